@@ -1,0 +1,369 @@
+//! `AgentRunContext`: all that a run is told at its start (protocol §1). No history is ever inlined.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::message::ContentElement;
+use crate::resources::AgentResources;
+use crate::{JsonObject, PROTOCOL_VERSION};
+
+/// The one authoritative context of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AgentRunContext {
+    pub run_id: String,
+    pub trigger: AgentTrigger,
+    pub event: AgentEventContext,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<ConversationContext>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actor: Option<ActorContext>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<SubjectContext>,
+    pub input: AgentInput,
+    pub delivery: DeliveryContext,
+    pub resources: AgentResources,
+    #[serde(default)]
+    pub context: ContextAccess,
+    #[serde(default)]
+    pub state: AgentRunState,
+    pub runtime: AgentRuntimeContext,
+    /// The agent's configuration for this runner.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub config: JsonObject,
+    /// One-off facts of the entry; nothing may need them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<AdapterContext>,
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub metadata: JsonObject,
+}
+
+/// What set the run off.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AgentTrigger {
+    #[serde(rename = "type")]
+    pub kind: String,
+    #[serde(default)]
+    pub source: TriggerSource,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timestamp: Option<i64>,
+}
+
+/// The protocol's six entries. `pipeline_adapter` is accepted for `host_adapter`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum TriggerSource {
+    Platform,
+    Webui,
+    Api,
+    Scheduler,
+    System,
+    #[default]
+    #[serde(alias = "pipeline_adapter")]
+    HostAdapter,
+}
+
+impl TriggerSource {
+    /// The source of that name, `api` for any other.
+    pub fn of(source: &str) -> Self {
+        match source {
+            "platform" => Self::Platform,
+            "webui" => Self::Webui,
+            "scheduler" => Self::Scheduler,
+            "system" => Self::System,
+            "host_adapter" | "pipeline_adapter" => Self::HostAdapter,
+            _ => Self::Api,
+        }
+    }
+}
+
+/// The event itself, without its large parts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AgentEventContext {
+    pub event_id: String,
+    pub event_type: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_time: Option<i64>,
+    pub source: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_event_type: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raw_ref: Option<RawEventRef>,
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub data: JsonObject,
+}
+
+/// Where a large raw payload is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct RawEventRef {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ref_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storage_key: Option<String>,
+}
+
+/// The conversation the event belongs to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct ConversationContext {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conversation_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub launcher_type: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub launcher_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sender_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bot_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workspace_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+}
+
+/// Who caused the event.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ActorContext {
+    pub actor_type: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actor_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actor_name: Option<String>,
+    #[serde(default, skip_serializing_if = "JsonObject::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub metadata: JsonObject,
+}
+
+/// What the event is about.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct SubjectContext {
+    pub subject_type: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject_id: Option<String>,
+    #[serde(default, skip_serializing_if = "JsonObject::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub data: JsonObject,
+}
+
+/// The current event's input, never history.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct AgentInput {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    pub contents: Vec<ContentElement>,
+    pub attachments: Vec<InputAttachment>,
+}
+
+/// A file that came with the event. Fields without a value are never sent: older peers refuse them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct InputAttachment {
+    #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
+    pub reference: Option<String>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mime_type: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+}
+
+/// Where the answer goes and what that surface can show.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct DeliveryContext {
+    pub surface: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
+    pub reply_target: Option<JsonObject>,
+    #[serde(default)]
+    pub supports_streaming: bool,
+    #[serde(default)]
+    pub supports_edit: bool,
+    #[serde(default)]
+    pub supports_reaction: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_message_size: Option<i64>,
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub platform_capabilities: JsonObject,
+}
+
+impl Default for DeliveryContext {
+    fn default() -> Self {
+        Self {
+            surface: "api".to_owned(),
+            reply_target: None,
+            supports_streaming: true,
+            supports_edit: false,
+            supports_reaction: false,
+            max_message_size: None,
+            platform_capabilities: JsonObject::new(),
+        }
+    }
+}
+
+/// What was inlined, what was not, and which calls give the rest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct ContextAccess {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conversation_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latest_cursor: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event_seq: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transcript_seq: Option<i64>,
+    pub has_history_before: bool,
+    pub inline_policy: InlineContextPolicy,
+    pub available_apis: AvailableApis,
+}
+
+/// What of the context stands in the context itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct InlineContextPolicy {
+    pub mode: InlineMode,
+    pub delivered_count: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_total_count: Option<i64>,
+    pub messages_complete: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The two tail modes stay in the schema and are never emitted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum InlineMode {
+    None,
+    #[default]
+    CurrentEvent,
+    RecentTail,
+    SummaryTail,
+}
+
+/// Which host calls are open to this run: true only where the route exists and is granted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "the protocol names them one by one"
+)]
+pub struct AvailableApis {
+    pub prompt_get: bool,
+    pub history_page: bool,
+    pub history_search: bool,
+    pub event_get: bool,
+    pub event_page: bool,
+    pub artifact_metadata: bool,
+    pub artifact_read: bool,
+    pub state: bool,
+    pub storage: bool,
+    pub steering_pull: bool,
+    pub run_get: bool,
+    pub run_list: bool,
+    pub run_events_page: bool,
+    pub run_cancel: bool,
+    pub run_append_result: bool,
+    pub run_finalize: bool,
+}
+
+/// A snapshot of the state entries of the granted scopes, taken at dispatch.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct AgentRunState {
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub conversation: JsonObject,
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub actor: JsonObject,
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub subject: JsonObject,
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub runner: JsonObject,
+    #[serde(skip_serializing_if = "JsonObject::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub binding: JsonObject,
+}
+
+/// Facts of the execution itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AgentRuntimeContext {
+    /// `runnel`.
+    #[serde(default = "unknown_host")]
+    pub host: String,
+    #[serde(default = "protocol_version")]
+    pub protocol_version: String,
+    /// The W3C trace id: 32 hex digits.
+    #[serde(default)]
+    pub trace_id: Option<String>,
+    /// Epoch seconds.
+    #[serde(default)]
+    pub deadline_at: Option<f64>,
+    /// Hashes of what rarely changes, so that a runner can reuse a cache.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub static_refs: JsonObject,
+    /// `limits`: what the gateway accepts of this run, in bytes, events and seconds.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub metadata: JsonObject,
+}
+
+fn unknown_host() -> String {
+    "langbot".to_owned()
+}
+
+fn protocol_version() -> String {
+    PROTOCOL_VERSION.to_owned()
+}
+
+/// Facts of the entry adapter.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct AdapterContext {
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub extra: serde_json::Map<String, Value>,
+}

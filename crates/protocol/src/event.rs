@@ -1,0 +1,82 @@
+//! What a client posts: one event and where its answer goes (`POST /v1/events`).
+
+use serde::{Deserialize, Serialize};
+
+use crate::JsonObject;
+use crate::context::{ActorContext, AgentInput, DeliveryContext, SubjectContext};
+
+/// The event type of an incoming chat message.
+pub const MESSAGE_RECEIVED: &str = "message.received";
+
+/// The envelope of `POST /v1/events`. Only `event_type` is required; unknown fields are refused.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct EventEnvelope {
+    /// A stable protocol name such as `message.received`; 1–128 bytes.
+    pub event_type: String,
+    /// The client's own id: 1–512 printable ASCII characters, unique per workspace. Made when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_id: Option<String>,
+    /// Free text; default `api`.
+    #[serde(default = "default_source")]
+    pub source: String,
+    /// The platform's own name of the event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_event_type: Option<String>,
+    /// Epoch seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_time: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bot_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<EventConversation>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actor: Option<ActorContext>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<SubjectContext>,
+    /// Required when `event_type` is `message.received`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<AgentInput>,
+    #[serde(default)]
+    pub delivery: DeliveryContext,
+    /// At most 64 KiB as JSON.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub data: JsonObject,
+}
+
+/// The conversation an event belongs to. Without `conversation_id` it belongs to none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct EventConversation {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launcher_type: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launcher_id: Option<String>,
+}
+
+fn default_source() -> String {
+    "api".to_owned()
+}
+
+/// The answer to an accepted event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct EventAccepted {
+    pub event_id: String,
+    /// Null when no agent wants the event.
+    pub run_id: Option<crate::id::RunId>,
+    pub run_url: Option<String>,
+    /// `created`; absent without a run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<crate::run::RunStatus>,
+    /// `no_agent` when there is no run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}

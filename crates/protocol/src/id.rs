@@ -1,0 +1,185 @@
+//! Ids as types: swapped arguments do not compile.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+macro_rules! uuid_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+        #[serde(transparent)]
+        pub struct $name(pub Uuid);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = uuid::Error;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                Uuid::parse_str(text).map(Self)
+            }
+        }
+    };
+}
+
+uuid_id!(
+    /// One execution of one runner for one event: a UUIDv7, lower case, hyphenated.
+    RunId
+);
+uuid_id!(
+    /// A persisted agent (the protocol's binding): a UUIDv7.
+    AgentId
+);
+uuid_id!(
+    /// A registered runner endpoint: a UUIDv7.
+    EndpointId
+);
+
+/// A tenant. Migration 1 makes `default`; every row that a request enters by carries one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct WorkspaceId(pub String);
+
+impl WorkspaceId {
+    /// The id as stored.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for WorkspaceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// `plugin:{author}/{plugin}/{runner}`: three non-empty parts without `/`, at most 255 bytes in all.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RunnerId {
+    author: String,
+    plugin: String,
+    runner: String,
+}
+
+/// A text that is no runner id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidRunnerId;
+
+impl fmt::Display for InvalidRunnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("must have the form plugin:{author}/{plugin}/{runner}")
+    }
+}
+
+impl std::error::Error for InvalidRunnerId {}
+
+impl RunnerId {
+    /// The last part: the runner's name inside its plugin.
+    pub fn runner_name(&self) -> &str {
+        &self.runner
+    }
+}
+
+impl fmt::Display for RunnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "plugin:{}/{}/{}", self.author, self.plugin, self.runner)
+    }
+}
+
+impl FromStr for RunnerId {
+    type Err = InvalidRunnerId;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let body = text.strip_prefix("plugin:").ok_or(InvalidRunnerId)?;
+        let mut parts = body.split('/');
+        let mut next = || {
+            parts
+                .next()
+                .filter(|part| !part.is_empty() && !part.contains(char::is_whitespace))
+                .filter(|part| !part.contains(char::is_control))
+                .map(str::to_owned)
+                .ok_or(InvalidRunnerId)
+        };
+        let id = Self {
+            author: next()?,
+            plugin: next()?,
+            runner: next()?,
+        };
+        if parts.next().is_some() || text.len() > 255 {
+            return Err(InvalidRunnerId);
+        }
+        Ok(id)
+    }
+}
+
+impl Serialize for RunnerId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for RunnerId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(feature = "openapi")]
+mod schema {
+    use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
+    use utoipa::openapi::{RefOr, schema::SchemaType};
+
+    impl utoipa::PartialSchema for super::RunnerId {
+        fn schema() -> RefOr<Schema> {
+            ObjectBuilder::new()
+                .schema_type(SchemaType::new(Type::String))
+                .description(Some("`plugin:{author}/{plugin}/{runner}`"))
+                .examples(["plugin:runnel/echo/default"])
+                .build()
+                .into()
+        }
+    }
+
+    impl utoipa::ToSchema for super::RunnerId {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runner_id_has_three_parts_and_comes_back_as_it_was() {
+        for good in [
+            "plugin:runnel/echo/default",
+            "plugin:a/b/c",
+            "plugin:作者/插件/默认",
+        ] {
+            assert_eq!(good.parse::<RunnerId>().unwrap().to_string(), good);
+        }
+    }
+
+    #[test]
+    fn anything_else_is_no_runner_id() {
+        for bad in [
+            "",
+            "plugin:",
+            "plugin:a/b",
+            "plugin:a/b/c/d",
+            "plugin:a//c",
+            "x:a/b/c",
+            "a/b/c",
+            "plugin:a/b /c",
+        ] {
+            assert_eq!(bad.parse::<RunnerId>(), Err(InvalidRunnerId), "{bad}");
+        }
+    }
+}

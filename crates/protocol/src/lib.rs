@@ -1,0 +1,29 @@
+//! The wire contract between clients, gateway and runners: data only, no I/O.
+//!
+//! What we emit is exact; what we accept is tolerant where nothing is granted. Every entity is
+//! the one of the AgentRunner Protocol v1, under the protocol's own field names.
+
+pub mod id;
+
+pub mod event;
+
+pub mod context;
+pub mod manifest;
+pub mod message;
+pub mod request;
+pub mod resources;
+pub mod result;
+
+pub mod admin;
+pub mod error;
+pub mod history;
+pub mod host_api;
+pub mod run;
+
+pub mod sse;
+
+/// The major version of the protocol that this crate speaks.
+pub const PROTOCOL_VERSION: &str = "1";
+
+/// A free JSON object.
+pub type JsonObject = serde_json::Map<String, serde_json::Value>;

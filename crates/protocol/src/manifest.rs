@@ -1,0 +1,172 @@
+//! What a runner says of itself at discovery (protocol §1, §2).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::id::RunnerId;
+use crate::resources::{
+    ArtifactOperation, EventOperation, FileOperation, HistoryOperation, InteractionOperation,
+    KnowledgeOperation, ModelOperation, StorageArea, ToolOperation,
+};
+use crate::{JsonObject, PROTOCOL_VERSION};
+
+/// A text in several languages, `en_US` first among them.
+pub type I18n = BTreeMap<String, String>;
+
+/// The answer of `GET {base}/runners`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RunnerList {
+    pub runners: Vec<AgentRunnerManifest>,
+}
+
+/// One runner: its identity, what it can do, the most it may ever be granted, and its configuration form.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AgentRunnerManifest {
+    pub id: RunnerId,
+    /// The last part of `id`.
+    pub name: String,
+    #[cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, String>))]
+    pub label: I18n,
+    #[serde(default = "protocol_version")]
+    pub protocol_version: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<BTreeMap<String, String>>))]
+    pub description: Option<I18n>,
+    #[serde(default)]
+    pub capabilities: Capabilities,
+    #[serde(default)]
+    pub permissions: Permissions,
+    #[serde(default)]
+    pub context: ContextPolicy,
+    #[serde(default)]
+    pub config_schema: Vec<FormItem>,
+    /// Display and diagnostics only; nothing is decided by it.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub metadata: JsonObject,
+}
+
+fn protocol_version() -> String {
+    PROTOCOL_VERSION.to_owned()
+}
+
+/// What a runner can do. Capabilities never grant anything.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "the protocol names them one by one"
+)]
+pub struct Capabilities {
+    pub streaming: bool,
+    pub tool_calling: bool,
+    pub knowledge_retrieval: bool,
+    pub multimodal_input: bool,
+    pub event_context: bool,
+    pub platform_api: bool,
+    pub interrupt: bool,
+    pub stateful_session: bool,
+    pub self_managed_context: bool,
+    pub skill_authoring: bool,
+    pub steering: bool,
+    pub interactions: bool,
+}
+
+impl Default for Capabilities {
+    fn default() -> Self {
+        Self {
+            streaming: false,
+            tool_calling: false,
+            knowledge_retrieval: false,
+            multimodal_input: false,
+            event_context: true,
+            platform_api: false,
+            interrupt: false,
+            stateful_session: false,
+            self_managed_context: true,
+            skill_authoring: false,
+            steering: false,
+            interactions: false,
+        }
+    }
+}
+
+/// The most that any run of this runner can be granted: layer `manifest` of the authorization.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct Permissions {
+    pub models: Vec<ModelOperation>,
+    pub tools: Vec<ToolOperation>,
+    pub knowledge_bases: Vec<KnowledgeOperation>,
+    pub history: Vec<HistoryOperation>,
+    pub events: Vec<EventOperation>,
+    pub artifacts: Vec<ArtifactOperation>,
+    pub storage: Vec<StorageArea>,
+    pub files: Vec<FileOperation>,
+    pub platform_api: Vec<String>,
+    pub interactions: Vec<InteractionOperation>,
+}
+
+/// How the runner means to obtain its context. The gateway never inlines history whatever it says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "the protocol names them one by one"
+)]
+pub struct ContextPolicy {
+    pub supports_history_pull: bool,
+    pub supports_history_search: bool,
+    pub supports_artifact_pull: bool,
+    pub owns_compaction: bool,
+    pub wants_static_context_refs: bool,
+}
+
+impl Default for ContextPolicy {
+    fn default() -> Self {
+        Self {
+            supports_history_pull: true,
+            supports_history_search: false,
+            supports_artifact_pull: true,
+            owns_compaction: true,
+            wants_static_context_refs: true,
+        }
+    }
+}
+
+/// One field of the configuration form of an agent that binds this runner.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FormItem {
+    /// `string`, `text`, `integer`, `number`, `boolean`, `select`, `array`, `json`, a selector, or free.
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub name: String,
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, String>))]
+    pub label: I18n,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<BTreeMap<String, String>>))]
+    pub description: Option<I18n>,
+    #[serde(default)]
+    pub required: bool,
+    #[serde(default)]
+    pub default: Value,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<Object>>))]
+    pub options: Option<Vec<JsonObject>>,
+    /// A `select` that also takes values that stand in no option.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_custom: bool,
+    /// Further keys of today's forms, such as `show_if`; kept for display.
+    #[serde(flatten)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub further: JsonObject,
+}

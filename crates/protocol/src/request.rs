@@ -1,0 +1,57 @@
+//! What the gateway sends to a runner endpoint (protocol §1).
+
+use serde::{Deserialize, Serialize};
+
+use crate::context::AgentRunContext;
+use crate::id::RunnerId;
+
+/// The body of `POST {base}/runs`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AgentRunRequest {
+    pub runner_id: RunnerId,
+    pub runner_name: String,
+    pub context: AgentRunContext,
+    pub host: HostAccess,
+}
+
+/// How the runner calls back. The token appears nowhere else.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct HostAccess {
+    /// For example `http://127.0.0.1:8700/host/v1`.
+    pub base_url: String,
+    /// The run token: a bearer credential that lives as long as the run.
+    pub token: String,
+    /// Epoch seconds.
+    pub token_expires_at: i64,
+}
+
+impl std::fmt::Debug for HostAccess {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HostAccess")
+            .field("base_url", &self.base_url)
+            .field("token", &"[redacted]")
+            .field("token_expires_at", &self.token_expires_at)
+            .finish()
+    }
+}
+
+/// What an endpoint of mode `single_url` is asked to do; stands beside the fields of the action's own body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum EndpointAction {
+    ListRunners,
+    Run,
+    Cancel,
+}
+
+/// The body of `POST {base}/runs/{run_id}/cancel`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CancelRequest {
+    pub run_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}

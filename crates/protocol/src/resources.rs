@@ -1,0 +1,157 @@
+//! What a run was granted, as the runner sees it in `ctx.resources`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::JsonObject;
+
+macro_rules! operations {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident = $text:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+        pub enum $name {
+            $(#[serde(rename = $text)] $variant),+
+        }
+
+        impl $name {
+            /// Every operation, in the protocol's order.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The name on the wire.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text),+ }
+            }
+
+            /// The operation of that name.
+            pub fn parse(text: &str) -> Option<Self> {
+                match text { $($text => Some(Self::$variant),)+ _ => None }
+            }
+        }
+    };
+}
+
+operations!(
+    /// What may be done with a model. Embedding is granted by `invoke`.
+    ModelOperation { Invoke = "invoke", Stream = "stream", Rerank = "rerank", CountTokens = "count_tokens" }
+);
+operations!(
+    /// What may be done with a tool.
+    ToolOperation { Detail = "detail", Call = "call" }
+);
+operations!(
+    /// What may be done with a knowledge base.
+    KnowledgeOperation { List = "list", Retrieve = "retrieve" }
+);
+operations!(
+    /// What may be done with the conversation's history.
+    HistoryOperation { Page = "page", Search = "search" }
+);
+operations!(
+    /// What may be done with the event log.
+    EventOperation { Get = "get", Page = "page" }
+);
+operations!(
+    /// What may be done with artifacts.
+    ArtifactOperation { Metadata = "metadata", Read = "read", Create = "create" }
+);
+operations!(
+    /// Which blob storage may be used.
+    StorageArea { Plugin = "plugin", Workspace = "workspace", Binding = "binding" }
+);
+operations!(
+    /// Which files may be read.
+    FileOperation { Config = "config", Knowledge = "knowledge" }
+);
+operations!(
+    /// What may be done with interactions.
+    InteractionOperation { Request = "request" }
+);
+operations!(
+    /// Whose state an entry is.
+    StateScope {
+        Conversation = "conversation",
+        Actor = "actor",
+        Subject = "subject",
+        Runner = "runner",
+        Binding = "binding",
+    }
+);
+
+/// Everything this run may touch: the authorization result, by resource.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct AgentResources {
+    pub models: Vec<ModelResource>,
+    pub tools: Vec<ToolResource>,
+    pub knowledge_bases: Vec<KnowledgeBaseResource>,
+    pub skills: Vec<SkillResource>,
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
+    pub files: Vec<JsonObject>,
+    pub storage: StorageResource,
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub platform_capabilities: JsonObject,
+}
+
+/// A model and the operations granted on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ModelResource {
+    pub model_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_type: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    #[serde(default)]
+    pub operations: Vec<ModelOperation>,
+}
+
+/// A tool, its JSON schema inlined, and the operations granted on it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ToolResource {
+    pub tool_name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_type: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    #[serde(default)]
+    pub operations: Vec<ToolOperation>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
+    pub parameters: Option<JsonObject>,
+}
+
+/// A knowledge base and the operations granted on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct KnowledgeBaseResource {
+    pub kb_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kb_name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kb_type: Option<String>,
+    #[serde(default)]
+    pub operations: Vec<KnowledgeOperation>,
+}
+
+/// A skill the run may activate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SkillResource {
+    pub skill_name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+}
+
+/// Which blob storage areas are open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct StorageResource {
+    pub plugin_storage: bool,
+    pub workspace_storage: bool,
+    pub binding_storage: bool,
+}

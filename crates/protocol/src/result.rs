@@ -1,0 +1,147 @@
+//! `AgentRunResult`: what a runner streams back (protocol §4). Unknown types survive.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::JsonObject;
+use crate::message::{LlmTokenUsage, Message, MessageChunk};
+
+/// One result of a run, as a runner writes it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AgentRunResult {
+    pub run_id: String,
+    #[serde(rename = "type")]
+    pub kind: String,
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub data: JsonObject,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<LlmTokenUsage>,
+    /// Starts at 1 and strictly rises; optional on a direct stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequence: Option<u64>,
+    /// Epoch seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timestamp: Option<i64>,
+}
+
+macro_rules! result_types {
+    ($($variant:ident = $text:literal),+ $(,)?) => {
+        /// The result types that the gateway knows. Any other is stored and not applied.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum ResultType { $($variant),+ }
+
+        impl ResultType {
+            /// Every known type.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The name on the wire.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text),+ }
+            }
+
+            /// The known type of that name.
+            pub fn parse(text: &str) -> Option<Self> {
+                match text { $($text => Some(Self::$variant),)+ _ => None }
+            }
+        }
+    };
+}
+
+result_types!(
+    MessageDelta = "message.delta",
+    MessageCompleted = "message.completed",
+    ToolCallStarted = "tool.call.started",
+    ToolCallCompleted = "tool.call.completed",
+    ArtifactCreated = "artifact.created",
+    StateUpdated = "state.updated",
+    ActionRequested = "action.requested",
+    ProcessorLog = "processor.log",
+    RunCompleted = "run.completed",
+    RunFailed = "run.failed",
+);
+
+impl ResultType {
+    /// True for the two types that end a run.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::RunCompleted | Self::RunFailed)
+    }
+}
+
+/// `message.delta`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct MessageDeltaPayload {
+    pub chunk: MessageChunk,
+}
+
+/// `message.completed`. `file_ids`: at most 100.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct MessageCompletedPayload {
+    pub message: Message,
+    #[serde(default)]
+    pub file_ids: Vec<String>,
+}
+
+/// `state.updated`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StateUpdatedPayload {
+    pub scope: String,
+    pub key: String,
+    pub value: Value,
+}
+
+/// `processor.log`: kept in the ledger only. `text`: at most 65,536 characters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ProcessorLogPayload {
+    pub text: String,
+    #[serde(default)]
+    pub level: Option<String>,
+}
+
+/// `action.requested`: recorded, not executed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ActionRequestedPayload {
+    pub action: String,
+    #[serde(default)]
+    pub target: Value,
+    #[serde(default)]
+    pub payload: Value,
+}
+
+/// `run.completed`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RunCompletedPayload {
+    #[serde(default = "stop")]
+    pub finish_reason: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<Message>,
+}
+
+fn stop() -> String {
+    "stop".to_owned()
+}
+
+/// `run.failed`. We emit `message` and `error` with the same text and accept either.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RunFailedPayload {
+    #[serde(default = "runner_error")]
+    pub code: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    #[serde(default)]
+    pub retryable: bool,
+}
+
+fn runner_error() -> String {
+    "runner.error".to_owned()
+}

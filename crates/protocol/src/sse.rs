@@ -1,0 +1,227 @@
+//! Server-sent events, read within bounds: bytes in, whole events out.
+//!
+//! A byte order mark is dropped once, CR, LF and CRLF all end a line wherever chunks are cut, and an
+//! event counts only once its empty line has come. Work is linear in the input, and nothing
+//! larger than the limits is ever held. Text is not judged here: an event's data is bytes.
+
+/// What a [`Decoder`] holds at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SseLimits {
+    /// Bytes of one line, without its end.
+    pub line_bytes: usize,
+    /// Bytes of the data of one event.
+    pub event_bytes: usize,
+}
+
+/// One event. Comments and events without data are not events.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct SseEvent {
+    pub event: Option<String>,
+    pub id: Option<String>,
+    /// The data lines, joined by LF.
+    pub data: Vec<u8>,
+}
+
+/// What the decoder saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SseItem {
+    Event(SseEvent),
+    /// A sign of life: a comment line.
+    Comment,
+}
+
+/// The stream went past a limit; nothing after it can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SseError {
+    LineTooLong,
+    EventTooLarge,
+}
+
+impl std::fmt::Display for SseError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::LineTooLong => "line is longer than the limit",
+            Self::EventTooLarge => "event is larger than the limit",
+        })
+    }
+}
+
+impl std::error::Error for SseError {}
+
+const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+
+/// Turns chunks of bytes into events.
+#[derive(Debug)]
+pub struct Decoder {
+    limits: SseLimits,
+    line: Vec<u8>,
+    at_start: bool,
+    after_cr: bool,
+    event: SseEvent,
+    has_data: bool,
+}
+
+impl Decoder {
+    pub fn new(limits: SseLimits) -> Self {
+        Self {
+            limits,
+            line: Vec::new(),
+            at_start: true,
+            after_cr: false,
+            event: SseEvent::default(),
+            has_data: false,
+        }
+    }
+
+    /// True when bytes have come that no event has taken yet: at the end of a body they are lost.
+    pub fn has_partial(&self) -> bool {
+        self.has_data || !self.line.is_empty()
+    }
+
+    /// Reads one chunk and appends what it completes to `items`.
+    pub fn push(&mut self, mut chunk: &[u8], items: &mut Vec<SseItem>) -> Result<(), SseError> {
+        while !chunk.is_empty() {
+            if std::mem::take(&mut self.after_cr) && chunk[0] == b'\n' {
+                chunk = &chunk[1..];
+                continue;
+            }
+            let Some(end) = chunk.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
+                return self.extend_line(chunk);
+            };
+            self.after_cr = chunk[end] == b'\r';
+            if self.line.is_empty() && !self.at_start {
+                self.check_length(end)?;
+                self.end_line(&chunk[..end], items)?;
+            } else {
+                self.extend_line(&chunk[..end])?;
+                let line = std::mem::take(&mut self.line);
+                self.end_line(&line, items)?;
+                self.line = line;
+                self.line.clear();
+            }
+            chunk = &chunk[end + 1..];
+        }
+        Ok(())
+    }
+
+    fn extend_line(&mut self, part: &[u8]) -> Result<(), SseError> {
+        self.check_length(self.line.len() + part.len())?;
+        self.line.extend_from_slice(part);
+        Ok(())
+    }
+
+    fn check_length(&self, length: usize) -> Result<(), SseError> {
+        if length > self.limits.line_bytes {
+            Err(SseError::LineTooLong)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn end_line(&mut self, line: &[u8], items: &mut Vec<SseItem>) -> Result<(), SseError> {
+        let line = if std::mem::take(&mut self.at_start) {
+            line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line)
+        } else {
+            line
+        };
+        if line.is_empty() {
+            let event = std::mem::take(&mut self.event);
+            if std::mem::take(&mut self.has_data) {
+                items.push(SseItem::Event(event));
+            }
+            return Ok(());
+        }
+        let (name, value) = match line.iter().position(|byte| *byte == b':') {
+            Some(0) => {
+                items.push(SseItem::Comment);
+                return Ok(());
+            }
+            Some(colon) => (&line[..colon], &line[colon + 1..]),
+            None => (line, &[][..]),
+        };
+        self.take_field(name, value.strip_prefix(b" ").unwrap_or(value))
+    }
+
+    fn take_field(&mut self, name: &[u8], value: &[u8]) -> Result<(), SseError> {
+        match name {
+            b"data" => {
+                if self.event.data.len() + value.len() + 1 > self.limits.event_bytes {
+                    return Err(SseError::EventTooLarge);
+                }
+                if std::mem::replace(&mut self.has_data, true) {
+                    self.event.data.push(b'\n');
+                }
+                self.event.data.extend_from_slice(value);
+            }
+            b"event" => self.event.event = std::str::from_utf8(value).ok().map(str::to_owned),
+            b"id" if !value.contains(&0) => {
+                self.event.id = std::str::from_utf8(value).ok().map(str::to_owned);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: SseLimits = SseLimits {
+        line_bytes: 64,
+        event_bytes: 96,
+    };
+
+    fn decode(chunks: &[&[u8]]) -> Result<Vec<String>, SseError> {
+        let mut decoder = Decoder::new(LIMITS);
+        let mut items = Vec::new();
+        for chunk in chunks {
+            decoder.push(chunk, &mut items)?;
+        }
+        Ok(items
+            .into_iter()
+            .filter_map(|item| match item {
+                SseItem::Event(event) => Some(String::from_utf8(event.data).unwrap()),
+                SseItem::Comment => None,
+            })
+            .collect())
+    }
+
+    #[test]
+    fn every_line_end_and_every_cut_give_the_same_events() {
+        let texts = [
+            "\u{feff}: hi\n\ndata: 你好\ndata:b\n\nid: 1\ndata: c\n\n",
+            "data: 你好\r\ndata: b\r\n\r\nevent: x\r\ndata: c\r\n\r\n",
+            "data: 你好\rdata: b\r\rdata:c\r\r",
+        ];
+        for text in texts {
+            for cut in 0..=text.len() {
+                let (left, right) = text.as_bytes().split_at(cut);
+                assert_eq!(
+                    decode(&[left, right]).unwrap(),
+                    ["你好\nb", "c"],
+                    "cut at {cut}"
+                );
+            }
+            let bytes: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
+            assert_eq!(decode(&bytes).unwrap(), ["你好\nb", "c"]);
+        }
+    }
+
+    #[test]
+    fn an_event_without_its_empty_line_does_not_count() {
+        assert!(decode(&[b"data: half\n"]).unwrap().is_empty());
+        assert!(decode(&[b"data: half"]).unwrap().is_empty());
+        assert_eq!(decode(&[b"data\n\n"]).unwrap(), [""]);
+        assert!(decode(&[b"retry: 5\n\nid: 3\n\n"]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn lines_and_events_are_bounded() {
+        let long = [b'x'; 65];
+        assert_eq!(decode(&[&long]), Err(SseError::LineTooLong));
+        assert_eq!(decode(&[b"\n", &long, b"\n"]), Err(SseError::LineTooLong));
+        let line = [b"data:".as_slice(), &[b'y'; 50], b"\n"].concat();
+        assert_eq!(decode(&[&line, &line]), Err(SseError::EventTooLarge));
+    }
+}
