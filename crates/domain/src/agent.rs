@@ -1,0 +1,117 @@
+//! Whether an agent's specification can be taken.
+
+use protocol::admin::{AgentSpec, Concurrency, Fault, ScopeKind};
+use protocol::manifest::AgentRunnerManifest;
+
+use crate::form::check_config;
+
+/// Everything wrong with a specification by itself.
+pub fn check_agent(spec: &AgentSpec) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let mut fault = |pointer: &str, message: &str| faults.push(Fault::new(pointer, message));
+    if spec.name.is_empty() || spec.name.len() > 128 {
+        fault("/name", "must have 1 to 128 bytes");
+    }
+    if spec.event_types.is_empty() {
+        fault(
+            "/event_types",
+            "must name at least one event type, or \"*\"",
+        );
+    }
+    for (index, pattern) in spec.event_types.iter().enumerate() {
+        let stem = pattern.strip_suffix(".*").unwrap_or(pattern);
+        if pattern != "*" && (stem.is_empty() || stem.contains('*')) {
+            let pointer = format!("/event_types/{index}");
+            fault(
+                &pointer,
+                "must be an exact event type or a prefix that ends in .*",
+            );
+        }
+    }
+    let scope = &spec.scope;
+    let (needs_bot, needs_conversation) = match scope.kind {
+        ScopeKind::Global | ScopeKind::Workspace => (Some(false), false),
+        ScopeKind::Bot => (Some(true), false),
+        ScopeKind::Conversation => (None, true),
+    };
+    if needs_bot.is_some_and(|needed| needed != scope.bot_id.is_some()) {
+        fault(
+            "/scope/bot_id",
+            "is required for scope bot, and has no place in a wider one",
+        );
+    }
+    if needs_conversation != scope.conversation_id.is_some() {
+        fault(
+            "/scope/conversation_id",
+            "is required for scope conversation, and only there",
+        );
+    }
+    if spec.retry.max > 5 {
+        fault("/retry/max", "must be 0 to 5");
+    }
+    if !matches!(
+        spec.concurrency,
+        Concurrency::Concurrent | Concurrency::Reject
+    ) {
+        fault(
+            "/concurrency",
+            "this version serves `concurrent` and `reject`; choose one of them",
+        );
+    }
+    if spec.delivery_policy.interactions {
+        fault(
+            "/delivery_policy/interactions",
+            "this version serves no interactions; leave it false",
+        );
+    }
+    faults
+}
+
+/// Everything wrong with a specification in the light of its runner.
+pub fn check_agent_for(spec: &AgentSpec, manifest: &AgentRunnerManifest) -> Vec<Fault> {
+    check_config(&manifest.config_schema, &spec.config)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn check(changes: &Value, pointers: &[&str]) {
+        let mut body =
+            json!({"name": "a", "event_types": ["message.received"], "runner_id": "plugin:a/b/c"});
+        body.as_object_mut()
+            .unwrap()
+            .extend(changes.as_object().unwrap().clone());
+        let spec: AgentSpec = serde_json::from_value(body).unwrap();
+        let found: Vec<_> = check_agent(&spec)
+            .into_iter()
+            .map(|fault| fault.pointer)
+            .collect();
+        assert_eq!(found, pointers, "{changes}");
+    }
+
+    #[test]
+    fn a_specification_names_all_its_faults() {
+        check(&json!({}), &[]);
+        check(&json!({"event_types": ["*", "group.*", "a.b"]}), &[]);
+        check(
+            &json!({"event_types": ["a.*.b", ".*"]}),
+            &["/event_types/0", "/event_types/1"],
+        );
+        check(
+            &json!({"scope": {"kind": "bot"}, "retry": {"max": 9}}),
+            &["/scope/bot_id", "/retry/max"],
+        );
+        check(
+            &json!({"scope": {"kind": "conversation"}}),
+            &["/scope/conversation_id"],
+        );
+        check(
+            &json!({"scope": {"kind": "conversation", "conversation_id": "c"}}),
+            &[],
+        );
+        check(&json!({"concurrency": "steer"}), &["/concurrency"]);
+    }
+}

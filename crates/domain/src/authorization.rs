@@ -1,0 +1,647 @@
+//! What one run may touch: four layers in order, one frozen snapshot (runs §1).
+//!
+//! Effective = manifest permissions ∩ agent policy ∩ agent config selectors ∩ scope of this event.
+//! The snapshot is stored with the run, becomes `ctx.resources`, `available_apis` and the token's
+//! claims, and is the only thing the host API asks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use protocol::admin::AgentSpec;
+use protocol::context::AvailableApis;
+use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
+use protocol::manifest::AgentRunnerManifest;
+use protocol::resources::{
+    AgentResources, EventOperation, HistoryOperation, KnowledgeBaseResource, ModelResource,
+    SkillResource, StateScope, StorageArea, ToolResource,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::event::ConversationIdentity;
+use crate::form::{Selected, selected};
+use crate::state::{Owner, scope_identity};
+
+/// The version of snapshot that this binary writes and reads. Another one opens nothing.
+pub const SNAPSHOT_VERSION: u32 = 1;
+
+/// What exists: declared by the operator, the most that any agent can name.
+#[derive(Clone, Debug, Default)]
+pub struct Catalog {
+    /// `operations`: what the model can do.
+    pub models: Vec<ModelResource>,
+    pub tools: Vec<ToolResource>,
+    pub knowledge_bases: Vec<KnowledgeBaseResource>,
+    pub skills: Vec<SkillResource>,
+}
+
+/// Which run the snapshot is for.
+#[derive(Clone, Debug)]
+pub struct Subject<'a> {
+    pub run_id: RunId,
+    pub agent_version: i64,
+    pub endpoint_id: EndpointId,
+    pub event_id: &'a str,
+    pub owner: Owner<'a>,
+}
+
+/// The frozen authorization of one run. Canonical JSON of it is hashed and stored.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AuthorizationSnapshot {
+    pub v: u32,
+    pub run_id: RunId,
+    pub workspace_id: WorkspaceId,
+    pub agent_id: AgentId,
+    pub agent_version: i64,
+    pub runner_id: RunnerId,
+    pub endpoint_id: EndpointId,
+    pub event_id: String,
+    /// The conversation whose history is open: `bot_id`, `conversation_id`, `thread_id`.
+    pub conversation: Option<FrozenConversation>,
+    pub resources: AgentResources,
+    pub available_apis: AvailableApis,
+    /// Granted operations, as the token's `scope` names them.
+    pub operations: BTreeSet<String>,
+    /// The canonical identity behind each granted state scope.
+    pub state: BTreeMap<StateScope, String>,
+    pub decisions: Vec<Decision>,
+}
+
+/// The conversation of a run. Absent parts are `''`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrozenConversation {
+    pub bot_id: String,
+    pub conversation_id: String,
+    pub thread_id: String,
+}
+
+impl From<&ConversationIdentity> for FrozenConversation {
+    fn from(identity: &ConversationIdentity) -> Self {
+        Self {
+            bot_id: identity.bot_id.clone(),
+            conversation_id: identity.conversation_id.clone(),
+            thread_id: identity.thread_id.clone(),
+        }
+    }
+}
+
+/// One considered operation: granted, or trimmed by which layer and rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decision {
+    pub kind: String,
+    pub id: String,
+    pub operation: String,
+    pub granted: bool,
+    /// The layer that trimmed it; the last one that was asked when it is granted.
+    pub layer: Layer,
+    pub rule: String,
+}
+
+/// The four layers, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Layer {
+    Manifest,
+    AgentPolicy,
+    ConfigSelector,
+    EventScope,
+}
+
+/// A call that the snapshot does not open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this run was not granted {operation}")]
+pub struct NotGranted {
+    pub operation: &'static str,
+}
+
+impl AuthorizationSnapshot {
+    /// The identity behind a state scope.
+    pub fn state_scope(&self, scope: StateScope) -> Result<&str, NotGranted> {
+        let operation = match scope {
+            StateScope::Conversation => "state:conversation",
+            StateScope::Actor => "state:actor",
+            StateScope::Subject => "state:subject",
+            StateScope::Runner => "state:runner",
+            StateScope::Binding => "state:binding",
+        };
+        self.state
+            .get(&scope)
+            .map(String::as_str)
+            .ok_or(NotGranted { operation })
+    }
+
+    /// The conversation whose transcript may be paged.
+    pub fn history_page(&self) -> Result<&FrozenConversation, NotGranted> {
+        let granted = self.operations.contains("history:page");
+        self.conversation
+            .as_ref()
+            .filter(|_| granted)
+            .ok_or(NotGranted {
+                operation: "history:page",
+            })
+    }
+
+    /// The token's `scope` claim.
+    pub fn scope_claim(&self) -> String {
+        self.operations
+            .iter()
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+}
+
+/// Trims everything that exists down to what this run may touch, and says why.
+pub fn authorize(
+    catalog: &Catalog,
+    manifest: &AgentRunnerManifest,
+    agent: &AgentSpec,
+    subject: &Subject<'_>,
+) -> AuthorizationSnapshot {
+    let mut trimming = Trimming {
+        manifest,
+        agent,
+        selected: selected(&manifest.config_schema, &agent.config),
+        decisions: Vec::new(),
+        operations: BTreeSet::new(),
+    };
+    let resources = AgentResources {
+        models: trimming.models(&catalog.models),
+        tools: trimming.tools(&catalog.tools),
+        knowledge_bases: trimming.knowledge_bases(&catalog.knowledge_bases),
+        skills: trimming.skills(&catalog.skills),
+        ..AgentResources::default()
+    };
+    trimming.storage();
+    let history = trimming.history(subject.owner.conversation.is_some());
+    trimming.events();
+    let state = trimming.state(&subject.owner);
+    AuthorizationSnapshot {
+        v: SNAPSHOT_VERSION,
+        run_id: subject.run_id,
+        workspace_id: subject.owner.workspace.clone(),
+        agent_id: subject.owner.agent,
+        agent_version: subject.agent_version,
+        runner_id: subject.owner.runner.clone(),
+        endpoint_id: subject.endpoint_id,
+        event_id: subject.event_id.to_owned(),
+        conversation: subject.owner.conversation.map(FrozenConversation::from),
+        resources,
+        available_apis: AvailableApis {
+            history_page: history,
+            state: !state.is_empty(),
+            run_get: true,
+            ..AvailableApis::default()
+        },
+        operations: trimming.operations,
+        state,
+        decisions: trimming.decisions,
+    }
+}
+
+struct Trimming<'a> {
+    manifest: &'a AgentRunnerManifest,
+    agent: &'a AgentSpec,
+    selected: Selected,
+    decisions: Vec<Decision>,
+    operations: BTreeSet<String>,
+}
+
+/// A layer's verdict: passes, or trims by this rule.
+type Check = (Layer, bool, &'static str);
+
+impl Trimming<'_> {
+    /// Asks the layers in order and keeps the decision.
+    fn decide(&mut self, kind: &str, id: &str, operation: &str, checks: &[Check]) -> bool {
+        let trimmed = checks.iter().find(|(_, passes, _)| !passes);
+        let granted = trimmed.is_none();
+        let (layer, rule) = match trimmed {
+            Some((Layer::Manifest, _, "")) => (
+                Layer::Manifest,
+                format!("permissions.{kind} lacks {operation}"),
+            ),
+            Some((layer, _, rule)) => (*layer, (*rule).to_owned()),
+            None => (Layer::EventScope, "every layer allows it".to_owned()),
+        };
+        self.decisions.push(Decision {
+            kind: singular(kind).to_owned(),
+            id: id.to_owned(),
+            operation: operation.to_owned(),
+            granted,
+            layer,
+            rule,
+        });
+        if granted {
+            self.operations.insert(format!("{kind}:{operation}"));
+        }
+        granted
+    }
+
+    fn models(&mut self, models: &[ModelResource]) -> Vec<ModelResource> {
+        let mut granted = Vec::new();
+        for model in models {
+            let mut operations = Vec::new();
+            for &operation in &model.operations {
+                let picked = self.selected.models.as_ref().is_none_or(|models| {
+                    models.iter().any(|one| {
+                        one.model_id == model.model_id && one.operations.contains(&operation)
+                    })
+                });
+                let checks = [
+                    (
+                        Layer::Manifest,
+                        self.manifest.permissions.models.contains(&operation),
+                        "",
+                    ),
+                    (
+                        Layer::AgentPolicy,
+                        self.agent.resource_policy.models.names(&model.model_id),
+                        "resource_policy.models does not name it",
+                    ),
+                    (
+                        Layer::ConfigSelector,
+                        picked,
+                        "no model selector of the config picked it",
+                    ),
+                ];
+                if self.decide("models", &model.model_id, operation.as_str(), &checks) {
+                    operations.push(operation);
+                }
+            }
+            if !operations.is_empty() {
+                granted.push(ModelResource {
+                    operations,
+                    ..model.clone()
+                });
+            }
+        }
+        granted
+    }
+
+    fn tools(&mut self, tools: &[ToolResource]) -> Vec<ToolResource> {
+        let mut granted = Vec::new();
+        for tool in tools {
+            let mut operations = Vec::new();
+            for &operation in &tool.operations {
+                let picked = self
+                    .selected
+                    .tools
+                    .as_ref()
+                    .is_none_or(|names| names.iter().any(|name| *name == tool.tool_name));
+                let checks = [
+                    (
+                        Layer::Manifest,
+                        self.manifest.permissions.tools.contains(&operation),
+                        "",
+                    ),
+                    (
+                        Layer::AgentPolicy,
+                        self.agent.resource_policy.tools.names(&tool.tool_name),
+                        "resource_policy.tools does not name it",
+                    ),
+                    (
+                        Layer::ConfigSelector,
+                        picked,
+                        "the config's tools do not name it",
+                    ),
+                ];
+                if self.decide("tools", &tool.tool_name, operation.as_str(), &checks) {
+                    operations.push(operation);
+                }
+            }
+            if !operations.is_empty() {
+                granted.push(ToolResource {
+                    operations,
+                    ..tool.clone()
+                });
+            }
+        }
+        granted
+    }
+
+    fn knowledge_bases(&mut self, bases: &[KnowledgeBaseResource]) -> Vec<KnowledgeBaseResource> {
+        let mut granted = Vec::new();
+        for base in bases {
+            let mut operations = Vec::new();
+            for &operation in &base.operations {
+                let allowed = self
+                    .manifest
+                    .permissions
+                    .knowledge_bases
+                    .contains(&operation);
+                let picked = self
+                    .selected
+                    .knowledge_bases
+                    .as_ref()
+                    .is_none_or(|ids| ids.iter().any(|id| *id == base.kb_id));
+                let checks = [
+                    (Layer::Manifest, allowed, ""),
+                    (
+                        Layer::AgentPolicy,
+                        self.agent
+                            .resource_policy
+                            .knowledge_bases
+                            .names(&base.kb_id),
+                        "resource_policy.knowledge_bases does not name it",
+                    ),
+                    (
+                        Layer::ConfigSelector,
+                        picked,
+                        "no selector of the config picked it",
+                    ),
+                ];
+                if self.decide("knowledge_bases", &base.kb_id, operation.as_str(), &checks) {
+                    operations.push(operation);
+                }
+            }
+            if !operations.is_empty() {
+                granted.push(KnowledgeBaseResource {
+                    operations,
+                    ..base.clone()
+                });
+            }
+        }
+        granted
+    }
+
+    fn skills(&mut self, skills: &[SkillResource]) -> Vec<SkillResource> {
+        let mut granted = Vec::new();
+        for skill in skills {
+            let checks = [
+                (
+                    Layer::Manifest,
+                    self.manifest.capabilities.skill_authoring,
+                    "capabilities.skill_authoring is false",
+                ),
+                (
+                    Layer::AgentPolicy,
+                    self.agent.resource_policy.skills.names(&skill.skill_name),
+                    "resource_policy.skills does not name it",
+                ),
+            ];
+            if self.decide("skills", &skill.skill_name, "activate", &checks) {
+                granted.push(skill.clone());
+            }
+        }
+        granted
+    }
+
+    // Storage and events have no host route in this version: a right without a door is not granted.
+    fn storage(&mut self) {
+        for &area in StorageArea::ALL {
+            let checks = [
+                (
+                    Layer::Manifest,
+                    self.manifest.permissions.storage.contains(&area),
+                    "",
+                ),
+                (
+                    Layer::AgentPolicy,
+                    self.agent.resource_policy.storage.contains(&area),
+                    "resource_policy.storage does not name it",
+                ),
+                (
+                    Layer::EventScope,
+                    false,
+                    "this gateway serves no storage yet",
+                ),
+            ];
+            self.decide("storage", area.as_str(), area.as_str(), &checks);
+        }
+    }
+
+    fn history(&mut self, has_conversation: bool) -> bool {
+        let mut page = false;
+        for &operation in HistoryOperation::ALL {
+            let served = operation == HistoryOperation::Page;
+            let checks = [
+                (
+                    Layer::Manifest,
+                    self.manifest.permissions.history.contains(&operation),
+                    "",
+                ),
+                (
+                    Layer::AgentPolicy,
+                    self.agent.resource_policy.history.contains(&operation),
+                    "resource_policy.history does not name it",
+                ),
+                (
+                    Layer::EventScope,
+                    has_conversation,
+                    "the event has no conversation",
+                ),
+                (
+                    Layer::EventScope,
+                    served,
+                    "this gateway serves no history search yet",
+                ),
+            ];
+            page |= self.decide("history", "conversation", operation.as_str(), &checks) && served;
+        }
+        page
+    }
+
+    fn events(&mut self) {
+        for &operation in EventOperation::ALL {
+            let checks = [
+                (
+                    Layer::Manifest,
+                    self.manifest.permissions.events.contains(&operation),
+                    "",
+                ),
+                (
+                    Layer::AgentPolicy,
+                    self.agent.resource_policy.events.contains(&operation),
+                    "resource_policy.events does not name it",
+                ),
+                (
+                    Layer::EventScope,
+                    false,
+                    "this gateway serves no event log to runners yet",
+                ),
+            ];
+            self.decide("events", "conversation", operation.as_str(), &checks);
+        }
+    }
+
+    fn state(&mut self, owner: &Owner<'_>) -> BTreeMap<StateScope, String> {
+        let policy = &self.agent.state_policy;
+        let mut granted = BTreeMap::new();
+        for &scope in StateScope::ALL {
+            let identity = scope_identity(scope, owner);
+            let checks = [
+                (
+                    Layer::AgentPolicy,
+                    policy.enabled,
+                    "state_policy.enabled is false",
+                ),
+                (
+                    Layer::AgentPolicy,
+                    policy.scopes.contains(&scope),
+                    "state_policy.scopes does not name it",
+                ),
+                (
+                    Layer::EventScope,
+                    identity.is_some(),
+                    "the event names no such party",
+                ),
+            ];
+            if self.decide("state", scope.as_str(), scope.as_str(), &checks) {
+                granted.extend(identity.map(|identity| (scope, identity)));
+            }
+        }
+        granted
+    }
+}
+
+fn singular(kind: &str) -> &str {
+    match kind {
+        "knowledge_bases" => "knowledge_base",
+        "models" | "tools" | "skills" => &kind[..kind.len() - 1],
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn catalog() -> Catalog {
+        Catalog {
+            models: serde_json::from_value(json!([
+                {"model_id": "m1", "operations": ["invoke", "stream"]},
+                {"model_id": "m2", "operations": ["invoke"]},
+            ]))
+            .unwrap(),
+            tools: serde_json::from_value(
+                json!([{"tool_name": "search", "operations": ["detail", "call"]}]),
+            )
+            .unwrap(),
+            knowledge_bases: serde_json::from_value(
+                json!([{"kb_id": "k", "operations": ["list", "retrieve"]}]),
+            )
+            .unwrap(),
+            skills: serde_json::from_value(json!([{"skill_name": "s"}])).unwrap(),
+        }
+    }
+
+    fn manifest(permissions: &serde_json::Value) -> AgentRunnerManifest {
+        serde_json::from_value(json!({
+            "id": "plugin:a/b/c", "name": "c", "label": {}, "permissions": permissions,
+            "config_schema": [{"type": "llm-model-selector", "name": "model"}],
+        }))
+        .unwrap()
+    }
+
+    fn agent(policy: &serde_json::Value, config: &serde_json::Value) -> AgentSpec {
+        serde_json::from_value(json!({
+            "name": "a", "event_types": ["*"], "runner_id": "plugin:a/b/c",
+            "resource_policy": policy, "config": config,
+        }))
+        .unwrap()
+    }
+
+    fn snapshot(
+        permissions: &serde_json::Value,
+        policy: &serde_json::Value,
+        config: &serde_json::Value,
+        conversation: Option<&ConversationIdentity>,
+    ) -> AuthorizationSnapshot {
+        let (manifest, agent) = (manifest(permissions), agent(policy, config));
+        let workspace = WorkspaceId("default".to_owned());
+        let owner = Owner {
+            workspace: &workspace,
+            runner: &manifest.id,
+            agent: AgentId(uuid::Uuid::nil()),
+            bot_id: None,
+            conversation,
+            actor: None,
+            subject: None,
+        };
+        let subject = Subject {
+            run_id: RunId(uuid::Uuid::nil()),
+            agent_version: 1,
+            endpoint_id: EndpointId(uuid::Uuid::nil()),
+            event_id: "e",
+            owner,
+        };
+        authorize(&catalog(), &manifest, &agent, &subject)
+    }
+
+    fn everything() -> serde_json::Value {
+        json!({"models": ["invoke", "stream"], "tools": ["detail", "call"], "knowledge_bases": ["list", "retrieve"], "history": ["page"]})
+    }
+
+    fn all_named() -> serde_json::Value {
+        json!({"models": "*", "tools": ["search"], "knowledge_bases": "*", "history": ["page"]})
+    }
+
+    #[test]
+    fn each_layer_trims_and_says_so() {
+        let talk = ConversationIdentity {
+            bot_id: String::new(),
+            conversation_id: "c".to_owned(),
+            thread_id: String::new(),
+        };
+        let full = snapshot(
+            &everything(),
+            &all_named(),
+            &json!({"model": "m1"}),
+            Some(&talk),
+        );
+        assert_eq!(
+            full.scope_claim(),
+            "history:page knowledge_bases:list knowledge_bases:retrieve models:invoke models:stream \
+             state:conversation tools:call tools:detail"
+        );
+        let trimmed = |operation: &str, id: &str| {
+            let found = full
+                .decisions
+                .iter()
+                .find(|d| d.operation == operation && d.id == id);
+            found.map(|decision| (decision.granted, decision.layer))
+        };
+        assert_eq!(trimmed("invoke", "m1"), Some((true, Layer::EventScope)));
+        assert_eq!(
+            trimmed("invoke", "m2"),
+            Some((false, Layer::ConfigSelector))
+        );
+        assert_eq!(trimmed("activate", "s"), Some((false, Layer::Manifest)));
+        assert_eq!(
+            trimmed("runner", "runner"),
+            Some((false, Layer::AgentPolicy))
+        );
+        assert_eq!(trimmed("actor", "actor"), Some((false, Layer::EventScope)));
+    }
+
+    #[test]
+    fn taking_a_right_away_never_gives_another() {
+        let full = snapshot(&everything(), &all_named(), &json!({"model": "m1"}), None).operations;
+        for kind in ["models", "tools", "knowledge_bases", "history"] {
+            for less_of_manifest in [true, false] {
+                let (mut permissions, mut policy) = (everything(), all_named());
+                let trimmed = if less_of_manifest {
+                    &mut permissions
+                } else {
+                    &mut policy
+                };
+                trimmed.as_object_mut().unwrap().remove(kind);
+                let less =
+                    snapshot(&permissions, &policy, &json!({"model": "m1"}), None).operations;
+                assert!(less.is_subset(&full), "{kind}");
+                assert!(
+                    !less.iter().any(|operation| operation.starts_with(kind)),
+                    "{kind}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_policy_grants_no_resource() {
+        let snapshot = snapshot(&everything(), &json!({}), &json!({"model": "m1"}), None);
+        assert_eq!(snapshot.resources, AgentResources::default());
+        assert!(snapshot.history_page().is_err());
+        assert!(snapshot.state_scope(StateScope::Conversation).is_err());
+    }
+}

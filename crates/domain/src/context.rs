@@ -1,0 +1,150 @@
+//! Builds the `AgentRunContext` of a run (protocol §1). No history is inlined.
+
+use protocol::context::{
+    AgentEventContext, AgentInput, AgentRunContext, AgentRunState, AgentRuntimeContext,
+    AgentTrigger, ContextAccess, ConversationContext, InlineContextPolicy, InlineMode,
+    TriggerSource,
+};
+use protocol::event::EventEnvelope;
+use protocol::{JsonObject, PROTOCOL_VERSION};
+use serde_json::json;
+
+use crate::authorization::AuthorizationSnapshot;
+use crate::canonical::canonical_json;
+
+/// All that a context is made of.
+#[derive(Debug)]
+pub struct ContextParts<'a> {
+    pub snapshot: &'a AuthorizationSnapshot,
+    pub snapshot_sha256: &'a str,
+    pub event: &'a EventEnvelope,
+    pub event_seq: Option<i64>,
+    /// The newest transcript position before this event, 0 for none.
+    pub transcript_before: i64,
+    pub latest_cursor: Option<String>,
+    pub state: AgentRunState,
+    pub config: JsonObject,
+    /// Epoch milliseconds.
+    pub deadline_at: i64,
+    /// 32 hex digits.
+    pub trace_id: String,
+    pub limits: JsonObject,
+}
+
+/// The context of a run, as it is sent and as `GET /context` repeats it.
+pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
+    let ContextParts {
+        snapshot, event, ..
+    } = parts;
+    let conversation_id = snapshot
+        .conversation
+        .as_ref()
+        .map(|c| c.conversation_id.clone());
+    let thread_id = event
+        .conversation
+        .as_ref()
+        .and_then(|c| c.thread_id.clone());
+    AgentRunContext {
+        run_id: snapshot.run_id.to_string(),
+        trigger: AgentTrigger {
+            kind: event.event_type.clone(),
+            source: TriggerSource::of(&event.source),
+            timestamp: event.event_time,
+        },
+        event: AgentEventContext {
+            event_id: snapshot.event_id.clone(),
+            event_type: event.event_type.clone(),
+            event_time: event.event_time,
+            source: event.source.clone(),
+            source_event_type: event.source_event_type.clone(),
+            raw_ref: None,
+            data: event.data.clone(),
+        },
+        conversation: conversation(snapshot, event),
+        actor: event.actor.clone(),
+        subject: event.subject.clone(),
+        input: event.input.clone().unwrap_or_else(AgentInput::default),
+        delivery: event.delivery.clone(),
+        resources: snapshot.resources.clone(),
+        context: ContextAccess {
+            conversation_id,
+            thread_id,
+            latest_cursor: parts.latest_cursor,
+            event_seq: parts.event_seq,
+            transcript_seq: snapshot
+                .conversation
+                .as_ref()
+                .map(|_| parts.transcript_before),
+            has_history_before: parts.transcript_before > 0,
+            inline_policy: inline_policy(event),
+            available_apis: snapshot.available_apis,
+        },
+        state: parts.state,
+        runtime: AgentRuntimeContext {
+            host: "runnel".to_owned(),
+            protocol_version: PROTOCOL_VERSION.to_owned(),
+            trace_id: Some(parts.trace_id),
+            #[expect(
+                clippy::cast_precision_loss,
+                reason = "milliseconds fit f64 for 200,000 years"
+            )]
+            deadline_at: Some(parts.deadline_at as f64 / 1000.0),
+            static_refs: static_refs(parts.snapshot_sha256),
+            metadata: runtime_metadata(event, parts.limits),
+        },
+        config: parts.config,
+        adapter: None,
+        metadata: JsonObject::new(),
+    }
+}
+
+fn conversation(
+    snapshot: &AuthorizationSnapshot,
+    event: &EventEnvelope,
+) -> Option<ConversationContext> {
+    let frozen = snapshot.conversation.as_ref()?;
+    let posted = event.conversation.as_ref()?;
+    Some(ConversationContext {
+        conversation_id: Some(frozen.conversation_id.clone()),
+        thread_id: posted.thread_id.clone(),
+        launcher_type: posted.launcher_type.clone(),
+        launcher_id: posted.launcher_id.clone(),
+        sender_id: event
+            .actor
+            .as_ref()
+            .and_then(|actor| actor.actor_id.clone()),
+        bot_id: event.bot_id.clone(),
+        workspace_id: Some(snapshot.workspace_id.to_string()),
+        session_id: None,
+    })
+}
+
+fn inline_policy(event: &EventEnvelope) -> InlineContextPolicy {
+    let (mode, reason) = match event.input {
+        Some(_) => (InlineMode::CurrentEvent, "current_event_only"),
+        None => (InlineMode::None, "event_without_input"),
+    };
+    InlineContextPolicy {
+        mode,
+        reason: Some(reason.to_owned()),
+        ..InlineContextPolicy::default()
+    }
+}
+
+fn static_refs(snapshot_sha256: &str) -> JsonObject {
+    let refs = json!({"authorization": format!("sha256:{snapshot_sha256}")});
+    refs.as_object().cloned().unwrap_or_default()
+}
+
+fn runtime_metadata(event: &EventEnvelope, limits: JsonObject) -> JsonObject {
+    let metadata = json!({
+        "limits": limits,
+        "streaming_supported": event.delivery.supports_streaming,
+    });
+    metadata.as_object().cloned().unwrap_or_default()
+}
+
+/// The bytes of a context: what is sent, stored and repeated.
+pub fn context_json(context: &AgentRunContext) -> String {
+    canonical_json(context)
+}

@@ -1,0 +1,183 @@
+//! Whether an event envelope can be taken, and the parts of it that decide.
+
+use protocol::admin::Fault;
+use protocol::event::{EventEnvelope, MESSAGE_RECEIVED};
+use protocol::message::ContentElement;
+
+use crate::canonical::canonical_json;
+
+/// The most bytes of `data`, as JSON.
+pub const DATA_BYTES: usize = 64 * 1024;
+
+/// Everything wrong with an envelope.
+pub fn check_event(event: &EventEnvelope) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let mut fault = |pointer: &str, message: &str| faults.push(Fault::new(pointer, message));
+    if event.event_type.is_empty() || event.event_type.len() > 128 || has_control(&event.event_type)
+    {
+        fault(
+            "/event_type",
+            "must have 1 to 128 bytes and no control characters",
+        );
+    }
+    if let Some(id) = &event.event_id
+        && (id.is_empty()
+            || id.len() > 512
+            || !id
+                .bytes()
+                .all(|byte| byte.is_ascii_graphic() || byte == b' '))
+    {
+        fault("/event_id", "must be 1 to 512 printable ASCII characters");
+    }
+    if event.source.is_empty() || event.source.len() > 512 {
+        fault("/source", "must have 1 to 512 bytes");
+    }
+    if event.event_type == MESSAGE_RECEIVED && event.input.is_none() {
+        fault("/input", "is required for message.received");
+    }
+    let conversation = event.conversation.as_ref();
+    let ids = [
+        ("/bot_id", event.bot_id.as_ref()),
+        (
+            "/conversation/conversation_id",
+            conversation.and_then(|c| c.conversation_id.as_ref()),
+        ),
+        (
+            "/conversation/thread_id",
+            conversation.and_then(|c| c.thread_id.as_ref()),
+        ),
+        (
+            "/actor/actor_id",
+            event
+                .actor
+                .as_ref()
+                .and_then(|actor| actor.actor_id.as_ref()),
+        ),
+        (
+            "/subject/subject_id",
+            event
+                .subject
+                .as_ref()
+                .and_then(|subject| subject.subject_id.as_ref()),
+        ),
+    ];
+    for (pointer, id) in ids {
+        let most = if pointer == "/subject/subject_id" {
+            512
+        } else {
+            255
+        };
+        if id.is_some_and(|id| id.is_empty() || id.len() > most) {
+            fault(
+                pointer,
+                "must have 1 to 255 bytes; leave it out or null when there is none",
+            );
+        }
+    }
+    let text = canonical_json(event);
+    if text.contains("\\u0000") && contains_nul(&text) {
+        fault("", "must not contain the character U+0000");
+    }
+    if canonical_json(&event.data).len() > DATA_BYTES {
+        fault(
+            "/data",
+            "is larger than 64 KiB; keep large payloads elsewhere and send a reference",
+        );
+    }
+    faults
+}
+
+fn has_control(text: &str) -> bool {
+    text.chars().any(char::is_control)
+}
+
+// An escaped backslash before "u0000" makes it plain text.
+fn contains_nul(json: &str) -> bool {
+    json.match_indices("\\u0000").any(|(at, _)| {
+        let before = json[..at]
+            .bytes()
+            .rev()
+            .take_while(|byte| *byte == b'\\')
+            .count();
+        before % 2 == 0
+    })
+}
+
+/// The envelope with what follows from its other parts: `input.contents` from `input.text`.
+#[must_use]
+pub fn completed(mut event: EventEnvelope) -> EventEnvelope {
+    if let Some(input) = &mut event.input
+        && input.contents.is_empty()
+        && let Some(text) = &input.text
+    {
+        input.contents.push(ContentElement::text(text.clone()));
+    }
+    event
+}
+
+/// Which conversation an event belongs to. Absent parts are `''`, since NULLs are never equal in an index.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ConversationIdentity {
+    pub bot_id: String,
+    pub conversation_id: String,
+    pub thread_id: String,
+}
+
+/// The conversation of an event, when it names one.
+pub fn conversation_of(event: &EventEnvelope) -> Option<ConversationIdentity> {
+    let conversation = event.conversation.as_ref()?;
+    Some(ConversationIdentity {
+        bot_id: event.bot_id.clone().unwrap_or_default(),
+        conversation_id: conversation.conversation_id.clone()?,
+        thread_id: conversation.thread_id.clone().unwrap_or_default(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn check(body: Value, pointers: &[&str]) {
+        let event: EventEnvelope = serde_json::from_value(body).unwrap();
+        let found: Vec<_> = check_event(&event)
+            .into_iter()
+            .map(|fault| fault.pointer)
+            .collect();
+        assert_eq!(found, pointers, "{event:?}");
+    }
+
+    #[test]
+    fn an_envelope_names_all_its_faults() {
+        check(json!({"event_type": "a.b"}), &[]);
+        check(json!({"event_type": "message.received"}), &["/input"]);
+        check(
+            json!({"event_type": "message.received", "input": {"text": "x"}}),
+            &[],
+        );
+        check(
+            json!({"event_type": "", "event_id": "é", "bot_id": ""}),
+            &["/event_type", "/event_id", "/bot_id"],
+        );
+        check(
+            json!({"event_type": "a", "data": {"x": "y".repeat(DATA_BYTES)}}),
+            &["/data"],
+        );
+        check(json!({"event_type": "a", "data": {"x": "\u{0}"}}), &[""]);
+        check(json!({"event_type": "a", "data": {"x": "\\u0000"}}), &[]);
+    }
+
+    #[test]
+    fn contents_are_made_from_text_and_a_conversation_needs_its_id() {
+        let event: EventEnvelope = serde_json::from_value(
+            json!({"event_type": "a", "input": {"text": "hi"}, "conversation": {"thread_id": "t"}}),
+        )
+        .unwrap();
+        assert_eq!(conversation_of(&event), None);
+        assert_eq!(
+            completed(event).input.unwrap().contents,
+            [ContentElement::text("hi")]
+        );
+    }
+}

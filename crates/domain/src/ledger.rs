@@ -1,0 +1,134 @@
+//! The ledger's own form of an event: one JSON line, and the frame a client reads (contracts §6).
+
+use protocol::id::RunId;
+use protocol::result::ResultType;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+/// Who made an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    Runner,
+    Host,
+}
+
+/// An event on its way into the ledger.
+#[derive(Clone, Debug)]
+pub struct LedgerEvent<'a> {
+    pub run_id: RunId,
+    pub sequence: u64,
+    pub kind: &'a str,
+    /// One line of JSON: the runner's own bytes.
+    pub data: &'a RawValue,
+    pub usage: Option<&'a RawValue>,
+    /// Epoch seconds.
+    pub created_at: i64,
+    pub source: Source,
+    /// An object, or null for none.
+    pub metadata: &'a Value,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    run_id: RunId,
+    sequence: u64,
+    r#type: &'a str,
+    data: &'a RawValue,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<&'a RawValue>,
+    created_at: i64,
+    source: &'a str,
+    #[serde(skip_serializing_if = "Value::is_null")]
+    metadata: &'a Value,
+}
+
+impl LedgerEvent<'_> {
+    /// The event as one line of JSON: an `AgentRunEvent`, keys in the contract's order, nulls left out.
+    pub fn to_line(&self) -> String {
+        let line = Line {
+            run_id: self.run_id,
+            sequence: self.sequence,
+            r#type: self.kind,
+            data: self.data,
+            usage: self.usage,
+            created_at: self.created_at,
+            source: match self.source {
+                Source::Runner => "runner",
+                Source::Host => "host",
+            },
+            metadata: self.metadata,
+        };
+        serde_json::to_string(&line).expect("texts and raw JSON always serialise")
+    }
+}
+
+/// Appends the frame of one ledger line. The type stands in `event:` only when it is a known one.
+pub fn write_frame(frames: &mut Vec<u8>, sequence: u64, kind: &str, line: &str) {
+    let event = ResultType::parse(kind).map_or("unknown", ResultType::as_str);
+    frames.extend_from_slice(b"id: ");
+    frames.extend_from_slice(sequence.to_string().as_bytes());
+    frames.extend_from_slice(b"\nevent: ");
+    frames.extend_from_slice(event.as_bytes());
+    frames.extend_from_slice(b"\ndata: ");
+    frames.extend_from_slice(line.as_bytes());
+    frames.extend_from_slice(b"\n\n");
+}
+
+/// What a reader of a stored line needs to know of it.
+#[derive(Debug, Deserialize)]
+pub struct LineHead<'a> {
+    pub sequence: u64,
+    #[serde(borrow, rename = "type")]
+    pub kind: std::borrow::Cow<'a, str>,
+}
+
+impl<'a> LineHead<'a> {
+    /// Reads the head of a stored line.
+    pub fn of(line: &'a str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_the_keys_of_the_contract_in_order_and_a_frame_holds_it() {
+        let run_id: RunId = "01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61".parse().unwrap();
+        let data = RawValue::from_string(
+            r#"{"chunk":{"role":"assistant","content":"hello "}}"#.to_owned(),
+        );
+        let data = data.unwrap();
+        let event = LedgerEvent {
+            run_id,
+            sequence: 1,
+            kind: "message.delta",
+            data: &data,
+            usage: None,
+            created_at: 1_795_291_200,
+            source: Source::Runner,
+            metadata: &Value::Null,
+        };
+        let mut frames = Vec::new();
+        write_frame(&mut frames, 1, "message.delta", &event.to_line());
+        assert_eq!(
+            String::from_utf8(frames).unwrap(),
+            "id: 1\nevent: message.delta\ndata: {\"run_id\":\"01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61\",\
+             \"sequence\":1,\"type\":\"message.delta\",\"data\":{\"chunk\":{\"role\":\"assistant\",\
+             \"content\":\"hello \"}},\"created_at\":1795291200,\"source\":\"runner\"}\n\n"
+        );
+        assert_eq!(
+            LineHead::of(&event.to_line()).unwrap().kind,
+            "message.delta"
+        );
+    }
+
+    #[test]
+    fn runner_text_never_stands_in_the_event_field() {
+        let mut frames = Vec::new();
+        write_frame(&mut frames, 2, "x\ndata: forged", "{}");
+        assert_eq!(frames, b"id: 2\nevent: unknown\ndata: {}\n\n");
+    }
+}

@@ -1,0 +1,19 @@
+//! Pure decisions: values in, values out. Nothing here waits, reads a clock or does I/O.
+
+pub mod authorization;
+pub mod binding;
+pub mod event;
+
+pub mod admission;
+pub mod agent;
+pub mod form;
+pub mod manifest;
+pub mod state;
+
+pub mod context;
+pub mod ledger;
+pub mod normalize;
+pub mod retry;
+pub mod run;
+
+pub mod canonical;

@@ -1,0 +1,409 @@
+//! Judging what an endpoint answers at discovery (protocol §2): one bad manifest never hides its neighbours.
+
+use protocol::PROTOCOL_VERSION;
+use protocol::admin::Fault;
+use protocol::id::RunnerId;
+use protocol::manifest::{AgentRunnerManifest, Capabilities, ContextPolicy, Permissions};
+use protocol::resources::{
+    ArtifactOperation, EventOperation, FileOperation, HistoryOperation, InteractionOperation,
+    KnowledgeOperation, ModelOperation, StorageArea, ToolOperation,
+};
+use serde_json::{Map, Value};
+
+/// The most manifests that one endpoint may list.
+pub const MOST_RUNNERS: usize = 256;
+
+/// What discovery found at one endpoint.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Discovered {
+    pub accepted: Vec<AcceptedManifest>,
+    pub incompatible: Vec<IncompatibleManifest>,
+    pub rejected: Vec<Fault>,
+}
+
+/// A runner that can be bound.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AcceptedManifest {
+    pub manifest: AgentRunnerManifest,
+    /// What was ignored or dropped.
+    pub warnings: Vec<Fault>,
+}
+
+/// A runner that speaks another major version.
+#[derive(Clone, Debug, PartialEq)]
+pub struct IncompatibleManifest {
+    pub id: RunnerId,
+    pub reason: String,
+    pub raw: Value,
+}
+
+/// Judges a whole answer `{"runners": […]}`.
+pub fn judge_answer(answer: &Value) -> Discovered {
+    match answer.get("runners").and_then(Value::as_array) {
+        Some(runners) => judge_list(runners),
+        None => Discovered {
+            rejected: vec![Fault::new("/runners", "must be a list of manifests")],
+            ..Discovered::default()
+        },
+    }
+}
+
+/// Judges a list of manifests, as an answer's `runners` or a registration's own.
+pub fn judge_list(runners: &[Value]) -> Discovered {
+    let mut discovered = Discovered::default();
+    for (index, raw) in runners.iter().enumerate() {
+        let place = format!("/runners/{index}");
+        if index >= MOST_RUNNERS {
+            discovered.rejected.push(Fault::new(
+                place,
+                "an endpoint may list at most 256 runners",
+            ));
+            break;
+        }
+        match judge_manifest(raw) {
+            Ok(Verdict::Accepted(accepted)) if discovered.has(&accepted.manifest.id) => {
+                let message = "is listed twice by this endpoint";
+                discovered.rejected.push(Fault::new(place + "/id", message));
+            }
+            Ok(Verdict::Accepted(accepted)) => discovered.accepted.push(*accepted),
+            Ok(Verdict::Incompatible(incompatible)) => discovered.incompatible.push(incompatible),
+            Err(fault) => discovered.rejected.push(fault.under(&place)),
+        }
+    }
+    discovered
+}
+
+impl Discovered {
+    fn has(&self, id: &RunnerId) -> bool {
+        self.accepted
+            .iter()
+            .any(|accepted| accepted.manifest.id == *id)
+    }
+}
+
+enum Verdict {
+    Accepted(Box<AcceptedManifest>),
+    Incompatible(IncompatibleManifest),
+}
+
+fn judge_manifest(raw: &Value) -> Result<Verdict, Fault> {
+    let object = raw
+        .as_object()
+        .ok_or_else(|| Fault::new("", "must be an object"))?;
+    let id: RunnerId = required_text(object, "id")?
+        .parse()
+        .map_err(|error: protocol::id::InvalidRunnerId| Fault::new("/id", error.to_string()))?;
+    let version = match object.get("protocol_version") {
+        None | Some(Value::Null) => PROTOCOL_VERSION.to_owned(),
+        Some(Value::String(version)) => version.clone(),
+        Some(_) => {
+            return Err(Fault::new(
+                "/protocol_version",
+                "must be a text such as \"1\"",
+            ));
+        }
+    };
+    if version.split('.').next() != Some(PROTOCOL_VERSION) {
+        let reason = format!("speaks protocol {version}; this gateway speaks {PROTOCOL_VERSION}");
+        return Ok(Verdict::Incompatible(IncompatibleManifest {
+            id,
+            reason,
+            raw: raw.clone(),
+        }));
+    }
+    let name = required_text(object, "name")?.to_owned();
+    if name != id.runner_name() {
+        return Err(Fault::new("/name", "must be the last part of the id"));
+    }
+    let label = object
+        .get("label")
+        .ok_or_else(|| Fault::new("/label", "is required"))?;
+    let mut warnings = Vec::new();
+    let capabilities = capabilities(object.get("capabilities"), &mut warnings)?;
+    let permissions = permissions(object.get("permissions"), &mut warnings)?;
+    let manifest = AgentRunnerManifest {
+        name,
+        label: typed(label, "/label", "must be an object of texts by language")?,
+        protocol_version: version,
+        description: optional(
+            object,
+            "description",
+            "must be an object of texts by language",
+        )?,
+        capabilities,
+        permissions,
+        context: context_policy(object.get("context"), &mut warnings)?,
+        config_schema: config_schema(object.get("config_schema"))?,
+        metadata: optional(object, "metadata", "must be an object")?.unwrap_or_default(),
+        id,
+    };
+    Ok(Verdict::Accepted(Box::new(AcceptedManifest {
+        manifest,
+        warnings,
+    })))
+}
+
+fn required_text<'a>(object: &'a Map<String, Value>, name: &str) -> Result<&'a str, Fault> {
+    match object.get(name) {
+        Some(Value::String(text)) if !text.is_empty() => Ok(text),
+        Some(_) => Err(Fault::new(
+            format!("/{name}"),
+            "must be a text that is not empty",
+        )),
+        None => Err(Fault::new(format!("/{name}"), "is required")),
+    }
+}
+
+fn typed<T: serde::de::DeserializeOwned>(
+    value: &Value,
+    at: &str,
+    message: &str,
+) -> Result<T, Fault> {
+    T::deserialize(value).map_err(|_| Fault::new(at, message))
+}
+
+fn optional<T: serde::de::DeserializeOwned>(
+    object: &Map<String, Value>,
+    name: &str,
+    message: &str,
+) -> Result<Option<T>, Fault> {
+    match object.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => typed(value, &format!("/{name}"), message).map(Some),
+    }
+}
+
+fn mapping<'a>(value: Option<&'a Value>, at: &str) -> Result<Vec<(&'a str, &'a Value)>, Fault> {
+    match value {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Object(map)) => Ok(map.iter().map(|(k, v)| (k.as_str(), v)).collect()),
+        Some(_) => Err(Fault::new(at, "must be an object")),
+    }
+}
+
+fn capabilities(value: Option<&Value>, warnings: &mut Vec<Fault>) -> Result<Capabilities, Fault> {
+    let mut found = Capabilities::default();
+    for (name, value) in mapping(value, "/capabilities")? {
+        let at = format!("/capabilities/{name}");
+        let Some(flag) = value.as_bool() else {
+            return Err(Fault::new(at, "must be true or false"));
+        };
+        let field = match name {
+            "streaming" => &mut found.streaming,
+            "tool_calling" => &mut found.tool_calling,
+            "knowledge_retrieval" => &mut found.knowledge_retrieval,
+            "multimodal_input" => &mut found.multimodal_input,
+            "event_context" => &mut found.event_context,
+            "platform_api" => &mut found.platform_api,
+            "interrupt" => &mut found.interrupt,
+            "stateful_session" => &mut found.stateful_session,
+            "self_managed_context" => &mut found.self_managed_context,
+            "skill_authoring" => &mut found.skill_authoring,
+            "steering" => &mut found.steering,
+            "interactions" => &mut found.interactions,
+            _ => {
+                warnings.push(Fault::new(at, "unknown capability, ignored"));
+                continue;
+            }
+        };
+        *field = flag;
+    }
+    Ok(found)
+}
+
+fn permissions(value: Option<&Value>, warnings: &mut Vec<Fault>) -> Result<Permissions, Fault> {
+    let mut found = Permissions::default();
+    for (name, value) in mapping(value, "/permissions")? {
+        let at = format!("/permissions/{name}");
+        let names: Vec<String> = typed(value, &at, "must be a list of texts")?;
+        match name {
+            "models" => found.models = known(&names, ModelOperation::parse, &at, warnings),
+            "tools" => found.tools = known(&names, ToolOperation::parse, &at, warnings),
+            "knowledge_bases" => {
+                found.knowledge_bases = known(&names, KnowledgeOperation::parse, &at, warnings);
+            }
+            "history" => found.history = known(&names, HistoryOperation::parse, &at, warnings),
+            "events" => found.events = known(&names, EventOperation::parse, &at, warnings),
+            "artifacts" => found.artifacts = known(&names, ArtifactOperation::parse, &at, warnings),
+            "storage" => found.storage = known(&names, StorageArea::parse, &at, warnings),
+            "files" => found.files = known(&names, FileOperation::parse, &at, warnings),
+            "interactions" => {
+                found.interactions = known(&names, InteractionOperation::parse, &at, warnings);
+            }
+            "platform_api" => found.platform_api = names,
+            _ => warnings.push(Fault::new(at, "unknown permission, dropped")),
+        }
+    }
+    Ok(found)
+}
+
+fn known<T: PartialEq>(
+    names: &[String],
+    parse: fn(&str) -> Option<T>,
+    at: &str,
+    warnings: &mut Vec<Fault>,
+) -> Vec<T> {
+    let mut operations = Vec::new();
+    for (index, name) in names.iter().enumerate() {
+        match parse(name) {
+            Some(operation) if operations.contains(&operation) => {}
+            Some(operation) => operations.push(operation),
+            None => warnings.push(Fault::new(
+                format!("{at}/{index}"),
+                "unknown operation, dropped",
+            )),
+        }
+    }
+    operations
+}
+
+fn context_policy(
+    value: Option<&Value>,
+    warnings: &mut Vec<Fault>,
+) -> Result<ContextPolicy, Fault> {
+    const KNOWN: [&str; 5] = [
+        "supports_history_pull",
+        "supports_history_search",
+        "supports_artifact_pull",
+        "owns_compaction",
+        "wants_static_context_refs",
+    ];
+    for (name, _) in mapping(value, "/context")? {
+        if !KNOWN.contains(&name) {
+            warnings.push(Fault::new(
+                format!("/context/{name}"),
+                "ignored: not of protocol 1",
+            ));
+        }
+    }
+    match value {
+        None | Some(Value::Null) => Ok(ContextPolicy::default()),
+        Some(value) => typed(
+            value,
+            "/context",
+            "holds a known field that is not true or false",
+        ),
+    }
+}
+
+fn config_schema(value: Option<&Value>) -> Result<Vec<protocol::manifest::FormItem>, Fault> {
+    let items = match value {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Array(items)) => items,
+        Some(_) => return Err(Fault::new("/config_schema", "must be a list of form items")),
+    };
+    let item = |(index, item)| {
+        typed(
+            item,
+            &format!("/config_schema/{index}"),
+            "must be a form item with type and name",
+        )
+    };
+    items.iter().enumerate().map(item).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn manifest(changes: Value) -> Value {
+        let mut body = json!({"id": "plugin:a/b/c", "name": "c", "label": {"en_US": "C"}});
+        let Value::Object(changes) = changes else {
+            panic!("an object")
+        };
+        for (key, value) in changes {
+            if value == json!("-") {
+                body.as_object_mut().unwrap().remove(&key);
+            } else {
+                body[key] = value;
+            }
+        }
+        body
+    }
+
+    fn check_rejected(changes: Value, pointer: &str) {
+        let found = judge_list(&[manifest(changes)]);
+        let pointers: Vec<_> = found
+            .rejected
+            .iter()
+            .map(|fault| fault.pointer.as_str())
+            .collect();
+        assert_eq!(pointers, [format!("/runners/0{pointer}")]);
+        assert!(found.accepted.is_empty());
+    }
+
+    #[test]
+    fn a_bad_manifest_is_named_by_its_pointer() {
+        check_rejected(json!({"id": "-"}), "/id");
+        check_rejected(json!({"id": "plugin:a/b"}), "/id");
+        check_rejected(json!({"name": "-"}), "/name");
+        check_rejected(json!({"name": "x"}), "/name");
+        check_rejected(json!({"label": "-"}), "/label");
+        check_rejected(json!({"label": "C"}), "/label");
+        check_rejected(json!({"capabilities": []}), "/capabilities");
+        check_rejected(
+            json!({"capabilities": {"streaming": "yes"}}),
+            "/capabilities/streaming",
+        );
+        check_rejected(json!({"permissions": []}), "/permissions");
+        check_rejected(
+            json!({"permissions": {"tools": "call"}}),
+            "/permissions/tools",
+        );
+        check_rejected(json!({"config_schema": {}}), "/config_schema");
+        check_rejected(
+            json!({"config_schema": [{"type": "text"}]}),
+            "/config_schema/0",
+        );
+        check_rejected(json!({"protocol_version": 1}), "/protocol_version");
+    }
+
+    #[test]
+    fn neighbours_of_a_bad_manifest_are_accepted() {
+        let list = [
+            json!(7),
+            manifest(json!({})),
+            manifest(json!({"protocol_version": "2", "id": "plugin:a/b/d"})),
+        ];
+        let found = judge_list(&list);
+        assert_eq!(
+            found.rejected,
+            [Fault::new("/runners/0", "must be an object")]
+        );
+        assert_eq!(found.accepted.len(), 1);
+        assert_eq!(
+            found.incompatible[0].reason,
+            "speaks protocol 2; this gateway speaks 1"
+        );
+    }
+
+    #[test]
+    fn what_is_unknown_is_dropped_with_a_warning_and_never_granted() {
+        let found = judge_list(&[manifest(json!({
+            "capabilities": {"flying": true}, "permissions": {"models": ["invoke", "own"], "moon": ["x"]},
+            "context": {"ownership": "hybrid"},
+        }))]);
+        let accepted = &found.accepted[0];
+        let mut places: Vec<_> = accepted
+            .warnings
+            .iter()
+            .map(|w| w.pointer.as_str())
+            .collect();
+        places.sort_unstable();
+        assert_eq!(
+            places,
+            [
+                "/capabilities/flying",
+                "/context/ownership",
+                "/permissions/models/1",
+                "/permissions/moon"
+            ]
+        );
+        assert_eq!(
+            accepted.manifest.permissions.models,
+            [ModelOperation::Invoke]
+        );
+    }
+}

@@ -1,0 +1,488 @@
+//! The result stream, judged event by event (protocol §4).
+//!
+//! Each event passes UTF-8 → JSON → envelope → `run_id` → sequence → payload → size → domain checks.
+//! What comes out is a ledger event with its projections, or a counted, reasoned rejection.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use protocol::admin::DeltaMode;
+use protocol::message::Message;
+use protocol::result::ResultType;
+use protocol::run::RunStatus;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::authorization::AuthorizationSnapshot;
+use crate::run::{Failure, FailureCode};
+
+mod payload;
+mod text;
+
+pub use payload::StateUpdate;
+
+/// What a run may send at most. Told to the runner in `ctx.runtime.metadata.limits`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResultLimits {
+    pub event_bytes: usize,
+    pub run_bytes: usize,
+    pub run_events: u64,
+    pub state_value_bytes: usize,
+}
+
+/// The third invalid payload fails the run.
+const STRIKES: u32 = 3;
+const EXCERPT_BYTES: usize = 4096;
+
+/// Why an event was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    LineTooLong,
+    EventTooLarge,
+    InvalidUtf8,
+    InvalidJson,
+    InvalidEnvelope,
+    SequenceConflict,
+    SequenceBackward,
+    InvalidPayload,
+    Unauthorized,
+    WrongRunId,
+    AfterTerminal,
+    NoOutput,
+}
+
+impl Reason {
+    /// The name in the rejections table.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::LineTooLong => "line_too_long",
+            Self::EventTooLarge => "event_too_large",
+            Self::InvalidUtf8 => "invalid_utf8",
+            Self::InvalidJson => "invalid_json",
+            Self::InvalidEnvelope => "invalid_envelope",
+            Self::SequenceConflict => "sequence_conflict",
+            Self::SequenceBackward => "sequence_backward",
+            Self::InvalidPayload => "invalid_payload",
+            Self::Unauthorized => "unauthorized",
+            Self::WrongRunId => "wrong_run_id",
+            Self::AfterTerminal => "after_terminal",
+            Self::NoOutput => "no_output",
+        }
+    }
+}
+
+/// An event that was not taken, as the ledger keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    pub reason: Reason,
+    pub runner_sequence: Option<u64>,
+    pub bytes: usize,
+    /// The beginning of it, at most 4 KiB.
+    pub excerpt: String,
+}
+
+impl Rejection {
+    pub fn new(reason: Reason, runner_sequence: Option<u64>, raw: &[u8]) -> Self {
+        let head = &raw[..raw.len().min(EXCERPT_BYTES)];
+        let excerpt = String::from_utf8_lossy(head).replace('\0', "");
+        Self {
+            reason,
+            runner_sequence,
+            bytes: raw.len(),
+            excerpt,
+        }
+    }
+}
+
+/// An event for the ledger.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The type as the runner wrote it.
+    pub kind: String,
+    /// One line of JSON, an object.
+    pub data: Box<RawValue>,
+    pub usage: Option<Box<RawValue>>,
+    pub runner_sequence: Option<u64>,
+    /// True when numbers before this one never came.
+    pub gap: bool,
+    /// True when `run.completed` repeated the last message and lost it here.
+    pub message_omitted: bool,
+    pub effect: Effect,
+}
+
+impl Accepted {
+    /// The `metadata` of the ledger event that gets number `sequence`; null for none.
+    pub fn metadata(&self, sequence: u64) -> Value {
+        let mut metadata = serde_json::Map::new();
+        if let Some(number) = self.runner_sequence.filter(|number| *number != sequence) {
+            metadata.insert("runner_sequence".to_owned(), json!(number));
+        }
+        if self.gap {
+            metadata.insert("gap".to_owned(), json!(true));
+        }
+        if self.message_omitted {
+            metadata.insert(
+                "message_omitted".to_owned(),
+                json!("equal to the last message.completed"),
+            );
+        }
+        if metadata.is_empty() {
+            Value::Null
+        } else {
+            Value::Object(metadata)
+        }
+    }
+}
+
+/// What an accepted event does besides standing in the ledger.
+#[derive(Debug, PartialEq)]
+pub enum Effect {
+    None,
+    SetState(StateUpdate),
+    /// The run is over.
+    End(RunnerEnding),
+}
+
+/// How the runner ended its run.
+#[derive(Debug, PartialEq)]
+pub struct RunnerEnding {
+    pub status: RunStatus,
+    pub reason: String,
+    /// `{code, message, retryable}`, null when the run completed.
+    pub error: Value,
+    /// The assistant message, for transcript and output.
+    pub message: Option<Message>,
+}
+
+/// The judgement of one event.
+#[derive(Debug)]
+pub enum Verdict {
+    Accept(Box<Accepted>),
+    /// Came before with equal bytes: counted, not stored.
+    Duplicate,
+    Reject(Rejection),
+    /// The run cannot go on.
+    Fail(Rejection, Failure),
+}
+
+/// What was not taken as it stood.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub rejected: u64,
+    pub duplicates: u64,
+    pub gaps: u64,
+}
+
+impl Tally {
+    /// The counts as the run's `metadata`.
+    pub fn to_json(self) -> Value {
+        json!({"rejected": self.rejected, "duplicates": self.duplicates, "gaps": self.gaps})
+    }
+}
+
+/// Judges the results of one run, in order.
+pub struct Judge<'a> {
+    snapshot: &'a AuthorizationSnapshot,
+    run_id: String,
+    limits: ResultLimits,
+    expects_message: bool,
+    events: u64,
+    bytes: usize,
+    last_number: u64,
+    seen: HashMap<u64, u64>,
+    strikes: u32,
+    ended: bool,
+    messages: text::Messages,
+    tally: Tally,
+}
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow)]
+    run_id: Cow<'a, str>,
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    data: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    usage: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    sequence: Option<&'a RawValue>,
+}
+
+impl<'a> Judge<'a> {
+    /// `expects_message`: the event was a message, so a run that says nothing has failed.
+    pub fn new(
+        snapshot: &'a AuthorizationSnapshot,
+        limits: ResultLimits,
+        delta_mode: DeltaMode,
+        expects_message: bool,
+    ) -> Self {
+        Self {
+            snapshot,
+            run_id: snapshot.run_id.to_string(),
+            limits,
+            expects_message,
+            events: 0,
+            bytes: 0,
+            last_number: 0,
+            seen: HashMap::new(),
+            strikes: 0,
+            ended: false,
+            messages: text::Messages::new(delta_mode),
+            tally: Tally::default(),
+        }
+    }
+
+    /// The counts so far.
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// The last whole message, for the transcript of a run that the gateway ends.
+    pub fn last_message(&self) -> Option<Message> {
+        self.messages.completed()
+    }
+
+    /// Judges one event: the bytes of one JSON document.
+    pub fn judge(&mut self, raw: &[u8]) -> Verdict {
+        let verdict = self.judge_event(raw);
+        match &verdict {
+            Verdict::Accept(accepted) => {
+                self.tally.gaps += u64::from(accepted.gap);
+                self.ended |= matches!(accepted.effect, Effect::End(_));
+            }
+            Verdict::Duplicate => self.tally.duplicates += 1,
+            Verdict::Reject(_) | Verdict::Fail(..) => self.tally.rejected += 1,
+        }
+        verdict
+    }
+
+    fn judge_event(&mut self, raw: &[u8]) -> Verdict {
+        self.events += 1;
+        self.bytes = self.bytes.saturating_add(raw.len());
+        if self.ended {
+            return Verdict::Reject(Rejection::new(Reason::AfterTerminal, None, raw));
+        }
+        if let Some(message) = self.over_limit(raw) {
+            let rejection = Rejection::new(Reason::EventTooLarge, None, raw);
+            return Verdict::Fail(
+                rejection,
+                Failure::new(FailureCode::RunnerOutputLimit, message),
+            );
+        }
+        let Ok(line) = std::str::from_utf8(raw) else {
+            return self.strike(Reason::InvalidUtf8, None, raw, "an event is not UTF-8");
+        };
+        if let Err(message) = text::check_json_text(line) {
+            return self.strike(Reason::InvalidJson, None, raw, message);
+        }
+        let envelope = match serde_json::from_str::<Envelope<'_>>(line) {
+            Ok(envelope) => envelope,
+            Err(error) => {
+                let reason = if error.is_data() {
+                    Reason::InvalidEnvelope
+                } else {
+                    Reason::InvalidJson
+                };
+                return self.strike(reason, None, raw, "an event is not an AgentRunResult");
+            }
+        };
+        self.judge_envelope(&envelope, raw)
+    }
+
+    fn over_limit(&self, raw: &[u8]) -> Option<&'static str> {
+        if raw.len() > self.limits.event_bytes {
+            Some("an event is larger than limits.event_bytes")
+        } else if self.events > self.limits.run_events {
+            Some("the run sent more events than limits.run_events")
+        } else if self.bytes > self.limits.run_bytes {
+            Some("the run sent more bytes than limits.run_bytes")
+        } else {
+            None
+        }
+    }
+
+    fn judge_envelope(&mut self, envelope: &Envelope<'_>, raw: &[u8]) -> Verdict {
+        if envelope.run_id != self.run_id {
+            return violation(Reason::WrongRunId, None, raw, "a result names another run");
+        }
+        if envelope.kind.is_empty() || envelope.kind.len() > 128 {
+            return self.strike(
+                Reason::InvalidEnvelope,
+                None,
+                raw,
+                "a result's type is malformed",
+            );
+        }
+        let number = match envelope.sequence.map(|raw| raw.get().parse::<u64>()) {
+            None => None,
+            Some(Ok(number)) if number > 0 => Some(number),
+            Some(_) => {
+                let message = "a sequence is no whole number from 1 on";
+                return violation(Reason::InvalidEnvelope, None, raw, message);
+            }
+        };
+        let gap = match self.place(number, raw) {
+            Place::Next { gap } => gap,
+            Place::Duplicate => return Verdict::Duplicate,
+            Place::Refused(reason) => {
+                return Verdict::Reject(Rejection::new(reason, number, raw));
+            }
+        };
+        self.judge_payload(envelope, number, gap, raw)
+    }
+
+    fn place(&mut self, number: Option<u64>, raw: &[u8]) -> Place {
+        let Some(number) = number else {
+            return Place::Next { gap: false };
+        };
+        let mut hasher = DefaultHasher::new();
+        raw.hash(&mut hasher);
+        let digest = hasher.finish();
+        match self.seen.get(&number) {
+            Some(seen) if *seen == digest => return Place::Duplicate,
+            Some(_) => return Place::Refused(Reason::SequenceConflict),
+            None => {}
+        }
+        if number < self.last_number {
+            return Place::Refused(Reason::SequenceBackward);
+        }
+        let gap = number > self.last_number + 1;
+        self.seen.insert(number, digest);
+        self.last_number = number;
+        Place::Next { gap }
+    }
+
+    fn judge_payload(
+        &mut self,
+        envelope: &Envelope<'_>,
+        number: Option<u64>,
+        gap: bool,
+        raw: &[u8],
+    ) -> Verdict {
+        let data = envelope.data.map_or("{}", RawValue::get);
+        if !data.starts_with('{')
+            || envelope
+                .usage
+                .is_some_and(|usage| !usage.get().starts_with('{'))
+        {
+            let message = "a result's data and usage must be objects";
+            return self.strike(Reason::InvalidEnvelope, number, raw, message);
+        }
+        let known = ResultType::parse(&envelope.kind);
+        let payload = match known {
+            Some(kind) => payload::check(kind, data, self.snapshot, self.limits.state_value_bytes),
+            None => Ok(payload::Checked::Plain),
+        };
+        let checked = match payload {
+            Ok(checked) => checked,
+            Err(fault) if known.is_some_and(ResultType::is_terminal) => {
+                return violation(fault.reason, number, raw, fault.message);
+            }
+            Err(fault) => return self.strike(fault.reason, number, raw, fault.message),
+        };
+        let (effect, message_omitted) = match self.apply(checked) {
+            Ok(effect) => effect,
+            Err(failure) => {
+                return Verdict::Fail(Rejection::new(Reason::NoOutput, number, raw), failure);
+            }
+        };
+        let data = if message_omitted {
+            text::without_message(data)
+        } else {
+            text::one_line(data)
+        };
+        Verdict::Accept(Box::new(Accepted {
+            kind: envelope.kind.clone().into_owned(),
+            data,
+            usage: envelope.usage.map(|usage| text::one_line(usage.get())),
+            runner_sequence: number,
+            gap,
+            message_omitted,
+            effect,
+        }))
+    }
+
+    fn apply(&mut self, checked: payload::Checked) -> Result<(Effect, bool), Failure> {
+        let mut omitted = false;
+        let effect = match checked {
+            payload::Checked::Plain => Effect::None,
+            payload::Checked::Delta(delta) => {
+                self.messages.add_delta(delta);
+                Effect::None
+            }
+            payload::Checked::Message(message) => {
+                self.messages.complete(*message);
+                Effect::None
+            }
+            payload::Checked::State(update) => Effect::SetState(update),
+            payload::Checked::Completed {
+                finish_reason,
+                message,
+            } => {
+                omitted = message.is_some() && self.messages.completed() == message;
+                let message = self
+                    .messages
+                    .completed()
+                    .or(message)
+                    .or_else(|| self.messages.gathered());
+                if message.is_none() && self.expects_message {
+                    let text = "the runner completed without any message";
+                    return Err(Failure::new(FailureCode::RunnerNoOutput, text));
+                }
+                Effect::End(RunnerEnding {
+                    status: RunStatus::Completed,
+                    reason: finish_reason,
+                    error: Value::Null,
+                    message,
+                })
+            }
+            payload::Checked::Failed {
+                code,
+                message,
+                retryable,
+            } => Effect::End(RunnerEnding {
+                status: if code == FailureCode::Cancelled.as_str() {
+                    RunStatus::Cancelled
+                } else {
+                    RunStatus::Failed
+                },
+                reason: code.clone(),
+                error: json!({"code": code, "message": message, "retryable": retryable}),
+                message: self.messages.completed(),
+            }),
+        };
+        Ok((effect, omitted))
+    }
+
+    fn strike(
+        &mut self,
+        reason: Reason,
+        number: Option<u64>,
+        raw: &[u8],
+        message: &str,
+    ) -> Verdict {
+        self.strikes += 1;
+        if self.strikes >= STRIKES {
+            return violation(reason, number, raw, message);
+        }
+        Verdict::Reject(Rejection::new(reason, number, raw))
+    }
+}
+
+enum Place {
+    Next { gap: bool },
+    Duplicate,
+    Refused(Reason),
+}
+
+fn violation(reason: Reason, number: Option<u64>, raw: &[u8], message: &str) -> Verdict {
+    let failure = Failure::new(FailureCode::RunnerProtocolViolation, message);
+    Verdict::Fail(Rejection::new(reason, number, raw), failure)
+}
+
+#[cfg(test)]
+mod tests;

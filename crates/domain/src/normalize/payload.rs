@@ -1,0 +1,210 @@
+//! The payload of each known result type.
+
+use std::borrow::Cow;
+
+use protocol::message::{Message, MessageContent, ToolCall};
+use protocol::resources::StateScope;
+use protocol::result::{
+    ActionRequestedPayload, MessageCompletedPayload, ProcessorLogPayload, ResultType,
+    RunCompletedPayload, RunFailedPayload,
+};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::Reason;
+use crate::authorization::AuthorizationSnapshot;
+use crate::state::check_key;
+
+/// A state entry that a runner asked to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateUpdate {
+    pub scope: StateScope,
+    /// The frozen identity behind the scope.
+    pub identity: String,
+    pub key: String,
+    /// JSON text.
+    pub value: String,
+}
+
+/// A payload that fits its type.
+pub(super) enum Checked {
+    /// Telemetry: nothing follows from it.
+    Plain,
+    Delta(Delta),
+    Message(Box<Message>),
+    State(StateUpdate),
+    Completed {
+        finish_reason: String,
+        message: Option<Message>,
+    },
+    Failed {
+        code: String,
+        message: String,
+        retryable: bool,
+    },
+}
+
+/// The text of one delta.
+pub(super) struct Delta {
+    pub(super) increment: String,
+    pub(super) whole: Option<String>,
+}
+
+/// Why a payload does not fit.
+pub(super) struct PayloadFault {
+    pub(super) reason: Reason,
+    pub(super) message: &'static str,
+}
+
+fn invalid(message: &'static str) -> PayloadFault {
+    PayloadFault {
+        reason: Reason::InvalidPayload,
+        message,
+    }
+}
+
+/// Checks the `data` of a known type.
+pub(super) fn check(
+    kind: ResultType,
+    data: &str,
+    snapshot: &AuthorizationSnapshot,
+    state_value_bytes: usize,
+) -> Result<Checked, PayloadFault> {
+    match kind {
+        ResultType::MessageDelta => delta(data),
+        ResultType::MessageCompleted => message_completed(data),
+        ResultType::StateUpdated => state_updated(data, snapshot, state_value_bytes),
+        ResultType::RunCompleted => run_completed(data),
+        ResultType::RunFailed => run_failed(data),
+        ResultType::ActionRequested => {
+            parse::<ActionRequestedPayload>(data, "action.requested needs an action")?;
+            Ok(Checked::Plain)
+        }
+        ResultType::ProcessorLog => {
+            let log: ProcessorLogPayload = parse(data, "processor.log needs a text")?;
+            if log.text.chars().count() > 65_536 {
+                return Err(invalid("processor.log holds more than 65,536 characters"));
+            }
+            Ok(Checked::Plain)
+        }
+        ResultType::ToolCallStarted
+        | ResultType::ToolCallCompleted
+        | ResultType::ArtifactCreated => Ok(Checked::Plain),
+    }
+}
+
+fn parse<'a, T: Deserialize<'a>>(data: &'a str, message: &'static str) -> Result<T, PayloadFault> {
+    serde_json::from_str(data).map_err(|_| invalid(message))
+}
+
+#[derive(Deserialize)]
+struct DeltaData<'a> {
+    #[serde(borrow)]
+    chunk: Chunk<'a>,
+}
+
+#[derive(Deserialize)]
+struct Chunk<'a> {
+    #[serde(borrow)]
+    role: Cow<'a, str>,
+    #[serde(borrow, default)]
+    content: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    all_content: Option<Cow<'a, str>>,
+    #[serde(default)]
+    tool_calls: Option<Vec<ToolCall>>,
+}
+
+fn delta(data: &str) -> Result<Checked, PayloadFault> {
+    const MESSAGE: &str = "message.delta needs a chunk with role and content";
+    let DeltaData { chunk } = parse(data, MESSAGE)?;
+    let says_nothing = chunk.content.is_none() && chunk.all_content.is_none();
+    if chunk.role.is_empty()
+        || (says_nothing && chunk.tool_calls.is_none() && !data.contains("\"content\""))
+    {
+        return Err(invalid(MESSAGE));
+    }
+    let increment = match chunk.content {
+        None => String::new(),
+        Some(raw) => parse::<MessageContent>(raw.get(), MESSAGE)?.plain_text(),
+    };
+    Ok(Checked::Delta(Delta {
+        increment,
+        whole: chunk.all_content.map(Cow::into_owned),
+    }))
+}
+
+fn message_completed(data: &str) -> Result<Checked, PayloadFault> {
+    const MESSAGE: &str = "message.completed needs a message with role and content";
+    let payload: MessageCompletedPayload = parse(data, MESSAGE)?;
+    if payload.message.role.is_empty() || payload.file_ids.len() > 100 {
+        return Err(invalid(MESSAGE));
+    }
+    Ok(Checked::Message(Box::new(payload.message)))
+}
+
+#[derive(Deserialize)]
+struct StateData<'a> {
+    #[serde(borrow)]
+    scope: Cow<'a, str>,
+    #[serde(borrow)]
+    key: Cow<'a, str>,
+    #[serde(borrow)]
+    value: &'a RawValue,
+}
+
+fn state_updated(
+    data: &str,
+    snapshot: &AuthorizationSnapshot,
+    most_bytes: usize,
+) -> Result<Checked, PayloadFault> {
+    let StateData { scope, key, value } = parse(data, "state.updated needs scope, key and value")?;
+    let scope = StateScope::parse(&scope).ok_or(invalid("state.updated names no known scope"))?;
+    if value.get().len() > most_bytes {
+        return Err(invalid(
+            "a state value is larger than limits.state_value_bytes",
+        ));
+    }
+    let refused = |message| PayloadFault {
+        reason: Reason::Unauthorized,
+        message,
+    };
+    check_key(&key).map_err(|fault| match fault {
+        crate::state::KeyFault::Malformed => invalid("a state key is malformed"),
+        crate::state::KeyFault::Reserved => refused("state keys under host. are the gateway's"),
+    })?;
+    let identity = snapshot
+        .state_scope(scope)
+        .map_err(|_| refused("this run was not granted the state scope"))?
+        .to_owned();
+    let (key, value) = (key.into_owned(), value.get().to_owned());
+    Ok(Checked::State(StateUpdate {
+        scope,
+        identity,
+        key,
+        value,
+    }))
+}
+
+fn run_completed(data: &str) -> Result<Checked, PayloadFault> {
+    let payload: RunCompletedPayload = parse(data, "run.completed holds a malformed message")?;
+    let RunCompletedPayload {
+        finish_reason,
+        message,
+    } = payload;
+    Ok(Checked::Completed {
+        finish_reason,
+        message,
+    })
+}
+
+fn run_failed(data: &str) -> Result<Checked, PayloadFault> {
+    const MESSAGE: &str = "run.failed needs a message or an error, as text";
+    let payload: RunFailedPayload = parse(data, MESSAGE)?;
+    let message = payload.message.or(payload.error).ok_or(invalid(MESSAGE))?;
+    Ok(Checked::Failed {
+        code: payload.code,
+        message,
+        retryable: payload.retryable,
+    })
+}

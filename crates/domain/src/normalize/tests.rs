@@ -1,0 +1,254 @@
+use serde_json::json;
+use uuid::Uuid;
+
+use super::*;
+
+fn snapshot() -> AuthorizationSnapshot {
+    serde_json::from_value(json!({
+        "v": 1, "run_id": Uuid::nil(), "workspace_id": "default", "agent_id": Uuid::nil(),
+        "agent_version": 1, "runner_id": "plugin:a/b/c", "endpoint_id": Uuid::nil(), "event_id": "e",
+        "conversation": null, "resources": {}, "available_apis": {}, "operations": ["state:conversation"],
+        "state": {"conversation": "identity"}, "decisions": [],
+    }))
+    .unwrap()
+}
+
+const LIMITS: ResultLimits = ResultLimits {
+    event_bytes: 400,
+    run_bytes: 4_000,
+    run_events: 12,
+    state_value_bytes: 32,
+};
+
+fn result(kind: &str, data: &Value, sequence: &Value) -> String {
+    json!({"run_id": Uuid::nil(), "type": kind, "data": data, "sequence": sequence}).to_string()
+}
+
+fn delta(text: &str, sequence: u64) -> String {
+    result(
+        "message.delta",
+        &json!({"chunk": {"role": "assistant", "content": text}}),
+        &json!(sequence),
+    )
+}
+
+/// Judges the lines and names each verdict.
+fn verdicts(lines: &[String]) -> Vec<String> {
+    let snapshot = snapshot();
+    let mut judge = Judge::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    lines
+        .iter()
+        .map(|line| name(judge.judge(line.as_bytes())))
+        .collect()
+}
+
+fn name(verdict: Verdict) -> String {
+    match verdict {
+        Verdict::Accept(accepted) => match accepted.effect {
+            Effect::End(ending) => format!("end {}", ending.reason),
+            Effect::SetState(update) => format!("state {}={}", update.key, update.value),
+            Effect::None if accepted.gap => "gap".to_owned(),
+            Effect::None => "ok".to_owned(),
+        },
+        Verdict::Duplicate => "duplicate".to_owned(),
+        Verdict::Reject(rejection) => rejection.reason.as_str().to_owned(),
+        Verdict::Fail(_, failure) => format!("fail {}", failure.code.as_str()),
+    }
+}
+
+#[test]
+fn sequences_may_gap_or_repeat_but_never_conflict_or_go_back() {
+    let lines = [
+        delta("a", 1),
+        delta("a", 1),
+        delta("b", 1),
+        delta("c", 5),
+        delta("d", 3),
+        delta("e", 6),
+    ];
+    let expected = [
+        "ok",
+        "duplicate",
+        "sequence_conflict",
+        "gap",
+        "sequence_backward",
+        "ok",
+    ];
+    assert_eq!(verdicts(&lines), expected);
+}
+
+#[test]
+fn a_sequence_is_a_whole_number_from_one_on_or_absent() {
+    for bad in [
+        json!(0),
+        json!(-1),
+        json!(1.0),
+        json!("1"),
+        json!(18_446_744_073_709_551_616.0),
+    ] {
+        let line = result("x", &json!({}), &bad);
+        assert_eq!(
+            verdicts(&[line]),
+            ["fail runner.protocol_violation"],
+            "{bad}"
+        );
+    }
+    assert_eq!(verdicts(&[result("x", &json!({}), &Value::Null)]), ["ok"]);
+}
+
+#[test]
+fn the_third_invalid_payload_fails_the_run_and_an_invalid_terminal_at_once() {
+    let bad = |sequence: u64| result("message.delta", &json!({"chunk": 1}), &json!(sequence));
+    let expected = [
+        "invalid_payload",
+        "ok",
+        "invalid_payload",
+        "fail runner.protocol_violation",
+    ];
+    assert_eq!(verdicts(&[bad(1), delta("a", 2), bad(3), bad(4)]), expected);
+    let terminal = result("run.failed", &json!({}), &json!(1));
+    assert_eq!(verdicts(&[terminal]), ["fail runner.protocol_violation"]);
+}
+
+#[test]
+fn another_run_id_fails_the_run_and_nothing_follows_a_terminal() {
+    let foreign = json!({"run_id": Uuid::max(), "type": "x"}).to_string();
+    assert_eq!(verdicts(&[foreign]), ["fail runner.protocol_violation"]);
+    let failed = result("run.failed", &json!({"error": "no"}), &json!(1));
+    assert_eq!(
+        verdicts(&[failed, delta("a", 2)]),
+        ["end runner.error", "after_terminal"]
+    );
+}
+
+#[test]
+fn a_message_run_must_say_something() {
+    let done = |sequence: u64| result("run.completed", &json!({}), &json!(sequence));
+    assert_eq!(verdicts(&[done(1)]), ["fail runner.no_output"]);
+    assert_eq!(verdicts(&[delta("a", 1), done(2)]), ["ok", "end stop"]);
+}
+
+#[test]
+fn state_needs_a_granted_scope_a_legal_key_and_a_small_value() {
+    let state = |scope: &str, key: &str, value: &Value| {
+        result(
+            "state.updated",
+            &json!({"scope": scope, "key": key, "value": value}),
+            &Value::Null,
+        )
+    };
+    assert_eq!(
+        verdicts(&[state("conversation", "k", &json!([1]))]),
+        ["state k=[1]"]
+    );
+    assert_eq!(
+        verdicts(&[state("actor", "k", &json!(1))]),
+        ["unauthorized"]
+    );
+    assert_eq!(
+        verdicts(&[state("conversation", "host.k", &json!(1))]),
+        ["unauthorized"]
+    );
+    assert_eq!(
+        verdicts(&[state("moon", "k", &json!(1))]),
+        ["invalid_payload"]
+    );
+    assert_eq!(
+        verdicts(&[state("conversation", "k", &json!("x".repeat(40)))]),
+        ["invalid_payload"]
+    );
+}
+
+#[test]
+fn malformed_bytes_are_named_for_what_they_are() {
+    let snapshot = snapshot();
+    let check = |raw: &[u8], expected: &str| {
+        let mut judge = Judge::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+        assert_eq!(name(judge.judge(raw)), expected, "{raw:?}");
+    };
+    check(b"\"\xff\"", "invalid_utf8");
+    check(b"{", "invalid_json");
+    check(b"{}", "invalid_envelope");
+    check(
+        br#"{"run_id":"a","run_id":"b","type":"x"}"#,
+        "invalid_envelope",
+    );
+    check(
+        br#"{"run_id":"a","type":"x","data":{"a":"\u0000"}}"#,
+        "invalid_json",
+    );
+    check(
+        format!("{}{}", "[".repeat(65), "]".repeat(65)).as_bytes(),
+        "invalid_json",
+    );
+    check(&[b'x'; 401], "fail runner.output_limit");
+}
+
+#[test]
+fn a_run_is_bounded_in_events_and_bytes() {
+    let many: Vec<_> = (1..=13).map(|sequence| delta("a", sequence)).collect();
+    assert_eq!(verdicts(&many).last().unwrap(), "fail runner.output_limit");
+    let large: Vec<_> = (1..=12)
+        .map(|sequence| delta(&"a".repeat(270), sequence))
+        .collect();
+    assert_eq!(verdicts(&large).last().unwrap(), "fail runner.output_limit");
+}
+
+fn ending(delta_mode: DeltaMode, lines: &[String]) -> (Option<String>, String, bool) {
+    let snapshot = snapshot();
+    let mut judge = Judge::new(&snapshot, LIMITS, delta_mode, true);
+    let mut last = None;
+    for line in lines {
+        if let Verdict::Accept(accepted) = judge.judge(line.as_bytes())
+            && let Effect::End(ending) = accepted.effect
+        {
+            let message = ending.message.map(|message| message.plain_text());
+            last = Some((
+                message,
+                accepted.data.get().to_owned(),
+                accepted.message_omitted,
+            ));
+        }
+    }
+    last.unwrap()
+}
+
+#[test]
+fn the_message_is_the_last_whole_one_else_the_terminals_else_the_deltas() {
+    let message = |text: &str| json!({"message": {"role": "assistant", "content": text}});
+    let whole = |text: &str| result("message.completed", &message(text), &Value::Null);
+    let done = |data: &Value| result("run.completed", data, &Value::Null);
+    let bare = done(&json!({}));
+    let increments = [delta("a", 1), delta("b", 2), bare.clone()];
+    assert_eq!(ending(DeltaMode::Increment, &increments).0.unwrap(), "ab");
+    let snapshots = [delta("a", 1), delta("ab", 2), bare.clone()];
+    assert_eq!(ending(DeltaMode::Snapshot, &snapshots).0.unwrap(), "ab");
+    assert_eq!(
+        ending(DeltaMode::Increment, &[delta("a", 1), whole("w"), bare])
+            .0
+            .unwrap(),
+        "w"
+    );
+    let (text, data, omitted) = ending(DeltaMode::Increment, &[whole("w"), done(&message("w"))]);
+    assert_eq!(
+        (text.as_deref(), data.as_str(), omitted),
+        (Some("w"), "{}", true)
+    );
+    let (text, data, omitted) = ending(DeltaMode::Increment, &[delta("a", 1), done(&message("m"))]);
+    assert_eq!((text.as_deref(), omitted), (Some("m"), false));
+    assert!(data.contains("\"m\""));
+}
+
+#[test]
+fn data_stands_on_one_line() {
+    let snapshot = snapshot();
+    let mut judge = Judge::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let raw = format!(
+        "{{\"run_id\":\"{}\",\"type\":\"x\",\"data\":{{\n\"a\":\r\n1}}}}",
+        Uuid::nil()
+    );
+    let Verdict::Accept(accepted) = judge.judge(raw.as_bytes()) else {
+        panic!("accepted")
+    };
+    assert_eq!(accepted.data.get(), "{ \"a\":  1}");
+}

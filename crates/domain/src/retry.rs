@@ -1,0 +1,84 @@
+//! Whether a POST to a runner is tried again (runs §1).
+
+use std::time::Duration;
+
+/// How an attempt ended before any result came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttemptFailure {
+    /// The connection was never made: the runner saw nothing.
+    NotConnected,
+    /// 429 or 503 with `Retry-After`: the runner asks for another try.
+    AskedToWait(Duration),
+    /// Anything else. The runner may have begun, so the POST is never repeated.
+    Uncertain,
+}
+
+/// What follows a failed attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    RetryAfter(Duration),
+    Fail,
+}
+
+/// Decides after attempt number `attempt` (from 1). `left`: the time to the deadline; `jitter`: 0 to 1.
+pub fn after_failure(
+    attempt: u32,
+    most_retries: u32,
+    failure: AttemptFailure,
+    left: Duration,
+    jitter: f64,
+) -> Decision {
+    if attempt > most_retries {
+        return Decision::Fail;
+    }
+    let wait = match failure {
+        AttemptFailure::Uncertain => return Decision::Fail,
+        AttemptFailure::AskedToWait(wait) => wait,
+        AttemptFailure::NotConnected => {
+            let ceiling = Duration::from_millis(100 << attempt.min(6));
+            ceiling.mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0)
+        }
+    };
+    if wait < left {
+        Decision::RetryAfter(wait)
+    } else {
+        Decision::Fail
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEFT: Duration = Duration::from_secs(10);
+
+    fn check(attempt: u32, failure: AttemptFailure, expected: Decision) {
+        assert_eq!(
+            after_failure(attempt, 2, failure, LEFT, 1.0),
+            expected,
+            "{attempt} {failure:?}"
+        );
+    }
+
+    #[test]
+    fn only_what_surely_did_not_start_is_tried_again_and_only_twice() {
+        check(
+            1,
+            AttemptFailure::NotConnected,
+            Decision::RetryAfter(Duration::from_millis(200)),
+        );
+        check(
+            2,
+            AttemptFailure::NotConnected,
+            Decision::RetryAfter(Duration::from_millis(400)),
+        );
+        check(3, AttemptFailure::NotConnected, Decision::Fail);
+        check(1, AttemptFailure::Uncertain, Decision::Fail);
+        check(
+            1,
+            AttemptFailure::AskedToWait(Duration::ZERO),
+            Decision::RetryAfter(Duration::ZERO),
+        );
+        check(1, AttemptFailure::AskedToWait(LEFT), Decision::Fail);
+    }
+}

@@ -1,0 +1,164 @@
+//! A run and its endings.
+
+use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
+use protocol::run::RunStatus;
+use serde_json::{Value, json};
+
+/// A row of the run ledger. Times are epoch milliseconds.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub id: RunId,
+    pub workspace: WorkspaceId,
+    pub event_id: String,
+    pub agent_id: AgentId,
+    pub agent_version: i64,
+    pub runner_id: RunnerId,
+    pub endpoint_id: EndpointId,
+    /// The key of the conversation's row.
+    pub conversation_key: Option<String>,
+    pub status: RunStatus,
+    pub status_reason: Option<String>,
+    pub attempt: u32,
+    pub lease_epoch: i64,
+    pub last_sequence: u64,
+    pub deadline_at: i64,
+    pub cancel_requested_at: Option<i64>,
+    /// Canonical JSON of the authorization snapshot.
+    pub snapshot: String,
+    pub snapshot_sha256: String,
+    pub output: Option<Value>,
+    pub error: Option<Value>,
+    pub usage: Option<Value>,
+    pub metadata: Value,
+    pub created_at: i64,
+    pub started_at: Option<i64>,
+    pub finished_at: Option<i64>,
+}
+
+/// How a run ends when the gateway ends it: a code of protocol §4 and its text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failure {
+    pub code: FailureCode,
+    pub message: String,
+    /// Goes to the event's `metadata.details`.
+    pub details: Value,
+}
+
+impl Failure {
+    pub fn new(code: FailureCode, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            details: Value::Null,
+        }
+    }
+
+    /// The same with details.
+    #[must_use]
+    pub fn with_details(self, details: Value) -> Self {
+        Self { details, ..self }
+    }
+
+    /// The `data` of the `run.failed` event: `message` and `error` say the same.
+    pub fn data(&self) -> Value {
+        json!({
+            "code": self.code.as_str(), "message": self.message, "error": self.message,
+            "retryable": self.code.retryable(),
+        })
+    }
+
+    /// The `error` of the run: `{code, message, retryable}`.
+    pub fn error(&self) -> Value {
+        json!({"code": self.code.as_str(), "message": self.message, "retryable": self.code.retryable()})
+    }
+}
+
+macro_rules! failure_codes {
+    ($($variant:ident = $text:literal, retryable $retryable:literal;)+) => {
+        /// The codes that the gateway itself gives to `run.failed`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum FailureCode { $($variant),+ }
+
+        impl FailureCode {
+            /// The code on the wire.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text),+ }
+            }
+
+            /// Whether the same event may do better next time.
+            pub fn retryable(self) -> bool {
+                match self { $(Self::$variant => $retryable),+ }
+            }
+        }
+    };
+}
+
+failure_codes!(
+    RunnerUnreachable = "runner.unreachable", retryable true;
+    RunnerHttpError = "runner.http_error", retryable true;
+    RunnerBadContentType = "runner.bad_content_type", retryable false;
+    RunnerFirstByteTimeout = "runner.first_byte_timeout", retryable true;
+    RunnerIdleTimeout = "runner.idle_timeout", retryable true;
+    RunnerStreamTruncated = "runner.stream_truncated", retryable true;
+    RunnerProtocolViolation = "runner.protocol_violation", retryable false;
+    RunnerOutputLimit = "runner.output_limit", retryable false;
+    RunnerNoOutput = "runner.no_output", retryable false;
+    DeadlineExceeded = "deadline_exceeded", retryable true;
+    Cancelled = "cancelled", retryable false;
+    HostOrphaned = "host.orphaned", retryable true;
+    HostShutdown = "host.shutdown", retryable true;
+    HostInternal = "host.internal", retryable true;
+);
+
+impl FailureCode {
+    /// The status of a run that ends with this code.
+    pub fn status(self) -> RunStatus {
+        match self {
+            Self::DeadlineExceeded => RunStatus::Timeout,
+            Self::Cancelled => RunStatus::Cancelled,
+            _ => RunStatus::Failed,
+        }
+    }
+}
+
+/// A run's deadline in epoch milliseconds, from the agent's `config.timeout` in seconds:
+/// 300 when absent; 0 or null asks for none and gets the cap.
+pub fn deadline(timeout: Option<&Value>, now_ms: i64, most_ms: i64) -> i64 {
+    const DEFAULT_SECONDS: f64 = 300.0;
+    let seconds = match timeout {
+        None => DEFAULT_SECONDS,
+        Some(value) => value.as_f64().unwrap_or(0.0),
+    };
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "clamped to the cap right after"
+    )]
+    let wanted_ms = if seconds > 0.0 {
+        (seconds * 1000.0).ceil() as i64
+    } else {
+        most_ms
+    };
+    now_ms.saturating_add(wanted_ms.clamp(1, most_ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_is_always_set_and_never_past_the_cap() {
+        let most = 86_400_000;
+        let check = |timeout: Option<Value>, expected| {
+            assert_eq!(
+                deadline(timeout.as_ref(), 1_000, most),
+                expected,
+                "{timeout:?}"
+            );
+        };
+        check(None, 301_000);
+        check(Some(json!(1.5)), 2_500);
+        check(Some(json!(0)), 1_000 + most);
+        check(Some(Value::Null), 1_000 + most);
+        check(Some(json!(1e300)), 1_000 + most);
+    }
+}
