@@ -1,0 +1,292 @@
+//! Agents.
+
+use protocol::admin::AgentSpec;
+use protocol::id::{AgentId, WorkspaceId};
+use sea_orm::sea_query::Expr;
+use sea_orm::{
+    ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
+};
+
+use crate::connect::Store;
+use crate::entity::agents;
+use crate::error::{StoreError, parsed, parsed_json};
+use crate::writer::Work;
+
+/// Where an object was written. What stands in the config file is read-only over the API.
+pub(crate) const FROM_CONFIG: &str = "config";
+
+/// An agent and what the gateway keeps beside it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AgentRecord {
+    pub id: AgentId,
+    pub workspace: WorkspaceId,
+    pub origin: String,
+    pub spec: AgentSpec,
+    pub version: i64,
+    pub created_at: i64,
+    pub updated_at: i64,
+}
+
+/// Creates or changes an agent.
+#[derive(Clone, Debug)]
+pub enum SaveAgent {
+    Create {
+        id: AgentId,
+        workspace: WorkspaceId,
+        spec: AgentSpec,
+        at: i64,
+    },
+    /// Over the API; `if_match`: the version that must stand.
+    Update {
+        id: AgentId,
+        workspace: WorkspaceId,
+        spec: AgentSpec,
+        if_match: Option<i64>,
+        at: i64,
+    },
+    /// Over the API.
+    Delete {
+        id: AgentId,
+        workspace: WorkspaceId,
+        if_match: Option<i64>,
+    },
+    /// From the config file: found by name, changed only when it differs.
+    Configure {
+        new_id: AgentId,
+        workspace: WorkspaceId,
+        spec: AgentSpec,
+        at: i64,
+    },
+    /// Disables what the config file no longer names.
+    DisableUnnamed {
+        workspace: WorkspaceId,
+        names: Vec<String>,
+        at: i64,
+    },
+}
+
+/// What became of it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SavedAgent {
+    Saved(Box<AgentRecord>),
+    Done,
+    Unknown,
+    /// It stands in the config file.
+    ReadOnly,
+    /// Another version stands.
+    Mismatch(i64),
+}
+
+impl Work for SaveAgent {
+    type Output = SavedAgent;
+    const SAVEPOINT: bool = true;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<SavedAgent, StoreError> {
+        match self {
+            Self::Create {
+                id,
+                workspace,
+                spec,
+                at,
+            } => insert(tx, *id, workspace, "api", spec, *at).await,
+            Self::Update {
+                id,
+                workspace,
+                spec,
+                if_match,
+                at,
+            } => match changeable(tx, workspace, *id, *if_match).await? {
+                Ok(row) => update(tx, row, "api", spec, *at).await,
+                Err(refused) => Ok(refused),
+            },
+            Self::Delete {
+                id,
+                workspace,
+                if_match,
+            } => match changeable(tx, workspace, *id, *if_match).await? {
+                Ok(row) => {
+                    agents::Entity::delete_by_id(row.id).exec(tx).await?;
+                    Ok(SavedAgent::Done)
+                }
+                Err(refused) => Ok(refused),
+            },
+            Self::Configure {
+                new_id,
+                workspace,
+                spec,
+                at,
+            } => {
+                let known = agents::Entity::find()
+                    .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
+                    .filter(agents::Column::Name.eq(spec.name.as_str()))
+                    .one(tx)
+                    .await?;
+                match known {
+                    None => insert(tx, *new_id, workspace, FROM_CONFIG, spec, *at).await,
+                    Some(row) if is_unchanged(&row, spec) => {
+                        Ok(SavedAgent::Saved(Box::new(agent_record(row)?)))
+                    }
+                    Some(row) => update(tx, row, FROM_CONFIG, spec, *at).await,
+                }
+            }
+            Self::DisableUnnamed {
+                workspace,
+                names,
+                at,
+            } => {
+                agents::Entity::update_many()
+                    .col_expr(agents::Column::Enabled, Expr::value(false))
+                    .col_expr(agents::Column::UpdatedAt, Expr::value(*at))
+                    .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
+                    .filter(agents::Column::Origin.eq(FROM_CONFIG))
+                    .filter(agents::Column::Enabled.eq(true))
+                    .filter(agents::Column::Name.is_not_in(names.clone()))
+                    .exec(tx)
+                    .await?;
+                Ok(SavedAgent::Done)
+            }
+        }
+    }
+}
+
+/// The row, when the API may change it.
+async fn changeable(
+    tx: &DatabaseTransaction,
+    workspace: &WorkspaceId,
+    id: AgentId,
+    if_match: Option<i64>,
+) -> Result<Result<agents::Model, SavedAgent>, StoreError> {
+    let row = agents::Entity::find_by_id(id.to_string())
+        .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
+        .one(tx)
+        .await?;
+    Ok(match row {
+        None => Err(SavedAgent::Unknown),
+        Some(row) if row.origin == FROM_CONFIG => Err(SavedAgent::ReadOnly),
+        Some(row) if if_match.is_some_and(|version| version != row.version) => {
+            Err(SavedAgent::Mismatch(row.version))
+        }
+        Some(row) => Ok(row),
+    })
+}
+
+fn is_unchanged(row: &agents::Model, spec: &AgentSpec) -> bool {
+    row.origin == FROM_CONFIG && row.enabled == spec.enabled && row.spec == spec_json(spec)
+}
+
+fn spec_json(spec: &AgentSpec) -> String {
+    domain::canonical::canonical_json(spec)
+}
+
+async fn insert(
+    tx: &DatabaseTransaction,
+    id: AgentId,
+    workspace: &WorkspaceId,
+    origin: &str,
+    spec: &AgentSpec,
+    at: i64,
+) -> Result<SavedAgent, StoreError> {
+    let row = agents::Model {
+        id: id.to_string(),
+        workspace_id: workspace.to_string(),
+        origin: origin.to_owned(),
+        version: 1,
+        created_at: at,
+        updated_at: at,
+        ..columns(spec)
+    };
+    let active = agents::ActiveModel::from(row.clone());
+    agents::Entity::insert(active)
+        .exec_without_returning(tx)
+        .await?;
+    Ok(SavedAgent::Saved(Box::new(agent_record(row)?)))
+}
+
+async fn update(
+    tx: &DatabaseTransaction,
+    old: agents::Model,
+    origin: &str,
+    spec: &AgentSpec,
+    at: i64,
+) -> Result<SavedAgent, StoreError> {
+    let row = agents::Model {
+        id: old.id,
+        workspace_id: old.workspace_id,
+        origin: origin.to_owned(),
+        version: old.version + 1,
+        created_at: old.created_at,
+        updated_at: at,
+        ..columns(spec)
+    };
+    let active = sea_orm::IntoActiveModel::into_active_model(row.clone());
+    agents::Entity::update(sea_orm::ActiveModelTrait::reset_all(active))
+        .exec(tx)
+        .await?;
+    Ok(SavedAgent::Saved(Box::new(agent_record(row)?)))
+}
+
+/// The columns that follow from a specification.
+fn columns(spec: &AgentSpec) -> agents::Model {
+    agents::Model {
+        id: String::new(),
+        workspace_id: String::new(),
+        name: spec.name.clone(),
+        origin: String::new(),
+        enabled: spec.enabled,
+        priority: spec.priority,
+        scope_kind: spec.scope.kind.as_str().to_owned(),
+        scope_bot: spec.scope.bot_id.clone().unwrap_or_default(),
+        scope_conversation: spec.scope.conversation_id.clone().unwrap_or_default(),
+        runner_id: spec.runner_id.to_string(),
+        spec: spec_json(spec),
+        version: 0,
+        created_at: 0,
+        updated_at: 0,
+    }
+}
+
+pub(crate) fn agent_record(row: agents::Model) -> Result<AgentRecord, StoreError> {
+    let mut spec: AgentSpec = parsed_json("agents.spec", &row.id, &row.spec)?;
+    spec.enabled = row.enabled;
+    Ok(AgentRecord {
+        id: parsed("agents.id", &row.id, &row.id)?,
+        workspace: WorkspaceId(row.workspace_id),
+        origin: row.origin,
+        spec,
+        version: row.version,
+        created_at: row.created_at,
+        updated_at: row.updated_at,
+    })
+}
+
+impl Store {
+    /// An agent of the workspace.
+    pub async fn find_agent(
+        &self,
+        workspace: &WorkspaceId,
+        id: AgentId,
+    ) -> Result<Option<AgentRecord>, StoreError> {
+        let row = agents::Entity::find_by_id(id.to_string())
+            .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
+            .one(&self.readers)
+            .await?;
+        row.map(agent_record).transpose()
+    }
+
+    /// Agents of the workspace by name, after `after`.
+    pub async fn list_agents(
+        &self,
+        workspace: &WorkspaceId,
+        after: Option<&str>,
+        limit: u64,
+    ) -> Result<Vec<AgentRecord>, StoreError> {
+        let rows = agents::Entity::find()
+            .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
+            .filter(agents::Column::Name.gt(after.unwrap_or_default()))
+            .order_by_asc(agents::Column::Name)
+            .limit(limit)
+            .all(&self.readers)
+            .await?;
+        rows.into_iter().map(agent_record).collect()
+    }
+}

@@ -1,0 +1,154 @@
+//! The intent to POST: written before the POST, so that an uncertain one is never repeated.
+
+use domain::run::Run;
+use protocol::id::RunId;
+use protocol::run::RunStatus;
+use sea_orm::sea_query::Expr;
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder,
+};
+use uuid::Uuid;
+
+use crate::connect::Store;
+use crate::entity::{run_attempts, runs};
+use crate::error::StoreError;
+use crate::writer::Work;
+
+/// Moves a run into its next attempt: `created` → `running`, or a retry of a `running` one.
+#[derive(Clone, Debug)]
+pub struct Dispatch {
+    pub run_id: RunId,
+    /// The epoch that the caller holds.
+    pub epoch: i64,
+    pub from: RunStatus,
+    /// From 1.
+    pub attempt: u32,
+    pub owner: String,
+    pub lease_until: i64,
+    /// The context as it will be sent.
+    pub context: String,
+    pub at: i64,
+}
+
+/// What became of a dispatch.
+#[derive(Clone, Debug)]
+pub enum Dispatched {
+    /// The run is this owner's, under its new epoch.
+    Owned(Box<Run>),
+    /// Somebody else has it, or it has ended.
+    Lost,
+}
+
+impl Work for Dispatch {
+    type Output = Dispatched;
+
+    fn order(&self) -> Uuid {
+        self.run_id.0
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Dispatched, StoreError> {
+        let mut update = runs::Entity::update_many()
+            .col_expr(
+                runs::Column::Status,
+                Expr::value(RunStatus::Running.as_str()),
+            )
+            .col_expr(runs::Column::Attempt, Expr::value(i64::from(self.attempt)))
+            .col_expr(runs::Column::LeaseOwner, Expr::value(self.owner.as_str()))
+            .col_expr(runs::Column::LeaseEpoch, Expr::value(self.epoch + 1))
+            .col_expr(runs::Column::LeaseExpiresAt, Expr::value(self.lease_until));
+        if self.from == RunStatus::Created {
+            update = update.col_expr(runs::Column::StartedAt, Expr::value(self.at));
+        }
+        let moved = update
+            .filter(runs::Column::Id.eq(self.run_id.to_string()))
+            .filter(runs::Column::Status.eq(self.from.as_str()))
+            .filter(runs::Column::LeaseEpoch.eq(self.epoch))
+            .exec(tx)
+            .await?;
+        if moved.rows_affected != 1 {
+            return Ok(Dispatched::Lost);
+        }
+        let intent = run_attempts::ActiveModel {
+            run_id: Set(self.run_id.to_string()),
+            attempt: Set(i64::from(self.attempt)),
+            intent_at: Set(self.at),
+            context: Set(self.context.clone()),
+            outcome: Set(None),
+            http_status: Set(None),
+        };
+        run_attempts::Entity::insert(intent)
+            .exec_without_returning(tx)
+            .await?;
+        let row = runs::Entity::find_by_id(self.run_id.to_string())
+            .one(tx)
+            .await?;
+        match row {
+            Some(row) => Ok(Dispatched::Owned(Box::new(crate::runs::to_domain(row)?))),
+            None => Ok(Dispatched::Lost),
+        }
+    }
+}
+
+/// Notes how an attempt was answered.
+struct AttemptOutcome {
+    run_id: RunId,
+    attempt: u32,
+    outcome: String,
+    http_status: Option<i64>,
+}
+
+impl Work for AttemptOutcome {
+    type Output = ();
+
+    fn order(&self) -> Uuid {
+        self.run_id.0
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        run_attempts::Entity::update_many()
+            .col_expr(
+                run_attempts::Column::Outcome,
+                Expr::value(self.outcome.as_str()),
+            )
+            .col_expr(
+                run_attempts::Column::HttpStatus,
+                Expr::value(self.http_status),
+            )
+            .filter(run_attempts::Column::RunId.eq(self.run_id.to_string()))
+            .filter(run_attempts::Column::Attempt.eq(i64::from(self.attempt)))
+            .exec(tx)
+            .await?;
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Notes how an attempt was answered, without waiting for the commit.
+    pub async fn note_attempt(
+        &self,
+        run_id: RunId,
+        attempt: u32,
+        outcome: &str,
+        http_status: Option<u16>,
+    ) -> Result<(), StoreError> {
+        let http_status = http_status.map(i64::from);
+        let outcome = outcome.to_owned();
+        self.write_later(AttemptOutcome {
+            run_id,
+            attempt,
+            outcome,
+            http_status,
+        })
+        .await
+    }
+
+    /// The context of the run's newest attempt, as it was sent.
+    pub async fn find_context(&self, run_id: RunId) -> Result<Option<String>, StoreError> {
+        let newest = run_attempts::Entity::find()
+            .filter(run_attempts::Column::RunId.eq(run_id.to_string()))
+            .order_by_desc(run_attempts::Column::Attempt)
+            .one(&self.readers)
+            .await?;
+        Ok(newest.map(|attempt| attempt.context))
+    }
+}

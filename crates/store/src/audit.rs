@@ -1,0 +1,74 @@
+//! Who touched what: a row for each host API call, allowed or denied.
+
+use protocol::id::{RunId, WorkspaceId};
+use sea_orm::{ActiveValue::Set, ConnectionTrait, DatabaseTransaction, EntityTrait};
+use uuid::Uuid;
+
+use crate::connect::Store;
+use crate::entity::audit_entries;
+use crate::error::{StoreError, signed};
+use crate::writer::Work;
+
+/// One call, as the audit keeps it. Never a value, a token or a text of a user.
+#[derive(Clone, Debug)]
+pub struct AuditEntry {
+    /// A UUIDv7: the order of a run's entries.
+    pub id: Uuid,
+    pub workspace: WorkspaceId,
+    pub run_id: RunId,
+    pub action: String,
+    pub resource: String,
+    pub operation: String,
+    pub allowed: bool,
+    pub rule: String,
+    pub bytes: u64,
+    pub at: i64,
+}
+
+pub(crate) async fn insert(
+    conn: &impl ConnectionTrait,
+    entries: &[AuditEntry],
+) -> Result<(), StoreError> {
+    if entries.is_empty() {
+        return Ok(());
+    }
+    let rows = entries.iter().map(|entry| audit_entries::ActiveModel {
+        id: Set(entry.id.to_string()),
+        workspace_id: Set(entry.workspace.to_string()),
+        run_id: Set(entry.run_id.to_string()),
+        action: Set(entry.action.clone()),
+        resource: Set(entry.resource.clone()),
+        operation: Set(entry.operation.clone()),
+        decision: Set(if entry.allowed { "allow" } else { "deny" }.to_owned()),
+        rule: Set(entry.rule.clone()),
+        bytes: Set(signed(entry.bytes)),
+        at: Set(entry.at),
+    });
+    audit_entries::Entity::insert_many(rows)
+        .exec_without_returning(conn)
+        .await?;
+    Ok(())
+}
+
+struct WriteAudit {
+    entry: AuditEntry,
+}
+
+impl Work for WriteAudit {
+    type Output = ();
+
+    fn order(&self) -> Uuid {
+        self.entry.run_id.0
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        insert(tx, std::slice::from_ref(&self.entry)).await
+    }
+}
+
+impl Store {
+    /// Queues an audit row. A full queue makes the caller wait: no call goes unrecorded.
+    pub async fn audit(&self, entry: AuditEntry) -> Result<(), StoreError> {
+        self.write_later(WriteAudit { entry }).await
+    }
+}

@@ -1,0 +1,108 @@
+//! Opening a database: migrations, one write connection or pool, a pool of readers.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use migrations::{Migrator, MigratorTrait};
+use sea_orm::{ConnectOptions, Database, DatabaseConnection};
+use sqlx::sqlite::{SqliteJournalMode, SqliteSynchronous};
+
+use crate::error::StoreError;
+use crate::writer::Writer;
+
+/// Which database stands behind a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    Sqlite,
+    Postgres,
+}
+
+/// The tables of one gateway. Cheap to clone.
+#[derive(Clone)]
+pub struct Store {
+    pub(crate) readers: DatabaseConnection,
+    pub(crate) writer: Writer,
+    backend: Backend,
+}
+
+const READERS: u32 = 8;
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Store {
+    /// Connects to `sqlite://PATH` or `postgres://…`, migrates, and gives the store with the writer's
+    /// work, which the caller runs as a task until [`Store::close`].
+    pub async fn open(
+        url: &str,
+    ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), StoreError> {
+        let backend = backend_of(url)?;
+        let writes = Database::connect(options(url, backend, 1)).await?;
+        Migrator::up(&writes, None).await?;
+        let readers = Database::connect(options(url, backend, READERS)).await?;
+        let (writer, work) = Writer::new(writes);
+        Ok((
+            Self {
+                readers,
+                writer,
+                backend,
+            },
+            work,
+        ))
+    }
+
+    /// Which database this is.
+    pub fn backend(&self) -> Backend {
+        self.backend
+    }
+
+    /// True when the database answers a query.
+    pub async fn is_reachable(&self) -> bool {
+        self.readers.ping().await.is_ok()
+    }
+
+    /// Ends the writer once what is queued has been committed. Later writes are refused.
+    pub async fn close(&self) {
+        self.writer.close().await;
+    }
+}
+
+fn backend_of(url: &str) -> Result<Backend, StoreError> {
+    if url.starts_with("sqlite:") {
+        Ok(Backend::Sqlite)
+    } else if url.starts_with("postgres:") || url.starts_with("postgresql:") {
+        Ok(Backend::Postgres)
+    } else {
+        let message = "database.url must begin with sqlite:// or postgres://";
+        Err(StoreError::Db(sea_orm::DbErr::Custom(message.to_owned())))
+    }
+}
+
+fn options(url: &str, backend: Backend, connections: u32) -> ConnectOptions {
+    let sqlite_url = match sqlite_path(url) {
+        // `mode=rwc` makes the file when it is not there.
+        Some(path) => format!("sqlite://{}?mode=rwc", path.display()),
+        None => url.to_owned(),
+    };
+    let mut options = ConnectOptions::new(sqlite_url);
+    options
+        .max_connections(connections)
+        .min_connections(1)
+        .acquire_timeout(Duration::from_secs(10))
+        .sqlx_logging(false);
+    if backend == Backend::Sqlite {
+        options.map_sqlx_sqlite_opts(|sqlite| {
+            sqlite
+                .journal_mode(SqliteJournalMode::Wal)
+                .synchronous(SqliteSynchronous::Full)
+                .busy_timeout(BUSY_TIMEOUT)
+                .foreign_keys(true)
+        });
+    }
+    options
+}
+
+fn sqlite_path(url: &str) -> Option<PathBuf> {
+    let path = url
+        .strip_prefix("sqlite://")
+        .or_else(|| url.strip_prefix("sqlite:"))?;
+    Some(PathBuf::from(path.split('?').next().unwrap_or(path)))
+}

@@ -1,0 +1,17 @@
+//! Tables, one per file. They never leave this crate.
+#![expect(unreachable_pub, reason = "the entity macros want `pub`")]
+
+pub(crate) mod agents;
+pub(crate) mod api_keys;
+pub(crate) mod audit_entries;
+pub(crate) mod conversations;
+pub(crate) mod events;
+pub(crate) mod run_attempts;
+pub(crate) mod run_rejections;
+pub(crate) mod run_segments;
+pub(crate) mod runner_endpoints;
+pub(crate) mod runners;
+pub(crate) mod runs;
+pub(crate) mod signing_keys;
+pub(crate) mod state_entries;
+pub(crate) mod transcript_items;

@@ -1,0 +1,24 @@
+//! One host API call, allowed or denied.
+
+use sea_orm::entity::prelude::*;
+
+#[derive(Clone, Debug, PartialEq, Eq, DeriveEntityModel)]
+#[sea_orm(table_name = "audit_entries")]
+pub struct Model {
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub id: String,
+    pub workspace_id: String,
+    pub run_id: String,
+    pub action: String,
+    pub resource: String,
+    pub operation: String,
+    pub decision: String,
+    pub rule: String,
+    pub bytes: i64,
+    pub at: i64,
+}
+
+#[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
+pub enum Relation {}
+
+impl ActiveModelBehavior for ActiveModel {}

@@ -1,0 +1,24 @@
+//! A state value of a scope.
+
+use sea_orm::entity::prelude::*;
+
+#[derive(Clone, Debug, PartialEq, Eq, DeriveEntityModel)]
+#[sea_orm(table_name = "state_entries")]
+pub struct Model {
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub scope: String,
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub scope_sha256: String,
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub key: String,
+    pub workspace_id: String,
+    pub value: String,
+    pub version: i64,
+    pub run_id: String,
+    pub updated_at: i64,
+}
+
+#[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
+pub enum Relation {}
+
+impl ActiveModelBehavior for ActiveModel {}

@@ -1,0 +1,119 @@
+//! API keys by hash, and sealed signing keys.
+
+use protocol::id::WorkspaceId;
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder,
+};
+
+use crate::connect::Store;
+use crate::entity::{api_keys, signing_keys};
+use crate::error::StoreError;
+use crate::writer::Work;
+
+/// An API key, without the key.
+#[derive(Clone, Debug)]
+pub struct ApiKeyRecord {
+    pub id: String,
+    pub workspace: WorkspaceId,
+    pub name: String,
+    /// `admin` or `client`.
+    pub role: String,
+    /// The public part that it is looked up by.
+    pub prefix: String,
+    /// The hex SHA-256 of the whole key.
+    pub hash: String,
+    pub created_at: i64,
+}
+
+/// A signing key; `secret` is sealed under the master key.
+#[derive(Clone, Debug)]
+pub struct SigningKeyRecord {
+    pub kid: String,
+    pub purpose: String,
+    pub secret: String,
+    pub created_at: i64,
+}
+
+impl Work for ApiKeyRecord {
+    type Output = ();
+    const SAVEPOINT: bool = true;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        let row = api_keys::ActiveModel {
+            id: Set(self.id.clone()),
+            workspace_id: Set(self.workspace.to_string()),
+            name: Set(self.name.clone()),
+            role: Set(self.role.clone()),
+            prefix: Set(self.prefix.clone()),
+            hash: Set(self.hash.clone()),
+            created_at: Set(self.created_at),
+            revoked_at: Set(None),
+        };
+        api_keys::Entity::insert(row)
+            .exec_without_returning(tx)
+            .await?;
+        Ok(())
+    }
+}
+
+impl Work for SigningKeyRecord {
+    type Output = ();
+    const SAVEPOINT: bool = true;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        let row = signing_keys::ActiveModel {
+            kid: Set(self.kid.clone()),
+            purpose: Set(self.purpose.clone()),
+            secret: Set(self.secret.clone()),
+            created_at: Set(self.created_at),
+            sign_until: Set(None),
+            verify_until: Set(None),
+        };
+        signing_keys::Entity::insert(row)
+            .exec_without_returning(tx)
+            .await?;
+        Ok(())
+    }
+}
+
+impl Store {
+    /// The live API key with this public part.
+    pub async fn find_api_key(&self, prefix: &str) -> Result<Option<ApiKeyRecord>, StoreError> {
+        let row = api_keys::Entity::find()
+            .filter(api_keys::Column::Prefix.eq(prefix))
+            .filter(api_keys::Column::RevokedAt.is_null())
+            .one(&self.readers)
+            .await?;
+        Ok(row.map(|row| ApiKeyRecord {
+            id: row.id,
+            workspace: WorkspaceId(row.workspace_id),
+            name: row.name,
+            role: row.role,
+            prefix: row.prefix,
+            hash: row.hash,
+            created_at: row.created_at,
+        }))
+    }
+
+    /// The signing keys of a purpose, newest first.
+    pub async fn list_signing_keys(
+        &self,
+        purpose: &str,
+    ) -> Result<Vec<SigningKeyRecord>, StoreError> {
+        let rows = signing_keys::Entity::find()
+            .filter(signing_keys::Column::Purpose.eq(purpose))
+            .order_by_desc(signing_keys::Column::CreatedAt)
+            .order_by_asc(signing_keys::Column::Kid)
+            .all(&self.readers)
+            .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| SigningKeyRecord {
+                kid: row.kid,
+                purpose: row.purpose,
+                secret: row.secret,
+                created_at: row.created_at,
+            })
+            .collect())
+    }
+}

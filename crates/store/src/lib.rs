@@ -1,0 +1,35 @@
+//! Tables in, domain types out. The only crate that knows sea-orm.
+//!
+//! All writes go through one task per database ([`writer`]) that commits what has gathered; reads
+//! have a pool of their own. Every query starts from its workspace or its run.
+
+mod connect;
+mod digest;
+mod entity;
+mod error;
+pub mod writer;
+
+mod agents;
+mod attempts;
+mod audit;
+mod endpoints;
+mod history;
+mod ingest;
+mod keys;
+mod ledger;
+mod runs;
+mod state;
+
+pub use agents::{AgentRecord, SaveAgent, SavedAgent};
+pub use attempts::{Dispatch, Dispatched};
+pub use audit::AuditEntry;
+pub use connect::{Backend, Store};
+pub use digest::sha256_hex;
+pub use endpoints::{EndpointRecord, FoundRunner, RunnerRecord, SaveDiscovery, SaveEndpoint};
+pub use error::StoreError;
+pub use history::{HistoryQuery, TranscriptRecord};
+pub use ingest::{ActiveRun, Candidate, Facts, Ingest, Ingested, NewRun, Plan, UserMessage};
+pub use keys::{ApiKeyRecord, SigningKeyRecord};
+pub use ledger::{Append, Appended, Line, RejectionRecord, Terminal, TranscriptWrite};
+pub use runs::{CancelOutcome, RunFilter, RunInputs, RunPosition};
+pub use state::{StateAccess, StateChange, StateRecord, StateWritten};

@@ -1,0 +1,376 @@
+//! Runs: finding, listing, cancelling, leases.
+
+use domain::run::Run;
+use protocol::id::{EndpointId, RunId, RunnerId, WorkspaceId};
+use protocol::run::RunStatus;
+use sea_orm::sea_query::Expr;
+use sea_orm::{
+    ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, ExprTrait, QueryFilter,
+    QueryOrder, QuerySelect, QueryTrait,
+};
+use uuid::Uuid;
+
+use crate::connect::Store;
+use crate::entity::{conversations, events, runs, transcript_items};
+use crate::error::{StoreError, parsed, parsed_json, unsigned};
+use crate::writer::Work;
+
+/// Which runs a list shows.
+#[derive(Clone, Debug, Default)]
+pub struct RunFilter {
+    pub statuses: Vec<RunStatus>,
+    pub agent_id: Option<protocol::id::AgentId>,
+    pub runner_id: Option<RunnerId>,
+    pub conversation_id: Option<String>,
+}
+
+/// The place of a run in a list, newest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunPosition {
+    pub created_at: i64,
+    pub run_id: RunId,
+}
+
+/// What a run is made from.
+#[derive(Clone, Debug)]
+pub struct RunInputs {
+    /// The frozen agent specification, as JSON.
+    pub agent_spec: String,
+    /// The envelope, as JSON.
+    pub envelope: String,
+    pub event_seq: Option<i64>,
+    /// The newest place of the transcript before this event, 0 for none.
+    pub transcript_before: i64,
+}
+
+/// What became of a request to cancel.
+#[derive(Clone, Debug)]
+pub enum CancelOutcome {
+    /// Noted: the owner of the run will end it.
+    Requested(Box<Run>),
+    /// The run had ended before.
+    Ended(Box<Run>),
+    Unknown,
+}
+
+impl Store {
+    /// A run of the workspace.
+    pub async fn find_run(
+        &self,
+        workspace: &WorkspaceId,
+        id: RunId,
+    ) -> Result<Option<Run>, StoreError> {
+        find(&self.readers, workspace, id).await
+    }
+
+    /// A run by its token's claims, whatever its workspace says: the caller compares that.
+    pub async fn find_run_by_token(&self, id: RunId) -> Result<Option<Run>, StoreError> {
+        let model = runs::Entity::find_by_id(id.to_string())
+            .one(&self.readers)
+            .await?;
+        model.map(to_domain).transpose()
+    }
+
+    /// Runs of the workspace, newest first, after `position`.
+    pub async fn list_runs(
+        &self,
+        workspace: &WorkspaceId,
+        filter: &RunFilter,
+        after: Option<RunPosition>,
+        limit: u64,
+    ) -> Result<Vec<Run>, StoreError> {
+        let mut query =
+            runs::Entity::find().filter(runs::Column::WorkspaceId.eq(workspace.as_str()));
+        if !filter.statuses.is_empty() {
+            let names = filter.statuses.iter().map(|status| status.as_str());
+            query = query.filter(runs::Column::Status.is_in(names));
+        }
+        if let Some(agent) = filter.agent_id {
+            query = query.filter(runs::Column::AgentId.eq(agent.to_string()));
+        }
+        if let Some(runner) = &filter.runner_id {
+            query = query.filter(runs::Column::RunnerId.eq(runner.to_string()));
+        }
+        if let Some(conversation) = &filter.conversation_id {
+            query = query.filter(
+                runs::Column::ConversationKey.in_subquery(
+                    conversations::Entity::find()
+                        .select_only()
+                        .column(conversations::Column::Key)
+                        .filter(conversations::Column::WorkspaceId.eq(workspace.as_str()))
+                        .filter(conversations::Column::ConversationId.eq(conversation.as_str()))
+                        .as_query()
+                        .clone(),
+                ),
+            );
+        }
+        if let Some(position) = after {
+            let same = runs::Column::CreatedAt
+                .eq(position.created_at)
+                .and(runs::Column::Id.lt(position.run_id.to_string()));
+            query = query.filter(runs::Column::CreatedAt.lt(position.created_at).or(same));
+        }
+        let models = query
+            .order_by_desc(runs::Column::CreatedAt)
+            .order_by_desc(runs::Column::Id)
+            .limit(limit)
+            .all(&self.readers)
+            .await?;
+        models.into_iter().map(to_domain).collect()
+    }
+
+    /// What a run is made from, read again when it is dispatched.
+    pub async fn find_run_inputs(&self, run: &Run) -> Result<Option<RunInputs>, StoreError> {
+        let row = runs::Entity::find_by_id(run.id.to_string())
+            .one(&self.readers)
+            .await?;
+        let event = events::Entity::find_by_id((run.workspace.to_string(), run.event_id.clone()))
+            .one(&self.readers)
+            .await?;
+        let Some((row, event)) = row.zip(event) else {
+            return Ok(None);
+        };
+        let transcript_before = match &run.conversation_key {
+            None => 0,
+            Some(key) => self.transcript_before(run.id, key).await?,
+        };
+        Ok(Some(RunInputs {
+            agent_spec: row.agent_spec,
+            envelope: event.envelope,
+            event_seq: event.event_seq,
+            transcript_before,
+        }))
+    }
+
+    /// The newest place of the conversation before the run's own message.
+    async fn transcript_before(&self, run: RunId, key: &str) -> Result<i64, StoreError> {
+        let own: Option<i64> = transcript_items::Entity::find()
+            .select_only()
+            .column(transcript_items::Column::Seq)
+            .filter(transcript_items::Column::RunId.eq(run.to_string()))
+            .filter(transcript_items::Column::Role.eq("user"))
+            .into_tuple()
+            .one(&self.readers)
+            .await?;
+        if let Some(own) = own {
+            return Ok(own - 1);
+        }
+        let newest: Option<i64> = conversations::Entity::find_by_id(key)
+            .select_only()
+            .column(conversations::Column::LastTranscriptSeq)
+            .into_tuple()
+            .one(&self.readers)
+            .await?;
+        Ok(newest.unwrap_or(0))
+    }
+
+    /// Runs that wait for a dispatch, oldest first.
+    pub async fn created_runs(&self, limit: u64) -> Result<Vec<Run>, StoreError> {
+        let models = runs::Entity::find()
+            .filter(runs::Column::Status.eq(RunStatus::Created.as_str()))
+            .order_by_asc(runs::Column::CreatedAt)
+            .limit(limit)
+            .all(&self.readers)
+            .await?;
+        models.into_iter().map(to_domain).collect()
+    }
+
+    /// Running runs whose lease ended before `before`; all running ones for `i64::MAX`.
+    pub async fn expired_runs(&self, before: i64, limit: u64) -> Result<Vec<Run>, StoreError> {
+        let models = runs::Entity::find()
+            .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
+            .filter(runs::Column::LeaseExpiresAt.lt(before))
+            .order_by_asc(runs::Column::LeaseExpiresAt)
+            .limit(limit)
+            .all(&self.readers)
+            .await?;
+        models.into_iter().map(to_domain).collect()
+    }
+
+    /// Writes the intent to cancel. The run's owner acts on it.
+    pub async fn request_cancel(
+        &self,
+        workspace: &WorkspaceId,
+        id: RunId,
+        at: i64,
+    ) -> Result<CancelOutcome, StoreError> {
+        self.write(RequestCancel {
+            workspace: workspace.clone(),
+            id,
+            at,
+        })
+        .await
+    }
+
+    /// Renews the leases that `owner` holds on these runs.
+    pub async fn renew_leases(
+        &self,
+        owner: &str,
+        ids: Vec<RunId>,
+        until: i64,
+    ) -> Result<(), StoreError> {
+        self.write(RenewLeases {
+            owner: owner.to_owned(),
+            ids,
+            until,
+        })
+        .await
+    }
+
+    /// Takes over an expired run: a new epoch, so that its old owner writes nothing more.
+    pub async fn take_over(
+        &self,
+        run: &Run,
+        owner: &str,
+        until: i64,
+    ) -> Result<Option<i64>, StoreError> {
+        let work = TakeOver {
+            id: run.id,
+            epoch: run.lease_epoch,
+            owner: owner.to_owned(),
+            until,
+        };
+        self.write(work).await
+    }
+}
+
+pub(crate) async fn find(
+    conn: &impl ConnectionTrait,
+    workspace: &WorkspaceId,
+    id: RunId,
+) -> Result<Option<Run>, StoreError> {
+    let model = runs::Entity::find_by_id(id.to_string())
+        .filter(runs::Column::WorkspaceId.eq(workspace.as_str()))
+        .one(conn)
+        .await?;
+    model.map(to_domain).transpose()
+}
+
+struct RequestCancel {
+    workspace: WorkspaceId,
+    id: RunId,
+    at: i64,
+}
+
+impl Work for RequestCancel {
+    type Output = CancelOutcome;
+
+    fn order(&self) -> Uuid {
+        self.id.0
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<CancelOutcome, StoreError> {
+        let live = [
+            RunStatus::Created,
+            RunStatus::Queued,
+            RunStatus::Claimed,
+            RunStatus::Running,
+        ];
+        runs::Entity::update_many()
+            .col_expr(runs::Column::CancelRequestedAt, Expr::value(self.at))
+            .filter(runs::Column::Id.eq(self.id.to_string()))
+            .filter(runs::Column::WorkspaceId.eq(self.workspace.as_str()))
+            .filter(runs::Column::Status.is_in(live.map(RunStatus::as_str)))
+            .filter(runs::Column::CancelRequestedAt.is_null())
+            .exec(tx)
+            .await?;
+        Ok(match find(tx, &self.workspace, self.id).await? {
+            None => CancelOutcome::Unknown,
+            Some(run) if run.status.is_terminal() => CancelOutcome::Ended(Box::new(run)),
+            Some(run) => CancelOutcome::Requested(Box::new(run)),
+        })
+    }
+}
+
+struct RenewLeases {
+    owner: String,
+    ids: Vec<RunId>,
+    until: i64,
+}
+
+/// Ids of one statement: databases bound the number of its values.
+const IDS: usize = 500;
+
+impl Work for RenewLeases {
+    type Output = ();
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        for ids in self.ids.chunks(IDS) {
+            runs::Entity::update_many()
+                .col_expr(runs::Column::LeaseExpiresAt, Expr::value(self.until))
+                .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
+                .filter(runs::Column::LeaseOwner.eq(self.owner.as_str()))
+                .filter(runs::Column::Id.is_in(ids.iter().map(ToString::to_string)))
+                .exec(tx)
+                .await?;
+        }
+        Ok(())
+    }
+}
+
+struct TakeOver {
+    id: RunId,
+    epoch: i64,
+    owner: String,
+    until: i64,
+}
+
+impl Work for TakeOver {
+    type Output = Option<i64>;
+
+    fn order(&self) -> Uuid {
+        self.id.0
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Option<i64>, StoreError> {
+        let moved = runs::Entity::update_many()
+            .col_expr(runs::Column::LeaseEpoch, Expr::value(self.epoch + 1))
+            .col_expr(runs::Column::LeaseOwner, Expr::value(self.owner.as_str()))
+            .col_expr(runs::Column::LeaseExpiresAt, Expr::value(self.until))
+            .filter(runs::Column::Id.eq(self.id.to_string()))
+            .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
+            .filter(runs::Column::LeaseEpoch.eq(self.epoch))
+            .exec(tx)
+            .await?;
+        Ok((moved.rows_affected == 1).then_some(self.epoch + 1))
+    }
+}
+
+pub(crate) fn to_domain(model: runs::Model) -> Result<Run, StoreError> {
+    let row = model.id.as_str();
+    let corrupt = |column| StoreError::Corrupt {
+        column,
+        row: row.to_owned(),
+    };
+    let json = |column, text: &Option<String>| {
+        text.as_deref()
+            .map(|text| parsed_json(column, row, text))
+            .transpose()
+    };
+    Ok(Run {
+        id: parsed("runs.id", row, &model.id)?,
+        workspace: WorkspaceId(model.workspace_id.clone()),
+        agent_id: parsed("runs.agent_id", row, &model.agent_id)?,
+        agent_version: model.agent_version,
+        runner_id: parsed("runs.runner_id", row, &model.runner_id)?,
+        endpoint_id: parsed::<EndpointId>("runs.endpoint_id", row, &model.endpoint_id)?,
+        status: RunStatus::parse(&model.status).ok_or_else(|| corrupt("runs.status"))?,
+        attempt: u32::try_from(model.attempt).map_err(|_| corrupt("runs.attempt"))?,
+        last_sequence: unsigned("runs.last_sequence", row, model.last_sequence)?,
+        output: json("runs.output", &model.output)?,
+        error: json("runs.error", &model.error)?,
+        usage: json("runs.usage", &model.usage)?,
+        metadata: parsed_json("runs.metadata", row, &model.metadata)?,
+        event_id: model.event_id,
+        conversation_key: model.conversation_key,
+        status_reason: model.status_reason,
+        lease_epoch: model.lease_epoch,
+        deadline_at: model.deadline_at,
+        cancel_requested_at: model.cancel_requested_at,
+        snapshot: model.snapshot,
+        snapshot_sha256: model.snapshot_sha256,
+        created_at: model.created_at,
+        started_at: model.started_at,
+        finished_at: model.finished_at,
+    })
+}

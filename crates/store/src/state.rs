@@ -1,0 +1,215 @@
+//! Host-owned state. Runner routes reach only the scopes that their snapshot froze.
+
+use domain::normalize::StateUpdate;
+use protocol::id::{RunId, WorkspaceId};
+use protocol::resources::StateScope;
+use protocol::run::RunStatus;
+use sea_orm::sea_query::{Expr, OnConflict};
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, ExprTrait,
+    QueryFilter, QueryOrder, QuerySelect,
+};
+use uuid::Uuid;
+
+use crate::audit::AuditEntry;
+use crate::connect::Store;
+use crate::digest::sha256_hex;
+use crate::entity::{runs, state_entries};
+use crate::error::StoreError;
+use crate::writer::Work;
+
+/// A granted scope: its kind and the canonical identity that the snapshot froze.
+#[derive(Clone, Debug)]
+pub struct StateAccess {
+    pub scope: StateScope,
+    pub identity: String,
+}
+
+/// A stored value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateRecord {
+    pub key: String,
+    /// JSON text.
+    pub value: String,
+    pub version: i64,
+}
+
+/// A write of a live run through the host API, with its audit row in the same transaction.
+#[derive(Clone, Debug)]
+pub struct StateChange {
+    pub run_id: RunId,
+    pub workspace: WorkspaceId,
+    pub access: StateAccess,
+    pub key: String,
+    /// JSON text; `None` deletes.
+    pub value: Option<String>,
+    /// The version that must stand, when the caller named one.
+    pub if_match: Option<i64>,
+    pub audit: AuditEntry,
+    pub at: i64,
+}
+
+/// What became of a state write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateWritten {
+    Version(i64),
+    Deleted,
+    /// There is no such key to delete or to match.
+    Absent,
+    /// Another version stands.
+    Mismatch(i64),
+    /// The run has ended.
+    RunEnded,
+}
+
+impl Work for StateChange {
+    type Output = StateWritten;
+
+    fn order(&self) -> Uuid {
+        self.run_id.0
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<StateWritten, StoreError> {
+        if !hold_live_run(tx, self.run_id).await? {
+            return Ok(StateWritten::RunEnded);
+        }
+        crate::audit::insert(tx, std::slice::from_ref(&self.audit)).await?;
+        let current = find(tx, &self.access, &self.key).await?;
+        match (self.if_match, &current) {
+            (Some(_), None) => return Ok(StateWritten::Absent),
+            (Some(wanted), Some(found)) if wanted != found.version => {
+                return Ok(StateWritten::Mismatch(found.version));
+            }
+            _ => {}
+        }
+        let Some(value) = &self.value else {
+            if current.is_none() {
+                return Ok(StateWritten::Absent);
+            }
+            state_entries::Entity::delete_by_id(primary_key(&self.access, &self.key))
+                .exec(tx)
+                .await?;
+            return Ok(StateWritten::Deleted);
+        };
+        let update = StateUpdate {
+            scope: self.access.scope,
+            identity: self.access.identity.clone(),
+            key: self.key.clone(),
+            value: value.clone(),
+        };
+        upsert(tx, &self.workspace, self.run_id, &update, self.at).await?;
+        Ok(StateWritten::Version(
+            current.map_or(1, |found| found.version + 1),
+        ))
+    }
+}
+
+/// Locks the run's row when the run is live: its terminal commit comes before or after, never between.
+async fn hold_live_run(tx: &DatabaseTransaction, run: RunId) -> Result<bool, StoreError> {
+    let held = runs::Entity::update_many()
+        .col_expr(
+            runs::Column::LastSequence,
+            Expr::col(runs::Column::LastSequence),
+        )
+        .filter(runs::Column::Id.eq(run.to_string()))
+        .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
+        .exec(tx)
+        .await?;
+    Ok(held.rows_affected == 1)
+}
+
+/// Writes a value; the version rises by one.
+pub(crate) async fn upsert(
+    conn: &impl ConnectionTrait,
+    workspace: &WorkspaceId,
+    run_id: RunId,
+    update: &StateUpdate,
+    at: i64,
+) -> Result<(), StoreError> {
+    let row = state_entries::ActiveModel {
+        scope: Set(update.scope.as_str().to_owned()),
+        scope_sha256: Set(sha256_hex(update.identity.as_bytes())),
+        key: Set(update.key.clone()),
+        workspace_id: Set(workspace.to_string()),
+        value: Set(update.value.clone()),
+        version: Set(1),
+        run_id: Set(run_id.to_string()),
+        updated_at: Set(at),
+    };
+    let newer = Expr::col((state_entries::Entity, state_entries::Column::Version)).add(1);
+    let on_conflict = OnConflict::columns([
+        state_entries::Column::Scope,
+        state_entries::Column::ScopeSha256,
+        state_entries::Column::Key,
+    ])
+    .update_columns([
+        state_entries::Column::Value,
+        state_entries::Column::RunId,
+        state_entries::Column::UpdatedAt,
+    ])
+    .value(state_entries::Column::Version, newer)
+    .to_owned();
+    state_entries::Entity::insert(row)
+        .on_conflict(on_conflict)
+        .exec_without_returning(conn)
+        .await?;
+    Ok(())
+}
+
+fn primary_key(access: &StateAccess, key: &str) -> (String, String, String) {
+    let digest = sha256_hex(access.identity.as_bytes());
+    (access.scope.as_str().to_owned(), digest, key.to_owned())
+}
+
+async fn find(
+    conn: &impl ConnectionTrait,
+    access: &StateAccess,
+    key: &str,
+) -> Result<Option<StateRecord>, StoreError> {
+    let row = state_entries::Entity::find_by_id(primary_key(access, key))
+        .one(conn)
+        .await?;
+    Ok(row.map(to_record))
+}
+
+fn to_record(row: state_entries::Model) -> StateRecord {
+    StateRecord {
+        key: row.key,
+        value: row.value,
+        version: row.version,
+    }
+}
+
+impl Store {
+    /// One value.
+    pub async fn find_state(
+        &self,
+        access: &StateAccess,
+        key: &str,
+    ) -> Result<Option<StateRecord>, StoreError> {
+        find(&self.readers, access, key).await
+    }
+
+    /// Entries of a scope whose key begins with `prefix`, in byte order, at most `limit`.
+    pub async fn list_state(
+        &self,
+        access: &StateAccess,
+        prefix: &str,
+        limit: u64,
+    ) -> Result<Vec<StateRecord>, StoreError> {
+        let mut query = state_entries::Entity::find()
+            .filter(state_entries::Column::Scope.eq(access.scope.as_str()))
+            .filter(state_entries::Column::ScopeSha256.eq(sha256_hex(access.identity.as_bytes())))
+            .filter(state_entries::Column::Key.gte(prefix));
+        // Keys are ASCII, so the first text past all that begin with the prefix ends in DEL.
+        if !prefix.is_empty() {
+            query = query.filter(state_entries::Column::Key.lt(format!("{prefix}\u{7f}")));
+        }
+        let rows = query
+            .order_by_asc(state_entries::Column::Key)
+            .limit(limit)
+            .all(&self.readers)
+            .await?;
+        Ok(rows.into_iter().map(to_record).collect())
+    }
+}

@@ -1,0 +1,16 @@
+//! Numbered schema changes, the same for SQLite and PostgreSQL. Never edited once merged.
+
+pub use sea_orm_migration::MigratorTrait;
+use sea_orm_migration::prelude::*;
+
+mod m20261121_000001_first_run;
+
+/// All migrations, in order.
+pub struct Migrator;
+
+#[async_trait::async_trait]
+impl MigratorTrait for Migrator {
+    fn migrations() -> Vec<Box<dyn MigrationTrait>> {
+        vec![Box::new(m20261121_000001_first_run::Migration)]
+    }
+}
