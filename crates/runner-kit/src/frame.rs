@@ -1,0 +1,58 @@
+//! The bytes of a result stream, as the gateway reads them.
+
+use bytes::Bytes;
+use protocol::result::AgentRunResult;
+
+/// The first bytes of every stream: the gateway knows that somebody is there.
+pub(crate) const GREETING: Bytes = Bytes::from_static(b": hi\n\n");
+/// A sign of life while a runner thinks.
+pub(crate) const HEARTBEAT: Bytes = Bytes::from_static(b": heartbeat\n\n");
+
+/// One result as one server-sent event. A type that would not fit on a line is left to `data` alone.
+pub(crate) fn event(result: &AgentRunResult) -> Bytes {
+    let data = serde_json::to_string(result).expect("a result holds nothing but JSON");
+    let mut frame = String::with_capacity(data.len() + 64);
+    if !result.kind.contains(char::is_control) {
+        frame.extend(["event: ", &result.kind, "\n"]);
+    }
+    if let Some(sequence) = result.sequence {
+        frame.extend(["id: ", &sequence.to_string(), "\n"]);
+    }
+    frame.extend(["data: ", &data, "\n\n"]);
+    frame.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results;
+
+    #[test]
+    fn an_event_has_its_type_its_sequence_and_its_data_on_one_line_each() {
+        let mut result = results::run_completed();
+        result.run_id = "r-1".to_owned();
+        result.sequence = Some(4);
+        assert_eq!(
+            event(&result),
+            "event: run.completed\nid: 4\ndata: {\"run_id\":\"r-1\",\"type\":\"run.completed\",\
+             \"data\":{\"finish_reason\":\"stop\"},\"sequence\":4}\n\n"
+        );
+    }
+
+    #[test]
+    fn text_of_a_runner_cannot_break_out_of_its_line() {
+        let mut result = results::custom("x\ndata: y", protocol::JsonObject::new());
+        result
+            .data
+            .insert("text".to_owned(), "a\n\nevent: run.failed\r\n".into());
+        let frame = event(&result);
+        assert!(frame.starts_with(b"data: {") && frame.ends_with(b"}\n\n"));
+        assert_eq!(
+            frame
+                .iter()
+                .filter(|byte| matches!(byte, b'\n' | b'\r'))
+                .count(),
+            2
+        );
+    }
+}

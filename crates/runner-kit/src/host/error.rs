@@ -1,0 +1,116 @@
+//! Why a call of the host API failed.
+
+use std::error::Error;
+
+use protocol::JsonObject;
+use protocol::error::AgentApiError;
+use reqwest::StatusCode;
+
+/// A failed call. `code` is the gateway's own (`not_found`, `unauthorized`, `cancelled`, …), or
+/// one of the kit's: `callback.unreachable`, `callback.timeout`, `callback.http_error`,
+/// `callback.invalid_answer`; `deadline_exceeded` also when the run's time was over before the call.
+#[derive(Debug, thiserror::Error)]
+#[error("{code}: {message}")]
+pub struct HostError {
+    pub code: String,
+    pub message: String,
+    /// True when the same call may well succeed a second time.
+    pub retryable: bool,
+    pub details: JsonObject,
+    #[source]
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl HostError {
+    /// The thing asked for is absent, or not this run's.
+    pub fn is_not_found(&self) -> bool {
+        self.code == "not_found"
+    }
+
+    /// The run was cancelled: nothing but state writes is open to it.
+    pub fn is_cancelled(&self) -> bool {
+        self.code == crate::runner::CANCELLED
+    }
+
+    /// Somebody else wrote first.
+    pub fn is_conflict(&self) -> bool {
+        self.code == "conflict"
+    }
+
+    pub(super) fn from_host(error: AgentApiError) -> Self {
+        Self {
+            code: error.code,
+            message: error.message,
+            retryable: error.retryable,
+            details: error.details,
+            source: None,
+        }
+    }
+
+    pub(super) fn transport(error: reqwest::Error) -> Self {
+        // The address is the gateway's own business.
+        let error = error.without_url();
+        let failure = if error.is_timeout() {
+            Self::new("callback.timeout", "the gateway did not answer in time")
+        } else {
+            Self::new("callback.unreachable", "the gateway could not be reached")
+        };
+        Self {
+            retryable: true,
+            source: Some(error.into()),
+            ..failure
+        }
+    }
+
+    pub(super) fn foreign_answer(status: StatusCode) -> Self {
+        let details = JsonObject::from_iter([("status".to_owned(), status.as_u16().into())]);
+        let retryable = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
+        let message = format!("the gateway answered {status} without an error body");
+        Self {
+            retryable,
+            details,
+            ..Self::new("callback.http_error", message)
+        }
+    }
+
+    pub(super) fn unreadable_answer(error: serde_json::Error) -> Self {
+        let failure = Self::new(
+            "callback.invalid_answer",
+            "the gateway's answer is not what was asked for",
+        );
+        Self {
+            source: Some(error.into()),
+            ..failure
+        }
+    }
+
+    pub(super) fn answer_too_large(limit: usize) -> Self {
+        let message = format!("the gateway's answer is larger than {limit} bytes");
+        Self::new("callback.invalid_answer", message)
+    }
+
+    pub(super) fn no_client() -> Self {
+        Self::new(
+            "callback.unreachable",
+            "no HTTP client can be made on this system",
+        )
+    }
+
+    pub(super) fn deadline_exceeded() -> Self {
+        Self::new("deadline_exceeded", "the run's time is over")
+    }
+
+    pub(super) fn invalid_argument(message: impl Into<String>) -> Self {
+        Self::new("invalid_argument", message)
+    }
+
+    fn new(code: &str, message: impl Into<String>) -> Self {
+        Self {
+            code: code.to_owned(),
+            message: message.into(),
+            retryable: false,
+            details: JsonObject::new(),
+            source: None,
+        }
+    }
+}

@@ -1,0 +1,234 @@
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::*;
+use crate::testing::{Call, FakeHost, TOKEN, run_record};
+
+const NOW: i64 = 1_795_291_200;
+const CONVERSATION: StateScope = StateScope::Conversation;
+
+async fn connected() -> (FakeHost, Host) {
+    let fake = FakeHost::start().await.unwrap();
+    let host = HostClient::new().host(fake.access(NOW), None, NOW);
+    (fake, host)
+}
+
+fn last_call(fake: &FakeHost) -> Call {
+    fake.calls().pop().unwrap()
+}
+
+/// What one call of the host API sends and what its answer becomes.
+async fn check(fake: &FakeHost, expected: &str) {
+    let call = last_call(fake);
+    assert_eq!(format!("{} {}", call.method, call.path), expected);
+    assert_eq!(call.headers["authorization"], format!("Bearer {TOKEN}"));
+}
+
+#[tokio::test]
+async fn each_call_has_its_route_and_the_token() {
+    let (fake, host) = connected().await;
+
+    assert_eq!(host.run().await.unwrap().event_id, "m-1001");
+    check(&fake, "GET /run").await;
+
+    let text = fake.access(NOW);
+    let context = crate::testing::run_request("plugin:a/b/c", "hi", &text)
+        .unwrap()
+        .context;
+    fake.answer(200, serde_json::to_value(&context).unwrap());
+    assert_eq!(host.context().await.unwrap(), context);
+    check(&fake, "GET /context").await;
+
+    fake.answer(200, json!({"value": [1], "version": 3}));
+    let entry = host
+        .state_get(CONVERSATION, "a/b c?#.ä")
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!((entry.value, entry.version), (json!([1]), 3));
+    check(&fake, "GET /state/conversation/a%2Fb%20c%3F%23.%C3%A4").await;
+
+    fake.answer(200, json!({"version": 4}));
+    assert_eq!(host.state_put(StateScope::Actor, "k", 7).await.unwrap(), 4);
+    check(&fake, "PUT /state/actor/k").await;
+    assert_eq!(last_call(&fake).body, json!({"value": 7}));
+    assert!(!last_call(&fake).headers.contains_key("if-match"));
+
+    fake.answer(200, json!({"version": 5}));
+    assert_eq!(
+        host.state_put_if_version(CONVERSATION, "k", json!(null), 4)
+            .await
+            .unwrap(),
+        5
+    );
+    assert_eq!(last_call(&fake).headers["if-match"], "4");
+
+    fake.answer(204, json!(null));
+    assert!(host.state_delete(CONVERSATION, "k").await.unwrap());
+    check(&fake, "DELETE /state/conversation/k").await;
+
+    fake.answer(200, json!({"keys": ["a.b"], "has_more": true}));
+    assert!(
+        host.state_list(CONVERSATION, "a.", 1)
+            .await
+            .unwrap()
+            .has_more
+    );
+    check(&fake, "GET /state/conversation?prefix=a.&limit=1").await;
+
+    let page = json!({"items": [], "next_cursor": null, "prev_cursor": null, "has_more": false});
+    fake.answer(200, page);
+    let query = HistoryQuery {
+        limit: Some(5),
+        direction: Some(Direction::Forward),
+        include_attachments: true,
+        ..HistoryQuery::default()
+    };
+    assert!(host.history(&query).await.unwrap().items.is_empty());
+    check(
+        &fake,
+        "GET /history?limit=5&direction=forward&include_attachments=true",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn absent_is_no_error() {
+    let (fake, host) = connected().await;
+    let absent = json!({"error": {"code": "not_found", "message": "there is no such key"}});
+    fake.answer(404, absent.clone());
+    assert_eq!(host.state_get(CONVERSATION, "k").await.unwrap(), None);
+    fake.answer(404, absent);
+    assert!(!host.state_delete(CONVERSATION, "k").await.unwrap());
+}
+
+#[tokio::test]
+async fn errors_keep_what_the_gateway_said() {
+    let (fake, host) = connected().await;
+    fake.answer(
+        409,
+        json!({"error": {"code": "conflict", "message": "somebody was first", "retryable": true,
+                         "details": {"version": 9}}}),
+    );
+    let error = host
+        .state_put_if_version(CONVERSATION, "k", 1, 4)
+        .await
+        .unwrap_err();
+    assert!(error.is_conflict() && error.retryable);
+    assert_eq!(
+        (error.message.as_str(), &error.details["version"]),
+        ("somebody was first", &json!(9))
+    );
+
+    for (status, body, code, retryable) in [
+        (502, json!("<html>"), "callback.http_error", true),
+        (403, json!({"detail": "no"}), "callback.http_error", false),
+        (307, json!(null), "callback.http_error", false),
+        (200, json!({"keys": 1}), "callback.invalid_answer", false),
+    ] {
+        fake.answer(status, body);
+        let error = host.state_list(CONVERSATION, "", 1).await.unwrap_err();
+        assert_eq!(
+            (error.code.as_str(), error.retryable),
+            (code, retryable),
+            "{status}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_would_leave_its_path_is_never_sent() {
+    let (fake, host) = connected().await;
+    for key in ["", ".", ".."] {
+        let error = host.state_get(CONVERSATION, key).await.unwrap_err();
+        assert_eq!(error.code, "invalid_argument");
+    }
+    assert!(fake.calls().is_empty());
+}
+
+#[tokio::test]
+async fn a_call_ends_by_its_timeout_and_by_the_deadline() {
+    let fake = FakeHost::start().await.unwrap();
+    let impatient = HostClient::new().with_call_timeout(Duration::from_millis(50));
+    fake.stay_silent();
+    let error = impatient
+        .host(fake.access(NOW), None, NOW)
+        .run()
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (error.code.as_str(), error.retryable),
+        ("callback.timeout", true)
+    );
+
+    let deadline = Some(1_795_291_200.05);
+    fake.stay_silent();
+    let host = HostClient::new().host(fake.access(NOW), deadline, NOW);
+    assert_eq!(host.run().await.unwrap_err().code, "callback.timeout");
+    let calls = fake.calls().len();
+    assert_eq!(host.run().await.unwrap_err().code, "deadline_exceeded");
+    assert_eq!(
+        fake.calls().len(),
+        calls,
+        "nothing is sent once the run's time is over"
+    );
+}
+
+#[tokio::test]
+async fn a_gateway_that_is_gone_is_unreachable() {
+    let (fake, host) = connected().await;
+    drop(fake);
+    let error = host.run().await.unwrap_err();
+    assert_eq!(
+        (error.code.as_str(), error.retryable),
+        ("callback.unreachable", true)
+    );
+    assert!(!format!("{error:?} {host:?}").contains(TOKEN));
+}
+
+#[tokio::test]
+async fn a_token_near_its_end_is_renewed_once_for_all_clones() {
+    let fake = FakeHost::start().await.unwrap();
+    let mut access = fake.access(NOW);
+    access.token_expires_at = NOW + 59;
+    let host = HostClient::new().host(access, None, NOW);
+    let clone = host.clone();
+
+    fake.answer(
+        200,
+        json!({"token": "second-token", "token_expires_at": NOW + 900}),
+    );
+    fake.answer(200, run_record());
+    host.run().await.unwrap();
+    clone.run().await.unwrap();
+    let seen: Vec<_> = fake
+        .calls()
+        .iter()
+        .map(|call| format!("{} {:?}", call.path, call.headers["authorization"]))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            r#"/token "Bearer test-run-token""#,
+            r#"/run "Bearer second-token""#,
+            r#"/run "Bearer second-token""#,
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_token_is_renewed_while_the_runner_makes_no_call() {
+    let fake = FakeHost::start().await.unwrap();
+    let mut access = fake.access(NOW);
+    access.token_expires_at = NOW + 60;
+    let host = HostClient::new().host(access, None, NOW);
+    fake.answer(
+        200,
+        json!({"token": "second-token", "token_expires_at": NOW + 900}),
+    );
+    let kept = tokio::time::timeout(Duration::from_millis(500), host.keep_token_fresh()).await;
+    assert!(kept.is_err());
+    assert_eq!(fake.calls().len(), 1);
+    assert_eq!(host.0.credentials.token(), "second-token");
+}

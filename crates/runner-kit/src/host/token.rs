@@ -1,0 +1,208 @@
+//! A run's token and its times, all on the gateway's clock.
+
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// A token this near its end is renewed.
+const RENEWAL_WINDOW: f64 = 60.0;
+/// After an attempt to renew, calls use what they have for this long.
+const RENEWAL_PAUSE: f64 = 5.0;
+/// No token outlives the deadline; ends may be rounded to whole seconds.
+const ROUNDING: f64 = 2.0;
+
+/// Epoch seconds on the gateway's clock, which may differ from ours.
+#[derive(Debug)]
+pub(super) struct GatewayClock {
+    seconds: f64,
+    read_at: Instant,
+}
+
+impl GatewayClock {
+    /// A clock that says `now_seconds` at this moment.
+    pub(super) fn new(now_seconds: i64) -> Self {
+        Self {
+            seconds: seconds(now_seconds),
+            read_at: Instant::now(),
+        }
+    }
+
+    pub(super) fn now(&self) -> f64 {
+        self.seconds + self.read_at.elapsed().as_secs_f64()
+    }
+}
+
+/// When the run ends, and how long a call may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    /// Epoch seconds.
+    deadline_at: f64,
+    call_timeout: Duration,
+}
+
+/// How long a call may take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum CallTime {
+    Left(Duration),
+    /// The run's deadline has passed.
+    Over,
+}
+
+impl Times {
+    pub(super) fn new(deadline_at: Option<f64>, call_timeout: Duration) -> Self {
+        Self {
+            deadline_at: deadline_at.unwrap_or(f64::INFINITY),
+            call_timeout,
+        }
+    }
+
+    /// The shorter of a call's own time and what is left of the run.
+    pub(super) fn call_time(&self, now: f64) -> CallTime {
+        let left = self.deadline_at - now;
+        if left <= 0.0 {
+            return CallTime::Over;
+        }
+        // What no duration holds is longer than any call.
+        let left = Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX);
+        CallTime::Left(left.min(self.call_timeout))
+    }
+}
+
+/// The token that all clones of a host use. Prints nothing of it.
+pub(super) struct Credentials(Mutex<Token>);
+
+struct Token {
+    value: String,
+    expires_at: f64,
+    /// Nobody tries to renew before.
+    pause_until: f64,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Credentials([redacted])")
+    }
+}
+
+impl Credentials {
+    pub(super) fn new(token: String, expires_at: i64) -> Self {
+        Self(Mutex::new(Token {
+            value: token,
+            expires_at: seconds(expires_at),
+            pause_until: f64::NEG_INFINITY,
+        }))
+    }
+
+    pub(super) fn token(&self) -> String {
+        self.lock().value.clone()
+    }
+
+    pub(super) fn replace(&self, token: String, expires_at: i64) {
+        let mut current = self.lock();
+        current.value = token;
+        current.expires_at = seconds(expires_at);
+    }
+
+    /// True for the one caller that is to renew the token now.
+    pub(super) fn claim_renewal(&self, times: &Times, now: f64) -> bool {
+        let mut token = self.lock();
+        let due = token.renewal_at(times).is_some_and(|at| at <= now);
+        if due {
+            token.pause_until = now + RENEWAL_PAUSE;
+        }
+        due
+    }
+
+    /// How long until the token is to be renewed; `None` when it lives as long as the run.
+    pub(super) fn until_renewal(&self, times: &Times, now: f64) -> Option<Duration> {
+        let left = self.lock().renewal_at(times)? - now;
+        // Rounded up, so that whoever wakes up finds it due.
+        let left = left.max(0.0) + 0.001;
+        Some(Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Token> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Token {
+    fn renewal_at(&self, times: &Times) -> Option<f64> {
+        let lives_as_long_as_the_run = self.expires_at + ROUNDING >= times.deadline_at;
+        (!lives_as_long_as_the_run)
+            .then(|| (self.expires_at - RENEWAL_WINDOW).max(self.pause_until))
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "epoch seconds are far below 2^52"
+)]
+fn seconds(epoch: i64) -> f64 {
+    epoch as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: f64 = 1_795_291_200.0;
+    const ENDS: i64 = 1_795_291_200 + 900;
+
+    fn times(deadline_in: Option<f64>) -> Times {
+        Times::new(deadline_in.map(|left| NOW + left), Duration::from_secs(30))
+    }
+
+    #[test]
+    fn a_call_takes_its_own_time_or_what_is_left_of_the_run() {
+        let left = |seconds| CallTime::Left(Duration::from_secs_f64(seconds));
+        for (deadline_in, expected) in [
+            (None, left(30.0)),
+            (Some(300.0), left(30.0)),
+            (Some(7.5), left(7.5)),
+            (Some(0.0), CallTime::Over),
+            (Some(-9.0), CallTime::Over),
+            (Some(f64::MAX), left(30.0)),
+        ] {
+            assert_eq!(
+                times(deadline_in).call_time(NOW),
+                expected,
+                "{deadline_in:?}"
+            );
+        }
+        assert_eq!(times(Some(20.0)).call_time(NOW + 15.0), left(5.0));
+        assert_eq!(times(Some(20.0)).call_time(NOW + 20.0), CallTime::Over);
+    }
+
+    #[test]
+    fn a_token_is_renewed_by_one_caller_in_its_last_minute() {
+        let times = times(Some(3600.0));
+        let credentials = Credentials::new("old".to_owned(), ENDS);
+        assert!(!credentials.claim_renewal(&times, NOW));
+        let now = NOW
+            + credentials
+                .until_renewal(&times, NOW)
+                .unwrap()
+                .as_secs_f64();
+        assert!((840.0..841.0).contains(&(now - NOW)));
+        assert!(credentials.claim_renewal(&times, now));
+        assert!(!credentials.claim_renewal(&times, now), "one is enough");
+        assert!(
+            credentials.claim_renewal(&times, now + 5.0),
+            "the first attempt failed"
+        );
+        credentials.replace("new".to_owned(), ENDS + 840);
+        assert!(!credentials.claim_renewal(&times, now + 10.0));
+        assert_eq!(credentials.token(), "new");
+    }
+
+    #[test]
+    fn a_token_that_lives_as_long_as_the_run_is_never_renewed() {
+        let times = times(Some(900.7));
+        let credentials = Credentials::new("only".to_owned(), ENDS);
+        assert!(!credentials.claim_renewal(&times, NOW + 899.0));
+        assert_eq!(credentials.until_renewal(&times, NOW), None);
+    }
+}

@@ -1,0 +1,111 @@
+//! Results, ready to be sent. The kit fills in `run_id` and `sequence`, so these leave them empty.
+
+use protocol::JsonObject;
+use protocol::message::{LlmTokenUsage, Message, MessageChunk, MessageContent};
+use protocol::resources::StateScope;
+use protocol::result::{
+    AgentRunResult, MessageCompletedPayload, MessageDeltaPayload, ProcessorLogPayload, ResultType,
+    RunCompletedPayload, RunFailedPayload, StateUpdatedPayload,
+};
+use serde::Serialize;
+use serde_json::Value;
+
+/// A result of any type, known to the gateway or not.
+pub fn custom(kind: impl Into<String>, data: JsonObject) -> AgentRunResult {
+    AgentRunResult {
+        run_id: String::new(),
+        kind: kind.into(),
+        data,
+        usage: None,
+        sequence: None,
+        timestamp: None,
+    }
+}
+
+/// `message.delta`: the next piece of the assistant's text.
+pub fn delta(text: impl Into<String>) -> AgentRunResult {
+    let chunk = MessageChunk {
+        role: "assistant".to_owned(),
+        content: Some(MessageContent::Text(text.into())),
+        ..MessageChunk::default()
+    };
+    known(ResultType::MessageDelta, &MessageDeltaPayload { chunk })
+}
+
+/// `message.completed`: the assistant's whole text.
+pub fn completed(text: impl Into<String>) -> AgentRunResult {
+    message_completed(Message::text("assistant", text), Vec::new())
+}
+
+/// `message.completed` with a message of any shape and at most 100 files.
+pub fn message_completed(message: Message, file_ids: Vec<String>) -> AgentRunResult {
+    known(
+        ResultType::MessageCompleted,
+        &MessageCompletedPayload { message, file_ids },
+    )
+}
+
+/// `state.updated`: asks the gateway to store the value.
+pub fn state_updated(
+    scope: StateScope,
+    key: impl Into<String>,
+    value: impl Into<Value>,
+) -> AgentRunResult {
+    let payload = StateUpdatedPayload {
+        scope: scope.as_str().to_owned(),
+        key: key.into(),
+        value: value.into(),
+    };
+    known(ResultType::StateUpdated, &payload)
+}
+
+/// `processor.log`: for the ledger only.
+pub fn log(text: impl Into<String>) -> AgentRunResult {
+    known(
+        ResultType::ProcessorLog,
+        &ProcessorLogPayload {
+            text: text.into(),
+            level: None,
+        },
+    )
+}
+
+/// `run.completed`: the terminal of a run that went well.
+pub fn run_completed() -> AgentRunResult {
+    let payload = RunCompletedPayload {
+        finish_reason: "stop".to_owned(),
+        message: None,
+    };
+    known(ResultType::RunCompleted, &payload)
+}
+
+/// `run.completed` with the tokens that the run used.
+pub fn run_completed_with_usage(usage: LlmTokenUsage) -> AgentRunResult {
+    AgentRunResult {
+        usage: Some(usage),
+        ..run_completed()
+    }
+}
+
+/// `run.failed`: the terminal of a run that did not go well.
+pub fn run_failed(
+    code: impl Into<String>,
+    message: impl Into<String>,
+    retryable: bool,
+) -> AgentRunResult {
+    let message = message.into();
+    let payload = RunFailedPayload {
+        code: code.into(),
+        message: Some(message.clone()),
+        error: Some(message),
+        retryable,
+    };
+    known(ResultType::RunFailed, &payload)
+}
+
+fn known(kind: ResultType, payload: &impl Serialize) -> AgentRunResult {
+    let Ok(Value::Object(data)) = serde_json::to_value(payload) else {
+        unreachable!("every payload of the protocol is a struct with text keys")
+    };
+    custom(kind.as_str(), data)
+}

@@ -1,0 +1,219 @@
+//! The runner API over HTTP: discovery, runs, cancellation, health (protocol §1).
+
+mod body;
+mod live;
+mod refusal;
+mod replay;
+pub mod serve;
+mod signed;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{DefaultBodyLimit, Extension, Path, State};
+use axum::http::StatusCode;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::{get, post};
+use axum::{Router, middleware};
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt};
+use protocol::id::RunnerId;
+use protocol::manifest::{AgentRunnerManifest, RunnerList};
+use protocol::request::{AgentRunRequest, CancelRequest, EndpointAction};
+use serde::Deserialize;
+
+use crate::host::HostClient;
+use crate::runner::{Run, Runner};
+use crate::signature::SigningSecret;
+use crate::stream::finish;
+
+use live::{AddError, LiveRuns};
+use refusal::Refusal;
+use replay::SeenIds;
+use serve::Stop;
+use signed::SignedAt;
+
+/// What may be set; the defaults suit a runner behind any gateway.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How long a stream may be silent before a comment is sent. The gateway gives up after 60 s.
+    pub heartbeat: Duration,
+    /// Runs at one time. One more is refused with 503 and `Retry-After`, which the gateway obeys.
+    pub live_runs: usize,
+    /// The largest request body, in bytes.
+    pub body_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            heartbeat: Duration::from_secs(15),
+            live_runs: 1024,
+            body_bytes: 2 * 1024 * 1024,
+        }
+    }
+}
+
+/// The runner API of these runners, at its defaults. Two runners with one id: the first is served.
+pub fn router(runners: Vec<Arc<dyn Runner>>, secret: SigningSecret) -> Router {
+    router_with(runners, secret, Options::default())
+}
+
+/// The runner API of these runners.
+pub fn router_with(
+    runners: Vec<Arc<dyn Runner>>,
+    secret: SigningSecret,
+    options: Options,
+) -> Router {
+    let server = Arc::new(Server::new(runners, secret, options));
+    Router::new()
+        .route("/", post(call_single_url))
+        .route("/runners", get(list_runners))
+        .route("/runs", post(start_run))
+        .route("/runs/{run_id}/cancel", post(cancel_run))
+        .fallback(async || Refusal::NoRoute)
+        .method_not_allowed_fallback(async || Refusal::NoMethod)
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(&server),
+            signed::require_signature,
+        ))
+        // The bound is in the middleware, which reads the body whole.
+        .layer(DefaultBodyLimit::disable())
+        .route("/healthz", get(async || "ok\n"))
+        .with_state(server)
+}
+
+struct Server {
+    manifests: Vec<AgentRunnerManifest>,
+    runners: HashMap<RunnerId, Arc<dyn Runner>>,
+    secret: SigningSecret,
+    options: Options,
+    seen: SeenIds,
+    live: Arc<LiveRuns>,
+    host: HostClient,
+}
+
+impl Server {
+    fn new(offered: Vec<Arc<dyn Runner>>, secret: SigningSecret, options: Options) -> Self {
+        let mut manifests = Vec::new();
+        let mut runners = HashMap::new();
+        for runner in offered {
+            let manifest = runner.manifest();
+            if runners.contains_key(&manifest.id) {
+                let id = &manifest.id;
+                tracing::warn!(runner.id = %id, "runner {id} is offered twice, the first is served");
+                continue;
+            }
+            runners.insert(manifest.id.clone(), runner);
+            manifests.push(manifest);
+        }
+        let live = Arc::new(LiveRuns::new(options.live_runs));
+        let (seen, host) = (SeenIds::default(), HostClient::new());
+        Self {
+            manifests,
+            runners,
+            secret,
+            options,
+            seen,
+            live,
+            host,
+        }
+    }
+}
+
+/// What the request's middleware leaves for the handlers of runs.
+type Arrival = (Extension<SignedAt>, Option<Extension<Stop>>);
+
+async fn call_single_url(
+    State(server): State<Arc<Server>>,
+    arrival: Arrival,
+    body: Bytes,
+) -> Result<Response, Refusal> {
+    #[derive(Deserialize)]
+    struct Call {
+        action: EndpointAction,
+    }
+    match parse::<Call>(&body)?.action {
+        EndpointAction::ListRunners => Ok(list_runners(State(server)).await.into_response()),
+        EndpointAction::Run => start_run(State(server), arrival, body).await,
+        EndpointAction::Cancel => {
+            let run_id = parse::<CancelRequest>(&body)?.run_id;
+            cancel_run(State(server), Path(run_id))
+                .await
+                .map(IntoResponse::into_response)
+        }
+    }
+}
+
+async fn list_runners(State(server): State<Arc<Server>>) -> Json<RunnerList> {
+    Json(RunnerList {
+        runners: server.manifests.clone(),
+    })
+}
+
+async fn start_run(
+    State(server): State<Arc<Server>>,
+    (Extension(signed_at), stop): Arrival,
+    body: Bytes,
+) -> Result<Response, Refusal> {
+    let request: AgentRunRequest = parse(&body)?;
+    let runner = server.runners.get(&request.runner_id).cloned();
+    let runner = runner.ok_or_else(|| Refusal::NoRunner(request.runner_id.clone()))?;
+    let run_id = request.context.run_id.clone();
+    let stop = stop.map_or_else(Stop::default, |Extension(stop)| stop);
+    let live = server
+        .live
+        .add(&run_id, stop.child())
+        .map_err(|refused| match refused {
+            AddError::Full => Refusal::Busy,
+            AddError::Present => Refusal::RunIsLive(run_id.clone()),
+        })?;
+
+    let host = server.host.host(
+        request.host,
+        request.context.runtime.deadline_at,
+        signed_at.0,
+    );
+    let run = Run {
+        context: request.context,
+        host: host.clone(),
+        cancel: live.cancel().clone(),
+    };
+    // Asked for inside the stream, so that a panic of `run` itself fails the run too.
+    let results = stream::once(async move { runner.run(run) })
+        .flatten()
+        .boxed();
+    let results = finish(run_id, live.cancel().clone(), results);
+    let body = body::Frames::new(results.boxed(), server.options.heartbeat, host, live);
+    let headers = [
+        (CONTENT_TYPE, "text/event-stream"),
+        (CACHE_CONTROL, "no-cache, no-transform"),
+        (
+            axum::http::HeaderName::from_static("x-accel-buffering"),
+            "no",
+        ),
+    ];
+    Ok((headers, Body::from_stream(body.into_stream())).into_response())
+}
+
+async fn cancel_run(
+    State(server): State<Arc<Server>>,
+    Path(run_id): Path<String>,
+) -> Result<StatusCode, Refusal> {
+    if server.live.cancel(&run_id) {
+        tracing::info!(run.id = run_id, "run {run_id} is cancelled");
+        Ok(StatusCode::ACCEPTED)
+    } else {
+        Err(Refusal::NoRun(run_id))
+    }
+}
+
+fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
+    serde_json::from_slice(body).map_err(|error| Refusal::InvalidBody(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,51 @@
+//! The body of a run's answer: a greeting, the results, and a comment whenever they are silent.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, BoxStream, Stream, StreamExt};
+use protocol::result::AgentRunResult;
+
+use crate::frame;
+use crate::host::Host;
+use crate::server::live::LiveRun;
+
+/// All that lives as long as the gateway reads: dropping it drops the runner's stream.
+pub(super) struct Frames {
+    results: BoxStream<'static, AgentRunResult>,
+    heartbeat: Duration,
+    token_keeper: BoxFuture<'static, Infallible>,
+    _live: LiveRun,
+}
+
+impl Frames {
+    pub(super) fn new(
+        results: BoxStream<'static, AgentRunResult>,
+        heartbeat: Duration,
+        host: Host,
+        live: LiveRun,
+    ) -> Self {
+        let token_keeper = async move { host.keep_token_fresh().await }.boxed();
+        Self {
+            results,
+            heartbeat,
+            token_keeper,
+            _live: live,
+        }
+    }
+
+    pub(super) fn into_stream(self) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
+        let frames = stream::unfold(self, |mut frames| async move {
+            let frame = tokio::select! { biased;
+                result = frames.results.next() => frame::event(&result?),
+                () = tokio::time::sleep(frames.heartbeat) => frame::HEARTBEAT,
+                never = &mut frames.token_keeper => match never {},
+            };
+            Some((frame, frames))
+        });
+        stream::iter([frame::GREETING]).chain(frames).map(Ok)
+    }
+}

@@ -1,0 +1,112 @@
+//! The runs that are being executed here, by id.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+/// At most `capacity` runs, each id once.
+#[derive(Debug)]
+pub(super) struct LiveRuns {
+    capacity: usize,
+    runs: Mutex<HashMap<String, CancellationToken>>,
+}
+
+/// Why a run was not taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AddError {
+    Full,
+    Present,
+}
+
+/// A run's place among the live ones. Dropping it frees the place and fires the run's token.
+#[derive(Debug)]
+pub(super) struct LiveRun {
+    runs: Arc<LiveRuns>,
+    run_id: String,
+    cancel: CancellationToken,
+}
+
+impl LiveRuns {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self {
+            capacity,
+            runs: Mutex::default(),
+        }
+    }
+
+    /// Takes the run in until the answer is dropped.
+    pub(super) fn add(
+        self: &Arc<Self>,
+        run_id: &str,
+        cancel: CancellationToken,
+    ) -> Result<LiveRun, AddError> {
+        let mut runs = self.lock();
+        if runs.contains_key(run_id) {
+            return Err(AddError::Present);
+        }
+        if runs.len() >= self.capacity {
+            return Err(AddError::Full);
+        }
+        runs.insert(run_id.to_owned(), cancel.clone());
+        Ok(LiveRun {
+            runs: Arc::clone(self),
+            run_id: run_id.to_owned(),
+            cancel,
+        })
+    }
+
+    /// Fires the token of a run; false when the run is not here.
+    pub(super) fn cancel(&self, run_id: &str) -> bool {
+        let cancel = self.lock().get(run_id).cloned();
+        cancel.inspect(CancellationToken::cancel).is_some()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, CancellationToken>> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LiveRun {
+    pub(super) fn cancel(&self) -> &CancellationToken {
+        &self.cancel
+    }
+}
+
+impl Drop for LiveRun {
+    fn drop(&mut self) {
+        self.runs.lock().remove(&self.run_id);
+        self.cancel.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_here_once_until_it_is_dropped() {
+        let runs = Arc::new(LiveRuns::new(2));
+        let cancel = CancellationToken::new();
+        let first = runs.add("a", cancel.clone()).unwrap();
+        assert_eq!(
+            runs.add("a", CancellationToken::new()).unwrap_err(),
+            AddError::Present
+        );
+        let second = runs.add("b", CancellationToken::new()).unwrap();
+        assert_eq!(
+            runs.add("c", CancellationToken::new()).unwrap_err(),
+            AddError::Full
+        );
+
+        assert!(runs.cancel("b") && second.cancel().is_cancelled());
+        assert!(!cancel.is_cancelled());
+        drop(first);
+        assert!(
+            cancel.is_cancelled(),
+            "what the run left behind hears that it is over"
+        );
+        assert!(!runs.cancel("a"));
+        assert!(runs.add("c", CancellationToken::new()).is_ok());
+    }
+}

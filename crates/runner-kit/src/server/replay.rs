@@ -1,0 +1,124 @@
+//! Which `webhook-id`s came already. Memory is bounded and nothing passes twice.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
+use aws_lc_rs::digest;
+
+use crate::signature::TOLERANCE_SECONDS;
+
+/// About 4 MiB when full.
+const CAPACITY: usize = 65_536;
+
+/// The ids of the last minutes. When full, the oldest are forgotten, and with them every request
+/// as old as they are is refused: a gateway's own requests are seconds old.
+#[derive(Debug)]
+pub(super) struct SeenIds {
+    capacity: usize,
+    ids: Mutex<Ids>,
+}
+
+type Fingerprint = [u8; 16];
+
+#[derive(Debug)]
+struct Ids {
+    all: HashSet<Fingerprint>,
+    by_time: BTreeMap<i64, Vec<Fingerprint>>,
+    /// Requests signed at this second or before are refused.
+    forgotten_until: i64,
+}
+
+impl Default for SeenIds {
+    fn default() -> Self {
+        Self::new(CAPACITY)
+    }
+}
+
+impl SeenIds {
+    fn new(capacity: usize) -> Self {
+        let ids = Ids {
+            all: HashSet::new(),
+            by_time: BTreeMap::new(),
+            forgotten_until: i64::MIN,
+        };
+        Self {
+            capacity,
+            ids: Mutex::new(ids),
+        }
+    }
+
+    /// Notes an id; false when it came before or is older than what is remembered. Ask only once
+    /// the signature holds, so that no stranger can fill the memory.
+    pub(super) fn insert(&self, id: &str, timestamp: i64, now_seconds: i64) -> bool {
+        let fingerprint = fingerprint(id);
+        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        let oldest = now_seconds.saturating_sub_unsigned(TOLERANCE_SECONDS);
+        while ids
+            .by_time
+            .first_key_value()
+            .is_some_and(|(second, _)| *second < oldest)
+        {
+            ids.forget_oldest_second();
+        }
+        if timestamp <= ids.forgotten_until || !ids.all.insert(fingerprint) {
+            return false;
+        }
+        ids.by_time.entry(timestamp).or_default().push(fingerprint);
+        if ids.all.len() > self.capacity
+            && let Some(second) = ids.forget_oldest_second()
+        {
+            ids.forgotten_until = ids.forgotten_until.max(second);
+        }
+        true
+    }
+}
+
+impl Ids {
+    fn forget_oldest_second(&mut self) -> Option<i64> {
+        let (second, forgotten) = self.by_time.pop_first()?;
+        for id in forgotten {
+            self.all.remove(&id);
+        }
+        Some(second)
+    }
+}
+
+fn fingerprint(id: &str) -> Fingerprint {
+    let digest = digest::digest(&digest::SHA256, id.as_bytes());
+    let mut fingerprint = Fingerprint::default();
+    for (to, from) in fingerprint.iter_mut().zip(digest.as_ref()) {
+        *to = *from;
+    }
+    fingerprint
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_passes_once_for_as_long_as_its_signature_lives() {
+        let seen = SeenIds::new(8);
+        assert!(seen.insert("a", 1000, 1000));
+        assert!(!seen.insert("a", 1000, 1000));
+        assert!(
+            !seen.insert("a", 1300, 1300),
+            "signed anew, it is still the same id"
+        );
+        assert!(seen.insert("b", 1301, 1301));
+        assert!(seen.insert("a", 1301, 1301));
+    }
+
+    #[test]
+    fn a_full_memory_forgets_the_oldest_and_lets_nothing_that_old_pass() {
+        let seen = SeenIds::new(3);
+        for (id, timestamp) in [("a", 1000), ("b", 1000), ("c", 1001), ("d", 1002)] {
+            assert!(seen.insert(id, timestamp, 1002), "{id}");
+        }
+        assert_eq!(seen.ids.lock().unwrap().all.len(), 2);
+        for (id, timestamp) in [("a", 1000), ("new", 1000), ("c", 1001), ("d", 1002)] {
+            assert!(!seen.insert(id, timestamp, 1002), "{id}");
+        }
+        assert!(seen.insert("new", 1001, 1002));
+    }
+}

@@ -1,0 +1,60 @@
+//! Who may ask: every request but the health check is signed by the gateway.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
+
+use crate::clock::now_seconds;
+use crate::server::Server;
+use crate::server::refusal::Refusal;
+use crate::signature::SignedHeaders;
+
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The gateway's own time when it signed the request, in epoch seconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SignedAt(pub(super) i64);
+
+/// Lets a request pass when its signature holds and its id is new; its body is whole and bounded then.
+pub(super) async fn require_signature(
+    State(server): State<Arc<Server>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Refusal> {
+    let (parts, body) = request.into_parts();
+    let headers = SignedHeaders::of(&parts.headers)?;
+    let timestamp = headers.fresh_timestamp(now_seconds())?;
+    let body = read(body, server.options.body_bytes).await?;
+    let now = now_seconds();
+    server.secret.verify(headers, &body, now)?;
+    if !server.seen.insert(headers.id, timestamp, now) {
+        return Err(Refusal::Replayed);
+    }
+    let mut request = Request::from_parts(parts, Body::from(body));
+    request.extensions_mut().insert(SignedAt(timestamp));
+    Ok(next.run(request).await)
+}
+
+async fn read(body: Body, limit: usize) -> Result<Bytes, Refusal> {
+    let reading = async {
+        let mut chunks = body.into_data_stream();
+        let mut whole = BytesMut::new();
+        while let Some(chunk) = chunks.next().await {
+            let chunk = chunk.map_err(|_| Refusal::Unread)?;
+            if whole.len() + chunk.len() > limit {
+                return Err(Refusal::TooLarge(limit));
+            }
+            whole.extend_from_slice(&chunk);
+        }
+        Ok(whole.freeze())
+    };
+    tokio::time::timeout(BODY_TIMEOUT, reading)
+        .await
+        .unwrap_or(Err(Refusal::Unread))
+}

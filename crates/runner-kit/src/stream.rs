@@ -1,0 +1,181 @@
+//! From what a runner does to the results that leave it: numbered, and with exactly one terminal.
+
+use std::panic::AssertUnwindSafe;
+use std::task::Poll;
+
+use futures_util::FutureExt;
+use futures_util::stream::{self, BoxStream, Stream, StreamExt};
+use protocol::result::{AgentRunResult, ResultType};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::results;
+use crate::runner::{ResultStream, RunError};
+
+/// Where a runner puts its results while it works.
+#[derive(Clone, Debug)]
+pub struct Results(mpsc::Sender<AgentRunResult>);
+
+impl Results {
+    /// Sends one result. Waits while the gateway is not reading.
+    pub async fn send(&self, result: AgentRunResult) {
+        // The reader goes away together with the work that stands here: nobody would see a refusal.
+        let _ = self.0.send(result).await;
+    }
+}
+
+/// Makes a result stream out of an async block; nothing runs unless the stream is read.
+///
+/// ```
+/// use runner_kit::{ResultStream, Run, results, stream};
+///
+/// fn answer(run: Run) -> ResultStream {
+///     stream(|out| async move {
+///         let record = run.until_cancelled(run.host.run()).await??;
+///         out.send(results::completed(format!("this is run {}", record.run_id))).await;
+///         Ok(())
+///     })
+/// }
+/// ```
+pub fn stream<Work>(work: impl FnOnce(Results) -> Work) -> ResultStream
+where
+    Work: Future<Output = Result<(), RunError>> + Send + 'static,
+{
+    // Full after one result: a runner is never further ahead than its reader.
+    let (sender, mut sent) = mpsc::channel(1);
+    // Caught here as well, so that what was sent before a panic still arrives.
+    let mut work = Some(
+        AssertUnwindSafe(work(Results(sender)))
+            .catch_unwind()
+            .boxed(),
+    );
+    let mut failure = None;
+    stream::poll_fn(move |context| {
+        if let Poll::Ready(Some(result)) = sent.poll_recv(context) {
+            return Poll::Ready(Some(Ok(result)));
+        }
+        if let Some(running) = &mut work
+            && let Poll::Ready(outcome) = running.as_mut().poll(context)
+        {
+            work = None;
+            failure = outcome.unwrap_or_else(|_| Err(RunError::panicked())).err();
+        }
+        match sent.poll_recv(context) {
+            Poll::Ready(Some(result)) => Poll::Ready(Some(Ok(result))),
+            Poll::Ready(None) if work.is_none() => Poll::Ready(failure.take().map(Err)),
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    })
+    .boxed()
+}
+
+/// What of `results` goes over the wire: all under `run_id`, numbered from 1, one terminal, at the end.
+pub(crate) fn finish(
+    run_id: String,
+    cancel: CancellationToken,
+    results: ResultStream,
+) -> impl Stream<Item = AgentRunResult> + Send {
+    let guarded = AssertUnwindSafe(results).catch_unwind().boxed();
+    stream::unfold((Some(guarded), 1), move |(guarded, sequence)| {
+        let (run_id, cancel) = (run_id.clone(), cancel.clone());
+        async move {
+            let mut guarded = guarded?;
+            let mut result = next_result(&mut guarded, &cancel, &run_id).await;
+            let is_terminal = ResultType::parse(&result.kind).is_some_and(ResultType::is_terminal);
+            result.run_id = run_id;
+            result.sequence = Some(sequence);
+            Some((result, ((!is_terminal).then_some(guarded), sequence + 1)))
+        }
+    })
+}
+
+type Guarded = BoxStream<'static, std::thread::Result<Result<AgentRunResult, RunError>>>;
+
+async fn next_result(
+    guarded: &mut Guarded,
+    cancel: &CancellationToken,
+    run_id: &str,
+) -> AgentRunResult {
+    let failure = match guarded.next().await {
+        Some(Ok(Ok(result))) => return result,
+        None if !cancel.is_cancelled() => return results::run_completed(),
+        None => RunError::cancelled(),
+        Some(Ok(Err(failure))) => failure,
+        Some(Err(_)) => RunError::panicked(),
+    };
+    tracing::warn!(run.id = run_id, code = failure.code, "run {run_id} failed");
+    failure.into_result()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The types that leave, and the code of the failure if there is one. Sequences must be 1..n.
+    async fn check(results: ResultStream, cancelled: bool, expected: &[&str], code: Option<&str>) {
+        let cancel = CancellationToken::new();
+        if cancelled {
+            cancel.cancel();
+        }
+        let sent: Vec<_> = finish("r-1".to_owned(), cancel, results).collect().await;
+        let kinds: Vec<_> = sent.iter().map(|result| result.kind.as_str()).collect();
+        assert_eq!(kinds, expected);
+        for (index, result) in sent.iter().enumerate() {
+            assert_eq!(result.sequence, Some(index as u64 + 1));
+            assert_eq!(result.run_id, "r-1");
+        }
+        let last = sent.last().unwrap();
+        assert_eq!(last.data.get("code").and_then(|code| code.as_str()), code);
+    }
+
+    #[tokio::test]
+    async fn every_stream_leaves_with_exactly_one_terminal() {
+        let words = || stream::iter([Ok(results::delta("a")), Ok(results::completed("a"))]);
+        let all = ["message.delta", "message.completed", "run.completed"];
+        check(words().boxed(), false, &all, None).await;
+        check(stream::empty().boxed(), false, &["run.completed"], None).await;
+
+        let own = words().chain(stream::iter([
+            Ok(results::run_failed("mine", "no", true)),
+            Ok(results::delta("too late")),
+            Ok(results::run_completed()),
+        ]));
+        let all = ["message.delta", "message.completed", "run.failed"];
+        check(own.boxed(), false, &all, Some("mine")).await;
+    }
+
+    #[tokio::test]
+    async fn errors_panics_and_cancellation_end_the_run_as_failed() {
+        let failing = stream::iter([Ok(results::delta("a")), Err(RunError::exception("broken"))]);
+        let all = ["message.delta", "run.failed"];
+        check(failing.boxed(), false, &all, Some("runner.exception")).await;
+
+        let panicking = stream(|out| async move {
+            out.send(results::delta("a")).await;
+            panic!("on purpose");
+        });
+        check(panicking, false, &all, Some("runner.exception")).await;
+
+        let silent = stream::empty().boxed();
+        check(silent, true, &["run.failed"], Some("cancelled")).await;
+    }
+
+    #[tokio::test]
+    async fn what_was_sent_before_an_error_arrives_before_it() {
+        let failing = stream(|out| async move {
+            for word in ["a", "b", "c"] {
+                out.send(results::delta(word)).await;
+            }
+            drop(out);
+            tokio::task::yield_now().await;
+            Err(RunError::new("mine", "no").retryable())
+        });
+        let all = [
+            "message.delta",
+            "message.delta",
+            "message.delta",
+            "run.failed",
+        ];
+        check(failing, false, &all, Some("mine")).await;
+    }
+}

@@ -1,0 +1,174 @@
+//! For tests of runners: a gateway's host API on a loopback port, and the request that starts a run.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Json, Response};
+use protocol::request::{AgentRunRequest, HostAccess};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::server::serve::serve;
+
+/// The run token that a [`FakeHost`] gives out.
+pub const TOKEN: &str = "test-run-token";
+/// The id of the run of [`run_request`].
+pub const RUN_ID: &str = "01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61";
+
+/// A host API that records what it is asked and answers what it was told to. Dropping it closes it.
+#[derive(Debug)]
+pub struct FakeHost {
+    address: SocketAddr,
+    script: Arc<Mutex<Script>>,
+    _server: JoinSet<io::Result<()>>,
+}
+
+/// One request that the fake host received.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    pub method: Method,
+    /// Path and query behind `/host/v1`, as they came.
+    pub path: String,
+    pub headers: HeaderMap,
+    /// The JSON of the body, null when there was none.
+    pub body: Value,
+}
+
+#[derive(Debug, Default)]
+struct Script {
+    calls: Vec<Call>,
+    answers: VecDeque<Answer>,
+}
+
+#[derive(Debug)]
+enum Answer {
+    Json(StatusCode, Value),
+    Silence,
+}
+
+impl FakeHost {
+    /// Listens on a free port. Without an answer of its own, every call gets [`run_record`].
+    pub async fn start() -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let script = Arc::<Mutex<Script>>::default();
+        let router = Router::new()
+            .fallback(answer)
+            .with_state(Arc::clone(&script));
+        let mut server = JoinSet::new();
+        server.spawn(serve(listener, router, CancellationToken::new()));
+        Ok(Self {
+            address,
+            script,
+            _server: server,
+        })
+    }
+
+    /// Answers the next call, after those told before, with this.
+    pub fn answer(&self, status: u16, body: Value) {
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        self.push(Answer::Json(status, body));
+    }
+
+    /// Leaves the next call without an answer.
+    pub fn stay_silent(&self) {
+        self.push(Answer::Silence);
+    }
+
+    /// Every call so far.
+    pub fn calls(&self) -> Vec<Call> {
+        lock(&self.script).calls.clone()
+    }
+
+    /// How a run reaches this host. The token ends an hour after `now_seconds`.
+    pub fn access(&self, now_seconds: i64) -> HostAccess {
+        HostAccess {
+            base_url: format!("http://{}/host/v1", self.address),
+            token: TOKEN.to_owned(),
+            token_expires_at: now_seconds + 3600,
+        }
+    }
+
+    fn push(&self, answer: Answer) {
+        lock(&self.script).answers.push_back(answer);
+    }
+}
+
+async fn answer(
+    State(script): State<Arc<Mutex<Script>>>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let path = uri
+        .path_and_query()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let path = path.strip_prefix("/host/v1").unwrap_or(&path).to_owned();
+    let body = serde_json::from_slice(&body).unwrap_or_default();
+    let answer = {
+        let mut script = lock(&script);
+        script.calls.push(Call {
+            method,
+            path,
+            headers,
+            body,
+        });
+        script.answers.pop_front()
+    };
+    match answer {
+        None => Json(run_record()).into_response(),
+        Some(Answer::Json(status, Value::Null)) => status.into_response(),
+        Some(Answer::Json(status, body)) => (status, Json(body)).into_response(),
+        Some(Answer::Silence) => std::future::pending().await,
+    }
+}
+
+fn lock(script: &Mutex<Script>) -> std::sync::MutexGuard<'_, Script> {
+    script.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The answer of `GET /run` for a run that is under way and was not cancelled.
+pub fn run_record() -> Value {
+    json!({
+        "run_id": RUN_ID, "event_id": "m-1001", "agent_id": "01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e62",
+        "runner_id": "plugin:runnel/echo/default", "workspace_id": "default",
+        "conversation_id": "c-7", "thread_id": null, "bot_id": null,
+        "status": "running", "status_reason": null, "created_at": 1_795_291_200,
+        "started_at": 1_795_291_200, "finished_at": null, "deadline_at": 1_795_291_500,
+        "cancel_requested_at": null, "dispatch_attempts": 1, "last_sequence": 0,
+        "output": null, "error": null, "usage": null, "metadata": {},
+    })
+}
+
+/// The request that starts a run of `runner_id` for one message of conversation `c-7`.
+pub fn run_request(
+    runner_id: &str,
+    text: &str,
+    host: &HostAccess,
+) -> serde_json::Result<AgentRunRequest> {
+    serde_json::from_value(json!({
+        "runner_id": runner_id,
+        "runner_name": runner_id.rsplit('/').next(),
+        "host": host,
+        "context": {
+            "run_id": RUN_ID,
+            "trigger": { "type": "message.received", "source": "api" },
+            "event": { "event_id": "m-1001", "event_type": "message.received", "source": "api" },
+            "conversation": { "conversation_id": "c-7" },
+            "input": { "text": text, "contents": [{ "type": "text", "text": text }] },
+            "delivery": { "surface": "api", "supports_streaming": true },
+            "resources": {},
+            "runtime": { "host": "runnel", "protocol_version": "1" },
+        },
+    }))
+}

@@ -1,0 +1,80 @@
+"""The echo runner as a web function: standard library only, Python 3.9 or newer."""
+import base64, hashlib, hmac, json, os, re, threading, time, urllib.error, urllib.request, weakref
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+KEY = base64.b64decode(os.environ["RUNNER_SECRET"].split("whsec_", 1)[1], validate=True)
+RUNNER = {"id": "plugin:runnel/echo-python/default", "name": "default",
+          "label": {"en_US": "Echo (Python)", "zh_Hans": "回声（Python）"}, "permissions": {"history": ["page"]},
+          "capabilities": {"streaming": True, "interrupt": True}}
+live = weakref.WeakValueDictionary()  # run id -> the event that cancels it, while it is executed
+
+def is_signed(headers, body):  # by the gateway, in the last five minutes, after Standard Webhooks
+    message_id, when = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
+    if not re.fullmatch("[0-9]{1,12}", when) or abs(time.time() - int(when)) > 300:
+        return False
+    tag = hmac.new(KEY, f"{message_id}.{when}.".encode() + body, hashlib.sha256).digest()
+    expected, given = b"v1," + base64.b64encode(tag), headers.get("webhook-signature", "")
+    return any(hmac.compare_digest(expected, one.encode()) for one in given.split(" "))
+
+def call_host(host, path):  # the token is not sent along when the gateway's address redirects
+    request = urllib.request.Request(host["base_url"] + path)
+    request.add_unredirected_header("Authorization", "Bearer " + host["token"])
+    return json.load(urllib.request.urlopen(request, timeout=30))
+
+def echo(context, host, cancel):  # the runner itself: yields the type and the data of each result
+    try:
+        asked_to_stop = call_host(host, "/run")["cancel_requested_at"] is not None
+        words = re.findall(r"\s*\S+\s*", context["input"].get("text") or "")
+        words = words or ["(nothing ", "to ", "echo)"]
+        for word in words:
+            if asked_to_stop or cancel.is_set():
+                yield "run.failed", {"code": "cancelled", "message": "the run was cancelled"}
+                return
+            yield "message.delta", {"chunk": {"role": "assistant", "content": word}}
+        if (context.get("conversation") or {}).get("conversation_id") is not None:
+            count = context["state"]["conversation"].get("echo.count", 0) + 1
+            yield "state.updated", {"scope": "conversation", "key": "echo.count", "value": count}
+        message = {"role": "assistant", "content": "".join(words)}
+        yield "message.completed", {"message": message, "file_ids": []}
+        yield "run.completed", {"finish_reason": "stop"}
+    except urllib.error.HTTPError as answer:
+        yield "run.failed", json.load(answer)["error"]
+    except OSError as error:
+        yield "run.failed", {"code": "callback.unreachable", "message": str(error), "retryable": True}
+    except Exception as error:
+        yield "run.failed", {"code": "runner.exception", "message": str(error)}
+
+class RunnerApi(BaseHTTPRequestHandler):  # HTTP/1.0, unbuffered; an answer ends with its socket
+    def do_POST(self):
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length) if 0 < length <= 2 * 1024 * 1024 else b""
+        call, cancel = f"{self.command} {self.path}", live.get(self.path.split("/")[-2])
+        if not is_signed(self.headers, body):
+            self.answer(401, {"error": {"code": "unauthenticated", "message": "not signed"}})
+        elif call == "GET /runners":
+            self.answer(200, {"runners": [RUNNER]})
+        elif call == "POST /runs" and json.loads(body)["runner_id"] == RUNNER["id"]:
+            self.run(**json.loads(body))
+        elif call.endswith("/cancel") and cancel:
+            cancel.set()
+            self.answer(202, {})
+        else:
+            self.answer(404, {"error": {"code": "not_found", "message": "not here"}})
+    do_GET = do_POST
+
+    def answer(self, status, body, content_type="application/json"):
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.end_headers()
+        self.wfile.write(body if isinstance(body, bytes) else json.dumps(body).encode())
+
+    def run(self, context, host, **_):
+        live[context["run_id"]] = cancel = threading.Event()
+        self.answer(200, b": hi\n\n", "text/event-stream")
+        for number, (kind, data) in enumerate(echo(context, host, cancel), 1):
+            result = {"run_id": context["run_id"], "type": kind, "data": data, "sequence": number}
+            self.wfile.write(f"event: {kind}\nid: {number}\ndata: {json.dumps(result)}\n\n".encode())
+
+server = ThreadingHTTPServer(("127.0.0.1", int(os.environ.get("PORT", 9100))), RunnerApi)
+print(f"listening http://127.0.0.1:{server.server_port}", flush=True)
+server.serve_forever()

@@ -1,0 +1,115 @@
+//! The smallest honest runner: it says back what it was told, and counts how often it did.
+
+use std::sync::Arc;
+
+use protocol::PROTOCOL_VERSION;
+use protocol::context::AgentRunContext;
+use protocol::id::RunnerId;
+use protocol::manifest::{AgentRunnerManifest, Capabilities, ContextPolicy, I18n, Permissions};
+use protocol::resources::{HistoryOperation, StateScope};
+use runner_kit::{ResultStream, Results, Run, RunError, Runner, results, stream};
+use serde_json::Value;
+
+const ID: &str = "plugin:runnel/echo/default";
+const COUNT: &str = "echo.count";
+const NOTHING: &str = "(nothing to echo)";
+
+/// The runner `plugin:runnel/echo/default`.
+pub fn echo() -> Arc<dyn Runner> {
+    Arc::new(Echo)
+}
+
+struct Echo;
+
+impl Runner for Echo {
+    fn manifest(&self) -> AgentRunnerManifest {
+        let id: RunnerId = ID.parse().expect("the id has three parts");
+        let texts = |en: &str, zh: &str| {
+            I18n::from([
+                ("en_US".to_owned(), en.to_owned()),
+                ("zh_Hans".to_owned(), zh.to_owned()),
+            ])
+        };
+        AgentRunnerManifest {
+            name: id.runner_name().to_owned(),
+            id,
+            label: texts("Echo", "回声"),
+            protocol_version: PROTOCOL_VERSION.to_owned(),
+            description: Some(texts("Says back what it was told.", "重复收到的话。")),
+            capabilities: Capabilities {
+                streaming: true,
+                interrupt: true,
+                ..Default::default()
+            },
+            permissions: Permissions {
+                history: vec![HistoryOperation::Page],
+                ..Permissions::default()
+            },
+            context: ContextPolicy::default(),
+            config_schema: Vec::new(),
+            metadata: protocol::JsonObject::new(),
+        }
+    }
+
+    fn run(&self, run: Run) -> ResultStream {
+        stream(|out| answer(run, out))
+    }
+}
+
+async fn answer(run: Run, out: Results) -> Result<(), RunError> {
+    let record = run.until_cancelled(run.host.run()).await??;
+    if record.cancel_requested_at.is_some() {
+        return Err(RunError::cancelled());
+    }
+    let text = run.context.input.text.as_deref().unwrap_or_default();
+    let text = if text.trim().is_empty() {
+        NOTHING
+    } else {
+        text
+    };
+    for word in words(text) {
+        run.check_cancelled()?;
+        out.send(results::delta(word)).await;
+    }
+    if let Some(count) = next_count(&run.context) {
+        out.send(results::state_updated(
+            StateScope::Conversation,
+            COUNT,
+            count,
+        ))
+        .await;
+    }
+    out.send(results::completed(text)).await;
+    out.send(results::run_completed()).await;
+    Ok(())
+}
+
+/// How often this conversation was echoed, this time included; `None` without a conversation.
+fn next_count(context: &AgentRunContext) -> Option<i64> {
+    context.conversation.as_ref()?.conversation_id.as_ref()?;
+    let count = context
+        .state
+        .conversation
+        .get(COUNT)
+        .and_then(Value::as_i64);
+    Some(count.unwrap_or(0).saturating_add(1))
+}
+
+/// The words with the space behind each: put together they are the text.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let word = rest.trim_start();
+        if word.is_empty() {
+            return None;
+        }
+        let end = word.find(char::is_whitespace).unwrap_or(word.len());
+        let others = word[end..].trim_start();
+        let (first, others) = rest.split_at(rest.len() - others.len());
+        rest = others;
+        Some(first)
+    })
+}
+
+#[cfg(test)]
+mod tests;
