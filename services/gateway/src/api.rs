@@ -1,0 +1,68 @@
+//! HTTP entering us: the only room that knows axum.
+//!
+//! Three faces with three kinds of credential that never work on each other's routes: clients and
+//! operators by API key under `/v1`, runners by run token under `/host/v1`.
+
+pub mod openapi;
+
+mod admin;
+mod auth;
+mod client;
+mod error;
+mod health;
+mod host;
+mod json;
+mod query;
+mod stream;
+mod view;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use tower_http::catch_panic::CatchPanicLayer;
+
+use crate::runs::Runs;
+use error::ApiError;
+
+/// The largest body of any route that names no other bound.
+const BODY_BYTES: usize = 1024 * 1024;
+
+/// What handlers work with. Cheap to clone.
+#[derive(Clone)]
+pub struct ApiState(Arc<Api>);
+
+/// The parts of the state.
+pub struct Api {
+    pub runs: Runs,
+    /// How often a quiet stream shows that it lives.
+    pub heartbeat: Duration,
+}
+
+impl ApiState {
+    pub fn new(api: Api) -> Self {
+        Self(Arc::new(api))
+    }
+}
+
+impl std::ops::Deref for ApiState {
+    type Target = Api;
+
+    fn deref(&self) -> &Api {
+        &self.0
+    }
+}
+
+/// Every route, with its errors in the one envelope.
+pub fn router(state: ApiState) -> Router {
+    let (router, _) = openapi::documented().split_for_parts();
+    router
+        .fallback(async || ApiError::no_route())
+        .method_not_allowed_fallback(async || ApiError::no_method())
+        .layer(DefaultBodyLimit::max(BODY_BYTES))
+        .layer(CatchPanicLayer::custom(|_| {
+            axum::response::IntoResponse::into_response(ApiError::panicked())
+        }))
+        .with_state(state)
+}

@@ -1,0 +1,6 @@
+//! The admin API: what stands behind events. Role `admin`.
+
+pub(super) mod agents;
+pub(super) mod catalog;
+pub(super) mod endpoints;
+pub(super) mod runners;

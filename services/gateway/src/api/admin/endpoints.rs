@@ -1,0 +1,215 @@
+//! Runner endpoints (contracts §5).
+
+use axum::Json;
+use axum::extract::State;
+use http::StatusCode;
+use protocol::admin::{EndpointSpec, RunnerEndpoint};
+use protocol::error::ErrorBody;
+use protocol::id::{EndpointId, WorkspaceId};
+use protocol::run::Page;
+use serde::Deserialize;
+use store::{EndpointRecord, SaveEndpoint};
+
+use crate::api::ApiState;
+use crate::api::auth::AdminCaller;
+use crate::api::error::{ApiError, ApiResult};
+use crate::api::json::JsonBody;
+use crate::api::query::{PathOf, QueryOf, page_limit};
+use crate::cursor::Kind;
+use crate::runs::discovery::Findings;
+
+/// Where a list by name goes on.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(in crate::api) struct NameQuery {
+    pub(super) cursor: Option<String>,
+    /// 1 to 100, default 50.
+    pub(super) limit: Option<u64>,
+}
+
+/// The name after which a page begins, and its size.
+pub(super) fn name_page(
+    state: &ApiState,
+    list: &str,
+    workspace: &WorkspaceId,
+    cursor: Option<String>,
+    limit: Option<u64>,
+) -> ApiResult<(Option<String>, u64)> {
+    let limit = page_limit(limit)?;
+    let Some(cursor) = cursor else {
+        return Ok((None, limit));
+    };
+    let list = format!("{list}\n{workspace}");
+    let bytes = state.runs.cursors().decode(Kind::Names, &list, &cursor)?;
+    let name = String::from_utf8(bytes).map_err(|_| crate::cursor::InvalidCursor)?;
+    Ok((Some(name), limit))
+}
+
+/// A page by name, from one item more than it holds.
+pub(super) fn to_page<T>(
+    state: &ApiState,
+    list: &str,
+    workspace: &WorkspaceId,
+    mut items: Vec<T>,
+    limit: u64,
+    name: impl Fn(&T) -> String,
+) -> Page<T> {
+    let has_more = items.len() as u64 > limit;
+    items.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    let list = format!("{list}\n{workspace}");
+    let next_cursor = items.last().filter(|_| has_more).map(|item| {
+        state
+            .runs
+            .cursors()
+            .encode(Kind::Names, &list, name(item).as_bytes())
+    });
+    Page {
+        items,
+        next_cursor,
+        prev_cursor: None,
+        has_more,
+    }
+}
+
+fn view(record: EndpointRecord, header_names: Vec<String>) -> RunnerEndpoint {
+    let findings: Findings = serde_json::from_value(record.findings).unwrap_or_default();
+    RunnerEndpoint {
+        id: record.id,
+        name: record.name,
+        origin: record.origin,
+        base_url: record.base_url,
+        mode: record.mode,
+        delta_mode: record.delta_mode,
+        health: record.health,
+        health_reason: record.health_reason,
+        secret_set: true,
+        secret: None,
+        header_names,
+        discovered_at: record.discovered_at.map(|at| at.div_euclid(1000)),
+        accepted: findings.accepted,
+        incompatible: findings.incompatible,
+        rejected: findings.rejected,
+    }
+}
+
+fn shown(state: &ApiState, record: EndpointRecord) -> RunnerEndpoint {
+    let names = state.runs.header_names(&record);
+    view(record, names)
+}
+
+async fn find(state: &ApiState, caller: &AdminCaller, id: EndpointId) -> ApiResult<EndpointRecord> {
+    let record = state
+        .runs
+        .store()
+        .find_endpoint(&caller.workspace, id)
+        .await?;
+    record.ok_or_else(|| ApiError::not_found("runner endpoint"))
+}
+
+/// Registers an endpoint and asks it for its runners. One that does not answer is stored all the same.
+#[utoipa::path(post, path = "/v1/runner-endpoints", tag = "admin", security(("api_key" = [])),
+    request_body = EndpointSpec, responses(
+    (status = 201, description = "Registered; `secret` is shown here and never again when it was made", body = RunnerEndpoint),
+    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 409, description = "The name or a runner id is taken", body = ErrorBody)))]
+pub(in crate::api) async fn register_runner_endpoint(
+    caller: AdminCaller,
+    State(state): State<ApiState>,
+    JsonBody(spec): JsonBody<EndpointSpec>,
+) -> ApiResult<(StatusCode, Json<RunnerEndpoint>)> {
+    let registered = state
+        .runs
+        .register_endpoint(&caller.workspace, spec)
+        .await?;
+    let shown = RunnerEndpoint {
+        secret: registered.made_secret,
+        ..shown(&state, registered.record)
+    };
+    Ok((StatusCode::CREATED, Json(shown)))
+}
+
+/// Lists the endpoints.
+#[utoipa::path(get, path = "/v1/runner-endpoints", tag = "admin", security(("api_key" = [])), params(NameQuery), responses(
+    (status = 200, description = "A page by name", body = Page<RunnerEndpoint>),
+    (status = 401, description = "No valid API key", body = ErrorBody)))]
+pub(in crate::api) async fn list_runner_endpoints(
+    caller: AdminCaller,
+    State(state): State<ApiState>,
+    QueryOf(query): QueryOf<NameQuery>,
+) -> ApiResult<Json<Page<RunnerEndpoint>>> {
+    let workspace = &caller.workspace;
+    let (after, limit) = name_page(&state, "endpoints", workspace, query.cursor, query.limit)?;
+    let records = state
+        .runs
+        .store()
+        .list_endpoints(workspace, after.as_deref(), limit + 1)
+        .await?;
+    let items = records
+        .into_iter()
+        .map(|record| shown(&state, record))
+        .collect();
+    Ok(Json(to_page(
+        &state,
+        "endpoints",
+        workspace,
+        items,
+        limit,
+        |item| item.name.clone(),
+    )))
+}
+
+/// Finds an endpoint.
+#[utoipa::path(get, path = "/v1/runner-endpoints/{endpoint_id}", tag = "admin", security(("api_key" = [])),
+    params(("endpoint_id" = String, Path, description = "The endpoint")), responses(
+    (status = 200, description = "The endpoint", body = RunnerEndpoint),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such endpoint", body = ErrorBody)))]
+pub(in crate::api) async fn get_runner_endpoint(
+    caller: AdminCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<EndpointId>,
+) -> ApiResult<Json<RunnerEndpoint>> {
+    let record = find(&state, &caller, id).await?;
+    Ok(Json(shown(&state, record)))
+}
+
+/// Asks an endpoint for its runners again.
+#[utoipa::path(post, path = "/v1/runner-endpoints/{endpoint_id}/refresh", tag = "admin", security(("api_key" = [])),
+    params(("endpoint_id" = String, Path, description = "The endpoint")), responses(
+    (status = 200, description = "What was found, or why it did not answer", body = RunnerEndpoint),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such endpoint", body = ErrorBody)))]
+pub(in crate::api) async fn refresh_runner_endpoint(
+    caller: AdminCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<EndpointId>,
+) -> ApiResult<Json<RunnerEndpoint>> {
+    let record = find(&state, &caller, id).await?;
+    state.runs.refresh_endpoint(&record).await?;
+    let record = find(&state, &caller, id).await?;
+    Ok(Json(shown(&state, record)))
+}
+
+/// Removes an endpoint and its runners. Runs that live go on.
+#[utoipa::path(delete, path = "/v1/runner-endpoints/{endpoint_id}", tag = "admin", security(("api_key" = [])),
+    params(("endpoint_id" = String, Path, description = "The endpoint")), responses(
+    (status = 204, description = "Gone"),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such endpoint", body = ErrorBody),
+    (status = 409, description = "It stands in the configuration file", body = ErrorBody)))]
+pub(in crate::api) async fn delete_runner_endpoint(
+    caller: AdminCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<EndpointId>,
+) -> ApiResult<StatusCode> {
+    let delete = SaveEndpoint::Delete {
+        id,
+        workspace: caller.workspace,
+    };
+    match state.runs.store().write(delete).await? {
+        None => Err(ApiError::not_found("runner endpoint")),
+        Some(record) if record.origin == "config" => Err(ApiError::read_only()),
+        Some(_) => Ok(StatusCode::NO_CONTENT),
+    }
+}

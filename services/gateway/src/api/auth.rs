@@ -1,0 +1,204 @@
+//! Who calls. A handler without a caller in its arguments has nobody to query for.
+
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use domain::authorization::NotGranted;
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use http::request::Parts;
+use protocol::id::WorkspaceId;
+use store::{AuditEntry, sha256_hex};
+use uuid::Uuid;
+
+use crate::api::ApiState;
+use crate::api::error::{ApiError, ApiResult};
+use crate::runs::grant::Grant;
+
+/// A client of a workspace: an API key of role `client` or `admin`.
+pub(super) struct ClientCaller {
+    pub(super) workspace: WorkspaceId,
+}
+
+/// An operator of a workspace: an API key of role `admin`.
+pub(super) struct AdminCaller {
+    pub(super) workspace: WorkspaceId,
+}
+
+/// A runner with the token of a run that lives. The run may be ending after a cancel.
+pub(super) struct RunCaller {
+    pub(super) grant: Arc<Grant>,
+    cancelled: bool,
+}
+
+/// A runner with the token of a run that lives and has not been cancelled.
+pub(super) struct LiveCaller(pub(super) RunCaller);
+
+impl FromRequestParts<ApiState> for ClientCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        let (workspace, _) = authenticate_key(&parts.headers, state).await?;
+        Ok(Self { workspace })
+    }
+}
+
+impl FromRequestParts<ApiState> for AdminCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        match authenticate_key(&parts.headers, state).await? {
+            (workspace, role) if role == "admin" => Ok(Self { workspace }),
+            _ => Err(ApiError::unauthorized(
+                "this route needs an API key of role admin",
+            )),
+        }
+    }
+}
+
+impl FromRequestParts<ApiState> for RunCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        authenticate_run(&parts.headers, state).await
+    }
+}
+
+impl FromRequestParts<ApiState> for LiveCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        let caller = authenticate_run(&parts.headers, state).await?;
+        if caller.cancelled {
+            Err(ApiError::cancelled())
+        } else {
+            Ok(Self(caller))
+        }
+    }
+}
+
+/// The bearer credential: one header, one scheme, no other place.
+fn bearer(headers: &HeaderMap) -> Result<&str, ApiError> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let value = values.next().ok_or_else(ApiError::unauthenticated)?;
+    if values.next().is_some() {
+        return Err(ApiError::invalid_argument(
+            "send one `Authorization` header",
+        ));
+    }
+    let text = value.to_str().map_err(|_| ApiError::unauthenticated())?;
+    text.strip_prefix("Bearer ")
+        .ok_or_else(ApiError::unauthenticated)
+}
+
+async fn authenticate_key(
+    headers: &HeaderMap,
+    state: &ApiState,
+) -> Result<(WorkspaceId, String), ApiError> {
+    let key = bearer(headers)?;
+    let prefix = key_prefix(key).ok_or_else(ApiError::unauthenticated)?;
+    let record = state.runs.store().find_api_key(prefix).await?;
+    let record = record.ok_or_else(ApiError::unauthenticated)?;
+    let hash = sha256_hex(key.as_bytes());
+    aws_lc_rs::constant_time::verify_slices_are_equal(hash.as_bytes(), record.hash.as_bytes())
+        .map_err(|_| ApiError::unauthenticated())?;
+    Ok((record.workspace, record.role))
+}
+
+/// The public part of `rnl_<8 base32>_<43 base64url>`.
+fn key_prefix(key: &str) -> Option<&str> {
+    let (prefix, secret) = key.strip_prefix("rnl_")?.split_once('_')?;
+    let plain = prefix
+        .bytes()
+        .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    let decoded = URL_SAFE_NO_PAD.decode(secret).ok()?;
+    (prefix.len() == 8 && plain && decoded.len() == 32).then_some(prefix)
+}
+
+async fn authenticate_run(headers: &HeaderMap, state: &ApiState) -> Result<RunCaller, ApiError> {
+    let token = bearer(headers)?;
+    let now = state.runs.clock().now_seconds();
+    let claims = state.runs.tokens().verify(token, now).map_err(|fault| {
+        tracing::info!(?fault, "a run token was refused");
+        ApiError::unauthenticated()
+    })?;
+    let grant = state.runs.find_grant(claims.run_id).await?;
+    let grant = grant.filter(|grant| {
+        grant.attempt == claims.attempt
+            && grant.run.workspace.as_str() == claims.ws
+            && grant.run.runner_id == claims.sub
+            && grant.run.snapshot_sha256 == claims.res
+    });
+    let Some(grant) = grant else {
+        tracing::info!(run.id = %claims.run_id, "the token of run {} was refused: it does not live", claims.run_id);
+        return Err(ApiError::unauthenticated());
+    };
+    if state.runs.clock().now_ms() >= grant.run.deadline_at {
+        return Err(ApiError::deadline_exceeded());
+    }
+    let cancelled = state.runs.is_cancel_requested(&grant).await?;
+    Ok(RunCaller { grant, cancelled })
+}
+
+/// One host call, as the audit names it.
+#[derive(Clone, Copy)]
+pub(super) struct Call<'a> {
+    pub(super) action: &'a str,
+    pub(super) resource: &'a str,
+    pub(super) operation: &'a str,
+}
+
+impl RunCaller {
+    /// Passes what the snapshot grants, and records the answer either way.
+    pub(super) async fn granted<T>(
+        &self,
+        state: &ApiState,
+        call: Call<'_>,
+        asked: Result<T, NotGranted>,
+    ) -> ApiResult<T> {
+        let refusal = asked.as_ref().err().map(ToString::to_string);
+        self.record(state, call, refusal.as_deref()).await?;
+        Ok(asked?)
+    }
+
+    /// Records a call that every run may make.
+    pub(super) async fn record(
+        &self,
+        state: &ApiState,
+        call: Call<'_>,
+        refusal: Option<&str>,
+    ) -> ApiResult<()> {
+        state
+            .runs
+            .store()
+            .audit(self.audit_entry(state, call, refusal, 0))
+            .await?;
+        Ok(())
+    }
+
+    /// The audit row of a call; `refusal`: why it was denied.
+    pub(super) fn audit_entry(
+        &self,
+        state: &ApiState,
+        call: Call<'_>,
+        refusal: Option<&str>,
+        bytes: usize,
+    ) -> AuditEntry {
+        AuditEntry {
+            id: Uuid::now_v7(),
+            workspace: self.grant.run.workspace.clone(),
+            run_id: self.grant.run.id,
+            action: call.action.to_owned(),
+            resource: call.resource.to_owned(),
+            operation: call.operation.to_owned(),
+            allowed: refusal.is_none(),
+            rule: refusal
+                .unwrap_or("granted by the run's snapshot")
+                .to_owned(),
+            bytes: bytes as u64,
+            at: state.runs.clock().now_ms(),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! `POST /v1/events` (contracts §3).
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use domain::event::check_event;
+use http::header::{HeaderName, HeaderValue, LOCATION};
+use http::{HeaderMap, StatusCode};
+use protocol::error::ErrorBody;
+use protocol::event::{EventAccepted, EventEnvelope};
+
+use crate::api::ApiState;
+use crate::api::auth::ClientCaller;
+use crate::api::error::{ApiError, ApiResult};
+use crate::api::json::JsonBody;
+use crate::api::query::single_header;
+use crate::api::stream::{stream_run, wants_stream};
+
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
+
+/// Posts an event. The one agent that wants it gets a run; an event that nobody wants is kept.
+///
+/// With `Accept: text/event-stream` the answer is the run's stream itself. Repeating a request with
+/// the same `Idempotency-Key`, or else the same `event_id`, gives the first answer again.
+#[utoipa::path(post, path = "/v1/events", tag = "client", security(("api_key" = [])),
+    params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters")),
+    request_body = EventEnvelope, responses(
+    (status = 202, description = "Stored; the run is made, or `reason` says why there is none", body = EventAccepted),
+    (status = 200, description = "The run's stream", content_type = "text/event-stream", body = String),
+    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
+    (status = 413, description = "The envelope is larger than 1 MiB", body = ErrorBody),
+    (status = 503, description = "Try again after `Retry-After`", body = ErrorBody)))]
+pub(in crate::api) async fn post_event(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    headers: HeaderMap,
+    JsonBody(event): JsonBody<EventEnvelope>,
+) -> ApiResult<Response> {
+    let faults = check_event(&event);
+    if !faults.is_empty() {
+        return Err(ApiError::faults(faults));
+    }
+    let key = single_header(&headers, IDEMPOTENCY_KEY)?;
+    if key.is_some_and(|key| key.is_empty() || key.len() > 255) {
+        return Err(ApiError::invalid_argument(
+            "`Idempotency-Key` must have 1 to 255 characters",
+        ));
+    }
+    let accepted = state.runs.accept(&caller.workspace, event, key).await?;
+    let mut response = match (accepted.answer.run_id, accepted.answer.run_url.as_deref()) {
+        (Some(run), Some(url)) if wants_stream(&headers) => {
+            let mut response = stream_run(&state, run, 0);
+            let location = HeaderValue::from_str(url);
+            let id = HeaderValue::from_str(&run.to_string());
+            response
+                .headers_mut()
+                .extend(location.ok().map(|location| (LOCATION, location)));
+            response
+                .headers_mut()
+                .extend(id.ok().map(|id| (RUN_ID, id)));
+            response
+        }
+        _ => (StatusCode::ACCEPTED, Json(accepted.answer)).into_response(),
+    };
+    if accepted.replayed {
+        response
+            .headers_mut()
+            .insert(REPLAYED, HeaderValue::from_static("true"));
+    }
+    Ok(response)
+}

@@ -1,0 +1,366 @@
+//! Runs: find, list, follow, explain, cancel.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use domain::authorization::{Decision, FrozenConversation};
+use domain::run::Run;
+use http::{HeaderMap, StatusCode};
+use protocol::context::AvailableApis;
+use protocol::error::ErrorBody;
+use protocol::id::{AgentId, RunId, RunnerId};
+use protocol::resources::AgentResources;
+use protocol::run::{AgentRun, AgentRunEvent, Page, RunStatus};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use store::{CancelOutcome, RunFilter, RunPosition, StoreError};
+
+use crate::api::ApiState;
+use crate::api::auth::ClientCaller;
+use crate::api::error::{ApiError, ApiResult};
+use crate::api::query::{PathOf, QueryOf, page_limit, single_header};
+use crate::api::stream::{stream_run, wants_stream};
+use crate::api::view::agent_run;
+use crate::cursor::Kind;
+use crate::runs::grant::read_snapshot;
+
+async fn find_run(state: &ApiState, caller: &ClientCaller, id: RunId) -> ApiResult<Run> {
+    let run = state.runs.store().find_run(&caller.workspace, id).await?;
+    run.ok_or_else(|| ApiError::not_found("run"))
+}
+
+async fn views(state: &ApiState, runs: Vec<Run>) -> Result<Vec<AgentRun>, StoreError> {
+    let keys = runs
+        .iter()
+        .filter_map(|run| run.conversation_key.clone())
+        .collect();
+    let conversations = state.runs.store().find_conversations(keys).await?;
+    let view = |run: Run| {
+        let parts = run
+            .conversation_key
+            .as_ref()
+            .and_then(|key| conversations.get(key));
+        let conversation = parts.map(|(bot_id, conversation_id, thread_id)| FrozenConversation {
+            bot_id: bot_id.clone(),
+            conversation_id: conversation_id.clone(),
+            thread_id: thread_id.clone(),
+        });
+        agent_run(run, conversation.as_ref())
+    };
+    Ok(runs.into_iter().map(view).collect())
+}
+
+async fn view(state: &ApiState, run: Run) -> ApiResult<AgentRun> {
+    let mut views = views(state, vec![run]).await?;
+    views.pop().ok_or_else(|| ApiError::not_found("run"))
+}
+
+/// Which runs a list shows.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(in crate::api) struct RunsQuery {
+    /// Statuses, joined by commas.
+    statuses: Option<String>,
+    #[param(value_type = Option<String>)]
+    agent_id: Option<AgentId>,
+    #[param(value_type = Option<String>)]
+    runner_id: Option<RunnerId>,
+    conversation_id: Option<String>,
+    cursor: Option<String>,
+    /// 1 to 100, default 50.
+    limit: Option<u64>,
+}
+
+/// Lists runs, newest first.
+#[utoipa::path(get, path = "/v1/runs", tag = "client", security(("api_key" = [])), params(RunsQuery), responses(
+    (status = 200, description = "A page", body = Page<AgentRun>),
+    (status = 400, description = "A filter or cursor is not valid", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody)))]
+pub(in crate::api) async fn list_runs(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    QueryOf(query): QueryOf<RunsQuery>,
+) -> ApiResult<Json<Page<AgentRun>>> {
+    let limit = page_limit(query.limit)?;
+    let list = serde_json::json!([
+        "runs",
+        caller.workspace.as_str(),
+        query.statuses,
+        query.agent_id,
+        query.runner_id,
+        query.conversation_id,
+    ])
+    .to_string();
+    let after = query
+        .cursor
+        .as_deref()
+        .map(|cursor| run_position(&state, &list, cursor))
+        .transpose()?;
+    let filter = RunFilter {
+        statuses: statuses(query.statuses.as_deref())?,
+        agent_id: query.agent_id,
+        runner_id: query.runner_id,
+        conversation_id: query.conversation_id,
+    };
+    let mut runs = state
+        .runs
+        .store()
+        .list_runs(&caller.workspace, &filter, after, limit + 1)
+        .await?;
+    let has_more = runs.len() as u64 > limit;
+    runs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    let next_cursor = runs.last().filter(|_| has_more).map(|run| {
+        let mut position = run.created_at.to_be_bytes().to_vec();
+        position.extend_from_slice(run.id.0.as_bytes());
+        state.runs.cursors().encode(Kind::Runs, &list, &position)
+    });
+    let items = views(&state, runs).await?;
+    Ok(Json(Page {
+        items,
+        next_cursor,
+        prev_cursor: None,
+        has_more,
+    }))
+}
+
+fn statuses(text: Option<&str>) -> ApiResult<Vec<RunStatus>> {
+    let unknown = || ApiError::invalid_argument("`statuses` names a status that does not exist");
+    let names = text.into_iter().flat_map(|text| text.split(','));
+    names
+        .map(|name| RunStatus::parse(name.trim()).ok_or_else(unknown))
+        .collect()
+}
+
+fn run_position(state: &ApiState, list: &str, cursor: &str) -> ApiResult<RunPosition> {
+    let bytes = state.runs.cursors().decode(Kind::Runs, list, cursor)?;
+    let (created_at, id) = bytes
+        .split_at_checked(8)
+        .ok_or(crate::cursor::InvalidCursor)?;
+    Ok(RunPosition {
+        created_at: i64::from_be_bytes(
+            created_at
+                .try_into()
+                .map_err(|_| crate::cursor::InvalidCursor)?,
+        ),
+        run_id: RunId(uuid::Uuid::from_slice(id).map_err(|_| crate::cursor::InvalidCursor)?),
+    })
+}
+
+/// Finds a run.
+#[utoipa::path(get, path = "/v1/runs/{run_id}", tag = "client", security(("api_key" = [])),
+    params(("run_id" = String, Path, description = "The run")), responses(
+    (status = 200, description = "The run", body = AgentRun),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such run", body = ErrorBody)))]
+pub(in crate::api) async fn get_run(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<RunId>,
+) -> ApiResult<Json<AgentRun>> {
+    let run = find_run(&state, &caller, id).await?;
+    Ok(Json(view(&state, run).await?))
+}
+
+/// From where events are read.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(in crate::api) struct EventsQuery {
+    /// The sequence after which to begin. `Last-Event-ID` goes before it.
+    after: Option<String>,
+    /// Of a page: 1 to 100, default 50.
+    limit: Option<u64>,
+}
+
+/// A page of ledger events: exactly the ledger's bytes.
+#[derive(Serialize)]
+struct RawPage {
+    items: Vec<Box<RawValue>>,
+    next_cursor: Option<String>,
+    prev_cursor: Option<String>,
+    has_more: bool,
+}
+
+/// Reads the events of a run: a page as JSON, or the stream, replayed and then live.
+///
+/// The stream ends with the run's terminal event, also for runs that ended long ago. 204 when the
+/// cursor already is the terminal.
+#[utoipa::path(get, path = "/v1/runs/{run_id}/events", tag = "client", security(("api_key" = [])),
+    params(("run_id" = String, Path, description = "The run"),
+        ("Last-Event-ID" = Option<String>, Header, description = "The last sequence seen"), EventsQuery),
+    responses(
+    (status = 200, description = "A page, or the stream", content(
+        (Page<AgentRunEvent> = "application/json"), (AgentRunEvent = "text/event-stream"))),
+    (status = 204, description = "The terminal was seen already"),
+    (status = 400, description = "The cursor is no sequence of this run", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such run", body = ErrorBody)))]
+pub(in crate::api) async fn list_run_events(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<RunId>,
+    QueryOf(query): QueryOf<EventsQuery>,
+    headers: HeaderMap,
+) -> ApiResult<Response> {
+    let run = find_run(&state, &caller, id).await?;
+    let after = cursor(&headers, query.after.as_deref())?;
+    if after > run.last_sequence {
+        return Err(ApiError::cursor_past_end(run.last_sequence));
+    }
+    if wants_stream(&headers) {
+        if run.status.is_terminal() && after == run.last_sequence {
+            return Ok(StatusCode::NO_CONTENT.into_response());
+        }
+        return Ok(stream_run(&state, id, after));
+    }
+    let limit = usize::try_from(page_limit(query.limit)?).unwrap_or(usize::MAX);
+    let mut lines = state.runs.store().read_lines(id, after, limit + 1).await?;
+    let has_more = lines.len() > limit;
+    lines.truncate(limit);
+    let next_cursor = lines
+        .last()
+        .filter(|_| has_more)
+        .map(|line| line.sequence.to_string());
+    let items = lines
+        .into_iter()
+        .map(|line| RawValue::from_string(line.text))
+        .collect::<Result<_, _>>();
+    let items = items.map_err(|_| StoreError::Corrupt {
+        column: "run_segments.payload",
+        row: id.to_string(),
+    })?;
+    Ok(Json(RawPage {
+        items,
+        next_cursor,
+        prev_cursor: None,
+        has_more,
+    })
+    .into_response())
+}
+
+/// `Last-Event-ID` over `after` over the beginning.
+fn cursor(headers: &HeaderMap, after: Option<&str>) -> ApiResult<u64> {
+    let Some(text) = single_header(headers, "last-event-id")?.or(after) else {
+        return Ok(0);
+    };
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = text.parse().ok().filter(|_| is_number);
+    number.ok_or_else(|| ApiError::invalid_argument("the cursor must be a sequence of this run"))
+}
+
+/// An event that a runner sent and that was not taken.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(in crate::api) struct RunRejection {
+    n: u64,
+    /// For example `invalid_payload` or `after_terminal`.
+    reason: String,
+    runner_sequence: Option<u64>,
+    bytes: u64,
+    /// The beginning of it, at most 4 KiB.
+    excerpt: String,
+}
+
+/// Lists what a run's runner sent that was not taken, and why.
+#[utoipa::path(get, path = "/v1/runs/{run_id}/rejections", tag = "client", security(("api_key" = [])),
+    params(("run_id" = String, Path, description = "The run"), EventsQuery), responses(
+    (status = 200, description = "A page", body = Page<RunRejection>),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such run", body = ErrorBody)))]
+pub(in crate::api) async fn list_run_rejections(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<RunId>,
+    QueryOf(query): QueryOf<EventsQuery>,
+    headers: HeaderMap,
+) -> ApiResult<Json<Page<RunRejection>>> {
+    let run = find_run(&state, &caller, id).await?;
+    let limit = page_limit(query.limit)?;
+    let after = cursor(&headers, query.after.as_deref())?;
+    let mut records = state
+        .runs
+        .store()
+        .list_rejections(run.id, after, limit + 1)
+        .await?;
+    let has_more = records.len() as u64 > limit;
+    records.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    let next_cursor = records
+        .last()
+        .filter(|_| has_more)
+        .map(|record| record.n.to_string());
+    let items = records
+        .into_iter()
+        .map(|record| RunRejection {
+            n: record.n,
+            reason: record.reason,
+            runner_sequence: record.runner_sequence,
+            bytes: record.bytes,
+            excerpt: record.excerpt,
+        })
+        .collect();
+    Ok(Json(Page {
+        items,
+        next_cursor,
+        prev_cursor: None,
+        has_more,
+    }))
+}
+
+/// What a run may touch, and which layer decided about each thing that was considered.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(in crate::api) struct RunAuthorization {
+    #[schema(value_type = String)]
+    run_id: RunId,
+    /// The hash of the frozen snapshot: the token's `res`.
+    snapshot_sha256: String,
+    resources: AgentResources,
+    available_apis: AvailableApis,
+    /// `{kind, id, operation, granted, layer, rule}`; layers: manifest, agent_policy,
+    /// config_selector, event_scope.
+    #[schema(value_type = Vec<Object>)]
+    decisions: Vec<Decision>,
+}
+
+/// Explains the authorization of a run.
+#[utoipa::path(get, path = "/v1/runs/{run_id}/authorization", tag = "client", security(("api_key" = [])),
+    params(("run_id" = String, Path, description = "The run")), responses(
+    (status = 200, description = "Each resource, kept or trimmed", body = RunAuthorization),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such run", body = ErrorBody)))]
+pub(in crate::api) async fn get_run_authorization(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<RunId>,
+) -> ApiResult<Json<RunAuthorization>> {
+    let run = find_run(&state, &caller, id).await?;
+    let snapshot = read_snapshot(&run.snapshot).map_err(|_| StoreError::Corrupt {
+        column: "runs.snapshot",
+        row: id.to_string(),
+    })?;
+    Ok(Json(RunAuthorization {
+        run_id: id,
+        snapshot_sha256: run.snapshot_sha256,
+        resources: snapshot.resources,
+        available_apis: snapshot.available_apis,
+        decisions: snapshot.decisions,
+    }))
+}
+
+/// Cancels a run: 202 while it lives, 200 once it has ended. Cancelling again changes nothing.
+#[utoipa::path(post, path = "/v1/runs/{run_id}/cancel", tag = "client", security(("api_key" = [])),
+    params(("run_id" = String, Path, description = "The run")), responses(
+    (status = 202, description = "The wish is stored", body = AgentRun),
+    (status = 200, description = "The run has ended", body = AgentRun),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such run", body = ErrorBody)))]
+pub(in crate::api) async fn cancel_run(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<RunId>,
+) -> ApiResult<(StatusCode, Json<AgentRun>)> {
+    let (status, run) = match state.runs.cancel(&caller.workspace, id).await? {
+        CancelOutcome::Requested(run) => (StatusCode::ACCEPTED, run),
+        CancelOutcome::Ended(run) => (StatusCode::OK, run),
+        CancelOutcome::Unknown => return Err(ApiError::not_found("run")),
+    };
+    Ok((status, Json(view(&state, *run).await?)))
+}

@@ -1,0 +1,272 @@
+//! The one error body, and the only place that knows status codes (host API).
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use domain::authorization::NotGranted;
+use http::StatusCode;
+use http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use protocol::JsonObject;
+use protocol::admin::Fault;
+use protocol::error::{AgentApiError, ErrorBody};
+use serde_json::{Value, json};
+use store::StoreError;
+
+use crate::cursor::InvalidCursor;
+use crate::runs::discovery::RegisterError;
+use crate::runs::start::StartError;
+
+/// What a handler gives.
+pub(super) type ApiResult<T> = Result<T, ApiError>;
+
+/// An answer of 4xx or 5xx.
+#[derive(Debug)]
+pub(super) struct ApiError {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+    retryable: bool,
+    details: JsonObject,
+    retry_after_seconds: Option<u32>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            code,
+            message: message.into(),
+            retryable: false,
+            details: JsonObject::new(),
+            retry_after_seconds: None,
+        }
+    }
+
+    fn with(mut self, key: &str, value: Value) -> Self {
+        self.details.insert(key.to_owned(), value);
+        self
+    }
+
+    fn retryable_after(mut self, seconds: u32) -> Self {
+        self.retryable = true;
+        self.retry_after_seconds = Some(seconds);
+        self
+    }
+
+    /// The same for every cause, so that nobody learns from the difference.
+    pub(super) fn unauthenticated() -> Self {
+        let message = "send a valid credential as `Authorization: Bearer …`";
+        Self::new(StatusCode::UNAUTHORIZED, "unauthenticated", message)
+    }
+
+    pub(super) fn unauthorized(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "unauthorized", message)
+    }
+
+    /// The same for what is absent and for what is somebody else's.
+    pub(super) fn not_found(what: &str) -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "not_found",
+            format!("there is no such {what}"),
+        )
+    }
+
+    pub(super) fn no_route() -> Self {
+        let message = "there is no such route; /openapi.json lists them";
+        Self::new(StatusCode::NOT_FOUND, "not_found", message)
+    }
+
+    pub(super) fn no_method() -> Self {
+        let message = "this route has no such method; /openapi.json lists them";
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_argument", message)
+    }
+
+    pub(super) fn panicked() -> Self {
+        tracing::error!("a handler panicked");
+        Self::internal()
+    }
+
+    fn internal() -> Self {
+        let message = "the gateway failed; its log says why";
+        Self {
+            retryable: true,
+            ..Self::new(StatusCode::INTERNAL_SERVER_ERROR, "runtime_error", message)
+        }
+    }
+
+    /// Bad input at a place of the document.
+    pub(super) fn invalid(pointer: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::faults(vec![Fault::new(pointer, message)])
+    }
+
+    /// Bad input at several places: the first one is the headline.
+    pub(super) fn faults(faults: Vec<Fault>) -> Self {
+        let first = faults
+            .first()
+            .cloned()
+            .unwrap_or_else(|| Fault::new("", "is not valid"));
+        let place = if first.pointer.is_empty() {
+            "the document"
+        } else {
+            &first.pointer
+        };
+        let message = format!("{place} {}", first.message);
+        Self::new(StatusCode::BAD_REQUEST, "invalid_argument", message)
+            .with("pointer", json!(first.pointer))
+            .with("faults", json!(faults))
+    }
+
+    /// A bad header, query or path.
+    pub(super) fn invalid_argument(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_argument", message)
+    }
+
+    pub(super) fn too_large(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", message)
+    }
+
+    pub(super) fn slow_body() -> Self {
+        let message = "the body did not come in time; send it again";
+        Self {
+            retryable: true,
+            ..Self::new(StatusCode::REQUEST_TIMEOUT, "deadline_exceeded", message)
+        }
+    }
+
+    pub(super) fn conflict(reason: &str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, "conflict", message).with("reason", json!(reason))
+    }
+
+    /// Another version stands than the one that `If-Match` named.
+    pub(super) fn version_conflict(version: i64) -> Self {
+        Self::conflict(
+            "version_mismatch",
+            "another version stands; read it and try again",
+        )
+        .with("version", json!(version))
+    }
+
+    pub(super) fn read_only() -> Self {
+        Self::conflict(
+            "read_only",
+            "this stands in the configuration file; change it there",
+        )
+    }
+
+    /// A cursor past the end of a run's events.
+    pub(super) fn cursor_past_end(last_sequence: u64) -> Self {
+        Self::invalid_argument("the cursor is past the last event of this run")
+            .with("last_sequence", json!(last_sequence))
+    }
+
+    pub(super) fn cancelled() -> Self {
+        Self::new(
+            StatusCode::CONFLICT,
+            "cancelled",
+            "the run was cancelled; end it",
+        )
+    }
+
+    pub(super) fn deadline_exceeded() -> Self {
+        let message = "the run is past its deadline";
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "deadline_exceeded", message)
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let body = ErrorBody {
+            error: AgentApiError {
+                code: self.code.to_owned(),
+                message: self.message,
+                retryable: self.retryable,
+                details: self.details,
+            },
+        };
+        let mut response = (self.status, Json(body)).into_response();
+        let headers = response.headers_mut();
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(seconds) = self.retry_after_seconds {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        tracing::error!(
+            error = &error as &dyn std::error::Error,
+            "a request failed in the store"
+        );
+        match error {
+            StoreError::Db(_) | StoreError::Closed => {
+                let message = "the database does not answer; try again";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message)
+                    .retryable_after(1)
+            }
+            StoreError::Taken | StoreError::Refused | StoreError::Corrupt { .. } => {
+                Self::internal()
+            }
+        }
+    }
+}
+
+impl From<NotGranted> for ApiError {
+    fn from(error: NotGranted) -> Self {
+        Self::unauthorized(error.to_string()).with("operation", json!(error.operation))
+    }
+}
+
+impl From<InvalidCursor> for ApiError {
+    fn from(_: InvalidCursor) -> Self {
+        Self::invalid_argument("the cursor belongs to another list, or is bent; begin without one")
+    }
+}
+
+impl From<StartError> for ApiError {
+    fn from(error: StartError) -> Self {
+        let message = error.to_string();
+        match error {
+            StartError::IdempotencyMismatch => Self::conflict("idempotency_mismatch", message),
+            StartError::EventExists => Self::conflict("event_exists", message),
+            StartError::BindingConflict(agents) => {
+                Self::conflict("binding_conflict", message).with("agents", json!(agents))
+            }
+            StartError::RunActive(run) => {
+                Self::conflict("run_active", message).with("run_id", json!(run))
+            }
+            StartError::RunnerUnavailable(_) => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message)
+                    .with("reason", json!("runner_unavailable"))
+                    .retryable_after(10)
+            }
+            StartError::Stopping => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message)
+                    .with("reason", json!("stopping"))
+                    .retryable_after(1)
+            }
+            StartError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<RegisterError> for ApiError {
+    fn from(error: RegisterError) -> Self {
+        match error {
+            RegisterError::Faults(faults) => Self::faults(faults),
+            RegisterError::NameTaken => Self::conflict("name_taken", error.to_string()),
+            RegisterError::Conflict(taken) => {
+                let taken: Vec<_> = taken
+                    .iter()
+                    .map(|(runner, endpoint)| json!({"runner_id": runner, "endpoint": endpoint}))
+                    .collect();
+                let message = "runner ids are served by another endpoint; name it in `replaces`";
+                Self::conflict("runner_id_taken", message).with("runners", json!(taken))
+            }
+            RegisterError::Store(error) => error.into(),
+        }
+    }
+}

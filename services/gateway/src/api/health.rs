@@ -1,0 +1,58 @@
+//! Whether the gateway lives and takes work, and the documents that anybody may read.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::IntoResponse;
+use http::StatusCode;
+use http::header::{CACHE_CONTROL, HeaderValue};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::api::{ApiState, openapi};
+
+/// What a health check says.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(super) struct Health {
+    /// `ok`, `stopping` or `database_unreachable`.
+    status: &'static str,
+}
+
+/// Says that the process lives.
+#[utoipa::path(get, path = "/healthz", tag = "operation", responses(
+    (status = 200, description = "The process lives", body = Health)))]
+pub(super) async fn healthz() -> Json<Health> {
+    Json(Health { status: "ok" })
+}
+
+/// Says whether the gateway takes new runs.
+#[utoipa::path(get, path = "/readyz", tag = "operation", responses(
+    (status = 200, description = "Ready", body = Health),
+    (status = 503, description = "Stopping, or the database does not answer", body = Health)))]
+pub(super) async fn readyz(State(state): State<ApiState>) -> (StatusCode, Json<Health>) {
+    let unready = |status| (StatusCode::SERVICE_UNAVAILABLE, Json(Health { status }));
+    if state.runs.stopping().is_cancelled() {
+        return unready("stopping");
+    }
+    if !state.runs.store().is_reachable().await {
+        return unready("database_unreachable");
+    }
+    (StatusCode::OK, Json(Health { status: "ok" }))
+}
+
+/// The public keys of run tokens.
+#[utoipa::path(get, path = "/.well-known/jwks.json", tag = "operation", responses(
+    (status = 200, description = "A JSON Web Key Set", body = Object)))]
+pub(super) async fn jwks(State(state): State<ApiState>) -> impl IntoResponse {
+    let cache = HeaderValue::from_static("public, max-age=300");
+    (
+        [(CACHE_CONTROL, cache)],
+        Json(serde_json::json!(state.runs.tokens().jwks())),
+    )
+}
+
+/// This document.
+#[utoipa::path(get, path = "/openapi.json", tag = "operation", responses(
+    (status = 200, description = "OpenAPI 3.1", body = Object)))]
+pub(super) async fn openapi_json() -> Json<Value> {
+    Json(serde_json::json!(openapi::gateway_document()))
+}

@@ -1,0 +1,81 @@
+//! The run itself: its context, its state of affairs, its token.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::header::CONTENT_TYPE;
+use protocol::context::AgentRunContext;
+use protocol::error::ErrorBody;
+use protocol::host_api::RenewedToken;
+use protocol::run::AgentRun;
+
+use crate::api::ApiState;
+use crate::api::auth::{Call, LiveCaller, RunCaller};
+use crate::api::error::{ApiError, ApiResult};
+use crate::api::view::agent_run;
+
+/// Gives the run's context again, as it was sent.
+#[utoipa::path(get, path = "/host/v1/context", tag = "host", security(("run_token" = [])), responses(
+    (status = 200, description = "The context", body = AgentRunContext),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 409, description = "The run was cancelled", body = ErrorBody)))]
+pub(in crate::api) async fn get_own_context(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+) -> ApiResult<Response> {
+    let call = Call {
+        action: "context",
+        resource: "run",
+        operation: "get",
+    };
+    caller.record(&state, call, None).await?;
+    let context = state.runs.store().find_context(caller.grant.run.id).await?;
+    let context = context.ok_or_else(|| ApiError::not_found("context"))?;
+    Ok(([(CONTENT_TYPE, "application/json")], context).into_response())
+}
+
+/// Gives the run as it stands this moment; `cancel_requested_at` tells a runner to end.
+#[utoipa::path(get, path = "/host/v1/run", tag = "host", security(("run_token" = [])), responses(
+    (status = 200, description = "The run", body = AgentRun),
+    (status = 401, description = "The token opens nothing", body = ErrorBody)))]
+pub(in crate::api) async fn get_own_run(
+    caller: RunCaller,
+    State(state): State<ApiState>,
+) -> ApiResult<Json<AgentRun>> {
+    let call = Call {
+        action: "run_get",
+        resource: "run",
+        operation: "get",
+    };
+    caller.record(&state, call, None).await?;
+    let run = state.runs.current_run(&caller.grant).await?;
+    Ok(Json(agent_run(
+        run,
+        caller.grant.snapshot.conversation.as_ref(),
+    )))
+}
+
+/// Renews the run token. Only its id and its times change.
+#[utoipa::path(post, path = "/host/v1/token", tag = "host", security(("run_token" = [])), responses(
+    (status = 200, description = "A fresh token", body = RenewedToken),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 409, description = "The run was cancelled", body = ErrorBody)))]
+pub(in crate::api) async fn renew_token(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+) -> ApiResult<Json<RenewedToken>> {
+    let call = Call {
+        action: "token",
+        resource: "run",
+        operation: "renew",
+    };
+    caller.record(&state, call, None).await?;
+    let minted = state
+        .runs
+        .renew_token(&caller.grant)
+        .ok_or_else(ApiError::panicked)?;
+    Ok(Json(RenewedToken {
+        token: minted.token,
+        token_expires_at: minted.expires_at,
+    }))
+}

@@ -1,0 +1,232 @@
+//! Host-owned state, within the scopes that the snapshot froze.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use domain::state::check_key;
+use http::{HeaderMap, StatusCode};
+use protocol::error::ErrorBody;
+use protocol::host_api::{StateKeys, StatePut, StateValue, StateVersion};
+use protocol::resources::StateScope;
+use serde::Deserialize;
+use store::{StateAccess, StateChange, StateWritten, StoreError};
+
+use crate::api::ApiState;
+use crate::api::auth::{Call, LiveCaller, RunCaller};
+use crate::api::error::{ApiError, ApiResult};
+use crate::api::json::JsonBody;
+use crate::api::query::{PathOf, QueryOf, if_match, page_limit};
+
+/// The granted scope behind a name; an unknown name is as good as one that was not granted.
+async fn access(
+    caller: &RunCaller,
+    state: &ApiState,
+    action: &str,
+    scope: &str,
+) -> ApiResult<StateAccess> {
+    let call = Call {
+        action,
+        resource: scope,
+        operation: "state",
+    };
+    let Some(known) = StateScope::parse(scope) else {
+        let message = "state scopes are conversation, actor, subject, runner and binding";
+        return Err(ApiError::invalid_argument(message));
+    };
+    let asked = caller.grant.snapshot.state_scope(known);
+    let identity = caller.granted(state, call, asked).await?.to_owned();
+    Ok(StateAccess {
+        scope: known,
+        identity,
+    })
+}
+
+fn legal_key(key: &str) -> ApiResult<()> {
+    check_key(key).map_err(|fault| match fault {
+        domain::state::KeyFault::Malformed => ApiError::invalid_argument(fault.to_string()),
+        domain::state::KeyFault::Reserved => ApiError::unauthorized(fault.to_string()),
+    })
+}
+
+/// Which keys a list shows.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(in crate::api) struct StateQuery {
+    /// Only keys that begin so.
+    prefix: Option<String>,
+    /// 1 to 100, default 50.
+    limit: Option<u64>,
+}
+
+/// Lists the keys of a scope.
+#[utoipa::path(get, path = "/host/v1/state/{scope}", tag = "host", security(("run_token" = [])),
+    params(("scope" = StateScope, Path, description = "Whose state"), StateQuery), responses(
+    (status = 200, description = "Keys in byte order", body = StateKeys),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 403, description = "The scope was not granted", body = ErrorBody)))]
+pub(in crate::api) async fn list_state(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+    PathOf(scope): PathOf<String>,
+    QueryOf(query): QueryOf<StateQuery>,
+) -> ApiResult<Json<StateKeys>> {
+    let access = access(&caller, &state, "state_list", &scope).await?;
+    let limit = page_limit(query.limit)?;
+    let prefix = query.prefix.unwrap_or_default();
+    if prefix.len() > 255 || !prefix.is_ascii() {
+        return Err(ApiError::invalid_argument(
+            "`prefix` must be the beginning of a state key",
+        ));
+    }
+    let entries = state
+        .runs
+        .store()
+        .list_state(&access, &prefix, limit + 1)
+        .await?;
+    let has_more = entries.len() as u64 > limit;
+    let kept = usize::try_from(limit).unwrap_or(usize::MAX);
+    let keys = entries
+        .into_iter()
+        .take(kept)
+        .map(|entry| entry.key)
+        .collect();
+    Ok(Json(StateKeys { keys, has_more }))
+}
+
+/// Reads a value.
+#[utoipa::path(get, path = "/host/v1/state/{scope}/{key}", tag = "host", security(("run_token" = [])),
+    params(("scope" = StateScope, Path, description = "Whose state"), ("key" = String, Path, description = "Percent-encoded")),
+    responses(
+    (status = 200, description = "The value", body = StateValue),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 403, description = "The scope was not granted", body = ErrorBody),
+    (status = 404, description = "No such key", body = ErrorBody)))]
+pub(in crate::api) async fn get_state(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+    PathOf((scope, key)): PathOf<(String, String)>,
+) -> ApiResult<Json<StateValue>> {
+    let access = access(&caller, &state, "state_get", &scope).await?;
+    legal_key(&key)?;
+    let entry = state.runs.store().find_state(&access, &key).await?;
+    let entry = entry.ok_or_else(|| ApiError::not_found("state key"))?;
+    let value = serde_json::from_str(&entry.value).map_err(|_| StoreError::Corrupt {
+        column: "state_entries.value",
+        row: entry.key,
+    })?;
+    Ok(Json(StateValue {
+        value,
+        version: entry.version,
+    }))
+}
+
+/// Writes a value. `If-Match` names the version that must stand.
+#[utoipa::path(put, path = "/host/v1/state/{scope}/{key}", tag = "host", security(("run_token" = [])),
+    params(("scope" = StateScope, Path, description = "Whose state"), ("key" = String, Path, description = "Percent-encoded"),
+        ("If-Match" = Option<i64>, Header, description = "The version that must stand")),
+    request_body = StatePut, responses(
+    (status = 200, description = "Stored", body = StateVersion),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 403, description = "The scope was not granted, or the key is the gateway's", body = ErrorBody),
+    (status = 409, description = "Another version stands", body = ErrorBody),
+    (status = 413, description = "The value is too large", body = ErrorBody)))]
+pub(in crate::api) async fn put_state(
+    caller: RunCaller,
+    State(state): State<ApiState>,
+    PathOf((scope, key)): PathOf<(String, String)>,
+    headers: HeaderMap,
+    JsonBody(body): JsonBody<StatePut>,
+) -> ApiResult<Json<StateVersion>> {
+    let value = body.value.to_string();
+    if value.contains("\\u0000") {
+        return Err(ApiError::invalid(
+            "/value",
+            "must not contain the character U+0000",
+        ));
+    }
+    if value.len() > state.runs.limits().results.state_value_bytes {
+        return Err(ApiError::too_large(
+            "the value is larger than limits.state_value_bytes",
+        ));
+    }
+    match change(&caller, &state, &scope, key, Some(value), &headers).await? {
+        StateWritten::Version(version) => Ok(Json(StateVersion { version })),
+        outcome => Err(refusal(outcome)),
+    }
+}
+
+/// Deletes a value.
+#[utoipa::path(delete, path = "/host/v1/state/{scope}/{key}", tag = "host", security(("run_token" = [])),
+    params(("scope" = StateScope, Path, description = "Whose state"), ("key" = String, Path, description = "Percent-encoded")),
+    responses(
+    (status = 204, description = "Gone"),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 403, description = "The scope was not granted", body = ErrorBody),
+    (status = 404, description = "No such key", body = ErrorBody),
+    (status = 409, description = "Another version stands", body = ErrorBody)))]
+pub(in crate::api) async fn delete_state(
+    caller: RunCaller,
+    State(state): State<ApiState>,
+    PathOf((scope, key)): PathOf<(String, String)>,
+    headers: HeaderMap,
+) -> ApiResult<Response> {
+    match change(&caller, &state, &scope, key, None, &headers).await? {
+        StateWritten::Deleted => Ok(StatusCode::NO_CONTENT.into_response()),
+        outcome => Err(refusal(outcome)),
+    }
+}
+
+async fn change(
+    caller: &RunCaller,
+    state: &ApiState,
+    scope: &str,
+    key: String,
+    value: Option<String>,
+    headers: &HeaderMap,
+) -> ApiResult<StateWritten> {
+    let action = if value.is_some() {
+        "state_set"
+    } else {
+        "state_delete"
+    };
+    let Some(known) = StateScope::parse(scope) else {
+        return access(caller, state, action, scope)
+            .await
+            .map(|_| StateWritten::Absent);
+    };
+    let call = Call {
+        action,
+        resource: scope,
+        operation: "state",
+    };
+    let identity = match caller.grant.snapshot.state_scope(known) {
+        Ok(identity) => identity.to_owned(),
+        Err(refused) => return caller.granted(state, call, Err(refused)).await,
+    };
+    legal_key(&key)?;
+    let bytes = value.as_ref().map_or(0, String::len);
+    let change = StateChange {
+        run_id: caller.grant.run.id,
+        workspace: caller.grant.run.workspace.clone(),
+        access: StateAccess {
+            scope: known,
+            identity,
+        },
+        key,
+        value,
+        if_match: if_match(headers)?,
+        audit: caller.audit_entry(state, call, None, bytes),
+        at: state.runs.clock().now_ms(),
+    };
+    Ok(state.runs.store().write(change).await?)
+}
+
+fn refusal(outcome: StateWritten) -> ApiError {
+    match outcome {
+        StateWritten::Mismatch(version) => ApiError::version_conflict(version),
+        StateWritten::RunEnded => ApiError::unauthenticated(),
+        StateWritten::Absent | StateWritten::Deleted | StateWritten::Version(_) => {
+            ApiError::not_found("state key")
+        }
+    }
+}

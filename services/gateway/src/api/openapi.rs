@@ -1,0 +1,168 @@
+//! The documents that clients are generated from: `gateway.json` and `runner.json`.
+
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::{Modify, OpenApi};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::api::{ApiState, admin, client, health, host};
+
+/// Every route of the gateway with its documentation.
+pub(super) fn documented() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::with_openapi(Gateway::openapi())
+        .routes(routes!(client::events::post_event))
+        .routes(routes!(client::runs::list_runs))
+        .routes(routes!(client::runs::get_run))
+        .routes(routes!(client::runs::list_run_events))
+        .routes(routes!(client::runs::list_run_rejections))
+        .routes(routes!(client::runs::get_run_authorization))
+        .routes(routes!(client::runs::cancel_run))
+        .routes(routes!(client::history::get_conversation_history))
+        .routes(routes!(
+            admin::endpoints::register_runner_endpoint,
+            admin::endpoints::list_runner_endpoints
+        ))
+        .routes(routes!(
+            admin::endpoints::get_runner_endpoint,
+            admin::endpoints::delete_runner_endpoint
+        ))
+        .routes(routes!(admin::endpoints::refresh_runner_endpoint))
+        .routes(routes!(admin::runners::list_runners))
+        .routes(routes!(
+            admin::agents::create_agent,
+            admin::agents::list_agents
+        ))
+        .routes(routes!(
+            admin::agents::get_agent,
+            admin::agents::update_agent,
+            admin::agents::delete_agent
+        ))
+        .routes(routes!(admin::catalog::list_models))
+        .routes(routes!(admin::catalog::list_tools))
+        .routes(routes!(admin::catalog::list_knowledge_bases))
+        .routes(routes!(admin::catalog::list_skills))
+        .routes(routes!(host::run::get_own_context))
+        .routes(routes!(host::run::get_own_run))
+        .routes(routes!(host::run::renew_token))
+        .routes(routes!(host::state::list_state))
+        .routes(routes!(
+            host::state::get_state,
+            host::state::put_state,
+            host::state::delete_state
+        ))
+        .routes(routes!(host::history::page_history))
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(health::jwks))
+        .routes(routes!(health::openapi_json))
+}
+
+/// The gateway's own document, as committed in `openapi/gateway.json`.
+pub fn gateway_document() -> utoipa::openapi::OpenApi {
+    documented().into_openapi()
+}
+
+/// What a runner endpoint serves, as committed in `openapi/runner.json`.
+pub fn runner_document() -> utoipa::openapi::OpenApi {
+    runner::Runner::openapi()
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Runnel gateway",
+        description = "Events in, governed agent runs out, every result in the ledger.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    tags(
+        (name = "client", description = "Post events, read runs. API key of role client or admin."),
+        (name = "admin", description = "Endpoints, runners, agents, catalog. API key of role admin."),
+        (name = "host", description = "What a runner calls back. Run token."),
+        (name = "operation", description = "Health and documents. No credential."),
+    ),
+    modifiers(&Credentials),
+)]
+struct Gateway;
+
+struct Credentials;
+
+impl Modify for Credentials {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let components = document.components.get_or_insert_default();
+        let bearer = |format: &str, description: &str| {
+            SecurityScheme::Http(
+                HttpBuilder::new()
+                    .scheme(HttpAuthScheme::Bearer)
+                    .bearer_format(format)
+                    .description(Some(description))
+                    .build(),
+            )
+        };
+        components.add_security_scheme("api_key", bearer("rnl", "An API key: `rnl_…`."));
+        let run_token = bearer(
+            "run+jwt",
+            "The token of one live run, from the run's request.",
+        );
+        components.add_security_scheme("run_token", run_token);
+    }
+}
+
+mod runner {
+    use protocol::manifest::RunnerList;
+    use protocol::request::{AgentRunRequest, CancelRequest};
+    use protocol::result::{
+        ActionRequestedPayload, AgentRunResult, MessageCompletedPayload, MessageDeltaPayload,
+        ProcessorLogPayload, RunCompletedPayload, RunFailedPayload, StateUpdatedPayload,
+    };
+    use utoipa::OpenApi;
+
+    #[derive(OpenApi)]
+    #[openapi(
+        info(
+            title = "Runnel runner",
+            version = "1",
+            description = "What an HTTP runner serves. Every request is signed after the Standard \
+                Webhooks specification: webhook-id, webhook-timestamp, webhook-signature.",
+        ),
+        paths(list_runners, run_agent, cancel_run, healthz),
+        components(schemas(
+            AgentRunResult,
+            MessageDeltaPayload,
+            MessageCompletedPayload,
+            StateUpdatedPayload,
+            ActionRequestedPayload,
+            ProcessorLogPayload,
+            RunCompletedPayload,
+            RunFailedPayload,
+        ))
+    )]
+    pub(super) struct Runner;
+
+    /// Lists the runners of this endpoint.
+    #[utoipa::path(get, path = "/runners", responses(
+        (status = 200, description = "The manifests", body = RunnerList)))]
+    #[expect(dead_code, reason = "only its documentation is used")]
+    fn list_runners() {}
+
+    /// Executes one run. Each server-sent event holds one `AgentRunResult`; the last is
+    /// `run.completed` or `run.failed`.
+    #[utoipa::path(post, path = "/runs", request_body = AgentRunRequest, responses(
+        (status = 200, description = "The results", content_type = "text/event-stream", body = AgentRunResult),
+        (status = 429, description = "Come back after `Retry-After` seconds"),
+        (status = 503, description = "Come back after `Retry-After` seconds")))]
+    #[expect(dead_code, reason = "only its documentation is used")]
+    fn run_agent() {}
+
+    /// Asks a run to end. Optional, for runners with the capability `interrupt`.
+    #[utoipa::path(post, path = "/runs/{run_id}/cancel", request_body = CancelRequest,
+        params(("run_id" = String, Path, description = "The run")), responses(
+        (status = 202, description = "Heard"),
+        (status = 404, description = "No such run here, or not supported")))]
+    #[expect(dead_code, reason = "only its documentation is used")]
+    fn cancel_run() {}
+
+    /// Says that the endpoint lives. Optional.
+    #[utoipa::path(get, path = "/healthz", responses((status = 200, description = "It lives")))]
+    #[expect(dead_code, reason = "only its documentation is used")]
+    fn healthz() {}
+}

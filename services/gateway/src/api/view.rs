@@ -1,0 +1,108 @@
+//! Rows as callers see them.
+
+use protocol::JsonObject;
+use protocol::history::TranscriptItem;
+use protocol::run::{AgentRun, Page};
+use serde_json::Value;
+
+use domain::authorization::FrozenConversation;
+use domain::run::Run;
+use protocol::id::WorkspaceId;
+use store::TranscriptRecord;
+
+use crate::cursor::{Cursors, history_cursor};
+
+/// A part of a conversation that may be absent: stored as `''`, shown as null.
+fn present(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// A run, with its conversation when it has one.
+pub(super) fn agent_run(run: Run, conversation: Option<&FrozenConversation>) -> AgentRun {
+    let part =
+        |select: fn(&FrozenConversation) -> &str| conversation.and_then(|c| present(select(c)));
+    let seconds = |millis: i64| millis.div_euclid(1000);
+    AgentRun {
+        run_id: run.id,
+        event_id: run.event_id,
+        agent_id: run.agent_id,
+        runner_id: run.runner_id,
+        conversation_id: part(|c| &c.conversation_id),
+        thread_id: part(|c| &c.thread_id),
+        bot_id: part(|c| &c.bot_id),
+        workspace_id: run.workspace.to_string(),
+        status: run.status,
+        status_reason: run.status_reason,
+        created_at: seconds(run.created_at),
+        started_at: run.started_at.map(seconds),
+        finished_at: run.finished_at.map(seconds),
+        deadline_at: Some(seconds(run.deadline_at)),
+        cancel_requested_at: run.cancel_requested_at.map(seconds),
+        dispatch_attempts: i64::from(run.attempt),
+        last_sequence: run.last_sequence,
+        output: run.output,
+        error: run.error,
+        usage: run.usage,
+        metadata: match run.metadata {
+            Value::Object(metadata) => metadata,
+            _ => JsonObject::new(),
+        },
+    }
+}
+
+/// Which way a page of history goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Direction {
+    /// Newest first.
+    #[default]
+    Backward,
+    /// Oldest first.
+    Forward,
+}
+
+/// A page of a transcript. `more`: one more record than the page holds was found.
+pub(super) fn history_page(
+    records: Vec<TranscriptRecord>,
+    limit: usize,
+    include_attachments: bool,
+    cursors: &Cursors,
+    workspace: &WorkspaceId,
+    conversation: &FrozenConversation,
+) -> Page<TranscriptItem> {
+    let has_more = records.len() > limit;
+    let cursor = |seq| history_cursor(cursors, workspace, conversation, seq);
+    let items: Vec<_> = records
+        .into_iter()
+        .take(limit)
+        .map(|record| TranscriptItem {
+            cursor: Some(cursor(record.seq)),
+            transcript_id: record.id,
+            event_id: record.event_id,
+            run_id: Some(record.run_id),
+            conversation_id: present(&conversation.conversation_id),
+            bot_id: present(&conversation.bot_id),
+            workspace_id: Some(workspace.to_string()),
+            thread_id: present(&conversation.thread_id),
+            role: record.role,
+            item_type: record.item_type,
+            content: record.content,
+            content_json: record.content_json,
+            attachment_refs: if include_attachments {
+                record.attachment_refs
+            } else {
+                Vec::new()
+            },
+            seq: record.seq,
+            created_at: record.created_at.div_euclid(1000),
+            metadata: JsonObject::new(),
+        })
+        .collect();
+    let end = |item: Option<&TranscriptItem>| item.and_then(|item| item.cursor.clone());
+    Page {
+        next_cursor: end(items.last()).filter(|_| has_more),
+        prev_cursor: end(items.first()),
+        has_more,
+        items,
+    }
+}

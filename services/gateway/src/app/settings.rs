@@ -1,0 +1,226 @@
+//! From settings to what the rooms below work with. Everything wrong is said at once.
+
+use domain::agent::{check_agent, check_agent_for};
+use domain::authorization::Catalog;
+use domain::normalize::ResultLimits;
+use protocol::admin::{AgentSpec, EndpointSpec, Fault};
+use protocol::id::WorkspaceId;
+use protocol::manifest::AgentRunnerManifest;
+use protocol::resources::{
+    KnowledgeBaseResource, KnowledgeOperation, ModelOperation, ModelResource, SkillResource,
+    ToolOperation, ToolResource,
+};
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize as _;
+use store::Store;
+
+use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry};
+use crate::outbound::egress::Egress;
+use crate::outbound::signature::SigningSecret;
+use crate::runs::RunLimits;
+use crate::runs::discovery::{manifest_list, modes};
+
+/// What the configuration declares, ready to be entered.
+pub(crate) struct Declared {
+    pub(crate) endpoints: Vec<EndpointSpec>,
+    pub(crate) agents: Vec<AgentSpec>,
+    pub(crate) catalog: Catalog,
+}
+
+/// Reads endpoints, agents and catalog of a configuration, secrets included.
+pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
+    let mut faults = Vec::new();
+    let egress = Egress::new(config.egress.allow.clone(), config.limits.connect);
+    if let Err(error) = &egress {
+        faults.push(ConfigFault::new("egress", error));
+    }
+    let egress = egress.ok();
+    let mut endpoints = Vec::new();
+    for (index, entry) in config.runner_endpoints.iter().enumerate() {
+        let place = format!("runner_endpoints[{index}]");
+        endpoints.extend(endpoint(entry, egress.as_ref(), &place, &mut faults));
+    }
+    let mut agents = Vec::new();
+    for (index, raw) in config.agents.iter().enumerate() {
+        let place = format!("agents[{index}]");
+        match AgentSpec::deserialize(raw) {
+            Err(error) => faults.push(ConfigFault::new(place, error)),
+            Ok(spec) => {
+                faults.extend(
+                    check_agent(&spec)
+                        .iter()
+                        .map(|fault| config_fault(&place, fault)),
+                );
+                agents.push(spec);
+            }
+        }
+    }
+    if faults.is_empty() {
+        Ok(Declared {
+            endpoints,
+            agents,
+            catalog: catalog(config),
+        })
+    } else {
+        Err(ConfigErrors(faults))
+    }
+}
+
+fn config_fault(place: &str, fault: &Fault) -> ConfigFault {
+    ConfigFault::new(
+        format!("{place}{}", fault.pointer.replace('/', ".")),
+        &fault.message,
+    )
+}
+
+fn endpoint(
+    entry: &EndpointEntry,
+    egress: Option<&Egress>,
+    place: &str,
+    faults: &mut Vec<ConfigFault>,
+) -> Option<EndpointSpec> {
+    let before = faults.len();
+    if let Some(Err(error)) = egress.map(|egress| egress.check_url(entry.base_url.as_str())) {
+        let advice = "list its host:port in egress.allow, or serve it by https";
+        faults.push(ConfigFault::new(
+            format!("{place}.base_url"),
+            format!("{error}; {advice}"),
+        ));
+    }
+    let secret = match entry.secret.resolve() {
+        Ok(secret) => {
+            if SigningSecret::parse(&secret).is_err() {
+                let message = "must hold whsec_ and the base64 of 24 to 64 bytes";
+                faults.push(ConfigFault::new(format!("{place}.secret"), message));
+            }
+            secret
+        }
+        Err(error) => {
+            faults.push(ConfigFault::new(format!("{place}.secret"), error));
+            SecretString::default()
+        }
+    };
+    let mut headers = std::collections::BTreeMap::new();
+    for (name, reference) in &entry.headers {
+        match reference.resolve() {
+            Ok(value) => {
+                headers.insert(name.clone(), value.expose_secret().to_owned());
+            }
+            Err(error) => faults.push(ConfigFault::new(format!("{place}.headers.{name}"), error)),
+        }
+    }
+    let (mode, delta_mode) = modes(&entry.mode, &entry.delta_mode);
+    (faults.len() == before).then(|| EndpointSpec {
+        name: entry.name.clone(),
+        base_url: entry.base_url.to_string(),
+        mode,
+        delta_mode,
+        secret: Some(secret.expose_secret().to_owned()),
+        headers,
+        manifests: entry.manifests.clone().and_then(manifest_list),
+        replaces: None,
+    })
+}
+
+fn catalog(config: &Config) -> Catalog {
+    Catalog {
+        models: config
+            .models
+            .iter()
+            .map(|entry| ModelResource {
+                model_id: entry.model_id.clone(),
+                model_type: Some(entry.model_type.clone()),
+                provider: entry.provider.clone(),
+                operations: known(&entry.operations, ModelOperation::parse),
+            })
+            .collect(),
+        tools: config
+            .tools
+            .iter()
+            .map(|entry| ToolResource {
+                tool_name: entry.tool_name.clone(),
+                tool_type: entry.tool_type.clone(),
+                description: entry.description.clone(),
+                operations: known(&entry.operations, ToolOperation::parse),
+                parameters: entry.parameters.clone(),
+            })
+            .collect(),
+        knowledge_bases: config
+            .knowledge_bases
+            .iter()
+            .map(|entry| KnowledgeBaseResource {
+                kb_id: entry.kb_id.clone(),
+                kb_name: entry.kb_name.clone(),
+                kb_type: entry.kb_type.clone(),
+                operations: known(&entry.operations, KnowledgeOperation::parse),
+            })
+            .collect(),
+        skills: config
+            .skills
+            .iter()
+            .map(|entry| SkillResource {
+                skill_name: entry.skill_name.clone(),
+                display_name: entry.display_name.clone(),
+                description: entry.description.clone(),
+            })
+            .collect(),
+    }
+}
+
+// The configuration has refused unknown names before.
+fn known<T>(names: &[String], parse: fn(&str) -> Option<T>) -> Vec<T> {
+    names.iter().filter_map(|name| parse(name)).collect()
+}
+
+/// The bounds of runs.
+pub(super) fn run_limits(config: &Config) -> RunLimits {
+    let limits = &config.limits;
+    RunLimits {
+        line_bytes: limits.line_bytes,
+        results: ResultLimits {
+            event_bytes: limits.event_bytes,
+            run_bytes: usize::try_from(limits.run_bytes).unwrap_or(usize::MAX),
+            run_events: limits.run_events,
+            state_value_bytes: limits.state_value_bytes,
+        },
+        first_byte: limits.first_byte,
+        silence: limits.silence,
+        cancel_grace: config.runs.cancel_grace,
+        shutdown_grace: config.runs.shutdown_grace,
+        lease: config.runs.lease,
+        max_deadline: config.runs.max_deadline,
+    }
+}
+
+/// Holds the agents of the configuration against the manifests of their runners. A runner that has
+/// not been discovered yet is no fault: its events are refused until it is.
+pub(super) async fn check_against_runners(
+    store: &Store,
+    workspace: &WorkspaceId,
+    agents: &[AgentSpec],
+) -> anyhow::Result<()> {
+    let mut faults = Vec::new();
+    for (index, spec) in agents.iter().enumerate() {
+        let runner = store.find_runner(workspace, &spec.runner_id).await?;
+        let Some(runner) = runner.filter(|runner| runner.accepted) else {
+            tracing::warn!(
+                agent.name = spec.name,
+                "no endpoint serves runner {} yet",
+                spec.runner_id
+            );
+            continue;
+        };
+        let manifest: AgentRunnerManifest = serde_json::from_str(&runner.manifest)?;
+        let place = format!("agents[{index}]");
+        faults.extend(
+            check_agent_for(spec, &manifest)
+                .iter()
+                .map(|f| config_fault(&place, f)),
+        );
+    }
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(ConfigErrors(faults).into())
+    }
+}

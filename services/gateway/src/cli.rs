@@ -1,0 +1,74 @@
+//! The commands of `runnel`. Each has `--json` for programs.
+
+mod check_config;
+mod dev_command;
+mod openapi;
+mod output;
+mod send;
+mod serve;
+mod token;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The gateway for agent runs over plain HTTP.
+#[derive(Parser)]
+#[command(name = "runnel", version, about, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Print JSON for programs.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start a playground: embedded database, echo runner, agent and key in one process.
+    Dev(dev_command::DevArguments),
+    /// Serve the gateway as configured.
+    Serve(ConfigArgument),
+    /// Read the configuration and report everything that is wrong with it.
+    CheckConfig(ConfigArgument),
+    /// Print an OpenAPI document.
+    Openapi(openapi::OpenapiArguments),
+    /// Manage API keys in the configured database.
+    #[command(subcommand)]
+    Token(token::TokenCommand),
+    /// Post a message and watch its run.
+    Send(send::SendArguments),
+}
+
+/// Where the settings stand.
+#[derive(clap::Args)]
+struct ConfigArgument {
+    /// The configuration file. Without it: `runnel.toml` here when there is one, else the defaults.
+    #[arg(long, short)]
+    config: Option<PathBuf>,
+}
+
+impl ConfigArgument {
+    fn path(&self) -> Option<PathBuf> {
+        let default = || Some(PathBuf::from("runnel.toml")).filter(|path| path.exists());
+        self.config.clone().or_else(default)
+    }
+}
+
+/// Runs the command of the command line. 0: done; 1: failed; 2: wrong usage.
+pub async fn run() -> ExitCode {
+    let Cli { command, json } = Cli::parse();
+    let outcome = match command {
+        Command::Dev(arguments) => dev_command::dev(arguments, json).await,
+        Command::Serve(config) => serve::serve(&config, json).await,
+        Command::CheckConfig(config) => check_config::check_config(&config, json),
+        Command::Openapi(arguments) => openapi::openapi(&arguments),
+        Command::Token(command) => token::token(command, json).await,
+        Command::Send(arguments) => send::send(arguments, json).await,
+    };
+    outcome.unwrap_or_else(|error| {
+        output::error(&error, json);
+        ExitCode::FAILURE
+    })
+}

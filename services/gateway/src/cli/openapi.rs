@@ -1,0 +1,33 @@
+//! `runnel openapi`.
+
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+
+use crate::api::openapi::{gateway_document, runner_document};
+use crate::cli::output;
+
+#[derive(clap::Args)]
+pub(super) struct OpenapiArguments {
+    /// Which document.
+    #[arg(value_enum, default_value_t = Document::Gateway)]
+    document: Document,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Document {
+    /// What the gateway serves.
+    Gateway,
+    /// What a runner endpoint serves.
+    Runner,
+}
+
+/// Prints a document, always as JSON.
+pub(super) fn openapi(arguments: &OpenapiArguments) -> anyhow::Result<ExitCode> {
+    let document = match arguments.document {
+        Document::Gateway => gateway_document(),
+        Document::Runner => runner_document(),
+    };
+    output::line(&document.to_pretty_json()?);
+    Ok(ExitCode::SUCCESS)
+}

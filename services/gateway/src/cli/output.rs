@@ -1,0 +1,39 @@
+//! What a command prints: results on stdout, the rest on stderr.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+/// A line of the result.
+pub(super) fn line(text: &str) {
+    let mut stdout = std::io::stdout().lock();
+    // Whoever closed the pipe does not read this either.
+    let _ = writeln!(stdout, "{text}");
+    let _ = stdout.flush();
+}
+
+/// A piece of the result, shown at once.
+pub(super) fn piece(text: &str) {
+    let mut stdout = std::io::stdout().lock();
+    let _ = write!(stdout, "{text}");
+    let _ = stdout.flush();
+}
+
+/// A remark beside the result.
+pub(super) fn remark(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// Why the command failed, with its causes.
+pub(super) fn error(error: &anyhow::Error, as_json: bool) {
+    if as_json {
+        let causes: Vec<Value> = error
+            .chain()
+            .skip(1)
+            .map(|cause| json!(cause.to_string()))
+            .collect();
+        line(&json!({"error": {"message": error.to_string(), "causes": causes}}).to_string());
+    } else {
+        remark(&format!("error: {error:#}"));
+    }
+}

@@ -1,0 +1,306 @@
+//! `runnel send`: post a message, watch its run, resume when the stream breaks.
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use http::Method;
+use http::header::{ACCEPT, AUTHORIZATION};
+use protocol::sse::{Decoder, SseItem, SseLimits};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
+use url::Url;
+
+use crate::cli::output;
+use crate::dev::{DEV_FILE, DevFile};
+use crate::outbound::egress::Egress;
+
+#[derive(clap::Args)]
+pub(super) struct SendArguments {
+    /// The text of the message.
+    text: String,
+    /// The gateway. Without it: the playground whose `runnel-data` stands here or in a parent.
+    #[arg(long, env = "RUNNEL_URL")]
+    url: Option<String>,
+    /// The API key.
+    #[arg(long, env = "RUNNEL_API_KEY", hide_env_values = true)]
+    key: Option<SecretText>,
+    /// The conversation that the message belongs to.
+    #[arg(long, default_value = "dev")]
+    conversation: String,
+}
+
+/// A secret on the command line: parsed, never printed.
+#[derive(Clone)]
+struct SecretText(SecretString);
+
+impl std::str::FromStr for SecretText {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(SecretString::from(text.to_owned())))
+    }
+}
+
+/// How often a broken stream is taken up again without a new event.
+const RESUMES: u32 = 5;
+const LIMITS: SseLimits = SseLimits {
+    line_bytes: 4 * 1024 * 1024,
+    event_bytes: 4 * 1024 * 1024,
+};
+
+/// Posts the message and prints the answer as it comes.
+pub(super) async fn send(arguments: SendArguments, json: bool) -> anyhow::Result<ExitCode> {
+    let Some((url, key)) = target(&arguments)? else {
+        output::remark(
+            "error: no gateway is known here; start `runnel dev`, or give --url and --key \
+             (RUNNEL_URL, RUNNEL_API_KEY)",
+        );
+        return Ok(ExitCode::from(2));
+    };
+    let started = Instant::now();
+    let mut sending = Sending::new(url, key, json)?;
+    sending.post(&arguments).await?;
+    for _ in 0..RESUMES {
+        if sending.ending.is_some() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        sending.resume().await?;
+    }
+    Ok(sending.finish(started.elapsed()))
+}
+
+/// Where to and with which key: arguments, environment, then the playground's file.
+fn target(arguments: &SendArguments) -> anyhow::Result<Option<(String, SecretString)>> {
+    let key = arguments.key.clone().map(|key| key.0);
+    if let (Some(url), Some(key)) = (&arguments.url, &key) {
+        return Ok(Some((url.clone(), key.clone())));
+    }
+    let Some(file) = find_dev_file()? else {
+        return Ok(None);
+    };
+    let text = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let dev: DevFile = serde_json::from_slice(&text)
+        .with_context(|| format!("{} is malformed", file.display()))?;
+    let url = arguments.url.clone().unwrap_or(dev.url);
+    Ok(Some((
+        url,
+        key.unwrap_or_else(|| SecretString::from(dev.api_key)),
+    )))
+}
+
+fn find_dev_file() -> anyhow::Result<Option<PathBuf>> {
+    let here = std::env::current_dir().context("the current directory is gone")?;
+    let file = |directory: &std::path::Path| directory.join("runnel-data").join(DEV_FILE);
+    Ok(here.ancestors().map(file).find(|file| file.exists()))
+}
+
+struct Sending {
+    egress: Egress,
+    base: Url,
+    key: SecretString,
+    json: bool,
+    run_url: Option<String>,
+    run_id: String,
+    last_id: Option<String>,
+    shown: String,
+    ending: Option<Value>,
+}
+
+impl Sending {
+    fn new(url: String, key: SecretString, json: bool) -> anyhow::Result<Self> {
+        let base = Url::parse(&url).with_context(|| format!("{url} is no URL"))?;
+        let (Some(host), Some(port)) = (base.host_str(), base.port_or_known_default()) else {
+            bail!("{url} names no host");
+        };
+        // The operator named this one address: it alone may be called.
+        let allow = vec![format!("{host}:{port}").parse()?];
+        let egress = Egress::new(allow, Duration::from_secs(5))?;
+        let (run_url, run_id, last_id) = (None, String::new(), None);
+        let shown = String::new();
+        Ok(Self {
+            egress,
+            base,
+            key,
+            json,
+            run_url,
+            run_id,
+            last_id,
+            shown,
+            ending: None,
+        })
+    }
+
+    fn request(&self, method: Method, path: &str) -> anyhow::Result<reqwest::RequestBuilder> {
+        let request = self.egress.request(method, &self.base.join(path)?)?;
+        Ok(request
+            .header(
+                AUTHORIZATION,
+                format!("Bearer {}", self.key.expose_secret()),
+            )
+            .header(ACCEPT, "text/event-stream"))
+    }
+
+    async fn post(&mut self, arguments: &SendArguments) -> anyhow::Result<()> {
+        let event = json!({
+            "event_type": "message.received",
+            "input": {"text": arguments.text},
+            "conversation": {"conversation_id": arguments.conversation},
+        });
+        let request = self.request(Method::POST, "/v1/events")?.json(&event);
+        let response = self.egress.send(request).await.with_context(|| {
+            format!(
+                "the gateway at {} does not answer; is it running?",
+                self.base
+            )
+        })?;
+        let header = |name: &str| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
+        self.run_url = header("location");
+        self.run_id = header("runnel-run-id").unwrap_or_default();
+        if self.run_url.is_none() {
+            bail!("no run: {}", refusal(response).await);
+        }
+        self.read(response).await;
+        Ok(())
+    }
+
+    async fn resume(&mut self) -> anyhow::Result<()> {
+        let Some(run_url) = &self.run_url else {
+            return Ok(());
+        };
+        let mut request = self.request(Method::GET, &format!("{run_url}/events"))?;
+        if let Some(id) = &self.last_id {
+            request = request.header("last-event-id", id);
+        }
+        if let Ok(response) = self.egress.send(request).await
+            && response.status().is_success()
+        {
+            self.read(response).await;
+        }
+        Ok(())
+    }
+
+    /// Reads until the body ends, however it ends: what is missing is asked for again.
+    async fn read(&mut self, mut response: reqwest::Response) {
+        let mut decoder = Decoder::new(LIMITS);
+        while let Ok(Some(chunk)) = response.chunk().await {
+            let mut items = Vec::new();
+            let outcome = decoder.push(&chunk, &mut items);
+            for item in items {
+                if let SseItem::Event(event) = item
+                    && event.id.is_some()
+                {
+                    self.last_id = event.id;
+                    self.show(&event.data);
+                }
+            }
+            if outcome.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn show(&mut self, data: &[u8]) {
+        let Ok(event) = serde_json::from_slice::<Value>(data) else {
+            return;
+        };
+        if self.json {
+            output::line(&event.to_string());
+        }
+        match event["type"].as_str().unwrap_or_default() {
+            "message.delta" => self.show_delta(&event["data"]["chunk"]),
+            "message.completed" => self.show_whole(&event["data"]["message"]),
+            "run.completed" => {
+                self.show_whole(&event["data"]["message"]);
+                self.ending = Some(event);
+            }
+            "run.failed" => self.ending = Some(event),
+            _ => {}
+        }
+    }
+
+    fn show_delta(&mut self, chunk: &Value) {
+        let whole = chunk["all_content"].as_str().map(str::to_owned);
+        let text = whole.unwrap_or_else(|| self.shown.clone() + &text_of(&chunk["content"]));
+        self.show_text(text);
+    }
+
+    fn show_whole(&mut self, message: &Value) {
+        let text = text_of(&message["content"]);
+        if !text.is_empty() {
+            self.show_text(text);
+        }
+    }
+
+    /// Shows what is new of a text that grows; a text that changed stands on a line of its own.
+    fn show_text(&mut self, text: String) {
+        if !self.json {
+            match text.strip_prefix(self.shown.as_str()) {
+                Some(new) => output::piece(new),
+                None => output::piece(&format!("\n{text}")),
+            }
+        }
+        self.shown = text;
+    }
+
+    fn finish(&self, took: Duration) -> ExitCode {
+        if !self.json && !self.shown.is_empty() {
+            output::line("");
+        }
+        let short = self.run_id.get(..8).unwrap_or(&self.run_id);
+        let seconds = took.as_secs_f64();
+        let (outcome, code) = match &self.ending {
+            Some(event) if event["type"] == "run.completed" => {
+                ("completed".to_owned(), ExitCode::SUCCESS)
+            }
+            Some(event) => {
+                let data = &event["data"];
+                let why = data["message"]
+                    .as_str()
+                    .or(data["error"].as_str())
+                    .unwrap_or_default();
+                let failed = format!(
+                    "failed, {}: {why},",
+                    data["code"].as_str().unwrap_or_default()
+                );
+                (failed, ExitCode::FAILURE)
+            }
+            None => ("is still running after".to_owned(), ExitCode::FAILURE),
+        };
+        let remark = format!("[run {short}… {outcome} in {seconds:.1} s]");
+        let colours = std::io::stderr().is_terminal();
+        output::remark(&if colours {
+            format!("\u{1b}[2m{remark}\u{1b}[0m")
+        } else {
+            remark
+        });
+        code
+    }
+}
+
+fn text_of(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts
+            .iter()
+            .filter_map(|part| part["text"].as_str())
+            .collect(),
+        _ => String::new(),
+    }
+}
+
+async fn refusal(mut response: reqwest::Response) -> String {
+    let status = response.status();
+    let body = response.chunk().await.ok().flatten().unwrap_or_default();
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    match (body["error"]["message"].as_str(), body["reason"].as_str()) {
+        (Some(message), _) => format!("{message} (HTTP {status})"),
+        (None, Some("no_agent")) => {
+            "no agent wants this event; bind one to message.received".to_owned()
+        }
+        _ => format!("the gateway answered HTTP {status}"),
+    }
+}

@@ -1,0 +1,50 @@
+//! `runnel serve`.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use serde_json::json;
+
+use crate::app::{App, declared};
+use crate::cli::{ConfigArgument, output};
+use crate::config::Config;
+use crate::http_server::bind;
+use crate::seal::MasterKey;
+use crate::shutdown::Signals;
+use crate::telemetry;
+
+/// Serves until it is told to stop. Everything invalid is reported before a port is bound.
+pub(super) async fn serve(config: &ConfigArgument, json: bool) -> anyhow::Result<ExitCode> {
+    let config = Config::load(config.path().as_deref())?;
+    let declared = declared(&config)?;
+    let master_key = master_key(&config)?;
+    telemetry::init(true);
+    let signals = Signals::listen()?;
+    let address = config.server.listen;
+    let listener = bind(address)
+        .with_context(|| format!("cannot listen on {address}; choose another server.listen"))?;
+    let url = format!("http://{}", listener.local_addr()?);
+    let public_url = match &config.server.public_url {
+        Some(url) => url.as_str().trim_end_matches('/').to_owned(),
+        None => url.clone(),
+    };
+    let app = App::build(&config, declared, master_key, &public_url).await?;
+    if json {
+        output::line(&json!({"listening": url}).to_string());
+    } else {
+        output::line(&format!("listening {url}"));
+    }
+    app.serve(listener, signals).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn master_key(config: &Config) -> anyhow::Result<MasterKey> {
+    let reference = config.auth.master_key.as_ref().context(
+        "auth.master_key is not set; name a file or variable that holds 32 random bytes as hex, \
+         for example made by `openssl rand -hex 32`",
+    )?;
+    let text = reference
+        .resolve()
+        .context("auth.master_key cannot be read")?;
+    MasterKey::parse(&text).context("auth.master_key cannot be used")
+}

@@ -1,0 +1,474 @@
+//! Settings: read whole, judged whole, before anything is opened.
+
+mod allow_rule;
+mod catalog;
+mod endpoint;
+mod fault;
+mod header_name;
+mod plain_url;
+mod secret_ref;
+mod sections;
+mod source;
+mod table;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+pub use allow_rule::{AllowRule, AllowRuleError};
+pub use catalog::{KnowledgeBaseEntry, ModelEntry, SkillEntry, ToolEntry};
+pub use endpoint::EndpointEntry;
+pub use fault::{ConfigErrors, ConfigFault};
+pub use header_name::{HeaderNameError, outgoing_header_name};
+pub use plain_url::{PlainUrlError, check_parsed_url, parse_plain_url};
+pub use secret_ref::{SecretError, SecretRef, SecretRefError};
+pub use sections::{
+    AuthConfig, DatabaseConfig, EgressConfig, LimitsConfig, RunsConfig, ServerConfig,
+};
+
+use source::Variables;
+use table::{Reported, Table, name};
+
+const DEFAULT_TOML: &str = include_str!("config/default.toml");
+
+/// All settings, each of them valid. Printing it shows no secret.
+#[derive(Clone)]
+pub struct Config {
+    pub server: ServerConfig,
+    pub auth: AuthConfig,
+    pub database: DatabaseConfig,
+    pub egress: EgressConfig,
+    pub limits: LimitsConfig,
+    pub runs: RunsConfig,
+    pub models: Vec<ModelEntry>,
+    pub tools: Vec<ToolEntry>,
+    pub knowledge_bases: Vec<KnowledgeBaseEntry>,
+    pub skills: Vec<SkillEntry>,
+    pub runner_endpoints: Vec<EndpointEntry>,
+    /// Tables with a unique `name`, in the shape that the API takes; the rest is not judged yet.
+    pub agents: Vec<Value>,
+}
+
+impl Config {
+    /// Reads the defaults, above them the file, above both the environment, and reports every
+    /// fault at once.
+    pub fn load(path: Option<&Path>) -> Result<Self, ConfigErrors> {
+        Self::load_with(path, None)
+    }
+
+    /// The defaults with a database in `data_dir`, without a file and without the environment.
+    pub fn for_dev(data_dir: &Path, listen: SocketAddr) -> Self {
+        let mut tree = source::merge(DEFAULT_TOML, None, Some(Variables::default()))
+            .expect("the embedded defaults are valid TOML");
+        tree["server"]["listen"] = json!(listen.to_string());
+        tree["database"]["url"] = json!(sqlite_url(data_dir));
+        Self::judge(tree).expect("the embedded defaults are valid settings")
+    }
+
+    fn load_with(path: Option<&Path>, variables: Option<Variables>) -> Result<Self, ConfigErrors> {
+        let tree = source::merge(DEFAULT_TOML, path, variables)
+            .map_err(|fault| ConfigErrors(vec![fault]))?;
+        Self::judge(tree)
+    }
+
+    fn judge(tree: Value) -> Result<Self, ConfigErrors> {
+        let mut faults = Vec::new();
+        match Table::open(String::new(), tree, &mut faults).and_then(Self::read) {
+            Ok(config) => Ok(config),
+            Err(Reported) => Err(ConfigErrors(faults)),
+        }
+    }
+
+    fn read(mut table: Table<'_>) -> Result<Self, Reported> {
+        let server = table.section("server", ServerConfig::read);
+        let auth = table.section("auth", AuthConfig::read);
+        let database = table.section("database", DatabaseConfig::read);
+        let egress = table.section("egress", EgressConfig::read);
+        let limits = table.section("limits", LimitsConfig::read);
+        let runs = table.section("runs", RunsConfig::read);
+        let models = table.tables("models", "model_id", ModelEntry::read);
+        let tools = table.tables("tools", "tool_name", ToolEntry::read);
+        let knowledge_bases = table.tables("knowledge_bases", "kb_id", KnowledgeBaseEntry::read);
+        let skills = table.tables("skills", "skill_name", SkillEntry::read);
+        let runner_endpoints = table.tables("runner_endpoints", "name", EndpointEntry::read);
+        let agents = table.tables("agents", "name", read_agent);
+        table.close()?;
+        Ok(Self {
+            server: server?,
+            auth: auth?,
+            database: database?,
+            egress: egress?,
+            limits: limits?,
+            runs: runs?,
+            models: models?,
+            tools: tools?,
+            knowledge_bases: knowledge_bases?,
+            skills: skills?,
+            runner_endpoints: runner_endpoints?,
+            agents: agents?,
+        })
+    }
+}
+
+// The configuration of an agent is its runner's business and may hold anything: names only.
+impl fmt::Debug for Config {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let agents: Vec<_> = self.agents.iter().map(|agent| &agent["name"]).collect();
+        formatter
+            .debug_struct("Config")
+            .field("server", &self.server)
+            .field("auth", &self.auth)
+            .field("database", &self.database)
+            .field("egress", &self.egress)
+            .field("limits", &self.limits)
+            .field("runs", &self.runs)
+            .field("models", &self.models)
+            .field("tools", &self.tools)
+            .field("knowledge_bases", &self.knowledge_bases)
+            .field("skills", &self.skills)
+            .field("runner_endpoints", &self.runner_endpoints)
+            .field("agents", &agents)
+            .finish()
+    }
+}
+
+/// The defaults as a commented file, for people to start from.
+pub fn default_toml() -> &'static str {
+    DEFAULT_TOML
+}
+
+fn read_agent(mut table: Table<'_>) -> Result<Value, Reported> {
+    let name = table.required("name", name)?;
+    let mut agent = table.into_rest();
+    agent.insert("name".to_owned(), Value::String(name));
+    Ok(Value::Object(agent))
+}
+
+// A path may hold what a URL understands differently.
+fn sqlite_url(data_dir: &Path) -> String {
+    let path = data_dir
+        .join("runnel.db")
+        .to_string_lossy()
+        .replace('%', "%25");
+    format!("sqlite://{}", path.replace('?', "%3F").replace('#', "%23"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A file that is gone when the test is over.
+    struct TestFile(PathBuf);
+
+    impl TestFile {
+        fn with(text: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("runnel-{}.toml", uuid::Uuid::new_v4()));
+            std::fs::write(&path, text).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for TestFile {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    fn load(toml: &str, variables: &[(&str, &str)]) -> Result<Config, ConfigErrors> {
+        let file = TestFile::with(toml);
+        let variables = variables
+            .iter()
+            .map(|&(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
+        Config::load_with(Some(&file.0), Some(variables))
+    }
+
+    fn pointers(refused: &Result<Config, ConfigErrors>) -> Vec<&str> {
+        let faults = &refused.as_ref().unwrap_err().0;
+        faults.iter().map(|fault| fault.pointer.as_str()).collect()
+    }
+
+    /// The commented examples of the defaults, as somebody would uncomment them.
+    fn with_examples() -> String {
+        let uncommented = default_toml()
+            .lines()
+            .map(|line| match line.strip_prefix("# ") {
+                Some(code) if code.starts_with("[[") || code.contains(" = ") => code,
+                _ => line,
+            });
+        uncommented
+            .map(|line| line.replace("allow = []", r#"allow = ["127.0.0.1:9100"]"#))
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+
+    #[test]
+    fn the_defaults_are_what_the_contract_says() {
+        let config = load("", &[]).unwrap();
+        assert_eq!(config.server.listen.to_string(), "127.0.0.1:8700");
+        assert_eq!(config.server.heartbeat, Duration::from_secs(15));
+        assert!(config.server.public_url.is_none() && config.auth.master_key.is_none());
+        assert_eq!(config.database.url, "sqlite://./runnel-data/runnel.db");
+        assert_eq!(config.limits.line_bytes, 262_144);
+        assert_eq!(config.limits.run_bytes, 67_108_864);
+        assert_eq!(config.limits.first_byte, Duration::from_secs(30));
+        assert_eq!(config.runs.max_deadline, Duration::from_hours(24));
+        assert!(config.egress.allow.is_empty() && config.agents.is_empty());
+    }
+
+    #[test]
+    fn the_examples_in_the_defaults_are_valid_and_name_every_key() {
+        let config = load(&with_examples(), &[]).unwrap();
+        assert_eq!(
+            config.server.public_url.unwrap().as_str(),
+            "https://runnel.example/"
+        );
+        assert_eq!(
+            config.auth.master_key.unwrap().to_string(),
+            "file:/run/secrets/runnel_master_key"
+        );
+        assert_eq!(config.egress.allow[0].to_string(), "127.0.0.1:9100");
+        assert_eq!(
+            config.models[0].operations,
+            ["invoke", "stream", "count_tokens"]
+        );
+        assert_eq!(
+            config.tools[0].parameters.as_ref().unwrap()["type"],
+            "object"
+        );
+        assert_eq!(
+            config.knowledge_bases[0].kb_name.as_deref(),
+            Some("The handbook")
+        );
+        assert_eq!(config.skills[0].display_name.as_deref(), Some("Summarise"));
+        assert_eq!(
+            config.runner_endpoints[0].headers["x-api-key"].to_string(),
+            "env:ECHO_API_KEY"
+        );
+        assert_eq!(config.agents[0]["scope"], json!({"kind": "global"}));
+    }
+
+    #[test]
+    fn optional_keys_of_the_catalog_have_the_documented_defaults() {
+        let config = load(
+            "[[models]]\nmodel_id = 'm'\n[[tools]]\ntool_name = 't'\n\
+             [[knowledge_bases]]\nkb_id = 'k'\n[[runner_endpoints]]\nname = 'e'\nbase_url = 'https://e.example'\nsecret = 'env:E'",
+            &[],
+        )
+        .unwrap();
+        assert_eq!(config.models[0].model_type, "llm");
+        assert_eq!(
+            config.models[0].operations,
+            ["invoke", "stream", "count_tokens"]
+        );
+        assert_eq!(config.tools[0].operations, ["detail", "call"]);
+        assert_eq!(config.knowledge_bases[0].operations, ["list", "retrieve"]);
+        let endpoint = &config.runner_endpoints[0];
+        assert_eq!(
+            (endpoint.mode.as_str(), endpoint.delta_mode.as_str()),
+            ("standard", "increment")
+        );
+        assert!(endpoint.headers.is_empty() && endpoint.manifests.is_none());
+    }
+
+    #[test]
+    fn the_environment_stands_above_the_file_and_the_file_above_the_defaults() {
+        let file =
+            "[server]\nlisten = '0.0.0.0:1'\nheartbeat_seconds = 2.5\n[limits]\nrun_events = 50";
+        let config = load(
+            file,
+            &[
+                ("RUNNEL__SERVER__LISTEN", "[::1]:9000"),
+                ("RUNNEL__LIMITS__SILENCE_SECONDS", "7"),
+                ("RUNNEL__EGRESS__ALLOW", "runner:80, 10.0.0.0/8"),
+                ("RUNNEL__AUTH__MASTER_KEY", "env:KEY"),
+                ("RUNNEL__DATABASE__URL", ""),
+                ("RUNNEL_LOG", "debug"),
+                ("PATH", "/bin"),
+            ],
+        )
+        .unwrap();
+        assert_eq!(config.server.listen.to_string(), "[::1]:9000");
+        assert_eq!(config.server.heartbeat, Duration::from_millis(2500));
+        assert_eq!(
+            (config.limits.run_events, config.limits.silence.as_secs()),
+            (50, 7)
+        );
+        assert_eq!(config.egress.allow.len(), 2);
+        assert_eq!(config.auth.master_key.unwrap().to_string(), "env:KEY");
+        assert_eq!(config.database.url, "sqlite://./runnel-data/runnel.db");
+    }
+
+    #[test]
+    fn a_list_of_one_and_an_ipv6_address_come_from_the_environment_too() {
+        let config = load("", &[("RUNNEL__EGRESS__ALLOW", "[fd00::1]:80")]).unwrap();
+        assert_eq!(config.egress.allow, ["[fd00::1]:80".parse().unwrap()]);
+    }
+
+    #[test]
+    fn all_faults_are_reported_at_once_with_their_place() {
+        let refused = load(
+            "bus = 1\n[server]\nlisten = 'here'\npublic_url = 'https://a.example/path'\nport = 1\n\
+             [database]\nurl = 'mysql://x'\n[egress]\nallow = ['ok:1', 'bad', 7]\n[runs]\n\
+             lease_seconds = 'x'\n[limits]\nline_bytes = 1\nevent_bytes = 1.5\nstate_value_bytes = 262145\n\
+             [[models]]\nmodel_id = 'm'\n[[models]]\nmodel_id = 'm'\noperations = ['fly']\n\
+             [[tools]]\ntool_name = ''\nparameters = 'x'\nsize = 1\n\
+             [[runner_endpoints]]\nname = 'e'\nbase_url = 'https://u:p@e.example'\nmode = 'x'\n\
+             headers = { host = 'env:A', x-a = 'literal' }\n\
+             [[agents]]\nscope = 1\n[[agents]]\nname = 'a'\nanything = 1\n[[agents]]\nname = 'a'",
+            &[("RUNNEL__LIMITS__TYPO", "1"), ("RUNNEL__AGENTZ__X", "1")],
+        );
+        let mut found = pointers(&refused);
+        found.sort_unstable();
+        assert_eq!(
+            found,
+            [
+                "agents[0].name",
+                "agents[2].name",
+                "agentz",
+                "bus",
+                "database.url",
+                "egress.allow[1]",
+                "egress.allow[2]",
+                "limits.event_bytes",
+                "limits.line_bytes",
+                "limits.state_value_bytes",
+                "limits.typo",
+                "models[1].model_id",
+                "models[1].operations",
+                "runner_endpoints[0].base_url",
+                "runner_endpoints[0].headers.host",
+                "runner_endpoints[0].headers.x-a",
+                "runner_endpoints[0].mode",
+                "runner_endpoints[0].secret",
+                "runs.lease_seconds",
+                "server.listen",
+                "server.port",
+                "server.public_url",
+                "tools[0].parameters",
+                "tools[0].size",
+                "tools[0].tool_name",
+            ]
+        );
+        let printed = refused.as_ref().unwrap_err().to_string();
+        assert_eq!(printed.lines().count(), found.len());
+        let line = "limits.line_bytes: must be a whole number from 4096 to 16777216";
+        assert!(printed.contains(line), "{printed}");
+        assert!(printed.contains("server.port: is not known here; known are listen, public_url"));
+    }
+
+    #[test]
+    fn a_part_may_not_be_larger_than_its_whole() {
+        let refused = load("[limits]\nline_bytes = 100000\nevent_bytes = 90000", &[]);
+        assert_eq!(pointers(&refused), ["limits.event_bytes"]);
+        let refused = load("[limits]\nrun_bytes = 100000", &[]);
+        assert_eq!(pointers(&refused), ["limits.run_bytes"]);
+    }
+
+    #[test]
+    fn sections_and_arrays_of_the_wrong_kind_are_faults() {
+        let refused = load(
+            "server = 1\nagents = 'x'\nmodels = [1]\n[limits]\nline_bytes = true",
+            &[],
+        );
+        let mut found = pointers(&refused);
+        found.sort_unstable();
+        assert_eq!(
+            found,
+            ["agents", "limits.line_bytes", "models[0]", "server"]
+        );
+    }
+
+    #[test]
+    fn a_literal_secret_is_refused_and_never_repeated() {
+        const SECRET: &str = "whsec_aHVudGVyMg";
+        let endpoint = "[[runner_endpoints]]\nname = 'e'\nbase_url = 'https://e.example'\n";
+        for (toml, pointer) in [
+            (
+                format!("{endpoint}secret = '{SECRET}'"),
+                "runner_endpoints[0].secret",
+            ),
+            (
+                format!("{endpoint}secret = ['{SECRET}']"),
+                "runner_endpoints[0].secret",
+            ),
+            (
+                format!("[auth]\nmaster_key = '{SECRET}'"),
+                "auth.master_key",
+            ),
+            (
+                format!("[limits]\nline_bytes = '{SECRET}'"),
+                "limits.line_bytes",
+            ),
+            (format!("[database]\nurl = '{SECRET}'"), "database.url"),
+            (format!("[auth]\nmaster_key = {SECRET}"), ""),
+            (format!("[auth]\nmaster_key = \"{SECRET}"), ""),
+        ] {
+            let refused = load(&toml, &[]);
+            assert_eq!(pointers(&refused), [pointer], "{toml}");
+            let printed = format!("{0} {0:?}", refused.unwrap_err());
+            assert!(!printed.contains("aHVudGVyMg"), "{printed}");
+        }
+    }
+
+    #[test]
+    fn what_prints_holds_no_secret() {
+        let config = load(
+            "[[runner_endpoints]]\nname = 'e'\nbase_url = 'https://e.example/x?key=hunter2'\n\
+             mode = 'single_url'\nsecret = 'env:E'\n\
+             [[agents]]\nname = 'a'\nconfig = { key = 'hunter2' }",
+            &[(
+                "RUNNEL__DATABASE__URL",
+                "postgres://runnel:hunter2@db/runnel?password=hunter2",
+            )],
+        )
+        .unwrap();
+        let printed = format!("{config:?}");
+        assert!(
+            printed.contains("postgres://db/runnel") && printed.contains("env:E"),
+            "{printed}"
+        );
+        assert!(!printed.contains("hunter2"), "{printed}");
+    }
+
+    #[test]
+    fn agents_keep_their_keys_as_they_are_written() {
+        let config = load(
+            "[[agents]]\nname = 'a'\n[agents.config]\n\"Some.Key\" = 1\nmodelId = [1.5, true, 'x']",
+            &[],
+        )
+        .unwrap();
+        let expected = json!({"name": "a", "config": {"Some.Key": 1, "modelId": [1.5, true, "x"]}});
+        assert_eq!(config.agents, [expected]);
+    }
+
+    #[test]
+    fn a_file_that_is_missing_or_no_toml_is_named() {
+        let missing = Path::new("/nowhere/runnel.toml");
+        let refused = Config::load_with(Some(missing), Some(Variables::default())).unwrap_err();
+        assert!(
+            refused
+                .to_string()
+                .starts_with("/nowhere/runnel.toml cannot be read: ")
+        );
+
+        let refused = load("[server\n", &[]).unwrap_err().to_string();
+        assert!(
+            refused.contains(".toml is not valid TOML: TOML parse error at line 1"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn dev_needs_neither_file_nor_environment() {
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let config = Config::for_dev(Path::new("/tmp/a b%?#"), listen);
+        assert_eq!(config.server.listen, listen);
+        assert_eq!(config.database.url, "sqlite:///tmp/a b%25%3F%23/runnel.db");
+    }
+}

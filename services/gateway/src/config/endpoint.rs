@@ -1,0 +1,115 @@
+//! `[[runner_endpoints]]`: the servers that run agents.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde_json::Value;
+use url::Url;
+
+use super::header_name::outgoing_header_name;
+use super::plain_url::parse_plain_url;
+use super::secret_ref::SecretRef;
+use super::table::{Reported, Table, name, one_of, parsed, text};
+
+const MOST_HEADERS: usize = 32;
+const SINGLE_URL: &str = "single_url";
+
+/// A runner server, its way of speaking, and where its secrets are kept. Prints no query of its
+/// URL.
+#[derive(Clone)]
+pub struct EndpointEntry {
+    pub name: String,
+    pub base_url: Url,
+    /// `standard` or `single_url`.
+    pub mode: String,
+    /// `increment` or `snapshot`.
+    pub delta_mode: String,
+    pub secret: SecretRef,
+    /// Headers added to every request, by lower-case name.
+    pub headers: BTreeMap<String, SecretRef>,
+    /// The manifests of a server that cannot list its own.
+    pub manifests: Option<Value>,
+}
+
+impl EndpointEntry {
+    pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
+        let name = table.required("name", name);
+        let base_url = table.required("base_url", base_url);
+        let mode = table.optional("mode", one_of(&["standard", SINGLE_URL]));
+        let mode = mode.map(|mode| mode.unwrap_or_else(|| "standard".to_owned()));
+        let delta_mode = table.optional("delta_mode", one_of(&["increment", "snapshot"]));
+        let secret = table.required("secret", parsed);
+        let headers = read_headers(&mut table);
+        let manifests = table.optional("manifests", manifests);
+        let query = check_query(&mut table, &base_url, &mode);
+        table.close()?;
+        query?;
+        Ok(Self {
+            name: name?,
+            base_url: base_url?,
+            mode: mode?,
+            delta_mode: delta_mode?.unwrap_or_else(|| "increment".to_owned()),
+            secret: secret?,
+            headers: headers?,
+            manifests: manifests?,
+        })
+    }
+}
+
+fn base_url(value: Value) -> Result<Url, String> {
+    parse_plain_url(&text(value)?).map_err(|error| error.to_string())
+}
+
+fn manifests(value: Value) -> Result<Value, &'static str> {
+    if value.is_array() || value.is_object() {
+        Ok(value)
+    } else {
+        Err("must be an array or a table")
+    }
+}
+
+fn read_headers(table: &mut Table<'_>) -> Result<BTreeMap<String, SecretRef>, Reported> {
+    let headers = table.entries("headers", |name, value| {
+        let name = outgoing_header_name(name).map_err(|error| error.to_string())?;
+        Ok::<_, String>((name.as_str().to_owned(), parsed::<SecretRef>(value)?))
+    })?;
+    if headers.len() > MOST_HEADERS {
+        return Err(table.fault("headers", "must be at most 32"));
+    }
+    let count = headers.len();
+    let headers: BTreeMap<_, _> = headers.into_iter().collect();
+    if headers.len() < count {
+        return Err(table.fault("headers", "names one header twice"));
+    }
+    Ok(headers)
+}
+
+// Paths are appended to the base of a standard endpoint; a query would be lost.
+fn check_query(
+    table: &mut Table<'_>,
+    base_url: &Result<Url, Reported>,
+    mode: &Result<String, Reported>,
+) -> Result<(), Reported> {
+    match (base_url, mode) {
+        (Ok(url), Ok(mode)) if url.query().is_some() && mode != SINGLE_URL => {
+            Err(table.fault("base_url", "may have a query only where mode is single_url"))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl fmt::Debug for EndpointEntry {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut base_url = self.base_url.clone();
+        base_url.set_query(None);
+        formatter
+            .debug_struct("EndpointEntry")
+            .field("name", &self.name)
+            .field("base_url", &base_url.as_str())
+            .field("mode", &self.mode)
+            .field("delta_mode", &self.delta_mode)
+            .field("secret", &self.secret)
+            .field("headers", &self.headers)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,47 @@
+//! What is wrong with a configuration: all of it, not the first thing.
+
+use std::fmt;
+
+/// One fault, and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigFault {
+    /// `section.key` or `agents[0].scope`; empty for the file as a whole.
+    pub pointer: String,
+    /// What to do about it. Never repeats a value, which may be a misplaced secret.
+    pub message: String,
+}
+
+impl ConfigFault {
+    pub fn new(pointer: impl Into<String>, message: impl fmt::Display) -> Self {
+        Self {
+            pointer: pointer.into(),
+            message: message.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for ConfigFault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.pointer.is_empty() {
+            formatter.write_str(&self.message)
+        } else {
+            write!(formatter, "{}: {}", self.pointer, self.message)
+        }
+    }
+}
+
+/// Every fault of a configuration, one a line; never empty.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct ConfigErrors(pub Vec<ConfigFault>);
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, fault) in self.0.iter().enumerate() {
+            if index > 0 {
+                formatter.write_str("\n")?;
+            }
+            fault.fmt(formatter)?;
+        }
+        Ok(())
+    }
+}

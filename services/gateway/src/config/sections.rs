@@ -1,0 +1,231 @@
+//! The sections that exist once.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::Value;
+use url::Url;
+
+use super::allow_rule::AllowRule;
+use super::fault::ConfigFault;
+use super::plain_url::parse_plain_url;
+use super::secret_ref::SecretRef;
+use super::table::{Reported, Table, parsed, seconds, text, whole};
+
+const KIB: u64 = 1024;
+const MIB: u64 = 1024 * KIB;
+
+/// What the host API takes as the value of one key; the wire contract allows no more.
+const MOST_STATE_VALUE_BYTES: u64 = 256 * KIB;
+
+/// `[server]`: where clients and runners reach us.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    pub listen: SocketAddr,
+    /// The origin that runners and tokens know us by; without it, the address we listen on.
+    pub public_url: Option<Url>,
+    /// How long an event stream stays silent before a comment is sent.
+    pub heartbeat: Duration,
+}
+
+impl ServerConfig {
+    pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
+        let listen = table.required("listen", listen_address);
+        let public_url = table.optional("public_url", origin);
+        let heartbeat = table.required("heartbeat_seconds", seconds(0.05..=300.0));
+        table.close()?;
+        Ok(Self {
+            listen: listen?,
+            public_url: public_url?,
+            heartbeat: heartbeat?,
+        })
+    }
+}
+
+fn listen_address(value: Value) -> Result<SocketAddr, &'static str> {
+    let text = text(value)?;
+    text.parse()
+        .map_err(|_| "must be an address and a port, like 127.0.0.1:8700 or [::]:8700")
+}
+
+fn origin(value: Value) -> Result<Url, String> {
+    let url = parse_plain_url(&text(value)?).map_err(|error| error.to_string())?;
+    if url.path() != "/" || url.query().is_some() {
+        return Err("must have no path and no query, like https://runnel.example".to_owned());
+    }
+    Ok(url)
+}
+
+/// `[auth]`.
+#[derive(Clone, Debug)]
+pub struct AuthConfig {
+    /// The key that seals secrets in the tables. `serve` does not start without it.
+    pub master_key: Option<SecretRef>,
+}
+
+impl AuthConfig {
+    pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
+        let master_key = table.optional("master_key", parsed);
+        table.close()?;
+        Ok(Self {
+            master_key: master_key?,
+        })
+    }
+}
+
+/// `[database]`. Prints the URL without its credentials.
+#[derive(Clone)]
+pub struct DatabaseConfig {
+    pub url: String,
+}
+
+impl DatabaseConfig {
+    pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
+        let url = table.required("url", database_url);
+        table.close()?;
+        Ok(Self { url: url? })
+    }
+}
+
+fn database_url(value: Value) -> Result<String, &'static str> {
+    let url = text(value)?;
+    let has_path = |path: &str| !path.is_empty() && !path.starts_with('?');
+    match url.split_once("://") {
+        Some(("sqlite", path)) if has_path(path) => Ok(url),
+        Some(("postgres" | "postgresql", _)) if Url::parse(&url).is_ok() => Ok(url),
+        _ => Err("must be sqlite://PATH or postgres://USER:PASSWORD@HOST/DATABASE"),
+    }
+}
+
+impl fmt::Debug for DatabaseConfig {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let end = self.url.find(['?', '#']).unwrap_or(self.url.len());
+        let (scheme, rest) = self.url[..end].split_once("://").unwrap_or_default();
+        let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
+        let shown = format!("{scheme}://{place}");
+        formatter
+            .debug_struct("DatabaseConfig")
+            .field("url", &shown)
+            .finish()
+    }
+}
+
+/// `[egress]`: where requests may go beside public HTTPS.
+#[derive(Clone, Debug)]
+pub struct EgressConfig {
+    pub allow: Vec<AllowRule>,
+}
+
+impl EgressConfig {
+    pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
+        let allow = table.items("allow", |pointer, value, faults| {
+            parsed(value).map_err(|message: String| {
+                faults.push(ConfigFault::new(pointer, message));
+                Reported
+            })
+        });
+        table.close()?;
+        Ok(Self { allow: allow? })
+    }
+}
+
+/// `[limits]`: what one runner, one run and one value may use up.
+#[derive(Clone, Debug)]
+pub struct LimitsConfig {
+    /// One line of a runner's stream.
+    pub line_bytes: usize,
+    /// One event of a runner's stream.
+    pub event_bytes: usize,
+    /// All events of one run together.
+    pub run_bytes: u64,
+    pub run_events: u64,
+    /// One value of state, as JSON.
+    pub state_value_bytes: usize,
+    /// From the first packet to an open connection.
+    pub connect: Duration,
+    /// From the request to the first byte of the answer.
+    pub first_byte: Duration,
+    /// Between two bytes of a stream.
+    pub silence: Duration,
+}
+
+impl LimitsConfig {
+    pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
+        let line_bytes = table.required("line_bytes", whole(4 * KIB..=16 * MIB));
+        let event_bytes = table.required("event_bytes", whole(4 * KIB..=64 * MIB));
+        let run_bytes = table.required("run_bytes", whole(64 * KIB..=4096 * MIB));
+        let run_events = table.required("run_events", whole(10..=10_000_000));
+        let state_value_bytes =
+            table.required("state_value_bytes", whole(KIB..=MOST_STATE_VALUE_BYTES));
+        let connect = table.required("connect_seconds", seconds(0.05..=60.0));
+        let first_byte = table.required("first_byte_seconds", seconds(0.05..=600.0));
+        let silence = table.required("silence_seconds", seconds(0.05..=3600.0));
+        let order = check_order(&mut table, &line_bytes, &event_bytes, &run_bytes);
+        table.close()?;
+        order?;
+        Ok(Self {
+            line_bytes: bytes(line_bytes?),
+            event_bytes: bytes(event_bytes?),
+            run_bytes: run_bytes?,
+            run_events: run_events?,
+            state_value_bytes: bytes(state_value_bytes?),
+            connect: connect?,
+            first_byte: first_byte?,
+            silence: silence?,
+        })
+    }
+}
+
+fn bytes(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+// A larger part than its whole would be accepted and never obeyed.
+fn check_order(
+    table: &mut Table<'_>,
+    line_bytes: &Result<u64, Reported>,
+    event_bytes: &Result<u64, Reported>,
+    run_bytes: &Result<u64, Reported>,
+) -> Result<(), Reported> {
+    let (Ok(line_bytes), Ok(event_bytes), Ok(run_bytes)) = (line_bytes, event_bytes, run_bytes)
+    else {
+        return Err(Reported);
+    };
+    if line_bytes > event_bytes {
+        return Err(table.fault("event_bytes", "must not be less than limits.line_bytes"));
+    }
+    if event_bytes > run_bytes {
+        return Err(table.fault("run_bytes", "must not be less than limits.event_bytes"));
+    }
+    Ok(())
+}
+
+/// `[runs]`: how long runs may take, and how they end.
+#[derive(Clone, Debug)]
+pub struct RunsConfig {
+    /// From the request to cancel to the end of the run, whatever the runner does.
+    pub cancel_grace: Duration,
+    /// How long runs may finish after the process was told to stop.
+    pub shutdown_grace: Duration,
+    /// How long a replica owns a run without renewing.
+    pub lease: Duration,
+    /// The longest time any run may take.
+    pub max_deadline: Duration,
+}
+
+impl RunsConfig {
+    pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
+        let cancel_grace = table.required("cancel_grace_seconds", seconds(0.0..=300.0));
+        let shutdown_grace = table.required("shutdown_grace_seconds", seconds(0.0..=3600.0));
+        let lease = table.required("lease_seconds", seconds(0.2..=300.0));
+        let max_deadline = table.required("max_deadline_seconds", seconds(0.1..=604_800.0));
+        table.close()?;
+        Ok(Self {
+            cancel_grace: cancel_grace?,
+            shutdown_grace: shutdown_grace?,
+            lease: lease?,
+            max_deadline: max_deadline?,
+        })
+    }
+}

@@ -1,0 +1,79 @@
+//! Where settings come from: the embedded defaults, under the file, under the environment.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use ::config::{ConfigError, Environment, File, FileFormat};
+use serde_json::Value;
+
+use super::fault::ConfigFault;
+
+/// Variables of the environment, where a test brings its own.
+pub(super) type Variables = ::config::Map<String, String>;
+
+/// The settings of all sources as one tree, keys sorted.
+pub(super) fn merge(
+    default_toml: &str,
+    path: Option<&Path>,
+    variables: Option<Variables>,
+) -> Result<Value, ConfigFault> {
+    let file = path.map(read_file).transpose()?.unwrap_or_default();
+    let environment = Environment::with_prefix("RUNNEL")
+        .separator("__")
+        .ignore_empty(true)
+        .try_parsing(true)
+        .list_separator(",")
+        .with_list_parse_key("egress.allow")
+        .source(variables);
+    ::config::Config::builder()
+        .add_source(File::from_str(default_toml, FileFormat::Toml))
+        .add_source(File::from_str(&file, FileFormat::Toml))
+        .add_source(environment)
+        .build()
+        .and_then(::config::Config::try_deserialize)
+        .map(sort_keys)
+        .map_err(|error| ConfigFault::new("", describe(&error, path)))
+}
+
+fn read_file(path: &Path) -> Result<String, ConfigFault> {
+    fs::read_to_string(path).map_err(|error| {
+        ConfigFault::new(
+            "",
+            format_args!("{} cannot be read: {error}", path.display()),
+        )
+    })
+}
+
+/// Says what is wrong without the line that is wrong: it may hold a secret.
+fn describe(error: &ConfigError, path: Option<&Path>) -> String {
+    let (ConfigError::FileParse { cause, .. }, Some(path)) = (error, path) else {
+        return "a variable that starts with RUNNEL__ cannot be read; its value must be UTF-8"
+            .to_owned();
+    };
+    let text = cause.to_string();
+    let harmless: Vec<_> = text
+        .lines()
+        .filter(|line| !line.contains(" |") && !line.is_empty())
+        .collect();
+    format!(
+        "{} is not valid TOML: {}",
+        path.display(),
+        harmless.join(", ")
+    )
+}
+
+// Tables come in the order of a hash map; schemas of tools must not change from start to start.
+fn sort_keys(value: Value) -> Value {
+    match value {
+        Value::Object(entries) => {
+            let sorted: BTreeMap<_, _> = entries
+                .into_iter()
+                .map(|(key, value)| (key, sort_keys(value)))
+                .collect();
+            Value::Object(sorted.into_iter().collect())
+        }
+        Value::Array(values) => Value::Array(values.into_iter().map(sort_keys).collect()),
+        other => other,
+    }
+}

@@ -1,0 +1,297 @@
+//! Reads one table key by key and collects every fault instead of stopping at the first.
+
+use std::collections::HashSet;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::fault::ConfigFault;
+
+/// The fault stands in the list already; there is no value.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Reported;
+
+/// A table whose keys are taken one after the other; what is left at the end is unknown.
+pub(super) struct Table<'faults> {
+    pointer: String,
+    entries: Map<String, Value>,
+    known: Vec<&'static str>,
+    faults: &'faults mut Vec<ConfigFault>,
+}
+
+impl<'faults> Table<'faults> {
+    /// Opens `value`. Something else than a table is a fault, and there is nothing to read then.
+    pub(super) fn open(
+        pointer: String,
+        value: Value,
+        faults: &'faults mut Vec<ConfigFault>,
+    ) -> Result<Self, Reported> {
+        if let Value::Object(entries) = value {
+            Ok(Self {
+                pointer,
+                entries,
+                known: Vec::new(),
+                faults,
+            })
+        } else {
+            faults.push(ConfigFault::new(
+                pointer,
+                "must be a table of keys and values",
+            ));
+            Err(Reported)
+        }
+    }
+
+    /// The value of `key` as `read` understands it, or `None` when it is absent.
+    pub(super) fn optional<T, E: Display>(
+        &mut self,
+        key: &'static str,
+        read: impl FnOnce(Value) -> Result<T, E>,
+    ) -> Result<Option<T>, Reported> {
+        self.known.push(key);
+        match self.entries.remove(key).filter(|value| !value.is_null()) {
+            None => Ok(None),
+            Some(value) => match read(value) {
+                Ok(value) => Ok(Some(value)),
+                Err(message) => Err(self.fault(key, message)),
+            },
+        }
+    }
+
+    /// The value of `key` as `read` understands it; its absence is a fault.
+    pub(super) fn required<T, E: Display>(
+        &mut self,
+        key: &'static str,
+        read: impl FnOnce(Value) -> Result<T, E>,
+    ) -> Result<T, Reported> {
+        match self.optional(key, read)? {
+            Some(value) => Ok(value),
+            None => Err(self.fault(key, "is required")),
+        }
+    }
+
+    /// The table under `key` with any names in it, for `read_entry` to judge one by one.
+    pub(super) fn entries<T, E: Display>(
+        &mut self,
+        key: &'static str,
+        mut read_entry: impl FnMut(&str, Value) -> Result<T, E>,
+    ) -> Result<Vec<T>, Reported> {
+        let entries = self.optional(key, object)?.unwrap_or_default();
+        let (mut read, mut sound) = (Vec::new(), true);
+        for (name, value) in entries {
+            match read_entry(&name, value) {
+                Ok(entry) => read.push(entry),
+                Err(message) => {
+                    self.fault(&format!("{key}.{name}"), message);
+                    sound = false;
+                }
+            }
+        }
+        if sound { Ok(read) } else { Err(Reported) }
+    }
+
+    /// The array of tables under `key`; an absent one is empty. Two tables with the same `identity`
+    /// are a fault.
+    pub(super) fn tables<T>(
+        &mut self,
+        key: &'static str,
+        identity: &'static str,
+        read: impl Fn(Table<'_>) -> Result<T, Reported>,
+    ) -> Result<Vec<T>, Reported> {
+        let mut seen = HashSet::new();
+        self.items(key, |pointer, value, faults| {
+            let id = value
+                .get(identity)
+                .and_then(Value::as_str)
+                .map(str::to_owned);
+            let repeated = id.is_some_and(|id| !seen.insert(id));
+            if repeated {
+                faults.push(ConfigFault::new(
+                    format!("{pointer}.{identity}"),
+                    "is used twice",
+                ));
+            }
+            let item = read(Table::open(pointer, value, faults)?)?;
+            if repeated { Err(Reported) } else { Ok(item) }
+        })
+    }
+
+    /// The array under `key`, one item at a time; an absent one is empty.
+    pub(super) fn items<T>(
+        &mut self,
+        key: &'static str,
+        mut read_item: impl FnMut(String, Value, &mut Vec<ConfigFault>) -> Result<T, Reported>,
+    ) -> Result<Vec<T>, Reported> {
+        let values = self.optional(key, array)?.unwrap_or_default();
+        let pointer = self.pointer_to(key);
+        let items: Vec<_> = values
+            .into_iter()
+            .enumerate()
+            .map(|(index, value)| read_item(format!("{pointer}[{index}]"), value, self.faults))
+            .collect();
+        items.into_iter().collect()
+    }
+
+    /// The table under `key`; its absence is a fault.
+    pub(super) fn section<T>(
+        &mut self,
+        key: &'static str,
+        read: impl FnOnce(Table<'_>) -> Result<T, Reported>,
+    ) -> Result<T, Reported> {
+        let value = self.required(key, Ok::<_, &str>)?;
+        let pointer = self.pointer_to(key);
+        read(Table::open(pointer, value, self.faults)?)
+    }
+
+    /// Adds a fault about `key`.
+    pub(super) fn fault(&mut self, key: &str, message: impl Display) -> Reported {
+        self.faults
+            .push(ConfigFault::new(self.pointer_to(key), message));
+        Reported
+    }
+
+    /// Ends the reading: keys that nobody asked for are faults.
+    pub(super) fn close(mut self) -> Result<(), Reported> {
+        let mut unknown: Vec<String> = self.entries.keys().cloned().collect();
+        unknown.sort_unstable();
+        let known = self.known.join(", ");
+        for key in &unknown {
+            self.fault(key, format_args!("is not known here; known are {known}"));
+        }
+        if unknown.is_empty() {
+            Ok(())
+        } else {
+            Err(Reported)
+        }
+    }
+
+    /// Ends the reading: the keys that were not taken, whatever they are.
+    pub(super) fn into_rest(self) -> Map<String, Value> {
+        self.entries
+    }
+
+    fn pointer_to(&self, key: &str) -> String {
+        if self.pointer.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.pointer)
+        }
+    }
+}
+
+/// Text that is not blank and has no control characters.
+pub(super) fn text(value: Value) -> Result<String, &'static str> {
+    match value {
+        Value::String(text) if text.trim().is_empty() => Err("must not be empty"),
+        Value::String(text)
+            if text
+                .chars()
+                .any(|letter| letter.is_control() && letter != '\n') =>
+        {
+            Err("must not hold control characters")
+        }
+        Value::String(text) => Ok(text),
+        _ => Err("must be text in quotes"),
+    }
+}
+
+/// Text of at most 255 bytes on one line, as ids and names are.
+pub(super) fn name(value: Value) -> Result<String, &'static str> {
+    match text(value)? {
+        long if long.len() > 255 => Err("must be at most 255 bytes"),
+        lines if lines.contains('\n') => Err("must be one line"),
+        name => Ok(name),
+    }
+}
+
+/// Text in the form that `T` reads. The message of `T` must not repeat the text.
+pub(super) fn parsed<T: FromStr<Err: Display>>(value: Value) -> Result<T, String> {
+    text(value)?
+        .parse()
+        .map_err(|error: T::Err| error.to_string())
+}
+
+/// A whole number within `range`.
+pub(super) fn whole(range: RangeInclusive<u64>) -> impl Fn(Value) -> Result<u64, String> {
+    move |value| {
+        value
+            .as_u64()
+            .filter(|number| range.contains(number))
+            .ok_or_else(|| {
+                format!(
+                    "must be a whole number from {} to {}",
+                    range.start(),
+                    range.end()
+                )
+            })
+    }
+}
+
+/// A number of seconds within `range`.
+pub(super) fn seconds(range: RangeInclusive<f64>) -> impl Fn(Value) -> Result<Duration, String> {
+    move |value| {
+        value
+            .as_f64()
+            .filter(|number| range.contains(number))
+            .map(Duration::from_secs_f64)
+            .ok_or_else(|| {
+                format!(
+                    "must be a number of seconds from {} to {}",
+                    range.start(),
+                    range.end()
+                )
+            })
+    }
+}
+
+/// One of `choices`.
+pub(super) fn one_of(choices: &'static [&'static str]) -> impl Fn(Value) -> Result<String, String> {
+    move |value| match value {
+        Value::String(choice) if choices.contains(&choice.as_str()) => Ok(choice),
+        _ => Err(format!("must be one of {}", choices.join(", "))),
+    }
+}
+
+/// An array of different `choices`, at least one.
+pub(super) fn some_of(
+    choices: &'static [&'static str],
+) -> impl Fn(Value) -> Result<Vec<String>, String> {
+    move |value| {
+        let chosen: Vec<String> = array(value)
+            .ok()
+            .and_then(|values: Vec<Value>| {
+                values
+                    .into_iter()
+                    .map(|value| one_of(choices)(value).ok())
+                    .collect()
+            })
+            .unwrap_or_default();
+        let repeated = chosen
+            .iter()
+            .enumerate()
+            .any(|(at, one)| chosen[..at].contains(one));
+        if chosen.is_empty() || repeated {
+            return Err(format!("must be a list of some of {}", choices.join(", ")));
+        }
+        Ok(chosen)
+    }
+}
+
+pub(super) fn object(value: Value) -> Result<Map<String, Value>, &'static str> {
+    if let Value::Object(entries) = value {
+        Ok(entries)
+    } else {
+        Err("must be a table")
+    }
+}
+
+pub(super) fn array(value: Value) -> Result<Vec<Value>, &'static str> {
+    if let Value::Array(values) = value {
+        Ok(values)
+    } else {
+        Err("must be an array")
+    }
+}

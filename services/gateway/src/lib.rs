@@ -1,0 +1,18 @@
+//! The Runnel gateway: everything the `runnel` binary is made of.
+//!
+//! `cli → app → api → runs → {outbound, store} → domain → protocol`: imports point down.
+
+pub mod cli;
+
+pub mod api;
+pub mod app;
+pub mod clock;
+pub mod config;
+pub mod cursor;
+pub mod dev;
+pub mod http_server;
+pub mod outbound;
+pub mod runs;
+pub mod seal;
+pub mod shutdown;
+pub mod telemetry;

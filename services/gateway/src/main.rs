@@ -1,0 +1,8 @@
+//! Reads the command line and runs the command.
+
+use std::process::ExitCode;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    gateway::cli::run().await
+}

@@ -1,0 +1,5 @@
+//! Everything that leaves the gateway over HTTP. Nothing else constructs a client.
+
+pub mod egress;
+pub mod runner;
+pub mod signature;

@@ -1,0 +1,366 @@
+//! The one outgoing HTTP client. Everything that leaves the gateway goes through it.
+//!
+//! A request is judged three times: by its URL, by every address its name resolves to, and by the
+//! address the connection really has.
+
+mod address;
+mod policy;
+mod resolver;
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::redirect::Policy as RedirectPolicy;
+use reqwest::{Client, Method, RequestBuilder, Response};
+use url::Url;
+
+use crate::config::AllowRule;
+use policy::Policy;
+use resolver::GuardedResolver;
+
+pub use policy::Refusal;
+
+const USER_AGENT: &str = concat!("runnel/", env!("CARGO_PKG_VERSION"));
+// A name is resolved and judged again at least this often.
+const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
+const MOST_IDLE_PER_HOST: usize = 16;
+const MOST_HEADER_BYTES: u32 = 64 * 1024;
+
+/// Why a request brought no response. Shows no URL: one may hold a secret.
+#[derive(Debug, thiserror::Error)]
+pub enum EgressError {
+    /// It was not sent, or its response was not looked at.
+    #[error("the request is not allowed: {reason}")]
+    Blocked { reason: Refusal },
+    /// Name, connection or TLS: nothing was sent.
+    #[error("could not connect")]
+    Connect(#[source] reqwest::Error),
+    /// The time that the caller gave the request is over.
+    #[error("no response in time")]
+    Timeout,
+    /// The connection broke, or what came was no HTTP.
+    #[error("the exchange failed")]
+    Io(#[source] reqwest::Error),
+}
+
+impl EgressError {
+    /// Whether nothing was sent because no connection came about.
+    pub fn is_connect(&self) -> bool {
+        matches!(self, Self::Connect(_))
+    }
+}
+
+impl From<Refusal> for EgressError {
+    fn from(reason: Refusal) -> Self {
+        Self::Blocked { reason }
+    }
+}
+
+impl From<reqwest::Error> for EgressError {
+    fn from(error: reqwest::Error) -> Self {
+        if let Some(reason) = refusal_in(&error) {
+            return Self::Blocked { reason };
+        }
+        let error = error.without_url();
+        if error.is_connect() {
+            Self::Connect(error)
+        } else if error.is_timeout() {
+            Self::Timeout
+        } else {
+            Self::Io(error)
+        }
+    }
+}
+
+// The resolver's answer comes back as one of the causes.
+fn refusal_in(error: &reqwest::Error) -> Option<Refusal> {
+    let mut cause: Option<&(dyn Error + 'static)> = error.source();
+    while let Some(error) = cause {
+        if let Some(refusal) = error.downcast_ref::<Refusal>() {
+            return Some(refusal.clone());
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// The guarded client: no redirect, no proxy, no cookie, no decompression, no total timeout.
+#[derive(Clone, Debug)]
+pub struct Egress {
+    client: Client,
+    policy: Arc<Policy>,
+}
+
+impl Egress {
+    /// A client that reaches public HTTPS and what `allow` opens. `connect_timeout` covers name
+    /// resolution, connection and TLS; any other deadline is the caller's.
+    pub fn new(allow: Vec<AllowRule>, connect_timeout: Duration) -> Result<Self, EgressError> {
+        let policy = Arc::new(Policy::new(allow));
+        let client = build_client(Arc::clone(&policy), connect_timeout)?;
+        Ok(Self { client, policy })
+    }
+
+    /// Judges a URL that somebody wants to register. A name is not resolved yet.
+    pub fn check_url(&self, raw: &str) -> Result<Url, EgressError> {
+        Ok(self.policy.check_text(raw)?)
+    }
+
+    /// Starts a request, if the URL may be asked.
+    pub fn request(&self, method: Method, url: &Url) -> Result<RequestBuilder, EgressError> {
+        self.policy.check_url(url)?;
+        Ok(self.client.request(method, url.clone()))
+    }
+
+    /// Sends a request of [`Egress::request`]. What comes back comes from an address that is
+    /// allowed; its body has not been read yet.
+    pub async fn send(&self, request: RequestBuilder) -> Result<Response, EgressError> {
+        let response = request.send().await?;
+        self.policy
+            .check_peer(response.url(), response.remote_addr())?;
+        Ok(response)
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the one place that makes a client"
+)]
+fn build_client(policy: Arc<Policy>, connect_timeout: Duration) -> Result<Client, reqwest::Error> {
+    Client::builder()
+        .user_agent(USER_AGENT)
+        .redirect(RedirectPolicy::none())
+        .referer(false)
+        .no_proxy()
+        .dns_resolver(GuardedResolver(policy))
+        .connect_timeout(connect_timeout)
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        .pool_max_idle_per_host(MOST_IDLE_PER_HOST)
+        .tcp_nodelay(true)
+        .http2_max_header_list_size(MOST_HEADER_BYTES)
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use reqwest::header::LOCATION;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::task::JoinSet;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    /// Answers every request with the same bytes (nothing: not at all) and counts them.
+    struct TestServer {
+        address: SocketAddr,
+        requests: Arc<AtomicUsize>,
+        _tasks: JoinSet<()>,
+    }
+
+    impl TestServer {
+        async fn answering(answer: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let requests = Arc::new(AtomicUsize::new(0));
+            let count = Arc::clone(&requests);
+            let mut tasks = JoinSet::new();
+            tasks.spawn(async move {
+                let mut silent = Vec::new();
+                while let Ok((mut stream, _)) = listener.accept().await {
+                    let answer = answer(&read_head(&mut stream).await);
+                    count.fetch_add(1, Ordering::SeqCst);
+                    if answer.is_empty() {
+                        silent.push(stream);
+                    } else {
+                        stream.write_all(answer.as_bytes()).await.unwrap();
+                    }
+                }
+            });
+            Self {
+                address,
+                requests,
+                _tasks: tasks,
+            }
+        }
+
+        fn url(&self) -> Url {
+            Url::parse(&format!("http://{}/path?key=hunter2", self.address)).unwrap()
+        }
+
+        fn count(&self) -> usize {
+            self.requests.load(Ordering::SeqCst)
+        }
+    }
+
+    async fn read_head(stream: &mut TcpStream) -> String {
+        let (mut head, mut buffer) = (String::new(), [0; 1024]);
+        while !head.contains("\r\n\r\n") {
+            match stream.read(&mut buffer).await {
+                Ok(0) | Err(_) => break,
+                Ok(count) => head.push_str(&String::from_utf8_lossy(&buffer[..count])),
+            }
+        }
+        head
+    }
+
+    fn ok(body: &str) -> String {
+        format!(
+            "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    }
+
+    fn egress(allow: &[&str]) -> Egress {
+        let allow = allow.iter().map(|rule| rule.parse().unwrap()).collect();
+        Egress::new(allow, PATIENCE).unwrap()
+    }
+
+    fn reason(refused: Result<Response, EgressError>) -> Refusal {
+        match refused {
+            Err(EgressError::Blocked { reason }) => reason,
+            other => panic!("it was not blocked: {other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_says_who_we_are_and_little_else() {
+        let server = TestServer::answering(|head| ok(&head.to_lowercase())).await;
+        let egress = egress(&[&server.address.to_string()]);
+        let request = egress.request(Method::GET, &server.url()).unwrap();
+
+        let head = egress.send(request).await.unwrap().text().await.unwrap();
+        assert!(
+            head.starts_with("get /path?key=hunter2 http/1.1\r\n"),
+            "{head}"
+        );
+        assert!(head.contains(concat!(
+            "user-agent: runnel/",
+            env!("CARGO_PKG_VERSION"),
+            "\r\n"
+        )));
+        for header in ["accept-encoding", "cookie", "referer", "proxy-"] {
+            assert!(!head.contains(header), "{head}");
+        }
+    }
+
+    #[tokio::test]
+    async fn no_answer_makes_us_go_elsewhere() {
+        let elsewhere = TestServer::answering(|_| ok("")).await;
+        for status in ["201", "300", "301", "302", "303", "307", "308"] {
+            let location = format!("http://{}/", elsewhere.address);
+            let answer = format!(
+                "HTTP/1.1 {status} Go\r\nLocation: {location}\r\nRefresh: 0;url={location}\r\n\
+                 Content-Length: 0\r\n\r\n"
+            );
+            let server = TestServer::answering(move |_| answer.clone()).await;
+            let egress = egress(&["127.0.0.0/8"]);
+            let request = egress.request(Method::POST, &server.url()).unwrap();
+
+            let response = egress.send(request).await.unwrap();
+            assert_eq!(response.status().as_str(), status);
+            assert_eq!(response.headers()[LOCATION], location);
+            assert_eq!(server.count(), 1);
+        }
+        assert_eq!(elsewhere.count(), 0);
+    }
+
+    #[test]
+    fn a_proxy_of_the_environment_is_not_taken() {
+        // A client with a proxy, also the environment's, shows it.
+        assert!(!format!("{:?}", egress(&[])).contains("prox"));
+    }
+
+    #[tokio::test]
+    async fn a_name_that_leads_inside_is_refused_before_anything_is_sent() {
+        let server = TestServer::answering(|_| ok("")).await;
+        let url = format!("http://localhost:{}/", server.address.port());
+        let guarded = egress(&[]);
+
+        // The URL alone would have been refused; here the resolver has to.
+        assert!(
+            guarded
+                .request(Method::GET, &Url::parse(&url).unwrap())
+                .is_err()
+        );
+        let refused = guarded.send(guarded.client.get(&url)).await;
+        assert_eq!(reason(refused), Refusal::ResolvedAddress);
+        assert_eq!(server.count(), 0);
+
+        let opened = egress(&[&format!("localhost:{}", server.address.port())]);
+        let request = opened
+            .request(Method::GET, &Url::parse(&url).unwrap())
+            .unwrap();
+        assert_eq!(opened.send(request).await.unwrap().status().as_u16(), 200);
+    }
+
+    #[tokio::test]
+    async fn a_literal_address_does_not_slip_past_the_resolver() {
+        let server = TestServer::answering(|_| ok("")).await;
+        let egress = egress(&[]);
+        let port = server.address.port();
+        for host in [
+            "127.0.0.1",
+            "2130706433",
+            "0x7f000001",
+            "127.1",
+            "[::ffff:127.0.0.1]",
+        ] {
+            let url = Url::parse(&format!("http://{host}:{port}/")).unwrap();
+            let refused = egress.request(Method::GET, &url).unwrap_err();
+            assert!(matches!(refused, EgressError::Blocked { .. }), "{host}");
+            assert_eq!(server.count(), 0);
+        }
+        // And if it did, the response would not be looked at.
+        let refused = egress.send(egress.client.get(server.url())).await;
+        assert_eq!(reason(refused), Refusal::Peer);
+    }
+
+    #[tokio::test]
+    async fn failures_tell_whether_something_was_sent_and_never_the_url() {
+        let silent = TestServer::answering(|_| String::new()).await;
+        let broken = TestServer::answering(|_| "nonsense\r\n\r\n".to_owned()).await;
+        let closed = TcpListener::bind("127.0.0.1:0")
+            .await
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let egress = egress(&["127.0.0.0/8"]);
+        let send = async |address: SocketAddr| {
+            let url = Url::parse(&format!("http://{address}/?key=hunter2")).unwrap();
+            let request = egress.request(Method::GET, &url).unwrap();
+            egress
+                .send(request.timeout(Duration::from_millis(300)))
+                .await
+                .unwrap_err()
+        };
+
+        let errors = [
+            send(closed).await,
+            send(silent.address).await,
+            send(broken.address).await,
+        ];
+        assert!(errors[0].is_connect() && !errors[1].is_connect() && !errors[2].is_connect());
+        assert!(matches!(errors[1], EgressError::Timeout));
+        assert!(matches!(errors[2], EgressError::Io(_)));
+        for error in errors {
+            assert!(
+                !format!("{error} {error:?}").contains("hunter2"),
+                "{error:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_that_does_not_exist_is_a_failure_to_connect() {
+        let egress = egress(&[]);
+        // A label this long is refused without asking a name server.
+        let url = Url::parse(&format!("https://{}.invalid/", "a".repeat(64))).unwrap();
+        let request = egress.request(Method::GET, &url).unwrap();
+        assert!(egress.send(request).await.unwrap_err().is_connect());
+    }
+}

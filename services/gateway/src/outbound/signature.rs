@@ -1,0 +1,113 @@
+//! Signs what we send to runners, after the Standard Webhooks specification.
+
+use std::fmt;
+
+use aws_lc_rs::{hmac, rand};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use secrecy::{ExposeSecret, SecretString};
+
+const PREFIX: &str = "whsec_";
+const LENGTHS: std::ops::RangeInclusive<usize> = 24..=64;
+const GENERATED_BYTES: usize = 32;
+
+/// The text is no signing secret. Never says what it held.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a signing secret is `whsec_` and the base64 of 24 to 64 bytes")]
+pub struct SigningSecretError;
+
+/// The key that a runner endpoint shares with us. Prints nothing of itself.
+#[derive(Clone)]
+pub struct SigningSecret(hmac::Key);
+
+impl fmt::Debug for SigningSecret {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("SigningSecret([redacted])")
+    }
+}
+
+impl SigningSecret {
+    /// Reads `whsec_<base64>`.
+    pub fn parse(text: &SecretString) -> Result<Self, SigningSecretError> {
+        let encoded = text
+            .expose_secret()
+            .trim()
+            .strip_prefix(PREFIX)
+            .ok_or(SigningSecretError)?;
+        let bytes = STANDARD.decode(encoded).map_err(|_| SigningSecretError)?;
+        if LENGTHS.contains(&bytes.len()) {
+            Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes)))
+        } else {
+            Err(SigningSecretError)
+        }
+    }
+
+    /// A fresh secret in the form that [`SigningSecret::parse`] reads.
+    pub fn generate() -> String {
+        let mut bytes = [0; GENERATED_BYTES];
+        rand::fill(&mut bytes).expect("the system's random source does not fail once it is seeded");
+        format!("{PREFIX}{}", STANDARD.encode(bytes))
+    }
+
+    /// The value of `webhook-signature` for a request with this `webhook-id`, `webhook-timestamp`
+    /// (epoch seconds) and body.
+    pub fn sign(&self, id: &str, timestamp: i64, body: &[u8]) -> String {
+        let mut context = hmac::Context::with_key(&self.0);
+        context.update(format!("{id}.{timestamp}.").as_bytes());
+        context.update(body);
+        format!("v1,{}", STANDARD.encode(context.sign()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
+
+    fn parse(text: &str) -> Result<SigningSecret, SigningSecretError> {
+        SigningSecret::parse(&SecretString::from(text))
+    }
+
+    #[test]
+    fn the_published_vector_comes_out() {
+        let signature = parse(SECRET).unwrap().sign(
+            "list_01a1ffb1ba007c3a9b1e5f0c2a7d4e61",
+            1_795_291_200,
+            br#"{"action":"list_runners"}"#,
+        );
+        assert_eq!(signature, "v1,dSOfZVEacqpM+fy6+hUiHSOnD7J5vpwvq1QHcy4M8vs=");
+    }
+
+    #[test]
+    fn what_is_generated_is_accepted_and_never_the_same() {
+        let (first, second) = (SigningSecret::generate(), SigningSecret::generate());
+        assert_ne!(first, second);
+        assert!(parse(&first).is_ok() && parse(&second).is_ok());
+    }
+
+    #[test]
+    fn anything_but_24_to_64_bytes_is_refused() {
+        let of_length = |length| format!("{PREFIX}{}", STANDARD.encode(vec![7; length]));
+        for good in [24, 32, 64] {
+            assert!(parse(&of_length(good)).is_ok(), "{good}");
+        }
+        for bad in [
+            "",
+            "whsec_",
+            "whsec_!!!!",
+            "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=",
+        ] {
+            assert_eq!(parse(bad).unwrap_err(), SigningSecretError, "{bad}");
+        }
+        assert!(parse(&of_length(23)).is_err() && parse(&of_length(65)).is_err());
+    }
+
+    #[test]
+    fn a_secret_does_not_print() {
+        assert_eq!(
+            format!("{:?}", parse(SECRET).unwrap()),
+            "SigningSecret([redacted])"
+        );
+    }
+}

@@ -1,0 +1,241 @@
+//! The order of a run: start, drive, settle. The only owner of tasks.
+//!
+//! One task per run, child of one tracker; a run outlives every response that watches it. What a
+//! client has seen is in the ledger, what was acknowledged is committed.
+
+pub mod discovery;
+pub mod grant;
+pub mod start;
+pub mod token;
+pub mod watch;
+
+mod book;
+mod dispatch;
+mod drive;
+mod live;
+mod relay;
+mod settle;
+mod sweep;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::authorization::Catalog;
+use domain::normalize::ResultLimits;
+use domain::run::Run;
+use futures_util::FutureExt;
+use protocol::id::{RunId, WorkspaceId};
+use store::{CancelOutcome, Store, StoreError};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::clock::Clock;
+use crate::cursor::Cursors;
+use crate::outbound::egress::Egress;
+use crate::outbound::runner::RunnerClient;
+use crate::runs::grant::Grant;
+use crate::runs::live::Live;
+use crate::runs::token::{Minted, RunTokens, TokenSubject};
+use crate::seal::MasterKey;
+
+/// Bounds of runs, from the configuration.
+#[derive(Clone, Debug)]
+pub struct RunLimits {
+    pub line_bytes: usize,
+    pub results: ResultLimits,
+    pub first_byte: Duration,
+    pub silence: Duration,
+    pub cancel_grace: Duration,
+    pub shutdown_grace: Duration,
+    pub lease: Duration,
+    pub max_deadline: Duration,
+}
+
+/// Everything that runs need.
+pub struct Parts {
+    pub store: Store,
+    pub clock: Clock,
+    pub egress: Egress,
+    pub client: RunnerClient,
+    pub tokens: RunTokens,
+    pub cursors: Cursors,
+    pub master_key: Arc<MasterKey>,
+    pub catalog: Catalog,
+    pub limits: RunLimits,
+    /// The name of this process in leases.
+    pub owner: String,
+}
+
+/// All runs of this process. Cheap to clone.
+#[derive(Clone)]
+pub struct Runs(Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) parts: Parts,
+    pub(crate) live: Live,
+    tasks: TaskTracker,
+    /// No new run from here on.
+    stopping: CancellationToken,
+    /// Runs that still live end now.
+    closing: CancellationToken,
+}
+
+impl std::ops::Deref for Inner {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.parts
+    }
+}
+
+impl Runs {
+    pub fn new(parts: Parts) -> Self {
+        Self(Arc::new(Inner {
+            parts,
+            live: Live::default(),
+            tasks: TaskTracker::new(),
+            stopping: CancellationToken::new(),
+            closing: CancellationToken::new(),
+        }))
+    }
+
+    /// The tables behind the runs.
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    /// The one reader of time.
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    /// The keys of run tokens.
+    pub fn tokens(&self) -> &RunTokens {
+        &self.0.tokens
+    }
+
+    /// What the operator declared.
+    pub fn catalog(&self) -> &Catalog {
+        &self.0.catalog
+    }
+
+    /// The bounds of runs.
+    pub fn limits(&self) -> &RunLimits {
+        &self.0.limits
+    }
+
+    /// The maker of cursors.
+    pub fn cursors(&self) -> &Cursors {
+        &self.0.cursors
+    }
+
+    /// Cancelled once no new run is taken.
+    pub fn stopping(&self) -> &CancellationToken {
+        &self.0.stopping
+    }
+
+    /// Drives a created run in a task of its own, unless it is driven here already.
+    fn spawn(&self, id: RunId, workspace: WorkspaceId) {
+        if self.0.live.contains(id) {
+            return;
+        }
+        let live = self.0.live.enter(id);
+        let inner = Arc::clone(&self.0);
+        self.0.tasks.spawn(async move {
+            let driven = drive::drive(Arc::clone(&inner), Arc::clone(&live), id, &workspace);
+            if std::panic::AssertUnwindSafe(driven)
+                .catch_unwind()
+                .await
+                .is_err()
+            {
+                tracing::error!(run.id = %id, "run {id} panicked");
+                settle::settle_orphan(&inner, id, &workspace, settle::internal()).await;
+            }
+            inner.live.leave(id, &live);
+        });
+    }
+
+    /// Notes the wish to cancel, durably, and wakes the run when it lives here.
+    pub async fn cancel(
+        &self,
+        workspace: &WorkspaceId,
+        id: RunId,
+    ) -> Result<CancelOutcome, StoreError> {
+        let now = self.0.clock.now_ms();
+        let outcome = self.0.store.request_cancel(workspace, id, now).await?;
+        if let CancelOutcome::Requested(run) = &outcome
+            && let Some(live) = self.0.live.get(id)
+        {
+            live.request_cancel(run.cancel_requested_at.unwrap_or(now));
+        }
+        Ok(outcome)
+    }
+
+    /// The rights of a live run: from memory when it is driven here, else from its row.
+    pub async fn find_grant(&self, id: RunId) -> Result<Option<Arc<Grant>>, StoreError> {
+        if let Some(live) = self.0.live.get(id) {
+            return Ok(live.grant());
+        }
+        let run = self.0.store.find_run_by_token(id).await?;
+        let live = run.filter(|run| run.status == protocol::run::RunStatus::Running);
+        Ok(live.and_then(|run| Grant::of(run).ok()).map(Arc::new))
+    }
+
+    /// The run of a grant as it stands this moment, without a query when it is driven here.
+    pub async fn current_run(&self, grant: &Grant) -> Result<Run, StoreError> {
+        let mut run = grant.run.clone();
+        match self.0.live.get(run.id) {
+            Some(live) => {
+                run.last_sequence = live.log.progress().last_sequence;
+                run.cancel_requested_at = live.cancel_requested_at().or(run.cancel_requested_at);
+            }
+            None => {
+                if let Some(row) = self.0.store.find_run(&run.workspace, run.id).await? {
+                    run = row;
+                }
+            }
+        }
+        Ok(run)
+    }
+
+    /// Whether the run of a grant was asked to end.
+    pub async fn is_cancel_requested(&self, grant: &Grant) -> Result<bool, StoreError> {
+        match self.0.live.get(grant.run.id) {
+            Some(live) => Ok(live.cancel_requested_at().is_some()),
+            None => Ok(grant.run.cancel_requested_at.is_some()),
+        }
+    }
+
+    /// A fresh token for a live run: only its id and times differ. `None`: the key is unusable.
+    pub fn renew_token(&self, grant: &Grant) -> Option<Minted> {
+        let subject = TokenSubject::of(grant);
+        self.0
+            .tokens
+            .mint(&subject, self.0.clock.now_seconds())
+            .ok()
+    }
+
+    /// Takes no new run, gives the live ones the grace, then ends them as `host.shutdown`.
+    pub async fn shutdown(&self) {
+        self.0.stopping.cancel();
+        self.0.tasks.close();
+        let grace = self.0.limits.shutdown_grace;
+        if tokio::time::timeout(grace, self.0.tasks.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                grace_ms = grace.as_millis(),
+                "runs still live after the grace are ended"
+            );
+        }
+        self.0.closing.cancel();
+        let last = Duration::from_secs(5);
+        if tokio::time::timeout(last, self.0.tasks.wait())
+            .await
+            .is_err()
+        {
+            tracing::error!("runs did not end in time; the next start settles them");
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What a run has gathered since its last commit: one append, and the frames that follow it.
+
+use bytes::Bytes;
+use domain::ledger::{LedgerEvent, Source, write_frame};
+use domain::normalize::{Accepted, Effect, Rejection, StateUpdate};
+use domain::run::{Failure, Run};
+use protocol::result::ResultType;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use store::{Append, AuditEntry, Terminal};
+
+use crate::runs::live::Frames;
+
+/// A full book stops the reading of the runner's socket until the commit before it is done.
+const MOST_BYTES: usize = 512 * 1024;
+const MOST_EVENTS: usize = 1024;
+const MOST_REJECTIONS: usize = 64;
+
+/// The uncommitted part of one run.
+pub(super) struct Book {
+    run: Run,
+    /// The last sequence that is committed or on its way.
+    from: u64,
+    lines: String,
+    frames: Vec<u8>,
+    ends: Vec<usize>,
+    states: Vec<StateUpdate>,
+    rejections: Vec<Rejection>,
+    rejections_before: u64,
+    audits: Vec<AuditEntry>,
+    usage: Option<String>,
+}
+
+impl Book {
+    /// A book that goes on where the run's row stands.
+    pub(super) fn new(run: &Run) -> Self {
+        Self {
+            run: run.clone(),
+            from: run.last_sequence,
+            lines: String::new(),
+            frames: Vec::new(),
+            ends: Vec::new(),
+            states: Vec::new(),
+            rejections: Vec::new(),
+            rejections_before: 0,
+            audits: Vec::new(),
+            usage: None,
+        }
+    }
+
+    /// True when there is nothing to commit.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ends.is_empty() && self.rejections.is_empty() && self.audits.is_empty()
+    }
+
+    /// True when the next event should wait for a commit.
+    pub(super) fn is_full(&self) -> bool {
+        self.lines.len() >= MOST_BYTES
+            || self.ends.len() >= MOST_EVENTS
+            || self.rejections.len() >= MOST_REJECTIONS
+    }
+
+    /// The newest usage that the runner told.
+    pub(super) fn usage(&self) -> Option<String> {
+        self.usage.clone()
+    }
+
+    /// Enters a result that was accepted. `now`: epoch seconds.
+    pub(super) fn accept(&mut self, accepted: &Accepted, now: i64) {
+        let metadata = accepted.metadata(self.next_sequence());
+        let usage = accepted.usage.as_deref();
+        self.enter(
+            &accepted.kind,
+            &accepted.data,
+            usage,
+            Source::Runner,
+            &metadata,
+            now,
+        );
+        if let Effect::SetState(update) = &accepted.effect {
+            self.states.push(update.clone());
+        }
+        if let Some(usage) = usage {
+            self.usage = Some(usage.get().to_owned());
+        }
+    }
+
+    /// Enters the gateway's own `run.failed`.
+    pub(super) fn fail(&mut self, failure: &Failure, now: i64) {
+        let data = RawValue::from_string(failure.data().to_string())
+            .expect("a value serialises to JSON on one line");
+        let metadata = match &failure.details {
+            Value::Null => Value::Null,
+            details => serde_json::json!({"details": details}),
+        };
+        self.enter(
+            ResultType::RunFailed.as_str(),
+            &data,
+            None,
+            Source::Host,
+            &metadata,
+            now,
+        );
+    }
+
+    /// Enters an event that was not taken.
+    pub(super) fn reject(&mut self, rejection: Rejection) {
+        self.rejections.push(rejection);
+    }
+
+    /// Enters an audit row.
+    pub(super) fn audit(&mut self, entry: AuditEntry) {
+        self.audits.push(entry);
+    }
+
+    fn next_sequence(&self) -> u64 {
+        self.from + self.ends.len() as u64 + 1
+    }
+
+    fn enter(
+        &mut self,
+        kind: &str,
+        data: &RawValue,
+        usage: Option<&RawValue>,
+        source: Source,
+        metadata: &Value,
+        now: i64,
+    ) {
+        let sequence = self.next_sequence();
+        let run_id = self.run.id;
+        let event = LedgerEvent {
+            run_id,
+            sequence,
+            kind,
+            data,
+            usage,
+            created_at: now,
+            source,
+            metadata,
+        };
+        let line = event.to_line();
+        write_frame(&mut self.frames, sequence, kind, &line);
+        self.ends.push(self.frames.len());
+        self.lines.push_str(&line);
+        self.lines.push('\n');
+    }
+
+    /// Takes everything out as one append, with its frames. `at`: epoch milliseconds.
+    pub(super) fn take(&mut self, terminal: Option<Terminal>, at: i64) -> (Append, Frames) {
+        let from = self.from;
+        let to = from + self.ends.len() as u64;
+        let rejections = std::mem::take(&mut self.rejections);
+        let first_rejection = self.rejections_before + 1;
+        self.rejections_before += rejections.len() as u64;
+        self.from = to;
+        let append = Append {
+            run_id: self.run.id,
+            workspace: self.run.workspace.clone(),
+            epoch: self.run.lease_epoch,
+            from,
+            to,
+            lines: std::mem::take(&mut self.lines),
+            states: std::mem::take(&mut self.states),
+            rejections,
+            first_rejection,
+            audits: std::mem::take(&mut self.audits),
+            terminal,
+            at,
+        };
+        let frames = Frames {
+            first: from + 1,
+            bytes: Bytes::from(std::mem::take(&mut self.frames)),
+            ends: std::mem::take(&mut self.ends),
+        };
+        (append, frames)
+    }
+}

@@ -1,0 +1,80 @@
+//! One run, from its dispatch to its terminal.
+
+use std::sync::Arc;
+
+use domain::normalize::Tally;
+use domain::run::{Failure, FailureCode};
+use protocol::id::{RunId, WorkspaceId};
+
+use crate::runs::Inner;
+use crate::runs::book::Book;
+use crate::runs::dispatch::{Outcome, PrepareError, dispatch, prepare};
+use crate::runs::live::LiveRun;
+use crate::runs::relay::{Relayed, relay};
+use crate::runs::settle::{Ending, settle, settle_orphan};
+
+/// Drives a created run to its end. What cannot be ended here, the sweep ends.
+pub(super) async fn drive(
+    inner: Arc<Inner>,
+    live: Arc<LiveRun>,
+    id: RunId,
+    workspace: &WorkspaceId,
+) {
+    let prepared = match prepare(&inner, workspace, id).await {
+        Ok(Some(prepared)) => prepared,
+        Ok(None) => return,
+        Err(PrepareError::Broken(why)) => {
+            tracing::error!(run.id = %id, "run {id} cannot be dispatched: {why}");
+            let failure = Failure::new(FailureCode::HostInternal, why);
+            return settle_orphan(&inner, id, workspace, failure).await;
+        }
+        Err(PrepareError::Store(error)) => return unwritable(id, &error),
+    };
+    tracing::info!(
+        run.id = %id, runner.id = %prepared.run.runner_id, agent.name = prepared.spec.name,
+        "run {id} starts"
+    );
+    let (run, started) = match dispatch(&inner, &live, &prepared).await {
+        Ok(Outcome::Started(run, started)) => (run, started),
+        Ok(Outcome::Failed(run, failure)) => {
+            let ending = Ending::Gateway {
+                failure,
+                message: None,
+            };
+            return settle(
+                &inner,
+                &live,
+                &run,
+                Book::new(&run),
+                Tally::default(),
+                ending,
+            )
+            .await;
+        }
+        Ok(Outcome::Lost) => {
+            tracing::warn!(run.id = %id, "run {id} is driven by somebody else");
+            return;
+        }
+        Err(error) => return unwritable(id, &error),
+    };
+    match relay(&inner, &live, &prepared, &run, started).await {
+        Relayed::Ended {
+            book,
+            tally,
+            ending,
+        } => {
+            settle(&inner, &live, &run, book, tally, ending).await;
+        }
+        Relayed::Lost => {
+            tracing::warn!(run.id = %id, "run {id} was taken over, its stream is closed")
+        }
+        Relayed::Unwritable(error) => unwritable(id, &error),
+    }
+}
+
+fn unwritable(id: RunId, error: &store::StoreError) {
+    tracing::error!(
+        run.id = %id, error = error as &dyn std::error::Error,
+        "run {id} stops: its ledger cannot be written; the sweep will end it"
+    );
+}

@@ -1,0 +1,305 @@
+//! Runner's bytes → events → ledger → clients (runs §3).
+//!
+//! The commit before is the batching window: while it runs, the next events gather in the book. A
+//! full book stops the reading of the runner's socket. Nobody sees an event that is not committed.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use domain::normalize::{Effect, Judge, Reason, Rejection, Tally, Verdict};
+use domain::run::{Failure, FailureCode, Run};
+use futures_util::future::BoxFuture;
+use protocol::event::MESSAGE_RECEIVED;
+use protocol::sse::SseError;
+use store::{Appended, AuditEntry, StoreError};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::outbound::runner::Started;
+use crate::runs::Inner;
+use crate::runs::book::Book;
+use crate::runs::dispatch::{Prepared, interrupted, interruption, tell_runner};
+use crate::runs::live::{Frames, LiveRun};
+use crate::runs::settle::{Ending, commit};
+use reader::{Item, ResultReader};
+
+mod reader;
+
+/// What a relay leaves: everything that settling needs.
+pub(super) enum Relayed {
+    Ended {
+        book: Book,
+        tally: Tally,
+        ending: Ending,
+    },
+    /// The run is somebody else's now.
+    Lost,
+    /// The ledger cannot be written: nothing that could not be committed was shown.
+    Unwritable(StoreError),
+}
+
+/// Relays the results of a started run until it ends.
+pub(super) async fn relay(
+    inner: &Inner,
+    live: &LiveRun,
+    prepared: &Prepared,
+    run: &Run,
+    started: Started,
+) -> Relayed {
+    let expects_message = prepared.event.event_type.starts_with("message.")
+        || prepared.event.event_type == MESSAGE_RECEIVED;
+    let results = inner.limits.results;
+    let judge = Judge::new(
+        &prepared.snapshot,
+        results,
+        prepared.delta_mode,
+        expects_message,
+    );
+    let mut relay = Relay {
+        inner,
+        live,
+        run,
+        judge,
+        book: Book::new(run),
+        in_flight: None,
+    };
+    let ending = relay.read(prepared, started).await;
+    let (ending, in_flight) = match ending {
+        Ok(ending) => (ending, relay.in_flight.take()),
+        Err(stop) => return stop,
+    };
+    if let Some(in_flight) = in_flight {
+        let (frames, outcome) = in_flight.finish().await;
+        if let Err(stop) = shown(live, frames, outcome) {
+            return stop;
+        }
+    }
+    Relayed::Ended {
+        tally: relay.judge.tally(),
+        book: relay.book,
+        ending,
+    }
+}
+
+struct Relay<'a> {
+    inner: &'a Inner,
+    live: &'a LiveRun,
+    run: &'a Run,
+    judge: Judge<'a>,
+    book: Book,
+    in_flight: Option<InFlight<'a>>,
+}
+
+/// A commit on its way, and the frames that may be shown after it.
+struct InFlight<'a> {
+    frames: Frames,
+    commit: BoxFuture<'a, Result<Appended, StoreError>>,
+}
+
+impl InFlight<'_> {
+    async fn finish(self) -> (Frames, Result<Appended, StoreError>) {
+        let outcome = self.commit.await;
+        (self.frames, outcome)
+    }
+}
+
+/// What the runner's socket gave.
+enum Read {
+    Chunk(Bytes),
+    End,
+    Broken,
+    Silent,
+}
+
+impl<'a> Relay<'a> {
+    async fn read(&mut self, prepared: &Prepared, started: Started) -> Result<Ending, Relayed> {
+        let limits = &self.inner.limits;
+        let Started {
+            mut response,
+            format,
+        } = started;
+        let mut reader = ResultReader::new(format, limits.line_bytes, limits.results);
+        let mut silent_at = Instant::now() + limits.silence;
+        let (inner, live, run) = (self.inner, self.live, self.run);
+        let mut interrupt: Pin<Box<dyn Future<Output = ()> + Send + '_>> =
+            Box::pin(interrupted(inner, live, run));
+        let mut cancelling = false;
+        loop {
+            self.start_commit();
+            let full = self.book.is_full();
+            tokio::select! {
+                biased;
+                outcome = committed(&mut self.in_flight) => {
+                    let frames = self.in_flight.take().map(|done| done.frames).unwrap_or_default();
+                    shown(live, frames, outcome)?;
+                    if full {
+                        silent_at = Instant::now() + limits.silence;
+                    }
+                }
+                () = &mut interrupt => {
+                    let failure = interruption(inner, live);
+                    if cancelling || failure.code != FailureCode::Cancelled {
+                        return Ok(self.ended_by_gateway(failure));
+                    }
+                    cancelling = true;
+                    interrupt = Box::pin(grace(inner, prepared, run));
+                }
+                read = next_chunk(&mut response, silent_at), if !full => {
+                    if let Some(ending) = self.take(read, &mut reader, cancelling) {
+                        return Ok(ending);
+                    }
+                    silent_at = Instant::now() + limits.silence;
+                }
+            }
+        }
+    }
+
+    fn start_commit(&mut self) {
+        if self.in_flight.is_some() || self.book.is_empty() {
+            return;
+        }
+        let (append, frames) = self.book.take(None, self.inner.clock.now_ms());
+        let commit = Box::pin(commit(self.inner, append));
+        self.in_flight = Some(InFlight { frames, commit });
+    }
+
+    fn take(&mut self, read: Read, reader: &mut ResultReader, cancelling: bool) -> Option<Ending> {
+        let mut items = Vec::new();
+        let failure = match read {
+            Read::Chunk(chunk) => match reader.push(&chunk, &mut items) {
+                Ok(()) => None,
+                Err(error) => Some(self.over_limit(error, &chunk)),
+            },
+            Read::End => {
+                reader.finish(&mut items);
+                let message = "the runner's answer ended without run.completed or run.failed";
+                Some(Failure::new(FailureCode::RunnerStreamTruncated, message))
+            }
+            Read::Broken => {
+                let message = "the connection to the runner broke before the run ended";
+                Some(Failure::new(FailureCode::RunnerStreamTruncated, message))
+            }
+            Read::Silent => {
+                let message = "the runner sent nothing for limits.silence_seconds";
+                Some(Failure::new(FailureCode::RunnerIdleTimeout, message))
+            }
+        };
+        let ending = self.judge_items(items);
+        ending.or_else(|| {
+            let failure = failure?;
+            // A runner that hangs up after a cancel has done what it was asked to.
+            let cancelled = cancelling && failure.code == FailureCode::RunnerStreamTruncated;
+            let failure = if cancelled {
+                interruption(self.inner, self.live)
+            } else {
+                failure
+            };
+            Some(self.ended_by_gateway(failure))
+        })
+    }
+
+    fn over_limit(&mut self, error: SseError, chunk: &[u8]) -> Failure {
+        let (reason, message) = match error {
+            SseError::LineTooLong => (
+                Reason::LineTooLong,
+                "a line is longer than limits.line_bytes",
+            ),
+            SseError::EventTooLarge => (
+                Reason::EventTooLarge,
+                "an event is larger than limits.event_bytes",
+            ),
+        };
+        self.book.reject(Rejection::new(reason, None, chunk));
+        Failure::new(FailureCode::RunnerOutputLimit, message)
+    }
+
+    /// Judges what has come; gives the ending when one of the events was it.
+    fn judge_items(&mut self, items: Vec<Item>) -> Option<Ending> {
+        let mut ending = None;
+        for item in items {
+            let Item::Result(raw) = item else { continue };
+            match self.judge.judge(&raw) {
+                Verdict::Accept(accepted) => {
+                    self.book.accept(&accepted, self.inner.clock.now_seconds());
+                    if let Effect::End(end) = accepted.effect {
+                        ending = Some(Ending::Runner(end));
+                    }
+                }
+                Verdict::Duplicate => {}
+                Verdict::Reject(rejection) => self.book.reject(rejection),
+                Verdict::Fail(rejection, failure) => {
+                    if rejection.reason == Reason::WrongRunId {
+                        let audit = self.security_audit();
+                        self.book.audit(audit);
+                    }
+                    self.book.reject(rejection);
+                    ending = ending.or_else(|| Some(self.ended_by_gateway(failure)));
+                    break;
+                }
+            }
+        }
+        ending
+    }
+
+    fn ended_by_gateway(&self, failure: Failure) -> Ending {
+        Ending::Gateway {
+            failure,
+            message: self.judge.last_message(),
+        }
+    }
+
+    fn security_audit(&self) -> AuditEntry {
+        AuditEntry {
+            id: Uuid::now_v7(),
+            workspace: self.run.workspace.clone(),
+            run_id: self.run.id,
+            action: "result".to_owned(),
+            resource: "run".to_owned(),
+            operation: "append".to_owned(),
+            allowed: false,
+            rule: "a result named another run".to_owned(),
+            bytes: 0,
+            at: self.inner.clock.now_ms(),
+        }
+    }
+}
+
+/// After a commit: clients may see the frames, unless the commit was not ours to make.
+fn shown(
+    live: &LiveRun,
+    frames: Frames,
+    outcome: Result<Appended, StoreError>,
+) -> Result<(), Relayed> {
+    match outcome {
+        Ok(Appended::Written) => {
+            live.log.publish(frames);
+            Ok(())
+        }
+        Ok(Appended::Lost) => Err(Relayed::Lost),
+        Err(error) => Err(Relayed::Unwritable(error)),
+    }
+}
+
+/// The outcome of the commit on its way; waits for ever when there is none.
+async fn committed(in_flight: &mut Option<InFlight<'_>>) -> Result<Appended, StoreError> {
+    match in_flight {
+        Some(in_flight) => (&mut in_flight.commit).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Tells the runner of the cancel and gives it the grace to end by itself.
+async fn grace(inner: &Inner, prepared: &Prepared, run: &Run) {
+    let grace: Duration = inner.limits.cancel_grace;
+    tokio::join!(tell_runner(inner, prepared, run), tokio::time::sleep(grace));
+}
+
+async fn next_chunk(response: &mut reqwest::Response, silent_at: Instant) -> Read {
+    match tokio::time::timeout_at(silent_at, response.chunk()).await {
+        Ok(Ok(Some(chunk))) => Read::Chunk(chunk),
+        Ok(Ok(None)) => Read::End,
+        Ok(Err(_)) => Read::Broken,
+        Err(_) => Read::Silent,
+    }
+}

@@ -1,0 +1,216 @@
+//! The end of a run: one terminal, by compare-and-set, in the transaction that writes it (runs §1).
+
+use std::time::Duration;
+
+use domain::normalize::{RunnerEnding, Tally};
+use domain::run::{Failure, FailureCode, Run};
+use protocol::id::{RunId, WorkspaceId};
+use protocol::message::Message;
+use protocol::run::RunStatus;
+use serde_json::Value;
+use store::{Append, Appended, Dispatch, Dispatched, StoreError, Terminal, TranscriptWrite};
+use uuid::Uuid;
+
+use crate::runs::Inner;
+use crate::runs::book::Book;
+use crate::runs::dispatch::millis;
+use crate::runs::live::LiveRun;
+use crate::runs::start::transcript_text;
+
+/// Who ended the run.
+pub(super) enum Ending {
+    Runner(RunnerEnding),
+    Gateway {
+        failure: Failure,
+        message: Option<Message>,
+    },
+}
+
+/// Something of ours broke.
+pub(super) fn internal() -> Failure {
+    Failure::new(FailureCode::HostInternal, "the gateway failed; see its log")
+}
+
+/// Commits the rest of the book with the terminal, then lets clients see it.
+pub(super) async fn settle(
+    inner: &Inner,
+    live: &LiveRun,
+    run: &Run,
+    mut book: Book,
+    tally: Tally,
+    ending: Ending,
+) {
+    let terminal = terminal_of(run, &mut book, tally, ending, inner.clock.now_seconds());
+    let (status, reason) = (terminal.status, terminal.reason.clone());
+    let (append, frames) = book.take(Some(terminal), inner.clock.now_ms());
+    match commit(inner, append).await {
+        Ok(Appended::Written) => {
+            inner.live.settle(run.id, live, frames);
+            let duration_ms = inner.clock.now_ms() - run.created_at;
+            tracing::info!(
+                run.id = %run.id, runner.id = %run.runner_id, status = status.as_str(),
+                reason, duration_ms, "run {} ended as {}", run.id, status.as_str()
+            );
+        }
+        Ok(Appended::Lost) => {
+            tracing::warn!(run.id = %run.id, "run {} was settled by somebody else", run.id);
+        }
+        Err(error) => {
+            tracing::error!(
+                run.id = %run.id, error = &error as &dyn std::error::Error,
+                "run {} could not be settled; the sweep will", run.id
+            );
+        }
+    }
+}
+
+fn terminal_of(run: &Run, book: &mut Book, tally: Tally, ending: Ending, now: i64) -> Terminal {
+    let (status, reason, error, message) = match ending {
+        Ending::Runner(ending) => (ending.status, ending.reason, ending.error, ending.message),
+        Ending::Gateway { failure, message } => {
+            book.fail(&failure, now);
+            let reason = failure.code.as_str().to_owned();
+            (failure.code.status(), reason, failure.error(), message)
+        }
+    };
+    let transcript = run
+        .conversation_key
+        .as_ref()
+        .zip(message.as_ref())
+        .map(|(key, message)| {
+            let text = message.plain_text();
+            TranscriptWrite {
+                id: Uuid::now_v7(),
+                conversation_key: key.clone(),
+                event_id: run.event_id.clone(),
+                role: "assistant",
+                content: (!text.is_empty()).then(|| transcript_text(&text)),
+                content_json: message_json(message),
+                attachment_refs: "[]".to_owned(),
+            }
+        });
+    Terminal {
+        status,
+        reason,
+        output: message.as_ref().map(message_json),
+        error: (error != Value::Null).then(|| error.to_string()),
+        usage: book.usage(),
+        metadata: tally.to_json().to_string(),
+        transcript,
+    }
+}
+
+fn message_json(message: &Message) -> String {
+    domain::canonical::canonical_json(message)
+}
+
+/// Writes an append, again while the database is away, for as long as the lease can hold.
+pub(super) async fn commit(inner: &Inner, append: Append) -> Result<Appended, StoreError> {
+    const PAUSE: Duration = Duration::from_millis(200);
+    let tries = inner.limits.lease.as_millis().div_ceil(PAUSE.as_millis());
+    let mut failed_before = false;
+    let mut tried = 0;
+    loop {
+        let error = match inner.store.write(append.clone()).await {
+            // A commit whose answer was lost looks like somebody else's on the second try.
+            Ok(Appended::Lost) if failed_before => return confirm(inner, &append).await,
+            Ok(appended) => return Ok(appended),
+            Err(error) => error,
+        };
+        tried += 1;
+        if tried >= tries || matches!(error, StoreError::Closed) {
+            return Err(error);
+        }
+        tracing::warn!(
+            run.id = %append.run_id, error = &error as &dyn std::error::Error,
+            "events of run {} are not stored yet, trying again", append.run_id
+        );
+        failed_before = true;
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn confirm(inner: &Inner, append: &Append) -> Result<Appended, StoreError> {
+    let row = inner
+        .store
+        .find_run(&append.workspace, append.run_id)
+        .await?;
+    let ours = row.is_some_and(|row| {
+        let ended = append
+            .terminal
+            .as_ref()
+            .is_none_or(|terminal| row.status == terminal.status);
+        row.lease_epoch == append.epoch && row.last_sequence == append.to && ended
+    });
+    Ok(if ours {
+        Appended::Written
+    } else {
+        Appended::Lost
+    })
+}
+
+/// Ends a run that nobody drives any more. Its old owner's writes are fenced off by the new epoch.
+pub(super) async fn settle_orphan(
+    inner: &Inner,
+    id: RunId,
+    workspace: &WorkspaceId,
+    failure: Failure,
+) {
+    match own_orphan(inner, id, workspace).await {
+        Ok(Some(run)) => {
+            let live = inner.live.enter(id);
+            let book = Book::new(&run);
+            let ending = Ending::Gateway {
+                failure,
+                message: None,
+            };
+            settle(inner, &live, &run, book, Tally::default(), ending).await;
+            inner.live.leave(id, &live);
+        }
+        Ok(None) => {}
+        Err(error) => {
+            tracing::error!(run.id = %id, error = &error as &dyn std::error::Error, "run {id} could not be taken over");
+        }
+    }
+}
+
+/// Takes the run's lease, whoever had it.
+async fn own_orphan(
+    inner: &Inner,
+    id: RunId,
+    workspace: &WorkspaceId,
+) -> Result<Option<Run>, StoreError> {
+    let Some(run) = inner.store.find_run(workspace, id).await? else {
+        return Ok(None);
+    };
+    let now = inner.clock.now_ms();
+    let lease_until = now + millis(inner.limits.lease);
+    match run.status {
+        RunStatus::Running => {
+            inner
+                .store
+                .take_over(&run, &inner.owner, lease_until)
+                .await?;
+            // Read again under the new epoch: nothing is appended by anybody else from here on.
+            let row = inner.store.find_run(workspace, id).await?;
+            Ok(row.filter(|row| row.lease_epoch == run.lease_epoch + 1))
+        }
+        RunStatus::Created => {
+            let dispatch = Dispatch {
+                run_id: id,
+                epoch: run.lease_epoch,
+                from: RunStatus::Created,
+                attempt: run.attempt + 1,
+                owner: inner.owner.clone(),
+                lease_until,
+                context: "null".to_owned(),
+                at: now,
+            };
+            match inner.store.write(dispatch).await? {
+                Dispatched::Owned(run) => Ok(Some(*run)),
+                Dispatched::Lost => Ok(None),
+            }
+        }
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,90 @@
+//! Leases, orphans, and runs that nobody has dispatched (runs §2).
+
+use std::time::Duration;
+
+use domain::run::{Failure, FailureCode};
+use store::{Backend, StoreError};
+
+use crate::runs::Runs;
+use crate::runs::dispatch::millis;
+use crate::runs::settle::settle_orphan;
+
+/// Runs of one look at the tables; the next look takes the rest.
+const BATCH: u64 = 200;
+/// A created run this old has lost the process that made it.
+const CREATED_PATIENCE: Duration = Duration::from_secs(5);
+
+fn orphaned() -> Failure {
+    let message = "the gateway that ran this was lost; what it stored stands, post the event again";
+    Failure::new(FailureCode::HostOrphaned, message)
+}
+
+impl Runs {
+    /// Before the first request: what an earlier process left behind. The embedded database has no
+    /// other owner, so everything that runs there is an orphan.
+    pub async fn sweep_at_boot(&self) -> Result<(), StoreError> {
+        let before = match self.0.store.backend() {
+            Backend::Sqlite => i64::MAX,
+            Backend::Postgres => self.0.clock.now_ms(),
+        };
+        self.end_orphans(before).await?;
+        self.dispatch_created(i64::MAX).await
+    }
+
+    /// Renews leases and sweeps, until the process stops.
+    pub async fn keep_leases(&self) {
+        let mut tick = tokio::time::interval(self.0.limits.lease / 3);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = self.0.closing.cancelled() => return,
+                _ = tick.tick() => {}
+            }
+            if let Err(error) = self.sweep().await {
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "leases could not be renewed"
+                );
+            }
+        }
+    }
+
+    async fn sweep(&self) -> Result<(), StoreError> {
+        let now = self.0.clock.now_ms();
+        let until = now + millis(self.0.limits.lease);
+        let ids = self.0.live.ids();
+        if !ids.is_empty() {
+            self.0.store.renew_leases(&self.0.owner, ids, until).await?;
+        }
+        self.end_orphans(now).await?;
+        if self.0.stopping.is_cancelled() {
+            return Ok(());
+        }
+        self.dispatch_created(now - millis(CREATED_PATIENCE)).await
+    }
+
+    async fn end_orphans(&self, before: i64) -> Result<(), StoreError> {
+        loop {
+            let expired = self.0.store.expired_runs(before, BATCH).await?;
+            let found = expired.len() as u64;
+            for run in expired {
+                if !self.0.live.contains(run.id) {
+                    tracing::warn!(run.id = %run.id, "run {} has lost its gateway", run.id);
+                    settle_orphan(&self.0, run.id, &run.workspace, orphaned()).await;
+                }
+            }
+            if found < BATCH {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn dispatch_created(&self, before: i64) -> Result<(), StoreError> {
+        for run in self.0.store.created_runs(BATCH).await? {
+            if run.created_at <= before {
+                self.spawn(run.id, run.workspace);
+            }
+        }
+        Ok(())
+    }
+}

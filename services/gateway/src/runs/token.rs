@@ -1,0 +1,231 @@
+//! The run token: a JWS that lives as long as its run (contracts §10, host API §3).
+
+use std::collections::HashMap;
+
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::jwk::{Jwk, JwkSet, KeyAlgorithm, PublicKeyUse, ThumbprintHash};
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
+use protocol::id::{RunId, RunnerId};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::runs::grant::Grant;
+
+/// The longest life of one token, in seconds.
+pub const LIFETIME_SECONDS: i64 = 900;
+const LEEWAY_SECONDS: i64 = 5;
+const MOST_BYTES: usize = 2048;
+const TOKEN_TYPE: &str = "run+jwt";
+
+/// What a token says. All claims are required, none other is taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claims {
+    pub iss: String,
+    pub aud: String,
+    pub sub: RunnerId,
+    pub jti: Uuid,
+    pub run_id: RunId,
+    pub attempt: u32,
+    pub ws: String,
+    pub scope: String,
+    /// The SHA-256 of the authorization snapshot.
+    pub res: String,
+    pub iat: i64,
+    pub nbf: i64,
+    pub exp: i64,
+}
+
+/// What a token is minted from.
+#[derive(Clone, Debug)]
+pub struct TokenSubject<'a> {
+    pub runner_id: &'a RunnerId,
+    pub run_id: RunId,
+    pub attempt: u32,
+    pub workspace: &'a str,
+    pub scope: String,
+    pub res: &'a str,
+    /// Epoch seconds, rounded up.
+    pub deadline_at: i64,
+}
+
+impl<'a> TokenSubject<'a> {
+    /// What every token of a live run says.
+    pub fn of(grant: &'a Grant) -> Self {
+        let run = &grant.run;
+        Self {
+            runner_id: &run.runner_id,
+            run_id: run.id,
+            attempt: grant.attempt,
+            workspace: run.workspace.as_str(),
+            scope: grant.snapshot.scope_claim(),
+            res: &run.snapshot_sha256,
+            deadline_at: run.deadline_at.div_euclid(1000) + 1,
+        }
+    }
+}
+
+/// A fresh token and its end in epoch seconds. Its `Debug` shows no token.
+pub struct Minted {
+    pub token: String,
+    pub expires_at: i64,
+}
+
+/// Why a token opens nothing. Callers all get the same 401; this goes to the audit alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenFault {
+    TooLong,
+    Header,
+    UnknownKey,
+    Signature,
+    Audience,
+    Time,
+}
+
+/// The keys that sign and verify run tokens. The newest signs.
+pub struct RunTokens {
+    issuer: String,
+    audience: String,
+    signing: (String, EncodingKey),
+    verifying: HashMap<String, DecodingKey>,
+    jwks: JwkSet,
+}
+
+/// A signing key that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("a run token key is unusable")]
+pub struct KeyFault;
+
+/// A new key: its id and its PKCS#8 document.
+pub fn generate_key() -> Result<(String, Vec<u8>), KeyFault> {
+    let document = Ed25519KeyPair::generate_pkcs8v1(&SystemRandom::new())
+        .map_err(|_| KeyFault)?
+        .as_ref()
+        .to_vec();
+    let (kid, _, _) = open_key(&document)?;
+    Ok((kid, document))
+}
+
+fn open_key(pkcs8: &[u8]) -> Result<(String, EncodingKey, Jwk), KeyFault> {
+    let key = EncodingKey::from_ed_der(pkcs8);
+    let mut jwk = Jwk::from_encoding_key(&key, Algorithm::EdDSA).map_err(|_| KeyFault)?;
+    let kid = jwk
+        .thumbprint(ThumbprintHash::SHA256)
+        .map_err(|_| KeyFault)?;
+    jwk.common.key_id = Some(kid.clone());
+    jwk.common.public_key_use = Some(PublicKeyUse::Signature);
+    jwk.common.key_algorithm = Some(KeyAlgorithm::EdDSA);
+    Ok((kid, key, jwk))
+}
+
+impl RunTokens {
+    /// Opens the keys, PKCS#8 documents, newest first. `public_url` has no slash at its end.
+    pub fn new(public_url: &str, keys: &[Vec<u8>]) -> Result<Self, KeyFault> {
+        let mut signing = None;
+        let mut verifying = HashMap::new();
+        let mut jwks = Vec::new();
+        for pkcs8 in keys {
+            let (kid, key, jwk) = open_key(pkcs8)?;
+            let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(pkcs8).map_err(|_| KeyFault)?;
+            verifying.insert(
+                kid.clone(),
+                DecodingKey::from_ed_der(pair.public_key().as_ref()),
+            );
+            jwks.push(jwk);
+            signing.get_or_insert((kid, key));
+        }
+        Ok(Self {
+            issuer: public_url.to_owned(),
+            audience: format!("{public_url}/host/v1"),
+            signing: signing.ok_or(KeyFault)?,
+            verifying,
+            jwks: JwkSet { keys: jwks },
+        })
+    }
+
+    /// The base URL of the host API: the token's audience.
+    pub fn audience(&self) -> &str {
+        &self.audience
+    }
+
+    /// The public keys.
+    pub fn jwks(&self) -> &JwkSet {
+        &self.jwks
+    }
+
+    /// Mints a token that ends with the deadline, 15 minutes from now at the latest.
+    pub fn mint(&self, subject: &TokenSubject<'_>, now: i64) -> Result<Minted, KeyFault> {
+        let expires_at = subject.deadline_at.clamp(now + 1, now + LIFETIME_SECONDS);
+        let claims = Claims {
+            iss: self.issuer.clone(),
+            aud: self.audience.clone(),
+            sub: subject.runner_id.clone(),
+            jti: Uuid::now_v7(),
+            run_id: subject.run_id,
+            attempt: subject.attempt,
+            ws: subject.workspace.to_owned(),
+            scope: subject.scope.clone(),
+            res: subject.res.to_owned(),
+            iat: now,
+            nbf: now,
+            exp: expires_at,
+        };
+        let (kid, key) = &self.signing;
+        let mut header = Header::new(Algorithm::EdDSA);
+        header.typ = Some(TOKEN_TYPE.to_owned());
+        header.kid = Some(kid.clone());
+        let token = jsonwebtoken::encode(&header, &claims, key).map_err(|_| KeyFault)?;
+        Ok(Minted { token, expires_at })
+    }
+
+    /// Verifies everything that the token itself can show. Whether its run lives is asked elsewhere.
+    pub fn verify(&self, token: &str, now: i64) -> Result<Claims, TokenFault> {
+        if token.len() > MOST_BYTES {
+            return Err(TokenFault::TooLong);
+        }
+        let kid = read_header(token).ok_or(TokenFault::Header)?;
+        let key = self.verifying.get(&kid).ok_or(TokenFault::UnknownKey)?;
+        let mut validation = Validation::new(Algorithm::EdDSA);
+        // Every claim is checked below, strictly: the library's own checks let absent ones pass.
+        validation.validate_exp = false;
+        validation.validate_aud = false;
+        validation.required_spec_claims.clear();
+        let claims = jsonwebtoken::decode::<Claims>(token, key, &validation)
+            .map_err(|_| TokenFault::Signature)?
+            .claims;
+        if claims.iss != self.issuer || claims.aud != self.audience {
+            return Err(TokenFault::Audience);
+        }
+        let lifetime = claims.exp.checked_sub(claims.iat).ok_or(TokenFault::Time)?;
+        let timely = claims.exp > now - LEEWAY_SECONDS
+            && claims.nbf <= now + LEEWAY_SECONDS
+            && claims.iat <= now + LEEWAY_SECONDS
+            && (0..=LIFETIME_SECONDS).contains(&lifetime);
+        if timely {
+            Ok(claims)
+        } else {
+            Err(TokenFault::Time)
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StrictHeader {
+    alg: String,
+    typ: String,
+    kid: String,
+}
+
+/// The key id of a header that holds `alg`, `typ` and `kid`, as we write them, and nothing else.
+fn read_header(token: &str) -> Option<String> {
+    let bytes = URL_SAFE_NO_PAD.decode(token.split('.').next()?).ok()?;
+    let header: StrictHeader = serde_json::from_slice(&bytes).ok()?;
+    (header.alg == "EdDSA" && header.typ == TOKEN_TYPE).then_some(header.kid)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,191 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+const NOW: i64 = 1_795_291_200;
+
+struct Bench {
+    tokens: RunTokens,
+    key: EncodingKey,
+    kid: String,
+}
+
+fn bench() -> Bench {
+    let (kid, pkcs8) = generate_key().unwrap();
+    let tokens = RunTokens::new("http://gateway", std::slice::from_ref(&pkcs8)).unwrap();
+    Bench {
+        tokens,
+        key: EncodingKey::from_ed_der(&pkcs8),
+        kid,
+    }
+}
+
+fn subject(runner_id: &RunnerId) -> TokenSubject<'_> {
+    TokenSubject {
+        runner_id,
+        run_id: RunId(Uuid::nil()),
+        attempt: 1,
+        workspace: "default",
+        scope: "history:page".to_owned(),
+        res: "abc",
+        deadline_at: NOW + 300,
+    }
+}
+
+fn good_claims() -> Value {
+    json!({
+        "iss": "http://gateway", "aud": "http://gateway/host/v1", "sub": "plugin:a/b/c",
+        "jti": Uuid::nil(), "run_id": Uuid::nil(), "attempt": 1, "ws": "default", "scope": "",
+        "res": "abc", "iat": NOW, "nbf": NOW, "exp": NOW + 300,
+    })
+}
+
+impl Bench {
+    /// Signs any header and payload with the right key, as a forger who had it could not be stopped from.
+    fn signed(&self, header: &str, payload: &str) -> String {
+        let message = format!(
+            "{}.{}",
+            URL_SAFE_NO_PAD.encode(header),
+            URL_SAFE_NO_PAD.encode(payload)
+        );
+        let signature = jsonwebtoken::crypto::sign(message.as_bytes(), &self.key, Algorithm::EdDSA);
+        format!("{message}.{}", signature.unwrap())
+    }
+
+    fn header(&self) -> Value {
+        json!({"alg": "EdDSA", "typ": "run+jwt", "kid": self.kid})
+    }
+
+    fn check_claims(&self, change: &Value, expected: Option<TokenFault>) {
+        let mut claims = good_claims();
+        for (key, value) in change.as_object().unwrap() {
+            if value == "-" {
+                claims.as_object_mut().unwrap().remove(key);
+            } else {
+                claims[key] = value.clone();
+            }
+        }
+        let token = self.signed(&self.header().to_string(), &claims.to_string());
+        assert_eq!(self.tokens.verify(&token, NOW).err(), expected, "{change}");
+    }
+}
+
+#[test]
+fn a_minted_token_opens_until_its_end_and_no_longer() {
+    let bench = bench();
+    let runner_id: RunnerId = "plugin:a/b/c".parse().unwrap();
+    let minted = bench.tokens.mint(&subject(&runner_id), NOW).unwrap();
+    assert_eq!(minted.expires_at, NOW + 300);
+    let claims = bench.tokens.verify(&minted.token, NOW).unwrap();
+    assert_eq!((claims.attempt, claims.res.as_str()), (1, "abc"));
+    assert!(bench.tokens.verify(&minted.token, NOW + 304).is_ok());
+    assert_eq!(
+        bench.tokens.verify(&minted.token, NOW + 305),
+        Err(TokenFault::Time)
+    );
+}
+
+#[test]
+fn a_token_lives_fifteen_minutes_at_most() {
+    let bench = bench();
+    let runner_id: RunnerId = "plugin:a/b/c".parse().unwrap();
+    let long = TokenSubject {
+        deadline_at: NOW + 86_400,
+        ..subject(&runner_id)
+    };
+    assert_eq!(bench.tokens.mint(&long, NOW).unwrap().expires_at, NOW + 900);
+}
+
+#[test]
+fn every_claim_is_required_typed_and_exact() {
+    let bench = bench();
+    bench.check_claims(&json!({}), None);
+    for claim in good_claims().as_object().unwrap().keys() {
+        bench.check_claims(&json!({claim.as_str(): "-"}), Some(TokenFault::Signature));
+    }
+    bench.check_claims(&json!({"admin": true}), Some(TokenFault::Signature));
+    bench.check_claims(
+        &json!({"aud": ["http://gateway/host/v1"]}),
+        Some(TokenFault::Signature),
+    );
+    bench.check_claims(
+        &json!({"aud": "http://gateway/HOST/v1"}),
+        Some(TokenFault::Audience),
+    );
+    bench.check_claims(&json!({"iss": "http://other"}), Some(TokenFault::Audience));
+    for bad in [
+        json!("1"),
+        json!(1.5),
+        json!(1e18),
+        Value::Null,
+        json!(true),
+    ] {
+        bench.check_claims(&json!({"exp": bad}), Some(TokenFault::Signature));
+    }
+    bench.check_claims(&json!({"exp": -1}), Some(TokenFault::Time));
+    bench.check_claims(&json!({"exp": NOW - 5}), Some(TokenFault::Time));
+    bench.check_claims(&json!({"exp": NOW + 901}), Some(TokenFault::Time));
+    bench.check_claims(&json!({"nbf": NOW + 6}), Some(TokenFault::Time));
+    bench.check_claims(&json!({"iat": NOW + 6}), Some(TokenFault::Time));
+}
+
+#[test]
+fn a_header_holds_what_ours_holds_and_nothing_else() {
+    let bench = bench();
+    let check = |header: String, expected| {
+        let token = bench.signed(&header, &good_claims().to_string());
+        assert_eq!(
+            bench.tokens.verify(&token, NOW).err(),
+            Some(expected),
+            "{header}"
+        );
+    };
+    for (key, value) in [
+        ("jku", json!("http://x")),
+        ("crit", json!(["x"])),
+        ("b64", json!(false)),
+    ] {
+        let mut header = bench.header();
+        header[key] = value;
+        check(header.to_string(), TokenFault::Header);
+    }
+    for (key, value) in [("alg", "none"), ("alg", "HS256"), ("typ", "JWT")] {
+        let mut header = bench.header();
+        header[key] = json!(value);
+        check(header.to_string(), TokenFault::Header);
+    }
+    let mut header = bench.header();
+    header["kid"] = json!("../../dev/null");
+    check(header.to_string(), TokenFault::UnknownKey);
+    let twice = format!(
+        r#"{{"alg":"EdDSA","alg":"EdDSA","typ":"run+jwt","kid":"{}"}}"#,
+        bench.kid
+    );
+    check(twice, TokenFault::Header);
+}
+
+#[test]
+fn a_bent_stripped_or_foreign_token_is_refused() {
+    let (ours, other) = (bench(), bench());
+    let runner_id: RunnerId = "plugin:a/b/c".parse().unwrap();
+    let good = ours.tokens.mint(&subject(&runner_id), NOW).unwrap().token;
+    let (unsigned, _) = good.rsplit_once('.').unwrap();
+    let twice = good_claims()
+        .to_string()
+        .replacen('{', r#"{"attempt":2,"#, 1);
+    let bad = [
+        String::new(),
+        unsigned.to_owned(),
+        format!("{unsigned}."),
+        format!("{good}="),
+        format!("{good}.x"),
+        format!(" {good}"),
+        good.replacen("A", "B", 1) + "x",
+        ours.signed(&ours.header().to_string(), &twice),
+        other.tokens.mint(&subject(&runner_id), NOW).unwrap().token,
+        "x".repeat(3000),
+    ];
+    for token in bad {
+        assert!(ours.tokens.verify(&token, NOW).is_err(), "{token}");
+    }
+}

@@ -1,0 +1,176 @@
+//! The stream of a run: replay from the ledger, then live, to the terminal (contracts §6, §7).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use domain::ledger::{LineHead, write_frame};
+use futures_util::Stream;
+use protocol::id::RunId;
+use store::StoreError;
+use tokio::sync::watch;
+
+use crate::runs::live::{LiveRun, Progress, Tail};
+use crate::runs::{Inner, Runs};
+
+/// Events read from the table at once.
+const PAGE: usize = 256;
+/// How often a run that lives elsewhere is looked at.
+const POLL: Duration = Duration::from_secs(1);
+
+impl Runs {
+    /// The frames of a run after `cursor`, ended by its terminal. The caller has checked that the
+    /// run is the watcher's to see. An error ends the stream: the client resumes by its last id.
+    pub fn watch(
+        &self,
+        run: RunId,
+        cursor: u64,
+        heartbeat: Duration,
+    ) -> impl Stream<Item = Result<Bytes, StoreError>> + Send + use<> {
+        let hello = Bytes::from(format!(": run {run}\n\n"));
+        let watcher = Watcher {
+            inner: Arc::clone(&self.0),
+            run,
+            live: None,
+            cursor,
+            heartbeat,
+            ready: VecDeque::from([hello]),
+            told_of_draining: false,
+            done: false,
+        };
+        futures_util::stream::unfold(watcher, |mut watcher| async move {
+            let next = watcher.next().await.transpose()?;
+            if next.is_err() {
+                watcher.done = true;
+            }
+            Some((next, watcher))
+        })
+    }
+}
+
+struct Watcher {
+    inner: Arc<Inner>,
+    run: RunId,
+    live: Option<Arc<LiveRun>>,
+    cursor: u64,
+    heartbeat: Duration,
+    ready: VecDeque<Bytes>,
+    told_of_draining: bool,
+    done: bool,
+}
+
+impl Watcher {
+    /// The next bytes, or the end.
+    async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
+        loop {
+            if let Some(bytes) = self.ready.pop_front() {
+                return Ok(Some(bytes));
+            }
+            if self.done {
+                return Ok(None);
+            }
+            if self.live.is_none() {
+                self.live = self.inner.live.get(self.run);
+            }
+            match self.live.clone() {
+                Some(live) => self.follow(&live).await?,
+                None => self.read_elsewhere().await?,
+            }
+        }
+    }
+
+    /// Subscribes, then reads: an event that is committed in between is seen all the same.
+    async fn follow(&mut self, live: &LiveRun) -> Result<(), StoreError> {
+        let mut progress = live.log.subscribe();
+        let seen = *progress.borrow_and_update();
+        match live.log.tail(self.cursor) {
+            Tail::Frames(bytes, last) => {
+                self.cursor = last;
+                self.ready.push_back(bytes);
+                Ok(())
+            }
+            Tail::Behind => self.read_table().await.map(drop),
+            Tail::UpToDate if seen.settled => {
+                self.done = true;
+                Ok(())
+            }
+            // Somebody else writes the terminal.
+            Tail::UpToDate if seen.ended => {
+                self.live = None;
+                self.read_elsewhere().await
+            }
+            Tail::UpToDate => {
+                self.wait(&mut progress).await;
+                Ok(())
+            }
+        }
+    }
+
+    async fn wait(&mut self, progress: &mut watch::Receiver<Progress>) {
+        let stopping = self.inner.stopping.clone();
+        tokio::select! {
+            // The log is gone when the run is: the next look finds it in the table.
+            _ = progress.changed() => {}
+            () = tokio::time::sleep(self.heartbeat) => self.ready.push_back(HEARTBEAT),
+            () = stopping.cancelled(), if !self.told_of_draining => self.tell_of_draining(),
+        }
+    }
+
+    /// A run that has ended, waits, or lives on another replica.
+    async fn read_elsewhere(&mut self) -> Result<(), StoreError> {
+        // The status first: what was terminal before the read has all its events in it.
+        let run = self.inner.store.find_run_by_token(self.run).await?;
+        let ended = run.is_none_or(|run| run.status.is_terminal());
+        if self.read_table().await? {
+            return Ok(());
+        }
+        if ended {
+            self.done = true;
+            return Ok(());
+        }
+        let stopping = self.inner.stopping.clone();
+        tokio::select! {
+            () = tokio::time::sleep(POLL.min(self.heartbeat)) => self.ready.push_back(HEARTBEAT),
+            () = stopping.cancelled(), if !self.told_of_draining => self.tell_of_draining(),
+        }
+        self.done = self.inner.closing.is_cancelled();
+        Ok(())
+    }
+
+    /// Reads a page past the cursor; false when there is none.
+    async fn read_table(&mut self) -> Result<bool, StoreError> {
+        let lines = self
+            .inner
+            .store
+            .read_lines(self.run, self.cursor, PAGE)
+            .await?;
+        let Some(last) = lines.last() else {
+            return Ok(false);
+        };
+        self.cursor = last.sequence;
+        let mut frames = Vec::new();
+        for line in &lines {
+            let head = LineHead::of(&line.text).map_err(|_| StoreError::Corrupt {
+                column: "run_segments.payload",
+                row: self.run.to_string(),
+            })?;
+            write_frame(&mut frames, line.sequence, &head.kind, &line.text);
+        }
+        self.ready.push_back(Bytes::from(frames));
+        Ok(true)
+    }
+
+    /// The gateway is stopping: come back in a while, not all at once.
+    fn tell_of_draining(&mut self) {
+        self.told_of_draining = true;
+        let jitter = u64::from(self.run.0.as_bytes()[15]) * 8;
+        let frame = format!(
+            "retry: {}\nevent: gateway.draining\ndata: {{}}\n\n",
+            1000 + jitter
+        );
+        self.ready.push_back(Bytes::from(frame));
+    }
+}
+
+const HEARTBEAT: Bytes = Bytes::from_static(b": \n\n");

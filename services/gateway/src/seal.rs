@@ -1,0 +1,260 @@
+//! Secrets at rest: what a table keeps is sealed with AES-256-GCM under the master key.
+//!
+//! A sealed text is `v1.` and the unpadded base64url of nonce, ciphertext and tag. The purpose is
+//! authenticated with it, so a text sealed for one column cannot be opened in another.
+
+use std::fmt;
+
+use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
+use aws_lc_rs::rand;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE_NO_PAD};
+use base64::{Engine, alphabet};
+use secrecy::{ExposeSecret, SecretString};
+
+const KEY_BYTES: usize = 32;
+const VERSION: &str = "v1.";
+
+/// Keys that stand in documentation and test suites everywhere, and so protect nothing.
+const KNOWN_KEYS: [&[u8; KEY_BYTES]; 3] = [
+    b"0123456789abcdef0123456789abcdef",
+    b"abcdefghijklmnopqrstuvwxyz012345",
+    b"change-me-change-me-change-me-32",
+];
+
+/// Why a key or a sealed text was refused. Never says what it held.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SealError {
+    #[error("the master key must be 32 bytes, written as 64 hex digits or as base64")]
+    Malformed,
+    #[error("the master key is a well-known sample; make one with `openssl rand -hex 32`")]
+    Weak,
+    #[error("the sealed text is in a format that this version does not know")]
+    UnknownFormat,
+    #[error("the sealed text was made with another key or for another purpose, or is damaged")]
+    Unopenable,
+}
+
+/// The key under which every secret in the tables is sealed. Prints nothing of itself.
+pub struct MasterKey(RandomizedNonceKey);
+
+impl fmt::Debug for MasterKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("MasterKey([redacted])")
+    }
+}
+
+impl MasterKey {
+    /// Reads 64 hex digits, or base64 (either alphabet, padded or not) of 32 bytes. White space
+    /// around it is ignored, since key files end in a newline.
+    pub fn parse(text: &SecretString) -> Result<Self, SealError> {
+        let text = text.expose_secret().trim();
+        let bytes = decode_hex(text)
+            .or_else(|| decode_base64(text))
+            .ok_or(SealError::Malformed)?;
+        if is_weak(&bytes) {
+            return Err(SealError::Weak);
+        }
+        Ok(Self::from_bytes(&bytes))
+    }
+
+    /// A fresh key, and the hex form of it that [`MasterKey::parse`] reads back.
+    pub fn generate() -> (Self, String) {
+        let mut bytes = [0; KEY_BYTES];
+        rand::fill(&mut bytes).expect("the system's random source does not fail once it is seeded");
+        (Self::from_bytes(&bytes), encode_hex(&bytes))
+    }
+
+    /// Seals `plain` so that only the same key and the same `purpose` open it.
+    pub fn seal(&self, purpose: &str, plain: &[u8]) -> String {
+        let mut sealed = plain.to_vec();
+        let nonce = self
+            .0
+            .seal_in_place_append_tag(Aad::from(purpose.as_bytes()), &mut sealed)
+            .expect("AES-GCM seals anything under 64 GiB");
+        let mut whole = nonce.as_ref().to_vec();
+        whole.append(&mut sealed);
+        format!("{VERSION}{}", URL_SAFE_NO_PAD.encode(whole))
+    }
+
+    /// Gives back what was sealed for this `purpose`.
+    pub fn open(&self, purpose: &str, sealed: &str) -> Result<Vec<u8>, SealError> {
+        let encoded = sealed
+            .strip_prefix(VERSION)
+            .ok_or(SealError::UnknownFormat)?;
+        let whole = URL_SAFE_NO_PAD
+            .decode(encoded)
+            .map_err(|_| SealError::Unopenable)?;
+        let (nonce, body) = whole
+            .split_at_checked(NONCE_LEN)
+            .ok_or(SealError::Unopenable)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| SealError::Unopenable)?;
+
+        let mut body = body.to_vec();
+        let plain = self
+            .0
+            .open_in_place(nonce, Aad::from(purpose.as_bytes()), &mut body)
+            .map_err(|_| SealError::Unopenable)?;
+        Ok(plain.to_vec())
+    }
+
+    fn from_bytes(bytes: &[u8; KEY_BYTES]) -> Self {
+        Self(RandomizedNonceKey::new(&AES_256_GCM, bytes).expect("AES-256 takes 32 bytes"))
+    }
+}
+
+fn is_weak(bytes: &[u8; KEY_BYTES]) -> bool {
+    let constant = bytes.iter().all(|byte| *byte == bytes[0]);
+    let counting = bytes
+        .windows(2)
+        .all(|pair| pair[1] == pair[0].wrapping_add(1));
+    constant || counting || KNOWN_KEYS.contains(&bytes)
+}
+
+fn encode_hex(bytes: &[u8]) -> String {
+    let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16);
+    bytes
+        .iter()
+        .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)])
+        .flatten()
+        .collect()
+}
+
+fn decode_hex(text: &str) -> Option<[u8; KEY_BYTES]> {
+    let digits: Vec<u8> = text
+        .chars()
+        .map(|digit| {
+            digit
+                .to_digit(16)
+                .and_then(|value| u8::try_from(value).ok())
+        })
+        .collect::<Option<_>>()?;
+    let (pairs, rest) = digits.as_chunks::<2>();
+    let bytes: Vec<u8> = pairs.iter().map(|[high, low]| high << 4 | low).collect();
+    if rest.is_empty() {
+        bytes.try_into().ok()
+    } else {
+        None
+    }
+}
+
+fn decode_base64(text: &str) -> Option<[u8; KEY_BYTES]> {
+    let lenient =
+        GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
+    [&alphabet::STANDARD, &alphabet::URL_SAFE]
+        .into_iter()
+        .find_map(|alphabet| GeneralPurpose::new(alphabet, lenient).decode(text).ok())
+        .and_then(|bytes| bytes.try_into().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::engine::general_purpose::STANDARD;
+
+    use super::*;
+
+    fn parse(text: &str) -> Result<MasterKey, SealError> {
+        MasterKey::parse(&SecretString::from(text))
+    }
+
+    #[test]
+    fn what_was_sealed_opens_again_also_after_the_key_was_stored() {
+        let (key, stored) = MasterKey::generate();
+        let sealed = key.seal("signing_keys.secret", b"plain");
+
+        let read_back = parse(&format!("{stored}\n")).unwrap();
+        assert_eq!(
+            read_back.open("signing_keys.secret", &sealed).unwrap(),
+            b"plain"
+        );
+        assert_ne!(
+            sealed,
+            key.seal("signing_keys.secret", b"plain"),
+            "the nonce is fresh"
+        );
+        assert_eq!(key.open("empty", &key.seal("empty", b"")).unwrap(), b"");
+    }
+
+    #[test]
+    fn another_purpose_or_another_key_does_not_open() {
+        let (key, _) = MasterKey::generate();
+        let (other, _) = MasterKey::generate();
+        let sealed = key.seal("one", b"plain");
+
+        assert_eq!(key.open("two", &sealed), Err(SealError::Unopenable));
+        assert_eq!(other.open("one", &sealed), Err(SealError::Unopenable));
+    }
+
+    #[test]
+    fn bent_or_cut_bytes_do_not_open() {
+        let (key, _) = MasterKey::generate();
+        let sealed = key.seal("purpose", b"plain");
+        let bytes = URL_SAFE_NO_PAD
+            .decode(sealed.strip_prefix(VERSION).unwrap())
+            .unwrap();
+
+        for position in 0..bytes.len() {
+            let mut bent = bytes.clone();
+            bent[position] ^= 1;
+            let bent = format!("{VERSION}{}", URL_SAFE_NO_PAD.encode(bent));
+            assert_eq!(
+                key.open("purpose", &bent),
+                Err(SealError::Unopenable),
+                "byte {position}"
+            );
+        }
+        for end in [VERSION.len(), VERSION.len() + 4, sealed.len() - 1] {
+            assert_eq!(
+                key.open("purpose", &sealed[..end]),
+                Err(SealError::Unopenable),
+                "{end}"
+            );
+        }
+        assert_eq!(
+            key.open("purpose", "v2.AAAA"),
+            Err(SealError::UnknownFormat)
+        );
+        assert_eq!(key.open("purpose", ""), Err(SealError::UnknownFormat));
+    }
+
+    #[test]
+    fn a_key_is_hex_or_base64_of_32_bytes_and_nothing_else() {
+        let bytes: [u8; 32] = std::array::from_fn(|i| u8::try_from(i * 7 % 256).unwrap() ^ 0xfb);
+        let base64 = STANDARD.encode(bytes);
+        let url_safe = URL_SAFE_NO_PAD.encode(bytes);
+        let hex = encode_hex(&bytes);
+        let sealed = parse(&hex).unwrap().seal("purpose", b"plain");
+        for text in [
+            hex.as_str(),
+            &hex.to_uppercase(),
+            &base64,
+            base64.trim_end_matches('='),
+            &url_safe,
+        ] {
+            assert_eq!(
+                parse(text).unwrap().open("purpose", &sealed).unwrap(),
+                b"plain",
+                "{text}"
+            );
+        }
+        for text in [
+            "",
+            "secret",
+            &hex[..62],
+            &format!("{hex}00"),
+            &STANDARD.encode([7; 31]),
+        ] {
+            assert_eq!(parse(text).unwrap_err(), SealError::Malformed, "{text}");
+        }
+    }
+
+    #[test]
+    fn sample_keys_are_refused_and_no_key_prints() {
+        let counting: [u8; 32] = std::array::from_fn(|i| u8::try_from(i).unwrap());
+        for bytes in [[0; 32], [0xff; 32], counting, *KNOWN_KEYS[0]] {
+            assert_eq!(parse(&encode_hex(&bytes)).unwrap_err(), SealError::Weak);
+        }
+        let (key, stored) = MasterKey::generate();
+        assert!(!format!("{key:?}").contains(&stored[..8]));
+    }
+}

@@ -1,0 +1,36 @@
+//! Log lines on stderr: stdout belongs to the commands' answers.
+
+use std::io;
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+/// Says what is logged, in the syntax of `tracing` filters (`info,gateway=debug`).
+const FILTER_VARIABLE: &str = "RUNNEL_LOG";
+
+/// Sends log lines to stderr, one JSON object a line when `json`. `RUNNEL_LOG` filters them,
+/// `info` when it is not set. Only the first call of a process counts.
+pub fn init(json: bool) {
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter())
+        .with_writer(io::stderr);
+    let installed = if json {
+        lines
+            .json()
+            .flatten_event(true)
+            .with_current_span(false)
+            .try_init()
+    } else {
+        lines.compact().try_init()
+    };
+    if installed.is_err() {
+        tracing::debug!("log lines already have a destination");
+    }
+}
+
+fn filter() -> EnvFilter {
+    EnvFilter::builder()
+        .with_default_directive(LevelFilter::INFO.into())
+        .with_env_var(FILTER_VARIABLE)
+        .from_env_lossy()
+}

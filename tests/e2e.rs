@@ -1,0 +1,31 @@
+//! The real binary, met only over HTTP: one theme per file, what they stand on in `support`.
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    unreachable_pub,
+    reason = "a test fails by panicking, has tasks and an environment of its own, and has no outside"
+)]
+
+mod support;
+
+#[path = "e2e/crash.rs"]
+mod crash;
+#[path = "e2e/ending.rs"]
+mod ending;
+#[path = "e2e/first_run.rs"]
+mod first_run;
+#[path = "e2e/framing.rs"]
+mod framing;
+#[path = "e2e/ingest.rs"]
+mod ingest;
+#[path = "e2e/limits.rs"]
+mod limits;
+#[path = "e2e/misbehaviour.rs"]
+mod misbehaviour;
+#[path = "e2e/reading.rs"]
+mod reading;
+#[path = "e2e/resume.rs"]
+mod resume;
+#[path = "e2e/transport.rs"]
+mod transport;

@@ -1,0 +1,235 @@
+//! Runs that do not end by themselves: cancelled, out of time, overtaken by a stop or by a crash of the gateway.
+
+use reqwest::Method;
+use rstest::rstest;
+
+use crate::support::client::message;
+use crate::support::gateway::Config;
+use crate::support::runner::StubRunner;
+use crate::support::script::{Gate, Run, Step, send, sse_and_wait, sse_head};
+use crate::support::{Engine, Postgres, Sqlite, Stage};
+
+fn one_delta_and_wait(run: &Run) -> Vec<Step> {
+    sse_and_wait(run.delta(1, "a"))
+}
+
+fn short_grace(config: &mut Config) {
+    config.runs = "cancel_grace_seconds = 0.3".into();
+}
+
+/// A run of which the first event has been seen.
+async fn started(stage: &Stage) -> String {
+    stage.runner.answer_all(one_delta_and_wait);
+    let mut stream = stage.client.post_streaming(&message("m-1")).await;
+    stream.event().await.unwrap();
+    stream.run_id()
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_cancelled_run_ends_cancelled_however_often_it_is_cancelled(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = Stage::on(engine, short_grace).await else {
+        return;
+    };
+    let run_id = started(&stage).await;
+    for _ in 0..3 {
+        let accepted = stage.client.cancel(&run_id).await;
+        assert_eq!(accepted.status, 202, "{}", accepted.body);
+    }
+    let outcome = stage.outcome(&run_id).await;
+    outcome.assert("cancelled cancelled", &["message.delta", "run.failed"]);
+    assert_eq!(outcome.ledger.last()["source"], "host");
+    assert!(
+        outcome.run["cancel_requested_at"].is_u64(),
+        "{}",
+        outcome.run
+    );
+    stage.runner.closed(1).await;
+
+    let too_late = stage.client.cancel(&run_id).await;
+    assert_eq!((too_late.status, &too_late.body), (200, &outcome.run));
+    assert_eq!(stage.client.ledger(&run_id).await, outcome.ledger);
+}
+
+#[tokio::test]
+async fn a_runner_that_can_be_told_to_stop_is_told_so_once_and_signed() {
+    let runner = StubRunner::start_interruptible().await;
+    let stage = Stage::of(Sqlite, runner, short_grace).await.unwrap();
+    let run_id = started(&stage).await;
+    stage.client.cancel(&run_id).await;
+    stage.client.cancel(&run_id).await;
+
+    let path = format!("/runs/{run_id}/cancel");
+    let told = stage
+        .runner
+        .asked("the cancel", |request| request.path == path)
+        .await;
+    assert_eq!(told.method, "POST");
+    let webhook_id = format!("cancel_{}_1", run_id.replace('-', ""));
+    assert_eq!(told.header("webhook-id"), Some(webhook_id.as_str()));
+    assert!(told.is_signed(), "{told:?}");
+    assert_eq!(told.json()["run_id"], run_id.as_str());
+
+    assert_eq!(stage.outcome(&run_id).await.ending(), "cancelled cancelled");
+    let times = stage
+        .runner
+        .requests()
+        .iter()
+        .filter(|request| request.path == path)
+        .count();
+    assert_eq!(times, 1);
+}
+
+#[tokio::test]
+async fn a_runner_that_cannot_be_told_to_stop_is_not_told() {
+    let stage = Stage::with(short_grace).await;
+    let run_id = started(&stage).await;
+    stage.client.cancel(&run_id).await;
+    assert_eq!(stage.outcome(&run_id).await.ending(), "cancelled cancelled");
+    assert!(
+        !stage
+            .runner
+            .requests()
+            .iter()
+            .any(|request| request.path.ends_with("/cancel"))
+    );
+}
+
+#[tokio::test]
+async fn cancelling_a_run_that_has_ended_changes_nothing_and_one_that_is_not_there_is_not_found() {
+    let stage = Stage::new().await;
+    let run_id = stage.start(|run| sse_and_wait(run.talk(1).concat())).await;
+    let ended = stage.outcome(&run_id).await;
+    let answer = stage.client.cancel(&run_id).await;
+    assert_eq!((answer.status, &answer.body), (200, &ended.run));
+    assert_eq!(stage.outcome(&run_id).await.ending(), "completed");
+
+    let answer = stage.client.cancel(&uuid::Uuid::now_v7().to_string()).await;
+    assert_eq!(
+        (answer.status, answer.error("code").as_str()),
+        (404, Some("not_found"))
+    );
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_run_that_is_out_of_time_ends_there_and_its_socket_is_closed(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let soon = |config: &mut Config| config.agents[0].timeout_seconds = 1.0;
+    let Some(stage) = Stage::on(engine, soon).await else {
+        return;
+    };
+    let outcome = stage.play(one_delta_and_wait).await;
+    outcome.assert(
+        "timeout deadline_exceeded",
+        &["message.delta", "run.failed"],
+    );
+    assert_eq!(outcome.ledger.last()["source"], "host");
+    stage.runner.closed(1).await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_stop_tells_the_clients_and_ends_the_runs_that_outlast_the_grace(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let grace = |config: &mut Config| config.runs = "shutdown_grace_seconds = 2".into();
+    let Some(mut stage) = Stage::on(engine, grace).await else {
+        return;
+    };
+    stage.runner.answer_all(one_delta_and_wait);
+    let mut stream = stage.client.post_streaming(&message("m-1")).await;
+    let run_id = stream.run_id();
+    stream.event().await.unwrap();
+    assert_eq!(readiness(&stage).await, 200);
+
+    stage.gateway.terminate().await;
+    let draining = loop {
+        let frame = stream
+            .frame()
+            .await
+            .expect("the frame that tells of the stop");
+        if frame.event == "gateway.draining" {
+            break frame;
+        }
+    };
+    assert_eq!(draining.id, None);
+    assert!(
+        draining.raw.lines().any(|line| line.starts_with("retry: ")),
+        "{draining:?}"
+    );
+    assert_eq!(readiness(&stage).await, 503);
+    assert!(stage.gateway.exited().await.success());
+    stage.runner.closed(1).await;
+
+    stage.gateway.start_again().await;
+    let outcome = stage.outcome(&run_id).await;
+    outcome.assert("failed host.shutdown", &["message.delta", "run.failed"]);
+    assert_eq!(stage.runner.posts(&run_id), 1);
+}
+
+async fn readiness(stage: &Stage) -> u16 {
+    let answer = stage
+        .client
+        .anonymous(Method::GET, "/readyz")
+        .send()
+        .await
+        .unwrap();
+    answer.status().as_u16()
+}
+
+#[tokio::test]
+async fn a_run_that_ends_within_the_grace_ends_as_it_would_have() {
+    let grace = |config: &mut Config| config.runs = "shutdown_grace_seconds = 30".into();
+    let mut stage = Stage::with(grace).await;
+    let gate = Gate::new();
+    let held = gate.clone();
+    stage.runner.answer_all(move |run| {
+        let wait = Step::Hold(held.clone());
+        vec![
+            sse_head(),
+            send(run.delta(1, "a")),
+            wait,
+            send(run.completed(2)),
+        ]
+    });
+    let mut stream = stage.client.post_streaming(&message("m-1")).await;
+    let run_id = stream.run_id();
+    stream.event().await.unwrap();
+
+    stage.gateway.terminate().await;
+    while stream
+        .frame()
+        .await
+        .is_some_and(|frame| frame.event != "gateway.draining")
+    {}
+    gate.cancel();
+    assert!(stage.gateway.exited().await.success());
+
+    stage.gateway.start_again().await;
+    let outcome = stage.outcome(&run_id).await;
+    outcome.assert("completed", &["message.delta", "run.completed"]);
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_run_that_a_killed_gateway_left_behind_is_orphaned(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let lease = |config: &mut Config| config.runs = "lease_seconds = 2".into();
+    let Some(mut stage) = Stage::on(engine, lease).await else {
+        return;
+    };
+    let run_id = started(&stage).await;
+    stage.gateway.kill().await;
+    stage.gateway.start_again().await;
+
+    let outcome = stage.outcome(&run_id).await;
+    outcome.assert("failed host.orphaned", &["message.delta", "run.failed"]);
+    assert_eq!(outcome.run["error"]["retryable"], true);
+    assert_eq!(outcome.ledger.last()["source"], "host");
+    assert_eq!(stage.runner.posts(&run_id), 1);
+}

@@ -1,0 +1,248 @@
+//! The way of one event, to the byte.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::client::message;
+use crate::support::gateway::STUB_API_KEY;
+use crate::support::runner::{RUNNER_ID, Request};
+use crate::support::script::{Gate, Run, Step, chunk, send, sse, sse_head};
+use crate::support::{Engine, Postgres, Sqlite, Stage};
+
+const DELTA: &str = r#"{"chunk":{"role":"assistant","content":"hello "}}"#;
+const STATE: &str = r#"{"scope":"conversation","key":"echo.count","value":1}"#;
+const MESSAGE: &str =
+    r#"{"message":{"role":"assistant","content":"hello big world"},"file_ids":[]}"#;
+const STOP: &str = r#"{"finish_reason":"stop"}"#;
+const EVENTS: [(&str, &str); 4] = [
+    ("message.delta", DELTA),
+    ("state.updated", STATE),
+    ("message.completed", MESSAGE),
+    ("run.completed", STOP),
+];
+
+fn short_run(run: &Run) -> Vec<Step> {
+    sse([
+        ": hi\n\nevent: message.delta\nid: 1\n".to_owned(),
+        run.result(1, "message.delta", DELTA),
+        run.result(2, "state.updated", STATE),
+        run.result(3, "message.completed", MESSAGE),
+        run.result("4,\"usage\":null", "run.completed", STOP),
+    ]
+    .concat())
+}
+
+#[rstest]
+#[tokio::test]
+async fn an_event_becomes_a_run_and_its_answer_the_stream_of_that_run(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = Stage::on(engine, |_| {}).await else {
+        return;
+    };
+    stage.runner.answer_all(short_run);
+
+    let mut stream = stage.client.post_streaming(&message("m-1001")).await;
+    let run_id = stream.run_id();
+    for (header, value) in [
+        ("content-type", "text/event-stream"),
+        ("cache-control", "no-cache, no-transform"),
+        ("x-accel-buffering", "no"),
+        ("location", format!("/v1/runs/{run_id}").as_str()),
+    ] {
+        assert_eq!(stream.header(header), value, "{header}");
+    }
+    let first = stream.frame().await.unwrap();
+    assert_eq!(first.raw, format!(": run {run_id}\n\n"));
+
+    let frames = stream.rest().await;
+    assert_eq!(frames.len(), EVENTS.len());
+    for ((frame, (kind, data)), sequence) in frames.iter().zip(EVENTS).zip(1..) {
+        let created_at = json_of(&frame.data)["created_at"].as_u64().unwrap();
+        let bytes = format!(
+            "id: {sequence}\nevent: {kind}\ndata: {{\"run_id\":\"{run_id}\",\
+             \"sequence\":{sequence},\"type\":\"{kind}\",\"data\":{data},\
+             \"created_at\":{created_at},\"source\":\"runner\"}}\n\n"
+        );
+        assert_eq!(frame.raw, bytes);
+    }
+
+    let outcome = stage.outcome(&run_id).await;
+    outcome.assert("completed", &EVENTS.map(|(kind, _)| kind));
+    assert_eq!(outcome.run["output"]["content"], "hello big world");
+    assert_eq!(outcome.run["error"], Value::Null);
+    assert_eq!(outcome.run["usage"], Value::Null);
+    assert_eq!(outcome.run["runner_id"], RUNNER_ID);
+    assert_eq!(outcome.run["conversation_id"], "c-7");
+    assert_eq!(
+        outcome.run["metadata"],
+        json!({"rejected": 0, "duplicates": 0, "gaps": 0})
+    );
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_client_that_does_not_ask_for_the_stream_is_told_where_it_is(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = Stage::on(engine, |_| {}).await else {
+        return;
+    };
+    stage.runner.answer_all(short_run);
+
+    let answer = stage.client.post(&message("m-1001")).await;
+    let run_id = answer.run_id();
+    let expected = json!({
+        "event_id": "m-1001",
+        "run_id": run_id,
+        "run_url": format!("/v1/runs/{run_id}"),
+        "status": "created",
+    });
+    assert_eq!(answer.body, expected);
+    assert_eq!(stage.outcome(&run_id).await.ending(), "completed");
+}
+
+#[tokio::test]
+async fn the_runner_is_asked_once_in_a_signed_request() {
+    let stage = Stage::new().await;
+    stage.runner.answer_all(short_run);
+    let run_id = stage.client.post(&message("m-1001")).await.run_id();
+    stage.outcome(&run_id).await;
+
+    let request = stage.runner.asked("the run", Request::is_run).await;
+    let hex = run_id.replace('-', "");
+    for (header, value) in [
+        ("accept", "text/event-stream"),
+        ("accept-encoding", "identity"),
+        ("content-type", "application/json"),
+        ("runnel-run-id", run_id.as_str()),
+        ("runnel-attempt", "1"),
+        ("webhook-id", format!("run_{hex}_1").as_str()),
+    ] {
+        assert_eq!(request.header(header), Some(value), "{header}");
+    }
+    let trace: Vec<_> = request.header("traceparent").unwrap().split('-').collect();
+    assert_eq!(
+        (trace[0], trace[1], trace[2].len(), trace[3]),
+        ("00", hex.as_str(), 16, "01")
+    );
+    assert!(request.is_signed(), "{request:?}");
+    assert_eq!(stage.runner.posts(&run_id), 1);
+
+    let listing = stage
+        .runner
+        .asked("the runners", |request| request.method == "GET")
+        .await;
+    assert_eq!(listing.path, "/runners");
+    assert!(listing.is_signed(), "{listing:?}");
+}
+
+#[tokio::test]
+async fn the_headers_of_the_endpoint_go_along_with_every_request() {
+    let headers = format!("headers = {{ x-api-key = \"env:{}\" }}", STUB_API_KEY.0);
+    let stage = Stage::with(|config| config.endpoint = headers).await;
+    let outcome = stage.play(short_run).await;
+    assert_eq!(outcome.ending(), "completed");
+    for request in stage.runner.requests() {
+        assert_eq!(
+            request.header("x-api-key"),
+            Some(STUB_API_KEY.1),
+            "{request:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_runner_gets_the_context_and_a_token_that_stands_nowhere_else() {
+    let stage = Stage::new().await;
+    stage.runner.answer_all(short_run);
+    let run_id = stage.client.post(&message("m-1001")).await.run_id();
+
+    let request = stage.runner.asked("the run", Request::is_run).await;
+    let text = String::from_utf8(request.body.clone()).unwrap();
+    let start = format!(r#"{{"runner_id":"{RUNNER_ID}","runner_name":"default","context":{{"#);
+    assert!(text.starts_with(&start), "{text}");
+
+    let body = request.json();
+    let host = &body["host"];
+    assert_eq!(host["base_url"], format!("{}/host/v1", stage.gateway.url));
+    assert!(host["token_expires_at"].is_u64(), "{host}");
+    let token = host["token"].as_str().unwrap();
+    assert_eq!(text.matches(token).count(), 1, "{text}");
+
+    let context = &body["context"];
+    assert!(context["runtime"]["deadline_at"].is_f64(), "{context}");
+    for (pointer, value) in [
+        ("/run_id", run_id.as_str()),
+        ("/event/event_id", "m-1001"),
+        ("/event/event_type", "message.received"),
+        ("/trigger/type", "message.received"),
+        ("/conversation/conversation_id", "c-7"),
+        ("/actor/actor_id", "u-1"),
+        ("/input/text", "hello big world"),
+        ("/input/contents/0/text", "hello big world"),
+        ("/delivery/surface", "api"),
+        ("/context/inline_policy/mode", "current_event"),
+    ] {
+        assert_eq!(context.pointer(pointer), Some(&json!(value)), "{pointer}");
+    }
+}
+
+#[tokio::test]
+async fn the_bytes_of_a_result_reach_the_client_as_the_runner_wrote_them() {
+    const DATA: &str =
+        r#"{ "zeta":1.50, "chunk" : {"content":"\u00e9\/é","role":"assistant"},"alpha":1E2 }"#;
+    let stage = Stage::new().await;
+    let outcome = stage
+        .play(|run| sse(run.result(1, "message.delta", DATA) + &run.completed(2)))
+        .await;
+    outcome.assert("completed", &["message.delta", "run.completed"]);
+    let event = &outcome.ledger.0[0];
+    assert!(event.contains(&format!("\"data\":{DATA},")), "{event}");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_does_not_cancel_its_run() {
+    let stage = Stage::new().await;
+    let gate = Gate::new();
+    let held = gate.clone();
+    stage.runner.answer_all(move |run| {
+        let wait = Step::Hold(held.clone());
+        vec![
+            sse_head(),
+            send(run.delta(1, "a")),
+            wait,
+            send(run.delta(2, "b") + &run.completed(3)),
+        ]
+    });
+
+    let mut stream = stage.client.post_streaming(&message("m-1")).await;
+    assert_eq!(stream.event().await.unwrap().id, Some(1));
+    let run_id = stream.run_id();
+    drop(stream);
+    gate.cancel();
+
+    let outcome = stage.outcome(&run_id).await;
+    outcome.assert(
+        "completed",
+        &["message.delta", "message.delta", "run.completed"],
+    );
+    assert_eq!(outcome.ledger.text(), "ab");
+}
+
+#[tokio::test]
+async fn the_transcript_message_is_made_of_the_deltas_when_no_message_came() {
+    let stage = Stage::new().await;
+    let outcome = stage
+        .play(|run| {
+            let whole = run.unnumbered("message.delta", &chunk("big "));
+            sse(run.delta(1, "hello ") + &whole + &run.delta(2, "world") + &run.completed(3))
+        })
+        .await;
+    assert_eq!(outcome.ending(), "completed");
+    assert_eq!(outcome.run["output"]["content"], "hello big world");
+}
+
+fn json_of(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}

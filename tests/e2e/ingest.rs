@@ -1,0 +1,311 @@
+//! What becomes a run, what is answered again, and what is refused without a trace.
+
+use reqwest::Method;
+use reqwest::header::AUTHORIZATION;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::client::{Answer, message, send};
+use crate::support::gateway::{Agent, Config};
+use crate::support::script::{Gate, Run, Step, sse, sse_head};
+use crate::support::{Engine, Postgres, Sqlite, Stage};
+
+fn quick(run: &Run) -> Vec<Step> {
+    sse(run.talk(1).concat())
+}
+
+async fn quick_stage(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<Stage> {
+    let stage = Stage::on(engine, configure).await?;
+    stage.runner.answer_all(quick);
+    Some(stage)
+}
+
+/// `message` with one member at `pointer` put in, or taken out for null.
+fn bent(event_id: &str, pointer: &str, value: Value) -> Value {
+    let mut event = message(event_id);
+    let (parent, member) = pointer.rsplit_once('/').unwrap();
+    let members = event.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+    members.insert(member.to_owned(), value);
+    members.retain(|_, value| !value.is_null());
+    event
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_bad_event_is_refused_by_pointer_and_leaves_nothing_behind(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = quick_stage(engine, |_| {}).await else {
+        return;
+    };
+    for (n, (pointer, value)) in [
+        ("/event_type", Value::Null),
+        ("/event_type", json!(7)),
+        ("/event_type", json!("")),
+        ("/input", Value::Null),
+        ("/nope", json!(1)),
+        ("/conversation/nope", json!(1)),
+        ("/actor/nope", json!("x")),
+        ("/input/nope", json!(true)),
+        ("/conversation/conversation_id", json!(7)),
+        ("/conversation/conversation_id", json!("c".repeat(256))),
+        ("/bot_id", json!("b".repeat(256))),
+        ("/actor/actor_id", json!("")),
+        ("/event_time", json!("yesterday")),
+        ("/data", json!([1])),
+        ("/data", json!({"text": "x".repeat(65 * 1024)})),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let event_id = format!("m-{n}");
+        let refused = stage.client.post(&bent(&event_id, pointer, value)).await;
+        assert_refused(&refused, 400, "invalid_argument");
+        assert_eq!(refused.detail("pointer"), pointer, "{}", refused.body);
+
+        let retried = stage.client.post(&message(&event_id)).await;
+        assert!(!retried.is_replay(), "{pointer}: {retried:?}");
+        retried.run_id();
+    }
+}
+
+#[tokio::test]
+async fn an_event_id_is_printable_ascii_of_one_to_512_bytes() {
+    let stage = quick_stage(Sqlite, |_| {}).await.unwrap();
+    for event_id in ["", "a\nb", "é", "x".repeat(513).as_str()] {
+        let refused = stage.client.post(&message(event_id)).await;
+        assert_refused(&refused, 400, "invalid_argument");
+        assert_eq!(refused.detail("pointer"), "/event_id", "{event_id:?}");
+    }
+    for event_id in ["x", "a b#~", "x".repeat(512).as_str()] {
+        stage.client.post(&message(event_id)).await.run_id();
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_event_at_all_is_refused() {
+    let stage = quick_stage(Sqlite, |_| {}).await.unwrap();
+    for body in ["", "{", "[]", "null", "\"event\"", "{}{}"] {
+        let request = stage.client.request(Method::POST, "/v1/events");
+        let request = request
+            .header("content-type", "application/json")
+            .body(body);
+        assert_refused(&send(request).await.unwrap(), 400, "invalid_argument");
+    }
+}
+
+#[tokio::test]
+async fn a_body_over_one_mebibyte_is_refused() {
+    let stage = quick_stage(Sqlite, |_| {}).await.unwrap();
+    let big = bent("m-1", "/input/text", json!("x".repeat(1024 * 1024)));
+    assert_refused(&stage.client.post(&big).await, 413, "payload_too_large");
+
+    let fits = bent("m-1", "/input/text", json!("x".repeat(1000 * 1024)));
+    assert!(!stage.client.post(&fits).await.is_replay());
+}
+
+#[tokio::test]
+async fn without_a_good_key_nothing_is_answered() {
+    let stage = quick_stage(Sqlite, |_| {}).await.unwrap();
+    let unknown = format!("Bearer rnl_aaaaaaaa_{}", "a".repeat(43));
+    for credential in [
+        None,
+        Some("Bearer x"),
+        Some("Basic cm5sOng="),
+        Some(unknown.as_str()),
+    ] {
+        let mut request = stage
+            .client
+            .anonymous(Method::POST, "/v1/events")
+            .json(&message("m-1"));
+        if let Some(credential) = credential {
+            request = request.header(AUTHORIZATION, credential);
+        }
+        assert_refused(&send(request).await.unwrap(), 401, "unauthenticated");
+    }
+    assert!(!stage.client.post(&message("m-1")).await.is_replay());
+}
+
+#[rstest]
+#[tokio::test]
+async fn the_same_event_again_gets_the_first_answer_again(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(mut stage) = quick_stage(engine, |_| {}).await else {
+        return;
+    };
+    let first = stage.client.post(&message("m-1")).await;
+    assert!(!first.is_replay());
+    stage.outcome(&first.run_id()).await;
+
+    let again = stage.client.post(&message("m-1")).await;
+    assert!(again.is_replay());
+    assert_eq!(again.body, first.body);
+
+    // What counts is the event, not how its JSON was written.
+    let text = message("m-1")
+        .to_string()
+        .replace(':', " : ")
+        .replace(',', " ,\n");
+    let request = stage.client.request(Method::POST, "/v1/events").body(text);
+    let again = send(request.header("content-type", "application/json"))
+        .await
+        .unwrap();
+    assert_eq!((again.is_replay(), &again.body), (true, &first.body));
+
+    stage.gateway.stop().await;
+    stage.gateway.start_again().await;
+    let again = stage.client.post(&message("m-1")).await;
+    assert_eq!((again.is_replay(), &again.body), (true, &first.body));
+    assert_eq!(stage.runner.posts(&first.run_id()), 1);
+}
+
+#[tokio::test]
+async fn the_same_event_again_can_be_streamed() {
+    let stage = quick_stage(Sqlite, |_| {}).await.unwrap();
+    let first = stage.client.post_streaming(&message("m-1")).await;
+    let run_id = first.run_id();
+    let frames = first.rest().await;
+
+    let again = stage.client.post_streaming(&message("m-1")).await;
+    assert_eq!(again.header("idempotent-replayed"), "true");
+    assert_eq!(again.run_id(), run_id);
+    assert_eq!(again.rest().await, frames);
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_key_stands_for_one_body_and_an_event_id_for_one_key(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = quick_stage(engine, |_| {}).await else {
+        return;
+    };
+    let with_key = |key: &'static str, event: Value| {
+        let request = stage.client.posting(&event).header("idempotency-key", key);
+        async move { send(request).await.unwrap() }
+    };
+    let other = |event_id| bent(event_id, "/input/text", json!("something else"));
+    let nameless = |text: &str| json!({"event_type": "message.received", "input": {"text": text}});
+
+    let first = with_key("k-1", nameless("a")).await;
+    let again = with_key("k-1", nameless("a")).await;
+    assert!(again.is_replay() && first.run_id() == again.run_id());
+    assert_conflict(
+        &with_key("k-1", nameless("b")).await,
+        "idempotency_mismatch",
+    );
+
+    stage.client.post(&message("m-1")).await.run_id();
+    assert_conflict(
+        &stage.client.post(&other("m-1")).await,
+        "idempotency_mismatch",
+    );
+    assert_conflict(&with_key("k-2", message("m-1")).await, "event_exists");
+    // The refusals took neither the key nor the event.
+    with_key("k-2", message("m-2")).await.run_id();
+}
+
+#[rstest]
+#[tokio::test]
+async fn twenty_senders_of_one_event_make_one_run(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = quick_stage(engine, |_| {}).await else {
+        return;
+    };
+    let event = message("m-1");
+    let senders = (0..20).map(|_| stage.client.post(&event));
+    let answers = futures_util::future::join_all(senders).await;
+
+    let run_id = answers[0].run_id();
+    assert!(
+        answers.iter().all(|answer| answer.run_id() == run_id),
+        "{answers:?}"
+    );
+    assert_eq!(
+        answers.iter().filter(|answer| !answer.is_replay()).count(),
+        1
+    );
+    stage.outcome(&run_id).await;
+    assert_eq!(stage.runner.posts(&run_id), 1);
+}
+
+#[tokio::test]
+async fn an_event_that_no_agent_wants_is_kept_without_a_run() {
+    let stage = quick_stage(Sqlite, |_| {}).await.unwrap();
+    let event = json!({"event_type": "friend.request_received", "event_id": "f-1"});
+    let answer = stage.client.post(&event).await;
+    let expected =
+        json!({"event_id": "f-1", "run_id": null, "run_url": null, "reason": "no_agent"});
+    assert_eq!((answer.status, &answer.body), (202, &expected));
+    assert!(stage.client.post(&event).await.is_replay());
+}
+
+#[tokio::test]
+async fn a_tie_between_two_agents_names_both() {
+    let stage = quick_stage(Sqlite, |config| {
+        config.agents.push(Agent {
+            name: "other",
+            ..Agent::default()
+        });
+    });
+    let stage = stage.await.unwrap();
+    let answer = stage.client.post(&message("m-1")).await;
+    assert_conflict(&answer, "binding_conflict");
+    assert_eq!(
+        answer.detail("agents").as_array().map(Vec::len),
+        Some(2),
+        "{}",
+        answer.body
+    );
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_rejecting_agent_has_one_run_in_a_conversation(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let reject = |config: &mut Config| config.agents[0].concurrency = "reject";
+    let Some(stage) = quick_stage(engine, reject).await else {
+        return;
+    };
+    let gate = Gate::new();
+    let held = gate.clone();
+    let first = stage
+        .start(move |run| {
+            let mut steps = vec![sse_head(), Step::Hold(held.clone())];
+            steps.push(Step::Send(run.talk(1).concat().into_bytes()));
+            steps
+        })
+        .await;
+
+    let refused = stage.client.post(&message("m-2")).await;
+    assert_conflict(&refused, "run_active");
+    assert_eq!(refused.detail("run_id"), first.as_str());
+    let elsewhere = bent("m-3", "/conversation/conversation_id", json!("c-8"));
+    let elsewhere = stage.client.post(&elsewhere).await.run_id();
+    assert_ne!(elsewhere, first);
+
+    gate.cancel();
+    stage.outcome(&first).await;
+    let retried = stage.client.post(&message("m-2")).await;
+    assert!(!retried.is_replay());
+    assert_ne!(retried.run_id(), first);
+}
+
+#[track_caller]
+fn assert_refused(answer: &Answer, status: u16, code: &str) {
+    assert_eq!(
+        (answer.status, answer.error("code")),
+        (status, &json!(code)),
+        "{}",
+        answer.body
+    );
+    assert!(answer.error("message").is_string(), "{}", answer.body);
+    assert_eq!(answer.error("retryable"), false);
+}
+
+#[track_caller]
+fn assert_conflict(answer: &Answer, reason: &str) {
+    assert_refused(answer, 409, "conflict");
+    assert_eq!(answer.detail("reason"), reason, "{}", answer.body);
+}

@@ -1,0 +1,146 @@
+//! How much a runner may send and how long it may be silent. F23–F25, F38.
+
+use std::time::Duration;
+
+use crate::support::Stage;
+use crate::support::runner::Request;
+use crate::support::script::{Gate, Run, Script, Step, send, sse, sse_and_wait, sse_head};
+
+const SIZES: &str = "line_bytes = 4096\nevent_bytes = 8192\nrun_bytes = 65536\nrun_events = 20";
+
+/// An event whose lines are short and which is long.
+fn event_in_lines(run: &Run) -> Vec<Step> {
+    let words = "x".repeat(3000);
+    let data = format!(
+        r#"{{"chunk":{{"role":"assistant","content":"a"}},"b":"{words}",LF"c":"{words}",LF"d":"{words}"}}"#
+    );
+    sse(run
+        .result(1, "message.delta", &data)
+        .replace("LF", "\ndata: ")
+        + &run.completed(2))
+}
+
+fn deltas(run: &Run, count: usize, bytes: usize) -> Vec<Step> {
+    let text = "x".repeat(bytes);
+    let frames: String = (1..=count).map(|n| run.delta(n, &text)).collect();
+    sse(frames + &run.completed(count + 1))
+}
+
+/// Bytes without end and without a line end.
+fn endless(start: &str) -> Vec<Step> {
+    vec![
+        sse_head(),
+        send(start),
+        Step::Repeat(vec![b'x'; 1024], Duration::from_millis(5)),
+    ]
+}
+
+const TOO_MUCH: [(&str, Script); 6] = [
+    ("a long line", |run| deltas(run, 1, 4200)),
+    ("a line without end", |_| endless("data: ")),
+    ("a comment without end", |_| endless(":")),
+    ("an event of many lines", event_in_lines),
+    ("many bytes", |run| deltas(run, 19, 3800)),
+    ("many events", |run| deltas(run, 21, 1)),
+];
+
+#[tokio::test]
+async fn a_runner_that_sends_too_much_ends_its_run() {
+    let stage = Stage::with(|config| config.limits = SIZES.into()).await;
+    for (what, script) in TOO_MUCH {
+        let outcome = stage.play(script).await;
+        assert_eq!(outcome.ending(), "failed runner.output_limit", "{what}");
+        let mut types = outcome.ledger.types();
+        types.pop();
+        assert!(types.len() <= 20, "{what}: {types:?}");
+        assert!(
+            types.iter().all(|kind| kind == "message.delta"),
+            "{what}: {types:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_stays_within_the_limits_passes_and_the_runner_is_told_them() {
+    let stage = Stage::with(|config| config.limits = SIZES.into()).await;
+    for (count, bytes) in [(1, 3900), (15, 3800), (18, 1)] {
+        let outcome = stage.play(move |run| deltas(run, count, bytes)).await;
+        assert_eq!(
+            outcome.ending(),
+            "completed",
+            "{count} deltas of {bytes} bytes"
+        );
+        assert_eq!(outcome.ledger.0.len(), count + 1);
+    }
+    let request = stage.runner.asked("a run", Request::is_run).await;
+    let context = &request.json()["context"];
+    let limits = &context["runtime"]["metadata"]["limits"];
+    assert_eq!(limits["line_bytes"], 4096, "{context}");
+}
+
+const SILENCE: [(Script, &str, &[&str]); 3] = [
+    (|_| vec![Step::AwaitClose], "runner.first_byte_timeout", &[]),
+    (
+        |run| sse_and_wait(run.delta(1, "a")),
+        "runner.idle_timeout",
+        &["message.delta"],
+    ),
+    (
+        |run| sse_and_wait(&run.delta(1, "a")[..40]),
+        "runner.idle_timeout",
+        &[],
+    ),
+];
+
+#[tokio::test]
+async fn a_silent_runner_is_given_up_and_its_socket_closed() {
+    let waits = "first_byte_seconds = 0.5\nsilence_seconds = 0.5";
+    let stage = Stage::with(|config| config.limits = waits.into()).await;
+    for ((script, code, events), count) in SILENCE.into_iter().zip(1..) {
+        let outcome = stage.play(script).await;
+        outcome.assert(
+            &format!("failed {code}"),
+            &[events, &["run.failed"]].concat(),
+        );
+        stage.runner.closed(count).await;
+    }
+}
+
+#[tokio::test]
+async fn heartbeats_are_life_but_no_progress() {
+    let stage = Stage::with(|config| {
+        config.limits = "silence_seconds = 1.5".into();
+        config.agents[0].timeout_seconds = 3.0;
+    });
+    let stage = stage.await;
+    let heartbeats = || Step::Repeat(b": hi\n\n".to_vec(), Duration::from_millis(50));
+    let outcome = stage.play(move |_| vec![sse_head(), heartbeats()]).await;
+    outcome.assert("timeout deadline_exceeded", &["run.failed"]);
+}
+
+#[tokio::test]
+async fn a_run_that_is_busy_at_its_deadline_ends_there() {
+    let stage = Stage::with(|config| config.agents[0].timeout_seconds = 1.0).await;
+    let outcome = stage
+        .play(|run| {
+            let never = Step::Hold(Gate::new());
+            vec![
+                sse_head(),
+                send(run.delta(1, "a")),
+                never,
+                send(run.completed(2)),
+            ]
+        })
+        .await;
+    outcome.assert(
+        "timeout deadline_exceeded",
+        &["message.delta", "run.failed"],
+    );
+    let [created, deadline, finished] = ["created_at", "deadline_at", "finished_at"]
+        .map(|member| outcome.run[member].as_f64().unwrap());
+    assert!(
+        created <= deadline && deadline <= finished + 1.0,
+        "{}",
+        outcome.run
+    );
+}

@@ -1,0 +1,351 @@
+//! Results that should not have come, judged one by one. F28–F34, F39, F40.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::json;
+
+use crate::support::gateway::Agent;
+use crate::support::script::{
+    Gate, Run, Script, Step, chunk, frame, send, sse, sse_and_wait, sse_head,
+};
+use crate::support::{Engine, Postgres, Sqlite, Stage};
+
+const DELTA: &str = "message.delta";
+const COMPLETED: &str = "run.completed";
+const FAILED: &str = "run.failed";
+const VIOLATION: &str = "failed runner.protocol_violation";
+
+/// What a runner sends, and what is left of it.
+struct Row {
+    script: Script,
+    ending: &'static str,
+    types: &'static [&'static str],
+    rejected: &'static [&'static str],
+    duplicates: u64,
+    gaps: u64,
+}
+
+const CLEAN: Row = Row {
+    script: |run| sse(run.talk(1).concat()),
+    ending: "completed",
+    types: &[DELTA, COMPLETED],
+    rejected: &[],
+    duplicates: 0,
+    gaps: 0,
+};
+
+#[rstest]
+#[case::nothing_wrong(CLEAN)]
+#[case::the_same_bytes_twice(Row {
+    script: |run| sse(run.delta(1, "a") + &run.delta(1, "a") + &run.completed(2)),
+    duplicates: 1,
+    ..CLEAN
+})]
+#[case::a_number_twice_with_other_bytes(Row {
+    script: |run| sse(run.delta(1, "a") + &run.delta(1, "b") + &run.completed(2)),
+    rejected: &["sequence_conflict"],
+    ..CLEAN
+})]
+#[case::a_gap(Row {
+    script: |run| sse(run.delta(1, "a") + &run.delta(5, "b") + &run.completed(6)),
+    types: &[DELTA, DELTA, COMPLETED],
+    gaps: 1,
+    ..CLEAN
+})]
+#[case::a_number_from_the_gap(Row {
+    script: |run| {
+        sse(run.delta(1, "a") + &run.delta(5, "b") + &run.delta(3, "c") + &run.completed(6))
+    },
+    types: &[DELTA, DELTA, COMPLETED],
+    rejected: &["sequence_backward"],
+    gaps: 1,
+    ..CLEAN
+})]
+#[case::everything_twice(Row {
+    script: |run| {
+        let deltas = run.delta(1, "a") + &run.delta(2, "b") + &run.delta(3, "c");
+        sse(deltas.repeat(2) + &run.completed(4))
+    },
+    types: &[DELTA, DELTA, DELTA, COMPLETED],
+    duplicates: 3,
+    ..CLEAN
+})]
+#[case::no_numbers(Row {
+    script: |run| {
+        let stop = run.unnumbered(COMPLETED, r#"{"finish_reason":"stop"}"#);
+        sse(run.unnumbered(DELTA, &chunk("a")).repeat(2) + &stop)
+    },
+    types: &[DELTA, DELTA, COMPLETED],
+    ..CLEAN
+})]
+#[case::null_for_a_number(Row {
+    script: |run| sse(run.delta("null", "a") + &run.completed("null")),
+    ..CLEAN
+})]
+#[case::completed_then_failed(Row {
+    script: |run| sse_and_wait(run.talk(1).concat() + &run.failed(3)),
+    ..CLEAN
+})]
+#[case::failed_then_completed(Row {
+    script: |run| sse_and_wait(run.delta(1, "a") + &run.failed(2) + &run.completed(3)),
+    ending: "failed boom",
+    types: &[DELTA, FAILED],
+    ..CLEAN
+})]
+#[case::no_message_at_all(Row {
+    script: |run| sse(run.completed(1)),
+    ending: "failed runner.no_output",
+    types: &[FAILED],
+    rejected: &["no_output"],
+    ..CLEAN
+})]
+#[case::the_message_in_the_terminal(Row {
+    script: |run| {
+        let data = r#"{"finish_reason":"stop","message":{"role":"assistant","content":"a"}}"#;
+        sse(run.result(1, COMPLETED, data))
+    },
+    types: &[COMPLETED],
+    ..CLEAN
+})]
+#[case::a_failure_without_words(Row {
+    script: |run| sse(run.delta(1, "a") + &run.result(2, FAILED, r#"{"code":"boom"}"#)),
+    ending: VIOLATION,
+    types: &[DELTA, FAILED],
+    rejected: &["invalid_payload"],
+    ..CLEAN
+})]
+#[case::a_failure_in_the_other_words(Row {
+    script: |run| sse(run.result(1, FAILED, r#"{"code":"boom","error":"it broke"}"#)),
+    ending: "failed boom",
+    types: &[FAILED],
+    ..CLEAN
+})]
+#[case::an_unknown_type(Row {
+    script: |run| {
+        let unknown = run.result(1, "vendor.thing", r#"{"anything":[1]}"#);
+        sse(unknown + &run.delta(2, "a") + &run.completed(3))
+    },
+    types: &["vendor.thing", DELTA, COMPLETED],
+    ..CLEAN
+})]
+#[case::loose_telemetry(Row {
+    script: |run| {
+        let call = run.result(1, "tool.call.started", r#"{"whatever":true}"#);
+        sse(call + &run.delta(2, "a") + &run.completed(3))
+    },
+    types: &["tool.call.started", DELTA, COMPLETED],
+    ..CLEAN
+})]
+#[case::a_key_of_the_host(Row {
+    script: |run| {
+        let data = r#"{"scope":"conversation","key":"host.x","value":1}"#;
+        sse(run.delta(1, "a") + &run.result(2, "state.updated", data) + &run.completed(3))
+    },
+    rejected: &["unauthorized"],
+    ..CLEAN
+})]
+#[tokio::test]
+async fn each_result_is_judged_by_itself(#[case] row: Row) {
+    let stage = Stage::new().await;
+    let outcome = stage.play(row.script).await;
+    outcome.assert(row.ending, row.types);
+    let late = |rejection: &serde_json::Value| rejection["reason"] == "after_terminal";
+    if !outcome.rejections.iter().any(late) {
+        outcome.assert_rejected(row.rejected);
+    }
+    let counted = &outcome.run["metadata"];
+    assert_eq!(
+        (&counted["duplicates"], &counted["gaps"]),
+        (&json!(row.duplicates), &json!(row.gaps))
+    );
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_number_that_is_none_ends_the_run(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = Stage::on(engine, |_| {}).await else {
+        return;
+    };
+    for sequence in ["0", "-1", "18446744073709551616", "1.5"] {
+        let outcome = stage
+            .play(move |run| sse(run.delta(sequence, "a") + &run.completed(2)))
+            .await;
+        outcome.assert(VIOLATION, &[FAILED]);
+    }
+}
+
+#[tokio::test]
+async fn the_number_of_the_runner_is_kept_where_it_differs() {
+    let stage = Stage::new().await;
+    let outcome = stage
+        .play(|run| sse(run.delta(1, "a") + &run.delta(5, "b") + &run.completed(6)))
+        .await;
+    let events = outcome.ledger.events();
+    assert_eq!(events[0].get("metadata"), None);
+    assert_eq!(events[1]["metadata"]["runner_sequence"], 5);
+    assert_eq!(events[2]["metadata"]["runner_sequence"], 6);
+}
+
+#[tokio::test]
+async fn nothing_after_the_terminal_is_told_and_the_socket_is_closed_at_once() {
+    let stage = Stage::new().await;
+    let outcome = stage
+        .play(|run| sse_and_wait(run.talk(1).concat() + &run.delta(3, "late") + &run.completed(4)))
+        .await;
+    outcome.assert("completed", &[DELTA, COMPLETED]);
+    let late = |rejection: &serde_json::Value| rejection["reason"] == "after_terminal";
+    assert!(
+        outcome.rejections.iter().all(late),
+        "{:?}",
+        outcome.rejections
+    );
+    let closed = tokio::time::timeout(Duration::from_secs(2), stage.runner.closed(1));
+    closed.await.expect("the socket is closed within a second");
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_result_for_another_run_ends_its_own_and_leaves_the_other_alone(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = Stage::on(engine, |_| {}).await else {
+        return;
+    };
+    let gate = Gate::new();
+    let held = gate.clone();
+    let victim = stage
+        .start(move |run| {
+            let wait = Step::Hold(held.clone());
+            vec![
+                sse_head(),
+                send(run.delta(1, "a")),
+                wait,
+                send(run.completed(2)),
+            ]
+        })
+        .await;
+
+    let named = Run {
+        id: victim.clone(),
+        attempt: 1,
+    };
+    let outcome = stage
+        .play(move |run| sse(run.delta(1, "mine") + &named.delta(2, "yours") + &run.completed(3)))
+        .await;
+    outcome.assert(VIOLATION, &[DELTA, FAILED]);
+
+    gate.cancel();
+    let victim = stage.outcome(&victim).await;
+    victim.assert("completed", &[DELTA, COMPLETED]);
+    assert_eq!(victim.ledger.text(), "a");
+    victim.assert_rejected(&[]);
+}
+
+#[rstest]
+#[case::a_delta_without_a_chunk(&[(DELTA, "{}")])]
+#[case::a_message_without_one(&[("message.completed", "{}")])]
+#[case::state_of_no_scope(&[("state.updated", r#"{"scope":"bogus","key":"k","value":1}"#)])]
+#[case::state_without_a_key(&[("state.updated", r#"{"scope":"actor","value":1}"#)])]
+#[case::one_of_each(&[
+    (DELTA, "{}"),
+    ("message.completed", "{}"),
+    ("state.updated", r#"{"scope":"bogus","key":"k","value":1}"#),
+])]
+#[tokio::test]
+async fn the_third_invalid_payload_ends_the_run(
+    #[case] bad: &'static [(&'static str, &'static str)],
+) {
+    let stage = Stage::new().await;
+    for count in 1..=3_usize {
+        let script = move |run: &Run| {
+            let bad = (2..).zip(bad.iter().cycle()).take(count);
+            let bad: String = bad
+                .map(|(n, (kind, data))| run.result(n, kind, data))
+                .collect();
+            sse(run.delta(1, "a") + &bad + &run.completed(count + 2))
+        };
+        let outcome = stage.play(script).await;
+        if count < 3 {
+            outcome.assert("completed", &[DELTA, COMPLETED]);
+        } else {
+            outcome.assert(VIOLATION, &[DELTA, FAILED]);
+        }
+        outcome.assert_rejected(&["invalid_payload"; 3][..count]);
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_result_is_rejected_and_the_run_goes_on() {
+    let stage = Stage::new().await;
+    let deep = format!("{}1{}", "[".repeat(70), "]".repeat(70));
+    for (json, reason) in [
+        ("nope".to_owned(), Some("invalid_json")),
+        (r#"{"run_id":"#.to_owned(), Some("invalid_json")),
+        ("[]".to_owned(), Some("invalid_envelope")),
+        (
+            r#"{"run_id":"ID","data":{}}"#.to_owned(),
+            Some("invalid_envelope"),
+        ),
+        (
+            r#"{"run_id":"ID","type":7,"data":{}}"#.to_owned(),
+            Some("invalid_envelope"),
+        ),
+        (
+            r#"{"run_id":"ID","type":"a.b","type":"c.d","data":{}}"#.to_owned(),
+            None,
+        ),
+        (
+            format!(r#"{{"run_id":"ID","type":"a.b","data":{{"deep":{deep}}}}}"#),
+            None,
+        ),
+    ] {
+        let script = move |run: &Run| {
+            sse(run.delta(1, "a") + &frame(&json.replace("ID", &run.id)) + &run.completed(2))
+        };
+        let outcome = stage.play(script).await;
+        outcome.assert("completed", &[DELTA, COMPLETED]);
+        match reason {
+            Some(reason) => outcome.assert_rejected(&[reason]),
+            None => assert_eq!(outcome.rejections.len(), 1, "{:?}", outcome.rejections),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_is_told_that_a_type_is_unknown_and_not_what_the_runner_called_it() {
+    let stage = Stage::new().await;
+    let run_id = stage
+        .start(|run| sse(run.result(1, "vendor.thing", "{}") + &run.talk(1).concat()))
+        .await;
+    let frames = stage.client.follow(&run_id, 0).await.rest().await;
+    assert_eq!(frames[0].event, "unknown");
+    assert!(
+        frames[0].data.contains(r#""type":"vendor.thing""#),
+        "{:?}",
+        frames[0]
+    );
+}
+
+#[tokio::test]
+async fn an_event_that_is_no_message_may_be_answered_by_silence() {
+    let stage = Stage::with(|config| {
+        let quiet = Agent {
+            name: "quiet",
+            event_types: "timer.*",
+            ..Agent::default()
+        };
+        config.agents.push(quiet);
+    });
+    let stage = stage.await;
+    stage.runner.answer_all(|run| sse(run.completed(1)));
+    let run_id = stage
+        .client
+        .post(&json!({"event_type": "timer.fired"}))
+        .await
+        .run_id();
+    stage
+        .outcome(&run_id)
+        .await
+        .assert("completed", &[COMPLETED]);
+}

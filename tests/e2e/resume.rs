@@ -1,0 +1,134 @@
+//! A client that is cut anywhere goes on where it was, and has the ledger in the end.
+
+use std::time::Duration;
+
+use rstest::rstest;
+
+use crate::support::client::{Client, message};
+use crate::support::gateway::Config;
+use crate::support::ledger::Ledger;
+use crate::support::script::{Gate, Run, Step, send, sse_head};
+use crate::support::stream::Frame;
+use crate::support::{Engine, Postgres, Sqlite, Stage};
+
+const EVENTS: usize = 200;
+
+/// 199 deltas and the terminal, slow enough to be met in the middle.
+fn long_run(run: &Run) -> Vec<Step> {
+    let frames = run
+        .talk(EVENTS - 1)
+        .into_iter()
+        .map(String::into_bytes)
+        .collect();
+    vec![sse_head(), Step::Pace(frames, Duration::from_millis(2))]
+}
+
+fn sequence(frames: &[Frame]) -> u64 {
+    frames.last().and_then(|frame| frame.id).unwrap_or_default()
+}
+
+#[track_caller]
+fn assert_is_ledger(seen: &[Frame], ledger: &Ledger) {
+    let seen: Vec<_> = seen.iter().map(|frame| frame.data.clone()).collect();
+    assert_eq!(seen, ledger.0);
+}
+
+/// Reads `size` events at a time, each time on a new connection, to the end.
+async fn read_in_pieces(client: &Client, run_id: &str, size: usize) -> Vec<Frame> {
+    let mut seen: Vec<Frame> = Vec::new();
+    while !seen
+        .last()
+        .is_some_and(|frame| frame.event.starts_with("run."))
+    {
+        let mut stream = client.follow(run_id, sequence(&seen)).await;
+        let piece = stream.events(size).await;
+        assert!(!piece.is_empty(), "the stream ended after {}", seen.len());
+        seen.extend(piece);
+    }
+    seen
+}
+
+#[rstest]
+#[tokio::test]
+async fn clients_that_are_cut_while_the_run_lives_miss_nothing_and_see_nothing_twice(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = Stage::on(engine, |_| {}).await else {
+        return;
+    };
+    let run_id = stage.start(long_run).await;
+    let sizes = [1, 2, 3, 7, 50];
+    let clients = sizes.map(|size| read_in_pieces(&stage.client, &run_id, size));
+    let seen = futures_util::future::join_all(clients).await;
+
+    let ledger = stage.outcome(&run_id).await.ledger;
+    assert_eq!(ledger.0.len(), EVENTS);
+    for seen in seen {
+        assert_is_ledger(&seen, &ledger);
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_client_that_is_cut_after_any_event_resumes_there_before_and_after_a_restart(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(mut stage) = Stage::on(engine, |_| {}).await else {
+        return;
+    };
+    stage.runner.answer_all(long_run);
+    let stream = stage.client.post_streaming(&message("m-1")).await;
+    let run_id = stream.run_id();
+    let live = stream.rest().await;
+
+    cut_after_every_event(&stage.client, &run_id, &live).await;
+    stage.gateway.stop().await;
+    stage.gateway.start_again().await;
+    cut_after_every_event(&stage.client, &run_id, &live).await;
+    assert_is_ledger(&live, &stage.outcome(&run_id).await.ledger);
+}
+
+async fn cut_after_every_event(client: &Client, run_id: &str, whole: &[Frame]) {
+    for after in 0..whole.len() {
+        let mut seen = client.follow(run_id, 0).await.events(after).await;
+        seen.extend(client.follow(run_id, sequence(&seen)).await.rest().await);
+        assert_eq!(seen, whole, "cut after {after}");
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn what_a_client_saw_before_the_gateway_was_killed_is_in_the_ledger(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let lease = |config: &mut Config| config.runs = "lease_seconds = 2".into();
+    let Some(mut stage) = Stage::on(engine, lease).await else {
+        return;
+    };
+    let never = Gate::new();
+    stage.runner.answer_all(move |run| {
+        let frames = run.talk(EVENTS)[..EVENTS / 2].concat();
+        vec![sse_head(), send(frames), Step::Hold(never.clone())]
+    });
+
+    let mut stream = stage.client.post_streaming(&message("m-1")).await;
+    let run_id = stream.run_id();
+    let mut seen = stream.events(EVENTS / 2).await;
+    stage.gateway.kill().await;
+    assert_eq!(stream.event().await, None);
+    stage.gateway.start_again().await;
+
+    let rest = stage
+        .client
+        .follow(&run_id, sequence(&seen))
+        .await
+        .rest()
+        .await;
+    seen.extend(rest);
+    let outcome = stage.outcome(&run_id).await;
+    assert_eq!(outcome.ending(), "failed host.orphaned");
+    assert_eq!(outcome.run["error"]["retryable"], true);
+    assert_eq!(outcome.ledger.0.len(), EVENTS / 2 + 1);
+    assert_is_ledger(&seen, &outcome.ledger);
+    assert_eq!(stage.runner.posts(&run_id), 1);
+}

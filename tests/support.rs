@@ -1,0 +1,54 @@
+//! A gateway process, a database of its own, a runner that misbehaves on demand and a client that can be cut.
+
+pub mod client;
+pub mod database;
+pub mod gateway;
+pub mod ledger;
+pub mod runner;
+pub mod script;
+pub mod stage;
+pub mod stream;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use uuid::Uuid;
+
+pub use database::Engine::{self, Postgres, Sqlite};
+pub use stage::Stage;
+
+/// Far more than anything here takes: it only tells slow from never.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Waits for `future` and names what did not come.
+pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    let waited = tokio::time::timeout(PATIENCE, future).await;
+    waited.unwrap_or_else(|_| panic!("waited {PATIENCE:?} for {what}"))
+}
+
+/// Removed with everything in it on drop.
+pub struct Directory(PathBuf);
+
+impl Directory {
+    pub fn new() -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("e2e-{}", Uuid::new_v4()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.file(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

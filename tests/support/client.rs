@@ -1,0 +1,183 @@
+//! Who posts events and reads runs.
+
+use reqwest::header::{ACCEPT, HeaderMap};
+use reqwest::{Method, RequestBuilder};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::ledger::Ledger;
+use super::stream::Stream;
+use super::within;
+
+#[derive(Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    url: String,
+    key: String,
+}
+
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    /// Null where there is none.
+    pub body: Value,
+}
+
+impl Answer {
+    pub fn error(&self, member: &str) -> &Value {
+        &self.body["error"][member]
+    }
+
+    pub fn detail(&self, member: &str) -> &Value {
+        &self.error("details")[member]
+    }
+
+    pub fn run_id(&self) -> String {
+        assert_eq!(self.status, 202, "{}", self.body);
+        self.body["run_id"].as_str().unwrap().to_owned()
+    }
+
+    pub fn is_replay(&self) -> bool {
+        self.headers
+            .get("idempotent-replayed")
+            .is_some_and(|value| value == "true")
+    }
+}
+
+/// A message in a conversation; `event_id` is also what the stub runner chooses its script by.
+pub fn message(event_id: &str) -> Value {
+    json!({
+        "event_type": "message.received",
+        "event_id": event_id,
+        "conversation": {"conversation_id": "c-7"},
+        "actor": {"actor_type": "user", "actor_id": "u-1"},
+        "input": {"text": "hello big world"},
+    })
+}
+
+impl Client {
+    pub fn new(url: &str, key: &str) -> Self {
+        // A connection for each request: none is left over from a gateway that was killed.
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .pool_max_idle_per_host(0);
+        let http = http.build().unwrap();
+        Self {
+            http,
+            url: url.to_owned(),
+            key: key.to_owned(),
+        }
+    }
+
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.anonymous(method, path).bearer_auth(&self.key)
+    }
+
+    pub fn anonymous(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.url))
+    }
+
+    pub fn posting(&self, event: &Value) -> RequestBuilder {
+        self.request(Method::POST, "/v1/events").json(event)
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        send(self.request(Method::GET, path)).await.unwrap()
+    }
+
+    pub async fn post(&self, event: &Value) -> Answer {
+        send(self.posting(event)).await.unwrap()
+    }
+
+    /// Posts and reads the run from the same answer.
+    pub async fn post_streaming(&self, event: &Value) -> Stream {
+        let stream = stream(self.posting(event)).await.unwrap();
+        assert_eq!(stream.response.status(), 200);
+        stream
+    }
+
+    pub async fn cancel(&self, run_id: &str) -> Answer {
+        let path = format!("/v1/runs/{run_id}/cancel");
+        send(self.request(Method::POST, &path)).await.unwrap()
+    }
+
+    pub fn following(&self, run_id: &str) -> RequestBuilder {
+        self.request(Method::GET, &format!("/v1/runs/{run_id}/events"))
+    }
+
+    /// The run's stream after the event `after`.
+    pub async fn follow(&self, run_id: &str, after: u64) -> Stream {
+        let request = self.following(run_id).header("last-event-id", after);
+        stream(request).await.unwrap()
+    }
+
+    pub async fn run(&self, run_id: &str) -> Value {
+        let answer = self.get(&format!("/v1/runs/{run_id}")).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.body
+    }
+
+    /// The run once it has ended.
+    pub async fn finished(&self, run_id: &str) -> Value {
+        self.follow(run_id, 0).await.rest().await;
+        self.run(run_id).await
+    }
+
+    /// Every event of the run, page after page.
+    pub async fn ledger(&self, run_id: &str) -> Ledger {
+        let mut events = Vec::new();
+        loop {
+            let path = format!("/v1/runs/{run_id}/events?limit=100&after={}", events.len());
+            let request = self
+                .request(Method::GET, &path)
+                .header(ACCEPT, "application/json");
+            let response = within("a page", request.send()).await.unwrap();
+            assert_eq!(response.status(), 200);
+            let page: Page = serde_json::from_slice(&response.bytes().await.unwrap()).unwrap();
+            events.extend(page.items.iter().map(|item| item.get().to_owned()));
+            if !page.has_more {
+                return Ledger(events);
+            }
+        }
+    }
+
+    pub async fn rejections(&self, run_id: &str) -> Vec<Value> {
+        let answer = self.get(&format!("/v1/runs/{run_id}/rejections")).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.body["items"].as_array().unwrap().clone()
+    }
+}
+
+#[derive(Deserialize)]
+struct Page {
+    items: Vec<Box<RawValue>>,
+    has_more: bool,
+}
+
+/// An error when the gateway could not be reached or died before it had answered.
+pub async fn send(request: RequestBuilder) -> reqwest::Result<Answer> {
+    let response = within("an answer", request.send()).await?;
+    let status = response.status().as_u16();
+    let headers = response.headers().clone();
+    let bytes = within("the answer's body", response.bytes()).await?;
+    let body = if bytes.is_empty() {
+        Value::Null
+    } else {
+        serde_json::from_slice(&bytes).unwrap()
+    };
+    Ok(Answer {
+        status,
+        headers,
+        body,
+    })
+}
+
+/// As `send`, with the body left to be read frame by frame.
+pub async fn stream(request: RequestBuilder) -> reqwest::Result<Stream> {
+    let request = request.header(ACCEPT, "text/event-stream");
+    Ok(Stream::new(
+        within("the head of a stream", request.send()).await?,
+    ))
+}

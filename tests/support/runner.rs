@@ -1,0 +1,291 @@
+//! A runner on bare TCP: it records what it is asked and answers what its script says, to the byte.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aws_lc_rs::hmac;
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::script::{Run, Step};
+use super::within;
+
+pub const RUNNER_ID: &str = "plugin:test/stub/default";
+pub const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
+
+type SharedScript = Arc<dyn Fn(&Run) -> Vec<Step> + Send + Sync>;
+
+/// Gone with its sockets on drop.
+pub struct StubRunner {
+    pub url: String,
+    shared: Arc<Shared>,
+    tasks: JoinSet<()>,
+}
+
+struct Shared {
+    manifest: Value,
+    requests: watch::Sender<Vec<Request>>,
+    closed: watch::Sender<usize>,
+    scripts: Mutex<HashMap<String, SharedScript>>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    pub method: String,
+    pub path: String,
+    headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Request {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(header, _)| header == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    pub fn is_run(&self) -> bool {
+        self.method == "POST" && self.path == "/runs"
+    }
+
+    /// By the Standard Webhooks specification, worked out here once more.
+    pub fn is_signed(&self) -> bool {
+        let key = BASE64_STANDARD
+            .decode(SECRET.trim_start_matches("whsec_"))
+            .unwrap();
+        let [id, timestamp, signature] = ["webhook-id", "webhook-timestamp", "webhook-signature"]
+            .map(|name| self.header(name).unwrap_or_default());
+        let mut signed = format!("{id}.{timestamp}.").into_bytes();
+        signed.extend_from_slice(&self.body);
+        let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &key), &signed);
+        signature == format!("v1,{}", BASE64_STANDARD.encode(tag))
+    }
+}
+
+impl StubRunner {
+    pub async fn start() -> Self {
+        Self::serve(manifest(false)).await
+    }
+
+    /// Its manifest says that it can be told to stop.
+    pub async fn start_interruptible() -> Self {
+        Self::serve(manifest(true)).await
+    }
+
+    async fn serve(manifest: Value) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let shared = Arc::new(Shared {
+            manifest,
+            requests: watch::Sender::default(),
+            closed: watch::Sender::default(),
+            scripts: Mutex::default(),
+        });
+        let mut tasks = JoinSet::new();
+        tasks.spawn(accept(listener, Arc::clone(&shared)));
+        Self { url, shared, tasks }
+    }
+
+    /// Stops listening; every connection is cut.
+    pub async fn stop(&mut self) {
+        self.tasks.shutdown().await;
+    }
+
+    /// The answer to the run of the event `event_id`.
+    pub fn answer(
+        &self,
+        event_id: &str,
+        script: impl Fn(&Run) -> Vec<Step> + Send + Sync + 'static,
+    ) {
+        let mut scripts = self
+            .shared
+            .scripts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        scripts.insert(event_id.to_owned(), Arc::new(script));
+    }
+
+    /// The answer to every run that has none of its own.
+    pub fn answer_all(&self, script: impl Fn(&Run) -> Vec<Step> + Send + Sync + 'static) {
+        self.answer("", script);
+    }
+
+    pub fn requests(&self) -> Vec<Request> {
+        self.shared.requests.borrow().clone()
+    }
+
+    /// How often the gateway asked for this run.
+    pub fn posts(&self, run_id: &str) -> usize {
+        let of_run = |request: &&Request| {
+            request.is_run() && request.header("runnel-run-id") == Some(run_id)
+        };
+        self.shared.requests.borrow().iter().filter(of_run).count()
+    }
+
+    /// The first request that fits, once there is one.
+    pub async fn asked(&self, what: &str, fits: impl Fn(&Request) -> bool) -> Request {
+        let mut requests = self.shared.requests.subscribe();
+        let some_fits = requests.wait_for(|all| all.iter().any(&fits));
+        let all = within(what, some_fits).await.unwrap();
+        all.iter().find(|request| fits(request)).unwrap().clone()
+    }
+
+    /// Returns once the gateway has closed this many sockets on a script that awaited it.
+    pub async fn closed(&self, count: usize) {
+        let mut closed = self.shared.closed.subscribe();
+        within("the gateway to close", closed.wait_for(|all| *all >= count))
+            .await
+            .unwrap();
+    }
+}
+
+fn manifest(interrupt: bool) -> Value {
+    json!({
+        "id": RUNNER_ID,
+        "name": "default",
+        "label": {"en_US": "Stub"},
+        "capabilities": {
+            "streaming": true, "interrupt": interrupt, "tool_calling": false,
+            "knowledge_retrieval": false, "multimodal_input": false, "event_context": false,
+            "platform_api": false, "stateful_session": false, "self_managed_context": false,
+            "skill_authoring": false, "steering": false, "interactions": false,
+        },
+        "permissions": {"history": ["page"]},
+    })
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            socket = listener.accept() => {
+                let (socket, _) = socket.unwrap();
+                connections.spawn(serve(socket, Arc::clone(&shared)));
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+/// One request; a gateway that goes away in the middle of it is no failure of the stub.
+async fn serve(socket: TcpStream, shared: Arc<Shared>) {
+    let mut socket = BufReader::new(socket);
+    let Some(request) = read_request(&mut socket).await else {
+        return;
+    };
+    let mut socket = socket.into_inner();
+    let _ = socket.set_nodelay(true);
+
+    let steps = shared.steps(&request);
+    shared.requests.send_modify(|all| all.push(request));
+    for step in steps {
+        let done = match step {
+            Step::AwaitClose => {
+                while socket.read(&mut [0; 64]).await.is_ok_and(|count| count > 0) {}
+                shared.closed.send_modify(|count| *count += 1);
+                return;
+            }
+            Step::Reset => {
+                let _ = socket.set_zero_linger();
+                return;
+            }
+            Step::Hold(gate) => {
+                gate.cancelled().await;
+                Ok(())
+            }
+            step => write(&mut socket, step).await,
+        };
+        if done.is_err() {
+            return;
+        }
+    }
+    let _ = socket.shutdown().await;
+}
+
+async fn write(socket: &mut TcpStream, step: Step) -> std::io::Result<()> {
+    match step {
+        Step::Send(bytes) => socket.write_all(&bytes).await,
+        Step::Pace(parts, pause) => {
+            for part in parts {
+                socket.write_all(&part).await?;
+                tokio::time::sleep(pause).await;
+            }
+            Ok(())
+        }
+        Step::Repeat(bytes, pause) => loop {
+            socket.write_all(&bytes).await?;
+            tokio::time::sleep(pause).await;
+        },
+        Step::Hold(_) | Step::AwaitClose | Step::Reset => Ok(()),
+    }
+}
+
+impl Shared {
+    fn steps(&self, request: &Request) -> Vec<Step> {
+        match (request.method.as_str(), request.path.as_str()) {
+            ("GET", "/runners") => whole("200 OK", &json!({"runners": [self.manifest]})),
+            ("POST", "/runs") => self.script(request),
+            ("POST", path) if path.ends_with("/cancel") => whole("202 Accepted", &json!({})),
+            _ => whole("404 Not Found", &json!({})),
+        }
+    }
+
+    fn script(&self, request: &Request) -> Vec<Step> {
+        let body = request.json();
+        let event_id = body["context"]["event"]["event_id"]
+            .as_str()
+            .unwrap_or_default();
+        let attempt = request.header("runnel-attempt").unwrap_or_default().parse();
+        let run = Run {
+            id: body["context"]["run_id"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
+            attempt: attempt.unwrap_or_default(),
+        };
+        let scripts = self.scripts.lock().unwrap_or_else(PoisonError::into_inner);
+        let script = scripts.get(event_id).or_else(|| scripts.get(""));
+        script.map_or_else(|| whole("404 Not Found", &json!({})), |script| script(&run))
+    }
+}
+
+fn whole(status: &str, body: &Value) -> Vec<Step> {
+    let body = body.to_string();
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\n\
+         content-length: {length}\r\nconnection: close\r\n\r\n"
+    );
+    vec![Step::Send(format!("{head}{body}").into_bytes())]
+}
+
+/// `None` when the connection ended before the request did.
+async fn read_request(socket: &mut BufReader<TcpStream>) -> Option<Request> {
+    let mut request = Request::default();
+    let mut line = String::new();
+    socket.read_line(&mut line).await.ok()?;
+    let (method, path) = line.trim_end().split_once(' ')?;
+    method.clone_into(&mut request.method);
+    path.split(' ').next()?.clone_into(&mut request.path);
+    loop {
+        line.clear();
+        socket.read_line(&mut line).await.ok()?;
+        let Some((name, value)) = line.trim_end().split_once(':') else {
+            break;
+        };
+        request
+            .headers
+            .push((name.to_lowercase(), value.trim().to_owned()));
+    }
+    let length = request.header("content-length").map_or(Ok(0), str::parse);
+    request.body = vec![0; length.ok()?];
+    socket.read_exact(&mut request.body).await.ok()?;
+    Some(request)
+}

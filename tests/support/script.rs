@@ -1,0 +1,142 @@
+//! What the stub runner answers to `POST /runs`, to the byte.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+/// Holds a script until the test cancels it.
+pub type Gate = CancellationToken;
+
+/// After the last step the stub closes the socket.
+#[derive(Clone)]
+pub enum Step {
+    Send(Vec<u8>),
+    /// One after the other, with a pause after each.
+    Pace(Vec<Vec<u8>>, Duration),
+    /// For ever, as often as this.
+    Repeat(Vec<u8>, Duration),
+    Hold(Gate),
+    /// Until the gateway has closed; counted in `StubRunner::closed`.
+    AwaitClose,
+    /// RST in place of FIN.
+    Reset,
+}
+
+pub type Script = fn(&Run) -> Vec<Step>;
+
+/// The run that a script answers for.
+pub struct Run {
+    pub id: String,
+    pub attempt: u32,
+}
+
+impl Run {
+    /// A result as JSON; `sequence` is written as it is.
+    pub fn json(&self, sequence: impl Display, kind: &str, data: &str) -> String {
+        let id = &self.id;
+        format!(r#"{{"run_id":"{id}","type":"{kind}","data":{data},"sequence":{sequence}}}"#)
+    }
+
+    pub fn result(&self, sequence: impl Display, kind: &str, data: &str) -> String {
+        frame(&self.json(sequence, kind, data))
+    }
+
+    /// A result that does not say its number.
+    pub fn unnumbered(&self, kind: &str, data: &str) -> String {
+        frame(&format!(
+            r#"{{"run_id":"{}","type":"{kind}","data":{data}}}"#,
+            self.id
+        ))
+    }
+
+    pub fn delta(&self, sequence: impl Display, text: &str) -> String {
+        self.result(sequence, "message.delta", &chunk(text))
+    }
+
+    pub fn completed(&self, sequence: impl Display) -> String {
+        self.result(sequence, "run.completed", r#"{"finish_reason":"stop"}"#)
+    }
+
+    pub fn failed(&self, sequence: impl Display) -> String {
+        self.result(
+            sequence,
+            "run.failed",
+            r#"{"code":"boom","message":"it broke"}"#,
+        )
+    }
+
+    /// Deltas 1..=count and `run.completed`.
+    pub fn talk(&self, count: usize) -> Vec<String> {
+        let mut frames: Vec<_> = (1..=count)
+            .map(|n| self.delta(n, &format!("{n} ")))
+            .collect();
+        frames.push(self.completed(count + 1));
+        frames
+    }
+}
+
+/// The payload of a `message.delta`.
+pub fn chunk(text: &str) -> String {
+    format!(r#"{{"chunk":{{"role":"assistant","content":"{text}"}}}}"#)
+}
+
+pub fn frame(json: &str) -> String {
+    format!("data: {json}\n\n")
+}
+
+pub fn send(bytes: impl AsRef<[u8]>) -> Step {
+    Step::Send(bytes.as_ref().to_vec())
+}
+
+/// A head with `headers`, each ended by CRLF; the body ends with the connection.
+pub fn head(status: &str, headers: &str) -> Step {
+    send(format!(
+        "HTTP/1.1 {status}\r\n{headers}connection: close\r\n\r\n"
+    ))
+}
+
+pub fn sse_head() -> Step {
+    head("200 OK", "content-type: text/event-stream\r\n")
+}
+
+/// A whole stream in one write, ended by a clean close.
+pub fn sse(body: impl AsRef<[u8]>) -> Vec<Step> {
+    vec![sse_head(), send(body)]
+}
+
+/// A stream that sends `body` and then waits to be closed.
+pub fn sse_and_wait(body: impl AsRef<[u8]>) -> Vec<Step> {
+    vec![sse_head(), send(body), Step::AwaitClose]
+}
+
+/// A stream in chunked coding: each part reaches the gateway as a piece of its own.
+pub fn sse_in_chunks<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<Step> {
+    let mut body = Vec::new();
+    for part in parts.into_iter().filter(|part| !part.is_empty()) {
+        body.extend_from_slice(format!("{:x}\r\n", part.len()).as_bytes());
+        body.extend_from_slice(part);
+        body.extend_from_slice(b"\r\n");
+    }
+    body.extend_from_slice(b"0\r\n\r\n");
+    vec![chunked_head(), send(body)]
+}
+
+/// A stream that announces all of `body` and breaks off after `kept` bytes of it.
+pub fn sse_cut(body: &str, kept: usize) -> Vec<Step> {
+    let mut bytes = format!("{:x}\r\n", body.len()).into_bytes();
+    bytes.extend_from_slice(&body.as_bytes()[..kept]);
+    vec![chunked_head(), send(bytes)]
+}
+
+fn chunked_head() -> Step {
+    head(
+        "200 OK",
+        "content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n",
+    )
+}
+
+/// A whole answer of another kind.
+pub fn answer(status: &str, headers: &str, body: impl AsRef<[u8]>) -> Vec<Step> {
+    vec![head(status, headers), send(body)]
+}

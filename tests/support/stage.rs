@@ -1,0 +1,124 @@
+//! A gateway with its stub runner and a client, and the outcome of a run on it.
+
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::Sqlite;
+use super::client::{Client, message};
+use super::database::Engine;
+use super::gateway::{Config, Gateway};
+use super::ledger::Ledger;
+use super::runner::StubRunner;
+use super::script::{Run, Step};
+
+pub struct Stage {
+    pub client: Client,
+    pub gateway: Gateway,
+    pub runner: StubRunner,
+}
+
+pub struct Outcome {
+    pub run: Value,
+    pub ledger: Ledger,
+    pub rejections: Vec<Value>,
+}
+
+impl Stage {
+    pub async fn new() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    pub async fn with(configure: impl FnOnce(&mut Config)) -> Self {
+        Self::on(Sqlite, configure)
+            .await
+            .expect("SQLite is always at hand")
+    }
+
+    /// `None` when the engine is not at hand.
+    pub async fn on(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<Self> {
+        Self::of(engine, StubRunner::start().await, configure).await
+    }
+
+    pub async fn of(
+        engine: Engine,
+        runner: StubRunner,
+        configure: impl FnOnce(&mut Config),
+    ) -> Option<Self> {
+        let mut config = Config::new(&runner);
+        configure(&mut config);
+        let gateway = Gateway::start(engine, config).await?;
+        Some(Self {
+            client: gateway.client(),
+            gateway,
+            runner,
+        })
+    }
+
+    /// Starts a run that the runner answers with `script`.
+    pub async fn start(
+        &self,
+        script: impl Fn(&Run) -> Vec<Step> + Send + Sync + 'static,
+    ) -> String {
+        let event_id = Uuid::new_v4().to_string();
+        self.runner.answer(&event_id, script);
+        self.client.post(&message(&event_id)).await.run_id()
+    }
+
+    pub async fn play(
+        &self,
+        script: impl Fn(&Run) -> Vec<Step> + Send + Sync + 'static,
+    ) -> Outcome {
+        let run_id = self.start(script).await;
+        self.outcome(&run_id).await
+    }
+
+    /// Of a run once it has ended: the page, the stream and the run's row tell the same.
+    pub async fn outcome(&self, run_id: &str) -> Outcome {
+        let frames = self.client.follow(run_id, 0).await.rest().await;
+        let run = self.client.run(run_id).await;
+        let ledger = self.client.ledger(run_id).await;
+        let streamed: Vec<_> = frames.into_iter().map(|frame| frame.data).collect();
+        assert_eq!(streamed, ledger.0);
+        ledger.assert_sound(run_id);
+        assert!(ledger.is_ended(), "{ledger:?}");
+        assert_eq!(run["last_sequence"], ledger.0.len());
+        Outcome {
+            run,
+            ledger,
+            rejections: self.client.rejections(run_id).await,
+        }
+    }
+}
+
+impl Outcome {
+    /// The status and, where it did not complete, the code: `failed runner.unreachable`.
+    pub fn ending(&self) -> String {
+        let status = self.run["status"].as_str().unwrap();
+        match self.run["error"]["code"].as_str() {
+            Some(code) => format!("{status} {code}"),
+            None => status.to_owned(),
+        }
+    }
+
+    #[track_caller]
+    pub fn assert(&self, ending: &str, types: &[&str]) {
+        let told = (self.ending(), self.ledger.types());
+        let expected = (
+            ending.to_owned(),
+            types.iter().map(ToString::to_string).collect(),
+        );
+        assert_eq!(told, expected, "rejected: {:?}", self.rejections);
+    }
+
+    #[track_caller]
+    pub fn assert_rejected(&self, reasons: &[&str]) {
+        let told: Vec<_> = self
+            .rejections
+            .iter()
+            .map(|row| row["reason"].as_str())
+            .collect();
+        let expected: Vec<_> = reasons.iter().copied().map(Some).collect();
+        assert_eq!(told, expected);
+        assert_eq!(self.run["metadata"]["rejected"], reasons.len());
+    }
+}
