@@ -31,7 +31,8 @@ def echo(context, host, cancel):  # the runner itself: yields the type and the d
                 yield "run.failed", {"code": "cancelled", "message": "the run was cancelled"}
                 return
             yield "message.delta", {"chunk": {"role": "assistant", "content": word}}
-        if (context.get("conversation") or {}).get("conversation_id") is not None:
+        may_count = context["context"]["available_apis"]["state"]
+        if may_count and (context.get("conversation") or {}).get("conversation_id"):
             count = context["state"]["conversation"].get("echo.count", 0) + 1
             yield "state.updated", {"scope": "conversation", "key": "echo.count", "value": count}
         message = {"role": "assistant", "content": "".join(words)}
@@ -39,8 +40,6 @@ def echo(context, host, cancel):  # the runner itself: yields the type and the d
         yield "run.completed", {"finish_reason": "stop"}
     except urllib.error.HTTPError as answer:
         yield "run.failed", json.load(answer)["error"]
-    except OSError as error:
-        yield "run.failed", {"code": "callback.unreachable", "message": str(error), "retryable": True}
     except Exception as error:
         yield "run.failed", {"code": "runner.exception", "message": str(error)}
 

@@ -1,4 +1,4 @@
-//! Numbered schema changes, the same for SQLite and PostgreSQL. Never edited once merged.
+//! Numbered schema changes, the same for `SQLite` and `PostgreSQL`. Never edited once merged.
 
 pub use sea_orm_migration::MigratorTrait;
 use sea_orm_migration::prelude::*;

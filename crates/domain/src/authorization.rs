@@ -285,7 +285,7 @@ impl Trimming<'_> {
                     .selected
                     .tools
                     .as_ref()
-                    .is_none_or(|names| names.iter().any(|name| *name == tool.tool_name));
+                    .is_none_or(|names| names.contains(&tool.tool_name));
                 let checks = [
                     (
                         Layer::Manifest,
@@ -331,7 +331,7 @@ impl Trimming<'_> {
                     .selected
                     .knowledge_bases
                     .as_ref()
-                    .is_none_or(|ids| ids.iter().any(|id| *id == base.kb_id));
+                    .is_none_or(|ids| ids.contains(&base.kb_id));
                 let checks = [
                     (Layer::Manifest, allowed, ""),
                     (

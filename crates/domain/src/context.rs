@@ -90,7 +90,7 @@ pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
             )]
             deadline_at: Some(parts.deadline_at as f64 / 1000.0),
             static_refs: static_refs(parts.snapshot_sha256),
-            metadata: runtime_metadata(event, parts.limits),
+            metadata: runtime_metadata(event, &parts.limits),
         },
         config: parts.config,
         adapter: None,
@@ -136,7 +136,7 @@ fn static_refs(snapshot_sha256: &str) -> JsonObject {
     refs.as_object().cloned().unwrap_or_default()
 }
 
-fn runtime_metadata(event: &EventEnvelope, limits: JsonObject) -> JsonObject {
+fn runtime_metadata(event: &EventEnvelope, limits: &JsonObject) -> JsonObject {
     let metadata = json!({
         "limits": limits,
         "streaming_supported": event.delivery.supports_streaming,

@@ -31,15 +31,15 @@ macro_rules! uuid_id {
 }
 
 uuid_id!(
-    /// One execution of one runner for one event: a UUIDv7, lower case, hyphenated.
+    /// One execution of one runner for one event: a `UUIDv7`, lower case, hyphenated.
     RunId
 );
 uuid_id!(
-    /// A persisted agent (the protocol's binding): a UUIDv7.
+    /// A persisted agent (the protocol's binding): a `UUIDv7`.
     AgentId
 );
 uuid_id!(
-    /// A registered runner endpoint: a UUIDv7.
+    /// A registered runner endpoint: a `UUIDv7`.
     EndpointId
 );
 

@@ -1,7 +1,7 @@
 //! The wire contract between clients, gateway and runners: data only, no I/O.
 //!
 //! What we emit is exact; what we accept is tolerant where nothing is granted. Every entity is
-//! the one of the AgentRunner Protocol v1, under the protocol's own field names.
+//! the one of the `AgentRunner` Protocol v1, under the protocol's own field names.
 
 pub mod id;
 

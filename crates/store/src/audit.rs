@@ -12,7 +12,7 @@ use crate::writer::Work;
 /// One call, as the audit keeps it. Never a value, a token or a text of a user.
 #[derive(Clone, Debug)]
 pub struct AuditEntry {
-    /// A UUIDv7: the order of a run's entries.
+    /// A `UUIDv7`: the order of a run's entries.
     pub id: Uuid,
     pub workspace: WorkspaceId,
     pub run_id: RunId,

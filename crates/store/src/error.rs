@@ -42,7 +42,7 @@ impl StoreError {
         };
         let code = error
             .as_database_error()
-            .and_then(|error| error.code().map(|c| c.into_owned()));
+            .and_then(|error| error.code().map(std::borrow::Cow::into_owned));
         // PostgreSQL: serialization failure, deadlock. SQLite: busy.
         matches!(code.as_deref(), Some("40001" | "40P01" | "5" | "517"))
     }

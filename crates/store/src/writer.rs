@@ -1,7 +1,7 @@
 //! The one task that writes: group commit (runs §3, contracts §9).
 //!
 //! It drains a bounded queue and commits what has gathered; the commit before is the batching
-//! window. On SQLite it owns the only write connection. When a batch fails, its items are tried one
+//! window. On `SQLite` it owns the only write connection. When a batch fails, its items are tried one
 //! by one, so that a single bad item never takes its neighbours with it.
 
 use futures_util::future::BoxFuture;

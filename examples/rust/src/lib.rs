@@ -84,9 +84,11 @@ async fn answer(run: Run, out: Results) -> Result<(), RunError> {
     Ok(())
 }
 
-/// How often this conversation was echoed, this time included; `None` without a conversation.
+/// How often this conversation was echoed, this time included; `None` where there is none to count,
+/// or no state to keep the count in.
 fn next_count(context: &AgentRunContext) -> Option<i64> {
     context.conversation.as_ref()?.conversation_id.as_ref()?;
+    context.context.available_apis.state.then_some(())?;
     let count = context
         .state
         .conversation

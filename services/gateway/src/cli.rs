@@ -32,7 +32,7 @@ enum Command {
     Serve(ConfigArgument),
     /// Read the configuration and report everything that is wrong with it.
     CheckConfig(ConfigArgument),
-    /// Print an OpenAPI document.
+    /// Print an `OpenAPI` document.
     Openapi(openapi::OpenapiArguments),
     /// Manage API keys in the configured database.
     #[command(subcommand)]
@@ -62,7 +62,7 @@ pub async fn run() -> ExitCode {
     let outcome = match command {
         Command::Dev(arguments) => dev_command::dev(arguments, json).await,
         Command::Serve(config) => serve::serve(&config, json).await,
-        Command::CheckConfig(config) => check_config::check_config(&config, json),
+        Command::CheckConfig(config) => Ok(check_config::check_config(&config, json)),
         Command::Openapi(arguments) => openapi::openapi(&arguments),
         Command::Token(command) => token::token(command, json).await,
         Command::Send(arguments) => send::send(arguments, json).await,

@@ -62,7 +62,7 @@ pub(crate) async fn build(data_dir: &Path, listen: SocketAddr) -> anyhow::Result
     let (runner_address, secret) = serve_echo(&runner_tasks, stop_runner.clone()).await?;
     let mut config = Config::for_dev(data_dir, listen);
     config.egress.allow.push(AllowRule::from(runner_address));
-    let declared = declared(runner_address, secret)?;
+    let declared = declared(runner_address, &secret)?;
     let agent = declared
         .agents
         .first()
@@ -114,7 +114,7 @@ async fn serve_echo(
     Ok((address, secret))
 }
 
-fn declared(runner: SocketAddr, secret: String) -> anyhow::Result<Declared> {
+fn declared(runner: SocketAddr, secret: &str) -> anyhow::Result<Declared> {
     let agent: AgentSpec = serde_json::from_value(json!({
         "name": "hello", "event_types": ["message.received"], "scope": {"kind": "global"},
         "runner_id": ECHO, "resource_policy": {"history": ["page"]},
@@ -142,14 +142,13 @@ async fn api_key(app: &App, file: &Path, url: &str) -> anyhow::Result<String> {
             key = Some(api_key);
         }
     }
-    let api_key = match key {
-        Some(key) => key,
-        None => {
-            let workspace = WorkspaceId(DEFAULT_WORKSPACE.to_owned());
-            create_api_key(app.store(), &Clock::system(), &workspace, "admin", "dev")
-                .await?
-                .1
-        }
+    let api_key = if let Some(key) = key {
+        key
+    } else {
+        let workspace = WorkspaceId(DEFAULT_WORKSPACE.to_owned());
+        create_api_key(app.store(), &Clock::system(), &workspace, "admin", "dev")
+            .await?
+            .1
     };
     let dev_file = DevFile {
         url: url.to_owned(),

@@ -13,6 +13,7 @@ mod book;
 mod dispatch;
 mod drive;
 mod live;
+mod prepare;
 mod relay;
 mod settle;
 mod sweep;

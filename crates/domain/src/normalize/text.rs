@@ -75,7 +75,7 @@ impl Messages {
         match (delta.whole, self.delta_mode) {
             (Some(whole), _) => self.text = whole,
             (None, DeltaMode::Snapshot) if !delta.increment.is_empty() => {
-                self.text = delta.increment
+                self.text = delta.increment;
             }
             (None, _) => self.text.push_str(&delta.increment),
         }

@@ -96,11 +96,11 @@ impl ApiError {
 
     /// Bad input at a place of the document.
     pub(super) fn invalid(pointer: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::faults(vec![Fault::new(pointer, message)])
+        Self::faults(&[Fault::new(pointer, message)])
     }
 
     /// Bad input at several places: the first one is the headline.
-    pub(super) fn faults(faults: Vec<Fault>) -> Self {
+    pub(super) fn faults(faults: &[Fault]) -> Self {
         let first = faults
             .first()
             .cloned()
@@ -256,7 +256,7 @@ impl From<StartError> for ApiError {
 impl From<RegisterError> for ApiError {
     fn from(error: RegisterError) -> Self {
         match error {
-            RegisterError::Faults(faults) => Self::faults(faults),
+            RegisterError::Faults(faults) => Self::faults(&faults),
             RegisterError::NameTaken => Self::conflict("name_taken", error.to_string()),
             RegisterError::Conflict(taken) => {
                 let taken: Vec<_> = taken

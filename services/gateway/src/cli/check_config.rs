@@ -10,7 +10,7 @@ use crate::cli::{ConfigArgument, output};
 use crate::config::{Config, ConfigErrors, ConfigFault};
 
 /// Reports everything that `serve` would refuse, and changes nothing.
-pub(super) fn check_config(config: &ConfigArgument, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) fn check_config(config: &ConfigArgument, json: bool) -> ExitCode {
     let path = config.path();
     let faults = match Config::load(path.as_deref()) {
         Err(ConfigErrors(faults)) => faults,
@@ -36,9 +36,9 @@ pub(super) fn check_config(config: &ConfigArgument, json: bool) -> anyhow::Resul
     } else {
         output::remark(&ConfigErrors(faults.clone()).to_string());
     }
-    Ok(if faults.is_empty() {
+    if faults.is_empty() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
-    })
+    }
 }

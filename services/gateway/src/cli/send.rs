@@ -61,7 +61,7 @@ pub(super) async fn send(arguments: SendArguments, json: bool) -> anyhow::Result
         return Ok(ExitCode::from(2));
     };
     let started = Instant::now();
-    let mut sending = Sending::new(url, key, json)?;
+    let mut sending = Sending::new(&url, key, json)?;
     sending.post(&arguments).await?;
     for _ in 0..RESUMES {
         if sending.ending.is_some() {
@@ -111,8 +111,8 @@ struct Sending {
 }
 
 impl Sending {
-    fn new(url: String, key: SecretString, json: bool) -> anyhow::Result<Self> {
-        let base = Url::parse(&url).with_context(|| format!("{url} is no URL"))?;
+    fn new(url: &str, key: SecretString, json: bool) -> anyhow::Result<Self> {
+        let base = Url::parse(url).with_context(|| format!("{url} is no URL"))?;
         let (Some(host), Some(port)) = (base.host_str(), base.port_or_known_default()) else {
             bail!("{url} names no host");
         };

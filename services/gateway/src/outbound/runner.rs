@@ -119,7 +119,7 @@ impl RunnerClient {
             ),
         };
         let request = self
-            .signed(endpoint, method, &url, &id, body)?
+            .signed(endpoint, &method, &url, &id, body)?
             .timeout(LIST_TIMEOUT);
         let response = self
             .egress
@@ -150,7 +150,7 @@ impl RunnerClient {
             EndpointMode::SingleUrl => (endpoint.url(&[]), with_action("run", &body)),
         };
         let request = self
-            .signed(endpoint, Method::POST, &url, &id, body)
+            .signed(endpoint, &Method::POST, &url, &id, body)
             .map_err(StartError::Unreachable)?
             .header(ACCEPT, "text/event-stream")
             .header("traceparent", format!("00-{hex}-{}-01", &hex[16..]))
@@ -184,7 +184,7 @@ impl RunnerClient {
             EndpointMode::SingleUrl => (endpoint.url(&[]), with_action("cancel", &body)),
         };
         let request = self
-            .signed(endpoint, Method::POST, &url, &id, body)?
+            .signed(endpoint, &Method::POST, &url, &id, body)?
             .timeout(patience);
         let response = self
             .egress
@@ -196,7 +196,7 @@ impl RunnerClient {
     fn signed(
         &self,
         endpoint: &Endpoint,
-        method: Method,
+        method: &Method,
         url: &Url,
         id: &str,
         body: String,
@@ -211,7 +211,7 @@ impl RunnerClient {
             .header("webhook-id", id)
             .header("webhook-timestamp", now.to_string())
             .header("webhook-signature", signature);
-        if method == Method::POST {
+        if *method == Method::POST {
             request = request.header(CONTENT_TYPE, "application/json").body(body);
         }
         Ok(request)

@@ -1,17 +1,16 @@
 //! Runner endpoints: registering, discovering, opening (protocol §1, §2).
 
+mod register;
+
 use std::collections::BTreeMap;
 
 use domain::manifest::{Discovered, judge_answer, judge_list};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use protocol::admin::{
-    AcceptedRunner, DeltaMode, EndpointMode, EndpointSpec, Fault, IncompatibleRunner,
-};
-use protocol::id::{EndpointId, RunnerId, WorkspaceId};
+use protocol::admin::{AcceptedRunner, DeltaMode, EndpointMode, Fault, IncompatibleRunner};
+use protocol::id::{EndpointId, RunnerId};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
-use store::{EndpointRecord, FoundRunner, SaveDiscovery, SaveEndpoint, StoreError};
-use uuid::Uuid;
+use store::{EndpointRecord, FoundRunner, SaveDiscovery, StoreError};
 
 use crate::config::outgoing_header_name;
 use crate::outbound::runner::Endpoint;
@@ -19,35 +18,15 @@ use crate::outbound::signature::SigningSecret;
 use crate::runs::Runs;
 use crate::seal::MasterKey;
 
+pub use register::{RegisterError, Registered};
+
 const SECRET_PURPOSE: &str = "runner_endpoints.secret";
 const HEADERS_PURPOSE: &str = "runner_endpoints.headers";
-const MOST_HEADERS: usize = 32;
 
 /// A stored endpoint that cannot be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the endpoint's secrets cannot be opened with this master key")]
 pub struct Unopenable;
-
-/// Why an endpoint was not registered. Nothing of it is stored.
-#[derive(Debug, thiserror::Error)]
-pub enum RegisterError {
-    #[error("the registration has faults")]
-    Faults(Vec<Fault>),
-    #[error("an endpoint of this name exists")]
-    NameTaken,
-    /// Runner ids that other endpoints serve, with the names of those.
-    #[error("runner ids are served by other endpoints")]
-    Conflict(Vec<(RunnerId, String)>),
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
-/// A registered endpoint, and the secret when one was made for it.
-#[derive(Debug)]
-pub struct Registered {
-    pub record: EndpointRecord,
-    pub made_secret: Option<String>,
-}
 
 /// What one discovery came to.
 enum Discovery {
@@ -102,77 +81,6 @@ fn header_map(headers: &BTreeMap<String, String>) -> Result<HeaderMap, Fault> {
 }
 
 impl Runs {
-    /// Registers an endpoint over the API, and discovers it.
-    pub async fn register_endpoint(
-        &self,
-        workspace: &WorkspaceId,
-        spec: EndpointSpec,
-    ) -> Result<Registered, RegisterError> {
-        let made_secret = spec.secret.is_none().then(SigningSecret::generate);
-        let mut record = self.endpoint_record(workspace, &spec, made_secret.as_deref(), "api")?;
-        let replaces = match &spec.replaces {
-            None => None,
-            Some(name) => {
-                let replaced = self.0.store.find_endpoint_by_name(workspace, name).await?;
-                let fault = || {
-                    vec![Fault::new(
-                        "/replaces",
-                        "names no endpoint of this workspace",
-                    )]
-                };
-                Some(replaced.ok_or_else(|| RegisterError::Faults(fault()))?.id)
-            }
-        };
-        if self
-            .0
-            .store
-            .find_endpoint_by_name(workspace, &spec.name)
-            .await?
-            .is_some()
-        {
-            return Err(RegisterError::NameTaken);
-        }
-        let discovery = self.discover(&record).await;
-        self.refuse_conflicts(workspace, &discovery, replaces)
-            .await?;
-        let created = self
-            .0
-            .store
-            .write(SaveEndpoint::Create(Box::new(record.clone())))
-            .await;
-        created.map_err(|error| match error {
-            StoreError::Taken => RegisterError::NameTaken,
-            error => RegisterError::Store(error),
-        })?;
-        self.save_discovery(&record, discovery, replaces).await?;
-        if let Some(saved) = self.0.store.find_endpoint(workspace, record.id).await? {
-            record = saved;
-        }
-        Ok(Registered {
-            record,
-            made_secret,
-        })
-    }
-
-    /// Enters an endpoint of the config file, and discovers it. One that does not answer stays, and
-    /// is asked again until it does.
-    pub async fn configure_endpoint(
-        &self,
-        workspace: &WorkspaceId,
-        spec: &EndpointSpec,
-    ) -> Result<(), RegisterError> {
-        let record = self.endpoint_record(workspace, spec, None, "config")?;
-        let saved = self
-            .0
-            .store
-            .write(SaveEndpoint::Configure(Box::new(record)))
-            .await?;
-        if let Some(saved) = saved {
-            self.refresh_endpoint(&saved).await?;
-        }
-        Ok(())
-    }
-
     /// Discovers an endpoint again. Ids that another endpoint serves are left out and reported.
     pub async fn refresh_endpoint(&self, record: &EndpointRecord) -> Result<(), StoreError> {
         let discovery = self.discover(record).await;
@@ -210,58 +118,6 @@ impl Runs {
         endpoint.map(names).unwrap_or_default()
     }
 
-    fn endpoint_record(
-        &self,
-        workspace: &WorkspaceId,
-        spec: &EndpointSpec,
-        made_secret: Option<&str>,
-        origin: &str,
-    ) -> Result<EndpointRecord, RegisterError> {
-        let mut faults = Vec::new();
-        if spec.name.is_empty() || spec.name.len() > 128 {
-            faults.push(Fault::new("/name", "must have 1 to 128 bytes"));
-        }
-        if let Err(error) = self.0.egress.check_url(&spec.base_url) {
-            faults.push(Fault::new("/base_url", error.to_string()));
-        }
-        let secret = spec.secret.as_deref().or(made_secret).unwrap_or_default();
-        if SigningSecret::parse(&SecretString::from(secret)).is_err() {
-            let message =
-                "must be whsec_ and the base64 of 24 to 64 bytes; leave it out to get one made";
-            faults.push(Fault::new("/secret", message));
-        }
-        if spec.headers.len() > MOST_HEADERS {
-            faults.push(Fault::new("/headers", "may name at most 32 headers"));
-        }
-        if let Err(fault) = header_map(&spec.headers) {
-            faults.push(fault);
-        }
-        if !faults.is_empty() {
-            return Err(RegisterError::Faults(faults));
-        }
-        let headers = json!(spec.headers).to_string();
-        let key = &self.0.master_key;
-        Ok(EndpointRecord {
-            id: EndpointId(Uuid::now_v7()),
-            workspace: workspace.clone(),
-            name: spec.name.clone(),
-            origin: origin.to_owned(),
-            enabled: true,
-            base_url: spec.base_url.clone(),
-            mode: spec.mode,
-            delta_mode: spec.delta_mode,
-            secret: key.seal(SECRET_PURPOSE, secret.as_bytes()),
-            headers: key.seal(HEADERS_PURPOSE, headers.as_bytes()),
-            manifests: spec.manifests.clone(),
-            health: "unknown".to_owned(),
-            health_reason: None,
-            findings: json!({}),
-            discovered_at: None,
-            version: 1,
-            created_at: self.0.clock.now_ms(),
-        })
-    }
-
     async fn discover(&self, record: &EndpointRecord) -> Discovery {
         if let Some(manifests) = &record.manifests {
             return Discovery::Found(judge_list(manifests));
@@ -273,34 +129,6 @@ impl Runs {
             Ok(answer) => Discovery::Found(judge_answer(&answer)),
             Err(error) => Discovery::Unreachable(error.to_string()),
         }
-    }
-
-    async fn refuse_conflicts(
-        &self,
-        workspace: &WorkspaceId,
-        discovery: &Discovery,
-        replaces: Option<EndpointId>,
-    ) -> Result<(), RegisterError> {
-        let mut conflicts = Vec::new();
-        for found in discovery.found() {
-            if let Some(known) = self.0.store.find_runner(workspace, &found.id).await?
-                && replaces != Some(known.endpoint_id)
-            {
-                conflicts.push((found.id, known.endpoint_id));
-            }
-        }
-        if conflicts.is_empty() {
-            return Ok(());
-        }
-        let mut named = Vec::new();
-        for (runner, endpoint) in conflicts {
-            let endpoint = self.0.store.find_endpoint(workspace, endpoint).await?;
-            named.push((
-                runner,
-                endpoint.map(|record| record.name).unwrap_or_default(),
-            ));
-        }
-        Err(RegisterError::Conflict(named))
     }
 
     async fn save_discovery(

@@ -3,45 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::authorization::AuthorizationSnapshot;
-use domain::context::{ContextParts, build_context, context_json};
 use domain::retry::{AttemptFailure, Decision, after_failure};
 use domain::run::{Failure, FailureCode, Run};
 use http::StatusCode;
-use protocol::JsonObject;
-use protocol::admin::{AgentSpec, DeltaMode};
-use protocol::context::AgentRunState;
-use protocol::event::EventEnvelope;
-use protocol::id::{RunId, WorkspaceId};
-use protocol::resources::StateScope;
-use protocol::run::RunStatus;
+use protocol::id::RunnerId;
+use protocol::request::HostAccess;
 use serde_json::json;
 use serde_json::value::RawValue;
-use store::{Dispatch, Dispatched, StateAccess, StoreError};
+use store::{Dispatch, Dispatched, StoreError};
 
-use crate::cursor::history_cursor;
-use crate::outbound::runner::{Endpoint, StartError, Started};
+use crate::outbound::runner::{StartError, Started};
 use crate::runs::Inner;
-use crate::runs::discovery::open_endpoint;
-use crate::runs::grant::{Grant, read_snapshot};
+use crate::runs::grant::Grant;
 use crate::runs::live::LiveRun;
+use crate::runs::prepare::Prepared;
 use crate::runs::token::TokenSubject;
-
-/// How much state of one scope a context carries: the rest is read through the host API.
-const STATE_KEYS: u64 = 100;
-const STATE_BYTES: usize = 256 * 1024;
-
-/// A run and all that its dispatch needs.
-pub(super) struct Prepared {
-    pub(super) run: Run,
-    pub(super) snapshot: Arc<AuthorizationSnapshot>,
-    pub(super) spec: AgentSpec,
-    pub(super) event: EventEnvelope,
-    pub(super) endpoint: Endpoint,
-    pub(super) delta_mode: DeltaMode,
-    pub(super) interruptible: bool,
-    context: String,
-}
 
 /// What came of a dispatch.
 pub(super) enum Outcome {
@@ -51,126 +27,6 @@ pub(super) enum Outcome {
     Failed(Box<Run>, Failure),
     /// The run is not ours, or has ended.
     Lost,
-}
-
-/// Why a run cannot be prepared.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum PrepareError {
-    #[error("the run cannot be prepared: {0}")]
-    Broken(&'static str),
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
-/// Reads a created run again and builds its context.
-pub(super) async fn prepare(
-    inner: &Inner,
-    workspace: &WorkspaceId,
-    id: RunId,
-) -> Result<Option<Prepared>, PrepareError> {
-    let Some(run) = inner.store.find_run(workspace, id).await? else {
-        return Ok(None);
-    };
-    if run.status != RunStatus::Created {
-        return Ok(None);
-    }
-    let broken = PrepareError::Broken;
-    let inputs = inner
-        .store
-        .find_run_inputs(&run)
-        .await?
-        .ok_or(broken("its event is gone"))?;
-    let spec: AgentSpec =
-        serde_json::from_str(&inputs.agent_spec).map_err(|_| broken("its agent is unreadable"))?;
-    let event: EventEnvelope =
-        serde_json::from_str(&inputs.envelope).map_err(|_| broken("its event is unreadable"))?;
-    let snapshot =
-        read_snapshot(&run.snapshot).map_err(|_| broken("its snapshot is unreadable"))?;
-    let record = inner
-        .store
-        .find_endpoint(workspace, run.endpoint_id)
-        .await?;
-    let record = record.ok_or(broken("its endpoint is gone"))?;
-    let endpoint = open_endpoint(&inner.master_key, &record)
-        .map_err(|_| broken("its endpoint cannot be opened with this master key"))?;
-    let runner = inner.store.find_runner(workspace, &run.runner_id).await?;
-    let latest = (inputs.transcript_before > 0).then_some(inputs.transcript_before);
-    let context = build_context(ContextParts {
-        snapshot_sha256: &run.snapshot_sha256,
-        event: &event,
-        event_seq: inputs.event_seq,
-        transcript_before: inputs.transcript_before,
-        latest_cursor: latest
-            .zip(snapshot.conversation.as_ref())
-            .map(|(seq, conversation)| {
-                history_cursor(&inner.cursors, workspace, conversation, seq)
-            }),
-        state: read_state(inner, &snapshot).await?,
-        config: spec.config.clone(),
-        deadline_at: run.deadline_at,
-        trace_id: run.id.0.simple().to_string(),
-        limits: told_limits(inner),
-        snapshot: &snapshot,
-    });
-    let manifest = runner.and_then(|runner| {
-        serde_json::from_str::<protocol::manifest::AgentRunnerManifest>(&runner.manifest).ok()
-    });
-    Ok(Some(Prepared {
-        context: context_json(&context),
-        snapshot: Arc::new(snapshot),
-        spec,
-        event,
-        endpoint,
-        delta_mode: record.delta_mode,
-        interruptible: manifest.is_some_and(|manifest| manifest.capabilities.interrupt),
-        run,
-    }))
-}
-
-async fn read_state(
-    inner: &Inner,
-    snapshot: &AuthorizationSnapshot,
-) -> Result<AgentRunState, StoreError> {
-    let mut state = AgentRunState::default();
-    for (&scope, identity) in &snapshot.state {
-        let access = StateAccess {
-            scope,
-            identity: identity.clone(),
-        };
-        let entries = inner.store.list_state(&access, "", STATE_KEYS).await?;
-        let map = match scope {
-            StateScope::Conversation => &mut state.conversation,
-            StateScope::Actor => &mut state.actor,
-            StateScope::Subject => &mut state.subject,
-            StateScope::Runner => &mut state.runner,
-            StateScope::Binding => &mut state.binding,
-        };
-        let mut room = STATE_BYTES;
-        for entry in entries {
-            let Some(left) = room.checked_sub(entry.value.len()) else {
-                continue;
-            };
-            room = left;
-            if let Ok(value) = serde_json::from_str(&entry.value) {
-                map.insert(entry.key, value);
-            }
-        }
-    }
-    Ok(state)
-}
-
-fn told_limits(inner: &Inner) -> JsonObject {
-    let limits = &inner.limits;
-    let told = json!({
-        "line_bytes": limits.line_bytes,
-        "event_bytes": limits.results.event_bytes,
-        "run_bytes": limits.results.run_bytes,
-        "run_events": limits.results.run_events,
-        "state_value_bytes": limits.results.state_value_bytes,
-        "first_byte_seconds": limits.first_byte.as_secs_f64(),
-        "silence_seconds": limits.silence.as_secs_f64(),
-    });
-    told.as_object().cloned().unwrap_or_default()
 }
 
 /// Dispatches a prepared run: each attempt has its intent row before its POST.
@@ -295,15 +151,17 @@ async fn post(
     }
 }
 
+/// An `AgentRunRequest` around a context that is written already.
+#[derive(serde::Serialize)]
+struct Request<'a> {
+    runner_id: &'a RunnerId,
+    runner_name: &'a str,
+    context: &'a RawValue,
+    host: HostAccess,
+}
+
 fn request_body(inner: &Inner, prepared: &Prepared, grant: &Grant) -> Result<String, &'static str> {
     let run = &grant.run;
-    #[derive(serde::Serialize)]
-    struct Request<'a> {
-        runner_id: &'a protocol::id::RunnerId,
-        runner_name: &'a str,
-        context: &'a RawValue,
-        host: protocol::request::HostAccess,
-    }
     let subject = TokenSubject::of(grant);
     let minted = inner
         .tokens
@@ -314,7 +172,7 @@ fn request_body(inner: &Inner, prepared: &Prepared, grant: &Grant) -> Result<Str
         runner_name: run.runner_id.runner_name(),
         context: serde_json::from_str(&prepared.context)
             .map_err(|_| "the context is unreadable")?,
-        host: protocol::request::HostAccess {
+        host: HostAccess {
             base_url: inner.tokens.audience().to_owned(),
             token: minted.token,
             token_expires_at: minted.expires_at,

@@ -8,9 +8,10 @@ use protocol::id::{RunId, WorkspaceId};
 
 use crate::runs::Inner;
 use crate::runs::book::Book;
-use crate::runs::dispatch::{Outcome, PrepareError, dispatch, prepare};
+use crate::runs::dispatch::{Outcome, dispatch};
 use crate::runs::live::LiveRun;
-use crate::runs::relay::{Relayed, relay};
+use crate::runs::prepare::{PrepareError, prepare};
+use crate::runs::relay::{Relayed, Stopped, relay};
 use crate::runs::settle::{Ending, settle, settle_orphan};
 
 /// Drives a created run to its end. What cannot be ended here, the sweep ends.
@@ -58,17 +59,17 @@ pub(super) async fn drive(
         Err(error) => return unwritable(id, &error),
     };
     match relay(&inner, &live, &prepared, &run, started).await {
-        Relayed::Ended {
+        Ok(Relayed {
             book,
             tally,
             ending,
-        } => {
+        }) => {
             settle(&inner, &live, &run, book, tally, ending).await;
         }
-        Relayed::Lost => {
-            tracing::warn!(run.id = %id, "run {id} was taken over, its stream is closed")
+        Err(Stopped::Lost) => {
+            tracing::warn!(run.id = %id, "run {id} was taken over, its stream is closed");
         }
-        Relayed::Unwritable(error) => unwritable(id, &error),
+        Err(Stopped::Unwritable(error)) => unwritable(id, &error),
     }
 }
 

@@ -19,20 +19,23 @@ use uuid::Uuid;
 use crate::outbound::runner::Started;
 use crate::runs::Inner;
 use crate::runs::book::Book;
-use crate::runs::dispatch::{Prepared, interrupted, interruption, tell_runner};
+use crate::runs::dispatch::{interrupted, interruption, tell_runner};
 use crate::runs::live::{Frames, LiveRun};
+use crate::runs::prepare::Prepared;
 use crate::runs::settle::{Ending, commit};
 use reader::{Item, ResultReader};
 
 mod reader;
 
 /// What a relay leaves: everything that settling needs.
-pub(super) enum Relayed {
-    Ended {
-        book: Book,
-        tally: Tally,
-        ending: Ending,
-    },
+pub(super) struct Relayed {
+    pub(super) book: Book,
+    pub(super) tally: Tally,
+    pub(super) ending: Ending,
+}
+
+/// Why a relay leaves nothing to settle.
+pub(super) enum Stopped {
     /// The run is somebody else's now.
     Lost,
     /// The ledger cannot be written: nothing that could not be committed was shown.
@@ -46,7 +49,7 @@ pub(super) async fn relay(
     prepared: &Prepared,
     run: &Run,
     started: Started,
-) -> Relayed {
+) -> Result<Relayed, Stopped> {
     let expects_message = prepared.event.event_type.starts_with("message.")
         || prepared.event.event_type == MESSAGE_RECEIVED;
     let results = inner.limits.results;
@@ -64,22 +67,16 @@ pub(super) async fn relay(
         book: Book::new(run),
         in_flight: None,
     };
-    let ending = relay.read(prepared, started).await;
-    let (ending, in_flight) = match ending {
-        Ok(ending) => (ending, relay.in_flight.take()),
-        Err(stop) => return stop,
-    };
-    if let Some(in_flight) = in_flight {
+    let ending = relay.read(prepared, started).await?;
+    if let Some(in_flight) = relay.in_flight.take() {
         let (frames, outcome) = in_flight.finish().await;
-        if let Err(stop) = shown(live, frames, outcome) {
-            return stop;
-        }
+        shown(live, frames, outcome)?;
     }
-    Relayed::Ended {
+    Ok(Relayed {
         tally: relay.judge.tally(),
         book: relay.book,
         ending,
-    }
+    })
 }
 
 struct Relay<'a> {
@@ -112,8 +109,8 @@ enum Read {
     Silent,
 }
 
-impl<'a> Relay<'a> {
-    async fn read(&mut self, prepared: &Prepared, started: Started) -> Result<Ending, Relayed> {
+impl Relay<'_> {
+    async fn read(&mut self, prepared: &Prepared, started: Started) -> Result<Ending, Stopped> {
         let limits = &self.inner.limits;
         let Started {
             mut response,
@@ -270,14 +267,14 @@ fn shown(
     live: &LiveRun,
     frames: Frames,
     outcome: Result<Appended, StoreError>,
-) -> Result<(), Relayed> {
+) -> Result<(), Stopped> {
     match outcome {
         Ok(Appended::Written) => {
             live.log.publish(frames);
             Ok(())
         }
-        Ok(Appended::Lost) => Err(Relayed::Lost),
-        Err(error) => Err(Relayed::Unwritable(error)),
+        Ok(Appended::Lost) => Err(Stopped::Lost),
+        Err(error) => Err(Stopped::Unwritable(error)),
     }
 }
 

@@ -54,7 +54,7 @@ async fn check(state: &ApiState, workspace: &WorkspaceId, spec: &AgentSpec) -> A
     if faults.is_empty() {
         Ok(())
     } else {
-        Err(ApiError::faults(faults))
+        Err(ApiError::faults(&faults))
     }
 }
 

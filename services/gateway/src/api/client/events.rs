@@ -42,7 +42,7 @@ pub(in crate::api) async fn post_event(
 ) -> ApiResult<Response> {
     let faults = check_event(&event);
     if !faults.is_empty() {
-        return Err(ApiError::faults(faults));
+        return Err(ApiError::faults(&faults));
     }
     let key = single_header(&headers, IDEMPOTENCY_KEY)?;
     if key.is_some_and(|key| key.is_empty() || key.len() > 255) {

@@ -314,8 +314,8 @@ pub(in crate::api) struct RunAuthorization {
     snapshot_sha256: String,
     resources: AgentResources,
     available_apis: AvailableApis,
-    /// `{kind, id, operation, granted, layer, rule}`; layers: manifest, agent_policy,
-    /// config_selector, event_scope.
+    /// `{kind, id, operation, granted, layer, rule}`; layers: manifest, `agent_policy`,
+    /// `config_selector`, `event_scope`.
     #[schema(value_type = Vec<Object>)]
     decisions: Vec<Decision>,
 }

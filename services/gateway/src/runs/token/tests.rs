@@ -180,7 +180,7 @@ fn a_bent_stripped_or_foreign_token_is_refused() {
         format!("{good}="),
         format!("{good}.x"),
         format!(" {good}"),
-        good.replacen("A", "B", 1) + "x",
+        good.replacen('A', "B", 1) + "x",
         ours.signed(&ours.header().to_string(), &twice),
         other.tokens.mint(&subject(&runner_id), NOW).unwrap().token,
         "x".repeat(3000),

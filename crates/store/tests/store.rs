@@ -1,0 +1,410 @@
+//! The store on its real databases: SQLite always, PostgreSQL when `RUNNEL_TEST_POSTGRES_URL` is set.
+#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
+
+mod support;
+
+use std::sync::Arc;
+
+use domain::normalize::{Reason, Rejection, StateUpdate};
+use migrations::{Migrator, MigratorTrait};
+use protocol::id::WorkspaceId;
+use protocol::resources::StateScope;
+use protocol::run::RunStatus;
+use sea_orm::Database;
+use store::{
+    Append, Appended, CancelOutcome, Dispatch, Dispatched, HistoryQuery, Ingested, Plan,
+    StateAccess, StateWritten, Terminal, TranscriptWrite,
+};
+use support::{Bench, audit, create_database, on_both, sqlite_url};
+use uuid::Uuid;
+
+on_both!(
+    an_event_is_stored_once_and_its_key_answers_again,
+    a_refused_event_leaves_nothing,
+    an_append_needs_the_epoch_and_the_place,
+    events_are_read_in_order_across_segments,
+    a_run_ends_once_with_everything_that_belongs_to_its_end,
+    a_state_write_names_its_version_and_needs_a_live_run,
+    a_cancel_is_noted_once_and_only_while_the_run_lives,
+    an_expired_run_is_taken_over_by_one,
+    a_bad_item_does_not_take_its_batch_with_it,
+    a_runner_id_belongs_to_one_endpoint,
+);
+
+async fn an_event_is_stored_once_and_its_key_answers_again(bench: Bench) {
+    let event = bench.event("e-1", "body");
+    let stored = bench.store.ingest(event.clone()).await.unwrap();
+    assert_eq!(
+        stored,
+        Ingested::Stored {
+            answer: "e-1".to_owned()
+        }
+    );
+    let again = bench.store.ingest(event.clone()).await.unwrap();
+    assert_eq!(
+        again,
+        Ingested::Replayed {
+            answer: "e-1".to_owned()
+        }
+    );
+    let mut other = event.clone();
+    other.body_sha256 = "other".to_owned();
+    assert_eq!(bench.store.ingest(other).await.unwrap(), Ingested::Mismatch);
+    let mut other = event;
+    other.dedupe_key = "another key".to_owned();
+    assert_eq!(
+        bench.store.ingest(other).await.unwrap(),
+        Ingested::EventExists
+    );
+}
+
+async fn a_refused_event_leaves_nothing(bench: Bench) {
+    let mut event = bench.event("e-1", "body");
+    let wanted = Arc::clone(&event.decide);
+    event.decide = Arc::new(|_| Plan::Refuse);
+    assert_eq!(
+        bench.store.ingest(event.clone()).await.unwrap(),
+        Ingested::Refused
+    );
+    event.decide = wanted;
+    let stored = bench.store.ingest(event).await.unwrap();
+    assert!(matches!(stored, Ingested::Stored { .. }));
+    let run = bench.only_run().await;
+    let inputs = bench.store.find_run_inputs(&run).await.unwrap().unwrap();
+    assert_eq!(
+        inputs.event_seq,
+        Some(1),
+        "the refused event was not counted"
+    );
+}
+
+async fn an_append_needs_the_epoch_and_the_place(bench: Bench) {
+    let run = bench.running("e-1").await;
+    let append = bench.append(&run, 0, &["a", "b"]);
+    assert_eq!(
+        bench.store.write(append.clone()).await.unwrap(),
+        Appended::Written
+    );
+    assert_eq!(
+        bench.store.write(append.clone()).await.unwrap(),
+        Appended::Lost,
+        "the same place"
+    );
+    let stale = Append {
+        epoch: run.lease_epoch - 1,
+        from: 2,
+        to: 4,
+        ..append
+    };
+    assert_eq!(
+        bench.store.write(stale).await.unwrap(),
+        Appended::Lost,
+        "an older epoch"
+    );
+    let lines = bench.store.read_lines(run.id, 0, 100).await.unwrap();
+    assert_eq!(
+        lines
+            .iter()
+            .map(|line| line.text.as_str())
+            .collect::<Vec<_>>(),
+        ["a", "b"]
+    );
+}
+
+async fn events_are_read_in_order_across_segments(bench: Bench) {
+    let run = bench.running("e-1").await;
+    let mut from = 0;
+    for size in [
+        1, 3, 1, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 5,
+    ] {
+        let texts: Vec<String> = (from + 1..=from + size)
+            .map(|n| format!("{{\"n\":{n}}}"))
+            .collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let append = bench.append(&run, from, &texts);
+        assert_eq!(bench.store.write(append).await.unwrap(), Appended::Written);
+        from += size;
+    }
+    for after in 0..=from {
+        for limit in [1, 2, 100] {
+            let lines = bench.store.read_lines(run.id, after, limit).await.unwrap();
+            let expected: Vec<u64> = (after + 1..=from).take(limit).collect();
+            let found: Vec<u64> = lines.iter().map(|line| line.sequence).collect();
+            assert_eq!(found, expected, "after {after}, limit {limit}");
+            assert!(
+                lines
+                    .iter()
+                    .all(|line| line.text == format!("{{\"n\":{}}}", line.sequence))
+            );
+        }
+    }
+}
+
+async fn a_run_ends_once_with_everything_that_belongs_to_its_end(bench: Bench) {
+    let run = bench.running("e-1").await;
+    let terminal = Terminal {
+        status: RunStatus::Completed,
+        reason: "stop".to_owned(),
+        output: Some(r#"{"role":"assistant","content":"hi"}"#.to_owned()),
+        error: None,
+        usage: Some(r#"{"total_tokens":3}"#.to_owned()),
+        metadata: r#"{"rejected":1}"#.to_owned(),
+        transcript: Some(TranscriptWrite {
+            id: Uuid::now_v7(),
+            conversation_key: run.conversation_key.clone().unwrap(),
+            event_id: run.event_id.clone(),
+            role: "assistant",
+            content: Some("hi".to_owned()),
+            content_json: "{}".to_owned(),
+            attachment_refs: "[]".to_owned(),
+        }),
+    };
+    let append = Append {
+        rejections: vec![Rejection::new(
+            Reason::InvalidPayload,
+            Some(u64::MAX),
+            b"x\0y",
+        )],
+        terminal: Some(terminal),
+        ..bench.append(&run, 0, &["last"])
+    };
+    assert_eq!(
+        bench.store.write(append.clone()).await.unwrap(),
+        Appended::Written
+    );
+    let second = Append {
+        from: 1,
+        to: 2,
+        ..append
+    };
+    assert_eq!(
+        bench.store.write(second).await.unwrap(),
+        Appended::Lost,
+        "nothing after the end"
+    );
+    let ended = bench.only_run().await;
+    assert_eq!(
+        (ended.status, ended.last_sequence),
+        (RunStatus::Completed, 1)
+    );
+    assert_eq!(ended.usage.unwrap()["total_tokens"], 3);
+    let key = run.conversation_key.unwrap();
+    let page = HistoryQuery {
+        forward: true,
+        limit: 10,
+        ..HistoryQuery::default()
+    };
+    let items = bench.store.page_history(&key, page).await.unwrap();
+    let roles: Vec<_> = items
+        .iter()
+        .map(|item| (item.seq, item.role.as_str()))
+        .collect();
+    assert_eq!(roles, [(1, "user"), (2, "assistant")]);
+    let rejections = bench.store.list_rejections(run.id, 0, 10).await.unwrap();
+    assert_eq!(rejections[0].runner_sequence, Some(u64::MAX));
+    assert_eq!(rejections[0].excerpt, "xy");
+}
+
+async fn a_state_write_names_its_version_and_needs_a_live_run(bench: Bench) {
+    let run = bench.running("e-1").await;
+    let access = StateAccess {
+        scope: StateScope::Conversation,
+        identity: "c".to_owned(),
+    };
+    let put = bench.put(&run, "k/1", Some("1"), None);
+    assert_eq!(
+        bench.store.write(put).await.unwrap(),
+        StateWritten::Version(1)
+    );
+    for expected in [StateWritten::Version(2), StateWritten::Mismatch(2)] {
+        let put = bench.put(&run, "k/1", Some("2"), Some(1));
+        assert_eq!(bench.store.write(put).await.unwrap(), expected);
+    }
+    let update = StateUpdate {
+        scope: StateScope::Conversation,
+        identity: "c".to_owned(),
+        key: "k/2".to_owned(),
+        value: "true".to_owned(),
+    };
+    let append = Append {
+        states: vec![update],
+        ..bench.append(&run, 0, &["x"])
+    };
+    bench.store.write(append).await.unwrap();
+    let entries = bench.store.list_state(&access, "k/", 10).await.unwrap();
+    let found: Vec<_> = entries
+        .iter()
+        .map(|e| (e.key.as_str(), e.value.as_str(), e.version))
+        .collect();
+    assert_eq!(found, [("k/1", "2", 2), ("k/2", "true", 1)]);
+    for expected in [StateWritten::Deleted, StateWritten::Absent] {
+        let gone = bench.put(&run, "k/1", None, None);
+        assert_eq!(bench.store.write(gone).await.unwrap(), expected);
+    }
+    bench.end(&run, 1).await;
+    let late = bench.put(&run, "k/3", Some("1"), None);
+    assert_eq!(
+        bench.store.write(late).await.unwrap(),
+        StateWritten::RunEnded
+    );
+}
+
+async fn a_cancel_is_noted_once_and_only_while_the_run_lives(bench: Bench) {
+    let run = bench.running("e-1").await;
+    let cancel = async |at| {
+        bench
+            .store
+            .request_cancel(&bench.workspace, run.id, at)
+            .await
+            .unwrap()
+    };
+    let CancelOutcome::Requested(first) = cancel(7).await else {
+        panic!("it lives")
+    };
+    let CancelOutcome::Requested(second) = cancel(8).await else {
+        panic!("it lives")
+    };
+    assert_eq!(
+        (first.cancel_requested_at, second.cancel_requested_at),
+        (Some(7), Some(7))
+    );
+    bench.end(&run, 0).await;
+    assert!(matches!(cancel(9).await, CancelOutcome::Ended(_)));
+    let stranger = WorkspaceId("other".to_owned());
+    let unknown = bench
+        .store
+        .request_cancel(&stranger, run.id, 1)
+        .await
+        .unwrap();
+    assert!(matches!(unknown, CancelOutcome::Unknown));
+}
+
+async fn an_expired_run_is_taken_over_by_one(bench: Bench) {
+    let run = bench.running("e-1").await;
+    let expired = bench.store.expired_runs(i64::MAX, 10).await.unwrap();
+    assert_eq!(
+        expired.iter().map(|run| run.id).collect::<Vec<_>>(),
+        [run.id]
+    );
+    assert!(
+        bench.store.expired_runs(1, 10).await.unwrap().is_empty(),
+        "its lease holds"
+    );
+    let takers = (0..8).map(|n| {
+        let (bench, run) = (&bench, &run);
+        async move {
+            bench
+                .store
+                .take_over(run, &format!("o-{n}"), 99)
+                .await
+                .unwrap()
+        }
+    });
+    let taken = futures_util::future::join_all(takers).await;
+    assert_eq!(taken.iter().flatten().count(), 1);
+    let append = bench.append(&run, 0, &["zombie"]);
+    assert_eq!(bench.store.write(append).await.unwrap(), Appended::Lost);
+}
+
+async fn a_bad_item_does_not_take_its_batch_with_it(bench: Bench) {
+    let runs = [
+        bench.running("e-1").await,
+        bench.running("e-2").await,
+        bench.running("e-3").await,
+    ];
+    // The second one breaks a unique key inside the shared transaction.
+    let doubled = vec![audit(Uuid::nil()), audit(Uuid::nil())];
+    let writes = runs.iter().enumerate().map(|(index, run)| {
+        let audits = if index == 1 {
+            doubled.clone()
+        } else {
+            Vec::new()
+        };
+        bench.store.write(Append {
+            audits,
+            ..bench.append(run, 0, &["x"])
+        })
+    });
+    let outcomes = futures_util::future::join_all(writes).await;
+    let written: Vec<bool> = outcomes.iter().map(Result::is_ok).collect();
+    assert_eq!(written, [true, false, true]);
+    for (run, expected) in runs.iter().zip([1, 0, 1]) {
+        assert_eq!(
+            bench.store.read_lines(run.id, 0, 10).await.unwrap().len(),
+            expected
+        );
+    }
+}
+
+async fn a_runner_id_belongs_to_one_endpoint(bench: Bench) {
+    let (first, second) = (
+        bench.endpoint("first").await,
+        bench.endpoint("second").await,
+    );
+    assert_eq!(bench.discover(first, None).await, []);
+    assert_eq!(
+        bench.discover(first, None).await,
+        [],
+        "again is no conflict"
+    );
+    let runner = "plugin:a/b/c".parse().unwrap();
+    assert_eq!(bench.discover(second, None).await, [(runner, first)]);
+    assert_eq!(bench.discover(second, Some(first)).await, []);
+    let found = bench
+        .store
+        .list_runners(&bench.workspace, None, 10)
+        .await
+        .unwrap();
+    assert_eq!(
+        found
+            .iter()
+            .map(|runner| runner.endpoint_id)
+            .collect::<Vec<_>>(),
+        [second]
+    );
+}
+
+#[tokio::test]
+async fn migrations_go_up_and_down_and_up_again() {
+    up_and_down(&(sqlite_url() + "?mode=rwc")).await;
+    if let Some(database) = create_database().await {
+        up_and_down(&database.url()).await;
+        database.drop().await;
+    }
+}
+
+async fn up_and_down(url: &str) {
+    let db = Database::connect(url).await.unwrap();
+    Migrator::up(&db, None).await.unwrap();
+    Migrator::down(&db, None).await.unwrap();
+    Migrator::up(&db, None).await.unwrap();
+    db.close().await.unwrap();
+}
+
+/// Dispatching twice under one epoch is how two replicas would both post a run.
+#[tokio::test]
+async fn a_created_run_is_dispatched_by_one() {
+    let bench = Bench::sqlite().await;
+    bench
+        .store
+        .ingest(bench.event("e-1", "body"))
+        .await
+        .unwrap();
+    let run = bench.only_run().await;
+    let dispatch = |owner: &str| Dispatch {
+        owner: owner.to_owned(),
+        ..bench.dispatch(&run)
+    };
+    let (one, two) = tokio::join!(
+        bench.store.write(dispatch("one")),
+        bench.store.write(dispatch("two"))
+    );
+    let owned = [one.unwrap(), two.unwrap()];
+    assert_eq!(
+        owned
+            .iter()
+            .filter(|one| matches!(one, Dispatched::Owned(_)))
+            .count(),
+        1
+    );
+}

@@ -1,0 +1,341 @@
+//! A store on a database of its own, and rows to begin with.
+
+use std::sync::Arc;
+
+use domain::event::ConversationIdentity;
+use domain::run::Run;
+use protocol::admin::{DeltaMode, EndpointMode};
+use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
+use protocol::resources::StateScope;
+use protocol::run::RunStatus;
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use store::{
+    Append, Appended, AuditEntry, Dispatch, Dispatched, EndpointRecord, FoundRunner, Ingest,
+    NewRun, Plan, RunFilter, SaveDiscovery, SaveEndpoint, StateAccess, StateChange, Store,
+    Terminal, UserMessage,
+};
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+/// Makes a test of each function, once per database.
+macro_rules! on_both {
+    ($($name:ident),+ $(,)?) => {
+        mod sqlite {
+            $(#[tokio::test] async fn $name() { super::$name(super::Bench::sqlite().await).await; })+
+        }
+        mod postgres {
+            $(#[tokio::test] async fn $name() {
+                if let Some(bench) = super::Bench::postgres().await {
+                    let database = bench.database.clone();
+                    super::$name(bench).await;
+                    database.unwrap().drop().await;
+                }
+            })+
+        }
+    };
+}
+pub(crate) use on_both;
+
+pub(crate) struct Bench {
+    pub(crate) store: Store,
+    pub(crate) workspace: WorkspaceId,
+    pub(crate) database: Option<OwnDatabase>,
+    _writer: JoinSet<()>,
+}
+
+#[expect(clippy::disallowed_methods, reason = "tests read their own variables")]
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// A PostgreSQL database of one test.
+#[derive(Clone)]
+pub(crate) struct OwnDatabase {
+    server: String,
+    name: String,
+}
+
+impl OwnDatabase {
+    pub(crate) fn url(&self) -> String {
+        let (server, _) = self.server.rsplit_once('/').unwrap();
+        format!("{server}/{}", self.name)
+    }
+
+    pub(crate) async fn drop(self) {
+        let mut admin = PgConnection::connect(&self.server).await.unwrap();
+        let drop = AssertSqlSafe(format!("DROP DATABASE {} WITH (FORCE)", self.name));
+        sqlx::raw_sql(drop).execute(&mut admin).await.unwrap();
+    }
+}
+
+/// `None`, loudly, without a server.
+pub(crate) async fn create_database() -> Option<OwnDatabase> {
+    let Some(server) = variable("RUNNEL_TEST_POSTGRES_URL") else {
+        let demanded = variable("RUNNEL_TEST_REQUIRE").unwrap_or_default();
+        assert!(
+            !demanded.contains("postgres"),
+            "RUNNEL_TEST_POSTGRES_URL is not set"
+        );
+        #[expect(clippy::print_stderr, reason = "a skipped test says so")]
+        {
+            eprintln!("SKIPPED (no RUNNEL_TEST_POSTGRES_URL)");
+        }
+        return None;
+    };
+    let name = format!("runnel_store_{}", Uuid::now_v7().simple());
+    let mut admin = PgConnection::connect(&server).await.unwrap();
+    let create = AssertSqlSafe(format!("CREATE DATABASE {name}"));
+    sqlx::raw_sql(create).execute(&mut admin).await.unwrap();
+    Some(OwnDatabase { server, name })
+}
+
+pub(crate) fn audit(id: Uuid) -> AuditEntry {
+    AuditEntry {
+        id,
+        workspace: WorkspaceId("default".to_owned()),
+        run_id: RunId(Uuid::nil()),
+        action: "state_set".to_owned(),
+        resource: "conversation".to_owned(),
+        operation: "state".to_owned(),
+        allowed: true,
+        rule: String::new(),
+        bytes: 1,
+        at: 1,
+    }
+}
+
+/// A file of its own below the build's directory for tests.
+pub(crate) fn sqlite_url() -> String {
+    format!(
+        "sqlite://{}/store-{}.db",
+        env!("CARGO_TARGET_TMPDIR"),
+        Uuid::now_v7()
+    )
+}
+
+impl Bench {
+    async fn open(url: &str, database: Option<OwnDatabase>) -> Self {
+        let (store, writer) = Store::open(url).await.unwrap();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(writer);
+        Self {
+            store,
+            workspace: WorkspaceId("default".to_owned()),
+            database,
+            _writer: tasks,
+        }
+    }
+
+    pub(crate) async fn sqlite() -> Self {
+        let url = sqlite_url();
+        Self::open(&url, None).await
+    }
+
+    /// `None`, loudly, without a server.
+    pub(crate) async fn postgres() -> Option<Self> {
+        let database = create_database().await?;
+        let url = database.url();
+        Some(Self::open(&url, Some(database)).await)
+    }
+
+    /// An event whose run is always wanted; its answer is its id.
+    pub(crate) fn event(&self, id: &str, body: &str) -> Ingest {
+        let answer = id.to_owned();
+        let run_id = RunId(Uuid::now_v7());
+        let message_id = Uuid::now_v7();
+        Ingest {
+            workspace: self.workspace.clone(),
+            event_id: id.to_owned(),
+            dedupe_key: format!("event:{id}"),
+            body_sha256: body.to_owned(),
+            event_type: "message.received".to_owned(),
+            source: "api".to_owned(),
+            bot_id: None,
+            conversation: Some(ConversationIdentity {
+                bot_id: String::new(),
+                conversation_id: "c".to_owned(),
+                thread_id: String::new(),
+            }),
+            new_conversation_key: Uuid::now_v7(),
+            envelope: "{}".to_owned(),
+            at: 1_000,
+            decide: Arc::new(move |_| Plan::Start {
+                run: Box::new(new_run(run_id, message_id)),
+                answer: answer.clone(),
+            }),
+        }
+    }
+
+    pub(crate) async fn only_run(&self) -> Run {
+        let filter = RunFilter::default();
+        let mut runs = self
+            .store
+            .list_runs(&self.workspace, &filter, None, 10)
+            .await
+            .unwrap();
+        assert_eq!(runs.len(), 1);
+        runs.remove(0)
+    }
+
+    pub(crate) fn dispatch(&self, run: &Run) -> Dispatch {
+        Dispatch {
+            run_id: run.id,
+            epoch: run.lease_epoch,
+            from: RunStatus::Created,
+            attempt: 1,
+            owner: "me".to_owned(),
+            lease_until: 5_000,
+            context: "{}".to_owned(),
+            at: 2_000,
+        }
+    }
+
+    /// A run that was just dispatched.
+    pub(crate) async fn running(&self, event_id: &str) -> Run {
+        self.store
+            .ingest(self.event(event_id, "body"))
+            .await
+            .unwrap();
+        let filter = RunFilter {
+            statuses: vec![RunStatus::Created],
+            ..RunFilter::default()
+        };
+        let created = self
+            .store
+            .list_runs(&self.workspace, &filter, None, 10)
+            .await
+            .unwrap();
+        match self.store.write(self.dispatch(&created[0])).await.unwrap() {
+            Dispatched::Owned(run) => *run,
+            Dispatched::Lost => panic!("nobody else has it"),
+        }
+    }
+
+    pub(crate) fn append(&self, run: &Run, from: u64, texts: &[&str]) -> Append {
+        Append {
+            run_id: run.id,
+            workspace: self.workspace.clone(),
+            epoch: run.lease_epoch,
+            from,
+            to: from + texts.len() as u64,
+            lines: texts.iter().flat_map(|text| [*text, "\n"]).collect(),
+            states: Vec::new(),
+            rejections: Vec::new(),
+            first_rejection: 1,
+            audits: Vec::new(),
+            terminal: None,
+            at: 3_000,
+        }
+    }
+
+    /// Ends a run whose newest event is `last`.
+    pub(crate) async fn end(&self, run: &Run, last: u64) {
+        let terminal = Terminal {
+            status: RunStatus::Failed,
+            reason: "x".to_owned(),
+            output: None,
+            error: None,
+            usage: None,
+            metadata: "{}".to_owned(),
+            transcript: None,
+        };
+        let append = Append {
+            terminal: Some(terminal),
+            ..self.append(run, last, &["end"])
+        };
+        assert_eq!(self.store.write(append).await.unwrap(), Appended::Written);
+    }
+
+    pub(crate) fn put(
+        &self,
+        run: &Run,
+        key: &str,
+        value: Option<&str>,
+        if_match: Option<i64>,
+    ) -> StateChange {
+        StateChange {
+            run_id: run.id,
+            workspace: self.workspace.clone(),
+            access: StateAccess {
+                scope: StateScope::Conversation,
+                identity: "c".to_owned(),
+            },
+            key: key.to_owned(),
+            value: value.map(str::to_owned),
+            if_match,
+            audit: audit(Uuid::now_v7()),
+            at: 4_000,
+        }
+    }
+
+    pub(crate) async fn endpoint(&self, name: &str) -> EndpointId {
+        let record = EndpointRecord {
+            id: EndpointId(Uuid::now_v7()),
+            workspace: self.workspace.clone(),
+            name: name.to_owned(),
+            origin: "api".to_owned(),
+            enabled: true,
+            base_url: "http://127.0.0.1:1".to_owned(),
+            mode: EndpointMode::Standard,
+            delta_mode: DeltaMode::Increment,
+            secret: String::new(),
+            headers: String::new(),
+            manifests: None,
+            health: "unknown".to_owned(),
+            health_reason: None,
+            findings: serde_json::json!({}),
+            discovered_at: None,
+            version: 1,
+            created_at: 1,
+        };
+        let id = record.id;
+        self.store
+            .write(SaveEndpoint::Create(Box::new(record)))
+            .await
+            .unwrap();
+        id
+    }
+
+    pub(crate) async fn discover(
+        &self,
+        endpoint_id: EndpointId,
+        replaces: Option<EndpointId>,
+    ) -> Vec<(RunnerId, EndpointId)> {
+        let found = FoundRunner {
+            id: "plugin:a/b/c".parse().unwrap(),
+            incompatible: None,
+            manifest: "{}".to_owned(),
+        };
+        let save = SaveDiscovery {
+            workspace: self.workspace.clone(),
+            endpoint_id,
+            replaces,
+            found: vec![found],
+            health: "healthy".to_owned(),
+            health_reason: None,
+            findings: serde_json::json!({}),
+            at: 1,
+        };
+        self.store.write(save).await.unwrap()
+    }
+}
+
+fn new_run(id: RunId, message_id: Uuid) -> NewRun {
+    NewRun {
+        id,
+        agent_id: AgentId(Uuid::nil()),
+        agent_version: 1,
+        runner_id: "plugin:a/b/c".parse().unwrap(),
+        endpoint_id: EndpointId(Uuid::nil()),
+        deadline_at: 9_000,
+        agent_spec: "{}".to_owned(),
+        snapshot: "{}".to_owned(),
+        snapshot_sha256: "0".to_owned(),
+        user_message: Some(UserMessage {
+            id: message_id,
+            content: Some("hello".to_owned()),
+            content_json: "{}".to_owned(),
+            attachment_refs: "[]".to_owned(),
+        }),
+    }
+}

@@ -1,0 +1,188 @@
+//! Registering an endpoint, over the API or by the configuration.
+
+use protocol::admin::{EndpointSpec, Fault};
+use protocol::id::{EndpointId, RunnerId, WorkspaceId};
+use secrecy::SecretString;
+use serde_json::json;
+use store::{EndpointRecord, SaveEndpoint, StoreError};
+use uuid::Uuid;
+
+use super::{Discovery, HEADERS_PURPOSE, SECRET_PURPOSE, header_map};
+use crate::outbound::signature::SigningSecret;
+use crate::runs::Runs;
+
+const MOST_HEADERS: usize = 32;
+
+/// Why an endpoint was not registered. Nothing of it is stored.
+#[derive(Debug, thiserror::Error)]
+pub enum RegisterError {
+    #[error("the registration has faults")]
+    Faults(Vec<Fault>),
+    #[error("an endpoint of this name exists")]
+    NameTaken,
+    /// Runner ids that other endpoints serve, with the names of those.
+    #[error("runner ids are served by other endpoints")]
+    Conflict(Vec<(RunnerId, String)>),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A registered endpoint, and the secret when one was made for it.
+#[derive(Debug)]
+pub struct Registered {
+    pub record: EndpointRecord,
+    pub made_secret: Option<String>,
+}
+
+impl Runs {
+    /// Registers an endpoint over the API, and discovers it.
+    pub async fn register_endpoint(
+        &self,
+        workspace: &WorkspaceId,
+        spec: EndpointSpec,
+    ) -> Result<Registered, RegisterError> {
+        let made_secret = spec.secret.is_none().then(SigningSecret::generate);
+        let mut record = self.endpoint_record(workspace, &spec, made_secret.as_deref(), "api")?;
+        let replaces = match &spec.replaces {
+            None => None,
+            Some(name) => {
+                let replaced = self.0.store.find_endpoint_by_name(workspace, name).await?;
+                let fault = || {
+                    vec![Fault::new(
+                        "/replaces",
+                        "names no endpoint of this workspace",
+                    )]
+                };
+                Some(replaced.ok_or_else(|| RegisterError::Faults(fault()))?.id)
+            }
+        };
+        if self
+            .0
+            .store
+            .find_endpoint_by_name(workspace, &spec.name)
+            .await?
+            .is_some()
+        {
+            return Err(RegisterError::NameTaken);
+        }
+        let discovery = self.discover(&record).await;
+        self.refuse_conflicts(workspace, &discovery, replaces)
+            .await?;
+        let created = self
+            .0
+            .store
+            .write(SaveEndpoint::Create(Box::new(record.clone())))
+            .await;
+        created.map_err(|error| match error {
+            StoreError::Taken => RegisterError::NameTaken,
+            error => RegisterError::Store(error),
+        })?;
+        self.save_discovery(&record, discovery, replaces).await?;
+        if let Some(saved) = self.0.store.find_endpoint(workspace, record.id).await? {
+            record = saved;
+        }
+        Ok(Registered {
+            record,
+            made_secret,
+        })
+    }
+
+    /// Enters an endpoint of the config file, and discovers it. One that does not answer stays, and
+    /// is asked again until it does.
+    pub async fn configure_endpoint(
+        &self,
+        workspace: &WorkspaceId,
+        spec: &EndpointSpec,
+    ) -> Result<(), RegisterError> {
+        let record = self.endpoint_record(workspace, spec, None, "config")?;
+        let saved = self
+            .0
+            .store
+            .write(SaveEndpoint::Configure(Box::new(record)))
+            .await?;
+        if let Some(saved) = saved {
+            self.refresh_endpoint(&saved).await?;
+        }
+        Ok(())
+    }
+
+    fn endpoint_record(
+        &self,
+        workspace: &WorkspaceId,
+        spec: &EndpointSpec,
+        made_secret: Option<&str>,
+        origin: &str,
+    ) -> Result<EndpointRecord, RegisterError> {
+        let mut faults = Vec::new();
+        if spec.name.is_empty() || spec.name.len() > 128 {
+            faults.push(Fault::new("/name", "must have 1 to 128 bytes"));
+        }
+        if let Err(error) = self.0.egress.check_url(&spec.base_url) {
+            faults.push(Fault::new("/base_url", error.to_string()));
+        }
+        let secret = spec.secret.as_deref().or(made_secret).unwrap_or_default();
+        if SigningSecret::parse(&SecretString::from(secret)).is_err() {
+            let message =
+                "must be whsec_ and the base64 of 24 to 64 bytes; leave it out to get one made";
+            faults.push(Fault::new("/secret", message));
+        }
+        if spec.headers.len() > MOST_HEADERS {
+            faults.push(Fault::new("/headers", "may name at most 32 headers"));
+        }
+        if let Err(fault) = header_map(&spec.headers) {
+            faults.push(fault);
+        }
+        if !faults.is_empty() {
+            return Err(RegisterError::Faults(faults));
+        }
+        let headers = json!(spec.headers).to_string();
+        let key = &self.0.master_key;
+        Ok(EndpointRecord {
+            id: EndpointId(Uuid::now_v7()),
+            workspace: workspace.clone(),
+            name: spec.name.clone(),
+            origin: origin.to_owned(),
+            enabled: true,
+            base_url: spec.base_url.clone(),
+            mode: spec.mode,
+            delta_mode: spec.delta_mode,
+            secret: key.seal(SECRET_PURPOSE, secret.as_bytes()),
+            headers: key.seal(HEADERS_PURPOSE, headers.as_bytes()),
+            manifests: spec.manifests.clone(),
+            health: "unknown".to_owned(),
+            health_reason: None,
+            findings: json!({}),
+            discovered_at: None,
+            version: 1,
+            created_at: self.0.clock.now_ms(),
+        })
+    }
+
+    async fn refuse_conflicts(
+        &self,
+        workspace: &WorkspaceId,
+        discovery: &Discovery,
+        replaces: Option<EndpointId>,
+    ) -> Result<(), RegisterError> {
+        let mut conflicts = Vec::new();
+        for found in discovery.found() {
+            if let Some(known) = self.0.store.find_runner(workspace, &found.id).await?
+                && replaces != Some(known.endpoint_id)
+            {
+                conflicts.push((found.id, known.endpoint_id));
+            }
+        }
+        if conflicts.is_empty() {
+            return Ok(());
+        }
+        let mut named = Vec::new();
+        for (runner, endpoint) in conflicts {
+            let endpoint = self.0.store.find_endpoint(workspace, endpoint).await?;
+            named.push((
+                runner,
+                endpoint.map(|record| record.name).unwrap_or_default(),
+            ));
+        }
+        Err(RegisterError::Conflict(named))
+    }
+}
