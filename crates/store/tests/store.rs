@@ -12,10 +12,10 @@ use protocol::resources::StateScope;
 use protocol::run::RunStatus;
 use sea_orm::Database;
 use store::{
-    Append, Appended, CancelOutcome, Dispatch, Dispatched, HistoryQuery, Ingested, Plan,
+    Append, Appended, CancelOutcome, Dispatch, Dispatched, HistoryQuery, Ingest, Ingested, Plan,
     StateAccess, StateWritten, Terminal, TranscriptWrite,
 };
-use support::{Bench, audit, create_database, on_both, sqlite_url};
+use support::{Bench, audit, create_database, dispatch, on_both, sqlite_url};
 use uuid::Uuid;
 
 on_both!(
@@ -47,11 +47,15 @@ async fn an_event_is_stored_once_and_its_key_answers_again(bench: Bench) {
             answer: "e-1".to_owned()
         }
     );
-    let mut other = event.clone();
-    other.body_sha256 = "other".to_owned();
+    let other = Ingest {
+        body_sha256: "other".to_owned(),
+        ..event.clone()
+    };
     assert_eq!(bench.store.ingest(other).await.unwrap(), Ingested::Mismatch);
-    let mut other = event;
-    other.dedupe_key = "another key".to_owned();
+    let other = Ingest {
+        dedupe_key: "another key".to_owned(),
+        ..event
+    };
     assert_eq!(
         bench.store.ingest(other).await.unwrap(),
         Ingested::EventExists
@@ -391,14 +395,11 @@ async fn a_created_run_is_dispatched_by_one() {
         .await
         .unwrap();
     let run = bench.only_run().await;
-    let dispatch = |owner: &str| Dispatch {
+    let by = |owner: &str| Dispatch {
         owner: owner.to_owned(),
-        ..bench.dispatch(&run)
+        ..dispatch(&run)
     };
-    let (one, two) = tokio::join!(
-        bench.store.write(dispatch("one")),
-        bench.store.write(dispatch("two"))
-    );
+    let (one, two) = tokio::join!(bench.store.write(by("one")), bench.store.write(by("two")));
     let owned = [one.unwrap(), two.unwrap()];
     assert_eq!(
         owned

@@ -177,19 +177,6 @@ impl Bench {
         runs.remove(0)
     }
 
-    pub(crate) fn dispatch(&self, run: &Run) -> Dispatch {
-        Dispatch {
-            run_id: run.id,
-            epoch: run.lease_epoch,
-            from: RunStatus::Created,
-            attempt: 1,
-            owner: "me".to_owned(),
-            lease_until: 5_000,
-            context: "{}".to_owned(),
-            at: 2_000,
-        }
-    }
-
     /// A run that was just dispatched.
     pub(crate) async fn running(&self, event_id: &str) -> Run {
         self.store
@@ -205,7 +192,7 @@ impl Bench {
             .list_runs(&self.workspace, &filter, None, 10)
             .await
             .unwrap();
-        match self.store.write(self.dispatch(&created[0])).await.unwrap() {
+        match self.store.write(dispatch(&created[0])).await.unwrap() {
             Dispatched::Owned(run) => *run,
             Dispatched::Lost => panic!("nobody else has it"),
         }
@@ -337,5 +324,19 @@ fn new_run(id: RunId, message_id: Uuid) -> NewRun {
             content_json: "{}".to_owned(),
             attachment_refs: "[]".to_owned(),
         }),
+    }
+}
+
+/// The first attempt of a created run.
+pub(crate) fn dispatch(run: &Run) -> Dispatch {
+    Dispatch {
+        run_id: run.id,
+        epoch: run.lease_epoch,
+        from: RunStatus::Created,
+        attempt: 1,
+        owner: "me".to_owned(),
+        lease_until: 5_000,
+        context: "{}".to_owned(),
+        at: 2_000,
     }
 }

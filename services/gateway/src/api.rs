@@ -21,7 +21,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use http::header::{CACHE_CONTROL, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::set_header::SetResponseHeaderLayer;
 
 use crate::runs::Runs;
 use error::ApiError;
@@ -54,6 +56,11 @@ impl std::ops::Deref for ApiState {
     }
 }
 
+/// A header of every answer that does not set it otherwise.
+fn header(name: HeaderName, value: &'static str) -> SetResponseHeaderLayer<HeaderValue> {
+    SetResponseHeaderLayer::if_not_present(name, HeaderValue::from_static(value))
+}
+
 /// Every route, with its errors in the one envelope.
 pub fn router(state: ApiState) -> Router {
     let (router, _) = openapi::documented().split_for_parts();
@@ -61,6 +68,8 @@ pub fn router(state: ApiState) -> Router {
         .fallback(async || ApiError::no_route())
         .method_not_allowed_fallback(async || ApiError::no_method())
         .layer(DefaultBodyLimit::max(BODY_BYTES))
+        .layer(header(CACHE_CONTROL, "no-store"))
+        .layer(header(X_CONTENT_TYPE_OPTIONS, "nosniff"))
         .layer(CatchPanicLayer::custom(|_| {
             axum::response::IntoResponse::into_response(ApiError::panicked())
         }))

@@ -137,10 +137,9 @@ impl Runs {
 
     /// Drives a created run in a task of its own, unless it is driven here already.
     fn spawn(&self, id: RunId, workspace: WorkspaceId) {
-        if self.0.live.contains(id) {
+        let Some(live) = self.0.live.enter_new(id) else {
             return;
-        }
-        let live = self.0.live.enter(id);
+        };
         let inner = Arc::clone(&self.0);
         self.0.tasks.spawn(async move {
             let driven = drive::drive(Arc::clone(&inner), Arc::clone(&live), id, &workspace);

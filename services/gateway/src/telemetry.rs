@@ -1,9 +1,10 @@
 //! Log lines on stderr: stdout belongs to the commands' answers.
 
-use std::io;
+use std::io::{self, IsTerminal as _};
+use std::str::FromStr as _;
 
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{Directive, LevelFilter};
 
 /// Says what is logged, in the syntax of `tracing` filters (`info,gateway=debug`).
 const FILTER_VARIABLE: &str = "RUNNEL_LOG";
@@ -13,6 +14,7 @@ const FILTER_VARIABLE: &str = "RUNNEL_LOG";
 pub fn init(json: bool) {
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter())
+        .with_ansi(io::stderr().is_terminal())
         .with_writer(io::stderr);
     let installed = if json {
         lines
@@ -29,8 +31,12 @@ pub fn init(json: bool) {
 }
 
 fn filter() -> EnvFilter {
+    // A migrated database is no news, and three lines of it hide what is.
+    let quiet =
+        Directive::from_str("sea_orm_migration=warn").expect("the directive is well formed");
     EnvFilter::builder()
         .with_default_directive(LevelFilter::INFO.into())
         .with_env_var(FILTER_VARIABLE)
         .from_env_lossy()
+        .add_directive(quiet)
 }

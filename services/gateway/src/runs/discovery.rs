@@ -3,6 +3,7 @@
 mod register;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use domain::manifest::{Discovered, judge_answer, judge_list};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -22,6 +23,9 @@ pub use register::{RegisterError, Registered};
 
 const SECRET_PURPOSE: &str = "runner_endpoints.secret";
 const HEADERS_PURPOSE: &str = "runner_endpoints.headers";
+/// How often endpoints that have not answered are asked again, and how many of them at a time.
+const DISCOVERY_PAUSE: Duration = Duration::from_secs(10);
+const DISCOVERY_BATCH: u64 = 100;
 
 /// A stored endpoint that cannot be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,24 +93,29 @@ impl Runs {
 
     /// Asks endpoints that have not answered yet, again and again, until the process stops.
     pub async fn keep_discovering(&self) {
-        const PAUSE: std::time::Duration = std::time::Duration::from_secs(10);
-        const BATCH: u64 = 100;
-        loop {
-            tokio::select! {
-                () = self.0.stopping.cancelled() => return,
-                () = tokio::time::sleep(PAUSE) => {}
+        let asking = async {
+            loop {
+                tokio::time::sleep(DISCOVERY_PAUSE).await;
+                self.discover_unhealthy().await;
             }
-            let Ok(endpoints) = self.0.store.unhealthy_endpoints(BATCH).await else {
-                continue;
-            };
-            for endpoint in endpoints {
-                if let Err(error) = self.refresh_endpoint(&endpoint).await {
-                    tracing::error!(
-                        error = &error as &dyn std::error::Error,
-                        "endpoint {} could not be refreshed",
-                        endpoint.name
-                    );
-                }
+        };
+        tokio::select! {
+            () = self.0.stopping.cancelled() => {}
+            () = asking => {}
+        }
+    }
+
+    async fn discover_unhealthy(&self) {
+        let Ok(endpoints) = self.0.store.unhealthy_endpoints(DISCOVERY_BATCH).await else {
+            return;
+        };
+        for endpoint in endpoints {
+            if let Err(error) = self.refresh_endpoint(&endpoint).await {
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "endpoint {} could not be refreshed",
+                    endpoint.name
+                );
             }
         }
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use dashmap::DashMap;
+use dashmap::{DashMap, Entry};
 use protocol::id::RunId;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -212,6 +212,14 @@ impl Live {
         )
     }
 
+    /// Enters a run that is not there yet.
+    pub(crate) fn enter_new(&self, id: RunId) -> Option<Arc<LiveRun>> {
+        match self.runs.entry(id) {
+            Entry::Occupied(_) => None,
+            Entry::Vacant(vacant) => Some(Arc::clone(&vacant.insert(Arc::new(LiveRun::new())))),
+        }
+    }
+
     pub(crate) fn get(&self, id: RunId) -> Option<Arc<LiveRun>> {
         self.runs.get(&id).map(|run| Arc::clone(&run))
     }
@@ -229,15 +237,20 @@ impl Live {
     pub(crate) fn settle(&self, id: RunId, run: &LiveRun, last: Frames) {
         run.ended.store(true, Ordering::Release);
         run.log.publish(last);
-        self.runs.remove(&id);
+        self.remove(id, run);
         run.log.end(true);
     }
 
     /// The run is over for this process, whether its terminal was written here or not.
     pub(crate) fn leave(&self, id: RunId, run: &LiveRun) {
         run.ended.store(true, Ordering::Release);
-        self.runs.remove(&id);
+        self.remove(id, run);
         run.log.end(false);
+    }
+
+    fn remove(&self, id: RunId, run: &LiveRun) {
+        self.runs
+            .remove_if(&id, |_, entered| std::ptr::eq(Arc::as_ptr(entered), run));
     }
 }
 

@@ -10,7 +10,6 @@ use bytes::Bytes;
 use domain::normalize::{Effect, Judge, Reason, Rejection, Tally, Verdict};
 use domain::run::{Failure, FailureCode, Run};
 use futures_util::future::BoxFuture;
-use protocol::event::MESSAGE_RECEIVED;
 use protocol::sse::SseError;
 use store::{Appended, AuditEntry, StoreError};
 use tokio::time::Instant;
@@ -50,8 +49,7 @@ pub(super) async fn relay(
     run: &Run,
     started: Started,
 ) -> Result<Relayed, Stopped> {
-    let expects_message = prepared.event.event_type.starts_with("message.")
-        || prepared.event.event_type == MESSAGE_RECEIVED;
+    let expects_message = prepared.event.event_type.starts_with("message.");
     let results = inner.limits.results;
     let judge = Judge::new(
         &prepared.snapshot,
