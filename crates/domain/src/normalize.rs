@@ -19,9 +19,13 @@ use crate::authorization::AuthorizationSnapshot;
 use crate::run::{Failure, FailureCode};
 
 mod payload;
+mod rejection;
 mod text;
+mod verdict;
 
 pub use payload::StateUpdate;
+pub use rejection::{Reason, Rejection};
+pub use verdict::{Accepted, Effect, RunnerEnding, Tally, Verdict};
 
 /// What a run may send at most. Told to the runner in `ctx.runtime.metadata.limits`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,154 +38,6 @@ pub struct ResultLimits {
 
 /// The third invalid payload fails the run.
 const STRIKES: u32 = 3;
-const EXCERPT_BYTES: usize = 4096;
-
-/// Why an event was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    LineTooLong,
-    EventTooLarge,
-    InvalidUtf8,
-    InvalidJson,
-    InvalidEnvelope,
-    SequenceConflict,
-    SequenceBackward,
-    InvalidPayload,
-    Unauthorized,
-    WrongRunId,
-    AfterTerminal,
-    NoOutput,
-}
-
-impl Reason {
-    /// The name in the rejections table.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::LineTooLong => "line_too_long",
-            Self::EventTooLarge => "event_too_large",
-            Self::InvalidUtf8 => "invalid_utf8",
-            Self::InvalidJson => "invalid_json",
-            Self::InvalidEnvelope => "invalid_envelope",
-            Self::SequenceConflict => "sequence_conflict",
-            Self::SequenceBackward => "sequence_backward",
-            Self::InvalidPayload => "invalid_payload",
-            Self::Unauthorized => "unauthorized",
-            Self::WrongRunId => "wrong_run_id",
-            Self::AfterTerminal => "after_terminal",
-            Self::NoOutput => "no_output",
-        }
-    }
-}
-
-/// An event that was not taken, as the ledger keeps it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejection {
-    pub reason: Reason,
-    pub runner_sequence: Option<u64>,
-    pub bytes: usize,
-    /// The beginning of it, at most 4 KiB.
-    pub excerpt: String,
-}
-
-impl Rejection {
-    pub fn new(reason: Reason, runner_sequence: Option<u64>, raw: &[u8]) -> Self {
-        let head = &raw[..raw.len().min(EXCERPT_BYTES)];
-        let excerpt = String::from_utf8_lossy(head).replace('\0', "");
-        Self {
-            reason,
-            runner_sequence,
-            bytes: raw.len(),
-            excerpt,
-        }
-    }
-}
-
-/// An event for the ledger.
-#[derive(Debug)]
-pub struct Accepted {
-    /// The type as the runner wrote it.
-    pub kind: String,
-    /// One line of JSON, an object.
-    pub data: Box<RawValue>,
-    pub usage: Option<Box<RawValue>>,
-    pub runner_sequence: Option<u64>,
-    /// True when numbers before this one never came.
-    pub gap: bool,
-    /// True when `run.completed` repeated the last message and lost it here.
-    pub message_omitted: bool,
-    pub effect: Effect,
-}
-
-impl Accepted {
-    /// The `metadata` of the ledger event that gets number `sequence`; null for none.
-    pub fn metadata(&self, sequence: u64) -> Value {
-        let mut metadata = serde_json::Map::new();
-        if let Some(number) = self.runner_sequence.filter(|number| *number != sequence) {
-            metadata.insert("runner_sequence".to_owned(), json!(number));
-        }
-        if self.gap {
-            metadata.insert("gap".to_owned(), json!(true));
-        }
-        if self.message_omitted {
-            metadata.insert(
-                "message_omitted".to_owned(),
-                json!("equal to the last message.completed"),
-            );
-        }
-        if metadata.is_empty() {
-            Value::Null
-        } else {
-            Value::Object(metadata)
-        }
-    }
-}
-
-/// What an accepted event does besides standing in the ledger.
-#[derive(Debug, PartialEq)]
-pub enum Effect {
-    None,
-    SetState(StateUpdate),
-    /// The run is over.
-    End(RunnerEnding),
-}
-
-/// How the runner ended its run.
-#[derive(Debug, PartialEq)]
-pub struct RunnerEnding {
-    pub status: RunStatus,
-    pub reason: String,
-    /// `{code, message, retryable}`, null when the run completed.
-    pub error: Value,
-    /// The assistant message, for transcript and output.
-    pub message: Option<Message>,
-}
-
-/// The judgement of one event.
-#[derive(Debug)]
-pub enum Verdict {
-    Accept(Box<Accepted>),
-    /// Came before with equal bytes: counted, not stored.
-    Duplicate,
-    Reject(Rejection),
-    /// The run cannot go on.
-    Fail(Rejection, Failure),
-}
-
-/// What was not taken as it stood.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    pub rejected: u64,
-    pub duplicates: u64,
-    pub gaps: u64,
-}
-
-impl Tally {
-    /// The counts as the run's `metadata`.
-    pub fn to_json(self) -> Value {
-        json!({"rejected": self.rejected, "duplicates": self.duplicates, "gaps": self.gaps})
-    }
-}
-
 /// Judges the results of one run, in order.
 pub struct Judge<'a> {
     snapshot: &'a AuthorizationSnapshot,

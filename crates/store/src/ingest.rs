@@ -23,7 +23,7 @@ use crate::writer::Work;
 #[derive(Clone, Debug)]
 pub struct Candidate {
     pub agent: AgentRecord,
-    pub runner: Option<crate::endpoints::RunnerRecord>,
+    pub runner: Option<crate::runners::RunnerRecord>,
 }
 
 /// A run that is active in the event's conversation.
@@ -240,7 +240,7 @@ impl Ingest {
                 .find(|runner| runner.runner_id == agent.runner_id);
             let runner = runner
                 .cloned()
-                .map(crate::endpoints::runner_record)
+                .map(crate::runners::runner_record)
                 .transpose()?;
             candidates.push(Candidate {
                 agent: agent_record(agent)?,

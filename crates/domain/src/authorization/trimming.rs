@@ -1,0 +1,331 @@
+//! The four layers, asked in order about each operation of each thing that exists.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use protocol::admin::AgentSpec;
+use protocol::manifest::AgentRunnerManifest;
+use protocol::resources::{
+    EventOperation, HistoryOperation, KnowledgeBaseResource, ModelResource, SkillResource,
+    StateScope, StorageArea, ToolResource,
+};
+
+use super::{Decision, Layer};
+use crate::form::{Selected, selected};
+use crate::state::{Owner, scope_identity};
+
+/// What has been decided so far.
+pub(super) struct Trimming<'a> {
+    manifest: &'a AgentRunnerManifest,
+    agent: &'a AgentSpec,
+    selected: Selected,
+    pub(super) decisions: Vec<Decision>,
+    pub(super) operations: BTreeSet<String>,
+}
+
+/// A layer's verdict: passes, or trims by this rule.
+type Check = (Layer, bool, &'static str);
+
+impl<'a> Trimming<'a> {
+    pub(super) fn new(manifest: &'a AgentRunnerManifest, agent: &'a AgentSpec) -> Self {
+        Self {
+            manifest,
+            agent,
+            selected: selected(&manifest.config_schema, &agent.config),
+            decisions: Vec::new(),
+            operations: BTreeSet::new(),
+        }
+    }
+
+    /// Asks the layers in order and keeps the decision.
+    fn decide(&mut self, kind: &str, id: &str, operation: &str, checks: &[Check]) -> bool {
+        let trimmed = checks.iter().find(|(_, passes, _)| !passes);
+        let granted = trimmed.is_none();
+        let (layer, rule) = match trimmed {
+            Some((Layer::Manifest, _, "")) => (
+                Layer::Manifest,
+                format!("permissions.{kind} lacks {operation}"),
+            ),
+            Some((layer, _, rule)) => (*layer, (*rule).to_owned()),
+            None => (Layer::EventScope, "every layer allows it".to_owned()),
+        };
+        self.decisions.push(Decision {
+            kind: singular(kind).to_owned(),
+            id: id.to_owned(),
+            operation: operation.to_owned(),
+            granted,
+            layer,
+            rule,
+        });
+        if granted {
+            self.operations.insert(format!("{kind}:{operation}"));
+        }
+        granted
+    }
+
+    pub(super) fn models(&mut self, models: &[ModelResource]) -> Vec<ModelResource> {
+        let mut granted = Vec::new();
+        for model in models {
+            let mut operations = Vec::new();
+            for &operation in &model.operations {
+                let picked = self.selected.models.as_ref().is_none_or(|models| {
+                    models.iter().any(|one| {
+                        one.model_id == model.model_id && one.operations.contains(&operation)
+                    })
+                });
+                let checks = [
+                    (
+                        Layer::Manifest,
+                        self.manifest.permissions.models.contains(&operation),
+                        "",
+                    ),
+                    (
+                        Layer::AgentPolicy,
+                        self.agent.resource_policy.models.names(&model.model_id),
+                        "resource_policy.models does not name it",
+                    ),
+                    (
+                        Layer::ConfigSelector,
+                        picked,
+                        "no model selector of the config picked it",
+                    ),
+                ];
+                if self.decide("models", &model.model_id, operation.as_str(), &checks) {
+                    operations.push(operation);
+                }
+            }
+            if !operations.is_empty() {
+                granted.push(ModelResource {
+                    operations,
+                    ..model.clone()
+                });
+            }
+        }
+        granted
+    }
+
+    pub(super) fn tools(&mut self, tools: &[ToolResource]) -> Vec<ToolResource> {
+        let mut granted = Vec::new();
+        for tool in tools {
+            let mut operations = Vec::new();
+            for &operation in &tool.operations {
+                let picked = self
+                    .selected
+                    .tools
+                    .as_ref()
+                    .is_none_or(|names| names.contains(&tool.tool_name));
+                let checks = [
+                    (
+                        Layer::Manifest,
+                        self.manifest.permissions.tools.contains(&operation),
+                        "",
+                    ),
+                    (
+                        Layer::AgentPolicy,
+                        self.agent.resource_policy.tools.names(&tool.tool_name),
+                        "resource_policy.tools does not name it",
+                    ),
+                    (
+                        Layer::ConfigSelector,
+                        picked,
+                        "the config's tools do not name it",
+                    ),
+                ];
+                if self.decide("tools", &tool.tool_name, operation.as_str(), &checks) {
+                    operations.push(operation);
+                }
+            }
+            if !operations.is_empty() {
+                granted.push(ToolResource {
+                    operations,
+                    ..tool.clone()
+                });
+            }
+        }
+        granted
+    }
+
+    pub(super) fn knowledge_bases(
+        &mut self,
+        bases: &[KnowledgeBaseResource],
+    ) -> Vec<KnowledgeBaseResource> {
+        let mut granted = Vec::new();
+        for base in bases {
+            let mut operations = Vec::new();
+            for &operation in &base.operations {
+                let allowed = self
+                    .manifest
+                    .permissions
+                    .knowledge_bases
+                    .contains(&operation);
+                let picked = self
+                    .selected
+                    .knowledge_bases
+                    .as_ref()
+                    .is_none_or(|ids| ids.contains(&base.kb_id));
+                let checks = [
+                    (Layer::Manifest, allowed, ""),
+                    (
+                        Layer::AgentPolicy,
+                        self.agent
+                            .resource_policy
+                            .knowledge_bases
+                            .names(&base.kb_id),
+                        "resource_policy.knowledge_bases does not name it",
+                    ),
+                    (
+                        Layer::ConfigSelector,
+                        picked,
+                        "no selector of the config picked it",
+                    ),
+                ];
+                if self.decide("knowledge_bases", &base.kb_id, operation.as_str(), &checks) {
+                    operations.push(operation);
+                }
+            }
+            if !operations.is_empty() {
+                granted.push(KnowledgeBaseResource {
+                    operations,
+                    ..base.clone()
+                });
+            }
+        }
+        granted
+    }
+
+    pub(super) fn skills(&mut self, skills: &[SkillResource]) -> Vec<SkillResource> {
+        let mut granted = Vec::new();
+        for skill in skills {
+            let checks = [
+                (
+                    Layer::Manifest,
+                    self.manifest.capabilities.skill_authoring,
+                    "capabilities.skill_authoring is false",
+                ),
+                (
+                    Layer::AgentPolicy,
+                    self.agent.resource_policy.skills.names(&skill.skill_name),
+                    "resource_policy.skills does not name it",
+                ),
+            ];
+            if self.decide("skills", &skill.skill_name, "activate", &checks) {
+                granted.push(skill.clone());
+            }
+        }
+        granted
+    }
+
+    // Storage and events have no host route in this version: a right without a door is not granted.
+    pub(super) fn storage(&mut self) {
+        for &area in StorageArea::ALL {
+            let checks = [
+                (
+                    Layer::Manifest,
+                    self.manifest.permissions.storage.contains(&area),
+                    "",
+                ),
+                (
+                    Layer::AgentPolicy,
+                    self.agent.resource_policy.storage.contains(&area),
+                    "resource_policy.storage does not name it",
+                ),
+                (
+                    Layer::EventScope,
+                    false,
+                    "this gateway serves no storage yet",
+                ),
+            ];
+            self.decide("storage", area.as_str(), area.as_str(), &checks);
+        }
+    }
+
+    pub(super) fn history(&mut self, has_conversation: bool) -> bool {
+        let mut page = false;
+        for &operation in HistoryOperation::ALL {
+            let served = operation == HistoryOperation::Page;
+            let checks = [
+                (
+                    Layer::Manifest,
+                    self.manifest.permissions.history.contains(&operation),
+                    "",
+                ),
+                (
+                    Layer::AgentPolicy,
+                    self.agent.resource_policy.history.contains(&operation),
+                    "resource_policy.history does not name it",
+                ),
+                (
+                    Layer::EventScope,
+                    has_conversation,
+                    "the event has no conversation",
+                ),
+                (
+                    Layer::EventScope,
+                    served,
+                    "this gateway serves no history search yet",
+                ),
+            ];
+            page |= self.decide("history", "conversation", operation.as_str(), &checks) && served;
+        }
+        page
+    }
+
+    pub(super) fn events(&mut self) {
+        for &operation in EventOperation::ALL {
+            let checks = [
+                (
+                    Layer::Manifest,
+                    self.manifest.permissions.events.contains(&operation),
+                    "",
+                ),
+                (
+                    Layer::AgentPolicy,
+                    self.agent.resource_policy.events.contains(&operation),
+                    "resource_policy.events does not name it",
+                ),
+                (
+                    Layer::EventScope,
+                    false,
+                    "this gateway serves no event log to runners yet",
+                ),
+            ];
+            self.decide("events", "conversation", operation.as_str(), &checks);
+        }
+    }
+
+    pub(super) fn state(&mut self, owner: &Owner<'_>) -> BTreeMap<StateScope, String> {
+        let policy = &self.agent.state_policy;
+        let mut granted = BTreeMap::new();
+        for &scope in StateScope::ALL {
+            let identity = scope_identity(scope, owner);
+            let checks = [
+                (
+                    Layer::AgentPolicy,
+                    policy.enabled,
+                    "state_policy.enabled is false",
+                ),
+                (
+                    Layer::AgentPolicy,
+                    policy.scopes.contains(&scope),
+                    "state_policy.scopes does not name it",
+                ),
+                (
+                    Layer::EventScope,
+                    identity.is_some(),
+                    "the event names no such party",
+                ),
+            ];
+            if self.decide("state", scope.as_str(), scope.as_str(), &checks) {
+                granted.extend(identity.map(|identity| (scope, identity)));
+            }
+        }
+        granted
+    }
+}
+
+fn singular(kind: &str) -> &str {
+    match kind {
+        "knowledge_bases" => "knowledge_base",
+        "models" | "tools" | "skills" => &kind[..kind.len() - 1],
+        other => other,
+    }
+}

@@ -1,0 +1,96 @@
+//! What a judgement comes to.
+
+use protocol::message::Message;
+use protocol::run::RunStatus;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::payload::StateUpdate;
+use super::rejection::Rejection;
+use crate::run::Failure;
+
+/// An event for the ledger.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The type as the runner wrote it.
+    pub kind: String,
+    /// One line of JSON, an object.
+    pub data: Box<RawValue>,
+    pub usage: Option<Box<RawValue>>,
+    pub runner_sequence: Option<u64>,
+    /// True when numbers before this one never came.
+    pub gap: bool,
+    /// True when `run.completed` repeated the last message and lost it here.
+    pub message_omitted: bool,
+    pub effect: Effect,
+}
+
+impl Accepted {
+    /// The `metadata` of the ledger event that gets number `sequence`; null for none.
+    pub fn metadata(&self, sequence: u64) -> Value {
+        let mut metadata = serde_json::Map::new();
+        if let Some(number) = self.runner_sequence.filter(|number| *number != sequence) {
+            metadata.insert("runner_sequence".to_owned(), json!(number));
+        }
+        if self.gap {
+            metadata.insert("gap".to_owned(), json!(true));
+        }
+        if self.message_omitted {
+            metadata.insert(
+                "message_omitted".to_owned(),
+                json!("equal to the last message.completed"),
+            );
+        }
+        if metadata.is_empty() {
+            Value::Null
+        } else {
+            Value::Object(metadata)
+        }
+    }
+}
+
+/// What an accepted event does besides standing in the ledger.
+#[derive(Debug, PartialEq)]
+pub enum Effect {
+    None,
+    SetState(StateUpdate),
+    /// The run is over.
+    End(RunnerEnding),
+}
+
+/// How the runner ended its run.
+#[derive(Debug, PartialEq)]
+pub struct RunnerEnding {
+    pub status: RunStatus,
+    pub reason: String,
+    /// `{code, message, retryable}`, null when the run completed.
+    pub error: Value,
+    /// The assistant message, for transcript and output.
+    pub message: Option<Message>,
+}
+
+/// The judgement of one event.
+#[derive(Debug)]
+pub enum Verdict {
+    Accept(Box<Accepted>),
+    /// Came before with equal bytes: counted, not stored.
+    Duplicate,
+    Reject(Rejection),
+    /// The run cannot go on.
+    Fail(Rejection, Failure),
+}
+
+/// What was not taken as it stood.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub rejected: u64,
+    pub duplicates: u64,
+    pub gaps: u64,
+}
+
+impl Tally {
+    /// The counts as the run's `metadata`.
+    pub fn to_json(self) -> Value {
+        json!({"rejected": self.rejected, "duplicates": self.duplicates, "gaps": self.gaps})
+    }
+}
