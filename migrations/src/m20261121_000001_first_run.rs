@@ -75,7 +75,7 @@ const UP: &[&str] = &[
         conversation_key TEXT NOT NULL, seq BIGINT NOT NULL, id TEXT NOT NULL UNIQUE,
         run_id TEXT NOT NULL, event_id TEXT NOT NULL, role TEXT NOT NULL, item_type TEXT NOT NULL,
         content TEXT, content_json TEXT, attachment_refs TEXT NOT NULL, created_at BIGINT NOT NULL,
-        PRIMARY KEY (conversation_key, seq), UNIQUE (run_id, role))",
+        PRIMARY KEY (conversation_key, seq), UNIQUE (run_id, role, event_id))",
     "CREATE TABLE state_entries (
         scope TEXT NOT NULL, scope_sha256 TEXT NOT NULL, key TEXT NOT NULL, workspace_id TEXT NOT NULL,
         value TEXT NOT NULL, version BIGINT NOT NULL, run_id TEXT NOT NULL, updated_at BIGINT NOT NULL,
