@@ -9,16 +9,34 @@
 
 mod support;
 
+#[path = "e2e/agents.rs"]
+mod agents;
+#[path = "e2e/authorization.rs"]
+mod authorization;
+#[path = "e2e/commands.rs"]
+mod commands;
 #[path = "e2e/crash.rs"]
 mod crash;
+#[path = "e2e/dev.rs"]
+mod dev;
 #[path = "e2e/ending.rs"]
 mod ending;
+#[path = "e2e/endpoints.rs"]
+mod endpoints;
+#[path = "e2e/examples.rs"]
+mod examples;
 #[path = "e2e/first_run.rs"]
 mod first_run;
 #[path = "e2e/framing.rs"]
 mod framing;
+#[path = "e2e/host_api.rs"]
+mod host_api;
+#[path = "e2e/host_tokens.rs"]
+mod host_tokens;
 #[path = "e2e/ingest.rs"]
 mod ingest;
+#[path = "e2e/langbot_peer.rs"]
+mod langbot_peer;
 #[path = "e2e/limits.rs"]
 mod limits;
 #[path = "e2e/misbehaviour.rs"]

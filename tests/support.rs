@@ -3,15 +3,22 @@
 pub mod client;
 pub mod database;
 pub mod gateway;
+pub mod held;
 pub mod ledger;
+pub mod playground;
+pub mod python;
 pub mod runner;
 pub mod script;
 pub mod stage;
 pub mod stream;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::sync::Once;
 use std::time::Duration;
 
+use tokio::process::Command;
 use uuid::Uuid;
 
 pub use database::Engine::{self, Postgres, Sqlite};
@@ -24,6 +31,37 @@ const PATIENCE: Duration = Duration::from_mins(1);
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     let waited = tokio::time::timeout(PATIENCE, future).await;
     waited.unwrap_or_else(|_| panic!("waited {PATIENCE:?} for {what}"))
+}
+
+/// Says once that tests are left out, unless `RUNNEL_TEST_REQUIRE` names what they need.
+pub fn skipped(once: &Once, need: &str, why: &str) {
+    let required = std::env::var("RUNNEL_TEST_REQUIRE").unwrap_or_default();
+    assert!(
+        !required.contains(need),
+        "RUNNEL_TEST_REQUIRE names {need}, but {why}"
+    );
+    // Not by `eprintln`, which is shown for failed tests only.
+    once.call_once(|| {
+        let _ = writeln!(std::io::stderr(), "SKIPPED {need}: {why}");
+    });
+}
+
+/// What a command printed, once it has ended.
+#[derive(Debug)]
+pub struct Printed {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+pub async fn run(command: &mut Command) -> Printed {
+    let output = command.kill_on_drop(true).output();
+    let output = within("a command to end", output).await.unwrap();
+    Printed {
+        status: output.status,
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
 }
 
 /// Removed with everything in it on drop.

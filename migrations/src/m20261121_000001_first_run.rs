@@ -4,6 +4,7 @@
 //! conversation are `''`, because NULLs are never equal in a unique index.
 
 use sea_orm_migration::prelude::*;
+use sea_orm_migration::sea_orm::DbBackend;
 
 #[derive(DeriveMigrationName)]
 pub(crate) struct Migration;
@@ -109,6 +110,14 @@ const TABLES: &[&str] = &[
 impl MigrationTrait for Migration {
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
         for statement in UP {
+            manager
+                .get_connection()
+                .execute_unprepared(statement)
+                .await?;
+        }
+        // State keys are listed in byte order, whatever language the server was set up for.
+        if manager.get_database_backend() == DbBackend::Postgres {
+            let statement = "ALTER TABLE state_entries ALTER COLUMN key TYPE TEXT COLLATE \"C\"";
             manager
                 .get_connection()
                 .execute_unprepared(statement)

@@ -34,9 +34,12 @@ async fn a_cancelled_run_ends_cancelled_however_often_it_is_cancelled(
         return;
     };
     let run_id = started(&stage).await;
-    for _ in 0..3 {
-        let accepted = stage.client.cancel(&run_id).await;
-        assert_eq!(accepted.status, 202, "{}", accepted.body);
+    let accepted = stage.client.cancel(&run_id).await;
+    assert_eq!(accepted.status, 202, "{}", accepted.body);
+    for _ in 0..2 {
+        // On a busy machine the grace may be over by now.
+        let again = stage.client.cancel(&run_id).await;
+        assert!(matches!(again.status, 200 | 202), "{}", again.body);
     }
     let outcome = stage.outcome(&run_id).await;
     outcome.assert("cancelled cancelled", &["message.delta", "run.failed"]);

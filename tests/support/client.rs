@@ -13,8 +13,8 @@ use super::within;
 #[derive(Clone)]
 pub struct Client {
     http: reqwest::Client,
-    url: String,
-    key: String,
+    pub url: String,
+    pub key: String,
 }
 
 #[derive(Debug)]
@@ -85,6 +85,18 @@ impl Client {
 
     pub async fn get(&self, path: &str) -> Answer {
         send(self.request(Method::GET, path)).await.unwrap()
+    }
+
+    pub async fn call(&self, method: Method, path: &str, body: &Value) -> Answer {
+        send(self.request(method, path).json(body)).await.unwrap()
+    }
+
+    pub async fn create(&self, path: &str, object: &Value) -> Answer {
+        self.call(Method::POST, path, object).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Answer {
+        send(self.request(Method::DELETE, path)).await.unwrap()
     }
 
     pub async fn post(&self, event: &Value) -> Answer {

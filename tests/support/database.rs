@@ -1,13 +1,12 @@
 //! A database that belongs to one test.
 
-use std::io::Write;
 use std::sync::Once;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use url::Url;
 use uuid::Uuid;
 
-use super::Directory;
+use super::{Directory, skipped};
 
 static SKIPPED: Once = Once::new();
 
@@ -81,15 +80,7 @@ fn postgres_server() -> Option<Url> {
     if let Ok(url) = std::env::var("RUNNEL_TEST_POSTGRES_URL") {
         return Some(Url::parse(&url).unwrap());
     }
-    let required = std::env::var("RUNNEL_TEST_REQUIRE").unwrap_or_default();
-    assert!(
-        !required.contains("postgres"),
-        "RUNNEL_TEST_REQUIRE names postgres, but there is no RUNNEL_TEST_POSTGRES_URL"
-    );
-    // Not by `eprintln`, which is shown for failed tests only.
-    SKIPPED.call_once(|| {
-        let _ = writeln!(std::io::stderr(), "SKIPPED (no RUNNEL_TEST_POSTGRES_URL)");
-    });
+    skipped(&SKIPPED, "postgres", "there is no RUNNEL_TEST_POSTGRES_URL");
     None
 }
 

@@ -16,7 +16,7 @@ use super::database::{Database, Engine};
 use super::runner::{RUNNER_ID, SECRET, StubRunner};
 use super::{Directory, within};
 
-const BINARY: &str = env!("CARGO_BIN_EXE_runnel");
+pub const BINARY: &str = env!("CARGO_BIN_EXE_runnel");
 /// A secret in the environment of every gateway, as `env:STUB_API_KEY`.
 pub const STUB_API_KEY: (&str, &str) = ("STUB_API_KEY", "opens-sesame");
 
@@ -27,6 +27,8 @@ pub struct Config {
     pub runs: String,
     pub endpoint: String,
     pub agents: Vec<Agent>,
+    /// Tables that stand after all others: models, tools, more endpoints.
+    pub rest: String,
     runner_url: String,
 }
 
@@ -36,6 +38,9 @@ pub struct Agent {
     pub timeout_seconds: f64,
     pub concurrency: &'static str,
     pub retries: u32,
+    pub runner_id: &'static str,
+    pub resources: &'static str,
+    pub state_scopes: &'static str,
 }
 
 impl Default for Agent {
@@ -46,19 +51,27 @@ impl Default for Agent {
             timeout_seconds: 50.0,
             concurrency: "concurrent",
             retries: 0,
+            runner_id: RUNNER_ID,
+            resources: r#"history = ["page"]"#,
+            state_scopes: r#""conversation", "actor""#,
         }
     }
 }
 
 impl Config {
     pub fn new(runner: &StubRunner) -> Self {
+        Self::for_runner_at(&runner.url)
+    }
+
+    pub fn for_runner_at(url: &str) -> Self {
         Self {
             server: String::new(),
             limits: String::new(),
             runs: String::new(),
             endpoint: String::new(),
             agents: vec![Agent::default()],
-            runner_url: runner.url.clone(),
+            rest: String::new(),
+            runner_url: url.to_owned(),
         }
     }
 
@@ -85,18 +98,22 @@ impl Config {
             write!(
                 text,
                 "[[agents]]\nname = \"{}\"\nevent_types = [\"{}\"]\nconcurrency = \"{}\"\n\
-                 scope = {{ kind = \"global\" }}\nrunner_id = \"{RUNNER_ID}\"\n\
+                 scope = {{ kind = \"global\" }}\nrunner_id = \"{}\"\n\
                  config = {{ timeout = {:?} }}\nretry = {{ max = {} }}\n\
-                 resource_policy = {{ history = [\"page\"] }}\n\
-                 state_policy = {{ enabled = true, scopes = [\"conversation\", \"actor\"] }}\n",
+                 resource_policy = {{ {} }}\n\
+                 state_policy = {{ enabled = true, scopes = [{}] }}\n",
                 agent.name,
                 agent.event_types,
                 agent.concurrency,
+                agent.runner_id,
                 agent.timeout_seconds,
                 agent.retries,
+                agent.resources,
+                agent.state_scopes,
             )
             .unwrap();
         }
+        text.push_str(&self.rest);
         directory.write("runnel.toml", &text)
     }
 }
@@ -120,7 +137,7 @@ impl Gateway {
         directory.write("endpoint.secret", SECRET);
 
         let file = config.write(&own_address(), &database, &directory);
-        let key = create_key(&file).await;
+        let key = create_key("client", &file).await;
         let (process, url) = Process::spawn(&file, &directory.file("stderr.log")).await;
         Some(Self {
             process,
@@ -134,6 +151,17 @@ impl Gateway {
 
     pub fn client(&self) -> Client {
         Client::new(&self.url, &self.key)
+    }
+
+    /// With a key of role admin, made while the gateway serves.
+    pub async fn admin(&self) -> Client {
+        let key = create_key("admin", &self.directory.file("runnel.toml")).await;
+        Client::new(&self.url, &key)
+    }
+
+    /// The URL of the database.
+    pub fn database_url(&self) -> String {
+        self.database.url()
     }
 
     /// SIGKILL, and gone when this returns.
@@ -200,10 +228,10 @@ fn random_hex(bytes: usize) -> String {
         .fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
 }
 
-async fn create_key(config: &Path) -> String {
+async fn create_key(role: &str, config: &Path) -> String {
     let output = Command::new(BINARY)
         .args([
-            "token", "create", "--role", "client", "--name", "e2e", "--json", "--config",
+            "token", "create", "--role", role, "--name", "e2e", "--json", "--config",
         ])
         .arg(config)
         .env(STUB_API_KEY.0, STUB_API_KEY.1)

@@ -27,7 +27,7 @@ pub struct StubRunner {
 }
 
 struct Shared {
-    manifest: Value,
+    manifests: Mutex<Value>,
     requests: watch::Sender<Vec<Request>>,
     closed: watch::Sender<usize>,
     scripts: Mutex<HashMap<String, SharedScript>>,
@@ -55,10 +55,14 @@ impl Request {
         self.method == "POST" && self.path == "/runs"
     }
 
-    /// By the Standard Webhooks specification, worked out here once more.
     pub fn is_signed(&self) -> bool {
+        self.is_signed_with(SECRET)
+    }
+
+    /// By the Standard Webhooks specification, worked out here once more.
+    pub fn is_signed_with(&self, secret: &str) -> bool {
         let key = BASE64_STANDARD
-            .decode(SECRET.trim_start_matches("whsec_"))
+            .decode(secret.trim_start_matches("whsec_"))
             .unwrap();
         let [id, timestamp, signature] = ["webhook-id", "webhook-timestamp", "webhook-signature"]
             .map(|name| self.header(name).unwrap_or_default());
@@ -71,19 +75,27 @@ impl Request {
 
 impl StubRunner {
     pub async fn start() -> Self {
-        Self::serve(manifest(false)).await
+        Self::start_as(manifest(RUNNER_ID)).await
     }
 
     /// Its manifest says that it can be told to stop.
     pub async fn start_interruptible() -> Self {
-        Self::serve(manifest(true)).await
+        let mut manifest = manifest(RUNNER_ID);
+        manifest["capabilities"]["interrupt"] = json!(true);
+        Self::start_as(manifest).await
     }
 
-    async fn serve(manifest: Value) -> Self {
+    /// It lists this one manifest.
+    pub async fn start_as(manifest: Value) -> Self {
+        Self::start_listing(json!([manifest])).await
+    }
+
+    /// It lists these manifests, whatever they are.
+    pub async fn start_listing(manifests: Value) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let shared = Arc::new(Shared {
-            manifest,
+            manifests: Mutex::new(manifests),
             requests: watch::Sender::default(),
             closed: watch::Sender::default(),
             scripts: Mutex::default(),
@@ -110,6 +122,12 @@ impl StubRunner {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         scripts.insert(event_id.to_owned(), Arc::new(script));
+    }
+
+    /// What it lists from now on.
+    pub fn list(&self, manifests: Value) {
+        let mut listed = self.shared.manifests.lock();
+        *listed.as_deref_mut().unwrap() = manifests;
     }
 
     /// The answer to every run that has none of its own.
@@ -146,13 +164,14 @@ impl StubRunner {
     }
 }
 
-fn manifest(interrupt: bool) -> Value {
+/// May page the history and can do nothing but stream.
+pub fn manifest(id: &str) -> Value {
     json!({
-        "id": RUNNER_ID,
+        "id": id,
         "name": "default",
         "label": {"en_US": "Stub"},
         "capabilities": {
-            "streaming": true, "interrupt": interrupt, "tool_calling": false,
+            "streaming": true, "interrupt": false, "tool_calling": false,
             "knowledge_retrieval": false, "multimodal_input": false, "event_context": false,
             "platform_api": false, "stateful_session": false, "self_managed_context": false,
             "skill_authoring": false, "steering": false, "interactions": false,
@@ -230,11 +249,20 @@ async fn write(socket: &mut TcpStream, step: Step) -> std::io::Result<()> {
 impl Shared {
     fn steps(&self, request: &Request) -> Vec<Step> {
         match (request.method.as_str(), request.path.as_str()) {
-            ("GET", "/runners") => whole("200 OK", &json!({"runners": [self.manifest]})),
+            ("GET", "/runners") => whole("200 OK", &self.list()),
             ("POST", "/runs") => self.script(request),
+            ("POST", "/function") => match request.json()["action"].as_str() {
+                Some("list_runners") => whole("200 OK", &self.list()),
+                Some("run") => self.script(request),
+                _ => whole("404 Not Found", &json!({})),
+            },
             ("POST", path) if path.ends_with("/cancel") => whole("202 Accepted", &json!({})),
             _ => whole("404 Not Found", &json!({})),
         }
+    }
+
+    fn list(&self) -> Value {
+        json!({"runners": *self.manifests.lock().unwrap_or_else(PoisonError::into_inner)})
     }
 
     fn script(&self, request: &Request) -> Vec<Step> {

@@ -9,8 +9,11 @@ use crate::form::check_config;
 pub fn check_agent(spec: &AgentSpec) -> Vec<Fault> {
     let mut faults = Vec::new();
     let mut fault = |pointer: &str, message: &str| faults.push(Fault::new(pointer, message));
-    if spec.name.is_empty() || spec.name.len() > 128 {
-        fault("/name", "must have 1 to 128 bytes");
+    if !is_name(&spec.name) {
+        fault(
+            "/name",
+            "must have 1 to 128 bytes and no control characters",
+        );
     }
     if spec.event_types.is_empty() {
         fault(
@@ -65,6 +68,11 @@ pub fn check_agent(spec: &AgentSpec) -> Vec<Fault> {
         );
     }
     faults
+}
+
+/// Whether a text can name an agent or an endpoint.
+pub fn is_name(text: &str) -> bool {
+    (1..=128).contains(&text.len()) && !text.chars().any(char::is_control)
 }
 
 /// Everything wrong with a specification in the light of its runner.

@@ -11,7 +11,8 @@ use protocol::context::AvailableApis;
 use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::{
-    AgentResources, KnowledgeBaseResource, ModelResource, SkillResource, StateScope, ToolResource,
+    AgentResources, KnowledgeBaseResource, ModelOperation, ModelResource, SkillResource,
+    StateScope, ToolResource,
 };
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +33,20 @@ pub struct Catalog {
     pub tools: Vec<ToolResource>,
     pub knowledge_bases: Vec<KnowledgeBaseResource>,
     pub skills: Vec<SkillResource>,
+    /// The context window of a model in tokens, by its id, where the operator named it.
+    pub context_windows: BTreeMap<String, u64>,
+}
+
+impl Catalog {
+    /// The context window of the first model of a run that answers messages.
+    pub fn context_window(&self, resources: &AgentResources) -> Option<u64> {
+        let answers = |model: &&ModelResource| {
+            let kinds = [ModelOperation::Invoke, ModelOperation::Stream];
+            kinds.iter().any(|kind| model.operations.contains(kind))
+        };
+        let first = resources.models.iter().find(answers)?;
+        self.context_windows.get(&first.model_id).copied()
+    }
 }
 
 /// Which run the snapshot is for.
@@ -214,6 +229,7 @@ mod tests {
             )
             .unwrap(),
             skills: serde_json::from_value(json!([{"skill_name": "s"}])).unwrap(),
+            context_windows: BTreeMap::from([("m1".to_owned(), 128_000)]),
         }
     }
 
@@ -286,6 +302,7 @@ mod tests {
             "history:page knowledge_bases:list knowledge_bases:retrieve models:invoke models:stream \
              state:conversation tools:call tools:detail"
         );
+        assert_eq!(catalog().context_window(&full.resources), Some(128_000));
         let trimmed = |operation: &str, id: &str| {
             let found = full
                 .decisions

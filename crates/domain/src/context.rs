@@ -29,6 +29,8 @@ pub struct ContextParts<'a> {
     /// 32 hex digits.
     pub trace_id: String,
     pub limits: JsonObject,
+    /// The tokens that the run's first model takes, where that is known.
+    pub context_window: Option<u64>,
 }
 
 /// The context of a run, as it is sent and as `GET /context` repeats it.
@@ -90,7 +92,7 @@ pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
             )]
             deadline_at: Some(parts.deadline_at as f64 / 1000.0),
             static_refs: static_refs(parts.snapshot_sha256),
-            metadata: runtime_metadata(event, &parts.limits),
+            metadata: runtime_metadata(event, &parts.limits, parts.context_window),
         },
         config: parts.config,
         adapter: None,
@@ -136,12 +138,20 @@ fn static_refs(snapshot_sha256: &str) -> JsonObject {
     refs.as_object().cloned().unwrap_or_default()
 }
 
-fn runtime_metadata(event: &EventEnvelope, limits: &JsonObject) -> JsonObject {
+fn runtime_metadata(
+    event: &EventEnvelope,
+    limits: &JsonObject,
+    context_window: Option<u64>,
+) -> JsonObject {
     let metadata = json!({
         "limits": limits,
         "streaming_supported": event.delivery.supports_streaming,
     });
-    metadata.as_object().cloned().unwrap_or_default()
+    let mut metadata = metadata.as_object().cloned().unwrap_or_default();
+    if let Some(tokens) = context_window {
+        metadata.insert("model_context_window_tokens".to_owned(), json!(tokens));
+    }
+    metadata
 }
 
 /// The bytes of a context: what is sent, stored and repeated.

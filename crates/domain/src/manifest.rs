@@ -24,6 +24,8 @@ pub struct Discovered {
 /// A runner that can be bound.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AcceptedManifest {
+    /// Its place in the list.
+    pub index: usize,
     pub manifest: AgentRunnerManifest,
     /// What was ignored or dropped.
     pub warnings: Vec<Fault>,
@@ -32,6 +34,8 @@ pub struct AcceptedManifest {
 /// A runner that speaks another major version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IncompatibleManifest {
+    /// Its place in the list.
+    pub index: usize,
     pub id: RunnerId,
     pub reason: String,
     pub raw: Value,
@@ -60,12 +64,16 @@ pub fn judge_list(runners: &[Value]) -> Discovered {
             ));
             break;
         }
-        match judge_manifest(raw) {
+        match judge_manifest(index, raw) {
             Ok(Verdict::Accepted(accepted)) if discovered.has(&accepted.manifest.id) => {
                 let message = "is listed twice by this endpoint";
                 discovered.rejected.push(Fault::new(place + "/id", message));
             }
             Ok(Verdict::Accepted(accepted)) => discovered.accepted.push(*accepted),
+            Ok(Verdict::Incompatible(found)) if discovered.has(&found.id) => {
+                let message = "is listed twice by this endpoint";
+                discovered.rejected.push(Fault::new(place + "/id", message));
+            }
             Ok(Verdict::Incompatible(incompatible)) => discovered.incompatible.push(incompatible),
             Err(fault) => discovered.rejected.push(fault.under(&place)),
         }
@@ -74,10 +82,27 @@ pub fn judge_list(runners: &[Value]) -> Discovered {
 }
 
 impl Discovered {
-    fn has(&self, id: &RunnerId) -> bool {
-        self.accepted
+    /// The JSON pointer to a runner's id in the endpoint's answer.
+    pub fn place_of(&self, id: &RunnerId) -> String {
+        let accepted = self
+            .accepted
             .iter()
-            .any(|accepted| accepted.manifest.id == *id)
+            .map(|found| (found.index, &found.manifest.id));
+        let incompatible = self
+            .incompatible
+            .iter()
+            .map(|found| (found.index, &found.id));
+        let mut all = accepted.chain(incompatible);
+        let index = all
+            .find(|(_, known)| *known == id)
+            .map_or(0, |(index, _)| index);
+        format!("/runners/{index}/id")
+    }
+
+    fn has(&self, id: &RunnerId) -> bool {
+        let accepted = self.accepted.iter().map(|found| &found.manifest.id);
+        let incompatible = self.incompatible.iter().map(|found| &found.id);
+        accepted.chain(incompatible).any(|known| known == id)
     }
 }
 
@@ -86,7 +111,7 @@ enum Verdict {
     Incompatible(IncompatibleManifest),
 }
 
-fn judge_manifest(raw: &Value) -> Result<Verdict, Fault> {
+fn judge_manifest(index: usize, raw: &Value) -> Result<Verdict, Fault> {
     let object = raw
         .as_object()
         .ok_or_else(|| Fault::new("", "must be an object"))?;
@@ -106,6 +131,7 @@ fn judge_manifest(raw: &Value) -> Result<Verdict, Fault> {
     if version.split('.').next() != Some(PROTOCOL_VERSION) {
         let reason = format!("speaks protocol {version}; this gateway speaks {PROTOCOL_VERSION}");
         return Ok(Verdict::Incompatible(IncompatibleManifest {
+            index,
             id,
             reason,
             raw: raw.clone(),
@@ -138,6 +164,7 @@ fn judge_manifest(raw: &Value) -> Result<Verdict, Fault> {
         id,
     };
     Ok(Verdict::Accepted(Box::new(AcceptedManifest {
+        index,
         manifest,
         warnings,
     })))

@@ -33,7 +33,8 @@ pub fn after_failure(
     }
     let wait = match failure {
         AttemptFailure::Uncertain => return Decision::Fail,
-        AttemptFailure::AskedToWait(wait) => wait,
+        // All that were told the same second must not come back in the same one.
+        AttemptFailure::AskedToWait(wait) => wait + wait.mul_f64(jitter.clamp(0.0, 1.0) / 10.0),
         AttemptFailure::NotConnected => {
             let ceiling = Duration::from_millis(100 << attempt.min(6));
             ceiling.mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0)

@@ -8,9 +8,6 @@ use serde_json::json;
 use crate::canonical::canonical_json;
 use crate::event::ConversationIdentity;
 
-/// The most bytes of one value, as JSON.
-pub const VALUE_BYTES: usize = 256 * 1024;
-
 /// Keys that begin so are the gateway's own.
 pub const RESERVED_PREFIX: &str = "host.";
 

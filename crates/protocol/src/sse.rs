@@ -73,11 +73,6 @@ impl Decoder {
         }
     }
 
-    /// True when bytes have come that no event has taken yet: at the end of a body they are lost.
-    pub fn has_partial(&self) -> bool {
-        self.has_data || !self.line.is_empty()
-    }
-
     /// Reads one chunk and appends what it completes to `items`.
     pub fn push(&mut self, mut chunk: &[u8], items: &mut Vec<SseItem>) -> Result<(), SseError> {
         while !chunk.is_empty() {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use migrations::{Migrator, MigratorTrait};
-use sea_orm::{ConnectOptions, Database, DatabaseConnection};
+use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection};
 use sqlx::sqlite::{SqliteJournalMode, SqliteSynchronous};
 
 use crate::error::StoreError;
@@ -27,6 +27,15 @@ pub struct Store {
 
 const READERS: u32 = 8;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+
+// A replica that stops in the middle of a transaction must not hold up the others for ever, and an
+// acknowledged commit is on disk.
+const POSTGRES_SETTINGS: [(&str, &str); 3] = [
+    ("lock_timeout", "2s"),
+    ("idle_in_transaction_session_timeout", "10s"),
+    ("synchronous_commit", "on"),
+];
 
 impl Store {
     /// Connects to `sqlite://PATH` or `postgres://…`, migrates, and gives the store with the writer's
@@ -36,7 +45,7 @@ impl Store {
     ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), StoreError> {
         let backend = backend_of(url)?;
         let writes = Database::connect(options(url, backend, 1)).await?;
-        Migrator::up(&writes, None).await?;
+        migrate(&writes, backend).await?;
         let readers = Database::connect(options(url, backend, READERS)).await?;
         let (writer, work) = Writer::new(writes);
         Ok((
@@ -54,15 +63,32 @@ impl Store {
         self.backend
     }
 
-    /// True when the database answers a query.
+    /// True when the database answers a query and the writer takes work.
     pub async fn is_reachable(&self) -> bool {
-        self.readers.ping().await.is_ok()
+        self.writer.is_open() && self.readers.ping().await.is_ok()
     }
 
     /// Ends the writer once what is queued has been committed. Later writes are refused.
     pub async fn close(&self) {
         self.writer.close().await;
     }
+}
+
+/// Migrates. Replicas that start together take turns: the lock is the connection's, and there is
+/// one write connection.
+async fn migrate(writes: &DatabaseConnection, backend: Backend) -> Result<(), StoreError> {
+    let (lock, unlock) = (
+        "SELECT pg_advisory_lock(7245736)",
+        "SELECT pg_advisory_unlock(7245736)",
+    );
+    if backend == Backend::Postgres {
+        writes.execute_unprepared(lock).await?;
+    }
+    let migrated = Migrator::up(writes, None).await;
+    if backend == Backend::Postgres {
+        writes.execute_unprepared(unlock).await?;
+    }
+    Ok(migrated?)
 }
 
 fn backend_of(url: &str) -> Result<Backend, StoreError> {
@@ -86,7 +112,7 @@ fn options(url: &str, backend: Backend, connections: u32) -> ConnectOptions {
     options
         .max_connections(connections)
         .min_connections(1)
-        .acquire_timeout(Duration::from_secs(10))
+        .acquire_timeout(ACQUIRE_TIMEOUT)
         .sqlx_logging(false);
     if backend == Backend::Sqlite {
         options.map_sqlx_sqlite_opts(|sqlite| {
@@ -96,6 +122,9 @@ fn options(url: &str, backend: Backend, connections: u32) -> ConnectOptions {
                 .busy_timeout(BUSY_TIMEOUT)
                 .foreign_keys(true)
         });
+    }
+    if backend == Backend::Postgres {
+        options.map_sqlx_postgres_opts(|postgres| postgres.options(POSTGRES_SETTINGS));
     }
     options
 }

@@ -137,10 +137,10 @@ async fn delete(
         .await?;
     let Some(row) = row else { return Ok(None) };
     if row.origin != FROM_CONFIG {
-        delete_runners(tx, &row.id).await?;
         runner_endpoints::Entity::delete_by_id(row.id.clone())
             .exec(tx)
             .await?;
+        delete_runners(tx, &row.id).await?;
     }
     endpoint_record(row).map(Some)
 }

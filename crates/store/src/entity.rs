@@ -15,3 +15,4 @@ pub(crate) mod runs;
 pub(crate) mod signing_keys;
 pub(crate) mod state_entries;
 pub(crate) mod transcript_items;
+pub(crate) mod workspaces;

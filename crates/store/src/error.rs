@@ -14,6 +14,12 @@ pub enum StoreError {
     /// The decision inside the transaction was to store nothing.
     #[error("the decision was to store nothing")]
     Refused,
+    /// The database did not answer in time: what was asked may or may not be done.
+    #[error("the database cannot be reached")]
+    Unreachable,
+    /// A bug of ours, met inside a transaction that was taken back.
+    #[error("a write panicked")]
+    Panicked,
     /// The writer has stopped, because the store was closed.
     #[error("the store is closed")]
     Closed,
@@ -32,6 +38,18 @@ impl From<DbErr> for StoreError {
 }
 
 impl StoreError {
+    /// True when the same work may succeed later: the database is away or busy.
+    pub fn may_pass(&self) -> bool {
+        use sea_orm::RuntimeErr::SqlxError;
+        match self {
+            Self::Db(DbErr::Exec(SqlxError(error)) | DbErr::Query(SqlxError(error))) => {
+                self.is_contention() || error.as_database_error().is_none()
+            }
+            Self::Unreachable | Self::Db(DbErr::Conn(_) | DbErr::ConnectionAcquire(_)) => true,
+            _ => false,
+        }
+    }
+
     /// True when the same work may succeed on a second try: the database chose between two writers.
     pub(crate) fn is_contention(&self) -> bool {
         let Self::Db(
@@ -43,8 +61,11 @@ impl StoreError {
         let code = error
             .as_database_error()
             .and_then(|error| error.code().map(std::borrow::Cow::into_owned));
-        // PostgreSQL: serialization failure, deadlock. SQLite: busy.
-        matches!(code.as_deref(), Some("40001" | "40P01" | "5" | "517"))
+        // PostgreSQL: serialization failure, deadlock, lock timeout. SQLite: busy.
+        matches!(
+            code.as_deref(),
+            Some("40001" | "40P01" | "55P03" | "5" | "517")
+        )
     }
 }
 

@@ -1,12 +1,13 @@
 //! API keys by hash, and sealed signing keys.
 
 use protocol::id::WorkspaceId;
+use sea_orm::sea_query::Expr;
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder,
 };
 
 use crate::connect::Store;
-use crate::entity::{api_keys, signing_keys};
+use crate::entity::{api_keys, signing_keys, workspaces};
 use crate::error::StoreError;
 use crate::writer::Work;
 
@@ -56,11 +57,26 @@ impl Work for ApiKeyRecord {
     }
 }
 
+/// Makes the first signing key of a purpose; nothing when there is one. Replicas that start
+/// together take turns at the workspaces' row, so that they end up with the same key.
 impl Work for SigningKeyRecord {
     type Output = ();
-    const SAVEPOINT: bool = true;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        workspaces::Entity::update_many()
+            .col_expr(
+                workspaces::Column::Name,
+                Expr::col(workspaces::Column::Name),
+            )
+            .exec(tx)
+            .await?;
+        let known = signing_keys::Entity::find()
+            .filter(signing_keys::Column::Purpose.eq(self.purpose.as_str()))
+            .one(tx)
+            .await?;
+        if known.is_some() {
+            return Ok(());
+        }
         let row = signing_keys::ActiveModel {
             kid: Set(self.kid.clone()),
             purpose: Set(self.purpose.clone()),

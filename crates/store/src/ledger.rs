@@ -151,25 +151,31 @@ impl Append {
         if self.rejections.is_empty() {
             return Ok(());
         }
-        let rows = self
-            .rejections
-            .iter()
-            .zip(self.first_rejection..)
-            .map(|(rejection, n)| run_rejections::ActiveModel {
-                run_id: Set(self.run_id.to_string()),
-                n: Set(signed(n)),
-                reason: Set(rejection.reason.as_str().to_owned()),
-                runner_sequence: Set(rejection.runner_sequence.map(|number| number.to_string())),
-                bytes: Set(signed(rejection.bytes as u64)),
-                excerpt: Set(rejection.excerpt.clone()),
-                at: Set(self.at),
-            });
-        run_rejections::Entity::insert_many(rows)
-            .exec_without_returning(tx)
-            .await?;
+        let numbered: Vec<_> = self.rejections.iter().zip(self.first_rejection..).collect();
+        for some in numbered.chunks(ROWS) {
+            let rows = some
+                .iter()
+                .map(|(rejection, n)| run_rejections::ActiveModel {
+                    run_id: Set(self.run_id.to_string()),
+                    n: Set(signed(*n)),
+                    reason: Set(rejection.reason.as_str().to_owned()),
+                    runner_sequence: Set(rejection
+                        .runner_sequence
+                        .map(|number| number.to_string())),
+                    bytes: Set(signed(rejection.bytes as u64)),
+                    excerpt: Set(rejection.excerpt.clone()),
+                    at: Set(self.at),
+                });
+            run_rejections::Entity::insert_many(rows)
+                .exec_without_returning(tx)
+                .await?;
+        }
         Ok(())
     }
 }
+
+/// Rows of one statement: databases bound the number of its values.
+const ROWS: usize = 500;
 
 /// Allocates the next place under the conversation row's lock and writes the item there.
 pub(crate) async fn write_transcript(
@@ -234,7 +240,7 @@ pub struct RejectionRecord {
 }
 
 /// Segments read by one query.
-const SEGMENTS: u64 = 16;
+const SEGMENTS: u64 = 8;
 
 impl Store {
     /// Events of a run after `after`, in order: `limit` of them, or all that there are.
@@ -245,31 +251,46 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<Line>, StoreError> {
         let mut lines: Vec<Line> = Vec::new();
+        let mut from = self.segment_of(run, after + 1).await?;
         while lines.len() < limit {
-            let last = lines.last().map_or(after, |line| line.sequence);
             let segments = run_segments::Entity::find()
                 .filter(run_segments::Column::RunId.eq(run.to_string()))
-                .filter(run_segments::Column::LastSequence.gt(signed(last)))
+                .filter(run_segments::Column::FirstSequence.gte(from))
                 .order_by_asc(run_segments::Column::FirstSequence)
                 .limit(SEGMENTS)
                 .all(&self.readers)
                 .await?;
-            if segments.is_empty() {
-                break;
-            }
-            for segment in segments {
+            let Some(last) = segments.last() else { break };
+            from = last.last_sequence + 1;
+            for segment in &segments {
                 let row = &segment.run_id;
                 let first = unsigned("run_segments.first_sequence", row, segment.first_sequence)?;
                 let numbered = segment.payload.lines().zip(first..);
-                let wanted = numbered.filter(|(_, sequence)| *sequence > last);
+                let room = limit - lines.len();
+                let wanted = numbered
+                    .filter(|(_, sequence)| *sequence > after)
+                    .take(room);
                 lines.extend(wanted.map(|(text, sequence)| Line {
                     sequence,
                     text: text.to_owned(),
                 }));
             }
         }
-        lines.truncate(limit);
         Ok(lines)
+    }
+
+    /// Where the segment begins that holds this sequence, or would.
+    async fn segment_of(&self, run: RunId, sequence: u64) -> Result<i64, StoreError> {
+        let first: Option<i64> = run_segments::Entity::find()
+            .select_only()
+            .column(run_segments::Column::FirstSequence)
+            .filter(run_segments::Column::RunId.eq(run.to_string()))
+            .filter(run_segments::Column::FirstSequence.lte(signed(sequence)))
+            .order_by_desc(run_segments::Column::FirstSequence)
+            .into_tuple()
+            .one(&self.readers)
+            .await?;
+        Ok(first.unwrap_or(0))
     }
 
     /// What the runner of a run sent that was not taken.

@@ -16,6 +16,7 @@ mod endpoints;
 mod history;
 mod ingest;
 mod keys;
+mod leases;
 mod ledger;
 mod runners;
 mod runs;

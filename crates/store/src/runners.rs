@@ -89,11 +89,14 @@ impl Work for SaveDiscovery {
         if !conflicts.is_empty() {
             return Ok(conflicts);
         }
+        // Gone or disabled meanwhile: its runners must not come back.
+        if !self.update_endpoint(tx).await? {
+            return Ok(Vec::new());
+        }
         delete_runners(tx, &self.endpoint_id.to_string()).await?;
         for found in &self.found {
             self.insert(tx, found).await?;
         }
-        self.update_endpoint(tx).await?;
         Ok(Vec::new())
     }
 }
@@ -137,8 +140,8 @@ impl SaveDiscovery {
         Ok(())
     }
 
-    async fn update_endpoint(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        runner_endpoints::Entity::update_many()
+    async fn update_endpoint(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
+        let updated = runner_endpoints::Entity::update_many()
             .col_expr(
                 runner_endpoints::Column::Health,
                 Expr::value(self.health.as_str()),
@@ -153,9 +156,10 @@ impl SaveDiscovery {
             )
             .col_expr(runner_endpoints::Column::DiscoveredAt, Expr::value(self.at))
             .filter(runner_endpoints::Column::Id.eq(self.endpoint_id.to_string()))
+            .filter(runner_endpoints::Column::Enabled.eq(true))
             .exec(tx)
             .await?;
-        Ok(())
+        Ok(updated.rows_affected == 1)
     }
 }
 

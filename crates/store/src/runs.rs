@@ -63,8 +63,8 @@ impl Store {
         find(&self.readers, workspace, id).await
     }
 
-    /// A run by its token's claims, whatever its workspace says: the caller compares that.
-    pub async fn find_run_by_token(&self, id: RunId) -> Result<Option<Run>, StoreError> {
+    /// A run of any workspace: for callers that have checked, or will compare, whose it is.
+    pub async fn find_run_anywhere(&self, id: RunId) -> Result<Option<Run>, StoreError> {
         let model = runs::Entity::find_by_id(id.to_string())
             .one(&self.readers)
             .await?;
@@ -172,19 +172,7 @@ impl Store {
             .limit(limit)
             .all(&self.readers)
             .await?;
-        models.into_iter().map(to_domain).collect()
-    }
-
-    /// Running runs whose lease ended before `before`; all running ones for `i64::MAX`.
-    pub async fn expired_runs(&self, before: i64, limit: u64) -> Result<Vec<Run>, StoreError> {
-        let models = runs::Entity::find()
-            .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
-            .filter(runs::Column::LeaseExpiresAt.lt(before))
-            .order_by_asc(runs::Column::LeaseExpiresAt)
-            .limit(limit)
-            .all(&self.readers)
-            .await?;
-        models.into_iter().map(to_domain).collect()
+        Ok(readable(models))
     }
 
     /// Writes the intent to cancel. The run's owner acts on it.
@@ -200,37 +188,6 @@ impl Store {
             at,
         })
         .await
-    }
-
-    /// Renews the leases that `owner` holds on these runs.
-    pub async fn renew_leases(
-        &self,
-        owner: &str,
-        ids: Vec<RunId>,
-        until: i64,
-    ) -> Result<(), StoreError> {
-        self.write(RenewLeases {
-            owner: owner.to_owned(),
-            ids,
-            until,
-        })
-        .await
-    }
-
-    /// Takes over an expired run: a new epoch, so that its old owner writes nothing more.
-    pub async fn take_over(
-        &self,
-        run: &Run,
-        owner: &str,
-        until: i64,
-    ) -> Result<Option<i64>, StoreError> {
-        let work = TakeOver {
-            id: run.id,
-            epoch: run.lease_epoch,
-            owner: owner.to_owned(),
-            until,
-        };
-        self.write(work).await
     }
 }
 
@@ -282,58 +239,19 @@ impl Work for RequestCancel {
     }
 }
 
-struct RenewLeases {
-    owner: String,
-    ids: Vec<RunId>,
-    until: i64,
-}
-
-/// Ids of one statement: databases bound the number of its values.
-const IDS: usize = 500;
-
-impl Work for RenewLeases {
-    type Output = ();
-
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        for ids in self.ids.chunks(IDS) {
-            runs::Entity::update_many()
-                .col_expr(runs::Column::LeaseExpiresAt, Expr::value(self.until))
-                .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
-                .filter(runs::Column::LeaseOwner.eq(self.owner.as_str()))
-                .filter(runs::Column::Id.is_in(ids.iter().map(ToString::to_string)))
-                .exec(tx)
-                .await?;
+/// What can be read of a batch: one corrupt row does not stop the sweep of the others.
+pub(crate) fn readable(models: Vec<runs::Model>) -> Vec<Run> {
+    let read = |model: runs::Model| match to_domain(model) {
+        Ok(run) => Some(run),
+        Err(error) => {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "a run is left out"
+            );
+            None
         }
-        Ok(())
-    }
-}
-
-struct TakeOver {
-    id: RunId,
-    epoch: i64,
-    owner: String,
-    until: i64,
-}
-
-impl Work for TakeOver {
-    type Output = Option<i64>;
-
-    fn order(&self) -> Uuid {
-        self.id.0
-    }
-
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Option<i64>, StoreError> {
-        let moved = runs::Entity::update_many()
-            .col_expr(runs::Column::LeaseEpoch, Expr::value(self.epoch + 1))
-            .col_expr(runs::Column::LeaseOwner, Expr::value(self.owner.as_str()))
-            .col_expr(runs::Column::LeaseExpiresAt, Expr::value(self.until))
-            .filter(runs::Column::Id.eq(self.id.to_string()))
-            .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
-            .filter(runs::Column::LeaseEpoch.eq(self.epoch))
-            .exec(tx)
-            .await?;
-        Ok((moved.rows_affected == 1).then_some(self.epoch + 1))
-    }
+    };
+    models.into_iter().filter_map(read).collect()
 }
 
 pub(crate) fn to_domain(model: runs::Model) -> Result<Run, StoreError> {

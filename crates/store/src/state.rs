@@ -6,8 +6,8 @@ use protocol::resources::StateScope;
 use protocol::run::RunStatus;
 use sea_orm::sea_query::{Expr, OnConflict};
 use sea_orm::{
-    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, ExprTrait,
-    QueryFilter, QueryOrder, QuerySelect,
+    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait,
+    ExprTrait, QueryFilter, QueryOrder, QuerySelect,
 };
 use uuid::Uuid;
 
@@ -74,7 +74,7 @@ impl Work for StateChange {
             return Ok(StateWritten::RunEnded);
         }
         crate::audit::insert(tx, std::slice::from_ref(&self.audit)).await?;
-        let current = find(tx, &self.access, &self.key).await?;
+        let current = find_locked(tx, &self.access, &self.key).await?;
         match (self.if_match, &current) {
             (Some(_), None) => return Ok(StateWritten::Absent),
             (Some(wanted), Some(found)) if wanted != found.version => {
@@ -172,6 +172,21 @@ async fn find(
     Ok(row.map(to_record))
 }
 
+/// The same, held against other writers until the transaction ends.
+async fn find_locked(
+    tx: &DatabaseTransaction,
+    access: &StateAccess,
+    key: &str,
+) -> Result<Option<StateRecord>, StoreError> {
+    let query = state_entries::Entity::find_by_id(primary_key(access, key));
+    // SQLite has one writer, and no such clause.
+    let query = match tx.get_database_backend() {
+        DbBackend::Postgres => query.lock_exclusive(),
+        _ => query,
+    };
+    Ok(query.one(tx).await?.map(to_record))
+}
+
 fn to_record(row: state_entries::Model) -> StateRecord {
     StateRecord {
         key: row.key,
@@ -190,26 +205,51 @@ impl Store {
         find(&self.readers, access, key).await
     }
 
-    /// Entries of a scope whose key begins with `prefix`, in byte order, at most `limit`.
-    pub async fn list_state(
+    /// Entries of a scope, in byte order of their keys, while their values fit into `bytes`.
+    pub async fn read_state(
+        &self,
+        access: &StateAccess,
+        limit: u64,
+        bytes: usize,
+    ) -> Result<Vec<StateRecord>, StoreError> {
+        let mut entries = Vec::new();
+        let mut room = bytes;
+        for key in self.list_state_keys(access, "", limit).await? {
+            let Some(entry) = self.find_state(access, &key).await? else {
+                continue;
+            };
+            let Some(left) = room.checked_sub(entry.value.len()) else {
+                break;
+            };
+            room = left;
+            entries.push(entry);
+        }
+        Ok(entries)
+    }
+
+    /// Keys of a scope that begin with `prefix`, in byte order, at most `limit`.
+    pub async fn list_state_keys(
         &self,
         access: &StateAccess,
         prefix: &str,
         limit: u64,
-    ) -> Result<Vec<StateRecord>, StoreError> {
+    ) -> Result<Vec<String>, StoreError> {
         let mut query = state_entries::Entity::find()
+            .select_only()
+            .column(state_entries::Column::Key)
             .filter(state_entries::Column::Scope.eq(access.scope.as_str()))
             .filter(state_entries::Column::ScopeSha256.eq(sha256_hex(access.identity.as_bytes())))
             .filter(state_entries::Column::Key.gte(prefix));
-        // Keys are ASCII, so the first text past all that begin with the prefix ends in DEL.
+        // Keys are ASCII in byte order, so the first text past all that begin with it ends in DEL.
         if !prefix.is_empty() {
             query = query.filter(state_entries::Column::Key.lt(format!("{prefix}\u{7f}")));
         }
-        let rows = query
+        let keys = query
             .order_by_asc(state_entries::Column::Key)
             .limit(limit)
+            .into_tuple()
             .all(&self.readers)
             .await?;
-        Ok(rows.into_iter().map(to_record).collect())
+        Ok(keys)
     }
 }

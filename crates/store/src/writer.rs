@@ -4,6 +4,9 @@
 //! window. On `SQLite` it owns the only write connection. When a batch fails, its items are tried one
 //! by one, so that a single bad item never takes its neighbours with it.
 
+use std::sync::Arc;
+
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sea_orm::{
     DatabaseConnection, DatabaseTransaction, SqliteTransactionMode, TransactionOptions,
@@ -41,6 +44,23 @@ pub trait Work: Send + Sync + 'static {
         &self,
         tx: &DatabaseTransaction,
     ) -> impl Future<Output = Result<Self::Output, StoreError>> + Send;
+}
+
+/// Work that is tried again is shared, not copied.
+impl<W: Work> Work for Arc<W> {
+    type Output = W::Output;
+    const SAVEPOINT: bool = W::SAVEPOINT;
+
+    fn order(&self) -> Uuid {
+        W::order(self)
+    }
+
+    fn apply(
+        &self,
+        tx: &DatabaseTransaction,
+    ) -> impl Future<Output = Result<Self::Output, StoreError>> + Send {
+        W::apply(self, tx)
+    }
 }
 
 impl Store {
@@ -94,6 +114,11 @@ impl Writer {
             .map_err(|_| StoreError::Closed)
     }
 
+    /// True while the task takes work.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.queue.is_closed()
+    }
+
     pub(crate) async fn close(&self) {
         let (done, closed) = oneshot::channel();
         if self.queue.send(Message::Close(done)).await.is_ok() {
@@ -141,6 +166,12 @@ async fn commit(db: &DatabaseConnection, mut batch: Vec<Box<dyn Item>>) {
                 item.settle(refusal);
             }
         }
+        // One by one they would wait for the same absent database.
+        Err(StoreError::Unreachable) => {
+            for item in batch {
+                item.settle(Some(StoreError::Unreachable));
+            }
+        }
         Err(error) => {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
@@ -179,12 +210,26 @@ async fn transact(
         sqlite_transaction_mode: Some(SqliteTransactionMode::Immediate),
         ..TransactionOptions::default()
     };
-    let tx = db.begin_with_options(immediate).await?;
+    let tx = match db
+        .begin_with_options(immediate)
+        .await
+        .map_err(StoreError::from)
+    {
+        Ok(tx) => tx,
+        Err(error) if error.may_pass() && !error.is_contention() => {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "no transaction could begin"
+            );
+            return Err(StoreError::Unreachable);
+        }
+        Err(error) => return Err(error),
+    };
     let mut refusals = Vec::with_capacity(batch.len());
     for item in batch {
         if item.in_savepoint() {
             let inner = tx.begin().await?;
-            match item.apply(&inner).await {
+            match guarded(item.apply(&inner)).await {
                 Ok(()) => {
                     inner.commit().await?;
                     refusals.push(None);
@@ -196,12 +241,18 @@ async fn transact(
                 }
             }
         } else {
-            item.apply(&tx).await?;
+            guarded(item.apply(&tx)).await?;
             refusals.push(None);
         }
     }
     tx.commit().await?;
     Ok(refusals)
+}
+
+/// A panic of one item is its own fault and nobody else's: the writer lives on.
+async fn guarded(applying: impl Future<Output = Result<(), StoreError>>) -> Result<(), StoreError> {
+    let applied = std::panic::AssertUnwindSafe(applying).catch_unwind().await;
+    applied.unwrap_or(Err(StoreError::Panicked))
 }
 
 trait Item: Send {

@@ -235,12 +235,24 @@ async fn a_state_write_names_its_version_and_needs_a_live_run(bench: Bench) {
         ..bench.append(&run, 0, &["x"])
     };
     bench.store.write(append).await.unwrap();
-    let entries = bench.store.list_state(&access, "k/", 10).await.unwrap();
+    let entries = bench.store.read_state(&access, 10, 1000).await.unwrap();
     let found: Vec<_> = entries
         .iter()
         .map(|e| (e.key.as_str(), e.value.as_str(), e.version))
         .collect();
     assert_eq!(found, [("k/1", "2", 2), ("k/2", "true", 1)]);
+    for (prefix, limit, expected) in [
+        ("k/", 1, vec!["k/1"]),
+        ("x", 9, vec![]),
+        ("", 9, vec!["k/1", "k/2"]),
+    ] {
+        let keys = bench
+            .store
+            .list_state_keys(&access, prefix, limit)
+            .await
+            .unwrap();
+        assert_eq!(keys, expected, "{prefix}");
+    }
     for expected in [StateWritten::Deleted, StateWritten::Absent] {
         let gone = bench.put(&run, "k/1", None, None);
         assert_eq!(bench.store.write(gone).await.unwrap(), expected);
@@ -299,11 +311,13 @@ async fn an_expired_run_is_taken_over_by_one(bench: Bench) {
         async move {
             bench
                 .store
-                .take_over(run, &format!("o-{n}"), 99)
+                .take_over(run, &format!("o-{n}"), 99, i64::MAX)
                 .await
                 .unwrap()
         }
     });
+    let renewed = bench.store.take_over(&run, "o", 99, 1).await.unwrap();
+    assert_eq!(renewed, None, "its lease holds");
     let taken = futures_util::future::join_all(takers).await;
     assert_eq!(taken.iter().flatten().count(), 1);
     let append = bench.append(&run, 0, &["zombie"]);

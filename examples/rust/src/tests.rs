@@ -15,7 +15,8 @@ struct Case {
 
 async fn case(text: &str) -> Case {
     let fake = FakeHost::start().await.unwrap();
-    let context = run_request(ID, text, &fake.access(NOW)).unwrap().context;
+    let mut context = run_request(ID, text, &fake.access(NOW)).unwrap().context;
+    context.context.available_apis.state = true;
     Case {
         fake,
         context,
@@ -84,6 +85,14 @@ async fn without_a_conversation_nothing_is_counted() {
         alone.results().await,
         [&[delta("hello")][..], &completed("hello")].concat()
     );
+}
+
+#[tokio::test]
+async fn without_state_nothing_is_counted() {
+    let mut stateless = case("hello").await;
+    stateless.context.context.available_apis.state = false;
+    let expected = [&[delta("hello")][..], &completed("hello")].concat();
+    assert_eq!(stateless.results().await, expected);
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ mod view;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
+pub use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use http::header::{CACHE_CONTROL, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use tower_http::catch_panic::CatchPanicLayer;

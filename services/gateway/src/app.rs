@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use axum::Router;
 use protocol::id::{AgentId, WorkspaceId};
 use store::{SaveAgent, SaveEndpoint, Store};
 use tokio::net::TcpListener;
@@ -15,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::api::{self, Api, ApiState};
+use crate::api::{self, Api, ApiState, Router};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::cursor::Cursors;

@@ -184,6 +184,7 @@ fn write_private(file: &Path, text: &str) -> anyhow::Result<()> {
         .truncate(true)
         .mode(0o600)
         .open(file)?;
+    opened.set_permissions(std::fs::Permissions::from_mode(0o600))?;
     opened
         .write_all(text.as_bytes())
         .with_context(|| format!("cannot write {}", file.display()))

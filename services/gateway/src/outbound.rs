@@ -3,3 +3,5 @@
 pub mod egress;
 pub mod runner;
 pub mod signature;
+
+pub use reqwest::{RequestBuilder, Response};

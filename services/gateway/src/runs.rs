@@ -26,6 +26,7 @@ use domain::normalize::ResultLimits;
 use domain::run::Run;
 use futures_util::FutureExt;
 use protocol::id::{RunId, WorkspaceId};
+use protocol::run::RunStatus;
 use store::{CancelOutcome, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -149,36 +150,52 @@ impl Runs {
                 .is_err()
             {
                 tracing::error!(run.id = %id, "run {id} panicked");
-                settle::settle_orphan(&inner, id, &workspace, settle::internal()).await;
+                settle::settle_orphan(&inner, id, &workspace, i64::MAX, settle::internal()).await;
             }
             inner.live.leave(id, &live);
         });
     }
 
-    /// Notes the wish to cancel, durably, and wakes the run when it lives here.
+    /// Notes the wish to cancel, durably, and wakes the run when it lives here. Goes on when the
+    /// caller has gone: what is stored is also told.
     pub async fn cancel(
         &self,
         workspace: &WorkspaceId,
         id: RunId,
     ) -> Result<CancelOutcome, StoreError> {
-        let now = self.0.clock.now_ms();
-        let outcome = self.0.store.request_cancel(workspace, id, now).await?;
-        if let CancelOutcome::Requested(run) = &outcome
-            && let Some(live) = self.0.live.get(id)
-        {
-            live.request_cancel(run.cancel_requested_at.unwrap_or(now));
-        }
-        Ok(outcome)
+        let (runs, workspace) = (self.clone(), workspace.clone());
+        let cancelling = self.0.tasks.spawn(async move {
+            let now = runs.0.clock.now_ms();
+            let outcome = runs.0.store.request_cancel(&workspace, id, now).await?;
+            if let CancelOutcome::Requested(run) = &outcome
+                && let Some(live) = runs.0.live.get(id)
+            {
+                live.request_cancel(run.cancel_requested_at.unwrap_or(now));
+            }
+            Ok(outcome)
+        });
+        cancelling.await.map_err(|_| StoreError::Closed)?
     }
 
-    /// The rights of a live run: from memory when it is driven here, else from its row.
+    /// The rights of a live run: from memory while its lease is held here, else from its row.
     pub async fn find_grant(&self, id: RunId) -> Result<Option<Arc<Grant>>, StoreError> {
         if let Some(live) = self.0.live.get(id) {
-            return Ok(live.grant());
+            if live.has_ended() {
+                return Ok(None);
+            }
+            if let Some(grant) = live.grant(self.0.clock.now_ms()) {
+                return Ok(Some(grant));
+            }
         }
-        let run = self.0.store.find_run_by_token(id).await?;
-        let live = run.filter(|run| run.status == protocol::run::RunStatus::Running);
+        let run = self.0.store.find_run_anywhere(id).await?;
+        let live = run.filter(|run| run.status == RunStatus::Running);
         Ok(live.and_then(|run| Grant::of(run).ok()).map(Arc::new))
+    }
+
+    /// Counts a host call of a run that lives here; false when it calls too often.
+    pub fn admit_call(&self, grant: &Grant) -> bool {
+        let live = self.0.live.get(grant.run.id);
+        live.is_none_or(|live| live.admit_call(self.0.clock.now_ms()))
     }
 
     /// The run of a grant as it stands this moment, without a query when it is driven here.
@@ -199,10 +216,10 @@ impl Runs {
     }
 
     /// Whether the run of a grant was asked to end.
-    pub async fn is_cancel_requested(&self, grant: &Grant) -> Result<bool, StoreError> {
+    pub fn is_cancel_requested(&self, grant: &Grant) -> bool {
         match self.0.live.get(grant.run.id) {
-            Some(live) => Ok(live.cancel_requested_at().is_some()),
-            None => Ok(grant.run.cancel_requested_at.is_some()),
+            Some(live) => live.cancel_requested_at().is_some(),
+            None => grant.run.cancel_requested_at.is_some(),
         }
     }
 

@@ -138,7 +138,10 @@ async fn authenticate_run(headers: &HeaderMap, state: &ApiState) -> Result<RunCa
     if state.runs.clock().now_ms() >= grant.run.deadline_at {
         return Err(ApiError::deadline_exceeded());
     }
-    let cancelled = state.runs.is_cancel_requested(&grant).await?;
+    if !state.runs.admit_call(&grant) {
+        return Err(ApiError::rate_limited());
+    }
+    let cancelled = state.runs.is_cancel_requested(&grant);
     Ok(RunCaller { grant, cancelled })
 }
 

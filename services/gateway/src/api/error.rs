@@ -159,6 +159,11 @@ impl ApiError {
             .with("last_sequence", json!(last_sequence))
     }
 
+    pub(super) fn rate_limited() -> Self {
+        let message = "this run calls too often; wait as long as `Retry-After` says";
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message).retryable_after(1)
+    }
+
     pub(super) fn cancelled() -> Self {
         Self::new(
             StatusCode::CONFLICT,
@@ -202,14 +207,15 @@ impl From<StoreError> for ApiError {
             "a request failed in the store"
         );
         match error {
-            StoreError::Db(_) | StoreError::Closed => {
+            StoreError::Db(_) | StoreError::Closed | StoreError::Unreachable => {
                 let message = "the database does not answer; try again";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message)
                     .retryable_after(1)
             }
-            StoreError::Taken | StoreError::Refused | StoreError::Corrupt { .. } => {
-                Self::internal()
-            }
+            StoreError::Taken
+            | StoreError::Refused
+            | StoreError::Panicked
+            | StoreError::Corrupt { .. } => Self::internal(),
         }
     }
 }

@@ -59,7 +59,14 @@ pub(super) fn documented() -> OpenApiRouter<ApiState> {
 
 /// The gateway's own document, as committed in `openapi/gateway.json`.
 pub fn gateway_document() -> utoipa::openapi::OpenApi {
-    documented().into_openapi()
+    let mut document = documented().into_openapi();
+    // A parameter that may hold slashes is `{*key}` to the router and `{key}` to everybody else.
+    let paths = std::mem::take(&mut document.paths.paths);
+    document.paths.paths = paths
+        .into_iter()
+        .map(|(path, item)| (path.replace("{*", "{"), item))
+        .collect();
+    document
 }
 
 /// What a runner endpoint serves, as committed in `openapi/runner.json`.

@@ -20,6 +20,7 @@ impl<T: DeserializeOwned> FromRequestParts<ApiState> for QueryOf<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        refuse_nul(parts.uri.query())?;
         let query = Query::<T>::from_request_parts(parts, state).await;
         query.map(|Query(query)| Self(query)).map_err(|rejection| {
             ApiError::invalid_argument(format!("the query is not valid: {}", rejection.body_text()))
@@ -34,10 +35,21 @@ impl<T: DeserializeOwned + Send> FromRequestParts<ApiState> for PathOf<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        refuse_nul(Some(parts.uri.path()))?;
         let path = Path::<T>::from_request_parts(parts, state).await;
         path.map(|Path(path)| Self(path))
             .map_err(|_| ApiError::not_found("object"))
     }
+}
+
+// One database takes the character, the other does not: none of ours has it anywhere.
+fn refuse_nul(encoded: Option<&str>) -> Result<(), ApiError> {
+    if encoded.is_some_and(|text| text.contains("%00")) {
+        return Err(ApiError::invalid_argument(
+            "the address must not contain the character U+0000",
+        ));
+    }
+    Ok(())
 }
 
 /// The page size that a caller asks for: 1 to 100.

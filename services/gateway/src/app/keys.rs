@@ -39,7 +39,6 @@ pub(super) async fn cursor_key(
     if let Some(known) = open_keys(store, master_key, CURSOR).await?.pop() {
         return Ok(known);
     }
-    // One name for it: of two replicas that start together, one makes the key for both.
     let kid = CURSOR.to_owned();
     keep_key(
         store,
@@ -84,10 +83,7 @@ async fn keep_key(
         secret: master_key.seal(purpose, secret),
         created_at: clock.now_ms(),
     };
-    match store.write(record).await {
-        Ok(()) | Err(store::StoreError::Taken) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+    Ok(store.write(record).await?)
 }
 
 /// Makes an API key and stores its hash. Gives the id and the key, which nobody can show again.

@@ -14,7 +14,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize as _;
 use store::Store;
 
-use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry};
+use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry, ModelEntry};
 use crate::outbound::egress::Egress;
 use crate::outbound::signature::SigningSecret;
 use crate::runs::RunLimits;
@@ -123,7 +123,9 @@ fn endpoint(
 }
 
 fn catalog(config: &Config) -> Catalog {
+    let window = |entry: &ModelEntry| Some((entry.model_id.clone(), entry.context_window_tokens?));
     Catalog {
+        context_windows: config.models.iter().filter_map(window).collect(),
         models: config
             .models
             .iter()

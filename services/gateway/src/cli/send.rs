@@ -16,6 +16,7 @@ use url::Url;
 use crate::cli::output;
 use crate::dev::{DEV_FILE, DevFile};
 use crate::outbound::egress::Egress;
+use crate::outbound::{RequestBuilder, Response};
 
 #[derive(clap::Args)]
 pub(super) struct SendArguments {
@@ -134,7 +135,7 @@ impl Sending {
         })
     }
 
-    fn request(&self, method: Method, path: &str) -> anyhow::Result<reqwest::RequestBuilder> {
+    fn request(&self, method: Method, path: &str) -> anyhow::Result<RequestBuilder> {
         let request = self.egress.request(method, &self.base.join(path)?)?;
         Ok(request
             .header(
@@ -184,7 +185,7 @@ impl Sending {
     }
 
     /// Reads until the body ends, however it ends: what is missing is asked for again.
-    async fn read(&mut self, mut response: reqwest::Response) {
+    async fn read(&mut self, mut response: Response) {
         let mut decoder = Decoder::new(LIMITS);
         while let Ok(Some(chunk)) = response.chunk().await {
             let mut items = Vec::new();
@@ -292,7 +293,7 @@ fn text_of(content: &Value) -> String {
     }
 }
 
-async fn refusal(mut response: reqwest::Response) -> String {
+async fn refusal(mut response: Response) -> String {
     let status = response.status();
     let body = response.chunk().await.ok().flatten().unwrap_or_default();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();

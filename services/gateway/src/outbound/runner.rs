@@ -80,6 +80,9 @@ pub enum StartError {
     Broken(#[source] EgressError),
     #[error("the runner sent no answer in time")]
     Silent,
+    /// There was nothing to send: a fault of ours.
+    #[error("the run could not be posted: {0}")]
+    Unprepared(&'static str),
     #[error("the runner answered HTTP {status}")]
     Refused {
         status: StatusCode,

@@ -15,6 +15,8 @@ use crate::runs::live::Frames;
 const MOST_BYTES: usize = 512 * 1024;
 const MOST_EVENTS: usize = 1024;
 const MOST_REJECTIONS: usize = 64;
+/// Rejections of one run that stand in the table.
+const MOST_REJECTIONS_KEPT: u64 = 1000;
 
 /// The uncommitted part of one run.
 pub(super) struct Book {
@@ -103,9 +105,12 @@ impl Book {
         );
     }
 
-    /// Enters an event that was not taken.
+    /// Enters an event that was not taken. Past the most that one run keeps it is only counted.
     pub(super) fn reject(&mut self, rejection: Rejection) {
-        self.rejections.push(rejection);
+        let kept = self.rejections_before + self.rejections.len() as u64;
+        if kept < MOST_REJECTIONS_KEPT {
+            self.rejections.push(rejection);
+        }
     }
 
     /// Enters an audit row.

@@ -177,7 +177,13 @@ impl Runs {
             // Left out one by one: the neighbours of a taken id are still good.
             found.retain(|one| conflicts.iter().all(|(taken, _)| *taken != one.id));
             for (taken, endpoint) in &conflicts {
-                findings.leave_out(taken, *endpoint);
+                let holder = self
+                    .0
+                    .store
+                    .find_endpoint(&record.workspace, *endpoint)
+                    .await?;
+                let holder = holder.map(|holder| holder.name).unwrap_or_default();
+                findings.leave_out(taken, discovered.place_of(taken), &holder);
             }
         }
         report(record, &findings);
@@ -195,11 +201,11 @@ pub struct Findings {
 }
 
 impl Findings {
-    fn leave_out(&mut self, taken: &RunnerId, endpoint: EndpointId) {
+    fn leave_out(&mut self, taken: &RunnerId, place: String, endpoint: &str) {
         self.accepted.retain(|runner| runner.id != *taken);
         self.incompatible.retain(|runner| runner.id != *taken);
-        let message = format!("{taken} is served by endpoint {endpoint}; replace that one first");
-        self.rejected.push(Fault::new("/runners", message));
+        let message = format!("{taken} is served by endpoint {endpoint}; name that in `replaces`");
+        self.rejected.push(Fault::new(place, message));
     }
 }
 

@@ -39,7 +39,8 @@ pub(super) async fn dispatch(
     let mut attempt = 0;
     loop {
         attempt += 1;
-        match claim(inner, &run, attempt, &prepared.context).await? {
+        let lease_until = inner.clock.now_ms() + millis(inner.limits.lease);
+        match claim(inner, &run, attempt, lease_until, &prepared.context).await? {
             Dispatched::Owned(owned) => run = *owned,
             Dispatched::Lost => return Ok(Outcome::Lost),
         }
@@ -49,6 +50,7 @@ pub(super) async fn dispatch(
             attempt,
         });
         live.set_grant(Arc::clone(&grant));
+        live.hold_until(lease_until);
         if let Some(at) = run.cancel_requested_at {
             live.request_cancel(at);
         }
@@ -99,9 +101,9 @@ async fn claim(
     inner: &Inner,
     run: &Run,
     attempt: u32,
+    lease_until: i64,
     context: &str,
 ) -> Result<Dispatched, StoreError> {
-    let now = inner.clock.now_ms();
     inner
         .store
         .write(Dispatch {
@@ -110,9 +112,9 @@ async fn claim(
             from: run.status,
             attempt,
             owner: inner.owner.clone(),
-            lease_until: now + millis(inner.limits.lease),
+            lease_until,
             context: context.to_owned(),
-            at: now,
+            at: inner.clock.now_ms(),
         })
         .await
 }
@@ -130,10 +132,7 @@ async fn post(
     }
     let body = match request_body(inner, prepared, grant) {
         Ok(body) => body,
-        Err(message) => {
-            tracing::error!(run.id = %run.id, "run {} has no token: {message}", run.id);
-            return None;
-        }
+        Err(message) => return Some(Err(StartError::Unprepared(message))),
     };
     let start = inner
         .client
@@ -246,6 +245,7 @@ fn describe(error: &StartError) -> (Failure, Option<u16>) {
         StartError::Unreachable(_) => (FailureCode::RunnerUnreachable, None),
         StartError::Broken(_) => (FailureCode::RunnerStreamTruncated, None),
         StartError::Silent => (FailureCode::RunnerFirstByteTimeout, None),
+        StartError::Unprepared(_) => (FailureCode::HostInternal, None),
         StartError::Refused { status, .. } => (FailureCode::RunnerHttpError, Some(status.as_u16())),
         StartError::BadContentType(_) => (FailureCode::RunnerBadContentType, Some(200)),
     };

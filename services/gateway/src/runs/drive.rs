@@ -27,7 +27,7 @@ pub(super) async fn drive(
         Err(PrepareError::Broken(why)) => {
             tracing::error!(run.id = %id, "run {id} cannot be dispatched: {why}");
             let failure = Failure::new(FailureCode::HostInternal, why);
-            return settle_orphan(&inner, id, workspace, failure).await;
+            return settle_orphan(&inner, id, workspace, i64::MAX, failure).await;
         }
         Err(PrepareError::Store(error)) => return unwritable(id, &error),
     };

@@ -144,11 +144,25 @@ impl RunLog {
     }
 }
 
+/// Host calls of one run in one second.
+const CALLS_PER_SECOND: u32 = 500;
+
+#[derive(Default)]
+struct CallWindow {
+    second: i64,
+    calls: u32,
+}
+
 /// A run of this process.
 pub(crate) struct LiveRun {
     pub(crate) log: RunLog,
     /// Asks the run's task to end it as cancelled.
     pub(crate) cancel: CancellationToken,
+    /// Cancelled when another process holds the run's lease.
+    pub(crate) lost: CancellationToken,
+    /// Until when this process may speak for the run, in epoch milliseconds.
+    lease_until: AtomicI64,
+    calls: Mutex<CallWindow>,
     grant: Mutex<Option<Arc<Grant>>>,
     cancel_requested_at: AtomicI64,
     ended: AtomicBool,
@@ -159,6 +173,9 @@ impl LiveRun {
         Self {
             log: RunLog::new(),
             cancel: CancellationToken::new(),
+            lost: CancellationToken::new(),
+            lease_until: AtomicI64::new(0),
+            calls: Mutex::default(),
             grant: Mutex::new(None),
             cancel_requested_at: AtomicI64::new(0),
             ended: AtomicBool::new(false),
@@ -170,15 +187,36 @@ impl LiveRun {
         *self.grant.lock().unwrap_or_else(PoisonError::into_inner) = Some(grant);
     }
 
-    /// What the run's token opens, while the run lives.
-    pub(crate) fn grant(&self) -> Option<Arc<Grant>> {
-        if self.ended.load(Ordering::Acquire) {
+    /// The lease is ours until then.
+    pub(crate) fn hold_until(&self, until: i64) {
+        self.lease_until.store(until, Ordering::Release);
+    }
+
+    /// What the run's token opens, while the run lives and its lease is surely ours.
+    pub(crate) fn grant(&self, now: i64) -> Option<Arc<Grant>> {
+        if self.has_ended() || self.lease_until.load(Ordering::Acquire) <= now {
             return None;
         }
         self.grant
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+
+    /// The terminal is committed, or the run is somebody else's.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Counts a host call; false when the runner calls too often.
+    pub(crate) fn admit_call(&self, now: i64) -> bool {
+        let mut window = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let second = now.div_euclid(1000);
+        if window.second != second {
+            *window = CallWindow { second, calls: 0 };
+        }
+        window.calls += 1;
+        window.calls <= CALLS_PER_SECOND
     }
 
     /// When the run was asked to end, in epoch milliseconds.
@@ -228,9 +266,14 @@ impl Live {
         self.runs.contains_key(&id)
     }
 
-    /// The ids of all of them.
-    pub(crate) fn ids(&self) -> Vec<RunId> {
-        self.runs.iter().map(|entry| *entry.key()).collect()
+    /// The ids of those whose lease this process has taken.
+    pub(crate) fn leased(&self) -> Vec<RunId> {
+        let leased = |live: &LiveRun| live.lease_until.load(Ordering::Acquire) > 0;
+        self.runs
+            .iter()
+            .filter(|entry| leased(entry))
+            .map(|entry| *entry.key())
+            .collect()
     }
 
     /// The terminal is committed: the token dies first, then clients see the end.

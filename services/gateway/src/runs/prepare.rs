@@ -96,6 +96,7 @@ pub(super) async fn prepare(
         deadline_at: run.deadline_at,
         trace_id: run.id.0.simple().to_string(),
         limits: told_limits(inner),
+        context_window: inner.catalog.context_window(&snapshot.resources),
         snapshot: &snapshot,
     });
     let manifest = runner
@@ -122,7 +123,10 @@ async fn read_state(
             scope,
             identity: identity.clone(),
         };
-        let entries = inner.store.list_state(&access, "", STATE_KEYS).await?;
+        let entries = inner
+            .store
+            .read_state(&access, STATE_KEYS, STATE_BYTES)
+            .await?;
         let map = match scope {
             StateScope::Conversation => &mut state.conversation,
             StateScope::Actor => &mut state.actor,
@@ -130,12 +134,7 @@ async fn read_state(
             StateScope::Runner => &mut state.runner,
             StateScope::Binding => &mut state.binding,
         };
-        let mut room = STATE_BYTES;
         for entry in entries {
-            let Some(left) = room.checked_sub(entry.value.len()) else {
-                continue;
-            };
-            room = left;
             if let Ok(value) = serde_json::from_str(&entry.value) {
                 map.insert(entry.key, value);
             }

@@ -3,6 +3,7 @@
 //! The commit before is the batching window: while it runs, the next events gather in the book. A
 //! full book stops the reading of the runner's socket. Nobody sees an event that is not committed.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use store::{Appended, AuditEntry, StoreError};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::outbound::Response;
 use crate::outbound::runner::Started;
 use crate::runs::Inner;
 use crate::runs::book::Book;
@@ -64,6 +66,8 @@ pub(super) async fn relay(
         judge,
         book: Book::new(run),
         in_flight: None,
+        waiting: VecDeque::new(),
+        input_ended: None,
     };
     let ending = relay.read(prepared, started).await?;
     if let Some(in_flight) = relay.in_flight.take() {
@@ -84,6 +88,10 @@ struct Relay<'a> {
     judge: Judge<'a>,
     book: Book,
     in_flight: Option<InFlight<'a>>,
+    /// Results that have come and are not judged yet.
+    waiting: VecDeque<Vec<u8>>,
+    /// Why no more will come.
+    input_ended: Option<Failure>,
 }
 
 /// A commit on its way, and the frames that may be shown after it.
@@ -121,7 +129,13 @@ impl Relay<'_> {
             Box::pin(interrupted(inner, live, run));
         let mut cancelling = false;
         loop {
+            if let Some(ending) = self.judge_waiting(cancelling) {
+                return Ok(ending);
+            }
             self.start_commit();
+            if !self.waiting.is_empty() && !self.book.is_full() {
+                continue;
+            }
             let full = self.book.is_full();
             tokio::select! {
                 biased;
@@ -132,6 +146,7 @@ impl Relay<'_> {
                         silent_at = Instant::now() + limits.silence;
                     }
                 }
+                () = live.lost.cancelled() => return Err(Stopped::Lost),
                 () = &mut interrupt => {
                     let failure = interruption(inner, live);
                     if cancelling || failure.code != FailureCode::Cancelled {
@@ -141,9 +156,7 @@ impl Relay<'_> {
                     interrupt = Box::pin(grace(inner, prepared, run));
                 }
                 read = next_chunk(&mut response, silent_at), if !full => {
-                    if let Some(ending) = self.take(read, &mut reader, cancelling) {
-                        return Ok(ending);
-                    }
+                    self.take(read, &mut reader);
                     silent_at = Instant::now() + limits.silence;
                 }
             }
@@ -159,9 +172,10 @@ impl Relay<'_> {
         self.in_flight = Some(InFlight { frames, commit });
     }
 
-    fn take(&mut self, read: Read, reader: &mut ResultReader, cancelling: bool) -> Option<Ending> {
+    /// Takes in what was read, to be judged as far as the book has room.
+    fn take(&mut self, read: Read, reader: &mut ResultReader) {
         let mut items = Vec::new();
-        let failure = match read {
+        self.input_ended = match read {
             Read::Chunk(chunk) => match reader.push(&chunk, &mut items) {
                 Ok(()) => None,
                 Err(error) => Some(self.over_limit(error, &chunk)),
@@ -180,18 +194,44 @@ impl Relay<'_> {
                 Some(Failure::new(FailureCode::RunnerIdleTimeout, message))
             }
         };
-        let ending = self.judge_items(items);
-        ending.or_else(|| {
-            let failure = failure?;
-            // A runner that hangs up after a cancel has done what it was asked to.
-            let cancelled = cancelling && failure.code == FailureCode::RunnerStreamTruncated;
-            let failure = if cancelled {
-                interruption(self.inner, self.live)
-            } else {
-                failure
+        let results = items.into_iter().filter_map(|item| match item {
+            Item::Result(raw) => Some(raw),
+            Item::Life => None,
+        });
+        self.waiting.extend(results);
+    }
+
+    /// Judges what waits while the book has room; gives the ending when there is one.
+    fn judge_waiting(&mut self, cancelling: bool) -> Option<Ending> {
+        while !self.book.is_full() {
+            let Some(raw) = self.waiting.pop_front() else {
+                return self
+                    .input_ended
+                    .take()
+                    .map(|failure| self.ended_early(failure, cancelling));
             };
-            Some(self.ended_by_gateway(failure))
-        })
+            if let Some(ending) = self.judge_result(&raw) {
+                // What came behind the end in the same breath is counted, and no more is read.
+                for raw in std::mem::take(&mut self.waiting) {
+                    if let Verdict::Reject(rejection) = self.judge.judge(&raw) {
+                        self.book.reject(rejection);
+                    }
+                }
+                return Some(ending);
+            }
+        }
+        None
+    }
+
+    fn ended_early(&self, failure: Failure, cancelling: bool) -> Ending {
+        // A runner that hangs up after a cancel has done what it was asked to.
+        let cancelled = cancelling && failure.code == FailureCode::RunnerStreamTruncated;
+        let failure = if cancelled {
+            interruption(self.inner, self.live)
+        } else {
+            failure
+        };
+        self.ended_by_gateway(failure)
     }
 
     fn over_limit(&mut self, error: SseError, chunk: &[u8]) -> Failure {
@@ -209,32 +249,30 @@ impl Relay<'_> {
         Failure::new(FailureCode::RunnerOutputLimit, message)
     }
 
-    /// Judges what has come; gives the ending when one of the events was it.
-    fn judge_items(&mut self, items: Vec<Item>) -> Option<Ending> {
-        let mut ending = None;
-        for item in items {
-            let Item::Result(raw) = item else { continue };
-            match self.judge.judge(&raw) {
-                Verdict::Accept(accepted) => {
-                    self.book.accept(&accepted, self.inner.clock.now_seconds());
-                    if let Effect::End(end) = accepted.effect {
-                        ending = Some(Ending::Runner(end));
-                    }
-                }
-                Verdict::Duplicate => {}
-                Verdict::Reject(rejection) => self.book.reject(rejection),
-                Verdict::Fail(rejection, failure) => {
-                    if rejection.reason == Reason::WrongRunId {
-                        let audit = self.security_audit();
-                        self.book.audit(audit);
-                    }
-                    self.book.reject(rejection);
-                    ending = ending.or_else(|| Some(self.ended_by_gateway(failure)));
-                    break;
+    /// Judges one result; gives the ending when it was that.
+    fn judge_result(&mut self, raw: &[u8]) -> Option<Ending> {
+        match self.judge.judge(raw) {
+            Verdict::Accept(accepted) => {
+                self.book.accept(&accepted, self.inner.clock.now_seconds());
+                match accepted.effect {
+                    Effect::End(end) => Some(Ending::Runner(end)),
+                    Effect::None | Effect::SetState(_) => None,
                 }
             }
+            Verdict::Duplicate => None,
+            Verdict::Reject(rejection) => {
+                self.book.reject(rejection);
+                None
+            }
+            Verdict::Fail(rejection, failure) => {
+                if rejection.reason == Reason::WrongRunId {
+                    let audit = self.security_audit();
+                    self.book.audit(audit);
+                }
+                self.book.reject(rejection);
+                Some(self.ended_by_gateway(failure))
+            }
         }
-        ending
     }
 
     fn ended_by_gateway(&self, failure: Failure) -> Ending {
@@ -290,7 +328,7 @@ async fn grace(inner: &Inner, prepared: &Prepared, run: &Run) {
     tokio::join!(tell_runner(inner, prepared, run), tokio::time::sleep(grace));
 }
 
-async fn next_chunk(response: &mut reqwest::Response, silent_at: Instant) -> Read {
+async fn next_chunk(response: &mut Response, silent_at: Instant) -> Read {
     match tokio::time::timeout_at(silent_at, response.chunk()).await {
         Ok(Ok(Some(chunk))) => Read::Chunk(chunk),
         Ok(Ok(None)) => Read::End,

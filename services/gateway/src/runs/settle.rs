@@ -1,5 +1,6 @@
 //! The end of a run: one terminal, by compare-and-set, in the transaction that writes it (runs §1).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use domain::normalize::{RunnerEnding, Tally};
@@ -9,6 +10,7 @@ use protocol::message::Message;
 use protocol::run::RunStatus;
 use serde_json::Value;
 use store::{Append, Appended, Dispatch, Dispatched, StoreError, Terminal, TranscriptWrite};
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::runs::Inner;
@@ -107,25 +109,26 @@ fn message_json(message: &Message) -> String {
 /// Writes an append, again while the database is away, for as long as the lease can hold.
 pub(super) async fn commit(inner: &Inner, append: Append) -> Result<Appended, StoreError> {
     const PAUSE: Duration = Duration::from_millis(200);
-    let tries = inner.limits.lease.as_millis().div_ceil(PAUSE.as_millis());
-    let mut failed_before = false;
-    let mut tried = 0;
+    let append = Arc::new(append);
+    let give_up = Instant::now() + inner.limits.lease;
     loop {
-        let error = match inner.store.write(append.clone()).await {
-            // A commit whose answer was lost looks like somebody else's on the second try.
-            Ok(Appended::Lost) if failed_before => return confirm(inner, &append).await,
-            Ok(appended) => return Ok(appended),
-            Err(error) => error,
+        let writing = inner.store.write(Arc::clone(&append));
+        let error = match tokio::time::timeout_at(give_up, writing).await {
+            // A commit whose answer was lost looks like somebody else's when it is tried again,
+            // here or by the writer.
+            Ok(Ok(Appended::Lost)) => return confirm(inner, &append).await,
+            Ok(Ok(Appended::Written)) => return Ok(Appended::Written),
+            Ok(Err(error)) if error.may_pass() => error,
+            Ok(Err(error)) => return Err(error),
+            Err(_) => return Err(StoreError::Unreachable),
         };
-        tried += 1;
-        if tried >= tries || matches!(error, StoreError::Closed) {
+        if Instant::now() + PAUSE >= give_up {
             return Err(error);
         }
         tracing::warn!(
             run.id = %append.run_id, error = &error as &dyn std::error::Error,
             "events of run {} are not stored yet, trying again", append.run_id
         );
-        failed_before = true;
         tokio::time::sleep(PAUSE).await;
     }
 }
@@ -149,14 +152,16 @@ async fn confirm(inner: &Inner, append: &Append) -> Result<Appended, StoreError>
     })
 }
 
-/// Ends a run that nobody drives any more. Its old owner's writes are fenced off by the new epoch.
+/// Ends a run that nobody drives any more, when its lease ended before `before`. Its old owner's
+/// writes are fenced off by the new epoch.
 pub(super) async fn settle_orphan(
     inner: &Inner,
     id: RunId,
     workspace: &WorkspaceId,
+    before: i64,
     failure: Failure,
 ) {
-    match own_orphan(inner, id, workspace).await {
+    match own_orphan(inner, id, workspace, before).await {
         Ok(Some(run)) => {
             let live = inner.live.enter(id);
             let book = Book::new(&run);
@@ -179,6 +184,7 @@ async fn own_orphan(
     inner: &Inner,
     id: RunId,
     workspace: &WorkspaceId,
+    before: i64,
 ) -> Result<Option<Run>, StoreError> {
     let Some(run) = inner.store.find_run(workspace, id).await? else {
         return Ok(None);
@@ -187,13 +193,14 @@ async fn own_orphan(
     let lease_until = now + millis(inner.limits.lease);
     match run.status {
         RunStatus::Running => {
-            inner
+            let taken = inner
                 .store
-                .take_over(&run, &inner.owner, lease_until)
+                .take_over(&run, &inner.owner, lease_until, before)
                 .await?;
+            let Some(epoch) = taken else { return Ok(None) };
             // Read again under the new epoch: nothing is appended by anybody else from here on.
             let row = inner.store.find_run(workspace, id).await?;
-            Ok(row.filter(|row| row.lease_epoch == run.lease_epoch + 1))
+            Ok(row.filter(|row| row.lease_epoch == epoch))
         }
         RunStatus::Created => {
             let dispatch = Dispatch {

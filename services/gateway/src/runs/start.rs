@@ -87,7 +87,7 @@ impl Runs {
             at: self.0.clock.now_ms(),
             decide: self.decider(workspace, event_id, event, &refused),
         };
-        let (answer, replayed) = match self.0.store.ingest(ingest).await? {
+        let (answer, replayed) = match self.take(ingest).await? {
             Ingested::Stored { answer } => (answer, false),
             Ingested::Replayed { answer } => (answer, true),
             Ingested::Mismatch => return Err(StartError::IdempotencyMismatch),
@@ -105,10 +105,26 @@ impl Runs {
                 column: "events.answer",
                 row: answer,
             })?;
-        if let (Some(run_id), false) = (answer.run_id, replayed) {
-            self.spawn(run_id, workspace.clone());
-        }
         Ok(Accepted { answer, replayed })
+    }
+
+    /// Stores the event and starts its run. Goes on when the client has gone: an event that is
+    /// stored is also driven.
+    async fn take(&self, ingest: Ingest) -> Result<Ingested, StoreError> {
+        let runs = self.clone();
+        let taking = self.0.tasks.spawn(async move {
+            let workspace = ingest.workspace.clone();
+            let ingested = runs.0.store.ingest(ingest).await?;
+            if let Ingested::Stored { answer } = &ingested
+                && let Ok(EventAccepted {
+                    run_id: Some(run), ..
+                }) = serde_json::from_str(answer)
+            {
+                runs.spawn(run, workspace);
+            }
+            Ok(ingested)
+        });
+        taking.await.map_err(|_| StoreError::Closed)?
     }
 
     /// The pure decision, as the store calls it under the conversation's lock.

@@ -31,16 +31,20 @@ impl Runs {
         self.dispatch_created(i64::MAX).await
     }
 
-    /// Renews leases and sweeps, until the process stops.
+    /// Renews leases, and sweeps beside that, until the process stops.
     pub async fn keep_leases(&self) {
-        let mut tick = tokio::time::interval(self.0.limits.lease / 3);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let both = async { tokio::join!(self.keep_renewing(), self.keep_sweeping()) };
+        tokio::select! {
+            () = self.0.closing.cancelled() => {}
+            _ = both => {}
+        }
+    }
+
+    async fn keep_renewing(&self) {
+        let mut tick = self.tick();
         loop {
-            tokio::select! {
-                () = self.0.closing.cancelled() => return,
-                _ = tick.tick() => {}
-            }
-            if let Err(error) = self.sweep().await {
+            tick.tick().await;
+            if let Err(error) = self.renew_leases().await {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
                     "leases could not be renewed"
@@ -49,13 +53,55 @@ impl Runs {
         }
     }
 
+    async fn keep_sweeping(&self) {
+        let mut tick = self.tick();
+        loop {
+            tick.tick().await;
+            if let Err(error) = self.sweep().await {
+                tracing::error!(error = &error as &dyn std::error::Error, "the sweep failed");
+            }
+        }
+    }
+
+    fn tick(&self) -> tokio::time::Interval {
+        let mut tick = tokio::time::interval(self.0.limits.lease / 3);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        tick
+    }
+
+    /// Renews what lives here, hears of cancels that came by another way, and lets go of runs
+    /// whose lease somebody else has taken.
+    async fn renew_leases(&self) -> Result<(), StoreError> {
+        let ids = self.0.live.leased();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let until = self.0.clock.now_ms() + millis(self.0.limits.lease);
+        let held = self
+            .0
+            .store
+            .renew_leases(&self.0.owner, ids.clone(), until)
+            .await?;
+        for id in ids {
+            let Some(live) = self.0.live.get(id) else {
+                continue;
+            };
+            match held.get(&id) {
+                Some(cancel_requested_at) => {
+                    live.hold_until(until);
+                    if let Some(at) = cancel_requested_at {
+                        live.request_cancel(*at);
+                    }
+                }
+                None if live.has_ended() => {}
+                None => live.lost.cancel(),
+            }
+        }
+        Ok(())
+    }
+
     async fn sweep(&self) -> Result<(), StoreError> {
         let now = self.0.clock.now_ms();
-        let until = now + millis(self.0.limits.lease);
-        let ids = self.0.live.ids();
-        if !ids.is_empty() {
-            self.0.store.renew_leases(&self.0.owner, ids, until).await?;
-        }
         self.end_orphans(now).await?;
         if self.0.stopping.is_cancelled() {
             return Ok(());
@@ -70,7 +116,7 @@ impl Runs {
             for run in expired {
                 if !self.0.live.contains(run.id) {
                     tracing::warn!(run.id = %run.id, "run {} has lost its gateway", run.id);
-                    settle_orphan(&self.0, run.id, &run.workspace, orphaned()).await;
+                    settle_orphan(&self.0, run.id, &run.workspace, before, orphaned()).await;
                 }
             }
             if found < BATCH {

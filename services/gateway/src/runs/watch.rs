@@ -10,6 +10,7 @@ use futures_util::Stream;
 use protocol::id::RunId;
 use store::StoreError;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::runs::live::{LiveRun, Progress, Tail};
 use crate::runs::{Inner, Runs};
@@ -37,6 +38,7 @@ impl Runs {
             heartbeat,
             ready: VecDeque::from([hello]),
             told_of_draining: false,
+            shown_at: Instant::now(),
             done: false,
         };
         futures_util::stream::unfold(watcher, |mut watcher| async move {
@@ -57,6 +59,7 @@ struct Watcher {
     heartbeat: Duration,
     ready: VecDeque<Bytes>,
     told_of_draining: bool,
+    shown_at: Instant,
     done: bool,
 }
 
@@ -65,6 +68,7 @@ impl Watcher {
     async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
         loop {
             if let Some(bytes) = self.ready.pop_front() {
+                self.shown_at = Instant::now();
                 return Ok(Some(bytes));
             }
             if self.done {
@@ -120,7 +124,7 @@ impl Watcher {
     /// A run that has ended, waits, or lives on another replica.
     async fn read_elsewhere(&mut self) -> Result<(), StoreError> {
         // The status first: what was terminal before the read has all its events in it.
-        let run = self.inner.store.find_run_by_token(self.run).await?;
+        let run = self.inner.store.find_run_anywhere(self.run).await?;
         let ended = run.is_none_or(|run| run.status.is_terminal());
         if self.read_table().await? {
             return Ok(());
@@ -131,7 +135,7 @@ impl Watcher {
         }
         let stopping = self.inner.stopping.clone();
         tokio::select! {
-            () = tokio::time::sleep(POLL.min(self.heartbeat)) => self.ready.push_back(HEARTBEAT),
+            () = tokio::time::sleep(POLL.min(self.heartbeat)) => self.show_life(),
             () = stopping.cancelled(), if !self.told_of_draining => self.tell_of_draining(),
         }
         self.done = self.inner.closing.is_cancelled();
@@ -159,6 +163,12 @@ impl Watcher {
         }
         self.ready.push_back(Bytes::from(frames));
         Ok(true)
+    }
+
+    fn show_life(&mut self) {
+        if self.shown_at.elapsed() >= self.heartbeat {
+            self.ready.push_back(HEARTBEAT);
+        }
     }
 
     /// The gateway is stopping: come back in a while, not all at once.

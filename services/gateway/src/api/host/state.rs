@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use domain::state::check_key;
+use domain::state::{KeyFault, check_key};
 use http::{HeaderMap, StatusCode};
 use protocol::error::ErrorBody;
 use protocol::host_api::{StateKeys, StatePut, StateValue, StateVersion};
@@ -41,11 +41,21 @@ async fn access(
     })
 }
 
-fn legal_key(key: &str) -> ApiResult<()> {
-    check_key(key).map_err(|fault| match fault {
-        domain::state::KeyFault::Malformed => ApiError::invalid_argument(fault.to_string()),
-        domain::state::KeyFault::Reserved => ApiError::unauthorized(fault.to_string()),
-    })
+/// A key that a runner may name; what it may not is recorded.
+async fn legal_key(
+    caller: &RunCaller,
+    state: &ApiState,
+    call: Call<'_>,
+    key: &str,
+) -> ApiResult<()> {
+    match check_key(key) {
+        Ok(()) => Ok(()),
+        Err(fault @ KeyFault::Malformed) => Err(ApiError::invalid_argument(fault.to_string())),
+        Err(fault @ KeyFault::Reserved) => {
+            caller.record(state, call, Some(&fault.to_string())).await?;
+            Err(ApiError::unauthorized(fault.to_string()))
+        }
+    }
 }
 
 /// Which keys a list shows.
@@ -73,28 +83,23 @@ pub(in crate::api) async fn list_state(
     let access = access(&caller, &state, "state_list", &scope).await?;
     let limit = page_limit(query.limit)?;
     let prefix = query.prefix.unwrap_or_default();
-    if prefix.len() > 255 || !prefix.is_ascii() {
+    if !prefix.is_empty() && check_key(&prefix) == Err(KeyFault::Malformed) {
         return Err(ApiError::invalid_argument(
             "`prefix` must be the beginning of a state key",
         ));
     }
-    let entries = state
+    let mut keys = state
         .runs
         .store()
-        .list_state(&access, &prefix, limit + 1)
+        .list_state_keys(&access, &prefix, limit + 1)
         .await?;
-    let has_more = entries.len() as u64 > limit;
-    let kept = usize::try_from(limit).unwrap_or(usize::MAX);
-    let keys = entries
-        .into_iter()
-        .take(kept)
-        .map(|entry| entry.key)
-        .collect();
+    let has_more = keys.len() as u64 > limit;
+    keys.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     Ok(Json(StateKeys { keys, has_more }))
 }
 
 /// Reads a value.
-#[utoipa::path(get, path = "/host/v1/state/{scope}/{key}", tag = "host", security(("run_token" = [])),
+#[utoipa::path(get, path = "/host/v1/state/{scope}/{*key}", tag = "host", security(("run_token" = [])),
     params(("scope" = StateScope, Path, description = "Whose state"), ("key" = String, Path, description = "Percent-encoded")),
     responses(
     (status = 200, description = "The value", body = StateValue),
@@ -106,8 +111,13 @@ pub(in crate::api) async fn get_state(
     State(state): State<ApiState>,
     PathOf((scope, key)): PathOf<(String, String)>,
 ) -> ApiResult<Json<StateValue>> {
+    let call = Call {
+        action: "state_get",
+        resource: &scope,
+        operation: "state",
+    };
+    legal_key(&caller, &state, call, &key).await?;
     let access = access(&caller, &state, "state_get", &scope).await?;
-    legal_key(&key)?;
     let entry = state.runs.store().find_state(&access, &key).await?;
     let entry = entry.ok_or_else(|| ApiError::not_found("state key"))?;
     let value = serde_json::from_str(&entry.value).map_err(|_| StoreError::Corrupt {
@@ -121,7 +131,7 @@ pub(in crate::api) async fn get_state(
 }
 
 /// Writes a value. `If-Match` names the version that must stand.
-#[utoipa::path(put, path = "/host/v1/state/{scope}/{key}", tag = "host", security(("run_token" = [])),
+#[utoipa::path(put, path = "/host/v1/state/{scope}/{*key}", tag = "host", security(("run_token" = [])),
     params(("scope" = StateScope, Path, description = "Whose state"), ("key" = String, Path, description = "Percent-encoded"),
         ("If-Match" = Option<i64>, Header, description = "The version that must stand")),
     request_body = StatePut, responses(
@@ -138,7 +148,7 @@ pub(in crate::api) async fn put_state(
     JsonBody(body): JsonBody<StatePut>,
 ) -> ApiResult<Json<StateVersion>> {
     let value = body.value.to_string();
-    if value.contains("\\u0000") {
+    if domain::event::contains_nul(&value) {
         return Err(ApiError::invalid(
             "/value",
             "must not contain the character U+0000",
@@ -156,7 +166,7 @@ pub(in crate::api) async fn put_state(
 }
 
 /// Deletes a value.
-#[utoipa::path(delete, path = "/host/v1/state/{scope}/{key}", tag = "host", security(("run_token" = [])),
+#[utoipa::path(delete, path = "/host/v1/state/{scope}/{*key}", tag = "host", security(("run_token" = [])),
     params(("scope" = StateScope, Path, description = "Whose state"), ("key" = String, Path, description = "Percent-encoded")),
     responses(
     (status = 204, description = "Gone"),
@@ -203,7 +213,7 @@ async fn change(
         Ok(identity) => identity.to_owned(),
         Err(refused) => return caller.granted(state, call, Err(refused)).await,
     };
-    legal_key(&key)?;
+    legal_key(caller, state, call, &key).await?;
     let bytes = value.as_ref().map_or(0, String::len);
     let change = StateChange {
         run_id: caller.grant.run.id,

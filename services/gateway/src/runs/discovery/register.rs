@@ -1,5 +1,6 @@
 //! Registering an endpoint, over the API or by the configuration.
 
+use domain::agent::is_name;
 use protocol::admin::{EndpointSpec, Fault};
 use protocol::id::{EndpointId, RunnerId, WorkspaceId};
 use secrecy::SecretString;
@@ -114,8 +115,11 @@ impl Runs {
         origin: &str,
     ) -> Result<EndpointRecord, RegisterError> {
         let mut faults = Vec::new();
-        if spec.name.is_empty() || spec.name.len() > 128 {
-            faults.push(Fault::new("/name", "must have 1 to 128 bytes"));
+        if !is_name(&spec.name) {
+            faults.push(Fault::new(
+                "/name",
+                "must have 1 to 128 bytes and no control characters",
+            ));
         }
         if let Err(error) = self.0.egress.check_url(&spec.base_url) {
             faults.push(Fault::new("/base_url", error.to_string()));

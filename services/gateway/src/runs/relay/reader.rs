@@ -2,7 +2,8 @@
 
 use domain::normalize::ResultLimits;
 use protocol::sse::{Decoder, SseError, SseItem, SseLimits};
-use serde::Deserialize;
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer as _};
 use serde_json::value::RawValue;
 
 use crate::outbound::runner::ResultFormat;
@@ -20,13 +21,75 @@ pub(super) enum Item {
 pub(super) enum ResultReader {
     EventStream(Decoder),
     Lines { line: Vec<u8>, most: usize },
-    Whole { body: Vec<u8>, most: usize },
+    Whole { body: Vec<u8>, limits: ResultLimits },
+}
+
+/// The results of a whole answer, no more of them than a run may send.
+struct Batch {
+    most: u64,
+    items: Vec<Item>,
 }
 
 #[derive(Deserialize)]
-struct Batch<'a> {
-    #[serde(borrow)]
-    results: Vec<&'a RawValue>,
+#[serde(field_identifier, rename_all = "snake_case")]
+enum BatchField {
+    Results,
+    #[serde(other)]
+    Other,
+}
+
+impl<'de> Visitor<'de> for &mut Batch {
+    type Value = bool;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an object with a list `results`")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<bool, A::Error> {
+        let mut found = false;
+        while let Some(field) = map.next_key()? {
+            match field {
+                BatchField::Results => {
+                    map.next_value_seed(&mut *self)?;
+                    found = true;
+                }
+                BatchField::Other => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(found)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<bool, A::Error> {
+        while (self.items.len() as u64) <= self.most {
+            let Some(raw) = list.next_element::<&RawValue>()? else {
+                return Ok(true);
+            };
+            self.items.push(Item::Result(raw.get().as_bytes().to_vec()));
+        }
+        // One more than a run may send is kept: the judge ends the run at it.
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(true)
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for &mut Batch {
+    type Value = bool;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+/// The results of `{"results": […]}`; `None` when the body is something else.
+fn read_batch(body: &[u8], most: u64) -> Option<Vec<Item>> {
+    let mut batch = Batch {
+        most,
+        items: Vec::new(),
+    };
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let found = deserializer.deserialize_map(&mut batch).ok()?;
+    deserializer.end().ok()?;
+    found.then_some(batch.items)
 }
 
 impl ResultReader {
@@ -45,7 +108,7 @@ impl ResultReader {
             },
             ResultFormat::Json => Self::Whole {
                 body: Vec::new(),
-                most: limits.run_bytes,
+                limits,
             },
         }
     }
@@ -64,8 +127,8 @@ impl ResultReader {
                 outcome
             }
             Self::Lines { line, most } => push_lines(line, *most, chunk, items),
-            Self::Whole { body, most } => {
-                if body.len() + chunk.len() > *most {
+            Self::Whole { body, limits } => {
+                if body.len() + chunk.len() > limits.run_bytes {
                     return Err(SseError::EventTooLarge);
                 }
                 body.extend_from_slice(chunk);
@@ -79,13 +142,10 @@ impl ResultReader {
         match self {
             Self::EventStream(_) => {}
             Self::Lines { line, .. } => end_line(std::mem::take(line), items),
-            Self::Whole { body, .. } => match serde_json::from_slice::<Batch<'_>>(body) {
-                Ok(batch) => {
-                    let results = batch.results.into_iter();
-                    items.extend(results.map(|raw| Item::Result(raw.get().as_bytes().to_vec())));
-                }
+            Self::Whole { body, limits } => match read_batch(body, limits.run_events) {
+                Some(results) => items.extend(results),
                 // Judged as it came: the rejection shows what was wrong.
-                Err(_) => items.push(Item::Result(std::mem::take(body))),
+                None => items.push(Item::Result(std::mem::take(body))),
             },
         }
     }
@@ -173,6 +233,12 @@ mod tests {
         assert_eq!(
             read(ResultFormat::Json, &["{\"x\":1}"]).unwrap(),
             ["{\"x\":1}"]
+        );
+        let many = format!("{{\"results\":[{}1]}}", "1,".repeat(20));
+        assert_eq!(
+            read(ResultFormat::Json, &[&many]).unwrap().len(),
+            10,
+            "one past the limit"
         );
         let long = "x".repeat(65);
         assert_eq!(

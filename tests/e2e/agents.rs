@@ -1,0 +1,355 @@
+//! Agents over the admin API.
+
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::client::{Answer, Client, message, send};
+use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
+use crate::support::script::sse;
+use crate::support::{Engine, Postgres, Sqlite, Stage};
+
+const AGENTS: &str = "/v1/agents";
+
+async fn stage() -> (Stage, Client) {
+    let stage = Stage::new().await;
+    let admin = stage.gateway.admin().await;
+    (stage, admin)
+}
+
+fn small(name: &str) -> Value {
+    json!({"name": name, "event_types": ["test.event"], "runner_id": RUNNER_ID})
+}
+
+async fn created(admin: &Client, spec: &Value) -> Value {
+    let answer = admin.create(AGENTS, spec).await;
+    assert_eq!(answer.status, 201, "{}", answer.body);
+    answer.body
+}
+
+fn path_of(agent: &Value) -> String {
+    format!("{AGENTS}/{}", agent["id"].as_str().unwrap())
+}
+
+async fn put(admin: &Client, agent: &Value, version: Option<i64>, spec: &Value) -> Answer {
+    let request = admin.request(Method::PUT, &path_of(agent)).json(spec);
+    let request = match version {
+        Some(version) => request.header("if-match", version),
+        None => request,
+    };
+    send(request).await.unwrap()
+}
+
+fn pointers(answer: &Answer) -> Vec<&str> {
+    assert_eq!(answer.status, 400, "{}", answer.body);
+    assert_eq!(answer.error("code"), "invalid_argument");
+    let faults = answer.detail("faults").as_array().unwrap();
+    faults
+        .iter()
+        .map(|fault| fault["pointer"].as_str().unwrap())
+        .collect()
+}
+
+async fn event(client: &Client, event_id: &str, source: &str) -> Answer {
+    let mut event = message(event_id);
+    event["event_type"] = json!("test.event");
+    event["source"] = json!(source);
+    client.post(&event).await
+}
+
+#[rstest]
+#[tokio::test]
+async fn an_agent_is_created_as_it_was_sent_and_gets_the_events(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = Stage::on(engine, |_| {}).await else {
+        return;
+    };
+    let admin = stage.gateway.admin().await;
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+    let spec = json!({
+        "name": "hello", "enabled": true, "priority": 0, "event_types": ["test.event"],
+        "scope": {"kind": "global"},
+        "filters": {"source": ["webui", "api"]},
+        "runner_id": RUNNER_ID, "config": {"timeout": 300},
+        "resource_policy": {
+            "models": [], "tools": [], "knowledge_bases": [], "skills": [],
+            "storage": ["plugin"], "history": ["page", "search"], "events": ["get", "page"],
+        },
+        "state_policy": {"enabled": true, "scopes": ["conversation", "actor"]},
+        "delivery_policy": {"interactions": false},
+        "concurrency": "concurrent", "retry": {"max": 2},
+    });
+    let agent = created(&admin, &spec).await;
+    let mut expected = spec.clone();
+    for (member, value) in [
+        ("id", agent["id"].clone()),
+        ("origin", json!("api")),
+        ("version", json!(1)),
+        ("created_at", agent["created_at"].clone()),
+        ("updated_at", agent["updated_at"].clone()),
+    ] {
+        assert!(!value.is_null(), "{member}: {agent}");
+        expected[member] = value;
+    }
+    assert_eq!(agent, expected);
+    assert_eq!(admin.get(&path_of(&agent)).await.body, expected);
+    let list = admin.get(AGENTS).await.body;
+    let names: Vec<_> = list["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| &item["name"])
+        .collect();
+    assert_eq!(names, ["hello", "main"]);
+
+    let run_id = event(&stage.client, "m-1", "webui").await.run_id();
+    let run = stage.client.finished(&run_id).await;
+    assert_eq!(
+        (&run["status"], &run["agent_id"]),
+        (&json!("completed"), &agent["id"])
+    );
+    let filtered = event(&stage.client, "m-2", "elsewhere").await;
+    assert_eq!(
+        (filtered.status, &filtered.body["reason"]),
+        (202, &json!("no_agent"))
+    );
+}
+
+#[tokio::test]
+async fn every_fault_of_an_agent_is_told_with_its_place() {
+    let (_stage, admin) = stage().await;
+    for (member, value, pointer) in [
+        ("nme", json!("x"), "/nme"),
+        ("name", json!(""), "/name"),
+        ("name", json!(7), "/name"),
+        ("event_types", json!([]), "/event_types"),
+        ("event_types", json!(["ok", "a*b"]), "/event_types/1"),
+        ("scope", json!({"kind": "galaxy"}), "/scope/kind"),
+        ("scope", json!({"kind": "global", "x": 1}), "/scope/x"),
+        ("scope", json!({"kind": "bot"}), "/scope/bot_id"),
+        ("filters", json!({"colour": ["red"]}), "/filters/colour"),
+        ("runner_id", json!("no id"), "/runner_id"),
+        ("runner_id", json!("plugin:not/there/default"), "/runner_id"),
+        ("config", json!({"colour": "red"}), "/config/colour"),
+        ("config", json!({"timeout": -1}), "/config/timeout"),
+        (
+            "resource_policy",
+            json!({"modelz": []}),
+            "/resource_policy/modelz",
+        ),
+        (
+            "state_policy",
+            json!({"scopes": ["moon"]}),
+            "/state_policy/scopes/0",
+        ),
+        ("concurrency", json!("steer"), "/concurrency"),
+        ("retry", json!({"max": 100}), "/retry/max"),
+    ] {
+        let mut spec = small("faulty");
+        spec[member] = value;
+        let answer = admin.create(AGENTS, &spec).await;
+        assert_eq!(pointers(&answer), [pointer], "{spec}: {}", answer.body);
+        assert_eq!(answer.detail("pointer"), pointer);
+    }
+    for member in ["name", "event_types", "runner_id"] {
+        let mut spec = small("faulty");
+        spec.as_object_mut().unwrap().remove(member);
+        let answer = admin.create(AGENTS, &spec).await;
+        assert_eq!(pointers(&answer), [format!("/{member}")]);
+    }
+    let mut spec = small("");
+    spec["event_types"] = json!([]);
+    spec["runner_id"] = json!("plugin:not/there/default");
+    let answer = admin.create(AGENTS, &spec).await;
+    assert_eq!(pointers(&answer), ["/name", "/event_types", "/runner_id"]);
+}
+
+#[tokio::test]
+async fn the_config_is_held_against_the_runners_form() {
+    let mut manifest = manifest(RUNNER_ID);
+    manifest["config_schema"] = json!([
+        {"type": "select-llm-model", "name": "model", "required": true, "label": {"en_US": "Model"}},
+        {"type": "integer", "name": "top/k", "default": 3},
+        {"type": "select", "name": "mode", "options": [{"name": "a"}, {"name": "b"}]},
+    ]);
+    let runner = StubRunner::start_as(manifest).await;
+    runner.answer_all(|run| sse(run.talk(1).concat()));
+    // The agent of the configuration says nothing of the model.
+    let stage = Stage::of(Sqlite, runner, |config| config.agents.clear())
+        .await
+        .unwrap();
+    let admin = stage.gateway.admin().await;
+    let mut spec = small("formed");
+    spec["config"] = json!({"top/k": "three", "mode": "c", "color": 1});
+    let answer = admin.create(AGENTS, &spec).await;
+    let mut found = pointers(&answer);
+    found.sort_unstable();
+    let expected = [
+        "/config/color",
+        "/config/mode",
+        "/config/model",
+        "/config/top~1k",
+    ];
+    assert_eq!(found, expected, "{}", answer.body);
+
+    spec["config"] = json!({"model": "m-1", "mode": "b"});
+    created(&admin, &spec).await;
+    let run_id = event(&stage.client, "m-1", "api").await.run_id();
+    stage.client.finished(&run_id).await;
+    let asked = stage.runner.asked("the run", Request::is_run).await.json();
+    let config = &asked["context"]["config"];
+    assert_eq!(
+        (&config["model"], &config["top/k"]),
+        (&json!("m-1"), &json!(3)),
+        "{config}"
+    );
+}
+
+#[rstest]
+#[tokio::test]
+async fn an_agent_is_changed_by_version(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = Stage::on(engine, |_| {}).await else {
+        return;
+    };
+    let admin = stage.gateway.admin().await;
+    let agent = created(&admin, &small("changing")).await;
+    let mut spec = small("changed");
+    spec["enabled"] = json!(false);
+
+    let changed = put(&admin, &agent, Some(1), &spec).await;
+    assert_eq!(changed.status, 200, "{}", changed.body);
+    assert_eq!(
+        (&changed.body["version"], &changed.body["name"]),
+        (&json!(2), &json!("changed"))
+    );
+    assert_eq!(changed.body["id"], agent["id"]);
+    let late = put(&admin, &agent, Some(1), &spec).await;
+    assert_eq!(
+        (late.status, late.detail("version")),
+        (409, &json!(2)),
+        "{}",
+        late.body
+    );
+    assert_eq!(admin.get(&path_of(&agent)).await.body, changed.body);
+    let unknown = admin
+        .call(Method::PUT, &format!("{AGENTS}/nobody"), &spec)
+        .await;
+    assert_eq!(unknown.status, 404);
+
+    let asleep = event(&stage.client, "m-1", "api").await;
+    assert_eq!(asleep.body["reason"], "no_agent", "{}", asleep.body);
+    spec["enabled"] = json!(true);
+    assert_eq!(put(&admin, &agent, Some(2), &spec).await.status, 200);
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+    let run_id = event(&stage.client, "m-2", "api").await.run_id();
+    assert_eq!(
+        stage.client.finished(&run_id).await["agent_id"],
+        agent["id"]
+    );
+
+    assert_eq!(admin.delete(&path_of(&agent)).await.status, 204);
+    assert_eq!(admin.get(&path_of(&agent)).await.status, 404);
+    assert_eq!(admin.delete(&path_of(&agent)).await.status, 404);
+    let gone = event(&stage.client, "m-3", "api").await;
+    assert_eq!(gone.body["reason"], "no_agent", "{}", gone.body);
+    // What it did stays.
+    assert_eq!(stage.client.run(&run_id).await["agent_id"], agent["id"]);
+}
+
+#[tokio::test]
+async fn a_name_is_given_once() {
+    let (_stage, admin) = stage().await;
+    let first = created(&admin, &small("first")).await;
+    for name in ["first", "main"] {
+        let taken = admin.create(AGENTS, &small(name)).await;
+        assert_eq!(
+            (taken.status, taken.detail("reason")),
+            (409, &json!("name_taken"))
+        );
+    }
+    let renamed = put(&admin, &first, None, &small("main")).await;
+    assert_eq!(
+        (renamed.status, renamed.detail("reason")),
+        (409, &json!("name_taken"))
+    );
+}
+
+#[tokio::test]
+async fn what_stands_in_the_configuration_file_is_read_only() {
+    let (_stage, admin) = stage().await;
+    let main = admin.get(AGENTS).await.body["items"][0].clone();
+    assert_eq!(
+        (&main["name"], &main["origin"]),
+        (&json!("main"), &json!("config"))
+    );
+    for answer in [
+        put(&admin, &main, None, &small("main")).await,
+        admin.delete(&path_of(&main)).await,
+    ] {
+        assert_eq!(
+            (answer.status, answer.detail("reason")),
+            (409, &json!("read_only"))
+        );
+    }
+    assert_eq!(admin.get(&path_of(&main)).await.body, main);
+}
+
+#[tokio::test]
+async fn lists_by_name_are_paged() {
+    let (_stage, admin) = stage().await;
+    for name in ["b", "d", "a", "c"] {
+        created(&admin, &small(name)).await;
+    }
+    let mut names = Vec::new();
+    let mut path = format!("{AGENTS}?limit=2");
+    let last = loop {
+        let page = admin.get(&path).await.body;
+        let items = page["items"].as_array().unwrap();
+        names.extend(items.iter().map(|item| item["name"].clone()));
+        let Some(cursor) = page["next_cursor"].as_str() else {
+            break path;
+        };
+        path = format!("{AGENTS}?limit=2&cursor={cursor}");
+    };
+    assert_eq!(names, ["a", "b", "c", "d", "main"]);
+    let foreign = last.replace(AGENTS, "/v1/runners");
+    assert_eq!(admin.get(&foreign).await.status, 400);
+    assert_eq!(admin.get(&format!("{AGENTS}?cursor=x")).await.status, 400);
+    assert_eq!(admin.get(&format!("{AGENTS}?limit=0")).await.status, 400);
+}
+
+#[tokio::test]
+async fn a_client_key_opens_nothing_of_the_operators() {
+    let (stage, _admin) = stage().await;
+    let missing = "01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61";
+    let endpoints = "/v1/runner-endpoints";
+    let endpoint = format!("{endpoints}/{missing}");
+    let agent = format!("{AGENTS}/{missing}");
+    for (method, path) in [
+        (Method::GET, endpoints),
+        (Method::POST, endpoints),
+        (Method::GET, endpoint.as_str()),
+        (Method::DELETE, endpoint.as_str()),
+        (Method::POST, format!("{endpoint}/refresh").as_str()),
+        (Method::GET, "/v1/runners"),
+        (Method::GET, AGENTS),
+        (Method::POST, AGENTS),
+        (Method::GET, agent.as_str()),
+        (Method::PUT, agent.as_str()),
+        (Method::DELETE, agent.as_str()),
+        (Method::GET, "/v1/models"),
+        (Method::GET, "/v1/tools"),
+        (Method::GET, "/v1/knowledge-bases"),
+        (Method::GET, "/v1/skills"),
+    ] {
+        let request = stage.client.request(method.clone(), path).json(&json!({}));
+        let answer = send(request).await.unwrap();
+        assert_eq!(answer.status, 403, "{method} {path}: {}", answer.body);
+        assert_eq!(answer.error("code"), "unauthorized", "{method} {path}");
+        let answer = send(stage.client.anonymous(method.clone(), path))
+            .await
+            .unwrap();
+        assert_eq!(answer.status, 401, "{method} {path}: {}", answer.body);
+    }
+}

@@ -1,0 +1,243 @@
+//! The commands that end by themselves.
+
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::support::client::send;
+use crate::support::gateway::BINARY;
+use crate::support::runner::SECRET;
+use crate::support::{Directory, Printed, Stage, run};
+
+const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+/// A configuration that can be served.
+const VALID: &str = r#"
+[server]
+listen = "127.0.0.1:0"
+[auth]
+master_key = "env:E2E_MASTER_KEY"
+[database]
+url = "sqlite://DIRECTORY/runnel.db"
+[egress]
+allow = ["127.0.0.1:9100"]
+[[runner_endpoints]]
+name = "echo"
+base_url = "http://127.0.0.1:9100"
+secret = "env:E2E_SECRET"
+[[agents]]
+name = "hello"
+event_types = ["message.received"]
+runner_id = "plugin:runnel/echo/default"
+"#;
+
+async fn runnel(arguments: &[&str], directory: &Directory) -> Printed {
+    let mut command = Command::new(BINARY);
+    command
+        .args(arguments)
+        .current_dir(directory.file(""))
+        .env("E2E_MASTER_KEY", KEY)
+        .env("E2E_SECRET", SECRET);
+    run(&mut command).await
+}
+
+async fn with_config(command: &str, config: &str, more: &[&str]) -> Printed {
+    let directory = Directory::new();
+    let place = directory.file("").display().to_string();
+    let config = config.replace("DIRECTORY", place.trim_end_matches('/'));
+    let file = directory.write("the.toml", &config);
+    let mut arguments = vec![command, "--config", file.to_str().unwrap()];
+    arguments.extend(more);
+    let printed = runnel(&arguments, &directory).await;
+    if command == "check-config" {
+        assert!(!directory.file("runnel.db").exists(), "it made a database");
+    }
+    printed
+}
+
+#[tokio::test]
+async fn a_valid_configuration_is_called_so() {
+    let printed = with_config("check-config", VALID, &[]).await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    assert_eq!(printed.stdout, "the configuration is valid\n");
+    let printed = with_config("check-config", VALID, &["--json"]).await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
+    assert_eq!(answer, json!({"valid": true, "faults": []}));
+}
+
+#[tokio::test]
+async fn all_that_is_wrong_is_said_at_once() {
+    let wrong = VALID
+        .replace("127.0.0.1:0", "everywhere")
+        .replace("[egress]", "[egress]\nallowed = 1")
+        .replace("[database]", "[limits]\nline_bytes = 1\n[database]")
+        .replace("name = \"hello\"", "name = \"\"");
+    let places = [
+        "server.listen",
+        "egress.allowed",
+        "limits.line_bytes",
+        "agents[0].name",
+    ];
+    let printed = with_config("check-config", &wrong, &[]).await;
+    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    for place in places {
+        let told = printed
+            .stderr
+            .lines()
+            .any(|line| line.starts_with(&format!("{place}: ")));
+        assert!(told, "{place}: {printed:?}");
+    }
+
+    let printed = with_config("check-config", &wrong, &["--json"]).await;
+    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
+    assert_eq!(answer["valid"], false);
+    let faults = answer["faults"].as_array().unwrap();
+    let mut found: Vec<_> = faults
+        .iter()
+        .map(|fault| fault["pointer"].as_str().unwrap())
+        .collect();
+    found.sort_unstable();
+    let mut places = places;
+    places.sort_unstable();
+    assert_eq!(found, places);
+}
+
+#[tokio::test]
+async fn secrets_and_addresses_are_checked_as_well_and_never_repeated() {
+    let wrong = VALID
+        .replace("E2E_SECRET", "E2E_UNSET")
+        .replace("E2E_MASTER_KEY", "E2E_SECRET")
+        .replace("allow = [\"127.0.0.1:9100\"]", "");
+    for json in [&[][..], &["--json"][..]] {
+        let printed = with_config("check-config", &wrong, json).await;
+        assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+        let said = printed.stdout + &printed.stderr;
+        for place in [
+            "runner_endpoints[0].secret",
+            "runner_endpoints[0].base_url",
+            "auth.master_key",
+        ] {
+            assert!(said.contains(place), "{place}: {said}");
+        }
+        assert!(!said.contains(SECRET), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_served_that_was_not_understood() {
+    for (wrong, place) in [
+        (
+            VALID.replace("master_key = \"env:E2E_MASTER_KEY\"", ""),
+            "auth.master_key",
+        ),
+        (
+            VALID.replace("E2E_MASTER_KEY", "E2E_UNSET"),
+            "auth.master_key",
+        ),
+        (
+            VALID.replace("[egress]", "[egress]\nallowed = 1"),
+            "egress.allowed",
+        ),
+        (format!("{VALID}\n[bus]\nkind = \"nats\""), "bus"),
+        (format!("{VALID}\ncolour = \"red\""), "colour"),
+        (
+            VALID.replace("E2E_SECRET", "E2E_UNSET"),
+            "runner_endpoints[0].secret",
+        ),
+        ("[server".to_owned(), "the.toml"),
+    ] {
+        let printed = with_config("serve", &wrong, &[]).await;
+        assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+        assert!(printed.stderr.contains(place), "{place}: {printed:?}");
+        assert_eq!(printed.stdout, "", "it listened");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_not_there_is_a_fault() {
+    let directory = Directory::new();
+    for command in ["serve", "check-config"] {
+        let printed = runnel(&[command, "--config", "nowhere.toml"], &directory).await;
+        assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+        assert!(printed.stderr.contains("nowhere.toml"), "{printed:?}");
+    }
+}
+
+#[tokio::test]
+async fn wrong_usage_ends_with_2() {
+    let directory = Directory::new();
+    for arguments in [
+        &[][..],
+        &["fly"][..],
+        &["send"][..],
+        &["serve", "--colour"][..],
+        &["token", "create", "--name", "x"][..],
+        &["token", "create", "--name", "x", "--role", "king"][..],
+    ] {
+        let printed = runnel(arguments, &directory).await;
+        assert_eq!(printed.status.code(), Some(2), "{arguments:?}: {printed:?}");
+        assert_eq!(printed.stdout, "", "{arguments:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_documents_are_openapi_3_1_and_the_served_one_is_the_same() {
+    let stage = Stage::new().await;
+    let directory = Directory::new();
+    let printed = runnel(&["openapi"], &directory).await;
+    assert!(printed.status.success(), "{printed:?}");
+    let gateway: Value = serde_json::from_str(&printed.stdout).unwrap();
+    let request = stage
+        .client
+        .anonymous(reqwest::Method::GET, "/openapi.json");
+    assert_eq!(send(request).await.unwrap().body, gateway);
+    for path in [
+        "/v1/events",
+        "/v1/runs",
+        "/v1/runs/{run_id}/events",
+        "/v1/runs/{run_id}/authorization",
+        "/v1/runner-endpoints",
+        "/v1/agents/{agent_id}",
+        "/host/v1/context",
+        "/host/v1/run",
+        "/host/v1/token",
+        "/host/v1/history",
+        "/.well-known/jwks.json",
+    ] {
+        assert!(gateway["paths"][path].is_object(), "{path}");
+    }
+
+    let printed = runnel(&["openapi", "runner"], &directory).await;
+    let runner: Value = serde_json::from_str(&printed.stdout).unwrap();
+    for (document, name) in [(&gateway, "gateway"), (&runner, "runner")] {
+        let version = document["openapi"].as_str().unwrap();
+        assert!(version.starts_with("3.1"), "{name}: {version}");
+        assert_resolved(document, document);
+    }
+    for path in ["/runners", "/runs", "/runs/{run_id}/cancel"] {
+        assert!(runner["paths"][path].is_object(), "{path}");
+    }
+}
+
+/// Every `$ref` leads somewhere.
+fn assert_resolved(document: &Value, value: &Value) {
+    match value {
+        Value::Object(object) => {
+            if let Some(Value::String(reference)) = object.get("$ref") {
+                let pointer = reference.strip_prefix('#').unwrap();
+                assert!(
+                    document.pointer(pointer).is_some(),
+                    "{reference} leads nowhere"
+                );
+            }
+            object
+                .values()
+                .for_each(|value| assert_resolved(document, value));
+        }
+        Value::Array(items) => items
+            .iter()
+            .for_each(|item| assert_resolved(document, item)),
+        _ => {}
+    }
+}

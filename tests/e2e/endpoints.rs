@@ -1,0 +1,390 @@
+//! Runner endpoints over the admin API.
+
+use serde_json::{Value, json};
+
+use crate::support::Stage;
+use crate::support::client::{Client, message};
+use crate::support::runner::{RUNNER_ID, Request, SECRET, StubRunner, manifest};
+use crate::support::script::sse;
+
+const OTHER: &str = "plugin:test/other/default";
+const ENDPOINTS: &str = "/v1/runner-endpoints";
+
+async fn stage() -> (Stage, Client) {
+    let stage = Stage::new().await;
+    let admin = stage.gateway.admin().await;
+    (stage, admin)
+}
+
+/// A second runner, which answers every run.
+async fn other_runner() -> StubRunner {
+    let runner = StubRunner::start_as(manifest(OTHER)).await;
+    runner.answer_all(|run| sse(run.talk(2).concat()));
+    runner
+}
+
+async fn registered(admin: &Client, spec: &Value) -> Value {
+    let answer = admin.create(ENDPOINTS, spec).await;
+    assert_eq!(answer.status, 201, "{}", answer.body);
+    answer.body
+}
+
+async fn endpoint_names(admin: &Client) -> Vec<Value> {
+    let list = admin.get(ENDPOINTS).await.body;
+    let items = list["items"].as_array().unwrap();
+    items.iter().map(|item| item["name"].clone()).collect()
+}
+
+async fn runner(admin: &Client, id: &str) -> Option<Value> {
+    let list = admin.get(&format!("/v1/runners?id={id}")).await;
+    assert_eq!(list.status, 200, "{}", list.body);
+    list.body["items"].as_array().unwrap().first().cloned()
+}
+
+/// Binds the runner and takes an event to its end.
+async fn run_once(admin: &Client, runner_id: &str) -> Value {
+    let agent =
+        json!({"name": "of-the-test", "event_types": ["test.event"], "runner_id": runner_id});
+    let created = admin.create("/v1/agents", &agent).await;
+    assert_eq!(created.status, 201, "{}", created.body);
+    let mut event = message("m-1");
+    event["event_type"] = json!("test.event");
+    let run_id = admin.post(&event).await.run_id();
+    let run = admin.finished(&run_id).await;
+    assert_eq!(run["status"], "completed", "{run}");
+    run
+}
+
+fn codes_of(faults: &Value) -> Vec<&str> {
+    let faults = faults.as_array().unwrap();
+    faults
+        .iter()
+        .map(|fault| fault["pointer"].as_str().unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn registering_an_endpoint_discovers_it_and_keeps_its_secrets() {
+    let (_stage, admin) = stage().await;
+    let no_label = json!({"id": "plugin:test/other/second", "name": "second"});
+    let echo = StubRunner::start_listing(json!([manifest(OTHER), no_label])).await;
+    echo.answer_all(|run| sse(run.talk(2).concat()));
+    let answer = registered(
+        &admin,
+        &json!({
+            "name": "echo", "base_url": echo.url, "mode": "standard", "delta_mode": "increment",
+            "secret": SECRET, "headers": {"x-api-key": "opens-everything"},
+            "manifests": null, "replaces": null,
+        }),
+    )
+    .await;
+    for (member, value) in [
+        ("name", json!("echo")),
+        ("origin", json!("api")),
+        ("base_url", json!(echo.url)),
+        ("mode", json!("standard")),
+        ("delta_mode", json!("increment")),
+        ("health", json!("healthy")),
+        ("secret_set", json!(true)),
+        ("secret", Value::Null),
+        ("header_names", json!(["x-api-key"])),
+        ("accepted", json!([{"id": OTHER}])),
+        ("incompatible", json!([])),
+        (
+            "rejected",
+            json!([{"pointer": "/runners/1/label", "message": "is required"}]),
+        ),
+    ] {
+        assert_eq!(answer[member], value, "{member}: {answer}");
+    }
+
+    let path = format!("{ENDPOINTS}/{}", answer["id"].as_str().unwrap());
+    let shown = admin.get(&path).await.body;
+    assert_eq!(shown, answer);
+    let list = admin.get(ENDPOINTS).await.body;
+    for text in [&shown, &list].map(Value::to_string) {
+        assert!(
+            !text.contains("opens-everything") && !text.contains(SECRET),
+            "{text}"
+        );
+    }
+
+    let asked = echo
+        .asked("its runners", |request| request.path == "/runners")
+        .await;
+    assert_eq!(asked.header("x-api-key"), Some("opens-everything"));
+    assert!(asked.is_signed());
+    assert!(asked.header("webhook-id").unwrap().starts_with("list_"));
+    assert_eq!(run_once(&admin, OTHER).await["runner_id"], OTHER);
+    let asked = echo.asked("the run", Request::is_run).await;
+    assert_eq!(asked.header("x-api-key"), Some("opens-everything"));
+}
+
+#[tokio::test]
+async fn a_secret_that_was_made_is_shown_once() {
+    let (_stage, admin) = stage().await;
+    let other = other_runner().await;
+    let answer = registered(&admin, &json!({"name": "other", "base_url": other.url})).await;
+    let secret = answer["secret"].as_str().unwrap();
+    assert!(secret.starts_with("whsec_"), "{secret}");
+    let asked = other
+        .asked("its runners", |request| request.path == "/runners")
+        .await;
+    assert!(asked.is_signed_with(secret));
+
+    let path = format!("{ENDPOINTS}/{}", answer["id"].as_str().unwrap());
+    let refreshed = admin.create(&format!("{path}/refresh"), &json!({})).await;
+    for body in [
+        admin.get(&path).await.body,
+        admin.get(ENDPOINTS).await.body,
+        refreshed.body,
+    ] {
+        assert!(!body.to_string().contains(secret), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn one_bad_manifest_never_hides_its_neighbours() {
+    let (_stage, admin) = stage().await;
+    let mut newer = manifest("plugin:test/newer/default");
+    newer["protocol_version"] = json!("2");
+    let mut unsure = manifest("plugin:test/unsure/default");
+    unsure["permissions"] = json!({"models": ["invoke", "fly"], "teleport": ["there"]});
+    unsure["capabilities"] = json!({"streaming": true, "telepathy": true});
+    let other = StubRunner::start_listing(json!([
+        manifest(OTHER), "not an object", newer, manifest(OTHER), {"id": "plugin:only/two"}, unsure,
+    ]))
+    .await;
+    let answer = registered(&admin, &json!({"name": "other", "base_url": other.url})).await;
+    let accepted = answer["accepted"].as_array().unwrap();
+    let ids: Vec<_> = accepted.iter().map(|runner| runner["id"].clone()).collect();
+    assert_eq!(ids, [OTHER, "plugin:test/unsure/default"]);
+    let rejected = codes_of(&answer["rejected"]);
+    assert_eq!(
+        rejected,
+        ["/runners/1", "/runners/3/id", "/runners/4/id"],
+        "{answer}"
+    );
+    assert_eq!(answer["incompatible"][0]["id"], "plugin:test/newer/default");
+    let warned = codes_of(&accepted[1]["warnings"]).join(" ");
+    for place in [
+        "/permissions/models/1",
+        "/permissions/teleport",
+        "/capabilities/telepathy",
+    ] {
+        assert!(warned.contains(place), "{place}: {answer}");
+    }
+
+    let newer = runner(&admin, "plugin:test/newer/default").await.unwrap();
+    assert_eq!(newer["status"], "incompatible");
+    assert!(newer["reason"].as_str().unwrap().contains('2'), "{newer}");
+    let agent =
+        json!({"name": "a", "event_types": ["x"], "runner_id": "plugin:test/newer/default"});
+    let refused = admin.create("/v1/agents", &agent).await;
+    assert_eq!(refused.status, 400, "{}", refused.body);
+    assert_eq!(refused.detail("pointer"), "/runner_id");
+    let unsure = runner(&admin, "plugin:test/unsure/default").await.unwrap();
+    assert_eq!(
+        unsure["manifest"]["permissions"]["models"],
+        json!(["invoke"])
+    );
+}
+
+#[tokio::test]
+async fn a_runner_id_moves_to_another_endpoint_only_by_name() {
+    let (_stage, admin) = stage().await;
+    let (first, second) = (other_runner().await, other_runner().await);
+    registered(&admin, &json!({"name": "first", "base_url": first.url})).await;
+
+    let mut spec = json!({"name": "second", "base_url": second.url});
+    let refused = admin.create(ENDPOINTS, &spec).await;
+    assert_eq!(refused.status, 409, "{}", refused.body);
+    assert_eq!(refused.error("code"), "conflict");
+    assert!(
+        refused.error("details").to_string().contains(OTHER),
+        "{}",
+        refused.body
+    );
+    assert_eq!(endpoint_names(&admin).await, ["first", "stub"]);
+
+    spec["replaces"] = json!("nobody");
+    let refused = admin.create(ENDPOINTS, &spec).await;
+    assert_eq!(
+        (refused.status, refused.detail("pointer")),
+        (400, &json!("/replaces"))
+    );
+
+    spec["replaces"] = json!("first");
+    registered(&admin, &spec).await;
+    assert_eq!(runner(&admin, OTHER).await.unwrap()["endpoint"], "second");
+    run_once(&admin, OTHER).await;
+    assert!(second.requests().iter().any(Request::is_run));
+    assert!(!first.requests().iter().any(Request::is_run));
+
+    let taken = json!({"name": "stub", "base_url": "http://127.0.0.1:9"});
+    let refused = admin.create(ENDPOINTS, &taken).await;
+    assert_eq!(refused.status, 409, "{}", refused.body);
+}
+
+#[tokio::test]
+async fn an_endpoint_that_does_not_answer_is_stored_with_its_health() {
+    let (_stage, admin) = stage().await;
+    let mut gone = StubRunner::start().await;
+    gone.stop().await;
+    let answer = registered(&admin, &json!({"name": "gone", "base_url": gone.url})).await;
+    assert_eq!(answer["health"], "unreachable");
+    assert!(answer["health_reason"].is_string(), "{answer}");
+    assert_eq!(answer["accepted"], json!([]));
+    assert_eq!(endpoint_names(&admin).await, ["gone", "stub"]);
+
+    let path = format!("{ENDPOINTS}/{}/refresh", answer["id"].as_str().unwrap());
+    let refreshed = admin.create(&path, &json!({})).await;
+    assert_eq!(
+        (refreshed.status, &refreshed.body["health"]),
+        (200, &json!("unreachable"))
+    );
+}
+
+#[tokio::test]
+async fn a_refresh_finds_what_has_changed() {
+    let (_stage, admin) = stage().await;
+    let other = other_runner().await;
+    let answer = registered(&admin, &json!({"name": "other", "base_url": other.url})).await;
+    let path = format!("{ENDPOINTS}/{}", answer["id"].as_str().unwrap());
+
+    other.list(json!([manifest("plugin:test/newcomer/default")]));
+    let refreshed = admin.create(&format!("{path}/refresh"), &json!({})).await;
+    assert_eq!(refreshed.status, 200, "{}", refreshed.body);
+    let expected = json!([{"id": "plugin:test/newcomer/default"}]);
+    assert_eq!(refreshed.body["accepted"], expected);
+    assert!(
+        runner(&admin, "plugin:test/newcomer/default")
+            .await
+            .is_some()
+    );
+    assert_eq!(runner(&admin, OTHER).await, None);
+}
+
+#[tokio::test]
+async fn a_refresh_takes_no_runner_from_another_endpoint() {
+    let (_stage, admin) = stage().await;
+    let other = other_runner().await;
+    let answer = registered(&admin, &json!({"name": "other", "base_url": other.url})).await;
+    let path = format!("{ENDPOINTS}/{}", answer["id"].as_str().unwrap());
+    other.list(json!([manifest(RUNNER_ID), manifest(OTHER)]));
+    let refreshed = admin
+        .create(&format!("{path}/refresh"), &json!({}))
+        .await
+        .body;
+    assert_eq!(refreshed["accepted"], json!([{"id": OTHER}]), "{refreshed}");
+    assert_eq!(
+        codes_of(&refreshed["rejected"]),
+        ["/runners/0/id"],
+        "{refreshed}"
+    );
+    assert_eq!(runner(&admin, RUNNER_ID).await.unwrap()["endpoint"], "stub");
+}
+
+#[tokio::test]
+async fn a_deleted_endpoint_takes_its_runners_along() {
+    let (_stage, admin) = stage().await;
+    let other = other_runner().await;
+    let answer = registered(&admin, &json!({"name": "other", "base_url": other.url})).await;
+    let path = format!("{ENDPOINTS}/{}", answer["id"].as_str().unwrap());
+    assert_eq!(admin.delete(&path).await.status, 204);
+    assert_eq!(admin.get(&path).await.status, 404);
+    assert_eq!(admin.delete(&path).await.status, 404);
+    assert_eq!(runner(&admin, OTHER).await, None);
+    assert_eq!(endpoint_names(&admin).await, ["stub"]);
+
+    let stub = admin.get(ENDPOINTS).await.body["items"][0].clone();
+    assert_eq!(stub["origin"], "config");
+    let path = format!("{ENDPOINTS}/{}", stub["id"].as_str().unwrap());
+    let refused = admin.delete(&path).await;
+    assert_eq!(
+        (refused.status, refused.detail("reason")),
+        (409, &json!("read_only"))
+    );
+}
+
+#[tokio::test]
+async fn what_may_not_be_called_is_not_registered() {
+    let (_stage, admin) = stage().await;
+    for base_url in [
+        "http://10.0.0.1:80",
+        "http://169.254.169.254/latest",
+        "http://[::1]:9100",
+        "http://runner.example",
+        "https://user:hunter2@runner.example",
+        "https://127.1:99999",
+        "ftp://runner.example",
+        "not a url",
+        "",
+    ] {
+        let refused = admin
+            .create(ENDPOINTS, &json!({"name": "x", "base_url": base_url}))
+            .await;
+        assert_eq!(refused.status, 400, "{base_url}: {}", refused.body);
+        assert_eq!(refused.detail("pointer"), "/base_url", "{base_url}");
+        assert!(
+            !refused.body.to_string().contains("hunter2"),
+            "{}",
+            refused.body
+        );
+    }
+    for (member, value, pointer) in [
+        ("name", json!(""), "/name"),
+        ("secret", json!("short"), "/secret"),
+        ("headers", json!({"host": "x"}), "/headers/host"),
+        ("headers", json!({"x-a": "line\nbreak"}), "/headers/x-a"),
+        ("mode", json!("telnet"), "/mode"),
+        ("nme", json!("x"), "/nme"),
+    ] {
+        let mut spec = json!({"name": "x", "base_url": "http://127.0.0.1:9"});
+        spec[member] = value;
+        let refused = admin.create(ENDPOINTS, &spec).await;
+        assert_eq!(refused.status, 400, "{spec}: {}", refused.body);
+        assert_eq!(refused.detail("pointer"), pointer, "{}", refused.body);
+    }
+    assert_eq!(endpoint_names(&admin).await, ["stub"]);
+}
+
+#[tokio::test]
+async fn a_registration_may_carry_its_manifests() {
+    let (_stage, admin) = stage().await;
+    let other = other_runner().await;
+    let spec = json!({"name": "other", "base_url": other.url, "manifests": [manifest(OTHER)]});
+    let answer = registered(&admin, &spec).await;
+    assert_eq!(answer["accepted"], json!([{"id": OTHER}]));
+    run_once(&admin, OTHER).await;
+    assert!(
+        other.requests().iter().all(Request::is_run),
+        "it was asked for its runners"
+    );
+}
+
+#[tokio::test]
+async fn a_function_with_a_single_url_gets_everything_there() {
+    let (_stage, admin) = stage().await;
+    let other = other_runner().await;
+    let base_url = format!("{}/function", other.url);
+    let spec = json!({
+        "name": "other", "base_url": base_url, "mode": "single_url", "secret": SECRET,
+    });
+    let answer = registered(&admin, &spec).await;
+    assert_eq!(answer["accepted"], json!([{"id": OTHER}]));
+    let run = run_once(&admin, OTHER).await;
+
+    let requests = other.requests();
+    for (request, action) in requests.iter().zip(["list_runners", "run"]) {
+        assert_eq!(
+            (request.method.as_str(), request.path.as_str()),
+            ("POST", "/function")
+        );
+        assert_eq!(request.json()["action"], action);
+        assert!(request.is_signed());
+    }
+    assert_eq!(requests.len(), 2);
+    assert_eq!(requests[1].json()["context"]["run_id"], run["run_id"]);
+    assert_eq!(requests[1].json()["runner_id"], OTHER);
+}

@@ -1,0 +1,81 @@
+//! A run that its runner holds while the test plays the runner's part of the host API.
+
+use reqwest::{Method, RequestBuilder};
+use serde_json::Value;
+
+use super::client::{Answer, Client, send};
+use super::runner::Request;
+use super::script::{Gate, Step, send as step, sse_head};
+use super::stage::{Outcome, Stage};
+
+pub struct HeldRun {
+    pub run_id: String,
+    /// What the runner was asked.
+    pub asked: Value,
+    pub token: String,
+    pub host: Client,
+    gate: Gate,
+}
+
+impl HeldRun {
+    /// Returns when the runner has the request.
+    pub async fn start(stage: &Stage, event: &Value) -> Self {
+        let gate = Gate::new();
+        let hold = gate.clone();
+        let event_id = event["event_id"].as_str().unwrap();
+        stage.runner.answer(event_id, move |run| {
+            let body = run.talk(1).concat();
+            vec![sse_head(), Step::Hold(hold.clone()), step(body)]
+        });
+        let run_id = stage.client.post(event).await.run_id();
+        let of_run = |request: &Request| {
+            request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
+        };
+        let asked = stage.runner.asked("the run", of_run).await.json();
+        let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
+        let (base_url, token) = (text("base_url"), text("token"));
+        Self {
+            run_id,
+            host: Client::new(&base_url, &token),
+            token,
+            asked,
+            gate,
+        }
+    }
+
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.host.request(method, path)
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.host.get(path).await
+    }
+
+    pub async fn post(&self, path: &str) -> Answer {
+        let request = self.request(Method::POST, path);
+        send(request.json(&serde_json::json!({}))).await.unwrap()
+    }
+
+    pub async fn put(&self, path: &str, value: &Value) -> Answer {
+        let body = serde_json::json!({ "value": value });
+        send(self.request(Method::PUT, path).json(&body))
+            .await
+            .unwrap()
+    }
+
+    pub async fn put_over(&self, version: i64, path: &str, value: &Value) -> Answer {
+        let body = serde_json::json!({ "value": value });
+        let request = self.request(Method::PUT, path).json(&body);
+        send(request.header("if-match", version)).await.unwrap()
+    }
+
+    pub async fn delete(&self, path: &str) -> Answer {
+        self.host.delete(path).await
+    }
+
+    /// Lets the runner say a word and complete.
+    pub async fn end(&self, stage: &Stage) -> Outcome {
+        self.gate.cancel();
+        stage.outcome(&self.run_id).await
+    }
+}

@@ -1,0 +1,91 @@
+//! `runnel dev` as a child process.
+
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::process::Stdio;
+
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+
+use super::client::Client;
+use super::gateway::BINARY;
+use super::within;
+
+pub struct Playground {
+    pub url: String,
+    pub key: String,
+    /// Everything that it printed when it started.
+    pub greeting: String,
+    child: Child,
+    /// Kept open: a closed pipe would be an error for whoever prints into it.
+    _stdout: Lines<BufReader<ChildStdout>>,
+}
+
+impl Playground {
+    /// Returns when it has greeted; its log goes beside `data`.
+    pub async fn start(data: &Path) -> Self {
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(data.with_extension("log"))
+            .unwrap();
+        let mut child = Command::new(BINARY)
+            .args(["dev", "--listen", "127.0.0.1:0", "--data-dir"])
+            .arg(data)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
+        let greeting = within("the playground to greet", read_greeting(&mut stdout)).await;
+        let word = |start: &str| {
+            let line = greeting.lines().find_map(|line| line.strip_prefix(start));
+            line.unwrap()
+                .split_whitespace()
+                .next_back()
+                .unwrap()
+                .to_owned()
+        };
+        Self {
+            url: word("runnel "),
+            key: word("key "),
+            greeting,
+            child,
+            _stdout: stdout,
+        }
+    }
+
+    /// The command that it says one could try, to the byte.
+    pub fn try_command(&self) -> &str {
+        let (_, command) = self.greeting.split_once("\ntry ").unwrap();
+        command
+    }
+
+    pub fn client(&self) -> Client {
+        Client::new(&self.url, &self.key)
+    }
+
+    /// SIGTERM, and gone when this returns.
+    pub async fn stop(mut self) {
+        let pid = self.child.id().unwrap().to_string();
+        let sent = Command::new("kill").args(["-TERM", &pid]).status().await;
+        assert!(sent.unwrap().success(), "kill -TERM {pid}");
+        let status = within("the playground to exit", self.child.wait()).await;
+        assert!(status.unwrap().success());
+    }
+}
+
+/// Up to the end of the command after `try`: its last line does not end with a backslash.
+async fn read_greeting(stdout: &mut Lines<BufReader<ChildStdout>>) -> String {
+    let mut greeting = String::new();
+    while let Some(line) = stdout.next_line().await.unwrap() {
+        greeting.push_str(&line);
+        greeting.push('\n');
+        if greeting.contains("\ntry ") && !line.ends_with('\\') {
+            return greeting;
+        }
+    }
+    panic!("the playground ended in the middle of its greeting: {greeting}");
+}

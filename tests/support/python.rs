@@ -1,0 +1,128 @@
+//! Programs in Python: the example runner, and whatever else is spoken with.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Once;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::sync::OnceCell;
+use uuid::Uuid;
+
+use super::runner::SECRET;
+use super::{skipped, within};
+
+static SKIPPED: Once = Once::new();
+
+/// A file of this repository.
+pub fn repository_file(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(path)
+}
+
+/// The echo runner of `examples/python` as a child process.
+pub struct PythonEcho {
+    pub url: String,
+    _child: Child,
+    /// Kept open: a closed pipe would be an error for whoever prints into it.
+    _stdout: Lines<BufReader<ChildStdout>>,
+}
+
+impl PythonEcho {
+    /// `None` when there is no Python.
+    pub async fn start() -> Option<Self> {
+        let spawned = Command::new("python3")
+            .arg(repository_file("examples/python/echo_runner.py"))
+            .env("PORT", "0")
+            .env("RUNNER_SECRET", SECRET)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn();
+        let Ok(mut child) = spawned else {
+            skipped(&SKIPPED, "python", "there is no python3");
+            return None;
+        };
+        let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = within("the Python runner to listen", stdout.next_line()).await;
+        let line = line.unwrap().unwrap();
+        Some(Self {
+            url: line.strip_prefix("listening ").unwrap().to_owned(),
+            _child: child,
+            _stdout: stdout,
+        })
+    }
+}
+
+const LANGBOT: &str = "langbot-plugin==0.7.18";
+
+/// The entities of LangBot's own SDK, spoken with through `tests/peer/langbot_peer.py`.
+pub struct LangbotPeer {
+    environment: PathBuf,
+}
+
+static PEER: OnceCell<Option<PathBuf>> = OnceCell::const_new();
+static NO_PEER: Once = Once::new();
+
+impl LangbotPeer {
+    /// `None` when it is not installed and cannot be.
+    pub async fn find() -> Option<Self> {
+        let environment = PEER.get_or_init(install).await.clone();
+        if environment.is_none() {
+            skipped(&NO_PEER, "langbot", "langbot-plugin could not be installed");
+        }
+        Some(Self {
+            environment: environment?,
+        })
+    }
+
+    /// What the script answers to `input`.
+    pub async fn ask(&self, question: &str, input: &Value) -> Value {
+        let mut child = Command::new(self.environment.join("bin/python"))
+            .arg(repository_file("tests/peer/langbot_peer.py"))
+            .arg(question)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(input.to_string().as_bytes()).await.unwrap();
+        drop(stdin);
+        let output = within("the peer to answer", child.wait_with_output()).await;
+        let output = output.unwrap();
+        assert!(
+            output.status.success(),
+            "the peer ended with {}",
+            output.status
+        );
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+/// Installs once and for all test runs; whoever comes first moves the finished environment into place.
+async fn install() -> Option<PathBuf> {
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let environment = cache.join(LANGBOT);
+    if environment.exists() {
+        return Some(environment);
+    }
+    let unfinished = cache.join(format!("{LANGBOT}-{}", Uuid::new_v4()));
+    let mut venv = Command::new("python3");
+    let mut pip = Command::new(unfinished.join("bin/pip"));
+    let done = succeeds(venv.args(["-m", "venv"]).arg(&unfinished)).await
+        && succeeds(pip.args(["install", "--quiet", LANGBOT])).await
+        && (std::fs::rename(&unfinished, &environment).is_ok() || environment.exists());
+    let _ = std::fs::remove_dir_all(&unfinished);
+    done.then_some(environment)
+}
+
+async fn succeeds(command: &mut Command) -> bool {
+    let status = command.stdin(Stdio::null()).kill_on_drop(true).status();
+    let ended = tokio::time::timeout(Duration::from_mins(5), status).await;
+    ended.is_ok_and(|status| status.is_ok_and(|status| status.success()))
+}

@@ -1,0 +1,395 @@
+//! The house as ARCHITECTURE.md draws it: what no compiler checks is checked here, on the source.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A file of the repository: its path from the root, with `/`, and its text.
+struct File {
+    path: String,
+    text: String,
+}
+
+const GATEWAY: &str = "services/gateway/src/";
+const MOST_LINES: usize = 400;
+
+// --- who may say which word ---
+
+/// A crate and the rooms that know it. A room is a directory, or a module: `api` is `api.rs` and `api/`.
+const KNOWN_BY: [(&str, &[&str]); 9] = [
+    ("axum", HTTP_IN),
+    ("hyper", HTTP_IN),
+    ("hyper_util", HTTP_IN),
+    ("tower_http", HTTP_IN),
+    ("utoipa_axum", &["services/gateway/src/api"]),
+    ("reqwest", HTTP_OUT),
+    ("sea_orm", TABLES),
+    ("sea_orm_migration", TABLES),
+    ("sqlx", &["crates/store", "tests"]),
+];
+const HTTP_IN: &[&str] = &[
+    "services/gateway/src/api",
+    "services/gateway/src/http_server",
+    "crates/runner-kit",
+    "tests",
+];
+const HTTP_OUT: &[&str] = &[
+    "services/gateway/src/outbound",
+    "crates/runner-kit",
+    "tests",
+];
+const TABLES: &[&str] = &["crates/store", "migrations"];
+
+#[test]
+fn a_crate_that_does_io_is_known_in_its_room_alone() {
+    let mut faults = Vec::new();
+    for file in rust_files() {
+        for (word, rooms) in KNOWN_BY {
+            if rooms.iter().any(|room| is_in(&file.path, room)) {
+                continue;
+            }
+            for line in lines_with(&file.text, word) {
+                let path = &file.path;
+                faults.push(format!(
+                    "{path}:{line} says `{word}`: it is known to {rooms:?}"
+                ));
+            }
+        }
+    }
+    assert_none(faults);
+}
+
+#[test]
+fn the_domain_waits_for_nothing_and_reads_no_clock() {
+    let mut faults = Vec::new();
+    for file in rust_files() {
+        if !is_in(&file.path, "crates/domain") {
+            continue;
+        }
+        for word in ["async", "await", "tokio", "Instant", "SystemTime"] {
+            for line in lines_with(&file.text, word) {
+                faults.push(format!("{}:{line} says `{word}`", file.path));
+            }
+        }
+    }
+    assert_none(faults);
+}
+
+// --- imports point down ---
+
+/// Our crates and which of ours each may depend on. The gateway stands above them all.
+const BELOW: [(&str, &[&str]); 6] = [
+    ("crates/protocol", &[]),
+    ("crates/domain", &["protocol"]),
+    ("migrations", &[]),
+    ("crates/store", &["domain", "migrations", "protocol"]),
+    ("crates/runner-kit", &["protocol"]),
+    ("examples/rust", &["protocol", "runner-kit"]),
+];
+const OURS: [&str; 7] = [
+    "domain",
+    "echo-runner",
+    "gateway",
+    "migrations",
+    "protocol",
+    "runner-kit",
+    "store",
+];
+/// All that a decision needs. A crate that waits, reads a clock or does I/O does not come in.
+const DOMAIN_NEEDS: [&str; 6] = [
+    "chrono",
+    "protocol",
+    "serde",
+    "serde_json",
+    "thiserror",
+    "uuid",
+];
+
+#[test]
+fn a_crate_depends_on_crates_below_it_alone() {
+    let mut faults = Vec::new();
+    for (room, below) in BELOW {
+        for name in dependencies(room) {
+            if OURS.contains(&name.as_str()) && !below.contains(&name.as_str()) {
+                faults.push(format!("{room} depends on {name}"));
+            }
+        }
+    }
+    for name in dependencies("crates/domain") {
+        if !DOMAIN_NEEDS.contains(&name.as_str()) {
+            faults.push(format!("crates/domain depends on {name}"));
+        }
+    }
+    assert_none(faults);
+}
+
+/// The modules of the gateway, from above to below. One may import from its own row and those below.
+const ROWS: [&[&str]; 7] = [
+    &["cli"],
+    &["dev"],
+    &["app"],
+    &["api", "http_server"],
+    &["runs"],
+    &["outbound"],
+    &["clock", "config", "cursor", "seal", "shutdown", "telemetry"],
+];
+
+fn row_of(module: &str) -> Option<usize> {
+    ROWS.iter().position(|row| row.contains(&module))
+}
+
+#[test]
+fn a_module_of_the_gateway_imports_from_below_alone() {
+    let mut faults = Vec::new();
+    for file in rust_files() {
+        let Some(inside) = file.path.strip_prefix(GATEWAY) else {
+            continue;
+        };
+        let module = inside.split(['/', '.']).next().unwrap_or_default();
+        if ["lib", "main"].contains(&module) {
+            continue;
+        }
+        let Some(row) = row_of(module) else {
+            faults.push(format!("{} has no row in tests/tidy.rs", file.path));
+            continue;
+        };
+        for (line, other) in modules_named(&file.text) {
+            if row_of(&other).is_some_and(|other| other < row) {
+                let path = &file.path;
+                faults.push(format!("{path}:{line} imports crate::{other} from above"));
+            }
+        }
+    }
+    assert_none(faults);
+}
+
+// --- files ---
+
+#[test]
+fn a_module_stands_beside_its_directory() {
+    let files = rust_files();
+    let inside = files.iter().filter(|file| file.path.ends_with("/mod.rs"));
+    assert_none(inside.map(|file| format!("{}: name it like its directory, beside it", file.path)));
+}
+
+#[test]
+fn a_file_has_400_lines_at_most_without_its_tests() {
+    let files = rust_files();
+    let long = files
+        .iter()
+        .filter(|file| !is_test(&file.path))
+        .filter_map(|file| {
+            let lines = lines_before_tests(&file.text);
+            (lines > MOST_LINES).then(|| format!("{} has {lines} lines", file.path))
+        });
+    assert_none(long);
+}
+
+#[test]
+fn no_file_names_a_place_on_somebodys_machine() {
+    let places = ["home", "root", "Users", "work"].map(|directory| format!("/{directory}/"));
+    let mut faults = Vec::new();
+    for file in files() {
+        for (number, line) in (1..).zip(file.text.lines()) {
+            if places.iter().any(|place| has_absolute(line, place)) {
+                faults.push(format!("{}:{number} {}", file.path, line.trim()));
+            }
+        }
+    }
+    assert_none(faults);
+}
+
+#[test]
+fn the_tests_that_the_architecture_names_exist() {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page is there");
+    let named = page.split('`').skip(1).step_by(2);
+    let is_sentence = |name: &&str| name.matches('_').count() > 3 && **name == name.to_lowercase();
+    let sources: String = rust_files().into_iter().map(|file| file.text).collect();
+    let is_missing = |name: &&str| !sources.contains(&format!("fn {name}("));
+    let missing = named.filter(is_sentence).filter(is_missing);
+    assert_none(missing.map(str::to_owned));
+}
+
+// --- how it is looked for ---
+
+#[track_caller]
+fn assert_none(faults: impl IntoIterator<Item = String>) {
+    let faults: Vec<_> = faults.into_iter().collect();
+    let told = faults.join("\n");
+    assert!(told.is_empty(), "see ARCHITECTURE.md and STYLE.md\n{told}");
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn rust_files() -> Vec<File> {
+    let mut files = files();
+    files.retain(|file| Path::new(&file.path).extension() == Some("rs".as_ref()));
+    assert!(files.len() > 100, "most files were not found");
+    files
+}
+
+/// Every text of the repository, without what is built, fetched or kept by a running gateway.
+fn files() -> Vec<File> {
+    let mut files = Vec::new();
+    collect(&root(), "", &mut files);
+    files
+}
+
+fn collect(directory: &Path, prefix: &str, files: &mut Vec<File>) {
+    const NOT_OURS: [&str; 6] = [
+        ".git",
+        ".venv",
+        "__pycache__",
+        "node_modules",
+        "runnel-data",
+        "target",
+    ];
+    let is_cache = directory.join("CACHEDIR.TAG").exists();
+    let entries = fs::read_dir(directory).expect("the repository can be read");
+    for entry in entries.filter(|_| !is_cache) {
+        let entry = entry.expect("the repository can be read");
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let kind = entry.file_type().expect("the repository can be read");
+        if NOT_OURS.contains(&name.as_str()) || kind.is_symlink() {
+            continue;
+        }
+        let path = format!("{prefix}{name}");
+        if kind.is_dir() {
+            collect(&entry.path(), &format!("{path}/"), files);
+        } else if let Ok(text) = fs::read_to_string(entry.path()) {
+            files.push(File { path, text });
+        }
+    }
+}
+
+fn is_in(path: &str, room: &str) -> bool {
+    let rest = path.strip_prefix(room);
+    rest.is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+}
+
+fn is_test(path: &str) -> bool {
+    path.ends_with("/tests.rs") || path.split('/').any(|part| part == "tests")
+}
+
+fn lines_before_tests(text: &str) -> usize {
+    let is_code = |line: &&str| !line.starts_with("#[cfg(test)]");
+    text.lines().take_while(is_code).count()
+}
+
+/// The numbers of the lines of code that hold `word` as a whole word.
+fn lines_with(text: &str, word: &str) -> Vec<usize> {
+    let numbered = (1..).zip(text.lines());
+    let holding = numbered.filter(|(_, line)| words(&code_of(line)).any(|one| one == word));
+    holding.map(|(number, _)| number).collect()
+}
+
+/// A line without its texts and its comment. Good enough for source that rustfmt has seen.
+fn code_of(line: &str) -> String {
+    let line = line.replace("\\\"", "").replace("'\"'", "");
+    let outside: String = line.split('"').step_by(2).collect();
+    outside.split("//").next().unwrap_or_default().to_owned()
+}
+
+fn words(code: &str) -> impl Iterator<Item = &str> {
+    code.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
+}
+
+/// Lines and modules of `crate::module` and `crate::{module, …}`.
+fn modules_named(text: &str) -> Vec<(usize, String)> {
+    let code: Vec<String> = text.lines().map(code_of).collect();
+    let code = code.join("\n");
+    let mut named = Vec::new();
+    for (at, path) in code.match_indices("crate::") {
+        let line = code[..at].matches('\n').count() + 1;
+        for module in first_names(&code[at + path.len()..]) {
+            named.push((line, module));
+        }
+    }
+    named
+}
+
+/// The first part of each path that a `use` goes on with: one, or those of a group.
+fn first_names(rest: &str) -> Vec<String> {
+    let Some(group) = rest.strip_prefix('{') else {
+        return words(rest).next().map(str::to_owned).into_iter().collect();
+    };
+    let (mut depth, mut top) = (1, String::new());
+    for letter in group.chars() {
+        match letter {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ if depth == 1 => top.push(letter),
+            _ => {}
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    let paths = top.split(',').filter_map(|path| words(path.trim()).next());
+    paths
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The names under `[dependencies]` of a crate's manifest.
+fn dependencies(room: &str) -> Vec<String> {
+    let manifest = fs::read_to_string(root().join(room).join("Cargo.toml"));
+    let manifest = manifest.expect("the crate has a manifest");
+    let section = manifest
+        .lines()
+        .skip_while(|line| line.trim() != "[dependencies]")
+        .skip(1)
+        .take_while(|line| !line.starts_with('['));
+    let names = section.filter_map(|line| line.split(['=', '.']).next());
+    let names = names
+        .map(str::trim)
+        .filter(|name| !name.is_empty() && !name.starts_with('#'));
+    names.map(str::to_owned).collect()
+}
+
+/// Whether `place` begins a path in `line`, and is not the middle of one.
+fn has_absolute(line: &str, place: &str) -> bool {
+    line.match_indices(place).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        !before.is_some_and(|letter| letter.is_alphanumeric() || "._-~{}$*)".contains(letter))
+    })
+}
+
+// --- and that it would be found ---
+
+#[test]
+fn a_word_is_found_in_code_and_neither_in_texts_nor_in_comments() {
+    let text = "//! axum\nuse axum::Router;\nlet taxum = \"axum\"; // axum\n";
+    assert_eq!(lines_with(text, "axum"), [2]);
+}
+
+#[test]
+fn modules_are_found_alone_and_in_groups() {
+    let text = "use crate::api::Api;\nuse crate::{\n    runs::{self, token},\n    clock,\n};\n";
+    let expected = [(1, "api"), (2, "runs"), (2, "clock")];
+    let expected = expected.map(|(line, name)| (line, name.to_owned()));
+    assert_eq!(modules_named(text), expected);
+}
+
+#[test]
+fn a_room_is_a_module_with_its_directory_and_nothing_that_begins_alike() {
+    for (path, inside) in [
+        ("a/api.rs", true),
+        ("a/api/x.rs", true),
+        ("a/apiary.rs", false),
+    ] {
+        assert_eq!(is_in(path, "a/api"), inside, "{path}");
+    }
+}
+
+#[test]
+fn a_path_is_absolute_at_its_beginning_alone() {
+    let place = format!("/{}/", "home");
+    assert!(has_absolute(&format!("see `{place}ada`"), &place));
+    assert!(!has_absolute(
+        &format!("https://example.org{place}ada"),
+        &place
+    ));
+}
