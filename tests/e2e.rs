@@ -41,6 +41,8 @@ mod langbot_peer;
 mod limits;
 #[path = "e2e/misbehaviour.rs"]
 mod misbehaviour;
+#[path = "e2e/policies.rs"]
+mod policies;
 #[path = "e2e/reading.rs"]
 mod reading;
 #[path = "e2e/resume.rs"]

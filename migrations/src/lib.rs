@@ -4,6 +4,7 @@ pub use sea_orm_migration::MigratorTrait;
 use sea_orm_migration::prelude::*;
 
 mod m20261121_000001_first_run;
+mod m20261122_000001_steering;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -11,6 +12,9 @@ pub struct Migrator;
 #[async_trait::async_trait]
 impl MigratorTrait for Migrator {
     fn migrations() -> Vec<Box<dyn MigrationTrait>> {
-        vec![Box::new(m20261121_000001_first_run::Migration)]
+        vec![
+            Box::new(m20261121_000001_first_run::Migration),
+            Box::new(m20261122_000001_steering::Migration),
+        ]
     }
 }

@@ -143,7 +143,7 @@ async fn every_fault_of_an_agent_is_told_with_its_place() {
             json!({"scopes": ["moon"]}),
             "/state_policy/scopes/0",
         ),
-        ("concurrency", json!("steer"), "/concurrency"),
+        ("concurrency", json!("later"), "/concurrency"),
         ("retry", json!({"max": 100}), "/retry/max"),
     ] {
         let mut spec = small("faulty");

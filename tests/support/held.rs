@@ -56,6 +56,12 @@ impl HeldRun {
         send(request.json(&serde_json::json!({}))).await.unwrap()
     }
 
+    pub async fn call(&self, path: &str, body: &Value) -> Answer {
+        send(self.request(Method::POST, path).json(body))
+            .await
+            .unwrap()
+    }
+
     pub async fn put(&self, path: &str, value: &Value) -> Answer {
         let body = serde_json::json!({ "value": value });
         send(self.request(Method::PUT, path).json(&body))

@@ -3,18 +3,187 @@
 use protocol::admin::Concurrency;
 use protocol::id::RunId;
 
-/// Whether an event may start a run now.
+/// The most runs that wait in one conversation for one agent.
+pub const MOST_QUEUED: u64 = 100;
+/// The most events that wait to be pulled by one run.
+pub const MOST_STEERING: u64 = 100;
+
+/// A run of the same agent that is active in the event's conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
-    Start,
-    /// Refused: this run of the same agent is active in the conversation.
-    Busy(RunId),
+pub struct ActiveRun {
+    pub run_id: RunId,
+    /// It has been dispatched.
+    pub running: bool,
+    pub cancel_requested: bool,
+    /// Events that were absorbed and not pulled yet.
+    pub steering: u64,
 }
 
-/// Decides by the agent's policy. `active`: the agent's oldest active run in the event's conversation.
-pub fn admit(policy: Concurrency, active: Option<RunId>) -> Admission {
-    match (policy, active) {
-        (Concurrency::Reject, Some(run)) => Admission::Busy(run),
-        _ => Admission::Start,
+/// How busy the conversation is for this agent, read under the conversation's lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Occupancy {
+    /// Oldest first.
+    pub active: Vec<ActiveRun>,
+    /// Runs that wait behind them.
+    pub queued: u64,
+}
+
+/// What happens to the event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// A run, now.
+    Start,
+    /// A run behind those that are active.
+    Queue,
+    /// A run behind the active ones, which are cancelled.
+    Interrupt(Vec<RunId>),
+    /// No run: this one pulls the event.
+    Absorb(RunId),
+    /// Refused: this run is active.
+    Busy(RunId),
+    /// Refused: too many wait.
+    QueueFull,
+}
+
+/// Decides by the agent's policy. `steerable`: the event is a message, and the runner pulls.
+pub fn admit(policy: Concurrency, steerable: bool, occupancy: &Occupancy) -> Admission {
+    let Some(oldest) = occupancy.active.first() else {
+        return Admission::Start;
+    };
+    match policy {
+        Concurrency::Concurrent => Admission::Start,
+        Concurrency::Reject => Admission::Busy(oldest.run_id),
+        Concurrency::Enqueue | Concurrency::Interrupt if occupancy.queued >= MOST_QUEUED => {
+            Admission::QueueFull
+        }
+        Concurrency::Enqueue => Admission::Queue,
+        Concurrency::Interrupt => {
+            let live = occupancy.active.iter().filter(|run| !run.cancel_requested);
+            Admission::Interrupt(live.map(|run| run.run_id).collect())
+        }
+        Concurrency::Steer => {
+            let takes = |run: &&ActiveRun| {
+                run.running && !run.cancel_requested && run.steering < MOST_STEERING
+            };
+            match occupancy.active.iter().find(takes).filter(|_| steerable) {
+                Some(run) => Admission::Absorb(run.run_id),
+                None => Admission::Start,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn run(number: u128) -> ActiveRun {
+        let run_id = RunId(Uuid::from_u128(number));
+        ActiveRun {
+            run_id,
+            running: true,
+            cancel_requested: false,
+            steering: 0,
+        }
+    }
+
+    fn check(policy: Concurrency, active: &[ActiveRun], queued: u64, expected: &Admission) {
+        let occupancy = Occupancy {
+            active: active.to_vec(),
+            queued,
+        };
+        assert_eq!(
+            &admit(policy, true, &occupancy),
+            expected,
+            "{policy:?} {occupancy:?}"
+        );
+    }
+
+    #[test]
+    fn a_free_conversation_takes_every_event() {
+        for policy in [
+            Concurrency::Concurrent,
+            Concurrency::Reject,
+            Concurrency::Enqueue,
+            Concurrency::Interrupt,
+            Concurrency::Steer,
+        ] {
+            check(policy, &[], 0, &Admission::Start);
+        }
+    }
+
+    #[test]
+    fn each_policy_answers_a_busy_conversation_in_its_own_way() {
+        let (one, two) = (run(1), run(2));
+        let both = [one, two];
+        check(Concurrency::Concurrent, &both, 0, &Admission::Start);
+        check(Concurrency::Reject, &both, 0, &Admission::Busy(one.run_id));
+        check(Concurrency::Enqueue, &both, 99, &Admission::Queue);
+        check(Concurrency::Enqueue, &both, 100, &Admission::QueueFull);
+        check(
+            Concurrency::Interrupt,
+            &both,
+            0,
+            &Admission::Interrupt(vec![one.run_id, two.run_id]),
+        );
+        let ending = ActiveRun {
+            cancel_requested: true,
+            ..one
+        };
+        check(
+            Concurrency::Interrupt,
+            &[ending],
+            1,
+            &Admission::Interrupt(Vec::new()),
+        );
+        check(Concurrency::Interrupt, &[one], 100, &Admission::QueueFull);
+    }
+
+    #[test]
+    fn a_run_absorbs_only_while_it_can_still_pull() {
+        let one = run(1);
+        check(
+            Concurrency::Steer,
+            &[one],
+            0,
+            &Admission::Absorb(one.run_id),
+        );
+        check(
+            Concurrency::Steer,
+            &[ActiveRun {
+                running: false,
+                ..one
+            }],
+            0,
+            &Admission::Start,
+        );
+        check(
+            Concurrency::Steer,
+            &[ActiveRun {
+                cancel_requested: true,
+                ..one
+            }],
+            0,
+            &Admission::Start,
+        );
+        check(
+            Concurrency::Steer,
+            &[ActiveRun {
+                steering: 100,
+                ..one
+            }],
+            0,
+            &Admission::Start,
+        );
+        let occupancy = Occupancy {
+            active: vec![one],
+            queued: 0,
+        };
+        assert_eq!(
+            admit(Concurrency::Steer, false, &occupancy),
+            Admission::Start
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! Whether an agent's specification can be taken.
 
-use protocol::admin::{AgentSpec, Concurrency, Fault, ScopeKind};
+use protocol::admin::{AgentSpec, Fault, ScopeKind};
 use protocol::manifest::AgentRunnerManifest;
 
 use crate::form::check_config;
@@ -51,15 +51,6 @@ pub fn check_agent(spec: &AgentSpec) -> Vec<Fault> {
     }
     if spec.retry.max > 5 {
         fault("/retry/max", "must be 0 to 5");
-    }
-    if !matches!(
-        spec.concurrency,
-        Concurrency::Concurrent | Concurrency::Reject
-    ) {
-        fault(
-            "/concurrency",
-            "this version serves `concurrent` and `reject`; choose one of them",
-        );
     }
     if spec.delivery_policy.interactions {
         fault(
@@ -120,6 +111,6 @@ mod tests {
             &json!({"scope": {"kind": "conversation", "conversation_id": "c"}}),
             &[],
         );
-        check(&json!({"concurrency": "steer"}), &["/concurrency"]);
+        check(&json!({"concurrency": "steer"}), &[]);
     }
 }

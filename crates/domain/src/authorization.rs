@@ -155,6 +155,13 @@ impl AuthorizationSnapshot {
             })
     }
 
+    /// Whether follow-ups may be pulled.
+    pub fn steering_pull(&self) -> Result<(), NotGranted> {
+        let operation = "steering:pull";
+        let granted = self.operations.contains(operation);
+        granted.then_some(()).ok_or(NotGranted { operation })
+    }
+
     /// The token's `scope` claim.
     pub fn scope_claim(&self) -> String {
         self.operations
@@ -183,6 +190,7 @@ pub fn authorize(
     trimming.storage();
     let history = trimming.history(subject.owner.conversation.is_some());
     trimming.events();
+    let steering_pull = trimming.steering(subject.owner.conversation.is_some());
     let state = trimming.state(&subject.owner);
     AuthorizationSnapshot {
         v: SNAPSHOT_VERSION,
@@ -198,6 +206,7 @@ pub fn authorize(
         available_apis: AvailableApis {
             history_page: history,
             state: !state.is_empty(),
+            steering_pull,
             run_get: true,
             ..AvailableApis::default()
         },

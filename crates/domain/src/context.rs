@@ -53,15 +53,7 @@ pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
             source: TriggerSource::of(&event.source),
             timestamp: event.event_time,
         },
-        event: AgentEventContext {
-            event_id: snapshot.event_id.clone(),
-            event_type: event.event_type.clone(),
-            event_time: event.event_time,
-            source: event.source.clone(),
-            source_event_type: event.source_event_type.clone(),
-            raw_ref: None,
-            data: event.data.clone(),
-        },
+        event: event_context(&snapshot.event_id, event),
         conversation: conversation(snapshot, event),
         actor: event.actor.clone(),
         subject: event.subject.clone(),
@@ -100,7 +92,21 @@ pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
     }
 }
 
-fn conversation(
+/// An event as runners see it.
+pub fn event_context(event_id: &str, event: &EventEnvelope) -> AgentEventContext {
+    AgentEventContext {
+        event_id: event_id.to_owned(),
+        event_type: event.event_type.clone(),
+        event_time: event.event_time,
+        source: event.source.clone(),
+        source_event_type: event.source_event_type.clone(),
+        raw_ref: None,
+        data: event.data.clone(),
+    }
+}
+
+/// The conversation of an event as runners see it.
+pub fn conversation(
     snapshot: &AuthorizationSnapshot,
     event: &EventEnvelope,
 ) -> Option<ConversationContext> {

@@ -73,9 +73,12 @@ pub struct EventAccepted {
     /// Null when no agent wants the event.
     pub run_id: Option<crate::id::RunId>,
     pub run_url: Option<String>,
-    /// `created`; absent without a run.
+    /// `created`, `queued` behind other runs, or that of the run which absorbed the event; absent without a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<crate::run::RunStatus>,
+    /// True when a live run has absorbed the event: `run_id` is that run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub steered: bool,
     /// `no_agent` when there is no run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

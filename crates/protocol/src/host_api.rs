@@ -3,6 +3,11 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::JsonObject;
+use crate::context::{
+    ActorContext, AgentEventContext, AgentInput, ConversationContext, SubjectContext,
+};
+
 /// `GET /host/v1/state/{scope}/{key}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -33,6 +38,55 @@ pub struct StateVersion {
 pub struct StateKeys {
     pub keys: Vec<String>,
     pub has_more: bool,
+}
+
+/// The body of `POST /host/v1/steering/pull`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct SteeringPull {
+    pub mode: SteeringMode,
+    /// 1 to 100.
+    pub limit: Option<u64>,
+}
+
+/// How much a pull takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum SteeringMode {
+    #[default]
+    #[serde(rename = "all")]
+    All,
+    #[serde(rename = "one-at-a-time", alias = "one", alias = "one_at_a_time")]
+    OneAtATime,
+}
+
+/// The answer of `POST /host/v1/steering/pull`, oldest first. Each event comes at most once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SteeringPullResult {
+    pub items: Vec<SteeringInputItem>,
+}
+
+/// An event that came while the run was active.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SteeringInputItem {
+    pub claimed_run_id: String,
+    pub runner_id: String,
+    /// Epoch seconds.
+    pub claimed_at: i64,
+    pub event: AgentEventContext,
+    pub input: AgentInput,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<ConversationContext>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actor: Option<ActorContext>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<SubjectContext>,
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub metadata: JsonObject,
 }
 
 /// The answer of `POST /host/v1/token`.

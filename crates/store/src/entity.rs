@@ -14,5 +14,6 @@ pub(crate) mod runners;
 pub(crate) mod runs;
 pub(crate) mod signing_keys;
 pub(crate) mod state_entries;
+pub(crate) mod steering_items;
 pub(crate) mod transcript_items;
 pub(crate) mod workspaces;

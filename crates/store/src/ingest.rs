@@ -3,42 +3,30 @@
 use std::sync::Arc;
 
 use domain::event::ConversationIdentity;
-use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
+use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use sea_orm::sea_query::{Expr, OnConflict};
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, ExprTrait, QueryFilter,
-    QueryOrder, QuerySelect,
 };
 use uuid::Uuid;
 
-use crate::agents::{AgentRecord, agent_record};
 use crate::connect::Store;
-use crate::entity::{agents, conversations, events, runners, runs};
-use crate::error::{StoreError, parsed};
-use crate::ledger::{TranscriptWrite, write_transcript};
+use crate::conversation::{LiveRun, cancel_all, live_runs};
+use crate::entity::{conversations, events};
+use crate::error::StoreError;
+use crate::new_run::{
+    Candidate, NewRun, RunEvent, UserMessage, candidates, insert_run, insert_user_message,
+};
+use crate::steering::absorb;
 use crate::writer::Work;
-
-/// An agent that might win, with what is known of its runner.
-#[derive(Clone, Debug)]
-pub struct Candidate {
-    pub agent: AgentRecord,
-    pub runner: Option<crate::runners::RunnerRecord>,
-}
-
-/// A run that is active in the event's conversation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ActiveRun {
-    pub run_id: RunId,
-    pub agent_id: AgentId,
-}
 
 /// What a decision may look at, read under the conversation's lock.
 #[derive(Debug)]
 pub struct Facts {
     pub candidates: Vec<Candidate>,
-    /// Oldest first.
-    pub active: Vec<ActiveRun>,
+    /// The live runs of the event's conversation, oldest first.
+    pub live: Vec<LiveRun>,
 }
 
 /// What shall be stored.
@@ -48,33 +36,25 @@ pub enum Plan {
     Refuse,
     /// The event alone.
     Keep { answer: String },
-    /// The event and its run.
-    Start { run: Box<NewRun>, answer: String },
-}
-
-/// The row of a new run.
-#[derive(Clone, Debug)]
-pub struct NewRun {
-    pub id: RunId,
-    pub agent_id: AgentId,
-    pub agent_version: i64,
-    pub runner_id: RunnerId,
-    pub endpoint_id: EndpointId,
-    pub deadline_at: i64,
-    /// The agent's specification, frozen, as JSON.
-    pub agent_spec: String,
-    pub snapshot: String,
-    pub snapshot_sha256: String,
-    pub user_message: Option<UserMessage>,
-}
-
-/// The user's transcript item of a message event.
-#[derive(Clone, Debug)]
-pub struct UserMessage {
-    pub id: Uuid,
-    pub content: Option<String>,
-    pub content_json: String,
-    pub attachment_refs: String,
+    /// The event and its run, to be dispatched now.
+    Start {
+        run: Box<NewRun>,
+        message: Option<UserMessage>,
+        answer: String,
+    },
+    /// The event and its run, which waits behind the live ones; these of them are cancelled.
+    Queue {
+        run: Box<NewRun>,
+        message: Option<UserMessage>,
+        cancel: Vec<RunId>,
+        answer: String,
+    },
+    /// The event, for a live run to pull.
+    Absorb {
+        run: RunId,
+        message: Option<UserMessage>,
+        answer: String,
+    },
 }
 
 /// An event to be taken.
@@ -140,19 +120,13 @@ impl Work for Ingest {
             None => None,
         };
         let key = conversation.as_ref().map(|row| row.key.clone());
-        let facts = self.facts(tx, key.as_deref()).await?;
-        let (run, answer) = match (self.decide)(&facts) {
-            Plan::Refuse => return Err(StoreError::Refused),
-            Plan::Keep { answer } => (None, answer),
-            Plan::Start { run, answer } => (Some(run), answer),
+        let facts = Facts {
+            candidates: candidates(tx, &self.workspace).await?,
+            live: live_runs(tx, key.as_deref()).await?,
         };
+        let plan = (self.decide)(&facts);
         let event_seq = conversation.map(|row| row.last_event_seq);
-        self.insert_event(tx, key.as_deref(), event_seq, &answer)
-            .await?;
-        if let Some(run) = run {
-            self.insert_run(tx, key.as_deref(), &run).await?;
-        }
-        Ok(Ingested::Stored { answer })
+        self.carry_out(tx, plan, key.as_deref(), event_seq).await
     }
 }
 
@@ -217,40 +191,57 @@ impl Ingest {
         Ok(row)
     }
 
-    async fn facts(
+    async fn carry_out(
         &self,
         tx: &DatabaseTransaction,
+        plan: Plan,
         key: Option<&str>,
-    ) -> Result<Facts, StoreError> {
-        let enabled = agents::Entity::find()
-            .filter(agents::Column::WorkspaceId.eq(self.workspace.as_str()))
-            .filter(agents::Column::Enabled.eq(true))
-            .all(tx)
+        event_seq: Option<i64>,
+    ) -> Result<Ingested, StoreError> {
+        let event = RunEvent {
+            workspace: &self.workspace,
+            event_id: &self.event_id,
+            conversation_key: key,
+            at: self.at,
+        };
+        let mut steered_into = None;
+        let (heard, message, answer) = match plan {
+            Plan::Refuse => return Err(StoreError::Refused),
+            Plan::Keep { answer } => (None, None, answer),
+            Plan::Start {
+                run,
+                message,
+                answer,
+            } => {
+                insert_run(tx, &event, &run, RunStatus::Created).await?;
+                (Some(run.id), message, answer)
+            }
+            Plan::Queue {
+                run,
+                message,
+                cancel,
+                answer,
+            } => {
+                cancel_all(tx, &cancel, self.at).await?;
+                insert_run(tx, &event, &run, RunStatus::Queued).await?;
+                (Some(run.id), message, answer)
+            }
+            Plan::Absorb {
+                run,
+                message,
+                answer,
+            } => {
+                absorb(tx, run, &self.event_id, self.at).await?;
+                steered_into = Some(run);
+                (Some(run), message, answer)
+            }
+        };
+        self.insert_event(tx, key, event_seq, steered_into, &answer)
             .await?;
-        let names = enabled.iter().map(|agent| agent.runner_id.clone());
-        let known = runners::Entity::find()
-            .filter(runners::Column::WorkspaceId.eq(self.workspace.as_str()))
-            .filter(runners::Column::RunnerId.is_in(names))
-            .all(tx)
-            .await?;
-        let mut candidates = Vec::with_capacity(enabled.len());
-        for agent in enabled {
-            let runner = known
-                .iter()
-                .find(|runner| runner.runner_id == agent.runner_id);
-            let runner = runner
-                .cloned()
-                .map(crate::runners::runner_record)
-                .transpose()?;
-            candidates.push(Candidate {
-                agent: agent_record(agent)?,
-                runner,
-            });
+        if let (Some(run), Some(message)) = (heard, message) {
+            insert_user_message(tx, &event, run, &message).await?;
         }
-        Ok(Facts {
-            candidates,
-            active: active_runs(tx, key).await?,
-        })
+        Ok(Ingested::Stored { answer })
     }
 
     async fn insert_event(
@@ -258,6 +249,7 @@ impl Ingest {
         tx: &DatabaseTransaction,
         key: Option<&str>,
         event_seq: Option<i64>,
+        steered_into: Option<RunId>,
         answer: &str,
     ) -> Result<(), StoreError> {
         let row = events::ActiveModel {
@@ -272,7 +264,7 @@ impl Ingest {
             conversation_key: Set(key.map(str::to_owned)),
             event_seq: Set(event_seq),
             envelope: Set(self.envelope.clone()),
-            steered_into: Set(None),
+            steered_into: Set(steered_into.map(|run| run.to_string())),
             received_at: Set(self.at),
         };
         events::Entity::insert(row)
@@ -280,88 +272,4 @@ impl Ingest {
             .await?;
         Ok(())
     }
-
-    async fn insert_run(
-        &self,
-        tx: &DatabaseTransaction,
-        key: Option<&str>,
-        run: &NewRun,
-    ) -> Result<(), StoreError> {
-        let row = runs::ActiveModel {
-            id: Set(run.id.to_string()),
-            workspace_id: Set(self.workspace.to_string()),
-            event_id: Set(self.event_id.clone()),
-            agent_id: Set(run.agent_id.to_string()),
-            agent_version: Set(run.agent_version),
-            runner_id: Set(run.runner_id.to_string()),
-            endpoint_id: Set(run.endpoint_id.to_string()),
-            conversation_key: Set(key.map(str::to_owned)),
-            status: Set(RunStatus::Created.as_str().to_owned()),
-            status_reason: Set(None),
-            attempt: Set(0),
-            lease_owner: Set(None),
-            lease_epoch: Set(0),
-            lease_expires_at: Set(None),
-            last_sequence: Set(0),
-            deadline_at: Set(run.deadline_at),
-            cancel_requested_at: Set(None),
-            agent_spec: Set(run.agent_spec.clone()),
-            snapshot: Set(run.snapshot.clone()),
-            snapshot_sha256: Set(run.snapshot_sha256.clone()),
-            output: Set(None),
-            error: Set(None),
-            usage: Set(None),
-            metadata: Set("{}".to_owned()),
-            created_at: Set(self.at),
-            started_at: Set(None),
-            finished_at: Set(None),
-        };
-        runs::Entity::insert(row).exec_without_returning(tx).await?;
-        if let (Some(key), Some(message)) = (key, &run.user_message) {
-            let item = TranscriptWrite {
-                id: message.id,
-                conversation_key: key.to_owned(),
-                event_id: self.event_id.clone(),
-                role: "user",
-                content: message.content.clone(),
-                content_json: message.content_json.clone(),
-                attachment_refs: message.attachment_refs.clone(),
-            };
-            write_transcript(tx, run.id, &item, self.at).await?;
-        }
-        Ok(())
-    }
-}
-
-async fn active_runs(
-    tx: &DatabaseTransaction,
-    key: Option<&str>,
-) -> Result<Vec<ActiveRun>, StoreError> {
-    let Some(key) = key else {
-        return Ok(Vec::new());
-    };
-    let live = [
-        RunStatus::Created,
-        RunStatus::Queued,
-        RunStatus::Claimed,
-        RunStatus::Running,
-    ];
-    let rows: Vec<(String, String)> = runs::Entity::find()
-        .select_only()
-        .column(runs::Column::Id)
-        .column(runs::Column::AgentId)
-        .filter(runs::Column::ConversationKey.eq(key))
-        .filter(runs::Column::Status.is_in(live.map(RunStatus::as_str)))
-        .order_by_asc(runs::Column::CreatedAt)
-        .into_tuple()
-        .all(tx)
-        .await?;
-    rows.into_iter()
-        .map(|(run, agent)| {
-            Ok(ActiveRun {
-                run_id: parsed("runs.id", &run, &run)?,
-                agent_id: parsed("runs.agent_id", &run, &agent)?,
-            })
-        })
-        .collect()
 }

@@ -16,6 +16,7 @@ use crate::audit::AuditEntry;
 use crate::connect::Store;
 use crate::entity::{conversations, run_rejections, run_segments, runs, transcript_items};
 use crate::error::{StoreError, parsed, signed, unsigned};
+use crate::succession::Succession;
 use crate::writer::Work;
 
 /// One commit of one run. Zero rows moved means that its owner has lost it: nothing is written.
@@ -50,6 +51,8 @@ pub struct Terminal {
     pub metadata: String,
     /// The assistant's transcript item, for a run with a conversation.
     pub transcript: Option<TranscriptWrite>,
+    /// Who comes next, for a run with a conversation.
+    pub succession: Option<Succession>,
 }
 
 /// A transcript item; its place in the conversation is found inside the transaction.
@@ -66,9 +69,10 @@ pub struct TranscriptWrite {
 }
 
 /// Whether an append was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Appended {
-    Written,
+    /// `next`: the waiting runs that this end has let go, to be dispatched.
+    Written { next: Vec<RunId> },
     /// The run is somebody else's now, or has ended.
     Lost,
 }
@@ -81,6 +85,14 @@ impl Work for Append {
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Appended, StoreError> {
+        let succession = self
+            .terminal
+            .as_ref()
+            .and_then(|terminal| terminal.succession.as_ref());
+        if let Some(succession) = succession {
+            // The same order as an ingest: the conversation first, its runs after.
+            crate::conversation::lock(tx, &succession.conversation_key).await?;
+        }
         if !self.advance(tx).await? {
             return Ok(Appended::Lost);
         }
@@ -108,7 +120,11 @@ impl Work for Append {
         {
             write_transcript(tx, self.run_id, item, self.at).await?;
         }
-        Ok(Appended::Written)
+        let next = match succession {
+            Some(succession) => succession.carry_out(tx, self).await?,
+            None => Vec::new(),
+        };
+        Ok(Appended::Written { next })
     }
 }
 

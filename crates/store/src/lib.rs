@@ -4,6 +4,7 @@
 //! have a pool of their own. Every query starts from its workspace or its run.
 
 mod connect;
+mod conversation;
 mod digest;
 mod entity;
 mod error;
@@ -18,21 +19,28 @@ mod ingest;
 mod keys;
 mod leases;
 mod ledger;
+mod new_run;
 mod runners;
 mod runs;
 mod state;
+mod steering;
+mod succession;
 
 pub use agents::{AgentRecord, SaveAgent, SavedAgent};
 pub use attempts::{Dispatch, Dispatched};
 pub use audit::AuditEntry;
 pub use connect::{Backend, Store};
+pub use conversation::{LiveRun, occupancy};
 pub use digest::sha256_hex;
 pub use endpoints::{EndpointRecord, SaveEndpoint};
 pub use error::StoreError;
 pub use history::{HistoryQuery, TranscriptRecord};
-pub use ingest::{ActiveRun, Candidate, Facts, Ingest, Ingested, NewRun, Plan, UserMessage};
+pub use ingest::{Facts, Ingest, Ingested, Plan};
 pub use keys::{ApiKeyRecord, SigningKeyRecord};
 pub use ledger::{Append, Appended, Line, RejectionRecord, Terminal, TranscriptWrite};
+pub use new_run::{Candidate, NewRun, UserMessage};
 pub use runners::{FoundRunner, RunnerRecord, SaveDiscovery};
 pub use runs::{CancelOutcome, RunFilter, RunInputs, RunPosition};
 pub use state::{StateAccess, StateChange, StateRecord, StateWritten};
+pub use steering::{PullSteering, SteeredEvent};
+pub use succession::{Succession, TakeUp};

@@ -132,7 +132,7 @@ impl Store {
         };
         let transcript_before = match &run.conversation_key {
             None => 0,
-            Some(key) => self.transcript_before(run.id, key).await?,
+            Some(key) => self.transcript_before(&run.event_id, key).await?,
         };
         Ok(Some(RunInputs {
             agent_spec: row.agent_spec,
@@ -143,11 +143,12 @@ impl Store {
     }
 
     /// The newest place of the conversation before the run's own message.
-    async fn transcript_before(&self, run: RunId, key: &str) -> Result<i64, StoreError> {
+    async fn transcript_before(&self, event_id: &str, key: &str) -> Result<i64, StoreError> {
         let own: Option<i64> = transcript_items::Entity::find()
             .select_only()
             .column(transcript_items::Column::Seq)
-            .filter(transcript_items::Column::RunId.eq(run.to_string()))
+            .filter(transcript_items::Column::ConversationKey.eq(key))
+            .filter(transcript_items::Column::EventId.eq(event_id))
             .filter(transcript_items::Column::Role.eq("user"))
             .into_tuple()
             .one(&self.readers)
@@ -168,6 +169,18 @@ impl Store {
     pub async fn created_runs(&self, limit: u64) -> Result<Vec<Run>, StoreError> {
         let models = runs::Entity::find()
             .filter(runs::Column::Status.eq(RunStatus::Created.as_str()))
+            .order_by_asc(runs::Column::CreatedAt)
+            .limit(limit)
+            .all(&self.readers)
+            .await?;
+        Ok(readable(models))
+    }
+
+    /// Runs that have waited behind others since before `before`.
+    pub async fn overdue_runs(&self, before: i64, limit: u64) -> Result<Vec<Run>, StoreError> {
+        let models = runs::Entity::find()
+            .filter(runs::Column::Status.eq(RunStatus::Queued.as_str()))
+            .filter(runs::Column::CreatedAt.lt(before))
             .order_by_asc(runs::Column::CreatedAt)
             .limit(limit)
             .all(&self.readers)

@@ -105,7 +105,10 @@ impl Work for StateChange {
 }
 
 /// Locks the run's row when the run is live: its terminal commit comes before or after, never between.
-async fn hold_live_run(tx: &DatabaseTransaction, run: RunId) -> Result<bool, StoreError> {
+pub(crate) async fn hold_live_run(
+    tx: &DatabaseTransaction,
+    run: RunId,
+) -> Result<bool, StoreError> {
     let held = runs::Entity::update_many()
         .col_expr(
             runs::Column::LastSequence,

@@ -18,6 +18,9 @@ use store::{
 use support::{Bench, audit, create_database, dispatch, on_both, sqlite_url};
 use uuid::Uuid;
 
+/// Written, and nobody waits.
+const WRITTEN: Appended = Appended::Written { next: Vec::new() };
+
 on_both!(
     an_event_is_stored_once_and_its_key_answers_again,
     a_refused_event_leaves_nothing,
@@ -85,10 +88,7 @@ async fn a_refused_event_leaves_nothing(bench: Bench) {
 async fn an_append_needs_the_epoch_and_the_place(bench: Bench) {
     let run = bench.running("e-1").await;
     let append = bench.append(&run, 0, &["a", "b"]);
-    assert_eq!(
-        bench.store.write(append.clone()).await.unwrap(),
-        Appended::Written
-    );
+    assert_eq!(bench.store.write(append.clone()).await.unwrap(), WRITTEN);
     assert_eq!(
         bench.store.write(append.clone()).await.unwrap(),
         Appended::Lost,
@@ -126,7 +126,7 @@ async fn events_are_read_in_order_across_segments(bench: Bench) {
             .collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let append = bench.append(&run, from, &texts);
-        assert_eq!(bench.store.write(append).await.unwrap(), Appended::Written);
+        assert_eq!(bench.store.write(append).await.unwrap(), WRITTEN);
         from += size;
     }
     for after in 0..=from {
@@ -153,6 +153,7 @@ async fn a_run_ends_once_with_everything_that_belongs_to_its_end(bench: Bench) {
         error: None,
         usage: Some(r#"{"total_tokens":3}"#.to_owned()),
         metadata: r#"{"rejected":1}"#.to_owned(),
+        succession: None,
         transcript: Some(TranscriptWrite {
             id: Uuid::now_v7(),
             conversation_key: run.conversation_key.clone().unwrap(),
@@ -172,10 +173,7 @@ async fn a_run_ends_once_with_everything_that_belongs_to_its_end(bench: Bench) {
         terminal: Some(terminal),
         ..bench.append(&run, 0, &["last"])
     };
-    assert_eq!(
-        bench.store.write(append.clone()).await.unwrap(),
-        Appended::Written
-    );
+    assert_eq!(bench.store.write(append.clone()).await.unwrap(), WRITTEN);
     let second = Append {
         from: 1,
         to: 2,

@@ -1,4 +1,10 @@
 //! A store on a database of its own, and rows to begin with.
+#![allow(
+    dead_code,
+    unused_macros,
+    unused_imports,
+    reason = "each test crate uses its part of it"
+)]
 
 use std::sync::Arc;
 
@@ -12,10 +18,13 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use store::{
     Append, Appended, AuditEntry, Dispatch, Dispatched, EndpointRecord, FoundRunner, Ingest,
     NewRun, Plan, RunFilter, SaveDiscovery, SaveEndpoint, StateAccess, StateChange, Store,
-    Terminal, UserMessage,
+    Succession, Terminal, UserMessage,
 };
 use tokio::task::JoinSet;
 use uuid::Uuid;
+
+/// The agent of every run here.
+pub(crate) const AGENT: AgentId = AgentId(Uuid::nil());
 
 /// Makes a test of each function, once per database.
 macro_rules! on_both {
@@ -40,11 +49,22 @@ pub(crate) struct Bench {
     pub(crate) store: Store,
     pub(crate) workspace: WorkspaceId,
     pub(crate) database: Option<OwnDatabase>,
+    file: Option<String>,
     _writer: JoinSet<()>,
 }
 
+impl Drop for Bench {
+    fn drop(&mut self) {
+        for end in ["", "-wal", "-shm"] {
+            if let Some(file) = &self.file {
+                let _ = std::fs::remove_file(format!("{file}{end}"));
+            }
+        }
+    }
+}
+
 #[expect(clippy::disallowed_methods, reason = "tests read their own variables")]
-fn variable(name: &str) -> Option<String> {
+pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
@@ -122,6 +142,7 @@ impl Bench {
             store,
             workspace: WorkspaceId("default".to_owned()),
             database,
+            file: None,
             _writer: tasks,
         }
     }
@@ -129,6 +150,20 @@ impl Bench {
     pub(crate) async fn sqlite() -> Self {
         let url = sqlite_url();
         Self::open(&url, None).await
+    }
+
+    /// On a file in memory, where there is such a place: for tests that are long and not about disks.
+    pub(crate) async fn fast() -> Self {
+        let memory = std::path::Path::new("/dev/shm");
+        let directory = if memory.is_dir() {
+            "/dev/shm"
+        } else {
+            env!("CARGO_TARGET_TMPDIR")
+        };
+        let file = format!("{directory}/runnel-{}.db", Uuid::now_v7());
+        let mut bench = Self::open(&format!("sqlite://{file}"), None).await;
+        bench.file = Some(file);
+        bench
     }
 
     /// `None`, loudly, without a server.
@@ -160,7 +195,8 @@ impl Bench {
             envelope: "{}".to_owned(),
             at: 1_000,
             decide: Arc::new(move |_| Plan::Start {
-                run: Box::new(new_run(run_id, message_id)),
+                run: Box::new(new_run(run_id)),
+                message: Some(user_message(message_id)),
                 answer: answer.clone(),
             }),
         }
@@ -215,9 +251,10 @@ impl Bench {
         }
     }
 
-    /// Ends a run whose newest event is `last`.
-    pub(crate) async fn end(&self, run: &Run, last: u64) {
-        let terminal = Terminal {
+    /// An ending without words.
+    #[expect(clippy::unused_self, reason = "reads like the rest of the bench")]
+    pub(crate) fn terminal(&self, succession: Option<Succession>) -> Terminal {
+        Terminal {
             status: RunStatus::Failed,
             reason: "x".to_owned(),
             output: None,
@@ -225,12 +262,35 @@ impl Bench {
             usage: None,
             metadata: "{}".to_owned(),
             transcript: None,
+            succession,
+        }
+    }
+
+    /// The newest run of an event.
+    pub(crate) async fn run_of(&self, conversation: &str, event_id: &str) -> Option<Run> {
+        let conversation_id = Some(conversation.to_owned());
+        let newest = RunFilter {
+            conversation_id,
+            ..RunFilter::default()
         };
+        let runs = self
+            .store
+            .list_runs(&self.workspace, &newest, None, 6)
+            .await
+            .unwrap();
+        runs.into_iter().find(|run| run.event_id == event_id)
+    }
+
+    /// Ends a run whose newest event is `last`.
+    pub(crate) async fn end(&self, run: &Run, last: u64) {
         let append = Append {
-            terminal: Some(terminal),
+            terminal: Some(self.terminal(None)),
             ..self.append(run, last, &["end"])
         };
-        assert_eq!(self.store.write(append).await.unwrap(), Appended::Written);
+        assert_eq!(
+            self.store.write(append).await.unwrap(),
+            Appended::Written { next: Vec::new() }
+        );
     }
 
     pub(crate) fn put(
@@ -307,10 +367,19 @@ impl Bench {
     }
 }
 
-fn new_run(id: RunId, message_id: Uuid) -> NewRun {
+fn user_message(id: Uuid) -> UserMessage {
+    UserMessage {
+        id,
+        content: Some("hello".to_owned()),
+        content_json: "{}".to_owned(),
+        attachment_refs: "[]".to_owned(),
+    }
+}
+
+pub(crate) fn new_run(id: RunId) -> NewRun {
     NewRun {
         id,
-        agent_id: AgentId(Uuid::nil()),
+        agent_id: AGENT,
         agent_version: 1,
         runner_id: "plugin:a/b/c".parse().unwrap(),
         endpoint_id: EndpointId(Uuid::nil()),
@@ -318,12 +387,6 @@ fn new_run(id: RunId, message_id: Uuid) -> NewRun {
         agent_spec: "{}".to_owned(),
         snapshot: "{}".to_owned(),
         snapshot_sha256: "0".to_owned(),
-        user_message: Some(UserMessage {
-            id: message_id,
-            content: Some("hello".to_owned()),
-            content_json: "{}".to_owned(),
-            attachment_refs: "[]".to_owned(),
-        }),
     }
 }
 

@@ -10,6 +10,7 @@ pub mod token;
 pub mod watch;
 
 mod book;
+mod decide;
 mod dispatch;
 mod drive;
 mod live;
@@ -167,14 +168,27 @@ impl Runs {
         let cancelling = self.0.tasks.spawn(async move {
             let now = runs.0.clock.now_ms();
             let outcome = runs.0.store.request_cancel(&workspace, id, now).await?;
-            if let CancelOutcome::Requested(run) = &outcome
-                && let Some(live) = runs.0.live.get(id)
-            {
+            let CancelOutcome::Requested(run) = &outcome else {
+                return Ok(outcome);
+            };
+            if run.status == RunStatus::Queued {
+                settle::settle_orphan(&runs.0, id, &workspace, i64::MAX, settle::cancelled()).await;
+            } else if let Some(live) = runs.0.live.get(id) {
                 live.request_cancel(run.cancel_requested_at.unwrap_or(now));
             }
             Ok(outcome)
         });
         cancelling.await.map_err(|_| StoreError::Closed)?
+    }
+
+    /// The newest sequence of a run, 0 for none.
+    pub async fn last_sequence(
+        &self,
+        workspace: &WorkspaceId,
+        id: RunId,
+    ) -> Result<u64, StoreError> {
+        let run = self.0.store.find_run(workspace, id).await?;
+        Ok(run.map_or(0, |run| run.last_sequence))
     }
 
     /// The rights of a live run: from memory while its lease is held here, else from its row.

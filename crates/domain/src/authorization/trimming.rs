@@ -292,6 +292,22 @@ impl<'a> Trimming<'a> {
         }
     }
 
+    pub(super) fn steering(&mut self, has_conversation: bool) -> bool {
+        let checks = [
+            (
+                Layer::Manifest,
+                self.manifest.capabilities.steering,
+                "capabilities.steering is false",
+            ),
+            (
+                Layer::EventScope,
+                has_conversation,
+                "the event has no conversation",
+            ),
+        ];
+        self.decide("steering", "conversation", "pull", &checks)
+    }
+
     pub(super) fn state(&mut self, owner: &Owner<'_>) -> BTreeMap<StateScope, String> {
         let policy = &self.agent.state_policy;
         let mut granted = BTreeMap::new();

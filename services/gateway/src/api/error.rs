@@ -244,6 +244,11 @@ impl From<StartError> for ApiError {
             StartError::RunActive(run) => {
                 Self::conflict("run_active", message).with("run_id", json!(run))
             }
+            StartError::QueueFull => {
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message)
+                    .with("reason", json!("queue_full"))
+                    .retryable_after(10)
+            }
             StartError::RunnerUnavailable(_) => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message)
                     .with("reason", json!("runner_unavailable"))

@@ -3,3 +3,4 @@
 pub(super) mod history;
 pub(super) mod run;
 pub(super) mod state;
+pub(super) mod steering;

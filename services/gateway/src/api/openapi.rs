@@ -51,6 +51,7 @@ pub(super) fn documented() -> OpenApiRouter<ApiState> {
             host::state::delete_state
         ))
         .routes(routes!(host::history::page_history))
+        .routes(routes!(host::steering::pull_steering))
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(health::jwks))

@@ -17,6 +17,7 @@ use crate::runs::Inner;
 use crate::runs::grant::Grant;
 use crate::runs::live::LiveRun;
 use crate::runs::prepare::Prepared;
+use crate::runs::settle::cancelled;
 use crate::runs::token::TokenSubject;
 
 /// What came of a dispatch.
@@ -192,7 +193,7 @@ pub(super) async fn interrupted(inner: &Inner, live: &LiveRun, run: &Run) {
 /// Why [`interrupted`] resolved.
 pub(super) fn interruption(inner: &Inner, live: &LiveRun) -> Failure {
     if live.cancel.is_cancelled() {
-        Failure::new(FailureCode::Cancelled, "the run was cancelled")
+        cancelled()
     } else if inner.closing.is_cancelled() {
         Failure::new(
             FailureCode::HostShutdown,

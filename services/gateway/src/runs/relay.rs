@@ -305,7 +305,7 @@ fn shown(
     outcome: Result<Appended, StoreError>,
 ) -> Result<(), Stopped> {
     match outcome {
-        Ok(Appended::Written) => {
+        Ok(Appended::Written { .. }) => {
             live.log.publish(frames);
             Ok(())
         }

@@ -9,15 +9,17 @@ use protocol::id::{RunId, WorkspaceId};
 use protocol::message::Message;
 use protocol::run::RunStatus;
 use serde_json::Value;
-use store::{Append, Appended, Dispatch, Dispatched, StoreError, Terminal, TranscriptWrite};
+use store::{
+    Append, Appended, Dispatch, Dispatched, StoreError, Succession, Terminal, TranscriptWrite,
+};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::runs::Inner;
 use crate::runs::book::Book;
+use crate::runs::decide::{take_up, transcript_text};
 use crate::runs::dispatch::millis;
 use crate::runs::live::LiveRun;
-use crate::runs::start::transcript_text;
+use crate::runs::{Inner, Runs};
 
 /// Who ended the run.
 pub(super) enum Ending {
@@ -33,21 +35,29 @@ pub(super) fn internal() -> Failure {
     Failure::new(FailureCode::HostInternal, "the gateway failed; see its log")
 }
 
+/// Somebody asked for it.
+pub(super) fn cancelled() -> Failure {
+    Failure::new(FailureCode::Cancelled, "the run was cancelled")
+}
+
 /// Commits the rest of the book with the terminal, then lets clients see it.
 pub(super) async fn settle(
-    inner: &Inner,
+    inner: &Arc<Inner>,
     live: &LiveRun,
     run: &Run,
     mut book: Book,
     tally: Tally,
     ending: Ending,
 ) {
-    let terminal = terminal_of(run, &mut book, tally, ending, inner.clock.now_seconds());
+    let terminal = terminal_of(inner, run, &mut book, tally, ending);
     let (status, reason) = (terminal.status, terminal.reason.clone());
     let (append, frames) = book.take(Some(terminal), inner.clock.now_ms());
     match commit(inner, append).await {
-        Ok(Appended::Written) => {
+        Ok(Appended::Written { next }) => {
             inner.live.settle(run.id, live, frames);
+            for next in next {
+                Runs(Arc::clone(inner)).spawn(next, run.workspace.clone());
+            }
             let duration_ms = inner.clock.now_ms() - run.created_at;
             tracing::info!(
                 run.id = %run.id, runner.id = %run.runner_id, status = status.as_str(),
@@ -66,7 +76,14 @@ pub(super) async fn settle(
     }
 }
 
-fn terminal_of(run: &Run, book: &mut Book, tally: Tally, ending: Ending, now: i64) -> Terminal {
+fn terminal_of(
+    inner: &Arc<Inner>,
+    run: &Run,
+    book: &mut Book,
+    tally: Tally,
+    ending: Ending,
+) -> Terminal {
+    let now = inner.clock.now_seconds();
     let (status, reason, error, message) = match ending {
         Ending::Runner(ending) => (ending.status, ending.reason, ending.error, ending.message),
         Ending::Gateway { failure, message } => {
@@ -99,6 +116,10 @@ fn terminal_of(run: &Run, book: &mut Book, tally: Tally, ending: Ending, now: i6
         usage: book.usage(),
         metadata: tally.to_json().to_string(),
         transcript,
+        succession: run.conversation_key.as_ref().map(|key| Succession {
+            conversation_key: key.clone(),
+            take_up: take_up(inner, &run.workspace),
+        }),
     }
 }
 
@@ -117,7 +138,7 @@ pub(super) async fn commit(inner: &Inner, append: Append) -> Result<Appended, St
             // A commit whose answer was lost looks like somebody else's when it is tried again,
             // here or by the writer.
             Ok(Ok(Appended::Lost)) => return confirm(inner, &append).await,
-            Ok(Ok(Appended::Written)) => return Ok(Appended::Written),
+            Ok(Ok(written @ Appended::Written { .. })) => return Ok(written),
             Ok(Err(error)) if error.may_pass() => error,
             Ok(Err(error)) => return Err(error),
             Err(_) => return Err(StoreError::Unreachable),
@@ -145,8 +166,9 @@ async fn confirm(inner: &Inner, append: &Append) -> Result<Appended, StoreError>
             .is_none_or(|terminal| row.status == terminal.status);
         row.lease_epoch == append.epoch && row.last_sequence == append.to && ended
     });
+    // Who came next was let go by the commit; the sweep dispatches it.
     Ok(if ours {
-        Appended::Written
+        Appended::Written { next: Vec::new() }
     } else {
         Appended::Lost
     })
@@ -155,7 +177,7 @@ async fn confirm(inner: &Inner, append: &Append) -> Result<Appended, StoreError>
 /// Ends a run that nobody drives any more, when its lease ended before `before`. Its old owner's
 /// writes are fenced off by the new epoch.
 pub(super) async fn settle_orphan(
-    inner: &Inner,
+    inner: &Arc<Inner>,
     id: RunId,
     workspace: &WorkspaceId,
     before: i64,
@@ -202,11 +224,11 @@ async fn own_orphan(
             let row = inner.store.find_run(workspace, id).await?;
             Ok(row.filter(|row| row.lease_epoch == epoch))
         }
-        RunStatus::Created => {
+        RunStatus::Created | RunStatus::Queued => {
             let dispatch = Dispatch {
                 run_id: id,
                 epoch: run.lease_epoch,
-                from: RunStatus::Created,
+                from: run.status,
                 attempt: run.attempt + 1,
                 owner: inner.owner.clone(),
                 lease_until,

@@ -11,6 +11,8 @@ use crate::runs::settle::settle_orphan;
 
 /// Runs of one look at the tables; the next look takes the rest.
 const BATCH: u64 = 200;
+/// The longest that a run waits behind others.
+const QUEUE_PATIENCE: Duration = Duration::from_hours(1);
 /// A created run this old has lost the process that made it.
 const CREATED_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -103,6 +105,7 @@ impl Runs {
     async fn sweep(&self) -> Result<(), StoreError> {
         let now = self.0.clock.now_ms();
         self.end_orphans(now).await?;
+        self.end_overdue(now - millis(QUEUE_PATIENCE)).await?;
         if self.0.stopping.is_cancelled() {
             return Ok(());
         }
@@ -123,6 +126,16 @@ impl Runs {
                 return Ok(());
             }
         }
+    }
+
+    /// Runs that have waited behind others for too long.
+    async fn end_overdue(&self, before: i64) -> Result<(), StoreError> {
+        for run in self.0.store.overdue_runs(before, BATCH).await? {
+            let message = "the run waited an hour behind others of its conversation";
+            let failure = Failure::new(FailureCode::DeadlineExceeded, message);
+            settle_orphan(&self.0, run.id, &run.workspace, i64::MAX, failure).await;
+        }
+        Ok(())
     }
 
     async fn dispatch_created(&self, before: i64) -> Result<(), StoreError> {

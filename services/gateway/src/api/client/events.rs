@@ -32,6 +32,7 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
     (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
+    (status = 429, description = "Too many runs wait in this conversation; `Retry-After` tells how long", body = ErrorBody),
     (status = 413, description = "The envelope is larger than 1 MiB", body = ErrorBody),
     (status = 503, description = "Try again after `Retry-After`", body = ErrorBody)))]
 pub(in crate::api) async fn post_event(
@@ -53,7 +54,13 @@ pub(in crate::api) async fn post_event(
     let accepted = state.runs.accept(&caller.workspace, event, key).await?;
     let mut response = match (accepted.answer.run_id, accepted.answer.run_url.as_deref()) {
         (Some(run), Some(url)) if wants_stream(&headers) => {
-            let mut response = stream_run(&state, run, 0);
+            // A steered event streams the active run from now on.
+            let cursor = if accepted.answer.steered {
+                state.runs.last_sequence(&caller.workspace, run).await?
+            } else {
+                0
+            };
+            let mut response = stream_run(&state, run, cursor);
             let location = HeaderValue::from_str(url);
             let id = HeaderValue::from_str(&run.to_string());
             response

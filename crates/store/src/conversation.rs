@@ -1,0 +1,176 @@
+//! One conversation: its lock, its live runs, and who comes next (contracts §4).
+
+use std::collections::{HashMap, HashSet};
+
+use domain::admission::{ActiveRun, Occupancy};
+use protocol::id::{AgentId, RunId};
+use protocol::run::RunStatus;
+use sea_orm::sea_query::Expr;
+use sea_orm::{
+    ColumnTrait, DatabaseTransaction, EntityTrait, ExprTrait, QueryFilter, QueryOrder, QuerySelect,
+};
+
+use crate::entity::{conversations, runs, steering_items};
+use crate::error::{StoreError, parsed};
+use crate::steering::QUEUED;
+
+/// A run of the conversation that has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LiveRun {
+    pub run_id: RunId,
+    pub agent_id: AgentId,
+    pub status: RunStatus,
+    pub cancel_requested: bool,
+    /// Events that it absorbed and has not pulled.
+    pub steering: u64,
+}
+
+/// How busy the conversation is for one agent. `live`: oldest first.
+pub fn occupancy(live: &[LiveRun], agent: AgentId) -> Occupancy {
+    let own = || live.iter().filter(|run| run.agent_id == agent);
+    Occupancy {
+        active: own()
+            .filter(|run| run.status != RunStatus::Queued)
+            .map(|run| ActiveRun {
+                run_id: run.run_id,
+                running: run.status == RunStatus::Running,
+                cancel_requested: run.cancel_requested,
+                steering: run.steering,
+            })
+            .collect(),
+        queued: own().filter(|run| run.status == RunStatus::Queued).count() as u64,
+    }
+}
+
+/// Takes the lock: whoever decides about the conversation writes its row first.
+pub(crate) async fn lock(tx: &DatabaseTransaction, key: &str) -> Result<(), StoreError> {
+    conversations::Entity::update_many()
+        .col_expr(
+            conversations::Column::Version,
+            Expr::col(conversations::Column::Version).add(1),
+        )
+        .filter(conversations::Column::Key.eq(key))
+        .exec(tx)
+        .await?;
+    Ok(())
+}
+
+const LIVE: [RunStatus; 4] = [
+    RunStatus::Created,
+    RunStatus::Queued,
+    RunStatus::Claimed,
+    RunStatus::Running,
+];
+
+/// The live runs of the conversation, oldest first.
+pub(crate) async fn live_runs(
+    tx: &DatabaseTransaction,
+    key: Option<&str>,
+) -> Result<Vec<LiveRun>, StoreError> {
+    let Some(key) = key else {
+        return Ok(Vec::new());
+    };
+    let rows: Vec<(String, String, String, Option<i64>)> = runs::Entity::find()
+        .select_only()
+        .column(runs::Column::Id)
+        .column(runs::Column::AgentId)
+        .column(runs::Column::Status)
+        .column(runs::Column::CancelRequestedAt)
+        .filter(runs::Column::ConversationKey.eq(key))
+        .filter(runs::Column::Status.is_in(LIVE.map(RunStatus::as_str)))
+        .order_by_asc(runs::Column::CreatedAt)
+        .order_by_asc(runs::Column::Id)
+        .into_tuple()
+        .all(tx)
+        .await?;
+    let waiting = steering_waiting(tx, rows.iter().map(|row| row.0.clone()).collect()).await?;
+    rows.into_iter()
+        .map(|(run, agent, status, cancel_requested_at)| {
+            Ok(LiveRun {
+                run_id: parsed("runs.id", &run, &run)?,
+                agent_id: parsed("runs.agent_id", &run, &agent)?,
+                status: RunStatus::parse(&status).ok_or_else(|| StoreError::Corrupt {
+                    column: "runs.status",
+                    row: run.clone(),
+                })?,
+                cancel_requested: cancel_requested_at.is_some(),
+                steering: waiting.get(&run).copied().unwrap_or(0),
+            })
+        })
+        .collect()
+}
+
+async fn steering_waiting(
+    tx: &DatabaseTransaction,
+    ids: Vec<String>,
+) -> Result<HashMap<String, u64>, StoreError> {
+    if ids.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let rows: Vec<String> = steering_items::Entity::find()
+        .select_only()
+        .column(steering_items::Column::RunId)
+        .filter(steering_items::Column::RunId.is_in(ids))
+        .filter(steering_items::Column::Status.eq(QUEUED))
+        .into_tuple()
+        .all(tx)
+        .await?;
+    let mut waiting = HashMap::new();
+    for run in rows {
+        *waiting.entry(run).or_insert(0) += 1;
+    }
+    Ok(waiting)
+}
+
+/// Writes the wish to cancel for live runs.
+pub(crate) async fn cancel_all(
+    tx: &DatabaseTransaction,
+    ids: &[RunId],
+    at: i64,
+) -> Result<(), StoreError> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    runs::Entity::update_many()
+        .col_expr(runs::Column::CancelRequestedAt, Expr::value(at))
+        .filter(runs::Column::Id.is_in(ids.iter().map(ToString::to_string)))
+        .filter(runs::Column::CancelRequestedAt.is_null())
+        .exec(tx)
+        .await?;
+    Ok(())
+}
+
+/// Lets the oldest waiting run of each agent go of which none is active any more. Its deadline
+/// begins now. The caller holds the conversation's lock.
+pub(crate) async fn promote_next(
+    tx: &DatabaseTransaction,
+    key: &str,
+    at: i64,
+) -> Result<Vec<RunId>, StoreError> {
+    let live = live_runs(tx, Some(key)).await?;
+    let mut seen = HashSet::new();
+    let mut promoted = Vec::new();
+    for run in live.iter().filter(|run| run.status == RunStatus::Queued) {
+        let busy =
+            |other: &LiveRun| other.agent_id == run.agent_id && other.status != RunStatus::Queued;
+        if !seen.insert(run.agent_id) || live.iter().any(busy) {
+            continue;
+        }
+        let waited = Expr::value(at).sub(Expr::col(runs::Column::CreatedAt));
+        runs::Entity::update_many()
+            .col_expr(
+                runs::Column::Status,
+                Expr::value(RunStatus::Created.as_str()),
+            )
+            .col_expr(
+                runs::Column::DeadlineAt,
+                Expr::col(runs::Column::DeadlineAt).add(waited),
+            )
+            .filter(runs::Column::Id.eq(run.run_id.to_string()))
+            .filter(runs::Column::Status.eq(RunStatus::Queued.as_str()))
+            .exec(tx)
+            .await?;
+        promoted.push(run.run_id);
+    }
+    Ok(promoted)
+}

@@ -1,0 +1,128 @@
+//! Events that an active run absorbs: queued, then pulled once, or dropped at its end.
+
+use protocol::id::{RunId, WorkspaceId};
+use sea_orm::sea_query::Expr;
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, PaginatorTrait, QueryFilter,
+    QueryOrder, QuerySelect,
+};
+use uuid::Uuid;
+
+use crate::audit::AuditEntry;
+use crate::entity::{events, steering_items};
+use crate::error::{StoreError, signed};
+use crate::state::hold_live_run;
+use crate::writer::Work;
+
+pub(crate) const QUEUED: &str = "queued";
+const PULLED: &str = "pulled";
+const DROPPED: &str = "dropped";
+
+/// An absorbed event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SteeredEvent {
+    pub event_id: String,
+    /// The envelope as JSON.
+    pub envelope: String,
+    /// When it was absorbed, epoch milliseconds.
+    pub at: i64,
+}
+
+/// Takes the oldest absorbed events out of a live run's queue: each at most once.
+#[derive(Clone, Debug)]
+pub struct PullSteering {
+    pub run_id: RunId,
+    pub workspace: WorkspaceId,
+    pub limit: u64,
+    pub audit: AuditEntry,
+}
+
+impl Work for PullSteering {
+    /// `None`: the run has ended.
+    type Output = Option<Vec<SteeredEvent>>;
+
+    fn order(&self) -> Uuid {
+        self.run_id.0
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Self::Output, StoreError> {
+        if !hold_live_run(tx, self.run_id).await? {
+            return Ok(None);
+        }
+        crate::audit::insert(tx, std::slice::from_ref(&self.audit)).await?;
+        take(tx, &self.workspace, self.run_id, self.limit, PULLED)
+            .await
+            .map(Some)
+    }
+}
+
+/// Queues an event for a run. The caller holds the conversation's lock.
+pub(crate) async fn absorb(
+    tx: &DatabaseTransaction,
+    run: RunId,
+    event_id: &str,
+    at: i64,
+) -> Result<(), StoreError> {
+    let before = steering_items::Entity::find()
+        .filter(steering_items::Column::RunId.eq(run.to_string()))
+        .count(tx)
+        .await?;
+    let row = steering_items::ActiveModel {
+        run_id: Set(run.to_string()),
+        n: Set(signed(before + 1)),
+        event_id: Set(event_id.to_owned()),
+        status: Set(QUEUED.to_owned()),
+        at: Set(at),
+    };
+    steering_items::Entity::insert(row)
+        .exec_without_returning(tx)
+        .await?;
+    Ok(())
+}
+
+/// Drops what a run leaves unpulled at its end, and gives it for other runs to take up.
+pub(crate) async fn drop_leftovers(
+    tx: &DatabaseTransaction,
+    workspace: &WorkspaceId,
+    run: RunId,
+) -> Result<Vec<SteeredEvent>, StoreError> {
+    take(tx, workspace, run, u64::from(u16::MAX), DROPPED).await
+}
+
+async fn take(
+    tx: &DatabaseTransaction,
+    workspace: &WorkspaceId,
+    run: RunId,
+    limit: u64,
+    status: &str,
+) -> Result<Vec<SteeredEvent>, StoreError> {
+    let items = steering_items::Entity::find()
+        .filter(steering_items::Column::RunId.eq(run.to_string()))
+        .filter(steering_items::Column::Status.eq(QUEUED))
+        .order_by_asc(steering_items::Column::N)
+        .limit(limit)
+        .all(tx)
+        .await?;
+    let mut taken = Vec::with_capacity(items.len());
+    for item in items {
+        steering_items::Entity::update_many()
+            .col_expr(steering_items::Column::Status, Expr::value(status))
+            .filter(steering_items::Column::RunId.eq(item.run_id.as_str()))
+            .filter(steering_items::Column::N.eq(item.n))
+            .exec(tx)
+            .await?;
+        let key = (workspace.to_string(), item.event_id.clone());
+        let event = events::Entity::find_by_id(key).one(tx).await?;
+        let event = event.ok_or(StoreError::Corrupt {
+            column: "steering_items.event_id",
+            row: item.run_id,
+        })?;
+        let (event_id, envelope) = (item.event_id, event.envelope);
+        taken.push(SteeredEvent {
+            event_id,
+            envelope,
+            at: item.at,
+        });
+    }
+    Ok(taken)
+}

@@ -1,0 +1,60 @@
+//! Who comes after a run of a conversation (contracts §4).
+
+use std::sync::Arc;
+
+use protocol::id::RunId;
+use protocol::run::RunStatus;
+use sea_orm::DatabaseTransaction;
+
+use crate::conversation::promote_next;
+use crate::error::StoreError;
+use crate::ledger::Append;
+use crate::new_run::{Candidate, NewRun, RunEvent, candidates, insert_run};
+use crate::steering::{SteeredEvent, drop_leftovers};
+
+/// What the end of a run lets go: events it left unpulled, and the next run that waits.
+#[derive(Clone)]
+pub struct Succession {
+    pub conversation_key: String,
+    /// Makes the run of an event that was left, when an agent still wants it.
+    pub take_up: TakeUp,
+}
+
+/// Decides about an event that a run left unpulled.
+pub type TakeUp = Arc<dyn Fn(&SteeredEvent, &[Candidate]) -> Option<NewRun> + Send + Sync>;
+
+impl std::fmt::Debug for Succession {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Succession")
+            .field("conversation_key", &self.conversation_key)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Succession {
+    /// Events that the run left unpulled wait as runs of their own; the oldest that waits goes.
+    pub(crate) async fn carry_out(
+        &self,
+        tx: &DatabaseTransaction,
+        end: &Append,
+    ) -> Result<Vec<RunId>, StoreError> {
+        let key = self.conversation_key.as_str();
+        let left = drop_leftovers(tx, &end.workspace, end.run_id).await?;
+        if !left.is_empty() {
+            let candidates = candidates(tx, &end.workspace).await?;
+            for event in left {
+                let Some(run) = (self.take_up)(&event, &candidates) else {
+                    continue;
+                };
+                let event = RunEvent {
+                    workspace: &end.workspace,
+                    event_id: &event.event_id,
+                    conversation_key: Some(key),
+                    at: end.at,
+                };
+                insert_run(tx, &event, &run, RunStatus::Queued).await?;
+            }
+        }
+        promote_next(tx, key, end.at).await
+    }
+}

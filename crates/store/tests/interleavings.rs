@@ -1,0 +1,239 @@
+//! Random interleavings of events and endings in one conversation, against a naive model: the tables
+//! and the model admit the same, and nothing waits for ever.
+#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
+
+mod support;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use domain::admission::{Admission, admit};
+use domain::event::ConversationIdentity;
+use protocol::admin::Concurrency;
+use protocol::id::RunId;
+use protocol::run::RunStatus;
+use store::{Append, Appended, Facts, Ingested, Plan, Succession, occupancy};
+use support::{AGENT, Bench, dispatch, new_run, variable};
+use uuid::Uuid;
+
+/// Interleavings of each policy, unless `RUNNEL_TEST_ROUNDS` says otherwise.
+const ROUNDS: u64 = 100;
+/// Steps of one interleaving: two events and what may happen around them.
+const STEPS: u64 = 6;
+
+/// What the conversation would be if it were a list.
+#[derive(Default)]
+struct Model {
+    active: Vec<String>,
+    waiting: VecDeque<String>,
+    absorbed: Vec<(String, String)>,
+}
+
+impl Model {
+    fn arrive(&mut self, policy: Concurrency, event: &str) -> &'static str {
+        let busy = !self.active.is_empty();
+        match policy {
+            Concurrency::Reject if busy => "busy",
+            Concurrency::Enqueue | Concurrency::Interrupt if busy => {
+                self.waiting.push_back(event.to_owned());
+                "queued"
+            }
+            Concurrency::Steer if busy => {
+                self.absorbed
+                    .push((self.active[0].clone(), event.to_owned()));
+                "absorbed"
+            }
+            _ => {
+                self.active.push(event.to_owned());
+                "started"
+            }
+        }
+    }
+
+    fn end(&mut self, event: &str) {
+        self.active.retain(|active| active != event);
+        let (left, others): (Vec<_>, Vec<_>) =
+            self.absorbed.drain(..).partition(|(run, _)| run == event);
+        self.absorbed = others;
+        self.waiting
+            .extend(left.into_iter().map(|(_, event)| event));
+        if self.active.is_empty() {
+            self.active.extend(self.waiting.pop_front());
+        }
+    }
+}
+
+/// xorshift: the same interleavings in every run of the test.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % most
+    }
+}
+
+async fn arrive(
+    bench: &Bench,
+    policy: Concurrency,
+    conversation: &str,
+    event: &str,
+) -> &'static str {
+    let decided = Arc::new(Mutex::new("started"));
+    let told = Arc::clone(&decided);
+    let run = Box::new(new_run(RunId(Uuid::now_v7())));
+    let mut ingest = bench.event(event, "body");
+    ingest.conversation = Some(ConversationIdentity {
+        bot_id: String::new(),
+        conversation_id: conversation.to_owned(),
+        thread_id: String::new(),
+    });
+    ingest.decide = Arc::new(move |facts: &Facts| {
+        let (run, message, answer) = (run.clone(), None, String::new());
+        let (plan, word) = match admit(policy, true, &occupancy(&facts.live, AGENT)) {
+            Admission::Start => (
+                Plan::Start {
+                    run,
+                    message,
+                    answer,
+                },
+                "started",
+            ),
+            Admission::Queue => (
+                Plan::Queue {
+                    run,
+                    message,
+                    cancel: vec![],
+                    answer,
+                },
+                "queued",
+            ),
+            Admission::Interrupt(cancel) => (
+                Plan::Queue {
+                    run,
+                    message,
+                    cancel,
+                    answer,
+                },
+                "queued",
+            ),
+            Admission::Absorb(run) => (
+                Plan::Absorb {
+                    run,
+                    message,
+                    answer,
+                },
+                "absorbed",
+            ),
+            Admission::Busy(_) | Admission::QueueFull => (Plan::Refuse, "busy"),
+        };
+        *told.lock().unwrap() = word;
+        plan
+    });
+    let ingested = bench.store.ingest(ingest).await.unwrap();
+    let word = *decided.lock().unwrap();
+    assert_eq!(ingested == Ingested::Refused, word == "busy");
+    word
+}
+
+/// Ends the run of an event, as settling does.
+async fn end(bench: &Bench, conversation: &str, event: &str) {
+    let run = bench.run_of(conversation, event).await.unwrap();
+    let append = Append {
+        terminal: Some(bench.terminal(Some(Succession {
+            conversation_key: run.conversation_key.clone().unwrap(),
+            take_up: Arc::new(|_, _| Some(new_run(RunId(Uuid::now_v7())))),
+        }))),
+        ..bench.append(&run, 0, &["end"])
+    };
+    let written = bench.store.write(append).await.unwrap();
+    assert!(matches!(written, Appended::Written { .. }), "{written:?}");
+}
+
+/// Dispatches what may go; gives the events of runs that are active now, and of those that wait.
+async fn dispatch_all(
+    bench: &Bench,
+    conversation: &str,
+    events: &[String],
+) -> (Vec<String>, Vec<String>) {
+    let (mut active, mut waiting) = (Vec::new(), Vec::new());
+    for event in events {
+        let Some(run) = bench.run_of(conversation, event).await else {
+            continue;
+        };
+        match run.status {
+            RunStatus::Created => {
+                bench.store.write(dispatch(&run)).await.unwrap();
+                active.push(event.clone());
+            }
+            RunStatus::Running => active.push(event.clone()),
+            RunStatus::Queued => waiting.push(event.clone()),
+            _ => {}
+        }
+    }
+    (active, waiting)
+}
+
+async fn interleave(policy: Concurrency) {
+    let bench = Bench::fast().await;
+    let rounds = variable("RUNNEL_TEST_ROUNDS").map_or(ROUNDS, |text| text.parse().unwrap());
+    for round in 0..rounds {
+        let mut dice = Dice(round * 7_919 + 1);
+        let (mut model, mut events) = (Model::default(), Vec::new());
+        let conversation = format!("c-{round}");
+        for _ in 0..STEPS {
+            if dice.below(2) == 0 && !model.active.is_empty() {
+                let index = usize::try_from(dice.below(model.active.len() as u64)).unwrap();
+                let event = model.active[index].clone();
+                end(&bench, &conversation, &event).await;
+                model.end(&event);
+            } else if events.len() < 2 {
+                let event = format!("e-{round}-{}", events.len());
+                let word = arrive(&bench, policy, &conversation, &event).await;
+                assert_eq!(
+                    word,
+                    model.arrive(policy, &event),
+                    "{policy:?}, round {round}"
+                );
+                events.push(event);
+            }
+            let (mut active, waiting) = dispatch_all(&bench, &conversation, &events).await;
+            active.sort();
+            let mut expected = model.active.clone();
+            expected.sort();
+            assert_eq!(active, expected, "active, {policy:?}, round {round}");
+            assert_eq!(
+                waiting,
+                Vec::from(model.waiting.clone()),
+                "waiting, {policy:?}, round {round}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn concurrent_events_meet_the_model() {
+    interleave(Concurrency::Concurrent).await;
+}
+
+#[tokio::test]
+async fn rejected_events_meet_the_model() {
+    interleave(Concurrency::Reject).await;
+}
+
+#[tokio::test]
+async fn enqueued_events_meet_the_model() {
+    interleave(Concurrency::Enqueue).await;
+}
+
+#[tokio::test]
+async fn interrupting_events_meet_the_model() {
+    interleave(Concurrency::Interrupt).await;
+}
+
+#[tokio::test]
+async fn steered_events_meet_the_model() {
+    interleave(Concurrency::Steer).await;
+}

@@ -1,0 +1,293 @@
+//! The decision about an event, as the store asks for it under the conversation's lock: pure code.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use domain::admission::{Admission, admit};
+use domain::authorization::{Subject, authorize};
+use domain::binding::{Resolution, resolve};
+use domain::canonical::canonical_json;
+use domain::event::conversation_of;
+use domain::run::deadline;
+use domain::state::Owner;
+use protocol::context::{AgentInput, InputAttachment};
+use protocol::event::{EventAccepted, EventEnvelope, MESSAGE_RECEIVED};
+use protocol::id::{RunId, WorkspaceId};
+use protocol::manifest::AgentRunnerManifest;
+use protocol::run::RunStatus;
+use serde_json::json;
+use store::{
+    Candidate, Facts, NewRun, Plan, SteeredEvent, TakeUp, UserMessage, occupancy, sha256_hex,
+};
+use uuid::Uuid;
+
+use crate::runs::start::StartError;
+use crate::runs::{Inner, Runs};
+
+/// The most characters of a transcript item's text.
+const TRANSCRIPT_CHARACTERS: usize = 4000;
+
+/// What a decision leaves for its caller, beside what is stored.
+#[derive(Clone, Default)]
+pub(super) struct Aside(Arc<Mutex<Left>>);
+
+#[derive(Default)]
+struct Left {
+    refused: Option<StartError>,
+    cancelled: Vec<RunId>,
+}
+
+impl Aside {
+    fn left(&self) -> MutexGuard<'_, Left> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the event was refused.
+    pub(super) fn refused(&self) -> Option<StartError> {
+        self.left().refused.take()
+    }
+
+    /// The runs that the event has cancelled.
+    pub(super) fn cancelled(&self) -> Vec<RunId> {
+        std::mem::take(&mut self.left().cancelled)
+    }
+}
+
+impl Runs {
+    /// Decides about a new event.
+    pub(super) fn decider(
+        &self,
+        workspace: &WorkspaceId,
+        event_id: String,
+        event: EventEnvelope,
+        aside: Aside,
+    ) -> Arc<dyn Fn(&Facts) -> Plan + Send + Sync> {
+        let inner = Arc::clone(&self.0);
+        let workspace = workspace.clone();
+        let (run_id, message_id) = (RunId(Uuid::now_v7()), Uuid::now_v7());
+        Arc::new(move |facts: &Facts| {
+            let deciding = Deciding {
+                inner: &inner,
+                workspace: &workspace,
+                event_id: &event_id,
+                event: &event,
+                run_id,
+                message_id,
+            };
+            let decided = deciding.decide(facts);
+            let mut left = aside.left();
+            *left = Left::default();
+            match decided {
+                Ok(plan) => {
+                    if let Plan::Queue { cancel, .. } = &plan {
+                        left.cancelled.clone_from(cancel);
+                    }
+                    plan
+                }
+                Err(reason) => {
+                    left.refused = Some(reason);
+                    Plan::Refuse
+                }
+            }
+        })
+    }
+}
+
+/// Decides about an event that a run left unpulled: a run of its own, when an agent still wants it.
+pub(super) fn take_up(inner: &Arc<Inner>, workspace: &WorkspaceId) -> TakeUp {
+    let (inner, workspace) = (Arc::clone(inner), workspace.clone());
+    Arc::new(move |left: &SteeredEvent, candidates: &[Candidate]| {
+        let event: EventEnvelope = serde_json::from_str(&left.envelope).ok()?;
+        let Resolution::Winner(winner) = resolve(candidates, |one| &one.agent.spec, &event) else {
+            return None;
+        };
+        let deciding = Deciding {
+            inner: &inner,
+            workspace: &workspace,
+            event_id: &left.event_id,
+            event: &event,
+            run_id: RunId(Uuid::now_v7()),
+            message_id: Uuid::now_v7(),
+        };
+        deciding.new_run(winner).ok().map(|(run, _)| run)
+    })
+}
+
+struct Deciding<'a> {
+    inner: &'a Inner,
+    workspace: &'a WorkspaceId,
+    event_id: &'a str,
+    event: &'a EventEnvelope,
+    run_id: RunId,
+    message_id: Uuid,
+}
+
+impl Deciding<'_> {
+    fn decide(&self, facts: &Facts) -> Result<Plan, StartError> {
+        let winner = match resolve(&facts.candidates, |one| &one.agent.spec, self.event) {
+            Resolution::Nobody => {
+                return Ok(Plan::Keep {
+                    answer: self.no_agent(),
+                });
+            }
+            Resolution::Tie(names) => return Err(StartError::BindingConflict(names)),
+            Resolution::Winner(winner) => winner,
+        };
+        let (run, steerable) = self.new_run(winner)?;
+        let occupancy = occupancy(&facts.live, winner.agent.id);
+        let message = self.user_message();
+        let run = Box::new(run);
+        match admit(winner.agent.spec.concurrency, steerable, &occupancy) {
+            Admission::Start => {
+                let answer = self.accepted(run.id, RunStatus::Created, false);
+                Ok(Plan::Start {
+                    run,
+                    message,
+                    answer,
+                })
+            }
+            Admission::Queue => Ok(self.queue(run, message, Vec::new())),
+            Admission::Interrupt(cancel) => Ok(self.queue(run, message, cancel)),
+            Admission::Absorb(active) => {
+                let answer = self.accepted(active, RunStatus::Running, true);
+                Ok(Plan::Absorb {
+                    run: active,
+                    message,
+                    answer,
+                })
+            }
+            Admission::Busy(active) => Err(StartError::RunActive(active)),
+            Admission::QueueFull => Err(StartError::QueueFull),
+        }
+    }
+
+    fn queue(&self, run: Box<NewRun>, message: Option<UserMessage>, cancel: Vec<RunId>) -> Plan {
+        let answer = self.accepted(run.id, RunStatus::Queued, false);
+        Plan::Queue {
+            run,
+            message,
+            cancel,
+            answer,
+        }
+    }
+
+    /// The run of a winner, and whether its runner can pull this event into another run.
+    fn new_run(&self, winner: &Candidate) -> Result<(NewRun, bool), StartError> {
+        let spec = &winner.agent.spec;
+        let unavailable = || StartError::RunnerUnavailable(spec.runner_id.clone());
+        let runner = winner
+            .runner
+            .as_ref()
+            .filter(|runner| runner.accepted)
+            .ok_or_else(unavailable)?;
+        let manifest: AgentRunnerManifest =
+            serde_json::from_str(&runner.manifest).map_err(|_| unavailable())?;
+        let conversation = conversation_of(self.event);
+        let subject = Subject {
+            run_id: self.run_id,
+            agent_version: winner.agent.version,
+            endpoint_id: runner.endpoint_id,
+            event_id: self.event_id,
+            owner: Owner {
+                workspace: self.workspace,
+                runner: &manifest.id,
+                agent: winner.agent.id,
+                bot_id: self.event.bot_id.as_deref(),
+                conversation: conversation.as_ref(),
+                actor: self.event.actor.as_ref(),
+                subject: self.event.subject.as_ref(),
+            },
+        };
+        let snapshot = canonical_json(&authorize(&self.inner.catalog, &manifest, spec, &subject));
+        let now = self.inner.clock.now_ms();
+        let most = i64::try_from(self.inner.limits.max_deadline.as_millis()).unwrap_or(i64::MAX);
+        let mut frozen = spec.clone();
+        frozen.config = domain::form::with_defaults(&manifest.config_schema, &spec.config);
+        let steerable = manifest.capabilities.steering && self.event.event_type == MESSAGE_RECEIVED;
+        let run = NewRun {
+            id: self.run_id,
+            agent_id: winner.agent.id,
+            agent_version: winner.agent.version,
+            runner_id: spec.runner_id.clone(),
+            endpoint_id: runner.endpoint_id,
+            deadline_at: deadline(frozen.config.get(domain::form::TIMEOUT), now, most),
+            agent_spec: canonical_json(&frozen),
+            snapshot_sha256: sha256_hex(snapshot.as_bytes()),
+            snapshot,
+        };
+        Ok((run, steerable))
+    }
+
+    fn user_message(&self) -> Option<UserMessage> {
+        let input = self
+            .event
+            .input
+            .as_ref()
+            .filter(|_| self.event.event_type == MESSAGE_RECEIVED)?;
+        let contents: Vec<_> = input
+            .contents
+            .iter()
+            .map(|part| {
+                let mut part = part.clone();
+                let inline = part.image_base64.take().is_some() | part.file_base64.take().is_some();
+                (part, inline)
+            })
+            .collect();
+        let redacted = contents.iter().any(|(_, inline)| *inline);
+        let contents: Vec<_> = contents.into_iter().map(|(part, _)| part).collect();
+        let mut message = json!({"role": "user", "content": contents});
+        if redacted {
+            message["content_redacted"] = json!(true);
+        }
+        Some(UserMessage {
+            id: self.message_id,
+            content: input.text.as_deref().map(transcript_text),
+            content_json: message.to_string(),
+            attachment_refs: attachment_refs(input),
+        })
+    }
+
+    fn accepted(&self, run: RunId, status: RunStatus, steered: bool) -> String {
+        canonical_json(&EventAccepted {
+            event_id: self.event_id.to_owned(),
+            run_id: Some(run),
+            run_url: Some(format!("/v1/runs/{run}")),
+            status: Some(status),
+            steered,
+            reason: None,
+        })
+    }
+
+    fn no_agent(&self) -> String {
+        canonical_json(&EventAccepted {
+            event_id: self.event_id.to_owned(),
+            run_id: None,
+            run_url: None,
+            status: None,
+            steered: false,
+            reason: Some("no_agent".to_owned()),
+        })
+    }
+}
+
+/// Attachments by reference: inline content stays in the event alone.
+fn attachment_refs(input: &AgentInput) -> String {
+    let refs: Vec<_> = input
+        .attachments
+        .iter()
+        .map(|attachment| InputAttachment {
+            content: None,
+            ..attachment.clone()
+        })
+        .collect();
+    canonical_json(&refs)
+}
+
+/// A text as the transcript shows it; `content_json` keeps the whole.
+pub(crate) fn transcript_text(text: &str) -> String {
+    if text.chars().count() <= TRANSCRIPT_CHARACTERS {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(TRANSCRIPT_CHARACTERS - 3).collect();
+    short.push_str("...");
+    short
+}

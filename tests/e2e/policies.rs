@@ -1,0 +1,238 @@
+//! What becomes of an event while its conversation is busy: each policy, as a client and a runner see it.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::client::{Answer, message};
+use crate::support::gateway::Config;
+use crate::support::held::HeldRun;
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
+use crate::support::script::{Run, Step, sse};
+use crate::support::{Engine, Postgres, Sqlite, Stage};
+
+fn one_word(run: &Run) -> Vec<Step> {
+    sse(run.talk(1).concat())
+}
+
+/// A gateway whose agent has this policy, before a runner that pulls follow-ups.
+async fn stage(engine: Engine, policy: &'static str) -> Option<Stage> {
+    let mut steerable = manifest(RUNNER_ID);
+    steerable["capabilities"]["steering"] = json!(true);
+    let runner = StubRunner::start_as(steerable).await;
+    let configure = |config: &mut Config| {
+        config.agents[0].concurrency = policy;
+        config.runs = "cancel_grace_seconds = 0.2".into();
+    };
+    Stage::of(engine, runner, configure).await
+}
+
+async fn post(stage: &Stage, event_id: &str) -> Answer {
+    stage.runner.answer(event_id, one_word);
+    stage.client.post(&message(event_id)).await
+}
+
+async fn pull(run: &HeldRun, body: &Value) -> Vec<String> {
+    let answer = run.call("/steering/pull", body).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let items = answer.body["items"].as_array().unwrap();
+    items
+        .iter()
+        .map(|item| item["event"]["event_id"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[rstest]
+#[tokio::test]
+async fn enqueued_events_run_one_after_the_other_in_their_order(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage(engine, "enqueue").await else {
+        return;
+    };
+    let first = HeldRun::start(&stage, &message("m-1")).await;
+    let mut waiting = Vec::new();
+    for event_id in ["m-2", "m-3"] {
+        let answer = post(&stage, event_id).await;
+        assert_eq!(
+            (answer.status, &answer.body["status"]),
+            (202, &json!("queued"))
+        );
+        waiting.push(answer.run_id());
+    }
+    for run_id in &waiting {
+        assert_eq!(stage.client.run(run_id).await["status"], "queued");
+        assert_eq!(stage.runner.posts(run_id), 0, "it waits");
+    }
+    first
+        .end(&stage)
+        .await
+        .assert("completed", &["message.delta", "run.completed"]);
+    let mut started = Vec::new();
+    for run_id in &waiting {
+        let outcome = stage.outcome(run_id).await;
+        outcome.assert("completed", &["message.delta", "run.completed"]);
+        started.push(outcome.run["started_at"].as_i64().unwrap());
+        assert_eq!(stage.runner.posts(run_id), 1);
+    }
+    assert!(started.is_sorted(), "{started:?}");
+}
+
+#[rstest]
+#[tokio::test]
+async fn an_interrupting_event_ends_the_run_before_it(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = stage(engine, "interrupt").await else {
+        return;
+    };
+    let first = HeldRun::start(&stage, &message("m-1")).await;
+    let answer = post(&stage, "m-2").await;
+    assert_eq!(
+        (answer.status, &answer.body["status"]),
+        (202, &json!("queued"))
+    );
+    stage
+        .outcome(&first.run_id)
+        .await
+        .assert("cancelled cancelled", &["run.failed"]);
+    let second = stage.outcome(&answer.run_id()).await;
+    second.assert("completed", &["message.delta", "run.completed"]);
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_steered_event_is_pulled_once_by_the_active_run(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage(engine, "steer").await else {
+        return;
+    };
+    let active = HeldRun::start(&stage, &message("m-1")).await;
+    assert_eq!(
+        active.asked["context"]["context"]["available_apis"]["steering_pull"],
+        true
+    );
+    for event_id in ["m-2", "m-3", "m-4"] {
+        let answer = post(&stage, event_id).await;
+        assert_eq!(
+            (answer.status, &answer.body["steered"]),
+            (202, &json!(true))
+        );
+        assert_eq!(answer.run_id(), active.run_id);
+    }
+    let replay = post(&stage, "m-2").await;
+    assert!(replay.is_replay());
+    assert_eq!(replay.run_id(), active.run_id);
+    assert_eq!(
+        pull(&active, &json!({"mode": "one-at-a-time"})).await,
+        ["m-2"]
+    );
+    assert_eq!(pull(&active, &json!({})).await, ["m-3", "m-4"]);
+    assert!(pull(&active, &json!({"limit": 5})).await.is_empty());
+    let history = stage
+        .client
+        .get("/v1/conversations/c-7/history?direction=forward")
+        .await;
+    let heard: Vec<_> = history.body["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| &item["event_id"])
+        .collect();
+    assert_eq!(
+        heard,
+        ["m-1", "m-2", "m-3", "m-4"],
+        "follow-ups are part of the conversation"
+    );
+    active
+        .end(&stage)
+        .await
+        .assert("completed", &["message.delta", "run.completed"]);
+    let runs = stage.client.get("/v1/runs").await;
+    assert_eq!(
+        runs.body["items"].as_array().unwrap().len(),
+        1,
+        "{}",
+        runs.body
+    );
+}
+
+#[rstest]
+#[tokio::test]
+async fn what_a_run_leaves_unpulled_becomes_a_run_of_its_own(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage(engine, "steer").await else {
+        return;
+    };
+    let active = HeldRun::start(&stage, &message("m-1")).await;
+    for event_id in ["m-2", "m-3"] {
+        assert_eq!(post(&stage, event_id).await.run_id(), active.run_id);
+    }
+    active.end(&stage).await;
+    let taken_up = |request: &crate::support::runner::Request| {
+        request.is_run() && request.json()["context"]["event"]["event_id"] == "m-3"
+    };
+    stage.runner.asked("the last one", taken_up).await;
+    let runs = stage.client.get("/v1/runs").await;
+    let mut events = Vec::new();
+    for run in runs.body["items"].as_array().unwrap() {
+        events.push(run["event_id"].as_str().unwrap().to_owned());
+        let outcome = stage.outcome(run["run_id"].as_str().unwrap()).await;
+        outcome.assert("completed", &["message.delta", "run.completed"]);
+    }
+    events.sort();
+    assert_eq!(events, ["m-1", "m-2", "m-3"], "each event has one run");
+}
+
+#[tokio::test]
+async fn a_runner_that_does_not_pull_gets_a_run_for_each_event() {
+    let stage = Stage::with(|config| config.agents[0].concurrency = "steer").await;
+    let first = HeldRun::start(&stage, &message("m-1")).await;
+    let second = post(&stage, "m-2").await;
+    assert_ne!(second.run_id(), first.run_id);
+    assert_eq!(second.body["steered"], Value::Null);
+    let refused = first.call("/steering/pull", &json!({})).await;
+    assert_eq!(
+        (refused.status, refused.error("code")),
+        (403, &json!("unauthorized"))
+    );
+    stage.outcome(&second.run_id()).await;
+    first.end(&stage).await;
+}
+
+#[tokio::test]
+async fn a_waiting_run_can_be_cancelled_and_is_never_posted() {
+    let stage = stage(Sqlite, "enqueue").await.unwrap();
+    let first = HeldRun::start(&stage, &message("m-1")).await;
+    let (second, third) = (
+        post(&stage, "m-2").await.run_id(),
+        post(&stage, "m-3").await.run_id(),
+    );
+    stage.client.cancel(&second).await;
+    stage
+        .outcome(&second)
+        .await
+        .assert("cancelled cancelled", &["run.failed"]);
+    first.end(&stage).await;
+    stage
+        .outcome(&third)
+        .await
+        .assert("completed", &["message.delta", "run.completed"]);
+    assert_eq!(stage.runner.posts(&second), 0);
+}
+
+#[tokio::test]
+async fn a_hundred_runs_wait_and_no_more() {
+    let stage = stage(Sqlite, "enqueue").await.unwrap();
+    let _first = HeldRun::start(&stage, &message("m-0")).await;
+    for number in 1..=100 {
+        assert_eq!(
+            post(&stage, &format!("m-{number}")).await.body["status"],
+            "queued"
+        );
+    }
+    let refused = post(&stage, "m-101").await;
+    assert_eq!(
+        (refused.status, refused.detail("reason")),
+        (429, &json!("queue_full"))
+    );
+}
