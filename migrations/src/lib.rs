@@ -5,6 +5,7 @@ use sea_orm_migration::prelude::*;
 
 mod m20261121_000001_first_run;
 mod m20261122_000001_steering;
+mod m20261122_000002_event_log;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -15,6 +16,7 @@ impl MigratorTrait for Migrator {
         vec![
             Box::new(m20261121_000001_first_run::Migration),
             Box::new(m20261122_000001_steering::Migration),
+            Box::new(m20261122_000002_event_log::Migration),
         ]
     }
 }

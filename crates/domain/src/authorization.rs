@@ -155,11 +155,27 @@ impl AuthorizationSnapshot {
             })
     }
 
-    /// Whether follow-ups may be pulled.
-    pub fn steering_pull(&self) -> Result<(), NotGranted> {
-        let operation = "steering:pull";
+    /// Whether events of the run's own scope may be read one by one.
+    pub fn event_get(&self) -> Result<(), NotGranted> {
+        self.granted("events:get")
+    }
+
+    /// The conversation whose events may be paged.
+    pub fn event_page(&self) -> Result<&FrozenConversation, NotGranted> {
+        self.granted("events:page")?;
+        self.conversation.as_ref().ok_or(NotGranted {
+            operation: "events:page",
+        })
+    }
+
+    fn granted(&self, operation: &'static str) -> Result<(), NotGranted> {
         let granted = self.operations.contains(operation);
         granted.then_some(()).ok_or(NotGranted { operation })
+    }
+
+    /// Whether follow-ups may be pulled.
+    pub fn steering_pull(&self) -> Result<(), NotGranted> {
+        self.granted("steering:pull")
     }
 
     /// The token's `scope` claim.
@@ -189,7 +205,7 @@ pub fn authorize(
     };
     trimming.storage();
     let history = trimming.history(subject.owner.conversation.is_some());
-    trimming.events();
+    let (event_get, event_page) = trimming.events(subject.owner.conversation.is_some());
     let steering_pull = trimming.steering(subject.owner.conversation.is_some());
     let state = trimming.state(&subject.owner);
     AuthorizationSnapshot {
@@ -205,6 +221,8 @@ pub fn authorize(
         resources,
         available_apis: AvailableApis {
             history_page: history,
+            event_get,
+            event_page,
             state: !state.is_empty(),
             steering_pull,
             run_get: true,

@@ -1,12 +1,15 @@
 //! Who touched what: a row for each host API call, allowed or denied.
 
 use protocol::id::{RunId, WorkspaceId};
-use sea_orm::{ActiveValue::Set, ConnectionTrait, DatabaseTransaction, EntityTrait};
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter,
+    QueryOrder, QuerySelect,
+};
 use uuid::Uuid;
 
 use crate::connect::Store;
 use crate::entity::audit_entries;
-use crate::error::{StoreError, signed};
+use crate::error::{StoreError, signed, unsigned};
 use crate::writer::Work;
 
 /// One call, as the audit keeps it. Never a value, a token or a text of a user.
@@ -20,6 +23,20 @@ pub struct AuditEntry {
     pub resource: String,
     pub operation: String,
     pub allowed: bool,
+    pub rule: String,
+    pub bytes: u64,
+    pub at: i64,
+}
+
+/// A stored call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditRecord {
+    pub id: String,
+    pub action: String,
+    pub resource: String,
+    pub operation: String,
+    /// `allow` or `deny`.
+    pub decision: String,
     pub rule: String,
     pub bytes: u64,
     pub at: i64,
@@ -70,5 +87,34 @@ impl Store {
     /// Queues an audit row. A full queue makes the caller wait: no call goes unrecorded.
     pub async fn audit(&self, entry: AuditEntry) -> Result<(), StoreError> {
         self.write_later(WriteAudit { entry }).await
+    }
+
+    /// The calls of a run after `after`, in their order.
+    pub async fn list_audit(
+        &self,
+        run: RunId,
+        after: Option<&str>,
+        limit: u64,
+    ) -> Result<Vec<AuditRecord>, StoreError> {
+        let rows = audit_entries::Entity::find()
+            .filter(audit_entries::Column::RunId.eq(run.to_string()))
+            .filter(audit_entries::Column::Id.gt(after.unwrap_or_default()))
+            .order_by_asc(audit_entries::Column::Id)
+            .limit(limit)
+            .all(&self.readers)
+            .await?;
+        let record = |row: audit_entries::Model| {
+            Ok(AuditRecord {
+                bytes: unsigned("audit_entries.bytes", &row.id, row.bytes)?,
+                id: row.id,
+                action: row.action,
+                resource: row.resource,
+                operation: row.operation,
+                decision: row.decision,
+                rule: row.rule,
+                at: row.at,
+            })
+        };
+        rows.into_iter().map(record).collect()
     }
 }

@@ -8,6 +8,7 @@ mod conversation;
 mod digest;
 mod entity;
 mod error;
+mod event_log;
 pub mod writer;
 
 mod agents;
@@ -28,12 +29,13 @@ mod succession;
 
 pub use agents::{AgentRecord, SaveAgent, SavedAgent};
 pub use attempts::{Dispatch, Dispatched};
-pub use audit::AuditEntry;
+pub use audit::{AuditEntry, AuditRecord};
 pub use connect::{Backend, Store};
 pub use conversation::{LiveRun, occupancy};
 pub use digest::sha256_hex;
 pub use endpoints::{EndpointRecord, SaveEndpoint};
 pub use error::StoreError;
+pub use event_log::{EventFilter, EventPosition, EventRecord};
 pub use history::{HistoryQuery, TranscriptRecord};
 pub use ingest::{Facts, Ingest, Ingested, Plan};
 pub use keys::{ApiKeyRecord, SigningKeyRecord};

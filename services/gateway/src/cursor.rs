@@ -17,6 +17,7 @@ pub enum Kind {
     History = 1,
     Runs = 2,
     Names = 3,
+    Events = 4,
 }
 
 /// A cursor that is bent, or was made for another list.

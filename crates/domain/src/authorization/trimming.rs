@@ -214,7 +214,7 @@ impl<'a> Trimming<'a> {
         granted
     }
 
-    // Storage and events have no host route in this version: a right without a door is not granted.
+    // Storage has no host route in this version: a right without a door is not granted.
     pub(super) fn storage(&mut self) {
         for &area in StorageArea::ALL {
             let checks = [
@@ -269,8 +269,11 @@ impl<'a> Trimming<'a> {
         page
     }
 
-    pub(super) fn events(&mut self) {
+    /// Which of the two are granted: get, page.
+    pub(super) fn events(&mut self, has_conversation: bool) -> (bool, bool) {
+        let mut granted = (false, false);
         for &operation in EventOperation::ALL {
+            let pages = operation == EventOperation::Page;
             let checks = [
                 (
                     Layer::Manifest,
@@ -284,12 +287,18 @@ impl<'a> Trimming<'a> {
                 ),
                 (
                     Layer::EventScope,
-                    false,
-                    "this gateway serves no event log to runners yet",
+                    has_conversation || !pages,
+                    "the event has no conversation",
                 ),
             ];
-            self.decide("events", "conversation", operation.as_str(), &checks);
+            let decided = self.decide("events", "conversation", operation.as_str(), &checks);
+            if pages {
+                granted.1 = decided;
+            } else {
+                granted.0 = decided;
+            }
         }
+        granted
     }
 
     pub(super) fn steering(&mut self, has_conversation: bool) -> bool {

@@ -1,5 +1,7 @@
 //! The client API: events in, runs and history out.
 
+pub(super) mod audit;
+pub(super) mod event_log;
 pub(super) mod events;
 pub(super) mod history;
 pub(super) mod runs;

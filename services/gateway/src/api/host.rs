@@ -1,5 +1,6 @@
 //! The host API: what a runner calls back with its run token (host API §3).
 
+pub(super) mod events;
 pub(super) mod history;
 pub(super) mod run;
 pub(super) mod state;

@@ -10,12 +10,17 @@ use crate::api::{ApiState, admin, client, health, host};
 /// Every route of the gateway with its documentation.
 pub(super) fn documented() -> OpenApiRouter<ApiState> {
     OpenApiRouter::with_openapi(Gateway::openapi())
-        .routes(routes!(client::events::post_event))
+        .routes(routes!(
+            client::events::post_event,
+            client::event_log::list_events
+        ))
+        .routes(routes!(client::event_log::get_event))
         .routes(routes!(client::runs::list_runs))
         .routes(routes!(client::runs::get_run))
         .routes(routes!(client::runs::list_run_events))
         .routes(routes!(client::runs::list_run_rejections))
         .routes(routes!(client::runs::get_run_authorization))
+        .routes(routes!(client::audit::list_run_audit))
         .routes(routes!(client::runs::cancel_run))
         .routes(routes!(client::history::get_conversation_history))
         .routes(routes!(
@@ -51,6 +56,8 @@ pub(super) fn documented() -> OpenApiRouter<ApiState> {
             host::state::delete_state
         ))
         .routes(routes!(host::history::page_history))
+        .routes(routes!(host::events::page_own_events))
+        .routes(routes!(host::events::get_own_event))
         .routes(routes!(host::steering::pull_steering))
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))

@@ -1,0 +1,110 @@
+//! The event log: what came in, whoever wanted it.
+
+use protocol::id::{RunId, WorkspaceId};
+use sea_orm::{
+    ColumnTrait, Condition, EntityTrait, ExprTrait, QueryFilter, QueryOrder, QuerySelect,
+    QueryTrait,
+};
+
+use crate::connect::Store;
+use crate::entity::{conversations, events};
+use crate::error::{StoreError, parsed};
+
+/// A stored event.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EventRecord {
+    pub event_id: String,
+    /// The envelope as JSON.
+    pub envelope: String,
+    pub conversation_key: Option<String>,
+    /// The place in its conversation.
+    pub event_seq: Option<i64>,
+    pub received_at: i64,
+    /// The run that absorbed it.
+    pub steered_into: Option<RunId>,
+}
+
+/// Which events a list shows.
+#[derive(Clone, Debug, Default)]
+pub struct EventFilter {
+    /// Exact types; all when empty.
+    pub event_types: Vec<String>,
+    /// Conversations of this id, whatever their bot and thread.
+    pub conversation_id: Option<String>,
+    /// One conversation, by its key.
+    pub conversation_key: Option<String>,
+}
+
+/// The place of an event in a list, newest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventPosition {
+    pub received_at: i64,
+    pub event_id: String,
+}
+
+impl Store {
+    /// An event of the workspace.
+    pub async fn find_event(
+        &self,
+        workspace: &WorkspaceId,
+        event_id: &str,
+    ) -> Result<Option<EventRecord>, StoreError> {
+        let key = (workspace.to_string(), event_id.to_owned());
+        let row = events::Entity::find_by_id(key).one(&self.readers).await?;
+        row.map(to_record).transpose()
+    }
+
+    /// Events of the workspace, newest first, after `position`.
+    pub async fn list_events(
+        &self,
+        workspace: &WorkspaceId,
+        filter: &EventFilter,
+        after: Option<&EventPosition>,
+        limit: u64,
+    ) -> Result<Vec<EventRecord>, StoreError> {
+        let mut query =
+            events::Entity::find().filter(events::Column::WorkspaceId.eq(workspace.as_str()));
+        if !filter.event_types.is_empty() {
+            query = query.filter(events::Column::EventType.is_in(filter.event_types.clone()));
+        }
+        if let Some(key) = &filter.conversation_key {
+            query = query.filter(events::Column::ConversationKey.eq(key.as_str()));
+        }
+        if let Some(conversation) = &filter.conversation_id {
+            let keys = conversations::Entity::find()
+                .select_only()
+                .column(conversations::Column::Key)
+                .filter(conversations::Column::WorkspaceId.eq(workspace.as_str()))
+                .filter(conversations::Column::ConversationId.eq(conversation.as_str()));
+            query = query.filter(events::Column::ConversationKey.in_subquery(keys.into_query()));
+        }
+        if let Some(position) = after {
+            let same = events::Column::ReceivedAt
+                .eq(position.received_at)
+                .and(events::Column::EventId.lt(position.event_id.as_str()));
+            let older = events::Column::ReceivedAt.lt(position.received_at);
+            query = query.filter(Condition::any().add(older).add(same));
+        }
+        let rows = query
+            .order_by_desc(events::Column::ReceivedAt)
+            .order_by_desc(events::Column::EventId)
+            .limit(limit)
+            .all(&self.readers)
+            .await?;
+        rows.into_iter().map(to_record).collect()
+    }
+}
+
+fn to_record(row: events::Model) -> Result<EventRecord, StoreError> {
+    let steered_into = row.steered_into.as_deref();
+    Ok(EventRecord {
+        steered_into: steered_into
+            .map(|run| parsed("events.steered_into", &row.event_id, run))
+            .transpose()?,
+        event_id: row.event_id,
+        envelope: row.envelope,
+        conversation_key: row.conversation_key,
+        event_seq: row.event_seq,
+        received_at: row.received_at,
+    })
+}

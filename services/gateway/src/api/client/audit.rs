@@ -1,0 +1,98 @@
+//! Who touched what in a run.
+
+use axum::Json;
+use axum::extract::State;
+use protocol::error::ErrorBody;
+use protocol::id::RunId;
+use protocol::run::Page;
+use serde::{Deserialize, Serialize};
+
+use crate::api::ApiState;
+use crate::api::auth::ClientCaller;
+use crate::api::error::{ApiError, ApiResult};
+use crate::api::query::{PathOf, QueryOf, page_limit};
+use crate::cursor::{InvalidCursor, Kind};
+
+/// Where the list goes on.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(in crate::api) struct AuditQuery {
+    cursor: Option<String>,
+    /// 1 to 100, default 50.
+    limit: Option<u64>,
+}
+
+/// One host API call of a run. Never a value, a token or a text of a user.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(in crate::api) struct AuditEntryView {
+    id: String,
+    /// For example `state_set` or `history_page`.
+    action: String,
+    resource: String,
+    operation: String,
+    /// `allow` or `deny`.
+    decision: String,
+    /// Why it was allowed or denied.
+    rule: String,
+    /// Bytes that were written.
+    bytes: u64,
+    /// Epoch seconds.
+    at: i64,
+}
+
+/// Lists every host API call of a run in its order, allowed and denied.
+#[utoipa::path(get, path = "/v1/runs/{run_id}/audit", tag = "client", security(("api_key" = [])),
+    params(("run_id" = String, Path, description = "The run"), AuditQuery), responses(
+    (status = 200, description = "A page", body = Page<AuditEntryView>),
+    (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such run", body = ErrorBody)))]
+pub(in crate::api) async fn list_run_audit(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<RunId>,
+    QueryOf(query): QueryOf<AuditQuery>,
+) -> ApiResult<Json<Page<AuditEntryView>>> {
+    let limit = page_limit(query.limit)?;
+    let run = state.runs.store().find_run(&caller.workspace, id).await?;
+    let run = run.ok_or_else(|| ApiError::not_found("run"))?;
+    let list = format!("audit\n{}\n{}", run.workspace, run.id);
+    let cursors = state.runs.cursors();
+    let after = match query.cursor {
+        None => None,
+        Some(cursor) => {
+            let bytes = cursors.decode(Kind::Names, &list, &cursor)?;
+            Some(String::from_utf8(bytes).map_err(|_| InvalidCursor)?)
+        }
+    };
+    let mut records = state
+        .runs
+        .store()
+        .list_audit(run.id, after.as_deref(), limit + 1)
+        .await?;
+    let has_more = records.len() as u64 > limit;
+    records.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    let next_cursor = records
+        .last()
+        .filter(|_| has_more)
+        .map(|record| cursors.encode(Kind::Names, &list, record.id.as_bytes()));
+    let items = records
+        .into_iter()
+        .map(|record| AuditEntryView {
+            id: record.id,
+            action: record.action,
+            resource: record.resource,
+            operation: record.operation,
+            decision: record.decision,
+            rule: record.rule,
+            bytes: record.bytes,
+            at: record.at.div_euclid(1000),
+        })
+        .collect();
+    Ok(Json(Page {
+        items,
+        next_cursor,
+        prev_cursor: None,
+        has_more,
+    }))
+}

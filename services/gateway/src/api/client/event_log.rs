@@ -1,0 +1,186 @@
+//! The event log, the same for clients and runners.
+
+use axum::Json;
+use axum::extract::State;
+use protocol::JsonObject;
+use protocol::error::ErrorBody;
+use protocol::event::{AgentEventRecord, EventEnvelope};
+use protocol::id::WorkspaceId;
+use protocol::run::Page;
+use serde::Deserialize;
+use serde_json::json;
+use store::{EventFilter, EventPosition, EventRecord, StoreError};
+
+use crate::api::ApiState;
+use crate::api::auth::ClientCaller;
+use crate::api::error::{ApiError, ApiResult};
+use crate::api::query::{PathOf, QueryOf, page_limit};
+use crate::cursor::{InvalidCursor, Kind};
+
+/// The most characters of a summary.
+const SUMMARY_CHARACTERS: usize = 1000;
+
+/// Which events.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(in crate::api) struct EventLogQuery {
+    pub(in crate::api) conversation_id: Option<String>,
+    /// Exact types, joined by commas.
+    event_types: Option<String>,
+    /// Only events before this one.
+    before_cursor: Option<String>,
+    /// 1 to 100, default 50.
+    limit: Option<u64>,
+}
+
+/// Lists events, newest first; those that no agent wanted, too.
+#[utoipa::path(get, path = "/v1/events", tag = "client", security(("api_key" = [])), params(EventLogQuery), responses(
+    (status = 200, description = "A page", body = Page<AgentEventRecord>),
+    (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody)))]
+pub(in crate::api) async fn list_events(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    QueryOf(query): QueryOf<EventLogQuery>,
+) -> ApiResult<Json<Page<AgentEventRecord>>> {
+    Ok(Json(
+        page_events(&state, &caller.workspace, &query, None).await?,
+    ))
+}
+
+/// Finds an event.
+#[utoipa::path(get, path = "/v1/events/{*event_id}", tag = "client", security(("api_key" = [])),
+    params(("event_id" = String, Path, description = "The event, percent-encoded")), responses(
+    (status = 200, description = "The event", body = AgentEventRecord),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such event", body = ErrorBody)))]
+pub(in crate::api) async fn get_event(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    PathOf(event_id): PathOf<String>,
+) -> ApiResult<Json<AgentEventRecord>> {
+    let record = state
+        .runs
+        .store()
+        .find_event(&caller.workspace, &event_id)
+        .await?;
+    let record = record.ok_or_else(|| ApiError::not_found("event"))?;
+    Ok(Json(view(&caller.workspace, record, None)?))
+}
+
+/// A page of the log. `conversation_key`: of this one conversation alone.
+pub(in crate::api) async fn page_events(
+    state: &ApiState,
+    workspace: &WorkspaceId,
+    query: &EventLogQuery,
+    conversation_key: Option<String>,
+) -> ApiResult<Page<AgentEventRecord>> {
+    let limit = page_limit(query.limit)?;
+    let list = json!([
+        "events",
+        workspace.as_str(),
+        query.conversation_id,
+        query.event_types,
+        conversation_key,
+    ])
+    .to_string();
+    let cursors = state.runs.cursors();
+    let after = match &query.before_cursor {
+        None => None,
+        Some(cursor) => Some(position(&cursors.decode(Kind::Events, &list, cursor)?)?),
+    };
+    let types = query.event_types.iter().flat_map(|types| types.split(','));
+    let filter = EventFilter {
+        event_types: types.map(|name| name.trim().to_owned()).collect(),
+        // The key says more than the id.
+        conversation_id: query
+            .conversation_id
+            .clone()
+            .filter(|_| conversation_key.is_none()),
+        conversation_key,
+    };
+    let store = state.runs.store();
+    let mut records = store
+        .list_events(workspace, &filter, after.as_ref(), limit + 1)
+        .await?;
+    let has_more = records.len() as u64 > limit;
+    records.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    let mut items = Vec::with_capacity(records.len());
+    for record in records {
+        let mut place = record.received_at.to_be_bytes().to_vec();
+        place.extend_from_slice(record.event_id.as_bytes());
+        let cursor = cursors.encode(Kind::Events, &list, &place);
+        items.push(view(workspace, record, Some(cursor))?);
+    }
+    let last = items.last().and_then(|item| item.cursor.clone());
+    Ok(Page {
+        items,
+        next_cursor: last.filter(|_| has_more),
+        prev_cursor: None,
+        has_more,
+    })
+}
+
+fn position(bytes: &[u8]) -> Result<EventPosition, InvalidCursor> {
+    let (received_at, event_id) = bytes.split_first_chunk::<8>().ok_or(InvalidCursor)?;
+    Ok(EventPosition {
+        received_at: i64::from_be_bytes(*received_at),
+        event_id: String::from_utf8(event_id.to_vec()).map_err(|_| InvalidCursor)?,
+    })
+}
+
+/// An event as callers see it: never its whole payload.
+pub(in crate::api) fn view(
+    workspace: &WorkspaceId,
+    record: EventRecord,
+    cursor: Option<String>,
+) -> Result<AgentEventRecord, StoreError> {
+    let event: EventEnvelope =
+        serde_json::from_str(&record.envelope).map_err(|_| StoreError::Corrupt {
+            column: "events.envelope",
+            row: record.event_id.clone(),
+        })?;
+    let (conversation_id, thread_id) = event
+        .conversation
+        .map_or((None, None), |talk| (talk.conversation_id, talk.thread_id));
+    let mut metadata = JsonObject::new();
+    if let Some(run) = record.steered_into {
+        metadata.insert("steered_into".to_owned(), json!(run));
+    }
+    let text = event.input.and_then(|input| input.text);
+    Ok(AgentEventRecord {
+        event_id: record.event_id,
+        event_type: event.event_type,
+        event_time: event.event_time,
+        source: event.source,
+        bot_id: event.bot_id,
+        workspace_id: Some(workspace.to_string()),
+        conversation_id,
+        thread_id,
+        actor_type: event.actor.as_ref().map(|actor| actor.actor_type.clone()),
+        actor_id: event
+            .actor
+            .as_ref()
+            .and_then(|actor| actor.actor_id.clone()),
+        actor_name: event.actor.and_then(|actor| actor.actor_name),
+        subject_type: event
+            .subject
+            .as_ref()
+            .map(|subject| subject.subject_type.clone()),
+        subject_id: event.subject.and_then(|subject| subject.subject_id),
+        input_summary: text.map(|text| summary(&text)),
+        seq: record.event_seq,
+        cursor,
+        created_at: record.received_at.div_euclid(1000),
+        metadata,
+    })
+}
+
+fn summary(text: &str) -> String {
+    if text.chars().count() <= SUMMARY_CHARACTERS {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(SUMMARY_CHARACTERS - 3).collect();
+    short.push_str("...");
+    short
+}

@@ -1,0 +1,90 @@
+//! The event log of the run's own scope.
+
+use axum::Json;
+use axum::extract::State;
+use protocol::error::ErrorBody;
+use protocol::event::AgentEventRecord;
+use protocol::run::Page;
+
+use crate::api::ApiState;
+use crate::api::auth::{Call, LiveCaller};
+use crate::api::client::event_log::{EventLogQuery, page_events, view};
+use crate::api::error::{ApiError, ApiResult};
+use crate::api::query::{PathOf, QueryOf};
+
+/// Reads one event: the run's own, or another of its conversation.
+#[utoipa::path(get, path = "/host/v1/events/{*event_id}", tag = "host", security(("run_token" = [])),
+    params(("event_id" = String, Path, description = "The event, percent-encoded")), responses(
+    (status = 200, description = "The event", body = AgentEventRecord),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 403, description = "Not granted", body = ErrorBody),
+    (status = 404, description = "No such event in the run's scope", body = ErrorBody)))]
+pub(in crate::api) async fn get_own_event(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+    PathOf(event_id): PathOf<String>,
+) -> ApiResult<Json<AgentEventRecord>> {
+    let call = Call {
+        action: "event_get",
+        resource: "event",
+        operation: "get",
+    };
+    caller
+        .granted(&state, call, caller.grant.snapshot.event_get())
+        .await?;
+    let run = &caller.grant.run;
+    let record = state
+        .runs
+        .store()
+        .find_event(&run.workspace, &event_id)
+        .await?;
+    let record = record.filter(|record| {
+        let same_talk =
+            run.conversation_key.is_some() && record.conversation_key == run.conversation_key;
+        record.event_id == run.event_id || same_talk
+    });
+    let record = record.ok_or_else(|| ApiError::not_found("event"))?;
+    Ok(Json(view(&run.workspace, record, None)?))
+}
+
+/// Lists the events of the run's conversation, newest first.
+#[utoipa::path(get, path = "/host/v1/events", tag = "host", security(("run_token" = [])),
+    params(EventLogQuery), responses(
+    (status = 200, description = "A page", body = Page<AgentEventRecord>),
+    (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 403, description = "Not granted, or another conversation", body = ErrorBody)))]
+pub(in crate::api) async fn page_own_events(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+    QueryOf(query): QueryOf<EventLogQuery>,
+) -> ApiResult<Json<Page<AgentEventRecord>>> {
+    let call = Call {
+        action: "event_page",
+        resource: "conversation",
+        operation: "page",
+    };
+    let own = match caller.grant.snapshot.event_page() {
+        Ok(own) => own,
+        Err(refused) => return caller.granted(&state, call, Err(refused)).await,
+    };
+    let foreign = query
+        .conversation_id
+        .as_ref()
+        .is_some_and(|id| *id != own.conversation_id);
+    let refusal = "only the run's own conversation is open to it";
+    caller
+        .record(&state, call, foreign.then_some(refusal))
+        .await?;
+    if foreign {
+        return Err(ApiError::unauthorized(refusal));
+    }
+    let run = &caller.grant.run;
+    let key = run
+        .conversation_key
+        .clone()
+        .ok_or_else(|| ApiError::not_found("conversation"))?;
+    Ok(Json(
+        page_events(&state, &run.workspace, &query, Some(key)).await?,
+    ))
+}

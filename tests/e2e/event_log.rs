@@ -1,0 +1,196 @@
+//! The event log and the audit of a run: what came in, and who touched what.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::client::message;
+use crate::support::gateway::Config;
+use crate::support::held::HeldRun;
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
+use crate::support::{Engine, Postgres, Sqlite, Stage};
+
+/// A gateway whose agent lets its runs read events.
+async fn stage(engine: Engine) -> Option<Stage> {
+    let mut reader = manifest(RUNNER_ID);
+    reader["permissions"] = json!({"events": ["get", "page"], "history": ["page"]});
+    let runner = StubRunner::start_as(reader).await;
+    let configure = |config: &mut Config| {
+        config.agents[0].resources = r#"history = ["page"], events = ["get", "page"]"#;
+    };
+    Stage::of(engine, runner, configure).await
+}
+
+fn ids(page: &Value) -> Vec<String> {
+    let items = page["items"].as_array().unwrap();
+    items
+        .iter()
+        .map(|item| item["event_id"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+fn elsewhere(event_id: &str) -> Value {
+    let mut event = message(event_id);
+    event["event_type"] = json!("group.member_joined");
+    event["conversation"]["conversation_id"] = json!("c-8");
+    event
+}
+
+#[rstest]
+#[tokio::test]
+async fn the_log_holds_every_event_whoever_wanted_it(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = stage(engine).await else {
+        return;
+    };
+    let mut posted = Vec::new();
+    for number in 0..5 {
+        let event_id = format!("urn:a/b#{number}");
+        let answer = stage.client.post(&elsewhere(&event_id)).await;
+        assert_eq!(answer.body["reason"], "no_agent");
+        posted.insert(0, event_id);
+    }
+    let mut cursor = String::new();
+    let mut found = Vec::new();
+    loop {
+        let page = stage
+            .client
+            .get(&format!("/v1/events?limit=2{cursor}"))
+            .await
+            .body;
+        found.extend(ids(&page));
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&before_cursor={next}"),
+            None => break,
+        }
+    }
+    // Events of one millisecond stand in the order of their ids.
+    let mut sorted = found.clone();
+    sorted.sort();
+    posted.sort();
+    assert_eq!(sorted, posted);
+    let one = stage.client.get("/v1/events/urn:a%2Fb%230").await;
+    assert_eq!(
+        (one.status, &one.body["input_summary"]),
+        (200, &json!("hello big world"))
+    );
+    assert_eq!(one.body["conversation_id"], "c-8");
+    let none = stage
+        .client
+        .get("/v1/events?event_types=message.received")
+        .await
+        .body;
+    assert!(ids(&none).is_empty());
+    assert_eq!(
+        ids(&stage
+            .client
+            .get("/v1/events?conversation_id=c-8")
+            .await
+            .body)
+        .len(),
+        5
+    );
+    assert_eq!(stage.client.get("/v1/events/absent").await.status, 404);
+    assert_eq!(
+        stage
+            .client
+            .get("/v1/events?before_cursor=bent")
+            .await
+            .status,
+        400
+    );
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_run_reads_the_events_of_its_own_conversation_and_no_others(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage(engine).await else {
+        return;
+    };
+    stage.client.post(&elsewhere("far")).await;
+    let mut near = elsewhere("near");
+    near["conversation"] = message("x")["conversation"].clone();
+    stage.client.post(&near).await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    assert_eq!(
+        run.asked["context"]["context"]["available_apis"]["event_page"],
+        true
+    );
+    let mut seen = ids(&run.get("/events").await.body);
+    seen.sort();
+    assert_eq!(seen, ["m-1", "near"]);
+    for (path, status) in [
+        ("/events/m-1", 200),
+        ("/events/near", 200),
+        ("/events/far", 404),
+        ("/events/absent", 404),
+        ("/events?conversation_id=c-8", 403),
+        ("/events?event_types=group.member_joined", 200),
+    ] {
+        assert_eq!(run.get(path).await.status, status, "{path}");
+    }
+    let run_id = run.run_id.clone();
+    run.end(&stage).await;
+
+    let audit = stage
+        .client
+        .get(&format!("/v1/runs/{run_id}/audit?limit=100"))
+        .await;
+    assert_eq!(audit.status, 200, "{}", audit.body);
+    let rows: Vec<_> = audit.body["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| {
+            (
+                row["action"].as_str().unwrap(),
+                row["decision"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        rows.iter()
+            .filter(|row| **row == ("event_get", "allow"))
+            .count(),
+        4
+    );
+    assert_eq!(
+        rows.iter()
+            .filter(|row| **row == ("event_page", "allow"))
+            .count(),
+        2
+    );
+    assert_eq!(
+        rows.iter()
+            .filter(|row| **row == ("event_page", "deny"))
+            .count(),
+        1
+    );
+    let first = stage
+        .client
+        .get(&format!("/v1/runs/{run_id}/audit?limit=3"))
+        .await
+        .body;
+    let cursor = first["next_cursor"].as_str().unwrap();
+    let rest = stage
+        .client
+        .get(&format!("/v1/runs/{run_id}/audit?cursor={cursor}"))
+        .await
+        .body;
+    assert_eq!(rest["items"].as_array().unwrap().len(), rows.len() - 3);
+}
+
+#[tokio::test]
+async fn events_are_closed_to_a_run_that_was_not_granted_them() {
+    let stage = Stage::new().await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    for path in ["/events", "/events/m-1"] {
+        let refused = run.get(path).await;
+        assert_eq!(
+            (refused.status, refused.error("code")),
+            (403, &json!("unauthorized")),
+            "{path}"
+        );
+    }
+    run.end(&stage).await;
+}
