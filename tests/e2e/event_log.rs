@@ -1,12 +1,14 @@
 //! The event log and the audit of a run: what came in, and who touched what.
 
+use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::client::message;
+use crate::support::client::{message, send};
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
+use crate::support::script::sse;
 use crate::support::{Engine, Postgres, Sqlite, Stage};
 
 /// A gateway whose agent lets its runs read events.
@@ -193,4 +195,56 @@ async fn events_are_closed_to_a_run_that_was_not_granted_them() {
         );
     }
     run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn a_cloud_event_is_taken_in_both_modes_once() {
+    let stage = Stage::new().await;
+    let of_envelope = json!({
+        "conversation": {"conversation_id": "c-7"}, "input": {"text": "hello big world"},
+    });
+    let structured = json!({
+        "specversion": "1.0", "id": "7", "source": "/shop", "type": "message.received",
+        "time": "2026-11-21T22:00:00Z", "data": of_envelope,
+    });
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+    let posting = |content_type: &str, body: &Value| {
+        let request = stage.client.request(Method::POST, "/v1/events");
+        request
+            .header("content-type", content_type)
+            .body(body.to_string())
+    };
+    let first = send(posting("application/cloudevents+json", &structured))
+        .await
+        .unwrap();
+    assert_eq!(
+        (first.status, &first.body["event_id"]),
+        (202, &json!("/shop#7")),
+        "{}",
+        first.body
+    );
+    let binary = posting("application/json", &of_envelope)
+        .header("ce-specversion", "1.0")
+        .header("ce-id", "7")
+        .header("ce-source", "/shop")
+        .header("ce-type", "message.received")
+        .header("ce-time", "2026-11-21T22:00:00Z");
+    let second = send(binary).await.unwrap();
+    assert!(
+        second.is_replay(),
+        "the same event in the other mode: {}",
+        second.body
+    );
+    assert_eq!(second.run_id(), first.run_id());
+    stage
+        .outcome(&first.run_id())
+        .await
+        .assert("completed", &["message.delta", "run.completed"]);
+    let bad = send(posting(
+        "application/cloudevents+json",
+        &json!({"specversion": "1.0"}),
+    ))
+    .await;
+    let bad = bad.unwrap();
+    assert_eq!((bad.status, bad.detail("pointer")), (400, &json!("/id")));
 }

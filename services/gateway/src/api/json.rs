@@ -5,8 +5,9 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, Request};
-use http::StatusCode;
 use http::header::CONTENT_TYPE;
+use http::{HeaderMap, StatusCode};
+use protocol::admin::Fault;
 use serde::de::DeserializeOwned;
 use serde_path_to_error::Segment;
 
@@ -23,28 +24,35 @@ impl<T: DeserializeOwned> FromRequest<ApiState> for JsonBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &ApiState) -> Result<Self, ApiError> {
-        let content_type = request
-            .headers()
-            .get(CONTENT_TYPE)
-            .and_then(|value| value.to_str().ok());
-        let essence = content_type
-            .unwrap_or_default()
-            .split(';')
-            .next()
-            .unwrap_or_default()
-            .trim();
-        if !essence.eq_ignore_ascii_case("application/json") {
-            return Err(ApiError::invalid_argument(
-                "send the body with `Content-Type: application/json`",
-            ));
+        if media_type(request.headers()) != "application/json" {
+            let message = "send the body with `Content-Type: application/json`";
+            return Err(ApiError::invalid_argument(message));
         }
-        let reading = Bytes::from_request(request, state);
-        let bytes = tokio::time::timeout(BODY_PATIENCE, reading)
-            .await
-            .map_err(|_| ApiError::slow_body())?
-            .map_err(|rejection| unreadable(&rejection))?;
+        let bytes = read_body(request, state).await?;
         parse(&bytes).map(Self)
     }
+}
+
+/// The media type of a request's body, in lower case and without parameters.
+pub(super) fn media_type(headers: &HeaderMap) -> String {
+    let content_type = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let essence = content_type
+        .unwrap_or_default()
+        .split(';')
+        .next()
+        .unwrap_or_default();
+    essence.trim().to_ascii_lowercase()
+}
+
+/// Reads a body within its bounds of size and time.
+pub(super) async fn read_body(request: Request, state: &ApiState) -> Result<Bytes, ApiError> {
+    let reading = Bytes::from_request(request, state);
+    tokio::time::timeout(BODY_PATIENCE, reading)
+        .await
+        .map_err(|_| ApiError::slow_body())?
+        .map_err(|rejection| unreadable(&rejection))
 }
 
 fn unreadable(rejection: &BytesRejection) -> ApiError {
@@ -57,18 +65,23 @@ fn unreadable(rejection: &BytesRejection) -> ApiError {
 
 /// Reads a document that must be an object.
 pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    parse_part(bytes).map_err(|fault| ApiError::faults(&[fault]))
+}
+
+/// Reads a part of a document that must be an object; a fault's pointer begins at the part.
+pub(super) fn parse_part<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
     // An array would fill a structure by position.
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
-        return Err(ApiError::invalid("", "must be a JSON object"));
+        return Err(Fault::new("", "must be a JSON object"));
     }
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let message = plain_message(error.inner());
-        ApiError::invalid(pointer(error.path(), &message), message)
+        Fault::new(pointer(error.path(), &message), message)
     })?;
     deserializer
         .end()
-        .map_err(|_| ApiError::invalid("", "has something behind its end"))?;
+        .map_err(|_| Fault::new("", "has something behind its end"))?;
     Ok(value)
 }
 

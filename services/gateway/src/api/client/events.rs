@@ -11,8 +11,8 @@ use protocol::event::{EventAccepted, EventEnvelope};
 
 use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
+use crate::api::client::event_body::EventBody;
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::json::JsonBody;
 use crate::api::query::single_header;
 use crate::api::stream::{stream_run, wants_stream};
 
@@ -21,6 +21,9 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 
 /// Posts an event. The one agent that wants it gets a run; an event that nobody wants is kept.
+///
+/// A CloudEvent 1.0 is taken, too, structured (`application/cloudevents+json`) or binary (`ce-*` headers):
+/// its `source` and `id` make the event's id, its data is the rest of the envelope.
 ///
 /// With `Accept: text/event-stream` the answer is the run's stream itself. Repeating a request with
 /// the same `Idempotency-Key`, or else the same `event_id`, gives the first answer again.
@@ -39,7 +42,7 @@ pub(in crate::api) async fn post_event(
     caller: ClientCaller,
     State(state): State<ApiState>,
     headers: HeaderMap,
-    JsonBody(event): JsonBody<EventEnvelope>,
+    EventBody(event): EventBody,
 ) -> ApiResult<Response> {
     let faults = check_event(&event);
     if !faults.is_empty() {

@@ -1,0 +1,224 @@
+//! The three forms of a posted event: our own envelope, and CloudEvents 1.0 structured and binary.
+
+use axum::extract::{FromRequest, Request};
+use chrono::DateTime;
+use http::HeaderMap;
+use percent_encoding::percent_decode_str;
+use protocol::JsonObject;
+use protocol::admin::Fault;
+use protocol::event::EventEnvelope;
+use serde_json::{Value, json};
+
+use crate::api::ApiState;
+use crate::api::error::ApiError;
+use crate::api::json::{media_type, parse, parse_part, read_body};
+
+/// An event, in whichever form it came.
+pub(in crate::api) struct EventBody(pub(in crate::api) EventEnvelope);
+
+impl FromRequest<ApiState> for EventBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &ApiState) -> Result<Self, ApiError> {
+        let headers = request.headers().clone();
+        let media_type = media_type(&headers);
+        let is_binary = headers.contains_key("ce-specversion");
+        let bytes = match media_type.as_str() {
+            "application/json" | "application/cloudevents+json" => {
+                read_body(request, state).await?
+            }
+            "" if is_binary => read_body(request, state).await?,
+            _ => {
+                let message = "send the event with `Content-Type: application/json`, or a CloudEvent \
+                    with `application/cloudevents+json`";
+                return Err(ApiError::invalid_argument(message));
+            }
+        };
+        if media_type == "application/cloudevents+json" {
+            let event: JsonObject = parse(&bytes)?;
+            return from_structured(event)
+                .map(Self)
+                .map_err(|fault| ApiError::faults(&[fault]));
+        }
+        if !is_binary {
+            return parse(&bytes).map(Self);
+        }
+        let data = if bytes.is_empty() {
+            JsonObject::new()
+        } else {
+            parse(&bytes)?
+        };
+        let event = attributes_of(&headers).and_then(|found| to_envelope(&found, data));
+        event.map(Self).map_err(|fault| ApiError::faults(&[fault]))
+    }
+}
+
+/// The attributes of a CloudEvent that mean something here.
+#[derive(Debug, Default)]
+struct Attributes {
+    specversion: String,
+    id: String,
+    source: String,
+    kind: String,
+    subject: Option<String>,
+    /// RFC 3339.
+    time: Option<String>,
+}
+
+/// JSON format: the event is one object, `data` a member of it.
+fn from_structured(mut event: JsonObject) -> Result<EventEnvelope, Fault> {
+    let mut text = |name: &str| match event.remove(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(Fault::new(format!("/{name}"), "must be a text")),
+    };
+    let attributes = Attributes {
+        specversion: text("specversion")?.unwrap_or_default(),
+        id: text("id")?.unwrap_or_default(),
+        source: text("source")?.unwrap_or_default(),
+        kind: text("type")?.unwrap_or_default(),
+        subject: text("subject")?,
+        time: text("time")?,
+    };
+    if event.contains_key("data_base64") {
+        return Err(Fault::new(
+            "/data_base64",
+            "binary data is not taken; send `data` as JSON",
+        ));
+    }
+    let data = match event.remove("data") {
+        None | Some(Value::Null) => JsonObject::new(),
+        Some(Value::Object(data)) => data,
+        Some(_) => {
+            return Err(Fault::new(
+                "/data",
+                "must be an object: the rest of the envelope",
+            ));
+        }
+    };
+    to_envelope(&attributes, data).map_err(|fault| match fault.pointer.as_str() {
+        "/specversion" | "/id" | "/source" | "/type" | "/time" => fault,
+        _ => fault.under("/data"),
+    })
+}
+
+/// HTTP binary mode: the attributes are headers, the body is the data.
+fn attributes_of(headers: &HeaderMap) -> Result<Attributes, Fault> {
+    let text = |name: &str| match headers.get(format!("ce-{name}")) {
+        None => Ok(None),
+        Some(value) => {
+            let fault = || Fault::new(format!("/{name}"), "is no percent-encoded UTF-8");
+            let encoded = value.to_str().map_err(|_| fault())?;
+            let decoded = percent_decode_str(encoded)
+                .decode_utf8()
+                .map_err(|_| fault())?;
+            Ok(Some(decoded.into_owned()))
+        }
+    };
+    Ok(Attributes {
+        specversion: text("specversion")?.unwrap_or_default(),
+        id: text("id")?.unwrap_or_default(),
+        source: text("source")?.unwrap_or_default(),
+        kind: text("type")?.unwrap_or_default(),
+        subject: text("subject")?,
+        time: text("time")?,
+    })
+}
+
+/// The envelope of a CloudEvent: `source#id` is the event's id, `data` the rest of the envelope.
+fn to_envelope(attributes: &Attributes, mut data: JsonObject) -> Result<EventEnvelope, Fault> {
+    let required = [
+        ("id", &attributes.id),
+        ("source", &attributes.source),
+        ("type", &attributes.kind),
+    ];
+    if attributes.specversion != "1.0" {
+        return Err(Fault::new("/specversion", "must be \"1.0\""));
+    }
+    if let Some((name, _)) = required.iter().find(|(_, value)| value.is_empty()) {
+        return Err(Fault::new(format!("/{name}"), "is required by CloudEvents"));
+    }
+    for name in ["event_type", "event_id", "source", "event_time"] {
+        if data.contains_key(name) {
+            return Err(Fault::new(
+                format!("/{name}"),
+                "is an attribute of the CloudEvent",
+            ));
+        }
+    }
+    data.insert("event_type".to_owned(), json!(attributes.kind));
+    data.insert(
+        "event_id".to_owned(),
+        json!(format!("{}#{}", attributes.source, attributes.id)),
+    );
+    data.insert("source".to_owned(), json!(attributes.source));
+    if let Some(time) = &attributes.time {
+        let parsed = DateTime::parse_from_rfc3339(time);
+        let parsed = parsed.map_err(|_| Fault::new("/time", "must be a time after RFC 3339"))?;
+        data.insert("event_time".to_owned(), json!(parsed.timestamp()));
+    }
+    if let Some(subject) = &attributes.subject {
+        let known = data
+            .entry("subject")
+            .or_insert_with(|| json!({"subject_type": "unknown"}));
+        if let Value::Object(known) = known {
+            known.insert("subject_id".to_owned(), json!(subject));
+        }
+    }
+    parse_part(Value::Object(data).to_string().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn structured(changes: Value) -> Result<EventEnvelope, String> {
+        let mut event = json!({
+            "specversion": "1.0", "id": "7", "source": "/shop", "type": "order.placed",
+            "time": "2026-11-21T22:00:00Z", "subject": "o-1", "extension": 1,
+            "data": {"conversation": {"conversation_id": "c"}, "data": {"total": 3}},
+        });
+        let Value::Object(changes) = changes else {
+            panic!("an object")
+        };
+        event.as_object_mut().unwrap().extend(changes);
+        let Value::Object(event) = event else {
+            panic!("an object")
+        };
+        from_structured(event).map_err(|fault| fault.pointer)
+    }
+
+    #[test]
+    fn a_cloud_event_becomes_an_envelope() {
+        let event = structured(json!({})).unwrap();
+        assert_eq!(event.event_id.as_deref(), Some("/shop#7"));
+        assert_eq!(
+            (event.event_type.as_str(), event.source.as_str()),
+            ("order.placed", "/shop")
+        );
+        assert_eq!(event.event_time, Some(1_795_298_400));
+        assert_eq!(event.subject.unwrap().subject_id.as_deref(), Some("o-1"));
+        assert_eq!(event.data["total"], 3);
+    }
+
+    #[test]
+    fn what_is_wrong_with_it_is_named_where_it_stands() {
+        for (change, pointer) in [
+            (json!({"specversion": "0.3"}), "/specversion"),
+            (json!({"id": ""}), "/id"),
+            (json!({"source": null}), "/source"),
+            (json!({"type": 7}), "/type"),
+            (json!({"time": "yesterday"}), "/time"),
+            (json!({"data": [1]}), "/data"),
+            (json!({"data_base64": "eA=="}), "/data_base64"),
+            (json!({"data": {"nope": 1}}), "/data/nope"),
+            (json!({"data": {"event_type": "x"}}), "/data/event_type"),
+        ] {
+            assert_eq!(
+                structured(change.clone()),
+                Err(pointer.to_owned()),
+                "{change}"
+            );
+        }
+    }
+}
