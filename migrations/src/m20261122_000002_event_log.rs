@@ -1,4 +1,4 @@
-//! Events of a workspace by time, newest first.
+//! Events by time, newest first: of a workspace, and of a conversation.
 
 use sea_orm_migration::prelude::*;
 
@@ -8,20 +8,25 @@ pub(crate) struct Migration;
 #[async_trait::async_trait]
 impl MigrationTrait for Migration {
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
-        let statement =
-            "CREATE INDEX events_newest ON events (workspace_id, received_at, event_id)";
-        manager
-            .get_connection()
-            .execute_unprepared(statement)
-            .await?;
+        for statement in [
+            "CREATE INDEX events_newest ON events (workspace_id, received_at, event_id)",
+            "CREATE INDEX events_talk ON events (conversation_key, received_at, event_id)",
+        ] {
+            manager
+                .get_connection()
+                .execute_unprepared(statement)
+                .await?;
+        }
         Ok(())
     }
 
     async fn down(&self, manager: &SchemaManager) -> Result<(), DbErr> {
-        manager
-            .get_connection()
-            .execute_unprepared("DROP INDEX events_newest")
-            .await?;
+        for statement in ["DROP INDEX events_talk", "DROP INDEX events_newest"] {
+            manager
+                .get_connection()
+                .execute_unprepared(statement)
+                .await?;
+        }
         Ok(())
     }
 }

@@ -62,13 +62,17 @@ impl Store {
         after: Option<&EventPosition>,
         limit: u64,
     ) -> Result<Vec<EventRecord>, StoreError> {
-        let mut query =
-            events::Entity::find().filter(events::Column::WorkspaceId.eq(workspace.as_str()));
+        // A key is of one workspace: alone it lets the conversation's own index be taken.
+        let mut query = match &filter.conversation_key {
+            Some(key) => {
+                events::Entity::find().filter(events::Column::ConversationKey.eq(key.as_str()))
+            }
+            None => {
+                events::Entity::find().filter(events::Column::WorkspaceId.eq(workspace.as_str()))
+            }
+        };
         if !filter.event_types.is_empty() {
             query = query.filter(events::Column::EventType.is_in(filter.event_types.clone()));
-        }
-        if let Some(key) = &filter.conversation_key {
-            query = query.filter(events::Column::ConversationKey.eq(key.as_str()));
         }
         if let Some(conversation) = &filter.conversation_id {
             let keys = conversations::Entity::find()

@@ -90,7 +90,8 @@ impl Work for Append {
             .as_ref()
             .and_then(|terminal| terminal.succession.as_ref());
         if let Some(succession) = succession {
-            // The same order as an ingest: the conversation first, its runs after.
+            // As an ingest does: the conversation first, its runs after. Two batches may still meet
+            // crosswise; the database then chooses one, and its items are tried again.
             crate::conversation::lock(tx, &succession.conversation_key).await?;
         }
         if !self.advance(tx).await? {

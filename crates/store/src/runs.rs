@@ -39,7 +39,7 @@ pub struct RunInputs {
     /// The envelope, as JSON.
     pub envelope: String,
     pub event_seq: Option<i64>,
-    /// The newest place of the transcript before this event, 0 for none.
+    /// The newest place of the transcript, the event's own message apart; 0 for none.
     pub transcript_before: i64,
 }
 
@@ -142,23 +142,14 @@ impl Store {
         }))
     }
 
-    /// The newest place of the conversation before the run's own message.
+    /// The newest place of the conversation, the run's own message apart.
     async fn transcript_before(&self, event_id: &str, key: &str) -> Result<i64, StoreError> {
-        let own: Option<i64> = transcript_items::Entity::find()
+        let newest: Option<i64> = transcript_items::Entity::find()
             .select_only()
             .column(transcript_items::Column::Seq)
             .filter(transcript_items::Column::ConversationKey.eq(key))
-            .filter(transcript_items::Column::EventId.eq(event_id))
-            .filter(transcript_items::Column::Role.eq("user"))
-            .into_tuple()
-            .one(&self.readers)
-            .await?;
-        if let Some(own) = own {
-            return Ok(own - 1);
-        }
-        let newest: Option<i64> = conversations::Entity::find_by_id(key)
-            .select_only()
-            .column(conversations::Column::LastTranscriptSeq)
+            .filter(transcript_items::Column::EventId.ne(event_id))
+            .order_by_desc(transcript_items::Column::Seq)
             .into_tuple()
             .one(&self.readers)
             .await?;

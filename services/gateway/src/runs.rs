@@ -41,6 +41,9 @@ use crate::runs::live::Live;
 use crate::runs::token::{Minted, RunTokens, TokenSubject};
 use crate::seal::MasterKey;
 
+/// No lease has ended before this: a run that is driven by somebody is left alone.
+const ONLY_WAITING: i64 = i64::MIN;
+
 /// Bounds of runs, from the configuration.
 #[derive(Clone, Debug)]
 pub struct RunLimits {
@@ -172,8 +175,11 @@ impl Runs {
                 return Ok(outcome);
             };
             if run.status == RunStatus::Queued {
-                settle::settle_orphan(&runs.0, id, &workspace, i64::MAX, settle::cancelled()).await;
-            } else if let Some(live) = runs.0.live.get(id) {
+                let failure = settle::cancelled();
+                settle::settle_orphan(&runs.0, id, &workspace, ONLY_WAITING, failure).await;
+            }
+            // It may have been let go meanwhile.
+            if let Some(live) = runs.0.live.get(id) {
                 live.request_cancel(run.cancel_requested_at.unwrap_or(now));
             }
             Ok(outcome)
@@ -181,14 +187,13 @@ impl Runs {
         cancelling.await.map_err(|_| StoreError::Closed)?
     }
 
-    /// The newest sequence of a run, 0 for none.
-    pub async fn last_sequence(
-        &self,
-        workspace: &WorkspaceId,
-        id: RunId,
-    ) -> Result<u64, StoreError> {
+    /// From where a run is watched from now on: what comes next, or its end when that has come.
+    pub async fn from_now_on(&self, workspace: &WorkspaceId, id: RunId) -> Result<u64, StoreError> {
         let run = self.0.store.find_run(workspace, id).await?;
-        Ok(run.map_or(0, |run| run.last_sequence))
+        Ok(run.map_or(0, |run| {
+            run.last_sequence
+                .saturating_sub(u64::from(run.status.is_terminal()))
+        }))
     }
 
     /// The rights of a live run: from memory while its lease is held here, else from its row.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use domain::authorization::NotGranted;
+use domain::authorization::{FrozenConversation, NotGranted};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
@@ -164,6 +164,28 @@ impl RunCaller {
         let refusal = asked.as_ref().err().map(ToString::to_string);
         self.record(state, call, refusal.as_deref()).await?;
         Ok(asked?)
+    }
+
+    /// The conversation that a call is about: granted, and the run's own when it is named.
+    pub(super) async fn own_conversation<'a>(
+        &self,
+        state: &ApiState,
+        call: Call<'_>,
+        asked: Result<&'a FrozenConversation, NotGranted>,
+        named: Option<&str>,
+    ) -> ApiResult<&'a FrozenConversation> {
+        let own = match asked {
+            Ok(own) => own,
+            Err(refused) => return self.granted(state, call, Err(refused)).await,
+        };
+        let foreign = named.is_some_and(|id| id != own.conversation_id);
+        let refusal = "only the run's own conversation is open to it";
+        self.record(state, call, foreign.then_some(refusal)).await?;
+        if foreign {
+            Err(ApiError::unauthorized(refusal))
+        } else {
+            Ok(own)
+        }
     }
 
     /// Records a call that every run may make.

@@ -11,7 +11,7 @@ use domain::run::deadline;
 use domain::state::Owner;
 use protocol::context::{AgentInput, InputAttachment};
 use protocol::event::{EventAccepted, EventEnvelope, MESSAGE_RECEIVED};
-use protocol::id::{RunId, WorkspaceId};
+use protocol::id::{AgentId, RunId, WorkspaceId};
 use protocol::manifest::AgentRunnerManifest;
 use protocol::run::RunStatus;
 use serde_json::json;
@@ -93,11 +93,24 @@ impl Runs {
 }
 
 /// Decides about an event that a run left unpulled: a run of its own, when an agent still wants it.
-pub(super) fn take_up(inner: &Arc<Inner>, workspace: &WorkspaceId) -> TakeUp {
+/// Of several with equal right, the agent of the run that left it goes on.
+pub(super) fn take_up(inner: &Arc<Inner>, workspace: &WorkspaceId, agent: AgentId) -> TakeUp {
     let (inner, workspace) = (Arc::clone(inner), workspace.clone());
     Arc::new(move |left: &SteeredEvent, candidates: &[Candidate]| {
+        let dropped = |why: &str| {
+            tracing::warn!(
+                event.id = left.event_id,
+                "an absorbed event gets no run of its own: {why}"
+            );
+        };
         let event: EventEnvelope = serde_json::from_str(&left.envelope).ok()?;
-        let Resolution::Winner(winner) = resolve(candidates, |one| &one.agent.spec, &event) else {
+        let winner = match resolve(candidates, |one| &one.agent.spec, &event) {
+            Resolution::Winner(winner) => Some(winner),
+            Resolution::Tie(_) => candidates.iter().find(|one| one.agent.id == agent),
+            Resolution::Nobody => None,
+        };
+        let Some(winner) = winner else {
+            dropped("no agent wants it any more");
             return None;
         };
         let deciding = Deciding {
@@ -108,7 +121,10 @@ pub(super) fn take_up(inner: &Arc<Inner>, workspace: &WorkspaceId) -> TakeUp {
             run_id: RunId(Uuid::now_v7()),
             message_id: Uuid::now_v7(),
         };
-        deciding.new_run(winner).ok().map(|(run, _)| run)
+        let run = deciding
+            .new_run(winner)
+            .inspect_err(|error| dropped(&error.to_string()));
+        run.ok().map(|(run, _)| run)
     })
 }
 

@@ -55,8 +55,11 @@ pub(super) async fn settle(
     match commit(inner, append).await {
         Ok(Appended::Written { next }) => {
             inner.live.settle(run.id, live, frames);
-            for next in next {
-                Runs(Arc::clone(inner)).spawn(next, run.workspace.clone());
+            // After a stop they stay `created`: the next start, or another replica, dispatches them.
+            if !inner.stopping.is_cancelled() {
+                for next in next {
+                    Runs(Arc::clone(inner)).spawn(next, run.workspace.clone());
+                }
             }
             let duration_ms = inner.clock.now_ms() - run.created_at;
             tracing::info!(
@@ -118,7 +121,7 @@ fn terminal_of(
         transcript,
         succession: run.conversation_key.as_ref().map(|key| Succession {
             conversation_key: key.clone(),
-            take_up: take_up(inner, &run.workspace),
+            take_up: take_up(inner, &run.workspace, run.agent_id),
         }),
     }
 }

@@ -2,18 +2,20 @@
 
 use std::time::Duration;
 
-use domain::run::{Failure, FailureCode};
+use domain::run::{Failure, FailureCode, Run};
+use protocol::run::RunStatus;
 use store::{Backend, StoreError};
 
-use crate::runs::Runs;
 use crate::runs::dispatch::millis;
 use crate::runs::settle::settle_orphan;
+use crate::runs::{ONLY_WAITING, Runs};
 
 /// Runs of one look at the tables; the next look takes the rest.
 const BATCH: u64 = 200;
 /// The longest that a run waits behind others.
 const QUEUE_PATIENCE: Duration = Duration::from_hours(1);
-/// A created run this old has lost the process that made it.
+/// A created run this old has lost the process that made it, or was let go by an end whose process
+/// did not dispatch it.
 const CREATED_PATIENCE: Duration = Duration::from_secs(5);
 
 fn orphaned() -> Failure {
@@ -115,14 +117,15 @@ impl Runs {
     async fn end_orphans(&self, before: i64) -> Result<(), StoreError> {
         loop {
             let expired = self.0.store.expired_runs(before, BATCH).await?;
-            let found = expired.len() as u64;
-            for run in expired {
-                if !self.0.live.contains(run.id) {
-                    tracing::warn!(run.id = %run.id, "run {} has lost its gateway", run.id);
-                    settle_orphan(&self.0, run.id, &run.workspace, before, orphaned()).await;
-                }
+            let is_last = (expired.len() as u64) < BATCH;
+            let mut settled = 0;
+            // Those that live here are driven here: their leases are renewed, or they hear of it.
+            for run in expired.iter().filter(|run| !self.0.live.contains(run.id)) {
+                tracing::warn!(run.id = %run.id, "run {} has lost its gateway", run.id);
+                settle_orphan(&self.0, run.id, &run.workspace, before, orphaned()).await;
+                settled += 1;
             }
-            if found < BATCH {
+            if is_last || settled == 0 {
                 return Ok(());
             }
         }
@@ -133,7 +136,16 @@ impl Runs {
         for run in self.0.store.overdue_runs(before, BATCH).await? {
             let message = "the run waited an hour behind others of its conversation";
             let failure = Failure::new(FailureCode::DeadlineExceeded, message);
-            settle_orphan(&self.0, run.id, &run.workspace, i64::MAX, failure).await;
+            self.end_waiting(&run, failure).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends a run, unless it has been let go since it was listed.
+    async fn end_waiting(&self, run: &Run, failure: Failure) -> Result<(), StoreError> {
+        let now = self.0.store.find_run(&run.workspace, run.id).await?;
+        if now.is_some_and(|now| now.status == RunStatus::Queued) {
+            settle_orphan(&self.0, run.id, &run.workspace, ONLY_WAITING, failure).await;
         }
         Ok(())
     }

@@ -59,7 +59,7 @@ pub(in crate::api) async fn post_event(
         (Some(run), Some(url)) if wants_stream(&headers) => {
             // A steered event streams the active run from now on.
             let cursor = if accepted.answer.steered {
-                state.runs.last_sequence(&caller.workspace, run).await?
+                state.runs.from_now_on(&caller.workspace, run).await?
             } else {
                 0
             };

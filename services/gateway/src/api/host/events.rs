@@ -29,9 +29,9 @@ pub(in crate::api) async fn get_own_event(
         resource: "event",
         operation: "get",
     };
-    caller
-        .granted(&state, call, caller.grant.snapshot.event_get())
-        .await?;
+    if let Err(refused) = caller.grant.snapshot.event_get() {
+        return caller.granted(&state, call, Err(refused)).await;
+    }
     let run = &caller.grant.run;
     let record = state
         .runs
@@ -43,6 +43,10 @@ pub(in crate::api) async fn get_own_event(
             run.conversation_key.is_some() && record.conversation_key == run.conversation_key;
         record.event_id == run.event_id || same_talk
     });
+    let refusal = record
+        .is_none()
+        .then_some("no such event in the run's scope");
+    caller.record(&state, call, refusal).await?;
     let record = record.ok_or_else(|| ApiError::not_found("event"))?;
     Ok(Json(view(&run.workspace, record, None)?))
 }
@@ -64,21 +68,10 @@ pub(in crate::api) async fn page_own_events(
         resource: "conversation",
         operation: "page",
     };
-    let own = match caller.grant.snapshot.event_page() {
-        Ok(own) => own,
-        Err(refused) => return caller.granted(&state, call, Err(refused)).await,
-    };
-    let foreign = query
-        .conversation_id
-        .as_ref()
-        .is_some_and(|id| *id != own.conversation_id);
-    let refusal = "only the run's own conversation is open to it";
+    let asked = caller.grant.snapshot.event_page();
     caller
-        .record(&state, call, foreign.then_some(refusal))
+        .own_conversation(&state, call, asked, query.conversation_id.as_deref())
         .await?;
-    if foreign {
-        return Err(ApiError::unauthorized(refusal));
-    }
     let run = &caller.grant.run;
     let key = run
         .conversation_key

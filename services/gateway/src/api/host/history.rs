@@ -12,7 +12,7 @@ use store::HistoryQuery as StoreQuery;
 
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller};
-use crate::api::error::{ApiError, ApiResult};
+use crate::api::error::ApiResult;
 use crate::api::query::{QueryOf, page_limit};
 use crate::api::view::{Direction, history_page};
 use crate::cursor::history_place;
@@ -53,21 +53,9 @@ pub(in crate::api) async fn page_history(
         resource: "conversation",
         operation: "page",
     };
-    let conversation = match caller.grant.snapshot.history_page() {
-        Ok(conversation) => conversation,
-        Err(refused) => return caller.granted(&state, call, Err(refused)).await,
-    };
-    let foreign = query
-        .conversation_id
-        .as_ref()
-        .is_some_and(|id| *id != conversation.conversation_id);
-    let refusal = "only the run's own conversation is open to it";
-    caller
-        .record(&state, call, foreign.then_some(refusal))
-        .await?;
-    if foreign {
-        return Err(ApiError::unauthorized(refusal));
-    }
+    let asked = caller.grant.snapshot.history_page();
+    let named = query.conversation_id.as_deref();
+    let conversation = caller.own_conversation(&state, call, asked, named).await?;
     let workspace = &caller.grant.run.workspace;
     Ok(Json(
         read_history(&state, workspace, conversation, &query).await?,
