@@ -51,3 +51,5 @@ mod reading;
 mod resume;
 #[path = "e2e/transport.rs"]
 mod transport;
+#[path = "e2e/storage.rs"]
+mod storage;

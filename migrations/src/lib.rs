@@ -6,6 +6,7 @@ use sea_orm_migration::prelude::*;
 mod m20261121_000001_first_run;
 mod m20261122_000001_steering;
 mod m20261122_000002_event_log;
+mod m20261122_000007_storage;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -17,6 +18,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261121_000001_first_run::Migration),
             Box::new(m20261122_000001_steering::Migration),
             Box::new(m20261122_000002_event_log::Migration),
+            Box::new(m20261122_000007_storage::Migration),
         ]
     }
 }

@@ -12,7 +12,7 @@ use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::{
     AgentResources, KnowledgeBaseResource, ModelOperation, ModelResource, SkillResource,
-    StateScope, ToolResource,
+    StateScope, StorageArea, StorageResource, ToolResource,
 };
 use serde::{Deserialize, Serialize};
 
@@ -155,6 +155,16 @@ impl AuthorizationSnapshot {
             })
     }
 
+    /// Whose blobs an area holds for this run: the plugin's, the agent's, or `''` for the workspace's.
+    pub fn storage_area(&self, area: StorageArea) -> Result<String, NotGranted> {
+        let (operation, owner) = match area {
+            StorageArea::Plugin => ("storage:plugin", self.runner_id.plugin()),
+            StorageArea::Workspace => ("storage:workspace", String::new()),
+            StorageArea::Binding => ("storage:binding", self.agent_id.to_string()),
+        };
+        self.granted(operation).map(|()| owner)
+    }
+
     /// Whether events of the run's own scope may be read one by one.
     pub fn event_get(&self) -> Result<(), NotGranted> {
         self.granted("events:get")
@@ -203,7 +213,11 @@ pub fn authorize(
         skills: trimming.skills(&catalog.skills),
         ..AgentResources::default()
     };
-    trimming.storage();
+    let storage = trimming.storage();
+    let resources = AgentResources {
+        storage,
+        ..resources
+    };
     let history = trimming.history(subject.owner.conversation.is_some());
     let (event_get, event_page) = trimming.events(subject.owner.conversation.is_some());
     let steering_pull = trimming.steering(subject.owner.conversation.is_some());
@@ -233,6 +247,7 @@ pub fn authorize(
         decisions: trimming.decisions,
     }
 }
+            storage: storage != StorageResource::default(),
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,4 @@
-//! Host-owned state: which keys are legal and whose they are.
+//! Host-owned state and storage: which keys are legal and whose state it is.
 
 use protocol::context::{ActorContext, SubjectContext};
 use protocol::id::{AgentId, RunnerId, WorkspaceId};
@@ -14,9 +14,9 @@ pub const RESERVED_PREFIX: &str = "host.";
 /// Why a key cannot be used by a runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyFault {
-    #[error("state keys have 1 to 255 bytes of A-Z a-z 0-9 . _ : / -")]
+    #[error("keys have 1 to 255 bytes of A-Z a-z 0-9 . _ : / -")]
     Malformed,
-    #[error("state keys that begin with `host.` belong to the gateway")]
+    #[error("keys that begin with `host.` belong to the gateway")]
     Reserved,
 }
 
@@ -30,6 +30,14 @@ pub fn check_key(key: &str) -> Result<(), KeyFault> {
         Err(KeyFault::Reserved)
     } else {
         Ok(())
+    }
+}
+
+/// Checks the beginning of keys that a list is asked for; it may be empty, and may be reserved.
+pub fn check_prefix(prefix: &str) -> Result<(), KeyFault> {
+    match check_key(prefix) {
+        Err(KeyFault::Malformed) if !prefix.is_empty() => Err(KeyFault::Malformed),
+        _ => Ok(()),
     }
 }
 

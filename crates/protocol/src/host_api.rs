@@ -40,6 +40,26 @@ pub struct StateKeys {
     pub has_more: bool,
 }
 
+/// `GET /host/v1/storage/{area}`: keys in byte order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StorageKeys {
+    pub keys: Vec<String>,
+    /// Opaque; null on the last page.
+    pub next_cursor: Option<String>,
+    pub has_more: bool,
+}
+
+/// The body of `POST /host/v1/run/cancel` and `POST /host/v1/runs/{id}/cancel`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct RunCancel {
+    /// Becomes the run's `status_reason`; 1 to 500 characters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
 /// The body of `POST /host/v1/steering/pull`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

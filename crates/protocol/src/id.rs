@@ -82,6 +82,11 @@ impl fmt::Display for InvalidRunnerId {
 impl std::error::Error for InvalidRunnerId {}
 
 impl RunnerId {
+    /// `author/plugin`: what the runners of one plugin share.
+    pub fn plugin(&self) -> String {
+        format!("{}/{}", self.author, self.plugin)
+    }
+
     /// The last part: the runner's name inside its plugin.
     pub fn runner_name(&self) -> &str {
         &self.runner

@@ -4,6 +4,8 @@
 
 mod client;
 mod error;
+mod runs;
+mod storage;
 mod token;
 
 use std::sync::Arc;
@@ -20,6 +22,8 @@ use serde_json::Value;
 
 pub use client::HostClient;
 pub use error::HostError;
+pub use runs::{RunEventsQuery, RunsQuery};
+pub use storage::{Blob, StorageQuery};
 
 use token::{Credentials, GatewayClock, Times};
 

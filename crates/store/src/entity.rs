@@ -15,5 +15,8 @@ pub(crate) mod runs;
 pub(crate) mod signing_keys;
 pub(crate) mod state_entries;
 pub(crate) mod steering_items;
+pub(crate) mod storage_blobs;
+pub(crate) mod storage_chunks;
+pub(crate) mod storage_garbage;
 pub(crate) mod transcript_items;
 pub(crate) mod workspaces;

@@ -25,6 +25,7 @@ mod runners;
 mod runs;
 mod state;
 mod steering;
+mod storage;
 mod succession;
 
 pub use agents::{AgentRecord, SaveAgent, SavedAgent};
@@ -32,7 +33,7 @@ pub use attempts::{Dispatch, Dispatched};
 pub use audit::{AuditEntry, AuditRecord};
 pub use connect::{Backend, Store};
 pub use conversation::{LiveRun, occupancy};
-pub use digest::sha256_hex;
+pub use digest::{hex, sha256_hex};
 pub use endpoints::{EndpointRecord, SaveEndpoint};
 pub use error::StoreError;
 pub use event_log::{EventFilter, EventPosition, EventRecord};
@@ -45,4 +46,8 @@ pub use runners::{FoundRunner, RunnerRecord, SaveDiscovery};
 pub use runs::{CancelOutcome, RunFilter, RunInputs, RunPosition};
 pub use state::{StateAccess, StateChange, StateRecord, StateWritten};
 pub use steering::{PullSteering, SteeredEvent};
+pub use storage::{
+    AreaAccess, BeginUpload, BlobDeleted, BlobRecord, CHUNK_BYTES, DeleteBlob, FinishUpload, Quota,
+    Uploaded, WriteChunk,
+};
 pub use succession::{Succession, TakeUp};

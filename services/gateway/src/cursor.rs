@@ -18,6 +18,7 @@ pub enum Kind {
     Runs = 2,
     Names = 3,
     Events = 4,
+    Storage = 5,
 }
 
 /// A cursor that is bent, or was made for another list.

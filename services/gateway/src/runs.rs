@@ -49,6 +49,8 @@ const ONLY_WAITING: i64 = i64::MIN;
 pub struct RunLimits {
     pub line_bytes: usize,
     pub results: ResultLimits,
+    pub storage_blob_bytes: u64,
+    pub storage_area_bytes: u64,
     pub first_byte: Duration,
     pub silence: Duration,
     pub cancel_grace: Duration,

@@ -6,7 +6,7 @@ use protocol::admin::AgentSpec;
 use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::{
     EventOperation, HistoryOperation, KnowledgeBaseResource, ModelResource, SkillResource,
-    StateScope, StorageArea, ToolResource,
+    StateScope, StorageArea, StorageResource, ToolResource,
 };
 
 use super::{Decision, Layer};
@@ -215,7 +215,8 @@ impl<'a> Trimming<'a> {
     }
 
     // Storage has no host route in this version: a right without a door is not granted.
-    pub(super) fn storage(&mut self) {
+    pub(super) fn storage(&mut self) -> StorageResource {
+        let mut granted = StorageResource::default();
         for &area in StorageArea::ALL {
             let checks = [
                 (
@@ -228,13 +229,13 @@ impl<'a> Trimming<'a> {
                     self.agent.resource_policy.storage.contains(&area),
                     "resource_policy.storage does not name it",
                 ),
-                (
-                    Layer::EventScope,
-                    false,
-                    "this gateway serves no storage yet",
-                ),
             ];
-            self.decide("storage", area.as_str(), area.as_str(), &checks);
+            let is_open = self.decide("storage", area.as_str(), area.as_str(), &checks);
+            match area {
+                StorageArea::Plugin => granted.plugin_storage = is_open,
+                StorageArea::Workspace => granted.workspace_storage = is_open,
+                StorageArea::Binding => granted.binding_storage = is_open,
+            }
         }
     }
 

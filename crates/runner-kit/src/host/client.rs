@@ -106,7 +106,7 @@ pub(super) async fn read_json<T: DeserializeOwned>(answer: Response) -> Result<T
     serde_json::from_slice(&body).map_err(HostError::unreadable_answer)
 }
 
-async fn read(mut answer: Response) -> Result<Vec<u8>, HostError> {
+pub(super) async fn read(mut answer: Response) -> Result<Vec<u8>, HostError> {
     let mut body = Vec::new();
     while let Some(chunk) = answer.chunk().await.map_err(HostError::transport)? {
         if body.len() + chunk.len() > ANSWER_BYTES {

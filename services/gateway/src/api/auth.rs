@@ -6,6 +6,7 @@ use axum::extract::FromRequestParts;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use domain::authorization::{FrozenConversation, NotGranted};
+use domain::state::{KeyFault, check_key};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
@@ -185,6 +186,23 @@ impl RunCaller {
             Err(ApiError::unauthorized(refusal))
         } else {
             Ok(own)
+        }
+    }
+
+    /// A key of state or storage that a runner may name; what it may not is recorded.
+    pub(super) async fn legal_key(
+        &self,
+        state: &ApiState,
+        call: Call<'_>,
+        key: &str,
+    ) -> ApiResult<()> {
+        match check_key(key) {
+            Ok(()) => Ok(()),
+            Err(fault @ KeyFault::Malformed) => Err(ApiError::invalid_argument(fault.to_string())),
+            Err(fault @ KeyFault::Reserved) => {
+                self.record(state, call, Some(&fault.to_string())).await?;
+                Err(ApiError::unauthorized(fault.to_string()))
+            }
         }
     }
 

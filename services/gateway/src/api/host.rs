@@ -5,3 +5,4 @@ pub(super) mod history;
 pub(super) mod run;
 pub(super) mod state;
 pub(super) mod steering;
+pub(super) mod storage;

@@ -64,6 +64,12 @@ pub(super) fn documented() -> OpenApiRouter<ApiState> {
         .routes(routes!(health::jwks))
         .routes(routes!(health::openapi_json))
 }
+        .routes(routes!(host::storage::list_blobs))
+        .routes(routes!(
+            host::storage::get_blob,
+            host::storage::put_blob,
+            host::storage::delete_blob
+        ))
 
 /// The gateway's own document, as committed in `openapi/gateway.json`.
 pub fn gateway_document() -> utoipa::openapi::OpenApi {

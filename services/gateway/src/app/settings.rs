@@ -185,6 +185,8 @@ pub(super) fn run_limits(config: &Config) -> RunLimits {
             run_events: limits.run_events,
             state_value_bytes: limits.state_value_bytes,
         },
+        storage_blob_bytes: limits.storage_blob_bytes,
+        storage_area_bytes: limits.storage_area_bytes,
         first_byte: limits.first_byte,
         silence: limits.silence,
         cancel_grace: config.runs.cancel_grace,

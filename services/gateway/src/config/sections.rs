@@ -15,9 +15,12 @@ use super::table::{Reported, Table, parsed, seconds, text, whole};
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
+const GIB: u64 = 1024 * MIB;
 
 /// What the host API takes as the value of one key; the wire contract allows no more.
 const MOST_STATE_VALUE_BYTES: u64 = 256 * KIB;
+/// What the host API takes as one blob.
+const MOST_BLOB_BYTES: u64 = 10 * MIB;
 
 /// `[server]`: where clients and runners reach us.
 #[derive(Clone, Debug)]
@@ -90,9 +93,11 @@ impl DatabaseConfig {
 
 fn database_url(value: Value) -> Result<String, &'static str> {
     let url = text(value)?;
-    let has_path = |path: &str| !path.is_empty() && !path.starts_with('?');
     match url.split_once("://") {
-        Some(("sqlite", path)) if has_path(path) => Ok(url),
+        Some(("sqlite", path)) if path.contains(['?', '#']) => {
+            Err("must be sqlite://PATH without parameters: there are none to set")
+        }
+        Some(("sqlite", path)) if !path.is_empty() => Ok(url),
         Some(("postgres" | "postgresql", _)) if Url::parse(&url).is_ok() => Ok(url),
         _ => Err("must be sqlite://PATH or postgres://USER:PASSWORD@HOST/DATABASE"),
     }
@@ -142,6 +147,10 @@ pub struct LimitsConfig {
     pub run_events: u64,
     /// One value of state, as JSON.
     pub state_value_bytes: usize,
+    /// One blob of storage.
+    pub storage_blob_bytes: u64,
+    /// All blobs of one owner in one area.
+    pub storage_area_bytes: u64,
     /// From the first packet to an open connection.
     pub connect: Duration,
     /// From the request to the first byte of the answer.
@@ -158,10 +167,18 @@ impl LimitsConfig {
         let run_events = table.required("run_events", whole(10..=10_000_000));
         let state_value_bytes =
             table.required("state_value_bytes", whole(KIB..=MOST_STATE_VALUE_BYTES));
+        let storage_blob_bytes = table.required("storage_blob_bytes", whole(1..=MOST_BLOB_BYTES));
+        let storage_area_bytes = table.required("storage_area_bytes", whole(KIB..=GIB * KIB));
         let connect = table.required("connect_seconds", seconds(0.05..=60.0));
         let first_byte = table.required("first_byte_seconds", seconds(0.05..=600.0));
         let silence = table.required("silence_seconds", seconds(0.05..=3600.0));
         let order = check_order(&mut table, &line_bytes, &event_bytes, &run_bytes);
+        if let (Ok(blob), Ok(area)) = (&storage_blob_bytes, &storage_area_bytes)
+            && blob > area
+        {
+            let message = "must not be less than limits.storage_blob_bytes";
+            return Err(table.fault("storage_area_bytes", message));
+        }
         table.close()?;
         order?;
         Ok(Self {
@@ -170,6 +187,8 @@ impl LimitsConfig {
             run_bytes: run_bytes?,
             run_events: run_events?,
             state_value_bytes: bytes(state_value_bytes?),
+            storage_blob_bytes: storage_blob_bytes?,
+            storage_area_bytes: storage_area_bytes?,
             connect: connect?,
             first_byte: first_byte?,
             silence: silence?,

@@ -108,6 +108,7 @@ impl Runs {
         let now = self.0.clock.now_ms();
         self.end_orphans(now).await?;
         self.end_overdue(now - millis(QUEUE_PATIENCE)).await?;
+        self.0.store.sweep_storage(now).await?;
         if self.0.stopping.is_cancelled() {
             return Ok(());
         }

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use domain::state::{KeyFault, check_key};
+use domain::state::check_prefix;
 use http::{HeaderMap, StatusCode};
 use protocol::error::ErrorBody;
 use protocol::host_api::{StateKeys, StatePut, StateValue, StateVersion};
@@ -41,23 +41,6 @@ async fn access(
     })
 }
 
-/// A key that a runner may name; what it may not is recorded.
-async fn legal_key(
-    caller: &RunCaller,
-    state: &ApiState,
-    call: Call<'_>,
-    key: &str,
-) -> ApiResult<()> {
-    match check_key(key) {
-        Ok(()) => Ok(()),
-        Err(fault @ KeyFault::Malformed) => Err(ApiError::invalid_argument(fault.to_string())),
-        Err(fault @ KeyFault::Reserved) => {
-            caller.record(state, call, Some(&fault.to_string())).await?;
-            Err(ApiError::unauthorized(fault.to_string()))
-        }
-    }
-}
-
 /// Which keys a list shows.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -83,11 +66,8 @@ pub(in crate::api) async fn list_state(
     let access = access(&caller, &state, "state_list", &scope).await?;
     let limit = page_limit(query.limit)?;
     let prefix = query.prefix.unwrap_or_default();
-    if !prefix.is_empty() && check_key(&prefix) == Err(KeyFault::Malformed) {
-        return Err(ApiError::invalid_argument(
-            "`prefix` must be the beginning of a state key",
-        ));
-    }
+    check_prefix(&prefix)
+        .map_err(|_| ApiError::invalid_argument("`prefix` must be the beginning of a key"))?;
     let mut keys = state
         .runs
         .store()
@@ -116,7 +96,7 @@ pub(in crate::api) async fn get_state(
         resource: &scope,
         operation: "state",
     };
-    legal_key(&caller, &state, call, &key).await?;
+    caller.legal_key(&state, call, &key).await?;
     let access = access(&caller, &state, "state_get", &scope).await?;
     let entry = state.runs.store().find_state(&access, &key).await?;
     let entry = entry.ok_or_else(|| ApiError::not_found("state key"))?;
@@ -213,7 +193,7 @@ async fn change(
         Ok(identity) => identity.to_owned(),
         Err(refused) => return caller.granted(state, call, Err(refused)).await,
     };
-    legal_key(caller, state, call, &key).await?;
+    caller.legal_key(state, call, &key).await?;
     let bytes = value.as_ref().map_or(0, String::len);
     let change = StateChange {
         run_id: caller.grant.run.id,

@@ -1,0 +1,80 @@
+//! The run ledger: the own run, and those of the same runner in the same conversation.
+
+use protocol::host_api::RunCancel;
+use protocol::id::RunId;
+use protocol::run::{AgentRun, AgentRunEvent, Page};
+use reqwest::Method;
+use serde::Serialize;
+
+use crate::host::{Direction, Host, HostError};
+
+/// Which runs are wanted; newest first unless told otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RunsQuery {
+    /// Statuses, joined by commas.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub statuses: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before_cursor: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_cursor: Option<String>,
+    /// At most 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub direction: Option<Direction>,
+}
+
+/// Which events of a run are wanted, by sequence; in their order unless told otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RunEventsQuery {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before_cursor: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_cursor: Option<u64>,
+    /// At most 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub direction: Option<Direction>,
+}
+
+impl Host {
+    /// A page of the runs in scope; `total_count` says how many there are.
+    pub async fn runs(&self, query: &RunsQuery) -> Result<Page<AgentRun>, HostError> {
+        let request = self.request(Method::GET, &["runs"]).await?;
+        self.answer(request.query(query)).await
+    }
+
+    /// A run in scope, or `None` when there is none.
+    pub async fn find_run(&self, id: RunId) -> Result<Option<AgentRun>, HostError> {
+        match self.get(&["runs", &id.to_string()]).await {
+            Err(error) if error.is_not_found() => Ok(None),
+            answer => answer.map(Some),
+        }
+    }
+
+    /// A page of the ledger of a run in scope.
+    pub async fn run_events(
+        &self,
+        id: RunId,
+        query: &RunEventsQuery,
+    ) -> Result<Page<AgentRunEvent>, HostError> {
+        let request = self
+            .request(Method::GET, &["runs", &id.to_string(), "events"])
+            .await?;
+        self.answer(request.query(query)).await
+    }
+
+    /// Asks a run in scope to end, its own included. `reason` becomes its `status_reason`.
+    pub async fn cancel_run(
+        &self,
+        id: RunId,
+        reason: Option<String>,
+    ) -> Result<AgentRun, HostError> {
+        let request = self
+            .request(Method::POST, &["runs", &id.to_string(), "cancel"])
+            .await?;
+        self.answer(request.json(&RunCancel { reason })).await
+    }
+}

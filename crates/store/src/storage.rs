@@ -1,0 +1,300 @@
+//! Blob storage. A content is kept in chunks, so that nobody holds a whole one in memory; a name
+//! moves to a new content in one transaction, and who still reads the old one reads it to its end.
+
+mod upload;
+
+use protocol::id::WorkspaceId;
+use protocol::resources::StorageArea;
+use sea_orm::sea_query::{Alias, Expr, Func, SimpleExpr};
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter,
+    QueryOrder, QuerySelect,
+};
+use uuid::Uuid;
+
+use crate::audit::AuditEntry;
+use crate::connect::Store;
+use crate::entity::{storage_blobs, storage_chunks, storage_garbage};
+use crate::error::{StoreError, parsed, signed, unsigned};
+use crate::state::hold_live_run;
+use crate::writer::Work;
+
+pub use upload::{BeginUpload, FinishUpload, Uploaded, WriteChunk};
+
+/// The bytes of a chunk. A content has chunks 0..n of this size, the last one what is left.
+pub const CHUNK_BYTES: usize = 256 * 1024;
+
+/// How long a content that was replaced may still be read.
+const READING_MS: i64 = 120_000;
+
+/// Contents that one sweep deletes at most.
+const SWEEP: u64 = 100;
+
+/// An area as one owner has it: who else asks for the same name finds another blob.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AreaAccess {
+    pub workspace: WorkspaceId,
+    pub area: StorageArea,
+    /// The plugin, the agent, or `''` for the whole workspace.
+    pub owner: String,
+}
+
+/// What one owner may keep in one area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    pub bytes: u64,
+    pub keys: u64,
+}
+
+/// A stored blob, without its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlobRecord {
+    pub content_id: Uuid,
+    pub size: u64,
+    /// Lower-case hex.
+    pub sha256: String,
+    pub content_type: String,
+    pub updated_at: i64,
+}
+
+/// Removes a name on behalf of a live run.
+#[derive(Clone, Debug)]
+pub struct DeleteBlob {
+    pub run_id: protocol::id::RunId,
+    pub access: AreaAccess,
+    pub key: String,
+    pub audit: AuditEntry,
+    pub at: i64,
+}
+
+/// What became of a delete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlobDeleted {
+    Deleted,
+    Absent,
+    RunEnded,
+}
+
+impl Work for DeleteBlob {
+    type Output = BlobDeleted;
+
+    fn order(&self) -> Uuid {
+        self.run_id.0
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<BlobDeleted, StoreError> {
+        if !hold_live_run(tx, self.run_id).await? {
+            return Ok(BlobDeleted::RunEnded);
+        }
+        crate::audit::insert(tx, std::slice::from_ref(&self.audit)).await?;
+        lock_area(tx, &self.access).await?;
+        let Some(blob) = find_row(tx, &self.access, &self.key).await? else {
+            return Ok(BlobDeleted::Absent);
+        };
+        storage_blobs::Entity::delete_by_id(primary_key(&self.access, &self.key))
+            .exec(tx)
+            .await?;
+        discard(tx, &self.access, &blob, self.at).await?;
+        Ok(BlobDeleted::Deleted)
+    }
+}
+
+/// Writers of one area take turns: what is counted stays true until the commit. `SQLite` has one
+/// writer anyway.
+async fn lock_area(tx: &DatabaseTransaction, access: &AreaAccess) -> Result<(), StoreError> {
+    if tx.get_database_backend() == sea_orm::DbBackend::Postgres {
+        let name = format!(
+            "storage {} {} {}",
+            access.workspace,
+            access.area.as_str(),
+            access.owner
+        );
+        let statement = sea_orm::Statement::from_sql_and_values(
+            sea_orm::DbBackend::Postgres,
+            "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))",
+            [name.into()],
+        );
+        tx.execute_raw(statement).await?;
+    }
+    Ok(())
+}
+
+fn primary_key(access: &AreaAccess, key: &str) -> (String, String, String, String) {
+    let area = access.area.as_str().to_owned();
+    let workspace = access.workspace.to_string();
+    (workspace, area, access.owner.clone(), key.to_owned())
+}
+
+async fn find_row(
+    conn: &impl ConnectionTrait,
+    access: &AreaAccess,
+    key: &str,
+) -> Result<Option<storage_blobs::Model>, StoreError> {
+    let query = storage_blobs::Entity::find_by_id(primary_key(access, key));
+    Ok(query.one(conn).await?)
+}
+
+/// Lets a content go that a name pointed at. A small one is read by one query and can go at once.
+async fn discard(
+    tx: &DatabaseTransaction,
+    access: &AreaAccess,
+    blob: &storage_blobs::Model,
+    at: i64,
+) -> Result<(), StoreError> {
+    if blob.size <= signed(CHUNK_BYTES as u64) {
+        return delete_chunks(tx, &blob.content_id).await;
+    }
+    let row = storage_garbage::ActiveModel {
+        content_id: Set(blob.content_id.clone()),
+        workspace_id: Set(access.workspace.to_string()),
+        area: Set(access.area.as_str().to_owned()),
+        owner: Set(access.owner.clone()),
+        size: Set(blob.size),
+        expires_at: Set(at + READING_MS),
+    };
+    storage_garbage::Entity::insert(row)
+        .exec_without_returning(tx)
+        .await?;
+    Ok(())
+}
+
+async fn delete_chunks(tx: &DatabaseTransaction, content: &str) -> Result<(), StoreError> {
+    storage_chunks::Entity::delete_many()
+        .filter(storage_chunks::Column::ContentId.eq(content))
+        .exec(tx)
+        .await?;
+    Ok(())
+}
+
+/// What an owner keeps in an area: its contents, those that wait to be deleted, and the names.
+async fn usage(tx: &DatabaseTransaction, access: &AreaAccess) -> Result<Quota, StoreError> {
+    // The sum of BIGINTs is a NUMERIC on one of the two databases.
+    let sum = |column: SimpleExpr| {
+        let total = Func::coalesce([Func::sum(column).into(), SimpleExpr::from(0)]);
+        SimpleExpr::from(Func::cast_as(SimpleExpr::from(total), Alias::new("BIGINT")))
+    };
+    let (kept, keys): (i64, i64) = storage_blobs::Entity::find()
+        .select_only()
+        .expr_as(sum(Expr::col(storage_blobs::Column::Size)), "bytes")
+        .column_as(storage_blobs::Column::Key.count(), "names")
+        .filter(storage_blobs::Column::WorkspaceId.eq(access.workspace.as_str()))
+        .filter(storage_blobs::Column::Area.eq(access.area.as_str()))
+        .filter(storage_blobs::Column::Owner.eq(access.owner.as_str()))
+        .into_tuple()
+        .one(tx)
+        .await?
+        .unwrap_or_default();
+    let waiting: Option<i64> = storage_garbage::Entity::find()
+        .select_only()
+        .expr_as(sum(Expr::col(storage_garbage::Column::Size)), "bytes")
+        .filter(storage_garbage::Column::WorkspaceId.eq(access.workspace.as_str()))
+        .filter(storage_garbage::Column::Area.eq(access.area.as_str()))
+        .filter(storage_garbage::Column::Owner.eq(access.owner.as_str()))
+        .into_tuple()
+        .one(tx)
+        .await?;
+    Ok(Quota {
+        bytes: unsigned(
+            "storage_blobs.size",
+            &access.owner,
+            kept + waiting.unwrap_or(0),
+        )?,
+        keys: unsigned("storage_blobs.key", &access.owner, keys)?,
+    })
+}
+
+struct SweepStorage {
+    before: i64,
+}
+
+impl Work for SweepStorage {
+    type Output = u64;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
+        let expired: Vec<String> = storage_garbage::Entity::find()
+            .select_only()
+            .column(storage_garbage::Column::ContentId)
+            .filter(storage_garbage::Column::ExpiresAt.lt(self.before))
+            .order_by_asc(storage_garbage::Column::ExpiresAt)
+            .limit(SWEEP)
+            .into_tuple()
+            .all(tx)
+            .await?;
+        for content in &expired {
+            let gone = storage_garbage::Entity::delete_by_id(content.as_str())
+                .exec(tx)
+                .await?;
+            // Another replica, or the upload itself, may have been faster.
+            if gone.rows_affected == 1 {
+                delete_chunks(tx, content).await?;
+            }
+        }
+        Ok(expired.len() as u64)
+    }
+}
+
+impl Store {
+    /// A blob, without its bytes.
+    pub async fn find_blob(
+        &self,
+        access: &AreaAccess,
+        key: &str,
+    ) -> Result<Option<BlobRecord>, StoreError> {
+        let row = find_row(&self.readers, access, key).await?;
+        row.map(|row| {
+            Ok(BlobRecord {
+                content_id: parsed("storage_blobs.content_id", &row.key, &row.content_id)?,
+                size: unsigned("storage_blobs.size", &row.key, row.size)?,
+                sha256: row.sha256,
+                content_type: row.content_type,
+                updated_at: row.updated_at,
+            })
+        })
+        .transpose()
+    }
+
+    /// A piece of a content, from 0; `None` when it has been deleted.
+    pub async fn read_chunk(&self, content: Uuid, n: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        let key = (content.to_string(), signed(n));
+        let row = storage_chunks::Entity::find_by_id(key)
+            .one(&self.readers)
+            .await?;
+        Ok(row.map(|row| row.bytes))
+    }
+
+    /// Keys of an area that begin with `prefix`, in byte order, after `after`.
+    pub async fn list_blob_keys(
+        &self,
+        access: &AreaAccess,
+        prefix: &str,
+        after: Option<&str>,
+        limit: u64,
+    ) -> Result<Vec<String>, StoreError> {
+        let mut query = storage_blobs::Entity::find()
+            .select_only()
+            .column(storage_blobs::Column::Key)
+            .filter(storage_blobs::Column::WorkspaceId.eq(access.workspace.as_str()))
+            .filter(storage_blobs::Column::Area.eq(access.area.as_str()))
+            .filter(storage_blobs::Column::Owner.eq(access.owner.as_str()))
+            .filter(storage_blobs::Column::Key.gte(prefix));
+        // Keys are ASCII in byte order, so the first text past all that begin with it ends in DEL.
+        if !prefix.is_empty() {
+            query = query.filter(storage_blobs::Column::Key.lt(format!("{prefix}\u{7f}")));
+        }
+        if let Some(after) = after {
+            query = query.filter(storage_blobs::Column::Key.gt(after));
+        }
+        let keys = query
+            .order_by_asc(storage_blobs::Column::Key)
+            .limit(limit)
+            .into_tuple()
+            .all(&self.readers)
+            .await?;
+        Ok(keys)
+    }
+
+    /// Deletes contents that no name points at any more, a bounded number; says how many.
+    pub async fn sweep_storage(&self, now: i64) -> Result<u64, StoreError> {
+        self.write(SweepStorage { before: now }).await
+    }
+}

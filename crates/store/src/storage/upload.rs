@@ -1,0 +1,215 @@
+//! An upload: begun with a reservation, written chunk by chunk, finished by pointing a name at it.
+//! No transaction waits for the network in between.
+
+use protocol::id::RunId;
+use sea_orm::sea_query::OnConflict;
+use sea_orm::{ActiveValue::Set, DatabaseTransaction, EntityTrait};
+use uuid::Uuid;
+
+use super::{AreaAccess, Quota, discard, find_row, lock_area, usage};
+use crate::audit::AuditEntry;
+use crate::entity::{storage_blobs, storage_chunks, storage_garbage};
+use crate::error::{StoreError, signed};
+use crate::state::hold_live_run;
+use crate::writer::Work;
+
+/// What became of a step of an upload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Uploaded {
+    Written,
+    /// The area has no room for it.
+    Full,
+    /// The run has ended.
+    RunEnded,
+    /// It took too long and was given up.
+    Expired,
+}
+
+/// Reserves room for a content of more than one chunk.
+#[derive(Clone, Debug)]
+pub struct BeginUpload {
+    pub run_id: RunId,
+    pub access: AreaAccess,
+    pub quota: Quota,
+    pub content_id: Uuid,
+    /// The most bytes that it can have.
+    pub reserved: u64,
+    /// When it is given up, epoch milliseconds.
+    pub expires_at: i64,
+}
+
+impl Work for BeginUpload {
+    type Output = Uploaded;
+
+    fn order(&self) -> Uuid {
+        self.run_id.0
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Uploaded, StoreError> {
+        if !hold_live_run(tx, self.run_id).await? {
+            return Ok(Uploaded::RunEnded);
+        }
+        lock_area(tx, &self.access).await?;
+        let used = usage(tx, &self.access).await?;
+        if used.bytes.saturating_add(self.reserved) > self.quota.bytes {
+            return Ok(Uploaded::Full);
+        }
+        let row = storage_garbage::ActiveModel {
+            content_id: Set(self.content_id.to_string()),
+            workspace_id: Set(self.access.workspace.to_string()),
+            area: Set(self.access.area.as_str().to_owned()),
+            owner: Set(self.access.owner.clone()),
+            size: Set(signed(self.reserved)),
+            expires_at: Set(self.expires_at),
+        };
+        storage_garbage::Entity::insert(row)
+            .exec_without_returning(tx)
+            .await?;
+        Ok(Uploaded::Written)
+    }
+}
+
+/// Writes a chunk of an upload that was begun.
+#[derive(Clone, Debug)]
+pub struct WriteChunk {
+    pub run_id: RunId,
+    pub content_id: Uuid,
+    /// From 0.
+    pub n: u64,
+    pub bytes: Vec<u8>,
+}
+
+impl Work for WriteChunk {
+    type Output = Uploaded;
+
+    fn order(&self) -> Uuid {
+        self.run_id.0
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Uploaded, StoreError> {
+        let begun = storage_garbage::Entity::find_by_id(self.content_id.to_string());
+        if begun.one(tx).await?.is_none() {
+            return Ok(Uploaded::Expired);
+        }
+        insert_chunk(tx, self.content_id, self.n, &self.bytes).await?;
+        Ok(Uploaded::Written)
+    }
+}
+
+async fn insert_chunk(
+    tx: &DatabaseTransaction,
+    content: Uuid,
+    n: u64,
+    bytes: &[u8],
+) -> Result<(), StoreError> {
+    let row = storage_chunks::ActiveModel {
+        content_id: Set(content.to_string()),
+        n: Set(signed(n)),
+        bytes: Set(bytes.to_vec()),
+    };
+    storage_chunks::Entity::insert(row)
+        .exec_without_returning(tx)
+        .await?;
+    Ok(())
+}
+
+/// Writes the last chunk and points the name at the content.
+#[derive(Clone, Debug)]
+pub struct FinishUpload {
+    pub run_id: RunId,
+    pub access: AreaAccess,
+    pub quota: Quota,
+    pub key: String,
+    pub content_id: Uuid,
+    /// The number of the last chunk; 0: it is the only one, and nothing was begun.
+    pub last: u64,
+    pub bytes: Vec<u8>,
+    pub size: u64,
+    /// Lower-case hex.
+    pub sha256: String,
+    pub content_type: String,
+    pub audit: AuditEntry,
+    /// Epoch milliseconds.
+    pub at: i64,
+}
+
+impl Work for FinishUpload {
+    type Output = Uploaded;
+
+    fn order(&self) -> Uuid {
+        self.run_id.0
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Uploaded, StoreError> {
+        if !hold_live_run(tx, self.run_id).await? {
+            return Ok(Uploaded::RunEnded);
+        }
+        lock_area(tx, &self.access).await?;
+        let before = find_row(tx, &self.access, &self.key).await?;
+        if self.last > 0 {
+            let begun = storage_garbage::Entity::delete_by_id(self.content_id.to_string())
+                .exec(tx)
+                .await?;
+            // The reservation held the room.
+            if begun.rows_affected == 0 {
+                return Ok(Uploaded::Expired);
+            }
+        }
+        let used = usage(tx, &self.access).await?;
+        let is_new = u64::from(before.is_none());
+        if used.bytes.saturating_add(self.size) > self.quota.bytes
+            || used.keys + is_new > self.quota.keys
+        {
+            return self.give_up(tx).await;
+        }
+        insert_chunk(tx, self.content_id, self.last, &self.bytes).await?;
+        if let Some(before) = &before {
+            discard(tx, &self.access, before, self.at).await?;
+        }
+        self.point(tx).await?;
+        crate::audit::insert(tx, std::slice::from_ref(&self.audit)).await?;
+        Ok(Uploaded::Written)
+    }
+}
+
+impl FinishUpload {
+    async fn give_up(&self, tx: &DatabaseTransaction) -> Result<Uploaded, StoreError> {
+        super::delete_chunks(tx, &self.content_id.to_string()).await?;
+        Ok(Uploaded::Full)
+    }
+
+    async fn point(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        let row = storage_blobs::ActiveModel {
+            workspace_id: Set(self.access.workspace.to_string()),
+            area: Set(self.access.area.as_str().to_owned()),
+            owner: Set(self.access.owner.clone()),
+            key: Set(self.key.clone()),
+            content_id: Set(self.content_id.to_string()),
+            size: Set(signed(self.size)),
+            sha256: Set(self.sha256.clone()),
+            content_type: Set(self.content_type.clone()),
+            run_id: Set(self.run_id.to_string()),
+            updated_at: Set(self.at),
+        };
+        let on_conflict = OnConflict::columns([
+            storage_blobs::Column::WorkspaceId,
+            storage_blobs::Column::Area,
+            storage_blobs::Column::Owner,
+            storage_blobs::Column::Key,
+        ])
+        .update_columns([
+            storage_blobs::Column::ContentId,
+            storage_blobs::Column::Size,
+            storage_blobs::Column::Sha256,
+            storage_blobs::Column::ContentType,
+            storage_blobs::Column::RunId,
+            storage_blobs::Column::UpdatedAt,
+        ])
+        .to_owned();
+        storage_blobs::Entity::insert(row)
+            .on_conflict(on_conflict)
+            .exec_without_returning(tx)
+            .await?;
+        Ok(())
+    }
+}

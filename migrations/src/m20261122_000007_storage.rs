@@ -1,0 +1,58 @@
+//! Blob storage: a name points at a content, a content is kept in chunks.
+//!
+//! `storage_garbage` names contents that no name points at: uploads that go on, and contents that
+//! were replaced while somebody may still read them. They are deleted when their time has come.
+
+use sea_orm_migration::prelude::*;
+use sea_orm_migration::sea_orm::DbBackend;
+
+#[derive(DeriveMigrationName)]
+pub(crate) struct Migration;
+
+const UP: &[&str] = &[
+    "CREATE TABLE storage_blobs (
+        workspace_id TEXT NOT NULL, area TEXT NOT NULL, owner TEXT NOT NULL, key TEXT NOT NULL,
+        content_id TEXT NOT NULL, size BIGINT NOT NULL, sha256 TEXT NOT NULL,
+        content_type TEXT NOT NULL, run_id TEXT NOT NULL, updated_at BIGINT NOT NULL,
+        PRIMARY KEY (workspace_id, area, owner, key))",
+    "CREATE TABLE storage_garbage (
+        content_id TEXT PRIMARY KEY, workspace_id TEXT NOT NULL, area TEXT NOT NULL,
+        owner TEXT NOT NULL, size BIGINT NOT NULL, expires_at BIGINT NOT NULL)",
+    "CREATE INDEX storage_garbage_area ON storage_garbage (workspace_id, area, owner)",
+    "CREATE INDEX storage_garbage_expiry ON storage_garbage (expires_at)",
+];
+
+const TABLES: &[&str] = &["storage_chunks", "storage_garbage", "storage_blobs"];
+
+#[async_trait::async_trait]
+impl MigrationTrait for Migration {
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        let is_postgres = manager.get_database_backend() == DbBackend::Postgres;
+        let connection = manager.get_connection();
+        for statement in UP {
+            connection.execute_unprepared(statement).await?;
+        }
+        let bytes = if is_postgres { "BYTEA" } else { "BLOB" };
+        let chunks = format!(
+            "CREATE TABLE storage_chunks (content_id TEXT NOT NULL, n BIGINT NOT NULL,
+                bytes {bytes} NOT NULL, PRIMARY KEY (content_id, n))"
+        );
+        connection.execute_unprepared(&chunks).await?;
+        // Keys are listed in byte order, whatever language the server was set up for.
+        if is_postgres {
+            let statement = "ALTER TABLE storage_blobs ALTER COLUMN key TYPE TEXT COLLATE \"C\"";
+            connection.execute_unprepared(statement).await?;
+        }
+        Ok(())
+    }
+
+    async fn down(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        for table in TABLES {
+            manager
+                .get_connection()
+                .execute_unprepared(&format!("DROP TABLE {table}"))
+                .await?;
+        }
+        Ok(())
+    }
+}

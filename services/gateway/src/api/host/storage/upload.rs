@@ -1,0 +1,195 @@
+//! One upload: the body is read chunk by chunk, each is committed before the next is read.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use futures_util::StreamExt;
+use http::HeaderMap;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use store::{AreaAccess, BeginUpload, CHUNK_BYTES, FinishUpload, Quota, Uploaded, WriteChunk};
+use uuid::Uuid;
+
+use crate::api::ApiState;
+use crate::api::auth::{Call, RunCaller};
+use crate::api::error::{ApiError, ApiResult};
+use crate::api::query::single_header;
+
+/// A body that stands still for longer is given up.
+const SILENCE: Duration = Duration::from_secs(30);
+/// A whole upload takes no longer, and its reservation lasts a little longer than that.
+const PATIENCE: Duration = Duration::from_mins(5);
+const RESERVED: Duration = Duration::from_mins(6);
+
+/// Names that one owner may have in one area.
+const MOST_KEYS: u64 = 10_000;
+
+const MOST_TYPE_BYTES: usize = 255;
+const ANY_TYPE: &str = "application/octet-stream";
+
+/// A blob on its way in.
+pub(super) struct Upload<'a> {
+    caller: &'a RunCaller,
+    state: &'a ApiState,
+    access: AreaAccess,
+    key: String,
+    content_type: String,
+    content_id: Uuid,
+    /// What the client announced.
+    announced: Option<u64>,
+    quota: Quota,
+}
+
+/// What has been read and committed so far.
+struct Progress {
+    digest: aws_lc_rs::digest::Context,
+    size: u64,
+    /// Chunks that are committed.
+    written: u64,
+    /// What makes the next chunk.
+    pending: Vec<u8>,
+}
+
+impl<'a> Upload<'a> {
+    pub(super) fn new(
+        caller: &'a RunCaller,
+        state: &'a ApiState,
+        access: AreaAccess,
+        key: String,
+        headers: &HeaderMap,
+    ) -> ApiResult<Self> {
+        let content_type = single_header(headers, CONTENT_TYPE.as_str())?.unwrap_or(ANY_TYPE);
+        if content_type.is_empty() || content_type.len() > MOST_TYPE_BYTES {
+            let message = "`Content-Type` must have 1 to 255 characters";
+            return Err(ApiError::invalid_argument(message));
+        }
+        let announced = single_header(headers, CONTENT_LENGTH.as_str())?;
+        let limits = state.runs.limits();
+        let upload = Self {
+            caller,
+            state,
+            access,
+            key,
+            content_type: content_type.to_owned(),
+            content_id: Uuid::now_v7(),
+            announced: announced.and_then(|length| length.parse().ok()),
+            quota: Quota {
+                bytes: limits.storage_area_bytes,
+                keys: MOST_KEYS,
+            },
+        };
+        if upload.announced.unwrap_or(0) > limits.storage_blob_bytes {
+            return Err(upload.too_large());
+        }
+        Ok(upload)
+    }
+
+    fn too_large(&self) -> ApiError {
+        let most = self.state.runs.limits().storage_blob_bytes;
+        ApiError::too_large(format!("a blob has at most {most} bytes"))
+    }
+
+    /// Reads the body to its end and points the name at it; the call is recorded with its bytes.
+    pub(super) async fn run(self, body: Body, call: Call<'_>) -> ApiResult<()> {
+        let run = &self.caller.grant.run;
+        let now = self.state.runs.clock().now_ms();
+        let left = u64::try_from(run.deadline_at.saturating_sub(now)).unwrap_or(0);
+        let time = PATIENCE.min(Duration::from_millis(left));
+        tokio::time::timeout(time, self.carry_out(body, call))
+            .await
+            .map_err(|_| ApiError::slow_body())?
+    }
+
+    async fn carry_out(&self, body: Body, call: Call<'_>) -> ApiResult<()> {
+        let mut progress = Progress {
+            digest: aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA256),
+            size: 0,
+            written: 0,
+            pending: Vec::new(),
+        };
+        let mut frames = body.into_data_stream();
+        loop {
+            let frame = tokio::time::timeout(SILENCE, frames.next())
+                .await
+                .map_err(|_| ApiError::slow_body())?;
+            let Some(frame) = frame else { break };
+            let frame =
+                frame.map_err(|_| ApiError::invalid_argument("the body could not be read"))?;
+            self.take(&mut progress, &frame).await?;
+        }
+        self.finish(progress, call).await
+    }
+
+    async fn take(&self, progress: &mut Progress, frame: &Bytes) -> ApiResult<()> {
+        progress.size += frame.len() as u64;
+        if progress.size > self.state.runs.limits().storage_blob_bytes {
+            return Err(self.too_large());
+        }
+        progress.digest.update(frame);
+        let mut rest = frame.as_ref();
+        while !rest.is_empty() {
+            // A full chunk is written only when more comes: the last one goes with the name.
+            if progress.pending.len() == CHUNK_BYTES {
+                self.write_chunk(progress).await?;
+            }
+            let room = CHUNK_BYTES - progress.pending.len();
+            let (now, later) = rest.split_at(room.min(rest.len()));
+            progress.pending.extend_from_slice(now);
+            rest = later;
+        }
+        Ok(())
+    }
+
+    async fn write_chunk(&self, progress: &mut Progress) -> ApiResult<()> {
+        let store = self.state.runs.store();
+        if progress.written == 0 {
+            let limits = self.state.runs.limits();
+            let now = self.state.runs.clock().now_ms();
+            let begin = BeginUpload {
+                run_id: self.caller.grant.run.id,
+                access: self.access.clone(),
+                quota: self.quota,
+                content_id: self.content_id,
+                reserved: self.announced.unwrap_or(limits.storage_blob_bytes),
+                expires_at: now + i64::try_from(RESERVED.as_millis()).unwrap_or(i64::MAX),
+            };
+            written(store.write(begin).await?)?;
+        }
+        let chunk = WriteChunk {
+            run_id: self.caller.grant.run.id,
+            content_id: self.content_id,
+            n: progress.written,
+            bytes: std::mem::take(&mut progress.pending),
+        };
+        written(store.write(chunk).await?)?;
+        progress.written += 1;
+        Ok(())
+    }
+
+    async fn finish(&self, progress: Progress, call: Call<'_>) -> ApiResult<()> {
+        let bytes = usize::try_from(progress.size).unwrap_or(usize::MAX);
+        let finish = FinishUpload {
+            run_id: self.caller.grant.run.id,
+            access: self.access.clone(),
+            quota: self.quota,
+            key: self.key.clone(),
+            content_id: self.content_id,
+            last: progress.written,
+            bytes: progress.pending,
+            size: progress.size,
+            sha256: store::hex(progress.digest.finish().as_ref()),
+            content_type: self.content_type.clone(),
+            audit: self.caller.audit_entry(self.state, call, None, bytes),
+            at: self.state.runs.clock().now_ms(),
+        };
+        written(self.state.runs.store().write(finish).await?)
+    }
+}
+
+fn written(outcome: Uploaded) -> ApiResult<()> {
+    match outcome {
+        Uploaded::Written => Ok(()),
+        Uploaded::Full => Err(ApiError::area_full()),
+        Uploaded::RunEnded => Err(ApiError::unauthenticated()),
+        Uploaded::Expired => Err(ApiError::slow_body()),
+    }
+}
