@@ -27,6 +27,8 @@ pub struct Dispatch {
     pub lease_until: i64,
     /// The context as it will be sent.
     pub context: String,
+    /// When the run must have ended: its time begins with its first attempt.
+    pub deadline_at: i64,
     pub at: i64,
 }
 
@@ -57,7 +59,9 @@ impl Work for Dispatch {
             .col_expr(runs::Column::LeaseEpoch, Expr::value(self.epoch + 1))
             .col_expr(runs::Column::LeaseExpiresAt, Expr::value(self.lease_until));
         if self.from == RunStatus::Created {
-            update = update.col_expr(runs::Column::StartedAt, Expr::value(self.at));
+            update = update
+                .col_expr(runs::Column::StartedAt, Expr::value(self.at))
+                .col_expr(runs::Column::DeadlineAt, Expr::value(self.deadline_at));
         }
         let moved = update
             .filter(runs::Column::Id.eq(self.run_id.to_string()))

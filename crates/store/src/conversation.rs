@@ -10,7 +10,7 @@ use sea_orm::{
     ColumnTrait, DatabaseTransaction, EntityTrait, ExprTrait, QueryFilter, QueryOrder, QuerySelect,
 };
 
-use crate::entity::{conversations, runs, steering_items};
+use crate::entity::{conversations, events, runs, steering_items};
 use crate::error::{StoreError, parsed};
 use crate::steering::QUEUED;
 
@@ -62,7 +62,8 @@ const LIVE: [RunStatus; 4] = [
     RunStatus::Running,
 ];
 
-/// The live runs of the conversation, oldest first.
+/// The live runs of the conversation, in the order of their events: counted under the conversation's
+/// lock, whatever the clocks of the replicas say.
 pub(crate) async fn live_runs(
     tx: &DatabaseTransaction,
     key: Option<&str>,
@@ -70,9 +71,10 @@ pub(crate) async fn live_runs(
     let Some(key) = key else {
         return Ok(Vec::new());
     };
-    let rows: Vec<(String, String, String, Option<i64>)> = runs::Entity::find()
+    let mut rows: Vec<LiveRow> = runs::Entity::find()
         .select_only()
         .column(runs::Column::Id)
+        .column(runs::Column::EventId)
         .column(runs::Column::AgentId)
         .column(runs::Column::Status)
         .column(runs::Column::CancelRequestedAt)
@@ -83,9 +85,13 @@ pub(crate) async fn live_runs(
         .into_tuple()
         .all(tx)
         .await?;
+    if rows.len() > 1 {
+        let places = places(tx, key, &rows).await?;
+        rows.sort_by_key(|row| places.get(&row.1).copied());
+    }
     let waiting = steering_waiting(tx, rows.iter().map(|row| row.0.clone()).collect()).await?;
     rows.into_iter()
-        .map(|(run, agent, status, cancel_requested_at)| {
+        .map(|(run, _, agent, status, cancel_requested_at)| {
             Ok(LiveRun {
                 run_id: parsed("runs.id", &run, &run)?,
                 agent_id: parsed("runs.agent_id", &run, &agent)?,
@@ -98,6 +104,31 @@ pub(crate) async fn live_runs(
             })
         })
         .collect()
+}
+
+/// Run, event, agent, status, when a cancel was asked for.
+type LiveRow = (String, String, String, String, Option<i64>);
+
+/// The place of each run's event in the conversation.
+async fn places(
+    tx: &DatabaseTransaction,
+    key: &str,
+    rows: &[LiveRow],
+) -> Result<HashMap<String, i64>, StoreError> {
+    let names = rows.iter().map(|row| row.1.clone());
+    let found: Vec<(String, Option<i64>)> = events::Entity::find()
+        .select_only()
+        .column(events::Column::EventId)
+        .column(events::Column::EventSeq)
+        .filter(events::Column::ConversationKey.eq(key))
+        .filter(events::Column::EventId.is_in(names))
+        .into_tuple()
+        .all(tx)
+        .await?;
+    let placed = found.into_iter();
+    Ok(placed
+        .filter_map(|(event, seq)| Some((event, seq?)))
+        .collect())
 }
 
 async fn steering_waiting(
@@ -140,12 +171,11 @@ pub(crate) async fn cancel_all(
     Ok(())
 }
 
-/// Lets the oldest waiting run of each agent go of which none is active any more. Its deadline
-/// begins now. The caller holds the conversation's lock.
+/// Lets the oldest waiting run of each agent go of which none is active any more. The caller holds the
+/// conversation's lock.
 pub(crate) async fn promote_next(
     tx: &DatabaseTransaction,
     key: &str,
-    at: i64,
 ) -> Result<Vec<RunId>, StoreError> {
     let live = live_runs(tx, Some(key)).await?;
     let mut seen = HashSet::new();
@@ -156,15 +186,10 @@ pub(crate) async fn promote_next(
         if !seen.insert(run.agent_id) || live.iter().any(busy) {
             continue;
         }
-        let waited = Expr::value(at).sub(Expr::col(runs::Column::CreatedAt));
         runs::Entity::update_many()
             .col_expr(
                 runs::Column::Status,
                 Expr::value(RunStatus::Created.as_str()),
-            )
-            .col_expr(
-                runs::Column::DeadlineAt,
-                Expr::col(runs::Column::DeadlineAt).add(waited),
             )
             .filter(runs::Column::Id.eq(run.run_id.to_string()))
             .filter(runs::Column::Status.eq(RunStatus::Queued.as_str()))

@@ -55,6 +55,6 @@ impl Succession {
                 insert_run(tx, &event, &run, RunStatus::Queued).await?;
             }
         }
-        promote_next(tx, key, end.at).await
+        promote_next(tx, key).await
     }
 }

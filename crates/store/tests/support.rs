@@ -403,3 +403,4 @@ pub(crate) fn dispatch(run: &Run) -> Dispatch {
         at: 2_000,
     }
 }
+        deadline_at: run.deadline_at,

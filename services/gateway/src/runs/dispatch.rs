@@ -115,6 +115,7 @@ async fn claim(
             owner: inner.owner.clone(),
             lease_until,
             context: context.to_owned(),
+            deadline_at: run.deadline_at,
             at: inner.clock.now_ms(),
         })
         .await

@@ -54,12 +54,14 @@ pub(super) async fn prepare(
     workspace: &WorkspaceId,
     id: RunId,
 ) -> Result<Option<Prepared>, PrepareError> {
-    let Some(run) = inner.store.find_run(workspace, id).await? else {
+    let Some(mut run) = inner.store.find_run(workspace, id).await? else {
         return Ok(None);
     };
     if run.status != RunStatus::Created {
         return Ok(None);
     }
+    // The time of a run begins now, however long it has waited for its turn.
+    run.deadline_at += inner.clock.now_ms() - run.created_at;
     let broken = PrepareError::Broken;
     let inputs = inner
         .store

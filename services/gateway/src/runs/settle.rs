@@ -236,6 +236,7 @@ async fn own_orphan(
                 owner: inner.owner.clone(),
                 lease_until,
                 context: "null".to_owned(),
+                deadline_at: run.deadline_at,
                 at: now,
             };
             match inner.store.write(dispatch).await? {
