@@ -33,6 +33,8 @@ mod first_run;
 mod framing;
 #[path = "e2e/host_api.rs"]
 mod host_api;
+#[path = "e2e/host_runs.rs"]
+mod host_runs;
 #[path = "e2e/host_tokens.rs"]
 mod host_tokens;
 #[path = "e2e/ingest.rs"]
@@ -49,7 +51,7 @@ mod policies;
 mod reading;
 #[path = "e2e/resume.rs"]
 mod resume;
-#[path = "e2e/transport.rs"]
-mod transport;
 #[path = "e2e/storage.rs"]
 mod storage;
+#[path = "e2e/transport.rs"]
+mod transport;

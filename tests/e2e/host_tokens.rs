@@ -66,7 +66,7 @@ async fn the_token_says_what_it_opens_and_verifies_with_the_published_keys() {
         ("ws", json!("default")),
         (
             "scope",
-            json!("history:page state:actor state:conversation"),
+            json!("history:page runs:list state:actor state:conversation"),
         ),
         ("res", snapshot),
     ] {

@@ -31,6 +31,20 @@ async fn post(stage: &Stage, event_id: &str) -> Answer {
     stage.client.post(&message(event_id)).await
 }
 
+/// What the event log says became of a steered event.
+async fn steering(stage: &Stage, event_id: &str) -> String {
+    let event = stage
+        .client
+        .get(&format!("/v1/events/{event_id}"))
+        .await
+        .body;
+    let status = &event["metadata"]["steering"]["status"];
+    status
+        .as_str()
+        .unwrap_or_else(|| panic!("{event}"))
+        .to_owned()
+}
+
 async fn pull(run: &HeldRun, body: &Value) -> Vec<String> {
     let answer = run.call("/steering/pull", body).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -125,6 +139,9 @@ async fn a_steered_event_is_pulled_once_by_the_active_run(
         pull(&active, &json!({"mode": "one-at-a-time"})).await,
         ["m-2"]
     );
+    for (event_id, status) in [("m-2", "injected"), ("m-3", "queued")] {
+        assert_eq!(steering(&stage, event_id).await, status, "{event_id}");
+    }
     assert_eq!(pull(&active, &json!({})).await, ["m-3", "m-4"]);
     assert!(pull(&active, &json!({"limit": 5})).await.is_empty());
     let history = stage
@@ -181,6 +198,7 @@ async fn what_a_run_leaves_unpulled_becomes_a_run_of_its_own(
     }
     events.sort();
     assert_eq!(events, ["m-1", "m-2", "m-3"], "each event has one run");
+    assert_eq!(steering(&stage, "m-3").await, "dropped");
 }
 
 #[tokio::test]

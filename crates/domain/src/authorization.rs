@@ -183,6 +183,14 @@ impl AuthorizationSnapshot {
         granted.then_some(()).ok_or(NotGranted { operation })
     }
 
+    /// The conversation whose runs of the same runner may be listed.
+    pub fn run_list(&self) -> Result<&FrozenConversation, NotGranted> {
+        let listed = self.granted("runs:list");
+        listed.and(self.conversation.as_ref().ok_or(NotGranted {
+            operation: "runs:list",
+        }))
+    }
+
     /// Whether follow-ups may be pulled.
     pub fn steering_pull(&self) -> Result<(), NotGranted> {
         self.granted("steering:pull")
@@ -220,6 +228,7 @@ pub fn authorize(
     };
     let history = trimming.history(subject.owner.conversation.is_some());
     let (event_get, event_page) = trimming.events(subject.owner.conversation.is_some());
+    let run_list = trimming.runs(subject.owner.conversation.is_some());
     let steering_pull = trimming.steering(subject.owner.conversation.is_some());
     let state = trimming.state(&subject.owner);
     AuthorizationSnapshot {
@@ -238,8 +247,12 @@ pub fn authorize(
             event_get,
             event_page,
             state: !state.is_empty(),
+            storage: storage != StorageResource::default(),
             steering_pull,
             run_get: true,
+            run_list,
+            run_events_page: true,
+            run_cancel: true,
             ..AvailableApis::default()
         },
         operations: trimming.operations,
@@ -247,7 +260,6 @@ pub fn authorize(
         decisions: trimming.decisions,
     }
 }
-            storage: storage != StorageResource::default(),
 
 #[cfg(test)]
 mod tests {
@@ -342,7 +354,7 @@ mod tests {
         assert_eq!(
             full.scope_claim(),
             "history:page knowledge_bases:list knowledge_bases:retrieve models:invoke models:stream \
-             state:conversation tools:call tools:detail"
+             runs:list state:conversation tools:call tools:detail"
         );
         assert_eq!(catalog().context_window(&full.resources), Some(128_000));
         let trimmed = |operation: &str, id: &str| {

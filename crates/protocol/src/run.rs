@@ -129,4 +129,7 @@ pub struct Page<T> {
     pub next_cursor: Option<String>,
     pub prev_cursor: Option<String>,
     pub has_more: bool,
+    /// How many items there are on all pages, where a list says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_count: Option<u64>,
 }

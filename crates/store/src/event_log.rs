@@ -22,6 +22,8 @@ pub struct EventRecord {
     pub received_at: i64,
     /// The run that absorbed it.
     pub steered_into: Option<RunId>,
+    /// What became of it there: `queued`, `pulled` or `dropped`.
+    pub steering: Option<String>,
 }
 
 /// Which events a list shows.
@@ -42,6 +44,13 @@ pub struct EventPosition {
     pub event_id: String,
 }
 
+/// A part of a list of events.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EventsFound {
+    pub records: Vec<EventRecord>,
+    pub has_more: bool,
+}
+
 impl Store {
     /// An event of the workspace.
     pub async fn find_event(
@@ -50,18 +59,26 @@ impl Store {
         event_id: &str,
     ) -> Result<Option<EventRecord>, StoreError> {
         let key = (workspace.to_string(), event_id.to_owned());
-        let row = events::Entity::find_by_id(key).one(&self.readers).await?;
-        row.map(to_record).transpose()
+        let Some(row) = events::Entity::find_by_id(key).one(&self.readers).await? else {
+            return Ok(None);
+        };
+        let steering = match &row.steered_into {
+            None => None,
+            Some(run) => self.steering_status(run, &row.event_id).await?,
+        };
+        to_record(row, steering).map(Some)
     }
 
-    /// Events of the workspace, newest first, after `position`.
+    /// Events of the workspace, newest first, after `position`: `limit` of them, or as many as fit
+    /// into `bytes` (one at least).
     pub async fn list_events(
         &self,
         workspace: &WorkspaceId,
         filter: &EventFilter,
         after: Option<&EventPosition>,
         limit: u64,
-    ) -> Result<Vec<EventRecord>, StoreError> {
+        bytes: usize,
+    ) -> Result<EventsFound, StoreError> {
         // A key is of one workspace: alone it lets the conversation's own index be taken.
         let mut query = match &filter.conversation_key {
             Some(key) => {
@@ -89,22 +106,44 @@ impl Store {
             let older = events::Column::ReceivedAt.lt(position.received_at);
             query = query.filter(Condition::any().add(older).add(same));
         }
-        let rows = query
+        // Names first: an envelope may be large, and only those that are shown are read.
+        let ids: Vec<String> = query
+            .select_only()
+            .column(events::Column::EventId)
             .order_by_desc(events::Column::ReceivedAt)
             .order_by_desc(events::Column::EventId)
-            .limit(limit)
+            .limit(limit + 1)
+            .into_tuple()
             .all(&self.readers)
             .await?;
-        rows.into_iter().map(to_record).collect()
+        let wanted = usize::try_from(limit).unwrap_or(usize::MAX);
+        let mut found = EventsFound {
+            has_more: ids.len() > wanted,
+            records: Vec::new(),
+        };
+        let mut room = bytes;
+        for id in ids.into_iter().take(wanted) {
+            let Some(record) = self.find_event(workspace, &id).await? else {
+                continue;
+            };
+            if record.envelope.len() > room && !found.records.is_empty() {
+                found.has_more = true;
+                break;
+            }
+            room = room.saturating_sub(record.envelope.len());
+            found.records.push(record);
+        }
+        Ok(found)
     }
 }
 
-fn to_record(row: events::Model) -> Result<EventRecord, StoreError> {
+fn to_record(row: events::Model, steering: Option<String>) -> Result<EventRecord, StoreError> {
     let steered_into = row.steered_into.as_deref();
     Ok(EventRecord {
         steered_into: steered_into
             .map(|run| parsed("events.steered_into", &row.event_id, run))
             .transpose()?,
+        steering,
         event_id: row.event_id,
         envelope: row.envelope,
         conversation_key: row.conversation_key,

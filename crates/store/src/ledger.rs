@@ -1,23 +1,24 @@
 //! The ledger: segments of a run, and what is written with them in one transaction.
 
-use std::collections::HashMap;
+mod lines;
 
 use domain::normalize::{Rejection, StateUpdate};
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
-use sea_orm::sea_query::Expr;
+use sea_orm::sea_query::{Expr, Func, SimpleExpr};
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, ExprTrait,
-    QueryFilter, QueryOrder, QuerySelect,
+    QueryFilter, QuerySelect,
 };
 use uuid::Uuid;
 
 use crate::audit::AuditEntry;
-use crate::connect::Store;
 use crate::entity::{conversations, run_rejections, run_segments, runs, transcript_items};
-use crate::error::{StoreError, parsed, signed, unsigned};
+use crate::error::{StoreError, signed};
 use crate::succession::Succession;
 use crate::writer::Work;
+
+pub use lines::{Line, RejectionRecord};
 
 /// One commit of one run. Zero rows moved means that its owner has lost it: nothing is written.
 #[derive(Clone, Debug)]
@@ -53,6 +54,18 @@ pub struct Terminal {
     pub transcript: Option<TranscriptWrite>,
     /// Who comes next, for a run with a conversation.
     pub succession: Option<Succession>,
+}
+
+impl Terminal {
+    /// Why a run was cancelled is said by who did it, when they said so.
+    fn reason_told(&self) -> SimpleExpr {
+        let reason = Expr::value(self.reason.as_str());
+        if self.status == RunStatus::Cancelled {
+            Func::coalesce([Expr::col(runs::Column::StatusReason), reason]).into()
+        } else {
+            reason
+        }
+    }
 }
 
 /// A transcript item; its place in the conversation is found inside the transaction.
@@ -109,11 +122,9 @@ impl Work for Append {
                 .exec_without_returning(tx)
                 .await?;
         }
-        for update in &self.states {
-            crate::state::upsert(tx, &self.workspace, self.run_id, update, self.at).await?;
-        }
+        let audits = self.apply_states(tx).await?;
         self.insert_rejections(tx).await?;
-        crate::audit::insert(tx, &self.audits).await?;
+        crate::audit::insert(tx, &audits).await?;
         if let Some(item) = self
             .terminal
             .as_ref()
@@ -130,6 +141,30 @@ impl Work for Append {
 }
 
 impl Append {
+    /// Writes state. What finds no room stays in the ledger alone, and the audit says so.
+    async fn apply_states(&self, tx: &DatabaseTransaction) -> Result<Vec<AuditEntry>, StoreError> {
+        let mut audits = self.audits.clone();
+        for update in &self.states {
+            let (workspace, run) = (&self.workspace, self.run_id);
+            if !crate::state::apply_update(tx, workspace, run, update, self.at).await? {
+                audits.push(AuditEntry {
+                    // Tried again, it is another row: the first one was taken back.
+                    id: Uuid::now_v7(),
+                    workspace: workspace.clone(),
+                    run_id: run,
+                    action: "state.updated".to_owned(),
+                    resource: update.scope.as_str().to_owned(),
+                    operation: "state".to_owned(),
+                    allowed: false,
+                    rule: format!("a scope has at most {} keys", crate::state::STATE_KEYS),
+                    bytes: update.value.len() as u64,
+                    at: self.at,
+                });
+            }
+        }
+        Ok(audits)
+    }
+
     /// The compare-and-set that everything else hangs on: epoch, sequence and status in one.
     async fn advance(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
         let mut update = runs::Entity::update_many()
@@ -137,10 +172,7 @@ impl Append {
         if let Some(terminal) = &self.terminal {
             update = update
                 .col_expr(runs::Column::Status, Expr::value(terminal.status.as_str()))
-                .col_expr(
-                    runs::Column::StatusReason,
-                    Expr::value(terminal.reason.as_str()),
-                )
+                .col_expr(runs::Column::StatusReason, terminal.reason_told())
                 .col_expr(runs::Column::Output, Expr::value(terminal.output.clone()))
                 .col_expr(runs::Column::Error, Expr::value(terminal.error.clone()))
                 .col_expr(runs::Column::Usage, Expr::value(terminal.usage.clone()))
@@ -237,124 +269,4 @@ pub(crate) async fn write_transcript(
         .exec_without_returning(conn)
         .await?;
     Ok(())
-}
-
-/// A stored event: its number and its line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
-    pub sequence: u64,
-    pub text: String,
-}
-
-/// A stored rejection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RejectionRecord {
-    pub n: u64,
-    pub reason: String,
-    pub runner_sequence: Option<u64>,
-    pub bytes: u64,
-    pub excerpt: String,
-}
-
-/// Segments read by one query.
-const SEGMENTS: u64 = 8;
-
-impl Store {
-    /// Events of a run after `after`, in order: `limit` of them, or all that there are.
-    pub async fn read_lines(
-        &self,
-        run: RunId,
-        after: u64,
-        limit: usize,
-    ) -> Result<Vec<Line>, StoreError> {
-        let mut lines: Vec<Line> = Vec::new();
-        let mut from = self.segment_of(run, after + 1).await?;
-        while lines.len() < limit {
-            let segments = run_segments::Entity::find()
-                .filter(run_segments::Column::RunId.eq(run.to_string()))
-                .filter(run_segments::Column::FirstSequence.gte(from))
-                .order_by_asc(run_segments::Column::FirstSequence)
-                .limit(SEGMENTS)
-                .all(&self.readers)
-                .await?;
-            let Some(last) = segments.last() else { break };
-            from = last.last_sequence + 1;
-            for segment in &segments {
-                let row = &segment.run_id;
-                let first = unsigned("run_segments.first_sequence", row, segment.first_sequence)?;
-                let numbered = segment.payload.lines().zip(first..);
-                let room = limit - lines.len();
-                let wanted = numbered
-                    .filter(|(_, sequence)| *sequence > after)
-                    .take(room);
-                lines.extend(wanted.map(|(text, sequence)| Line {
-                    sequence,
-                    text: text.to_owned(),
-                }));
-            }
-        }
-        Ok(lines)
-    }
-
-    /// Where the segment begins that holds this sequence, or would.
-    async fn segment_of(&self, run: RunId, sequence: u64) -> Result<i64, StoreError> {
-        let first: Option<i64> = run_segments::Entity::find()
-            .select_only()
-            .column(run_segments::Column::FirstSequence)
-            .filter(run_segments::Column::RunId.eq(run.to_string()))
-            .filter(run_segments::Column::FirstSequence.lte(signed(sequence)))
-            .order_by_desc(run_segments::Column::FirstSequence)
-            .into_tuple()
-            .one(&self.readers)
-            .await?;
-        Ok(first.unwrap_or(0))
-    }
-
-    /// What the runner of a run sent that was not taken.
-    pub async fn list_rejections(
-        &self,
-        run: RunId,
-        after: u64,
-        limit: u64,
-    ) -> Result<Vec<RejectionRecord>, StoreError> {
-        let rows = run_rejections::Entity::find()
-            .filter(run_rejections::Column::RunId.eq(run.to_string()))
-            .filter(run_rejections::Column::N.gt(signed(after)))
-            .order_by_asc(run_rejections::Column::N)
-            .limit(limit)
-            .all(&self.readers)
-            .await?;
-        rows.into_iter()
-            .map(|row| {
-                let number = row.runner_sequence.as_deref();
-                Ok(RejectionRecord {
-                    n: unsigned("run_rejections.n", &row.run_id, row.n)?,
-                    runner_sequence: number
-                        .map(|number| parsed("run_rejections.runner_sequence", &row.run_id, number))
-                        .transpose()?,
-                    bytes: unsigned("run_rejections.bytes", &row.run_id, row.bytes)?,
-                    reason: row.reason,
-                    excerpt: row.excerpt,
-                })
-            })
-            .collect()
-    }
-
-    /// Conversations behind keys, for the views of runs: (bot, conversation, thread), `''` for none.
-    pub async fn find_conversations(
-        &self,
-        keys: Vec<String>,
-    ) -> Result<HashMap<String, (String, String, String)>, StoreError> {
-        if keys.is_empty() {
-            return Ok(HashMap::new());
-        }
-        let rows = conversations::Entity::find()
-            .filter(conversations::Column::Key.is_in(keys))
-            .all(&self.readers)
-            .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| (row.key, (row.bot_id, row.conversation_id, row.thread_id)))
-            .collect())
-    }
 }

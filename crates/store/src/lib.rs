@@ -36,15 +36,15 @@ pub use conversation::{LiveRun, occupancy};
 pub use digest::{hex, sha256_hex};
 pub use endpoints::{EndpointRecord, SaveEndpoint};
 pub use error::StoreError;
-pub use event_log::{EventFilter, EventPosition, EventRecord};
+pub use event_log::{EventFilter, EventPosition, EventRecord, EventsFound};
 pub use history::{HistoryQuery, TranscriptRecord};
 pub use ingest::{Facts, Ingest, Ingested, Plan};
 pub use keys::{ApiKeyRecord, SigningKeyRecord};
 pub use ledger::{Append, Appended, Line, RejectionRecord, Terminal, TranscriptWrite};
 pub use new_run::{Candidate, NewRun, UserMessage};
 pub use runners::{FoundRunner, RunnerRecord, SaveDiscovery};
-pub use runs::{CancelOutcome, RunFilter, RunInputs, RunPosition};
-pub use state::{StateAccess, StateChange, StateRecord, StateWritten};
+pub use runs::{CancelOutcome, RunFilter, RunInputs, RunPosition, RunWindow};
+pub use state::{STATE_KEYS, StateAccess, StateChange, StateRecord, StateWritten};
 pub use steering::{PullSteering, SteeredEvent};
 pub use storage::{
     AreaAccess, BeginUpload, BlobDeleted, BlobRecord, CHUNK_BYTES, DeleteBlob, FinishUpload, Quota,

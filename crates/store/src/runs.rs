@@ -5,8 +5,8 @@ use protocol::id::{EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
-    ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, ExprTrait, QueryFilter,
-    QueryOrder, QuerySelect, QueryTrait,
+    ColumnTrait, Condition, ConnectionTrait, DatabaseTransaction, EntityTrait, ExprTrait, Order,
+    PaginatorTrait, QueryFilter, QueryOrder, QuerySelect, QueryTrait,
 };
 use uuid::Uuid;
 
@@ -22,9 +22,23 @@ pub struct RunFilter {
     pub agent_id: Option<protocol::id::AgentId>,
     pub runner_id: Option<RunnerId>,
     pub conversation_id: Option<String>,
+    /// One conversation, by its key.
+    pub conversation_key: Option<String>,
 }
 
-/// The place of a run in a list, newest first.
+/// Which part of a list of runs, and which way.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RunWindow {
+    /// Only runs older than this one.
+    pub before: Option<RunPosition>,
+    /// Only runs newer than this one.
+    pub after: Option<RunPosition>,
+    /// Oldest first; else newest first.
+    pub forward: bool,
+    pub limit: u64,
+}
+
+/// The place of a run in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunPosition {
     pub created_at: i64,
@@ -71,52 +85,46 @@ impl Store {
         model.map(to_domain).transpose()
     }
 
-    /// Runs of the workspace, newest first, after `position`.
+    /// Runs of the workspace within a window.
     pub async fn list_runs(
         &self,
         workspace: &WorkspaceId,
         filter: &RunFilter,
-        after: Option<RunPosition>,
-        limit: u64,
+        window: &RunWindow,
     ) -> Result<Vec<Run>, StoreError> {
-        let mut query =
-            runs::Entity::find().filter(runs::Column::WorkspaceId.eq(workspace.as_str()));
-        if !filter.statuses.is_empty() {
-            let names = filter.statuses.iter().map(|status| status.as_str());
-            query = query.filter(runs::Column::Status.is_in(names));
+        let mut query = runs::Entity::find().filter(of(workspace, filter));
+        if let Some(RunPosition { created_at, run_id }) = window.before {
+            let same = runs::Column::CreatedAt.eq(created_at);
+            let same = same.and(runs::Column::Id.lt(run_id.to_string()));
+            query = query.filter(runs::Column::CreatedAt.lt(created_at).or(same));
         }
-        if let Some(agent) = filter.agent_id {
-            query = query.filter(runs::Column::AgentId.eq(agent.to_string()));
+        if let Some(RunPosition { created_at, run_id }) = window.after {
+            let same = runs::Column::CreatedAt.eq(created_at);
+            let same = same.and(runs::Column::Id.gt(run_id.to_string()));
+            query = query.filter(runs::Column::CreatedAt.gt(created_at).or(same));
         }
-        if let Some(runner) = &filter.runner_id {
-            query = query.filter(runs::Column::RunnerId.eq(runner.to_string()));
-        }
-        if let Some(conversation) = &filter.conversation_id {
-            query = query.filter(
-                runs::Column::ConversationKey.in_subquery(
-                    conversations::Entity::find()
-                        .select_only()
-                        .column(conversations::Column::Key)
-                        .filter(conversations::Column::WorkspaceId.eq(workspace.as_str()))
-                        .filter(conversations::Column::ConversationId.eq(conversation.as_str()))
-                        .as_query()
-                        .clone(),
-                ),
-            );
-        }
-        if let Some(position) = after {
-            let same = runs::Column::CreatedAt
-                .eq(position.created_at)
-                .and(runs::Column::Id.lt(position.run_id.to_string()));
-            query = query.filter(runs::Column::CreatedAt.lt(position.created_at).or(same));
-        }
+        let order = if window.forward {
+            Order::Asc
+        } else {
+            Order::Desc
+        };
         let models = query
-            .order_by_desc(runs::Column::CreatedAt)
-            .order_by_desc(runs::Column::Id)
-            .limit(limit)
+            .order_by(runs::Column::CreatedAt, order.clone())
+            .order_by(runs::Column::Id, order)
+            .limit(window.limit)
             .all(&self.readers)
             .await?;
         models.into_iter().map(to_domain).collect()
+    }
+
+    /// How many runs of the workspace there are.
+    pub async fn count_runs(
+        &self,
+        workspace: &WorkspaceId,
+        filter: &RunFilter,
+    ) -> Result<u64, StoreError> {
+        let query = runs::Entity::find().filter(of(workspace, filter));
+        Ok(query.count(&self.readers).await?)
     }
 
     /// What a run is made from, read again when it is dispatched.
@@ -179,20 +187,49 @@ impl Store {
         Ok(readable(models))
     }
 
-    /// Writes the intent to cancel. The run's owner acts on it.
+    /// Writes the intent to cancel. The run's owner acts on it; the first reason given stays.
     pub async fn request_cancel(
         &self,
         workspace: &WorkspaceId,
         id: RunId,
+        reason: Option<String>,
         at: i64,
     ) -> Result<CancelOutcome, StoreError> {
         self.write(RequestCancel {
             workspace: workspace.clone(),
             id,
+            reason,
             at,
         })
         .await
     }
+}
+
+/// The runs that a filter lets through.
+fn of(workspace: &WorkspaceId, filter: &RunFilter) -> Condition {
+    let mut all = Condition::all().add(runs::Column::WorkspaceId.eq(workspace.as_str()));
+    if !filter.statuses.is_empty() {
+        let names = filter.statuses.iter().map(|status| status.as_str());
+        all = all.add(runs::Column::Status.is_in(names));
+    }
+    if let Some(agent) = filter.agent_id {
+        all = all.add(runs::Column::AgentId.eq(agent.to_string()));
+    }
+    if let Some(runner) = &filter.runner_id {
+        all = all.add(runs::Column::RunnerId.eq(runner.to_string()));
+    }
+    if let Some(conversation) = &filter.conversation_id {
+        let keys = conversations::Entity::find()
+            .select_only()
+            .column(conversations::Column::Key)
+            .filter(conversations::Column::WorkspaceId.eq(workspace.as_str()))
+            .filter(conversations::Column::ConversationId.eq(conversation.as_str()));
+        all = all.add(runs::Column::ConversationKey.in_subquery(keys.into_query()));
+    }
+    if let Some(key) = &filter.conversation_key {
+        all = all.add(runs::Column::ConversationKey.eq(key.as_str()));
+    }
+    all
 }
 
 pub(crate) async fn find(
@@ -210,6 +247,7 @@ pub(crate) async fn find(
 struct RequestCancel {
     workspace: WorkspaceId,
     id: RunId,
+    reason: Option<String>,
     at: i64,
 }
 
@@ -227,8 +265,12 @@ impl Work for RequestCancel {
             RunStatus::Claimed,
             RunStatus::Running,
         ];
-        runs::Entity::update_many()
-            .col_expr(runs::Column::CancelRequestedAt, Expr::value(self.at))
+        let mut update = runs::Entity::update_many()
+            .col_expr(runs::Column::CancelRequestedAt, Expr::value(self.at));
+        if let Some(reason) = &self.reason {
+            update = update.col_expr(runs::Column::StatusReason, Expr::value(reason.as_str()));
+        }
+        update
             .filter(runs::Column::Id.eq(self.id.to_string()))
             .filter(runs::Column::WorkspaceId.eq(self.workspace.as_str()))
             .filter(runs::Column::Status.is_in(live.map(RunStatus::as_str)))

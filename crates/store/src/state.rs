@@ -7,7 +7,7 @@ use protocol::run::RunStatus;
 use sea_orm::sea_query::{Expr, OnConflict};
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait,
-    ExprTrait, QueryFilter, QueryOrder, QuerySelect,
+    ExprTrait, PaginatorTrait, QueryFilter, QueryOrder, QuerySelect,
 };
 use uuid::Uuid;
 
@@ -17,6 +17,9 @@ use crate::digest::sha256_hex;
 use crate::entity::{runs, state_entries};
 use crate::error::StoreError;
 use crate::writer::Work;
+
+/// Keys that one scope of one owner has at most.
+pub const STATE_KEYS: u64 = 1000;
 
 /// A granted scope: its kind and the canonical identity that the snapshot froze.
 #[derive(Clone, Debug)]
@@ -58,6 +61,8 @@ pub enum StateWritten {
     Absent,
     /// Another version stands.
     Mismatch(i64),
+    /// The scope has as many keys as it can have.
+    Full,
     /// The run has ended.
     RunEnded,
 }
@@ -97,10 +102,11 @@ impl Work for StateChange {
             key: self.key.clone(),
             value: value.clone(),
         };
-        upsert(tx, &self.workspace, self.run_id, &update, self.at).await?;
-        Ok(StateWritten::Version(
-            current.map_or(1, |found| found.version + 1),
-        ))
+        if current.is_none() && is_full(tx, &self.access).await? {
+            return Ok(StateWritten::Full);
+        }
+        let version = upsert(tx, &self.workspace, self.run_id, &update, self.at).await?;
+        Ok(StateWritten::Version(version))
     }
 }
 
@@ -121,14 +127,44 @@ pub(crate) async fn hold_live_run(
     Ok(held.rows_affected == 1)
 }
 
-/// Writes a value; the version rises by one.
-pub(crate) async fn upsert(
+/// Whether a scope has as many keys as it can have. Keys that are there can still be written.
+async fn is_full(tx: &DatabaseTransaction, access: &StateAccess) -> Result<bool, StoreError> {
+    let keys = state_entries::Entity::find()
+        .filter(state_entries::Column::Scope.eq(access.scope.as_str()))
+        .filter(state_entries::Column::ScopeSha256.eq(sha256_hex(access.identity.as_bytes())))
+        .count(tx)
+        .await?;
+    Ok(keys >= STATE_KEYS)
+}
+
+/// Writes a value that a runner sent as a result; false when the scope has no room for the key.
+pub(crate) async fn apply_update(
+    tx: &DatabaseTransaction,
+    workspace: &WorkspaceId,
+    run_id: RunId,
+    update: &StateUpdate,
+    at: i64,
+) -> Result<bool, StoreError> {
+    let access = StateAccess {
+        scope: update.scope,
+        identity: update.identity.clone(),
+    };
+    let is_new = find_locked(tx, &access, &update.key).await?.is_none();
+    if is_new && is_full(tx, &access).await? {
+        return Ok(false);
+    }
+    upsert(tx, workspace, run_id, update, at).await?;
+    Ok(true)
+}
+
+/// Writes a value; the version rises by one, and is given.
+async fn upsert(
     conn: &impl ConnectionTrait,
     workspace: &WorkspaceId,
     run_id: RunId,
     update: &StateUpdate,
     at: i64,
-) -> Result<(), StoreError> {
+) -> Result<i64, StoreError> {
     let row = state_entries::ActiveModel {
         scope: Set(update.scope.as_str().to_owned()),
         scope_sha256: Set(sha256_hex(update.identity.as_bytes())),
@@ -152,11 +188,11 @@ pub(crate) async fn upsert(
     ])
     .value(state_entries::Column::Version, newer)
     .to_owned();
-    state_entries::Entity::insert(row)
+    let row = state_entries::Entity::insert(row)
         .on_conflict(on_conflict)
-        .exec_without_returning(conn)
+        .exec_with_returning(conn)
         .await?;
-    Ok(())
+    Ok(row.version)
 }
 
 fn primary_key(access: &StateAccess, key: &str) -> (String, String, String) {

@@ -9,6 +9,7 @@ use sea_orm::{
 use uuid::Uuid;
 
 use crate::audit::AuditEntry;
+use crate::connect::Store;
 use crate::entity::{events, steering_items};
 use crate::error::{StoreError, signed};
 use crate::state::hold_live_run;
@@ -17,6 +18,9 @@ use crate::writer::Work;
 pub(crate) const QUEUED: &str = "queued";
 const PULLED: &str = "pulled";
 const DROPPED: &str = "dropped";
+
+/// The envelopes of one pull together; what does not fit waits for the next one.
+const PULL_BYTES: usize = 4 * 1024 * 1024;
 
 /// An absorbed event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,9 +54,29 @@ impl Work for PullSteering {
             return Ok(None);
         }
         crate::audit::insert(tx, std::slice::from_ref(&self.audit)).await?;
-        take(tx, &self.workspace, self.run_id, self.limit, PULLED)
+        let bounds = (self.limit, PULL_BYTES);
+        take(tx, &self.workspace, self.run_id, bounds, PULLED)
             .await
             .map(Some)
+    }
+}
+
+impl Store {
+    /// What became of an event that a run absorbed.
+    pub(crate) async fn steering_status(
+        &self,
+        run: &str,
+        event_id: &str,
+    ) -> Result<Option<String>, StoreError> {
+        let status = steering_items::Entity::find()
+            .select_only()
+            .column(steering_items::Column::Status)
+            .filter(steering_items::Column::RunId.eq(run))
+            .filter(steering_items::Column::EventId.eq(event_id))
+            .into_tuple()
+            .one(&self.readers)
+            .await?;
+        Ok(status)
     }
 }
 
@@ -86,14 +110,15 @@ pub(crate) async fn drop_leftovers(
     workspace: &WorkspaceId,
     run: RunId,
 ) -> Result<Vec<SteeredEvent>, StoreError> {
-    take(tx, workspace, run, u64::from(u16::MAX), DROPPED).await
+    let all = (u64::from(u16::MAX), usize::MAX);
+    take(tx, workspace, run, all, DROPPED).await
 }
 
 async fn take(
     tx: &DatabaseTransaction,
     workspace: &WorkspaceId,
     run: RunId,
-    limit: u64,
+    (limit, bytes): (u64, usize),
     status: &str,
 ) -> Result<Vec<SteeredEvent>, StoreError> {
     let items = steering_items::Entity::find()
@@ -104,19 +129,24 @@ async fn take(
         .all(tx)
         .await?;
     let mut taken = Vec::with_capacity(items.len());
+    let mut room = bytes;
     for item in items {
+        let key = (workspace.to_string(), item.event_id.clone());
+        let event = events::Entity::find_by_id(key).one(tx).await?;
+        let event = event.ok_or_else(|| StoreError::Corrupt {
+            column: "steering_items.event_id",
+            row: item.run_id.clone(),
+        })?;
+        if event.envelope.len() > room && !taken.is_empty() {
+            break;
+        }
+        room = room.saturating_sub(event.envelope.len());
         steering_items::Entity::update_many()
             .col_expr(steering_items::Column::Status, Expr::value(status))
             .filter(steering_items::Column::RunId.eq(item.run_id.as_str()))
             .filter(steering_items::Column::N.eq(item.n))
             .exec(tx)
             .await?;
-        let key = (workspace.to_string(), item.event_id.clone());
-        let event = events::Entity::find_by_id(key).one(tx).await?;
-        let event = event.ok_or(StoreError::Corrupt {
-            column: "steering_items.event_id",
-            row: item.run_id,
-        })?;
         let (event_id, envelope) = (item.event_id, event.envelope);
         taken.push(SteeredEvent {
             event_id,

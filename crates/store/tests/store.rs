@@ -105,7 +105,11 @@ async fn an_append_needs_the_epoch_and_the_place(bench: Bench) {
         Appended::Lost,
         "an older epoch"
     );
-    let lines = bench.store.read_lines(run.id, 0, 100).await.unwrap();
+    let lines = bench
+        .store
+        .read_lines(run.id, 0, 100, usize::MAX)
+        .await
+        .unwrap();
     assert_eq!(
         lines
             .iter()
@@ -131,7 +135,11 @@ async fn events_are_read_in_order_across_segments(bench: Bench) {
     }
     for after in 0..=from {
         for limit in [1, 2, 100] {
-            let lines = bench.store.read_lines(run.id, after, limit).await.unwrap();
+            let lines = bench
+                .store
+                .read_lines(run.id, after, limit, usize::MAX)
+                .await
+                .unwrap();
             let expected: Vec<u64> = (after + 1..=from).take(limit).collect();
             let found: Vec<u64> = lines.iter().map(|line| line.sequence).collect();
             assert_eq!(found, expected, "after {after}, limit {limit}");
@@ -268,7 +276,7 @@ async fn a_cancel_is_noted_once_and_only_while_the_run_lives(bench: Bench) {
     let cancel = async |at| {
         bench
             .store
-            .request_cancel(&bench.workspace, run.id, at)
+            .request_cancel(&bench.workspace, run.id, None, at)
             .await
             .unwrap()
     };
@@ -287,7 +295,7 @@ async fn a_cancel_is_noted_once_and_only_while_the_run_lives(bench: Bench) {
     let stranger = WorkspaceId("other".to_owned());
     let unknown = bench
         .store
-        .request_cancel(&stranger, run.id, 1)
+        .request_cancel(&stranger, run.id, None, 1)
         .await
         .unwrap();
     assert!(matches!(unknown, CancelOutcome::Unknown));
@@ -346,7 +354,12 @@ async fn a_bad_item_does_not_take_its_batch_with_it(bench: Bench) {
     assert_eq!(written, [true, false, true]);
     for (run, expected) in runs.iter().zip([1, 0, 1]) {
         assert_eq!(
-            bench.store.read_lines(run.id, 0, 10).await.unwrap().len(),
+            bench
+                .store
+                .read_lines(run.id, 0, 10, usize::MAX)
+                .await
+                .unwrap()
+                .len(),
             expected
         );
     }

@@ -17,8 +17,8 @@ use protocol::run::RunStatus;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use store::{
     Append, Appended, AuditEntry, Dispatch, Dispatched, EndpointRecord, FoundRunner, Ingest,
-    NewRun, Plan, RunFilter, SaveDiscovery, SaveEndpoint, StateAccess, StateChange, Store,
-    Succession, Terminal, UserMessage,
+    NewRun, Plan, RunFilter, RunWindow, SaveDiscovery, SaveEndpoint, StateAccess, StateChange,
+    Store, Succession, Terminal, UserMessage,
 };
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -206,7 +206,7 @@ impl Bench {
         let filter = RunFilter::default();
         let mut runs = self
             .store
-            .list_runs(&self.workspace, &filter, None, 10)
+            .list_runs(&self.workspace, &filter, &newest_first(10))
             .await
             .unwrap();
         assert_eq!(runs.len(), 1);
@@ -225,7 +225,7 @@ impl Bench {
         };
         let created = self
             .store
-            .list_runs(&self.workspace, &filter, None, 10)
+            .list_runs(&self.workspace, &filter, &newest_first(10))
             .await
             .unwrap();
         match self.store.write(dispatch(&created[0])).await.unwrap() {
@@ -275,7 +275,7 @@ impl Bench {
         };
         let runs = self
             .store
-            .list_runs(&self.workspace, &newest, None, 6)
+            .list_runs(&self.workspace, &newest, &newest_first(6))
             .await
             .unwrap();
         runs.into_iter().find(|run| run.event_id == event_id)
@@ -367,6 +367,13 @@ impl Bench {
     }
 }
 
+fn newest_first(limit: u64) -> RunWindow {
+    RunWindow {
+        limit,
+        ..RunWindow::default()
+    }
+}
+
 fn user_message(id: Uuid) -> UserMessage {
     UserMessage {
         id,
@@ -400,7 +407,7 @@ pub(crate) fn dispatch(run: &Run) -> Dispatch {
         owner: "me".to_owned(),
         lease_until: 5_000,
         context: "{}".to_owned(),
+        deadline_at: run.deadline_at,
         at: 2_000,
     }
 }
-        deadline_at: run.deadline_at,

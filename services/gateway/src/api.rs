@@ -13,6 +13,7 @@ mod health;
 mod host;
 mod json;
 mod query;
+mod run_pages;
 mod stream;
 mod view;
 

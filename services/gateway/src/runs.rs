@@ -162,17 +162,22 @@ impl Runs {
         });
     }
 
-    /// Notes the wish to cancel, durably, and wakes the run when it lives here. Goes on when the
+    /// Notes the wish to cancel, and why, durably, and wakes the run when it lives here. Goes on when the
     /// caller has gone: what is stored is also told.
     pub async fn cancel(
         &self,
         workspace: &WorkspaceId,
         id: RunId,
+        reason: Option<String>,
     ) -> Result<CancelOutcome, StoreError> {
         let (runs, workspace) = (self.clone(), workspace.clone());
         let cancelling = self.0.tasks.spawn(async move {
             let now = runs.0.clock.now_ms();
-            let outcome = runs.0.store.request_cancel(&workspace, id, now).await?;
+            let outcome = runs
+                .0
+                .store
+                .request_cancel(&workspace, id, reason, now)
+                .await?;
             let CancelOutcome::Requested(run) = &outcome else {
                 return Ok(outcome);
             };

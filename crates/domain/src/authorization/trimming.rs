@@ -237,6 +237,7 @@ impl<'a> Trimming<'a> {
                 StorageArea::Binding => granted.binding_storage = is_open,
             }
         }
+        granted
     }
 
     pub(super) fn history(&mut self, has_conversation: bool) -> bool {
@@ -302,6 +303,16 @@ impl<'a> Trimming<'a> {
         granted
     }
 
+    /// The runs of the same runner in the same conversation; its own run is open to each run.
+    pub(super) fn runs(&mut self, has_conversation: bool) -> bool {
+        let checks = [(
+            Layer::EventScope,
+            has_conversation,
+            "the event has no conversation",
+        )];
+        self.decide("runs", "conversation", "list", &checks)
+    }
+
     pub(super) fn steering(&mut self, has_conversation: bool) -> bool {
         let checks = [
             (
@@ -351,7 +362,7 @@ impl<'a> Trimming<'a> {
 fn singular(kind: &str) -> &str {
     match kind {
         "knowledge_bases" => "knowledge_base",
-        "models" | "tools" | "skills" => &kind[..kind.len() - 1],
+        "models" | "tools" | "skills" | "runs" => &kind[..kind.len() - 1],
         other => other,
     }
 }

@@ -3,6 +3,7 @@
 pub(super) mod events;
 pub(super) mod history;
 pub(super) mod run;
+pub(super) mod runs;
 pub(super) mod state;
 pub(super) mod steering;
 pub(super) mod storage;

@@ -48,6 +48,12 @@ pub(super) fn documented() -> OpenApiRouter<ApiState> {
         .routes(routes!(admin::catalog::list_skills))
         .routes(routes!(host::run::get_own_context))
         .routes(routes!(host::run::get_own_run))
+        .routes(routes!(host::runs::page_own_run_events))
+        .routes(routes!(host::runs::cancel_own_run))
+        .routes(routes!(host::runs::list_scope_runs))
+        .routes(routes!(host::runs::get_scope_run))
+        .routes(routes!(host::runs::page_scope_run_events))
+        .routes(routes!(host::runs::cancel_scope_run))
         .routes(routes!(host::run::renew_token))
         .routes(routes!(host::state::list_state))
         .routes(routes!(
@@ -58,18 +64,18 @@ pub(super) fn documented() -> OpenApiRouter<ApiState> {
         .routes(routes!(host::history::page_history))
         .routes(routes!(host::events::page_own_events))
         .routes(routes!(host::events::get_own_event))
-        .routes(routes!(host::steering::pull_steering))
-        .routes(routes!(health::healthz))
-        .routes(routes!(health::readyz))
-        .routes(routes!(health::jwks))
-        .routes(routes!(health::openapi_json))
-}
         .routes(routes!(host::storage::list_blobs))
         .routes(routes!(
             host::storage::get_blob,
             host::storage::put_blob,
             host::storage::delete_blob
         ))
+        .routes(routes!(host::steering::pull_steering))
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(health::jwks))
+        .routes(routes!(health::openapi_json))
+}
 
 /// The gateway's own document, as committed in `openapi/gateway.json`.
 pub fn gateway_document() -> utoipa::openapi::OpenApi {

@@ -102,6 +102,7 @@ pub(super) fn history_page(
     Page {
         next_cursor: end(items.last()).filter(|_| has_more),
         prev_cursor: end(items.first()),
+        total_count: None,
         has_more,
         items,
     }

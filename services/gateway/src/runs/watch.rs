@@ -17,6 +17,7 @@ use crate::runs::{Inner, Runs};
 
 /// Events read from the table at once.
 const PAGE: usize = 256;
+const PAGE_BYTES: usize = 1024 * 1024;
 /// How often a run that lives elsewhere is looked at.
 const POLL: Duration = Duration::from_secs(1);
 
@@ -147,7 +148,7 @@ impl Watcher {
         let lines = self
             .inner
             .store
-            .read_lines(self.run, self.cursor, PAGE)
+            .read_lines(self.run, self.cursor, PAGE, PAGE_BYTES)
             .await?;
         let Some(last) = lines.last() else {
             return Ok(false);

@@ -67,6 +67,7 @@ pub(super) fn to_page<T>(
         items,
         next_cursor,
         prev_cursor: None,
+        total_count: None,
         has_more,
     }
 }

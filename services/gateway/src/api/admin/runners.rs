@@ -48,6 +48,7 @@ pub(in crate::api) async fn list_runners(
             items,
             next_cursor: None,
             prev_cursor: None,
+            total_count: None,
             has_more: false,
         }));
     }

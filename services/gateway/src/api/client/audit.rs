@@ -93,6 +93,7 @@ pub(in crate::api) async fn list_run_audit(
         items,
         next_cursor,
         prev_cursor: None,
+        total_count: None,
         has_more,
     }))
 }

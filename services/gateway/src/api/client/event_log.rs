@@ -19,6 +19,8 @@ use crate::cursor::{InvalidCursor, Kind};
 
 /// The most characters of a summary.
 const SUMMARY_CHARACTERS: usize = 1000;
+/// The envelopes behind one page together.
+const PAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// Which events.
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
@@ -100,13 +102,12 @@ pub(in crate::api) async fn page_events(
         conversation_key,
     };
     let store = state.runs.store();
-    let mut records = store
-        .list_events(workspace, &filter, after.as_ref(), limit + 1)
+    let found = store
+        .list_events(workspace, &filter, after.as_ref(), limit, PAGE_BYTES)
         .await?;
-    let has_more = records.len() as u64 > limit;
-    records.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-    let mut items = Vec::with_capacity(records.len());
-    for record in records {
+    let has_more = found.has_more;
+    let mut items = Vec::with_capacity(found.records.len());
+    for record in found.records {
         let mut place = record.received_at.to_be_bytes().to_vec();
         place.extend_from_slice(record.event_id.as_bytes());
         let cursor = cursors.encode(Kind::Events, &list, &place);
@@ -117,6 +118,7 @@ pub(in crate::api) async fn page_events(
         items,
         next_cursor: last.filter(|_| has_more),
         prev_cursor: None,
+        total_count: None,
         has_more,
     })
 }
@@ -146,6 +148,12 @@ pub(in crate::api) fn view(
     let mut metadata = JsonObject::new();
     if let Some(run) = record.steered_into {
         metadata.insert("steered_into".to_owned(), json!(run));
+        let status = match record.steering.as_deref() {
+            Some("pulled") => "injected",
+            Some(other) => other,
+            None => "dropped",
+        };
+        metadata.insert("steering".to_owned(), json!({"status": status}));
     }
     let text = event.input.and_then(|input| input.text);
     Ok(AgentEventRecord {

@@ -10,18 +10,17 @@ use protocol::context::AvailableApis;
 use protocol::error::ErrorBody;
 use protocol::id::{AgentId, RunId, RunnerId};
 use protocol::resources::AgentResources;
-use protocol::run::{AgentRun, AgentRunEvent, Page, RunStatus};
+use protocol::run::{AgentRun, AgentRunEvent, Page};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
-use store::{CancelOutcome, RunFilter, RunPosition, StoreError};
+use store::{CancelOutcome, RunFilter, StoreError};
 
 use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf, page_limit, single_header};
+use crate::api::run_pages::{EventsPart, RunsPart, list_part, page_run_events, statuses};
 use crate::api::stream::{stream_run, wants_stream};
-use crate::api::view::agent_run;
-use crate::cursor::Kind;
+use crate::api::view::{Direction, agent_run};
 use crate::runs::grant::read_snapshot;
 
 async fn find_run(state: &ApiState, caller: &ClientCaller, id: RunId) -> ApiResult<Run> {
@@ -55,23 +54,6 @@ async fn view(state: &ApiState, run: Run) -> ApiResult<AgentRun> {
     views.pop().ok_or_else(|| ApiError::not_found("run"))
 }
 
-/// Which runs a list shows.
-#[derive(Debug, Deserialize, utoipa::IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(in crate::api) struct RunsQuery {
-    /// Statuses, joined by commas.
-    statuses: Option<String>,
-    #[param(value_type = Option<String>)]
-    agent_id: Option<AgentId>,
-    #[param(value_type = Option<String>)]
-    runner_id: Option<RunnerId>,
-    conversation_id: Option<String>,
-    cursor: Option<String>,
-    /// 1 to 100, default 50.
-    limit: Option<u64>,
-}
-
 /// Lists runs, newest first.
 #[utoipa::path(get, path = "/v1/runs", tag = "client", security(("api_key" = [])), params(RunsQuery), responses(
     (status = 200, description = "A page", body = Page<AgentRun>),
@@ -82,7 +64,6 @@ pub(in crate::api) async fn list_runs(
     State(state): State<ApiState>,
     QueryOf(query): QueryOf<RunsQuery>,
 ) -> ApiResult<Json<Page<AgentRun>>> {
-    let limit = page_limit(query.limit)?;
     let list = serde_json::json!([
         "runs",
         caller.workspace.as_str(),
@@ -92,59 +73,27 @@ pub(in crate::api) async fn list_runs(
         query.conversation_id,
     ])
     .to_string();
-    let after = query
-        .cursor
-        .as_deref()
-        .map(|cursor| run_position(&state, &list, cursor))
-        .transpose()?;
     let filter = RunFilter {
         statuses: statuses(query.statuses.as_deref())?,
         agent_id: query.agent_id,
         runner_id: query.runner_id,
         conversation_id: query.conversation_id,
+        conversation_key: None,
     };
-    let mut runs = state
-        .runs
-        .store()
-        .list_runs(&caller.workspace, &filter, after, limit + 1)
-        .await?;
-    let has_more = runs.len() as u64 > limit;
-    runs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-    let next_cursor = runs.last().filter(|_| has_more).map(|run| {
-        let mut position = run.created_at.to_be_bytes().to_vec();
-        position.extend_from_slice(run.id.0.as_bytes());
-        state.runs.cursors().encode(Kind::Runs, &list, &position)
-    });
+    let part = RunsPart {
+        before: query.cursor,
+        after: None,
+        direction: Direction::Backward,
+        limit: query.limit,
+    };
+    let (runs, page) = list_part(&state, &caller.workspace, &list, &filter, &part).await?;
     let items = views(&state, runs).await?;
+    // This list is walked one way.
     Ok(Json(Page {
         items,
-        next_cursor,
         prev_cursor: None,
-        has_more,
+        ..page
     }))
-}
-
-fn statuses(text: Option<&str>) -> ApiResult<Vec<RunStatus>> {
-    let unknown = || ApiError::invalid_argument("`statuses` names a status that does not exist");
-    let names = text.into_iter().flat_map(|text| text.split(','));
-    names
-        .map(|name| RunStatus::parse(name.trim()).ok_or_else(unknown))
-        .collect()
-}
-
-fn run_position(state: &ApiState, list: &str, cursor: &str) -> ApiResult<RunPosition> {
-    let bytes = state.runs.cursors().decode(Kind::Runs, list, cursor)?;
-    let (created_at, id) = bytes
-        .split_at_checked(8)
-        .ok_or(crate::cursor::InvalidCursor)?;
-    Ok(RunPosition {
-        created_at: i64::from_be_bytes(
-            created_at
-                .try_into()
-                .map_err(|_| crate::cursor::InvalidCursor)?,
-        ),
-        run_id: RunId(uuid::Uuid::from_slice(id).map_err(|_| crate::cursor::InvalidCursor)?),
-    })
 }
 
 /// Finds a run.
@@ -162,6 +111,23 @@ pub(in crate::api) async fn get_run(
     Ok(Json(view(&state, run).await?))
 }
 
+/// Which runs a list shows.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(in crate::api) struct RunsQuery {
+    /// Statuses, joined by commas.
+    statuses: Option<String>,
+    #[param(value_type = Option<String>)]
+    agent_id: Option<AgentId>,
+    #[param(value_type = Option<String>)]
+    runner_id: Option<RunnerId>,
+    conversation_id: Option<String>,
+    cursor: Option<String>,
+    /// 1 to 100, default 50.
+    limit: Option<u64>,
+}
+
 /// From where events are read.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -170,15 +136,6 @@ pub(in crate::api) struct EventsQuery {
     after: Option<String>,
     /// Of a page: 1 to 100, default 50.
     limit: Option<u64>,
-}
-
-/// A page of ledger events: exactly the ledger's bytes.
-#[derive(Serialize)]
-struct RawPage {
-    items: Vec<Box<RawValue>>,
-    next_cursor: Option<String>,
-    prev_cursor: Option<String>,
-    has_more: bool,
 }
 
 /// Reads the events of a run: a page as JSON, or the stream, replayed and then live.
@@ -213,29 +170,15 @@ pub(in crate::api) async fn list_run_events(
         }
         return Ok(stream_run(&state, id, after));
     }
-    let limit = usize::try_from(page_limit(query.limit)?).unwrap_or(usize::MAX);
-    let mut lines = state.runs.store().read_lines(id, after, limit + 1).await?;
-    let has_more = lines.len() > limit;
-    lines.truncate(limit);
-    let next_cursor = lines
-        .last()
-        .filter(|_| has_more)
-        .map(|line| line.sequence.to_string());
-    let items = lines
-        .into_iter()
-        .map(|line| RawValue::from_string(line.text))
-        .collect::<Result<_, _>>();
-    let items = items.map_err(|_| StoreError::Corrupt {
-        column: "run_segments.payload",
-        row: id.to_string(),
-    })?;
-    Ok(Json(RawPage {
-        items,
-        next_cursor,
-        prev_cursor: None,
-        has_more,
-    })
-    .into_response())
+    let part = EventsPart {
+        before: None,
+        after,
+        direction: Direction::Forward,
+        limit: query.limit,
+    };
+    let Json(mut page) = page_run_events(&state, &run, &part).await?;
+    page.prev_cursor = None;
+    Ok(Json(page).into_response())
 }
 
 /// `Last-Event-ID` over `after` over the beginning.
@@ -301,6 +244,7 @@ pub(in crate::api) async fn list_run_rejections(
         items,
         next_cursor,
         prev_cursor: None,
+        total_count: None,
         has_more,
     }))
 }
@@ -357,7 +301,7 @@ pub(in crate::api) async fn cancel_run(
     State(state): State<ApiState>,
     PathOf(id): PathOf<RunId>,
 ) -> ApiResult<(StatusCode, Json<AgentRun>)> {
-    let (status, run) = match state.runs.cancel(&caller.workspace, id).await? {
+    let (status, run) = match state.runs.cancel(&caller.workspace, id, None).await? {
         CancelOutcome::Requested(run) => (StatusCode::ACCEPTED, run),
         CancelOutcome::Ended(run) => (StatusCode::OK, run),
         CancelOutcome::Unknown => return Err(ApiError::not_found("run")),

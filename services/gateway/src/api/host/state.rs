@@ -9,7 +9,7 @@ use protocol::error::ErrorBody;
 use protocol::host_api::{StateKeys, StatePut, StateValue, StateVersion};
 use protocol::resources::StateScope;
 use serde::Deserialize;
-use store::{StateAccess, StateChange, StateWritten, StoreError};
+use store::{STATE_KEYS, StateAccess, StateChange, StateWritten, StoreError};
 
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
@@ -214,6 +214,9 @@ async fn change(
 fn refusal(outcome: StateWritten) -> ApiError {
     match outcome {
         StateWritten::Mismatch(version) => ApiError::version_conflict(version),
+        StateWritten::Full => ApiError::too_large(format!(
+            "a scope has at most {STATE_KEYS} keys; delete some"
+        )),
         StateWritten::RunEnded => ApiError::unauthenticated(),
         StateWritten::Absent | StateWritten::Deleted | StateWritten::Version(_) => {
             ApiError::not_found("state key")

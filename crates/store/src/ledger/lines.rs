@@ -1,0 +1,196 @@
+//! What the ledger gives back: lines within bounds, rejections.
+
+use std::collections::HashMap;
+
+use protocol::id::RunId;
+use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
+
+use crate::connect::Store;
+use crate::entity::{conversations, run_rejections, run_segments};
+use crate::error::{StoreError, parsed, signed, unsigned};
+
+/// A stored event: its number and its line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    pub sequence: u64,
+    pub text: String,
+}
+
+/// A stored rejection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RejectionRecord {
+    pub n: u64,
+    pub reason: String,
+    pub runner_sequence: Option<u64>,
+    pub bytes: u64,
+    pub excerpt: String,
+}
+
+/// Segments read by one query.
+const SEGMENTS: u64 = 8;
+
+/// Lines gathered within bounds.
+struct Taken {
+    lines: Vec<Line>,
+    limit: usize,
+    room: usize,
+    is_full: bool,
+}
+
+impl Taken {
+    fn new(limit: usize, bytes: usize) -> Self {
+        Self {
+            lines: Vec::new(),
+            limit,
+            room: bytes,
+            is_full: limit == 0,
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    fn extend<'a>(&mut self, lines: impl Iterator<Item = (u64, &'a str)>) {
+        for (sequence, text) in lines {
+            let fits = self.lines.is_empty() || text.len() <= self.room;
+            self.is_full |= !fits;
+            if self.is_full {
+                return;
+            }
+            self.room = self.room.saturating_sub(text.len());
+            let text = text.to_owned();
+            self.lines.push(Line { sequence, text });
+            self.is_full = self.lines.len() == self.limit;
+        }
+    }
+}
+
+fn numbered(
+    segment: &run_segments::Model,
+) -> Result<impl Iterator<Item = (u64, &str)>, StoreError> {
+    let column = "run_segments.first_sequence";
+    let first = unsigned(column, &segment.run_id, segment.first_sequence)?;
+    Ok((first..).zip(segment.payload.lines()))
+}
+
+impl Store {
+    /// Events of a run after `after`, in order: `limit` of them, or as many as fit into `bytes`
+    /// (one at least), or all that there are.
+    pub async fn read_lines(
+        &self,
+        run: RunId,
+        after: u64,
+        limit: usize,
+        bytes: usize,
+    ) -> Result<Vec<Line>, StoreError> {
+        let mut taken = Taken::new(limit, bytes);
+        let mut from = self.segment_of(run, after + 1).await?;
+        while !taken.is_full() {
+            let segments = run_segments::Entity::find()
+                .filter(run_segments::Column::RunId.eq(run.to_string()))
+                .filter(run_segments::Column::FirstSequence.gte(from))
+                .order_by_asc(run_segments::Column::FirstSequence)
+                .limit(SEGMENTS)
+                .all(&self.readers)
+                .await?;
+            let Some(last) = segments.last() else { break };
+            from = last.last_sequence + 1;
+            for segment in &segments {
+                let lines = numbered(segment)?;
+                taken.extend(lines.filter(|(sequence, _)| *sequence > after));
+            }
+        }
+        Ok(taken.lines)
+    }
+
+    /// Events of a run before `before` and after `after`, newest first, within the same bounds.
+    pub async fn read_lines_back(
+        &self,
+        run: RunId,
+        before: u64,
+        after: u64,
+        limit: usize,
+        bytes: usize,
+    ) -> Result<Vec<Line>, StoreError> {
+        let mut taken = Taken::new(limit, bytes);
+        let mut end = before;
+        while !taken.is_full() && end > after + 1 {
+            let segment = run_segments::Entity::find()
+                .filter(run_segments::Column::RunId.eq(run.to_string()))
+                .filter(run_segments::Column::FirstSequence.lt(signed(end)))
+                .order_by_desc(run_segments::Column::FirstSequence)
+                .one(&self.readers)
+                .await?;
+            let Some(segment) = segment else { break };
+            let mut lines: Vec<_> = numbered(&segment)?.collect();
+            lines.reverse();
+            taken.extend(lines.into_iter().filter(|(n, _)| *n < before && *n > after));
+            let first = segment.first_sequence;
+            end = unsigned("run_segments.first_sequence", &segment.run_id, first)?;
+        }
+        Ok(taken.lines)
+    }
+
+    /// Where the segment begins that holds this sequence, or would.
+    async fn segment_of(&self, run: RunId, sequence: u64) -> Result<i64, StoreError> {
+        let first: Option<i64> = run_segments::Entity::find()
+            .select_only()
+            .column(run_segments::Column::FirstSequence)
+            .filter(run_segments::Column::RunId.eq(run.to_string()))
+            .filter(run_segments::Column::FirstSequence.lte(signed(sequence)))
+            .order_by_desc(run_segments::Column::FirstSequence)
+            .into_tuple()
+            .one(&self.readers)
+            .await?;
+        Ok(first.unwrap_or(0))
+    }
+
+    /// What the runner of a run sent that was not taken.
+    pub async fn list_rejections(
+        &self,
+        run: RunId,
+        after: u64,
+        limit: u64,
+    ) -> Result<Vec<RejectionRecord>, StoreError> {
+        let rows = run_rejections::Entity::find()
+            .filter(run_rejections::Column::RunId.eq(run.to_string()))
+            .filter(run_rejections::Column::N.gt(signed(after)))
+            .order_by_asc(run_rejections::Column::N)
+            .limit(limit)
+            .all(&self.readers)
+            .await?;
+        rows.into_iter()
+            .map(|row| {
+                let number = row.runner_sequence.as_deref();
+                Ok(RejectionRecord {
+                    n: unsigned("run_rejections.n", &row.run_id, row.n)?,
+                    runner_sequence: number
+                        .map(|number| parsed("run_rejections.runner_sequence", &row.run_id, number))
+                        .transpose()?,
+                    bytes: unsigned("run_rejections.bytes", &row.run_id, row.bytes)?,
+                    reason: row.reason,
+                    excerpt: row.excerpt,
+                })
+            })
+            .collect()
+    }
+
+    /// Conversations behind keys, for the views of runs: (bot, conversation, thread), `''` for none.
+    pub async fn find_conversations(
+        &self,
+        keys: Vec<String>,
+    ) -> Result<HashMap<String, (String, String, String)>, StoreError> {
+        if keys.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let rows = conversations::Entity::find()
+            .filter(conversations::Column::Key.is_in(keys))
+            .all(&self.readers)
+            .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| (row.key, (row.bot_id, row.conversation_id, row.thread_id)))
+            .collect())
+    }
+}

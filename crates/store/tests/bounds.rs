@@ -1,0 +1,308 @@
+//! What the store bounds: contents that nobody names, keys of a scope, bytes of a page.
+#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
+
+mod support;
+
+use domain::normalize::StateUpdate;
+use protocol::resources::{StateScope, StorageArea};
+use store::{
+    AreaAccess, BeginUpload, BlobDeleted, CHUNK_BYTES, DeleteBlob, EventFilter, FinishUpload,
+    Quota, STATE_KEYS, StateWritten, Uploaded, WriteChunk,
+};
+use support::{Bench, audit, on_both};
+use uuid::Uuid;
+
+on_both!(
+    who_reads_a_blob_that_is_replaced_reads_it_to_its_end,
+    an_upload_that_is_given_up_leaves_nothing,
+    a_scope_that_is_full_takes_known_keys_alone,
+    a_page_of_events_ends_where_its_bytes_do,
+    a_page_of_a_ledger_ends_where_its_bytes_do,
+);
+
+const ROOM: Quota = Quota {
+    bytes: 10_000_000,
+    keys: 10,
+};
+
+fn area(bench: &Bench) -> AreaAccess {
+    AreaAccess {
+        workspace: bench.workspace.clone(),
+        area: StorageArea::Plugin,
+        owner: "test/stub".to_owned(),
+    }
+}
+
+fn finish(bench: &Bench, run: &domain::run::Run, key: &str, chunks: u64) -> FinishUpload {
+    FinishUpload {
+        run_id: run.id,
+        access: area(bench),
+        quota: ROOM,
+        key: key.to_owned(),
+        content_id: Uuid::now_v7(),
+        last: chunks - 1,
+        bytes: vec![7; 10],
+        size: (chunks - 1) * CHUNK_BYTES as u64 + 10,
+        sha256: String::new(),
+        content_type: "a/b".to_owned(),
+        audit: audit(Uuid::now_v7()),
+        at: 1_000,
+    }
+}
+
+/// Begins, writes all chunks but the last, and finishes.
+async fn upload(bench: &Bench, finish: FinishUpload) -> Uploaded {
+    if finish.last > 0 {
+        let begin = BeginUpload {
+            run_id: finish.run_id,
+            access: finish.access.clone(),
+            quota: finish.quota,
+            content_id: finish.content_id,
+            reserved: finish.size,
+            expires_at: 500_000,
+        };
+        assert_eq!(bench.store.write(begin).await.unwrap(), Uploaded::Written);
+    }
+    for n in 0..finish.last {
+        let (run_id, content_id) = (finish.run_id, finish.content_id);
+        let bytes = vec![7; CHUNK_BYTES];
+        let chunk = WriteChunk {
+            run_id,
+            content_id,
+            n,
+            bytes,
+        };
+        assert_eq!(bench.store.write(chunk).await.unwrap(), Uploaded::Written);
+    }
+    bench.store.write(finish).await.unwrap()
+}
+
+async fn who_reads_a_blob_that_is_replaced_reads_it_to_its_end(bench: Bench) {
+    let run = bench.running("e-1").await;
+    assert_eq!(
+        upload(&bench, finish(&bench, &run, "k", 3)).await,
+        Uploaded::Written
+    );
+    let before = bench
+        .store
+        .find_blob(&area(&bench), "k")
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        upload(&bench, finish(&bench, &run, "k", 1)).await,
+        Uploaded::Written
+    );
+    let after = bench
+        .store
+        .find_blob(&area(&bench), "k")
+        .await
+        .unwrap()
+        .unwrap();
+    assert_ne!(before.content_id, after.content_id);
+
+    // The old content is there until its time has come, the new one stays.
+    for (now, there) in [(1_000, true), (120_999, true), (121_001, false)] {
+        bench.store.sweep_storage(now).await.unwrap();
+        for n in 0..3 {
+            let chunk = bench.store.read_chunk(before.content_id, n).await.unwrap();
+            assert_eq!(chunk.is_some(), there, "{now} {n}");
+        }
+        let chunk = bench.store.read_chunk(after.content_id, 0).await.unwrap();
+        assert_eq!(chunk, Some(vec![7; 10]));
+    }
+    let delete = DeleteBlob {
+        run_id: run.id,
+        access: area(&bench),
+        key: "k".to_owned(),
+        audit: audit(Uuid::now_v7()),
+        at: 200_000,
+    };
+    assert_eq!(
+        bench.store.write(delete).await.unwrap(),
+        BlobDeleted::Deleted
+    );
+    // A small one is read by one query: nobody can be in the middle of it.
+    assert_eq!(
+        bench.store.read_chunk(after.content_id, 0).await.unwrap(),
+        None
+    );
+}
+
+async fn an_upload_that_is_given_up_leaves_nothing(bench: Bench) {
+    let run = bench.running("e-1").await;
+    let finish = finish(&bench, &run, "k", 2);
+    let begin = BeginUpload {
+        run_id: run.id,
+        access: area(&bench),
+        quota: ROOM,
+        content_id: finish.content_id,
+        reserved: 9_000_000,
+        expires_at: 5_000,
+    };
+    assert_eq!(
+        bench.store.write(begin.clone()).await.unwrap(),
+        Uploaded::Written
+    );
+    // What is reserved counts.
+    let second = BeginUpload {
+        content_id: Uuid::now_v7(),
+        ..begin
+    };
+    assert_eq!(
+        bench.store.write(second.clone()).await.unwrap(),
+        Uploaded::Full
+    );
+    let chunk = WriteChunk {
+        run_id: run.id,
+        content_id: finish.content_id,
+        n: 0,
+        bytes: vec![1; CHUNK_BYTES],
+    };
+    assert_eq!(
+        bench.store.write(chunk.clone()).await.unwrap(),
+        Uploaded::Written
+    );
+    assert_eq!(bench.store.sweep_storage(5_001).await.unwrap(), 1);
+    assert_eq!(
+        bench.store.read_chunk(finish.content_id, 0).await.unwrap(),
+        None
+    );
+    // It comes too late, and the name points at nothing.
+    assert_eq!(bench.store.write(chunk).await.unwrap(), Uploaded::Expired);
+    assert_eq!(bench.store.write(finish).await.unwrap(), Uploaded::Expired);
+    assert_eq!(
+        bench.store.find_blob(&area(&bench), "k").await.unwrap(),
+        None
+    );
+    assert_eq!(bench.store.write(second).await.unwrap(), Uploaded::Written);
+}
+
+async fn a_scope_that_is_full_takes_known_keys_alone(bench: Bench) {
+    let run = bench.running("e-1").await;
+    for n in 0..STATE_KEYS {
+        let put = bench.put(&run, &format!("k{n}"), Some("1"), None);
+        assert_eq!(
+            bench.store.write(put).await.unwrap(),
+            StateWritten::Version(1)
+        );
+    }
+    let put = |key| bench.put(&run, key, Some("2"), None);
+    assert_eq!(
+        bench.store.write(put("new")).await.unwrap(),
+        StateWritten::Full
+    );
+    assert_eq!(
+        bench.store.write(put("k7")).await.unwrap(),
+        StateWritten::Version(2)
+    );
+    // As a result of the runner: the event is kept, the value is not, and the audit says so.
+    let mut append = bench.append(&run, 0, &["one"]);
+    let update = |key: &str| StateUpdate {
+        scope: StateScope::Conversation,
+        identity: "c".to_owned(),
+        key: key.to_owned(),
+        value: "3".to_owned(),
+    };
+    append.states = vec![update("newer"), update("k7")];
+    bench.store.write(append).await.unwrap();
+    let access = put("").access;
+    assert_eq!(
+        bench.store.find_state(&access, "newer").await.unwrap(),
+        None
+    );
+    let known = bench
+        .store
+        .find_state(&access, "k7")
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!((known.value.as_str(), known.version), ("3", 3));
+    let audit = bench.store.list_audit(run.id, None, 100).await.unwrap();
+    let denied: Vec<_> = audit.iter().filter(|row| row.decision == "deny").collect();
+    assert_eq!(denied.len(), 1);
+    assert_eq!(denied[0].action, "state.updated");
+    // A key that goes makes room.
+    let gone = bench.put(&run, "k8", None, None);
+    assert_eq!(
+        bench.store.write(gone).await.unwrap(),
+        StateWritten::Deleted
+    );
+    assert_eq!(
+        bench.store.write(put("new")).await.unwrap(),
+        StateWritten::Version(1)
+    );
+}
+
+async fn a_page_of_events_ends_where_its_bytes_do(bench: Bench) {
+    for n in 0..5 {
+        let mut event = bench.event(&format!("e-{n}"), "body");
+        event.envelope = format!("{{\"x\":\"{}\"}}", "y".repeat(92));
+        bench.store.ingest(event).await.unwrap();
+    }
+    let filter = EventFilter::default();
+    for (limit, bytes, expected, more) in [
+        (10, usize::MAX, 5, false),
+        (5, 500, 5, false),
+        (4, usize::MAX, 4, true),
+        (10, 499, 4, true),
+        (10, 200, 2, true),
+        (10, 0, 1, true),
+    ] {
+        let list = bench
+            .store
+            .list_events(&bench.workspace, &filter, None, limit, bytes);
+        let found = list.await.unwrap();
+        assert_eq!(
+            (found.records.len(), found.has_more),
+            (expected, more),
+            "{limit} {bytes}"
+        );
+    }
+}
+
+async fn a_page_of_a_ledger_ends_where_its_bytes_do(bench: Bench) {
+    let run = bench.running("e-1").await;
+    for (from, texts) in [
+        (0, vec!["a", "b"]),
+        (2, vec!["c"]),
+        (3, vec!["d", "e", "f"]),
+    ] {
+        bench
+            .store
+            .write(bench.append(&run, from, &texts))
+            .await
+            .unwrap();
+    }
+    let all = bench
+        .store
+        .read_lines(run.id, 0, 10, usize::MAX)
+        .await
+        .unwrap();
+    assert_eq!(all.len(), 6);
+    let size = all[0].text.len();
+    for (bytes, count) in [
+        (0, 1),
+        (size, 1),
+        (2 * size, 2),
+        (4 * size, 4),
+        (100 * size, 6),
+    ] {
+        let forward = bench.store.read_lines(run.id, 0, 10, bytes).await.unwrap();
+        assert_eq!(forward, all[..count], "{bytes}");
+        let mut back = bench
+            .store
+            .read_lines_back(run.id, 99, 0, 10, bytes)
+            .await
+            .unwrap();
+        back.reverse();
+        assert_eq!(back, all[6 - count..], "{bytes}");
+    }
+    let mut inner = bench
+        .store
+        .read_lines_back(run.id, 6, 2, 2, usize::MAX)
+        .await
+        .unwrap();
+    inner.reverse();
+    assert_eq!(inner, all[3..5]);
+}

@@ -1,0 +1,150 @@
+//! Pages of runs and of their events, the same for clients and runners.
+
+use axum::Json;
+use domain::run::Run;
+use protocol::id::{RunId, WorkspaceId};
+use protocol::run::{AgentRun, Page, RunStatus};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use store::{RunFilter, RunPosition, RunWindow, StoreError};
+use uuid::Uuid;
+
+use crate::api::ApiState;
+use crate::api::error::{ApiError, ApiResult};
+use crate::api::query::page_limit;
+use crate::api::view::Direction;
+use crate::cursor::{InvalidCursor, Kind};
+
+/// The events of one page together. A page holds one event at least.
+const PAGE_BYTES: usize = 4 * 1024 * 1024;
+
+/// Which part of a list of runs.
+pub(super) struct RunsPart {
+    pub(super) before: Option<String>,
+    pub(super) after: Option<String>,
+    pub(super) direction: Direction,
+    pub(super) limit: Option<u64>,
+}
+
+/// The runs of a part, and the page around them. `list`: workspace, route and filters.
+pub(super) async fn list_part(
+    state: &ApiState,
+    workspace: &WorkspaceId,
+    list: &str,
+    filter: &RunFilter,
+    part: &RunsPart,
+) -> ApiResult<(Vec<Run>, Page<AgentRun>)> {
+    let limit = page_limit(part.limit)?;
+    let place = |cursor: &Option<String>| {
+        let place = |cursor: &String| position(state, list, cursor);
+        cursor.as_ref().map(place).transpose()
+    };
+    let window = RunWindow {
+        before: place(&part.before)?,
+        after: place(&part.after)?,
+        forward: part.direction == Direction::Forward,
+        limit: limit + 1,
+    };
+    let store = state.runs.store();
+    let mut runs = store.list_runs(workspace, filter, &window).await?;
+    let has_more = runs.len() as u64 > limit;
+    runs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    let cursor = |run: &Run| {
+        let mut position = run.created_at.to_be_bytes().to_vec();
+        position.extend_from_slice(run.id.0.as_bytes());
+        state.runs.cursors().encode(Kind::Runs, list, &position)
+    };
+    let page = Page {
+        items: Vec::new(),
+        next_cursor: runs.last().filter(|_| has_more).map(cursor),
+        prev_cursor: runs.first().map(cursor),
+        total_count: None,
+        has_more,
+    };
+    Ok((runs, page))
+}
+
+fn position(state: &ApiState, list: &str, cursor: &str) -> Result<RunPosition, InvalidCursor> {
+    let bytes = state.runs.cursors().decode(Kind::Runs, list, cursor)?;
+    let (created_at, id) = bytes.split_first_chunk::<8>().ok_or(InvalidCursor)?;
+    Ok(RunPosition {
+        created_at: i64::from_be_bytes(*created_at),
+        run_id: RunId(Uuid::from_slice(id).map_err(|_| InvalidCursor)?),
+    })
+}
+
+/// Statuses, joined by commas.
+pub(super) fn statuses(text: Option<&str>) -> ApiResult<Vec<RunStatus>> {
+    let unknown = || ApiError::invalid_argument("`statuses` names a status that does not exist");
+    let names = text.into_iter().flat_map(|text| text.split(','));
+    names
+        .map(|name| RunStatus::parse(name.trim()).ok_or_else(unknown))
+        .collect()
+}
+
+/// Which part of a run's events: those between two sequences, both excluded.
+pub(super) struct EventsPart {
+    pub(super) before: Option<u64>,
+    pub(super) after: u64,
+    pub(super) direction: Direction,
+    pub(super) limit: Option<u64>,
+}
+
+/// A page of ledger events: exactly the ledger's bytes.
+#[derive(Serialize)]
+pub(super) struct RawPage {
+    items: Vec<Box<RawValue>>,
+    next_cursor: Option<String>,
+    pub(super) prev_cursor: Option<String>,
+    has_more: bool,
+}
+
+/// A page of a run's events. Cursors are sequences.
+pub(super) async fn page_run_events(
+    state: &ApiState,
+    run: &Run,
+    part: &EventsPart,
+) -> ApiResult<Json<RawPage>> {
+    let limit = usize::try_from(page_limit(part.limit)?).unwrap_or(usize::MAX);
+    let store = state.runs.store();
+    let before = part.before.unwrap_or(u64::MAX);
+    let lines = match part.direction {
+        Direction::Forward => {
+            let mut lines = store
+                .read_lines(run.id, part.after, limit, PAGE_BYTES)
+                .await?;
+            lines.retain(|line| line.sequence < before);
+            lines
+        }
+        Direction::Backward => {
+            store
+                .read_lines_back(run.id, before, part.after, limit, PAGE_BYTES)
+                .await?
+        }
+    };
+    // Sequences have no hole: what is left follows from the last one shown.
+    let has_more = lines.last().is_some_and(|last| match part.direction {
+        Direction::Forward => last.sequence < run.last_sequence.min(before.saturating_sub(1)),
+        Direction::Backward => last.sequence > part.after + 1,
+    });
+    let next = lines.last().filter(|_| has_more);
+    let (next, prev) = (next, lines.first());
+    let (next_cursor, prev_cursor) = (
+        next.map(|line| line.sequence.to_string()),
+        prev.map(|line| line.sequence.to_string()),
+    );
+    let items = lines
+        .into_iter()
+        .map(|line| RawValue::from_string(line.text))
+        .collect::<Result<_, _>>();
+    let items = items.map_err(|_| StoreError::Corrupt {
+        column: "run_segments.payload",
+        row: run.id.to_string(),
+    })?;
+    Ok(Json(RawPage {
+        items,
+        next_cursor,
+        prev_cursor,
+        has_more,
+    }))
+}

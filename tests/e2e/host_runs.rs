@@ -1,0 +1,260 @@
+//! The run ledger from inside: what a run sees of itself and of its neighbours.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::client::message;
+use crate::support::gateway::{Agent, Config};
+use crate::support::held::HeldRun;
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
+use crate::support::script::sse;
+use crate::support::{Engine, Postgres, Sqlite, Stage};
+
+const OTHER: &str = "plugin:test/other/default";
+
+async fn stage(engine: Engine) -> Option<Stage> {
+    let runner = StubRunner::start_listing(json!([manifest(RUNNER_ID), manifest(OTHER)])).await;
+    runner.answer_all(|run| sse(run.talk(4).concat()));
+    Stage::of(engine, runner, |config: &mut Config| {
+        config.agents.push(Agent {
+            name: "other",
+            event_types: "test.other",
+            runner_id: OTHER,
+            ..Agent::default()
+        });
+    })
+    .await
+}
+
+async fn finished(stage: &Stage, event: &Value) -> String {
+    let run_id = stage.client.post(event).await.run_id();
+    stage.client.finished(&run_id).await;
+    run_id
+}
+
+fn ids(page: &Value) -> Vec<String> {
+    let items = page["items"].as_array().unwrap_or_else(|| panic!("{page}"));
+    items
+        .iter()
+        .map(|run| run["run_id"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// The neighbours of a run, oldest first, and those whom it must not see.
+async fn neighbours(stage: &Stage) -> (Vec<String>, Vec<String>) {
+    let mut near = Vec::new();
+    for n in 0..4 {
+        near.push(finished(stage, &message(&format!("near-{n}"))).await);
+    }
+    let mut far = Vec::new();
+    for (event_id, member, value) in [
+        ("far-1", "/conversation/conversation_id", json!("c-8")),
+        ("far-2", "/conversation/thread_id", json!("t-1")),
+        ("far-3", "/bot_id", json!("b-1")),
+        ("far-4", "/event_type", json!("test.other")),
+    ] {
+        let mut event = message(event_id);
+        event["conversation"]["thread_id"] = Value::Null;
+        event["bot_id"] = Value::Null;
+        *event.pointer_mut(member).unwrap() = value;
+        far.push(finished(stage, &event).await);
+    }
+    (near, far)
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_run_sees_its_own_scope_and_no_further(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = stage(engine).await else {
+        return;
+    };
+    let (mut near, far) = neighbours(&stage).await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    near.push(run.run_id.clone());
+
+    let all = run.get("/runs?direction=forward").await;
+    assert_eq!(all.status, 200, "{}", all.body);
+    assert_eq!(ids(&all.body), near);
+    assert_eq!(all.body["total_count"], near.len());
+    let done = run.get("/runs?statuses=completed&limit=1").await.body;
+    assert_eq!(ids(&done), [near[3].clone()]);
+    assert_eq!(done["total_count"], 4);
+
+    for id in &near {
+        let found = run.get(&format!("/runs/{id}")).await;
+        assert_eq!((found.status, &found.body["run_id"]), (200, &json!(id)));
+    }
+    for id in far
+        .iter()
+        .map(String::as_str)
+        .chain(["01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61"])
+    {
+        for path in [format!("/runs/{id}"), format!("/runs/{id}/events")] {
+            let hidden = run.get(&path).await;
+            assert_eq!(hidden.status, 404, "{path}: {}", hidden.body);
+        }
+        let hidden = run.call(&format!("/runs/{id}/cancel"), &json!({})).await;
+        assert_eq!(hidden.status, 404, "{}", hidden.body);
+    }
+    assert_eq!(run.get("/runs?conversation_id=c-8").await.status, 403);
+    assert_eq!(run.get("/runs?conversation_id=c-7").await.status, 200);
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn runs_are_paged_both_ways() {
+    let stage = stage(Sqlite).await.unwrap();
+    let (mut expected, _) = neighbours(&stage).await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    expected.push(run.run_id.clone());
+    for (direction, parameter) in [("forward", "after_cursor"), ("backward", "before_cursor")] {
+        let mut seen = Vec::new();
+        let mut path = format!("/runs?limit=2&direction={direction}");
+        loop {
+            let page = run.get(&path).await.body;
+            seen.extend(ids(&page));
+            let Some(cursor) = page["next_cursor"].as_str() else {
+                break;
+            };
+            path = format!("/runs?limit=2&direction={direction}&{parameter}={cursor}");
+        }
+        assert_eq!(seen, expected, "{direction}");
+        expected.reverse();
+    }
+    // Between two bounds; and a cursor that is bent.
+    let all = run.get("/runs?limit=1&direction=forward").await.body;
+    let first = all["next_cursor"].as_str().unwrap();
+    let newest = run.get("/runs?limit=1").await.body;
+    let last = newest["next_cursor"].as_str().unwrap();
+    let between = run
+        .get(&format!("/runs?after_cursor={first}&before_cursor={last}"))
+        .await
+        .body;
+    let mut inner = expected[1..expected.len() - 1].to_vec();
+    inner.reverse();
+    assert_eq!(ids(&between), inner);
+    assert_eq!(run.get("/runs?before_cursor=nonsense").await.status, 400);
+    run.end(&stage).await;
+}
+
+fn sequences(page: &Value) -> Vec<u64> {
+    let items = page["items"].as_array().unwrap_or_else(|| panic!("{page}"));
+    items
+        .iter()
+        .map(|item| item["sequence"].as_u64().unwrap())
+        .collect()
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_ledger_is_read_from_both_ends(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = stage(engine).await else {
+        return;
+    };
+    let before = finished(&stage, &message("near")).await;
+    let ledger = stage.client.ledger(&before).await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    for (query, expected, more) in [
+        ("", vec![1, 2, 3, 4, 5], false),
+        ("?limit=2", vec![1, 2], true),
+        ("?after_cursor=2&limit=2", vec![3, 4], true),
+        ("?after_cursor=3", vec![4, 5], false),
+        ("?before_cursor=3", vec![1, 2], false),
+        ("?direction=backward", vec![5, 4, 3, 2, 1], false),
+        ("?direction=backward&limit=2", vec![5, 4], true),
+        (
+            "?direction=backward&before_cursor=4&limit=2",
+            vec![3, 2],
+            true,
+        ),
+        (
+            "?direction=backward&before_cursor=4&after_cursor=1",
+            vec![3, 2],
+            false,
+        ),
+        ("?after_cursor=1&before_cursor=4&limit=1", vec![2], true),
+        ("?after_cursor=5", vec![], false),
+        ("?after_cursor=99", vec![], false),
+    ] {
+        let page = run.get(&format!("/runs/{before}/events{query}")).await;
+        assert_eq!(page.status, 200, "{query}: {}", page.body);
+        assert_eq!(sequences(&page.body), expected, "{query}");
+        assert_eq!(page.body["has_more"], more, "{query}");
+    }
+    let page = run.get(&format!("/runs/{before}/events")).await.body;
+    let told: Vec<Value> = ledger
+        .0
+        .iter()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(page["items"], json!(told));
+    assert_eq!(sequences(&run.get("/run/events").await.body), [0_u64; 0]);
+    assert_eq!(run.get("/run/events?limit=0").await.status, 400);
+    run.end(&stage).await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_run_cancels_itself_and_its_neighbours(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = stage(engine).await else {
+        return;
+    };
+    let neighbour = HeldRun::start(&stage, &message("m-0")).await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let other = format!("/runs/{}/cancel", neighbour.run_id);
+    let told = run
+        .call(&other, &json!({"reason": "the newer one answers"}))
+        .await;
+    assert_eq!(told.status, 200, "{}", told.body);
+    assert!(told.body["cancel_requested_at"].is_i64());
+    let ended = stage.client.finished(&neighbour.run_id).await;
+    assert_eq!(
+        (ended["status"].as_str(), ended["status_reason"].as_str()),
+        (Some("cancelled"), Some("the newer one answers"))
+    );
+    // Once more is no fault, and the first reason stands.
+    let again = run.call(&other, &json!({"reason": "late"})).await;
+    assert_eq!(
+        (again.status, &again.body["status_reason"]),
+        (200, &json!("the newer one answers"))
+    );
+
+    for (body, status) in [
+        (json!({"reason": ""}), 400),
+        (json!({"reason": "x".repeat(501)}), 400),
+        (json!({"why": "x"}), 400),
+        (json!({}), 200),
+        (json!({}), 200),
+    ] {
+        let answer = run.call("/run/cancel", &body).await;
+        assert_eq!(answer.status, status, "{body}: {}", answer.body);
+    }
+    let ended = stage.client.finished(&run.run_id).await;
+    assert_eq!(
+        (ended["status"].as_str(), ended["status_reason"].as_str()),
+        (Some("cancelled"), Some("cancelled"))
+    );
+}
+
+#[tokio::test]
+async fn a_run_without_a_conversation_sees_itself_alone() {
+    let stage = stage(Sqlite).await.unwrap();
+    let mut alone = message("m-1");
+    alone.as_object_mut().unwrap().remove("conversation");
+    let neighbour = finished(&stage, &alone).await;
+    alone["event_id"] = json!("m-2");
+    let run = HeldRun::start(&stage, &alone).await;
+    let apis = &run.asked["context"]["context"]["available_apis"];
+    for (name, open) in [
+        ("run_list", false),
+        ("run_get", true),
+        ("run_events_page", true),
+        ("run_cancel", true),
+    ] {
+        assert_eq!(apis[name], open, "{name}");
+    }
+    assert_eq!(run.get("/runs").await.status, 403);
+    assert_eq!(run.get(&format!("/runs/{neighbour}")).await.status, 404);
+    assert_eq!(run.get(&format!("/runs/{}", run.run_id)).await.status, 200);
+    run.end(&stage).await;
+}
