@@ -23,6 +23,8 @@ mod dev;
 mod ending;
 #[path = "e2e/endpoints.rs"]
 mod endpoints;
+#[path = "e2e/event_forms.rs"]
+mod event_forms;
 #[path = "e2e/event_log.rs"]
 mod event_log;
 #[path = "e2e/examples.rs"]

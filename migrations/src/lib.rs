@@ -7,6 +7,7 @@ mod m20261121_000001_first_run;
 mod m20261122_000001_steering;
 mod m20261122_000002_event_log;
 mod m20261122_000007_storage;
+mod m20261122_000008_raw_payloads;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -19,6 +20,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261122_000001_steering::Migration),
             Box::new(m20261122_000002_event_log::Migration),
             Box::new(m20261122_000007_storage::Migration),
+            Box::new(m20261122_000008_raw_payloads::Migration),
         ]
     }
 }

@@ -100,7 +100,7 @@ pub fn event_context(event_id: &str, event: &EventEnvelope) -> AgentEventContext
         event_time: event.event_time,
         source: event.source.clone(),
         source_event_type: event.source_event_type.clone(),
-        raw_ref: None,
+        raw_ref: event.raw_ref.clone(),
         data: event.data.clone(),
     }
 }

@@ -8,6 +8,8 @@ use crate::canonical::canonical_json;
 
 /// The most bytes of `data`, as JSON.
 pub const DATA_BYTES: usize = 64 * 1024;
+/// The most bytes of `raw`, as JSON.
+pub const RAW_BYTES: usize = 4 * 1024 * 1024;
 
 /// Everything wrong with an envelope.
 pub fn check_event(event: &EventEnvelope) -> Vec<Fault> {
@@ -81,10 +83,35 @@ pub fn check_event(event: &EventEnvelope) -> Vec<Fault> {
     if canonical_json(&event.data).len() > DATA_BYTES {
         fault(
             "/data",
-            "is larger than 64 KiB; keep large payloads elsewhere and send a reference",
+            "is larger than 64 KiB; send a platform's payload as `raw`",
         );
     }
+    faults.extend(check_raw(event));
     faults
+}
+
+fn check_raw(event: &EventEnvelope) -> Option<Fault> {
+    if event
+        .raw
+        .as_ref()
+        .is_some_and(|raw| canonical_json(raw).len() > RAW_BYTES)
+    {
+        let message = "is larger than 4 MiB; keep it yourself and send `raw_ref`";
+        return Some(Fault::new("/raw", message));
+    }
+    let reference = event.raw_ref.as_ref()?;
+    if event.raw.is_some() {
+        let message = "must not stand beside `raw`, which gets a reference of its own";
+        return Some(Fault::new("/raw_ref", message));
+    }
+    let parts = [&reference.ref_id, &reference.storage_key];
+    let mut named = parts.into_iter().flatten().peekable();
+    let is_empty = named.peek().is_none();
+    if is_empty || named.any(|name| name.is_empty() || name.len() > 512) {
+        let message = "must name `ref_id` or `storage_key`, each of 1 to 512 bytes";
+        return Some(Fault::new("/raw_ref", message));
+    }
+    None
 }
 
 fn has_control(text: &str) -> bool {

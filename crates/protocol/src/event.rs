@@ -1,9 +1,11 @@
 //! What a client posts: one event and where its answer goes (`POST /v1/events`).
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::JsonObject;
-use crate::context::{ActorContext, AgentInput, DeliveryContext, SubjectContext};
+use crate::context::{ActorContext, AgentInput, DeliveryContext, RawEventRef, SubjectContext};
+use crate::error::AgentApiError;
 
 /// The event type of an incoming chat message.
 pub const MESSAGE_RECEIVED: &str = "message.received";
@@ -44,6 +46,13 @@ pub struct EventEnvelope {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub data: JsonObject,
+    /// The platform's own payload, any JSON up to 4 MiB. Kept apart: runners get a reference to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
+    pub raw: Option<Value>,
+    /// Where the client itself keeps the platform's payload; not beside `raw`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raw_ref: Option<RawEventRef>,
 }
 
 /// The conversation an event belongs to. Without `conversation_id` it belongs to none.
@@ -95,6 +104,12 @@ pub struct AgentEventRecord {
     /// The text of the input, at most 1,000 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_summary: Option<String>,
+    /// Where the whole input is kept, when it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_ref: Option<String>,
+    /// Where the platform's raw payload is kept, when it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raw_ref: Option<String>,
     /// The place in its conversation, from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<i64>,
@@ -126,4 +141,29 @@ pub struct EventAccepted {
     /// `no_agent` when there is no run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+}
+
+/// The answer to a batch of CloudEvents: what became of each, in the order of the batch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct EventBatchAccepted {
+    pub items: Vec<EventBatchItem>,
+}
+
+/// What became of one event of a batch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct EventBatchItem {
+    pub event_id: String,
+    /// The HTTP status that the event would have had alone.
+    pub status: u16,
+    /// The answer, when it was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted: Option<EventAccepted>,
+    /// True when the same event came before: `accepted` is the first answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replayed: bool,
+    /// Why it was not taken. Nothing of it is stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<AgentApiError>,
 }

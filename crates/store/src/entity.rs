@@ -6,6 +6,7 @@ pub(crate) mod api_keys;
 pub(crate) mod audit_entries;
 pub(crate) mod conversations;
 pub(crate) mod events;
+pub(crate) mod raw_payloads;
 pub(crate) mod run_attempts;
 pub(crate) mod run_rejections;
 pub(crate) mod run_segments;

@@ -7,7 +7,7 @@ use sea_orm::{
 };
 
 use crate::connect::Store;
-use crate::entity::{conversations, events};
+use crate::entity::{conversations, events, raw_payloads};
 use crate::error::{StoreError, parsed};
 
 /// A stored event.
@@ -67,6 +67,19 @@ impl Store {
             Some(run) => self.steering_status(run, &row.event_id).await?,
         };
         to_record(row, steering).map(Some)
+    }
+
+    /// The platform's own payload of an event, as JSON, when it came with one.
+    pub async fn find_raw_payload(
+        &self,
+        workspace: &WorkspaceId,
+        event_id: &str,
+    ) -> Result<Option<String>, StoreError> {
+        let key = (workspace.to_string(), event_id.to_owned());
+        let row = raw_payloads::Entity::find_by_id(key)
+            .one(&self.readers)
+            .await?;
+        Ok(row.map(|row| row.payload))
     }
 
     /// Events of the workspace, newest first, after `position`: `limit` of them, or as many as fit

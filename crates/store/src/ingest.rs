@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::connect::Store;
 use crate::conversation::{LiveRun, cancel_all, live_runs};
-use crate::entity::{conversations, events};
+use crate::entity::{conversations, events, raw_payloads};
 use crate::error::StoreError;
 use crate::new_run::{
     Candidate, NewRun, RunEvent, UserMessage, candidates, insert_run, insert_user_message,
@@ -72,6 +72,8 @@ pub struct Ingest {
     pub new_conversation_key: Uuid,
     /// The envelope as JSON.
     pub envelope: String,
+    /// The platform's own payload as JSON, kept apart.
+    pub raw: Option<String>,
     pub at: i64,
     pub decide: Arc<dyn Fn(&Facts) -> Plan + Send + Sync>,
 }
@@ -270,6 +272,17 @@ impl Ingest {
         events::Entity::insert(row)
             .exec_without_returning(tx)
             .await?;
+        if let Some(raw) = &self.raw {
+            let row = raw_payloads::ActiveModel {
+                workspace_id: Set(self.workspace.to_string()),
+                event_id: Set(self.event_id.clone()),
+                payload: Set(raw.clone()),
+                created_at: Set(self.at),
+            };
+            raw_payloads::Entity::insert(row)
+                .exec_without_returning(tx)
+                .await?;
+        }
         Ok(())
     }
 }

@@ -193,6 +193,7 @@ impl Bench {
             }),
             new_conversation_key: Uuid::now_v7(),
             envelope: "{}".to_owned(),
+            raw: None,
             at: 1_000,
             decide: Arc::new(move |_| Plan::Start {
                 run: Box::new(new_run(run_id)),

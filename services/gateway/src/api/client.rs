@@ -1,6 +1,7 @@
 //! The client API: events in, runs and history out.
 
 pub(super) mod audit;
+mod event_batch;
 pub(super) mod event_body;
 pub(super) mod event_log;
 pub(super) mod events;

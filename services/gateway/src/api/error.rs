@@ -169,6 +169,23 @@ impl ApiError {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message).retryable_after(1)
     }
 
+    /// Of a batch: an event before this one could not be taken for now.
+    pub(super) fn not_tried() -> Self {
+        let message = "an event before this one was not taken; send both again, in this order";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message).retryable_after(1)
+    }
+
+    /// The status and the body's `error`.
+    pub(super) fn into_parts(self) -> (u16, AgentApiError) {
+        let error = AgentApiError {
+            code: self.code.to_owned(),
+            message: self.message,
+            retryable: self.retryable,
+            details: self.details,
+        };
+        (self.status.as_u16(), error)
+    }
+
     pub(super) fn cancelled() -> Self {
         Self::new(
             StatusCode::CONFLICT,
@@ -185,20 +202,14 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let body = ErrorBody {
-            error: AgentApiError {
-                code: self.code.to_owned(),
-                message: self.message,
-                retryable: self.retryable,
-                details: self.details,
-            },
-        };
-        let mut response = (self.status, Json(body)).into_response();
+        let (status, retry_after_seconds) = (self.status, self.retry_after_seconds);
+        let (_, error) = self.into_parts();
+        let mut response = (status, Json(ErrorBody { error })).into_response();
         let headers = response.headers_mut();
-        if self.status == StatusCode::UNAUTHORIZED {
+        if status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if let Some(seconds) = self.retry_after_seconds {
+        if let Some(seconds) = retry_after_seconds {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         response

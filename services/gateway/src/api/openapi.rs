@@ -1,19 +1,26 @@
 //! The documents that clients are generated from: `gateway.json` and `runner.json`.
 
+use axum::extract::DefaultBodyLimit;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::api::client::event_body::EVENT_BODY_BYTES;
 use crate::api::{ApiState, admin, client, health, host};
 
 /// Every route of the gateway with its documentation.
 pub(super) fn documented() -> OpenApiRouter<ApiState> {
-    OpenApiRouter::with_openapi(Gateway::openapi())
+    // What a platform sends may be large; `event_body` bounds the rest of an envelope.
+    let events = OpenApiRouter::new()
         .routes(routes!(
             client::events::post_event,
             client::event_log::list_events
         ))
+        .layer(DefaultBodyLimit::max(EVENT_BODY_BYTES));
+    OpenApiRouter::with_openapi(Gateway::openapi())
+        .merge(events)
+        .routes(routes!(client::event_log::get_raw_payload))
         .routes(routes!(client::event_log::get_event))
         .routes(routes!(client::runs::list_runs))
         .routes(routes!(client::runs::get_run))

@@ -2,6 +2,7 @@
 
 use domain::canonical::canonical_json;
 use domain::event::{completed, conversation_of};
+use protocol::context::RawEventRef;
 use protocol::event::{EventAccepted, EventEnvelope};
 use protocol::id::{RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
@@ -60,7 +61,14 @@ impl Runs {
             Some(key) => format!("key:{key}"),
             None => format!("event:{event_id}"),
         };
-        let event = completed(event);
+        let mut event = completed(event);
+        let raw = event.raw.take().map(|raw| raw.to_string());
+        if raw.is_some() {
+            event.raw_ref = Some(RawEventRef {
+                ref_id: Some(event_id.clone()),
+                storage_key: None,
+            });
+        }
         let aside = Aside::default();
         let ingest = Ingest {
             workspace: workspace.clone(),
@@ -73,6 +81,7 @@ impl Runs {
             conversation: conversation_of(&event),
             new_conversation_key: Uuid::now_v7(),
             envelope: canonical_json(&event),
+            raw,
             at: self.0.clock.now_ms(),
             decide: self.decider(workspace, event_id, event, aside.clone()),
         };

@@ -1,20 +1,88 @@
-//! The three forms of a posted event: our own envelope, and CloudEvents 1.0 structured and binary.
+//! The forms of a posted event: our own envelope, and CloudEvents 1.0 structured, binary and as a batch.
 
 use axum::extract::{FromRequest, Request};
 use chrono::DateTime;
+use domain::event::{RAW_BYTES, check_event};
 use http::HeaderMap;
 use percent_encoding::percent_decode_str;
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::event::EventEnvelope;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::api::ApiState;
 use crate::api::error::ApiError;
 use crate::api::json::{media_type, parse, parse_part, read_body};
 
-/// An event, in whichever form it came.
-pub(in crate::api) struct EventBody(pub(in crate::api) EventEnvelope);
+/// The largest body of an event: an envelope, and the platform's payload beside it.
+pub(in crate::api) const EVENT_BODY_BYTES: usize = ENVELOPE_BYTES + RAW_BYTES;
+/// An envelope without the platform's payload.
+const ENVELOPE_BYTES: usize = 1024 * 1024;
+
+/// Events of one batch.
+const BATCH_EVENTS: usize = 100;
+
+/// What was posted, in whichever form it came.
+pub(in crate::api) enum EventBody {
+    One(Box<Posted>),
+    /// In the order of the batch.
+    Batch(Vec<Posted>),
+}
+
+/// An event, and the form that its sender knows it in.
+pub(in crate::api) struct Posted {
+    pub(in crate::api) event: EventEnvelope,
+    form: Form,
+    /// Where it stands in the body: `/3` in a batch.
+    place: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Envelope,
+    /// A CloudEvent whose data are a member of it.
+    Structured,
+    /// A CloudEvent whose attributes are headers.
+    Binary,
+}
+
+impl Posted {
+    /// Everything wrong with it, by pointers into what was sent.
+    pub(in crate::api) fn faults(&self) -> Vec<Fault> {
+        let faults = check_event(&self.event).into_iter();
+        let placed = faults.map(|fault| self.form.placed(fault).under(&self.place));
+        placed.collect()
+    }
+
+    fn of(event: EventEnvelope, form: Form) -> Box<Self> {
+        Box::new(Self {
+            event,
+            form,
+            place: String::new(),
+        })
+    }
+}
+
+impl Form {
+    /// A fault of the envelope, by the name that the sender wrote.
+    fn placed(self, mut fault: Fault) -> Fault {
+        if self == Self::Envelope {
+            return fault;
+        }
+        let attribute = match fault.pointer.as_str() {
+            "/event_type" => "/type",
+            "/event_id" => "/id",
+            "/event_time" => "/time",
+            "/source" => "/source",
+            "/subject/subject_id" => "/subject",
+            _ if self == Self::Structured => return fault.under("/data"),
+            _ => return fault,
+        };
+        attribute.clone_into(&mut fault.pointer);
+        fault
+    }
+}
 
 impl FromRequest<ApiState> for EventBody {
     type Rejection = ApiError;
@@ -23,33 +91,84 @@ impl FromRequest<ApiState> for EventBody {
         let headers = request.headers().clone();
         let media_type = media_type(&headers);
         let is_binary = headers.contains_key("ce-specversion");
-        let bytes = match media_type.as_str() {
-            "application/json" | "application/cloudevents+json" => {
-                read_body(request, state).await?
-            }
-            "" if is_binary => read_body(request, state).await?,
-            _ => {
-                let message = "send the event with `Content-Type: application/json`, or a CloudEvent \
-                    with `application/cloudevents+json`";
-                return Err(ApiError::invalid_argument(message));
-            }
-        };
-        if media_type == "application/cloudevents+json" {
-            let event: JsonObject = parse(&bytes)?;
-            return from_structured(event)
-                .map(Self)
-                .map_err(|fault| ApiError::faults(&[fault]));
+        let (json, structured, batch) = (
+            "application/json",
+            "application/cloudevents+json",
+            "application/cloudevents-batch+json",
+        );
+        let known = [json, structured, batch].contains(&media_type.as_str());
+        let is_bare = is_binary && media_type.is_empty();
+        if !known && !is_bare {
+            let message = "send the event with `Content-Type: application/json`, or CloudEvents \
+                with `application/cloudevents+json` or `application/cloudevents-batch+json`";
+            return Err(ApiError::invalid_argument(message));
         }
-        if !is_binary {
-            return parse(&bytes).map(Self);
+        let bytes = read_body(request, state).await?;
+        if media_type == batch {
+            return read_batch(&bytes).map(Self::Batch);
         }
-        let data = if bytes.is_empty() {
-            JsonObject::new()
+        let (event, form) = if media_type == structured {
+            let event = from_structured(parse(&bytes)?);
+            (
+                event.map_err(|fault| ApiError::faults(&[fault]))?,
+                Form::Structured,
+            )
+        } else if is_binary {
+            let data = match bytes.as_ref() {
+                [] => JsonObject::new(),
+                bytes => parse(bytes)?,
+            };
+            let event = attributes_of(&headers).and_then(|found| to_envelope(&found, data));
+            (
+                event.map_err(|fault| ApiError::faults(&[fault]))?,
+                Form::Binary,
+            )
         } else {
-            parse(&bytes)?
+            (parse(&bytes)?, Form::Envelope)
         };
-        let event = attributes_of(&headers).and_then(|found| to_envelope(&found, data));
-        event.map(Self).map_err(|fault| ApiError::faults(&[fault]))
+        bounded(bytes.len(), &event)?;
+        Ok(Self::One(Posted::of(event, form)))
+    }
+}
+
+/// Refuses an envelope that is too large even without the platform's payload.
+fn bounded(bytes: usize, event: &EventEnvelope) -> Result<(), ApiError> {
+    let raw = || event.raw.as_ref().map_or(0, |raw| raw.to_string().len());
+    if bytes > ENVELOPE_BYTES && bytes.saturating_sub(raw()) > ENVELOPE_BYTES {
+        let message = "an envelope has at most 1 MiB, `raw` aside";
+        return Err(ApiError::too_large(message));
+    }
+    Ok(())
+}
+
+/// JSON batch format: a list of structured events.
+fn read_batch(bytes: &[u8]) -> Result<Vec<Posted>, ApiError> {
+    let list: Vec<Box<RawValue>> = serde_json::from_slice(bytes)
+        .map_err(|_| ApiError::invalid("", "must be a JSON list of CloudEvents"))?;
+    if list.len() > BATCH_EVENTS {
+        let message = format!("has more than {BATCH_EVENTS} events; send several batches");
+        return Err(ApiError::invalid("", message));
+    }
+    let mut faults = Vec::new();
+    let mut batch = Vec::with_capacity(list.len());
+    for (index, text) in list.iter().enumerate() {
+        let place = format!("/{index}");
+        match parse_part(text.get().as_bytes()).and_then(from_structured) {
+            Ok(event) => {
+                bounded(text.get().len(), &event)?;
+                batch.push(Posted {
+                    event,
+                    form: Form::Structured,
+                    place,
+                });
+            }
+            Err(fault) => faults.push(fault.under(&place)),
+        }
+    }
+    if faults.is_empty() {
+        Ok(batch)
+    } else {
+        Err(ApiError::faults(&faults))
     }
 }
 

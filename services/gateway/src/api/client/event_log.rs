@@ -2,6 +2,8 @@
 
 use axum::Json;
 use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::header::CONTENT_TYPE;
 use protocol::JsonObject;
 use protocol::error::ErrorBody;
 use protocol::event::{AgentEventRecord, EventEnvelope};
@@ -12,7 +14,7 @@ use serde_json::json;
 use store::{EventFilter, EventPosition, EventRecord, StoreError};
 
 use crate::api::ApiState;
-use crate::api::auth::ClientCaller;
+use crate::api::auth::{AdminCaller, ClientCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf, page_limit};
 use crate::cursor::{InvalidCursor, Kind};
@@ -68,6 +70,26 @@ pub(in crate::api) async fn get_event(
         .await?;
     let record = record.ok_or_else(|| ApiError::not_found("event"))?;
     Ok(Json(view(&caller.workspace, record, None)?))
+}
+
+/// Gives the payload of a platform, as it came with its event.
+///
+/// Runners get the reference alone.
+#[utoipa::path(get, path = "/v1/raw-payloads/{*event_id}", tag = "admin", security(("api_key" = [])),
+    params(("event_id" = String, Path, description = "The `raw_ref` of an event, percent-encoded")), responses(
+    (status = 200, description = "The payload: any JSON", body = Object),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 403, description = "Not an admin's key", body = ErrorBody),
+    (status = 404, description = "No event of that id came with a payload", body = ErrorBody)))]
+pub(in crate::api) async fn get_raw_payload(
+    caller: AdminCaller,
+    State(state): State<ApiState>,
+    PathOf(event_id): PathOf<String>,
+) -> ApiResult<Response> {
+    let store = state.runs.store();
+    let payload = store.find_raw_payload(&caller.workspace, &event_id).await?;
+    let payload = payload.ok_or_else(|| ApiError::not_found("payload"))?;
+    Ok(([(CONTENT_TYPE, "application/json")], payload).into_response())
 }
 
 /// A page of the log. `conversation_key`: of this one conversation alone.
@@ -177,6 +199,8 @@ pub(in crate::api) fn view(
             .map(|subject| subject.subject_type.clone()),
         subject_id: event.subject.and_then(|subject| subject.subject_id),
         input_summary: text.map(|text| summary(&text)),
+        input_ref: None,
+        raw_ref: event.raw_ref.and_then(|raw| raw.ref_id.or(raw.storage_key)),
         seq: record.event_seq,
         cursor,
         created_at: record.received_at.div_euclid(1000),

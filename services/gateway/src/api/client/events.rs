@@ -3,48 +3,57 @@
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use domain::event::check_event;
 use http::header::{HeaderName, HeaderValue, LOCATION};
 use http::{HeaderMap, StatusCode};
 use protocol::error::ErrorBody;
-use protocol::event::{EventAccepted, EventEnvelope};
+use protocol::event::{EventAccepted, EventBatchAccepted, EventEnvelope};
 
 use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
+use crate::api::client::event_batch::accept_batch;
 use crate::api::client::event_body::EventBody;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::single_header;
 use crate::api::stream::{stream_run, wants_stream};
 
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
+pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 
 /// Posts an event. The one agent that wants it gets a run; an event that nobody wants is kept.
 ///
 /// A CloudEvent 1.0 is taken, too, structured (`application/cloudevents+json`) or binary (`ce-*` headers):
-/// its `source` and `id` make the event's id, its data is the rest of the envelope.
+/// its `source` and `id` make the event's id, its data is the rest of the envelope. Up to 100 of them
+/// are taken as a batch (`application/cloudevents-batch+json`): a fault in one refuses all; after that
+/// each has an answer of its own, and the status is 207 when one was not taken.
 ///
 /// With `Accept: text/event-stream` the answer is the run's stream itself. Repeating a request with
 /// the same `Idempotency-Key`, or else the same `event_id`, gives the first answer again.
 #[utoipa::path(post, path = "/v1/events", tag = "client", security(("api_key" = [])),
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters")),
     request_body = EventEnvelope, responses(
-    (status = 202, description = "Stored; the run is made, or `reason` says why there is none", body = EventAccepted),
+    (status = 202, description = "Stored; the run is made, or `reason` says why there is none. A batch: all of it, as in 207", body = EventAccepted),
+    (status = 207, description = "Of a batch, some events were not taken", body = EventBatchAccepted),
     (status = 200, description = "The run's stream", content_type = "text/event-stream", body = String),
     (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
     (status = 429, description = "Too many runs wait in this conversation; `Retry-After` tells how long", body = ErrorBody),
-    (status = 413, description = "The envelope is larger than 1 MiB", body = ErrorBody),
+    (status = 413, description = "The envelope is larger than 1 MiB, `raw` aside", body = ErrorBody),
     (status = 503, description = "Try again after `Retry-After`", body = ErrorBody)))]
 pub(in crate::api) async fn post_event(
     caller: ClientCaller,
     State(state): State<ApiState>,
     headers: HeaderMap,
-    EventBody(event): EventBody,
+    body: EventBody,
 ) -> ApiResult<Response> {
-    let faults = check_event(&event);
+    let posted = match body {
+        EventBody::One(posted) => *posted,
+        EventBody::Batch(batch) => {
+            return accept_batch(&state, &caller.workspace, &headers, batch).await;
+        }
+    };
+    let faults = posted.faults();
     if !faults.is_empty() {
         return Err(ApiError::faults(&faults));
     }
@@ -54,7 +63,10 @@ pub(in crate::api) async fn post_event(
             "`Idempotency-Key` must have 1 to 255 characters",
         ));
     }
-    let accepted = state.runs.accept(&caller.workspace, event, key).await?;
+    let accepted = state
+        .runs
+        .accept(&caller.workspace, posted.event, key)
+        .await?;
     let mut response = match (accepted.answer.run_id, accepted.answer.run_url.as_deref()) {
         (Some(run), Some(url)) if wants_stream(&headers) => {
             // A steered event streams the active run from now on.

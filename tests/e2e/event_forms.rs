@@ -1,0 +1,209 @@
+//! Batches of CloudEvents, and what a platform sent beside the event.
+
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::client::{Answer, message, send};
+use crate::support::held::HeldRun;
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
+use crate::support::script::sse;
+use crate::support::{Engine, Postgres, Sqlite, Stage};
+
+const BATCH: &str = "application/cloudevents-batch+json";
+
+async fn stage(engine: Engine) -> Option<Stage> {
+    let mut reader = manifest(RUNNER_ID);
+    reader["permissions"] = json!({"events": ["get", "page"]});
+    let runner = StubRunner::start_as(reader).await;
+    runner.answer_all(|run| sse(run.talk(1).concat()));
+    Stage::of(engine, runner, |config| {
+        config.agents[0].resources = r#"events = ["get", "page"]"#;
+        config.agents[0].concurrency = "reject";
+    })
+    .await
+}
+
+fn cloud_event(id: &str, conversation: &str) -> Value {
+    json!({
+        "specversion": "1.0", "id": id, "source": "/chat", "type": "message.received",
+        "data": {
+            "conversation": {"conversation_id": conversation}, "input": {"text": "hello"},
+        },
+    })
+}
+
+async fn post(stage: &Stage, content_type: &str, body: String) -> Answer {
+    let request = stage.client.request(Method::POST, "/v1/events").body(body);
+    send(request.header("content-type", content_type))
+        .await
+        .unwrap()
+}
+
+async fn count(stage: &Stage) -> usize {
+    let events = stage.client.get("/v1/events?limit=100").await.body;
+    events["items"].as_array().unwrap().len()
+}
+
+#[rstest]
+#[tokio::test]
+async fn each_event_of_a_batch_has_its_own_answer(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = stage(engine).await else {
+        return;
+    };
+    let batch = json!([cloud_event("1", "a"), cloud_event("2", "b")]);
+    let answer = post(&stage, BATCH, batch.to_string()).await;
+    assert_eq!(answer.status, 202, "{}", answer.body);
+    for (index, event_id) in ["/chat#1", "/chat#2"].iter().enumerate() {
+        let item = &answer.body["items"][index];
+        assert_eq!(
+            (&item["event_id"], &item["status"]),
+            (&json!(event_id), &json!(202))
+        );
+        let run_id = item["accepted"]["run_id"].as_str().unwrap();
+        assert_eq!(stage.client.finished(run_id).await["event_id"], *event_id);
+    }
+    // Sent once more it is answered once more; what is new beside it is taken.
+    let held = HeldRun::start(&stage, &message("busy")).await;
+    let again = json!([
+        cloud_event("1", "a"),
+        cloud_event("3", "c-7"),
+        cloud_event("2", "other"),
+        cloud_event("4", "d"),
+    ]);
+    let answer = post(&stage, BATCH, again.to_string()).await;
+    assert_eq!(answer.status, 207, "{}", answer.body);
+    let items = answer.body["items"].as_array().unwrap();
+    let statuses: Vec<_> = items.iter().map(|item| &item["status"]).collect();
+    assert_eq!(
+        statuses,
+        [&json!(202), &json!(409), &json!(409), &json!(202)]
+    );
+    assert_eq!(items[0]["replayed"], true);
+    assert_eq!(items[1]["error"]["details"]["reason"], "run_active");
+    assert_eq!(
+        items[2]["error"]["details"]["reason"],
+        "idempotency_mismatch"
+    );
+    held.end(&stage).await;
+    assert_eq!(count(&stage).await, 4, "refused events are not kept");
+}
+
+#[tokio::test]
+async fn a_fault_in_one_event_refuses_the_batch() {
+    let stage = stage(Sqlite).await.unwrap();
+    let mut bad = [
+        cloud_event("1", "a"),
+        cloud_event("2", ""),
+        cloud_event("3", "c"),
+    ];
+    let many: Vec<_> = (0..101).map(|n| cloud_event(&n.to_string(), "a")).collect();
+    let semantic = json!(bad).to_string();
+    bad[2]["data"]["nope"] = json!(1);
+    let unknown = json!(bad).to_string();
+    let mut late = bad.clone();
+    late[1] = json!(7);
+    for (body, pointer) in [
+        (semantic, "/1/data/conversation/conversation_id"),
+        (unknown, "/2/data/nope"),
+        (json!(late).to_string(), "/1"),
+        (cloud_event("1", "a").to_string(), ""),
+        (json!(many).to_string(), ""),
+        ("[".to_owned(), ""),
+    ] {
+        let answer = post(&stage, BATCH, body).await;
+        assert_eq!(answer.status, 400, "{}", answer.body);
+        assert_eq!(answer.detail("pointer"), pointer, "{}", answer.body);
+    }
+    let request = stage.client.request(Method::POST, "/v1/events");
+    let request = request
+        .header("content-type", BATCH)
+        .header("idempotency-key", "k");
+    let keyed = send(request.body(json!([cloud_event("1", "a")]).to_string()))
+        .await
+        .unwrap();
+    assert_eq!(keyed.status, 400, "{}", keyed.body);
+    assert_eq!(count(&stage).await, 0);
+    let empty = post(&stage, BATCH, "[]".to_owned()).await;
+    assert_eq!((empty.status, empty.body), (202, json!({"items": []})));
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_large_payload_is_kept_apart_by_reference(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = stage(engine).await else {
+        return;
+    };
+    let raw = json!({"marker": "the-platform-said-so", "blob": "x".repeat(2 * 1024 * 1024), "n": [1, null]});
+    let mut event = message("m/1#");
+    event["raw"] = raw.clone();
+    let run = HeldRun::start(&stage, &event).await;
+    let sent = &run.asked["context"]["event"];
+    assert_eq!(sent["raw_ref"], json!({"ref_id": "m/1#"}));
+    assert!(!run.asked.to_string().contains("the-platform-said-so"));
+    let seen = run.get("/events/m%2F1%23").await.body;
+    assert_eq!(seen["raw_ref"], "m/1#", "{seen}");
+    assert!(!seen.to_string().contains("the-platform-said-so"));
+    assert_eq!(
+        run.get("/raw-payloads/m%2F1%23").await.status,
+        404,
+        "no route of a runner"
+    );
+    run.end(&stage).await;
+
+    let path = "/v1/raw-payloads/m%2F1%23";
+    assert_eq!(stage.client.get(path).await.status, 403, "an admin's alone");
+    let admin = stage.gateway.admin().await;
+    let kept = admin.get(path).await;
+    assert!(kept.status == 200 && kept.body == raw, "{}", kept.status);
+    assert_eq!(admin.get("/v1/raw-payloads/none").await.status, 404);
+
+    // It belongs to the event: the same again is a replay, another payload is another event.
+    assert!(stage.client.post(&event).await.is_replay());
+    event["raw"]["n"] = json!([2]);
+    let other = stage.client.post(&event).await;
+    assert_eq!(
+        (other.status, other.detail("reason")),
+        (409, &json!("idempotency_mismatch"))
+    );
+}
+
+#[tokio::test]
+async fn a_payload_has_its_bounds_and_the_envelope_keeps_its_own() {
+    let stage = stage(Sqlite).await.unwrap();
+    let refused = |change: fn(&mut Value)| {
+        let mut event = message("m-1");
+        change(&mut event);
+        let stage = &stage;
+        async move { stage.client.post(&event).await }
+    };
+    let big = refused(|event| event["raw"] = json!("x".repeat(4 * 1024 * 1024)));
+    let big = big.await;
+    assert_eq!((big.status, big.detail("pointer")), (400, &json!("/raw")));
+    let both = refused(|event| {
+        event["raw"] = json!(1);
+        event["raw_ref"] = json!({"ref_id": "x"});
+    });
+    let both = both.await;
+    assert_eq!(
+        (both.status, both.detail("pointer")),
+        (400, &json!("/raw_ref"))
+    );
+    let empty = refused(|event| event["raw_ref"] = json!({})).await;
+    assert_eq!(
+        (empty.status, empty.detail("pointer")),
+        (400, &json!("/raw_ref"))
+    );
+    let text = refused(|event| {
+        event["raw"] = json!("x".repeat(1024));
+        event["input"]["text"] = json!("x".repeat(1024 * 1024));
+    });
+    assert_eq!(text.await.status, 413);
+    // A payload that the client keeps itself is passed on by its name.
+    let mut event = message("m-2");
+    event["raw_ref"] = json!({"storage_key": "s3://bucket/key"});
+    let run = HeldRun::start(&stage, &event).await;
+    assert_eq!(run.asked["context"]["event"]["raw_ref"], event["raw_ref"]);
+    run.end(&stage).await;
+    assert_eq!(count(&stage).await, 1);
+}
