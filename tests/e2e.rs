@@ -51,6 +51,8 @@ mod misbehaviour;
 mod policies;
 #[path = "e2e/reading.rs"]
 mod reading;
+#[path = "e2e/replicas.rs"]
+mod replicas;
 #[path = "e2e/resume.rs"]
 mod resume;
 #[path = "e2e/storage.rs"]

@@ -23,6 +23,7 @@ pub const STUB_API_KEY: (&str, &str) = ("STUB_API_KEY", "opens-sesame");
 /// The sections are TOML as they stand in the file.
 pub struct Config {
     pub server: String,
+    pub bus: String,
     pub limits: String,
     pub runs: String,
     pub endpoint: String,
@@ -66,6 +67,7 @@ impl Config {
     pub fn for_runner_at(url: &str) -> Self {
         Self {
             server: String::new(),
+            bus: String::new(),
             limits: String::new(),
             runs: String::new(),
             endpoint: String::new(),
@@ -80,12 +82,14 @@ impl Config {
             "[server]\nlisten = \"{listen}\"\n{server}\n\
              [auth]\nmaster_key = \"file:{key}\"\n\
              [database]\nurl = \"{database}\"\n\
+             [bus]\n{bus}\n\
              [egress]\nallow = [\"127.0.0.0/8\"]\n\
              [limits]\n{limits}\n\
              [runs]\n{runs}\n\
              [[runner_endpoints]]\nname = \"stub\"\nbase_url = \"{runner}\"\n\
              secret = \"file:{secret}\"\n{endpoint}\n",
             server = self.server,
+            bus = self.bus,
             key = directory.file("master.key").display(),
             database = database.url(),
             limits = self.limits,
@@ -164,6 +168,26 @@ impl Gateway {
         self.database.url()
     }
 
+    /// Another replica on the same database, with the same configuration and an address of its own.
+    pub async fn beside(&self) -> Replica {
+        let directory = Directory::new();
+        for name in ["master.key", "endpoint.secret"] {
+            directory.write(
+                name,
+                &std::fs::read_to_string(self.directory.file(name)).unwrap(),
+            );
+        }
+        let file = self
+            .config
+            .write(&own_address(), &self.database, &directory);
+        let (process, url) = Process::spawn(&file, &directory.file("stderr.log")).await;
+        Replica {
+            client: Client::new(&url, &self.key),
+            _process: process,
+            _directory: directory,
+        }
+    }
+
     /// SIGKILL, and gone when this returns.
     pub async fn kill(&mut self) {
         within("the killed gateway to be gone", self.process.child.kill())
@@ -208,6 +232,13 @@ impl Gateway {
         assert_eq!(url, self.url);
         self.process = process;
     }
+}
+
+/// A second process on the database of a [`Gateway`]. Gone before it, as it was made after it.
+pub struct Replica {
+    pub client: Client,
+    _process: Process,
+    _directory: Directory,
 }
 
 /// An address of its own on loopback with port 0: no one takes the port while the gateway is down.

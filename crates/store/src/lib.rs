@@ -6,6 +6,7 @@
 mod connect;
 mod conversation;
 mod digest;
+mod doorbell;
 mod entity;
 mod error;
 mod event_log;
@@ -34,6 +35,7 @@ pub use audit::{AuditEntry, AuditRecord};
 pub use connect::{Backend, Store};
 pub use conversation::{LiveRun, occupancy};
 pub use digest::{hex, sha256_hex};
+pub use doorbell::{Heard, Ring};
 pub use endpoints::{EndpointRecord, SaveEndpoint};
 pub use error::StoreError;
 pub use event_log::{EventFilter, EventPosition, EventRecord, EventsFound};

@@ -123,6 +123,9 @@ impl App {
         ));
         let leases = self.runs.clone();
         self.tasks.spawn(async move { leases.keep_leases().await });
+        let doorbell = self.runs.clone();
+        self.tasks
+            .spawn(async move { doorbell.keep_ringing().await });
         let endpoints = self.runs.clone();
         self.tasks
             .spawn(async move { endpoints.keep_discovering().await });

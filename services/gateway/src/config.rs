@@ -25,7 +25,7 @@ pub use header_name::{HeaderNameError, outgoing_header_name};
 pub use plain_url::{PlainUrlError, check_parsed_url, parse_plain_url};
 pub use secret_ref::{SecretError, SecretRef, SecretRefError};
 pub use sections::{
-    AuthConfig, DatabaseConfig, EgressConfig, LimitsConfig, RunsConfig, ServerConfig,
+    AuthConfig, BusConfig, DatabaseConfig, EgressConfig, LimitsConfig, RunsConfig, ServerConfig,
 };
 
 use source::Variables;
@@ -39,6 +39,7 @@ pub struct Config {
     pub server: ServerConfig,
     pub auth: AuthConfig,
     pub database: DatabaseConfig,
+    pub bus: BusConfig,
     pub egress: EgressConfig,
     pub limits: LimitsConfig,
     pub runs: RunsConfig,
@@ -85,6 +86,7 @@ impl Config {
         let server = table.section("server", ServerConfig::read);
         let auth = table.section("auth", AuthConfig::read);
         let database = table.section("database", DatabaseConfig::read);
+        let bus = table.section("bus", BusConfig::read);
         let egress = table.section("egress", EgressConfig::read);
         let limits = table.section("limits", LimitsConfig::read);
         let runs = table.section("runs", RunsConfig::read);
@@ -99,6 +101,7 @@ impl Config {
             server: server?,
             auth: auth?,
             database: database?,
+            bus: bus?,
             egress: egress?,
             limits: limits?,
             runs: runs?,
@@ -121,6 +124,7 @@ impl fmt::Debug for Config {
             .field("server", &self.server)
             .field("auth", &self.auth)
             .field("database", &self.database)
+            .field("bus", &self.bus)
             .field("egress", &self.egress)
             .field("limits", &self.limits)
             .field("runs", &self.runs)

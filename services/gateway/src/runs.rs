@@ -12,6 +12,7 @@ pub mod watch;
 mod book;
 mod decide;
 mod dispatch;
+mod doorbell;
 mod drive;
 mod live;
 mod prepare;
@@ -28,7 +29,7 @@ use domain::run::Run;
 use futures_util::FutureExt;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
-use store::{CancelOutcome, Store, StoreError};
+use store::{CancelOutcome, Ring, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -36,6 +37,7 @@ use crate::clock::Clock;
 use crate::cursor::Cursors;
 use crate::outbound::egress::Egress;
 use crate::outbound::runner::RunnerClient;
+use crate::runs::doorbell::Doorbell;
 use crate::runs::grant::Grant;
 use crate::runs::live::Live;
 use crate::runs::token::{Minted, RunTokens, TokenSubject};
@@ -57,6 +59,8 @@ pub struct RunLimits {
     pub shutdown_grace: Duration,
     pub lease: Duration,
     pub max_deadline: Duration,
+    /// How often what happens elsewhere is looked at, should no ring be heard.
+    pub poll: Duration,
 }
 
 /// Everything that runs need.
@@ -81,6 +85,7 @@ pub struct Runs(Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) parts: Parts,
     pub(crate) live: Live,
+    pub(crate) doorbell: Doorbell,
     tasks: TaskTracker,
     /// No new run from here on.
     stopping: CancellationToken,
@@ -101,6 +106,7 @@ impl Runs {
         Self(Arc::new(Inner {
             parts,
             live: Live::default(),
+            doorbell: Doorbell::default(),
             tasks: TaskTracker::new(),
             stopping: CancellationToken::new(),
             closing: CancellationToken::new(),
@@ -186,8 +192,10 @@ impl Runs {
                 settle::settle_orphan(&runs.0, id, &workspace, ONLY_WAITING, failure).await;
             }
             // It may have been let go meanwhile.
-            if let Some(live) = runs.0.live.get(id) {
-                live.request_cancel(run.cancel_requested_at.unwrap_or(now));
+            let at = run.cancel_requested_at.unwrap_or(now);
+            match runs.0.live.get(id) {
+                Some(live) => live.request_cancel(at),
+                None => runs.0.doorbell.ring(Ring::Cancelled { run: id, at }),
             }
             Ok(outcome)
         });

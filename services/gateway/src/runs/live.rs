@@ -29,7 +29,7 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    fn last(&self) -> u64 {
+    pub(crate) fn last(&self) -> u64 {
         self.first + self.ends.len() as u64 - 1
     }
 

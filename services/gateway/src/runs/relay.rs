@@ -11,8 +11,9 @@ use bytes::Bytes;
 use domain::normalize::{Effect, Judge, Reason, Rejection, Tally, Verdict};
 use domain::run::{Failure, FailureCode, Run};
 use futures_util::future::BoxFuture;
+use protocol::id::RunId;
 use protocol::sse::SseError;
-use store::{Appended, AuditEntry, StoreError};
+use store::{Appended, AuditEntry, Ring, StoreError};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -72,7 +73,7 @@ pub(super) async fn relay(
     let ending = relay.read(prepared, started).await?;
     if let Some(in_flight) = relay.in_flight.take() {
         let (frames, outcome) = in_flight.finish().await;
-        shown(live, frames, outcome)?;
+        shown(inner, (live, run.id), frames, outcome)?;
     }
     Ok(Relayed {
         tally: relay.judge.tally(),
@@ -141,7 +142,7 @@ impl Relay<'_> {
                 biased;
                 outcome = committed(&mut self.in_flight) => {
                     let frames = self.in_flight.take().map(|done| done.frames).unwrap_or_default();
-                    shown(live, frames, outcome)?;
+                    shown(inner, (live, run.id), frames, outcome)?;
                     if full {
                         silent_at = Instant::now() + limits.silence;
                     }
@@ -300,13 +301,16 @@ impl Relay<'_> {
 
 /// After a commit: clients may see the frames, unless the commit was not ours to make.
 fn shown(
-    live: &LiveRun,
+    inner: &Inner,
+    (live, run): (&LiveRun, RunId),
     frames: Frames,
     outcome: Result<Appended, StoreError>,
 ) -> Result<(), Stopped> {
     match outcome {
         Ok(Appended::Written { .. }) => {
+            let to = frames.last();
             live.log.publish(frames);
+            inner.doorbell.ring(Ring::Advanced { run, to });
             Ok(())
         }
         Ok(Appended::Lost) => Err(Stopped::Lost),

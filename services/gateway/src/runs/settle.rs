@@ -10,7 +10,7 @@ use protocol::message::Message;
 use protocol::run::RunStatus;
 use serde_json::Value;
 use store::{
-    Append, Appended, Dispatch, Dispatched, StoreError, Succession, Terminal, TranscriptWrite,
+    Append, Appended, Dispatch, Dispatched, Ring, StoreError, Succession, Terminal, TranscriptWrite,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -54,7 +54,9 @@ pub(super) async fn settle(
     let (append, frames) = book.take(Some(terminal), inner.clock.now_ms());
     match commit(inner, append).await {
         Ok(Appended::Written { next }) => {
+            let to = frames.last();
             inner.live.settle(run.id, live, frames);
+            inner.doorbell.ring(Ring::Advanced { run: run.id, to });
             // After a stop they stay `created`: the next start, or another replica, dispatches them.
             if !inner.stopping.is_cancelled() {
                 for next in next {

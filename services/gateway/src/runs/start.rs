@@ -6,7 +6,7 @@ use protocol::context::RawEventRef;
 use protocol::event::{EventAccepted, EventEnvelope};
 use protocol::id::{RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
-use store::{Ingest, Ingested, StoreError, sha256_hex};
+use store::{Ingest, Ingested, Ring, StoreError, sha256_hex};
 use uuid::Uuid;
 
 use crate::runs::Runs;
@@ -115,8 +115,9 @@ impl Runs {
                 return Ok(ingested);
             };
             for run in aside.cancelled() {
-                if let Some(live) = runs.0.live.get(run) {
-                    live.request_cancel(at);
+                match runs.0.live.get(run) {
+                    Some(live) => live.request_cancel(at),
+                    None => runs.0.doorbell.ring(Ring::Cancelled { run, at }),
                 }
             }
             if let Ok(EventAccepted {

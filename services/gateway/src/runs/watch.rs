@@ -12,14 +12,13 @@ use store::StoreError;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::runs::doorbell::Bell;
 use crate::runs::live::{LiveRun, Progress, Tail};
 use crate::runs::{Inner, Runs};
 
 /// Events read from the table at once.
 const PAGE: usize = 256;
 const PAGE_BYTES: usize = 1024 * 1024;
-/// How often a run that lives elsewhere is looked at.
-const POLL: Duration = Duration::from_secs(1);
 
 impl Runs {
     /// The frames of a run after `cursor`, ended by its terminal. The caller has checked that the
@@ -35,6 +34,7 @@ impl Runs {
             inner: Arc::clone(&self.0),
             run,
             live: None,
+            bell: None,
             cursor,
             heartbeat,
             ready: VecDeque::from([hello]),
@@ -56,6 +56,8 @@ struct Watcher {
     inner: Arc<Inner>,
     run: RunId,
     live: Option<Arc<LiveRun>>,
+    /// Rings while the run lives elsewhere.
+    bell: Option<Bell>,
     cursor: u64,
     heartbeat: Duration,
     ready: VecDeque<Bytes>,
@@ -124,6 +126,13 @@ impl Watcher {
 
     /// A run that has ended, waits, or lives on another replica.
     async fn read_elsewhere(&mut self) -> Result<(), StoreError> {
+        let bell = self
+            .bell
+            .get_or_insert_with(|| Bell::of(&self.inner, self.run))
+            .next();
+        let rung = bell.notified();
+        tokio::pin!(rung);
+        rung.as_mut().enable();
         // The status first: what was terminal before the read has all its events in it.
         let run = self.inner.store.find_run_anywhere(self.run).await?;
         let ended = run.is_none_or(|run| run.status.is_terminal());
@@ -136,7 +145,8 @@ impl Watcher {
         }
         let stopping = self.inner.stopping.clone();
         tokio::select! {
-            () = tokio::time::sleep(POLL.min(self.heartbeat)) => self.show_life(),
+            () = rung => {}
+            () = tokio::time::sleep(self.inner.limits.poll.min(self.heartbeat)) => self.show_life(),
             () = stopping.cancelled(), if !self.told_of_draining => self.tell_of_draining(),
         }
         self.done = self.inner.closing.is_cancelled();

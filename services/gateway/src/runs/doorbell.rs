@@ -1,0 +1,115 @@
+//! Ringing other replicas, and being rung: latency alone hangs on it, never data.
+
+use std::sync::Arc;
+
+use dashmap::DashMap;
+use protocol::id::RunId;
+use store::{Heard, Ring};
+use tokio::sync::{Notify, mpsc};
+use uuid::Uuid;
+
+use crate::runs::{Inner, Runs};
+
+/// Rings that wait to be sent. Full: the ring is lost, and others look by themselves.
+const QUEUE: usize = 4096;
+
+/// The button outside, and the bells of those who wait here.
+pub(crate) struct Doorbell {
+    out: mpsc::Sender<Ring>,
+    /// Taken once, by the task that sends.
+    pending: std::sync::Mutex<Option<mpsc::Receiver<Ring>>>,
+    bells: DashMap<RunId, Arc<Notify>>,
+}
+
+impl Default for Doorbell {
+    fn default() -> Self {
+        let (out, pending) = mpsc::channel(QUEUE);
+        Self {
+            out,
+            pending: std::sync::Mutex::new(Some(pending)),
+            bells: DashMap::new(),
+        }
+    }
+}
+
+impl Doorbell {
+    /// Tells other replicas. Never waits.
+    pub(crate) fn ring(&self, ring: Ring) {
+        // Lost when the queue is full: whoever waits also looks by itself.
+        let _ = self.out.try_send(ring);
+    }
+
+    fn wake(&self, run: RunId) {
+        if let Some(bell) = self.bells.get(&run) {
+            bell.notify_waiters();
+        }
+    }
+
+    fn wake_all(&self) {
+        for bell in &self.bells {
+            bell.notify_waiters();
+        }
+    }
+}
+
+/// The bell of one run that lives elsewhere. Gone when the last who waits for it is.
+pub(crate) struct Bell {
+    inner: Arc<Inner>,
+    run: RunId,
+    waker: Option<Arc<Notify>>,
+}
+
+impl Bell {
+    /// From here on rings for this run are heard.
+    pub(crate) fn of(inner: &Arc<Inner>, run: RunId) -> Self {
+        let bell = Arc::clone(&inner.doorbell.bells.entry(run).or_default());
+        Self {
+            inner: Arc::clone(inner),
+            run,
+            waker: Some(bell),
+        }
+    }
+
+    /// The next ring. Make it before you look, wait for it after: nothing falls between.
+    pub(crate) fn next(&self) -> Arc<Notify> {
+        self.waker.clone().unwrap_or_default()
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        self.waker = None;
+        let unused = |_: &RunId, bell: &Arc<Notify>| Arc::strong_count(bell) == 1;
+        self.inner.doorbell.bells.remove_if(&self.run, unused);
+    }
+}
+
+impl Runs {
+    /// Sends rings and hears those of other replicas, until the process stops.
+    pub async fn keep_ringing(&self) {
+        let pending = {
+            let mut pending = self.0.doorbell.pending.lock();
+            pending.as_mut().ok().and_then(|pending| pending.take())
+        };
+        let Some(pending) = pending else { return };
+        let me = Uuid::now_v7();
+        let hear = |heard| self.hear(heard);
+        tokio::select! {
+            () = self.0.closing.cancelled() => {}
+            () = self.0.store.attend_doorbell(me, pending, hear) => {}
+        }
+    }
+
+    fn hear(&self, heard: Heard) {
+        match heard {
+            Heard::Ring(Ring::Advanced { run, .. }) => self.0.doorbell.wake(run),
+            Heard::Ring(Ring::Cancelled { run, at }) => {
+                if let Some(live) = self.0.live.get(run) {
+                    live.request_cancel(at);
+                }
+                self.0.doorbell.wake(run);
+            }
+            Heard::Missed => self.0.doorbell.wake_all(),
+        }
+    }
+}
