@@ -55,6 +55,8 @@ mod reading;
 mod replicas;
 #[path = "e2e/resume.rs"]
 mod resume;
+#[path = "e2e/retention.rs"]
+mod retention;
 #[path = "e2e/storage.rs"]
 mod storage;
 #[path = "e2e/transport.rs"]

@@ -8,6 +8,7 @@ mod m20261122_000001_steering;
 mod m20261122_000002_event_log;
 mod m20261122_000007_storage;
 mod m20261122_000008_raw_payloads;
+mod m20261122_000009_retention;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -21,6 +22,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261122_000002_event_log::Migration),
             Box::new(m20261122_000007_storage::Migration),
             Box::new(m20261122_000008_raw_payloads::Migration),
+            Box::new(m20261122_000009_retention::Migration),
         ]
     }
 }

@@ -24,6 +24,7 @@ pub const STUB_API_KEY: (&str, &str) = ("STUB_API_KEY", "opens-sesame");
 pub struct Config {
     pub server: String,
     pub bus: String,
+    pub ledger: String,
     pub limits: String,
     pub runs: String,
     pub endpoint: String,
@@ -68,6 +69,7 @@ impl Config {
         Self {
             server: String::new(),
             bus: String::new(),
+            ledger: String::new(),
             limits: String::new(),
             runs: String::new(),
             endpoint: String::new(),
@@ -83,6 +85,7 @@ impl Config {
              [auth]\nmaster_key = \"file:{key}\"\n\
              [database]\nurl = \"{database}\"\n\
              [bus]\n{bus}\n\
+             [ledger]\n{ledger}\n\
              [egress]\nallow = [\"127.0.0.0/8\"]\n\
              [limits]\n{limits}\n\
              [runs]\n{runs}\n\
@@ -90,6 +93,7 @@ impl Config {
              secret = \"file:{secret}\"\n{endpoint}\n",
             server = self.server,
             bus = self.bus,
+            ledger = self.ledger,
             key = directory.file("master.key").display(),
             database = database.url(),
             limits = self.limits,

@@ -33,6 +33,8 @@ pub struct Run {
     pub created_at: i64,
     pub started_at: Option<i64>,
     pub finished_at: Option<i64>,
+    /// When its events were deleted for their age.
+    pub pruned_at: Option<i64>,
 }
 
 /// How a run ends when the gateway ends it: a code of protocol §4 and its text.

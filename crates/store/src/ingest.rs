@@ -21,6 +21,9 @@ use crate::new_run::{
 use crate::steering::absorb;
 use crate::writer::Work;
 
+/// How long an idempotency key names its event.
+const KEY_LIFE_MS: i64 = 7 * 24 * 60 * 60 * 1000;
+
 /// What a decision may look at, read under the conversation's lock.
 #[derive(Debug)]
 pub struct Facts {
@@ -139,7 +142,9 @@ impl Ingest {
             .filter(events::Column::DedupeKey.eq(self.dedupe_key.as_str()))
             .one(tx)
             .await?;
-        if let Some(event) = same_key {
+        if let Some(event) = same_key
+            && !self.free_old_key(tx, &event).await?
+        {
             let known = if event.body_sha256 == self.body_sha256 {
                 Ingested::Replayed {
                     answer: event.answer,
@@ -152,6 +157,25 @@ impl Ingest {
         let key = (self.workspace.to_string(), self.event_id.clone());
         let same_id = events::Entity::find_by_id(key).one(tx).await?;
         Ok(same_id.map(|_| Ingested::EventExists))
+    }
+
+    /// A key that a client chose is kept for a week; after that it names another event.
+    async fn free_old_key(
+        &self,
+        tx: &DatabaseTransaction,
+        event: &events::Model,
+    ) -> Result<bool, StoreError> {
+        if event.event_id == self.event_id || event.received_at > self.at - KEY_LIFE_MS {
+            return Ok(false);
+        }
+        let freed = format!("old:{}", event.event_id);
+        events::Entity::update_many()
+            .col_expr(events::Column::DedupeKey, Expr::value(freed))
+            .filter(events::Column::WorkspaceId.eq(self.workspace.as_str()))
+            .filter(events::Column::EventId.eq(event.event_id.as_str()))
+            .exec(tx)
+            .await?;
+        Ok(true)
     }
 
     /// The conversation's row is the lock: written first, then read. Counts this event in it.

@@ -22,6 +22,7 @@ mod keys;
 mod leases;
 mod ledger;
 mod new_run;
+mod retention;
 mod runners;
 mod runs;
 mod state;

@@ -115,6 +115,7 @@ pub(crate) async fn insert_run(
         created_at: Set(event.at),
         started_at: Set(None),
         finished_at: Set(None),
+        pruned_at: Set(None),
     };
     runs::Entity::insert(row).exec_without_returning(tx).await?;
     Ok(())

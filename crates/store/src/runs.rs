@@ -336,5 +336,6 @@ pub(crate) fn to_domain(model: runs::Model) -> Result<Run, StoreError> {
         created_at: model.created_at,
         started_at: model.started_at,
         finished_at: model.finished_at,
+        pruned_at: model.pruned_at,
     })
 }

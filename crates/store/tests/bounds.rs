@@ -7,7 +7,7 @@ use domain::normalize::StateUpdate;
 use protocol::resources::{StateScope, StorageArea};
 use store::{
     AreaAccess, BeginUpload, BlobDeleted, CHUNK_BYTES, DeleteBlob, EventFilter, FinishUpload,
-    Quota, STATE_KEYS, StateWritten, Uploaded, WriteChunk,
+    Ingested, Quota, STATE_KEYS, StateWritten, Uploaded, WriteChunk,
 };
 use support::{Bench, audit, on_both};
 use uuid::Uuid;
@@ -18,6 +18,7 @@ on_both!(
     a_scope_that_is_full_takes_known_keys_alone,
     a_page_of_events_ends_where_its_bytes_do,
     a_page_of_a_ledger_ends_where_its_bytes_do,
+    an_idempotency_key_is_kept_for_a_week,
 );
 
 const ROOM: Quota = Quota {
@@ -305,4 +306,43 @@ async fn a_page_of_a_ledger_ends_where_its_bytes_do(bench: Bench) {
         .unwrap();
     inner.reverse();
     assert_eq!(inner, all[3..5]);
+}
+
+async fn an_idempotency_key_is_kept_for_a_week(bench: Bench) {
+    let week = 7 * 24 * 60 * 60 * 1000;
+    let keyed = |event_id: &str, at: i64| {
+        let mut event = bench.event(event_id, event_id);
+        "key:k".clone_into(&mut event.dedupe_key);
+        event.at = at;
+        event
+    };
+    let stored = |event: &str| Ingested::Stored {
+        answer: event.to_owned(),
+    };
+    let first = bench.store.ingest(keyed("e-1", 1_000)).await.unwrap();
+    assert_eq!(first, stored("e-1"));
+    let soon = bench
+        .store
+        .ingest(keyed("e-2", 1_000 + week - 1))
+        .await
+        .unwrap();
+    assert_eq!(soon, Ingested::Mismatch);
+    let late = bench
+        .store
+        .ingest(keyed("e-2", 1_000 + week))
+        .await
+        .unwrap();
+    assert_eq!(late, stored("e-2"));
+    // The event itself stays what it is.
+    let again = bench
+        .store
+        .ingest(keyed("e-1", 1_001 + week))
+        .await
+        .unwrap();
+    assert_eq!(again, Ingested::Mismatch);
+    let same = bench.event("e-1", "e-1");
+    assert_eq!(
+        bench.store.ingest(same).await.unwrap(),
+        Ingested::EventExists
+    );
 }

@@ -25,7 +25,8 @@ pub use header_name::{HeaderNameError, outgoing_header_name};
 pub use plain_url::{PlainUrlError, check_parsed_url, parse_plain_url};
 pub use secret_ref::{SecretError, SecretRef, SecretRefError};
 pub use sections::{
-    AuthConfig, BusConfig, DatabaseConfig, EgressConfig, LimitsConfig, RunsConfig, ServerConfig,
+    AuthConfig, BusConfig, DatabaseConfig, EgressConfig, LedgerConfig, LimitsConfig, RunsConfig,
+    ServerConfig,
 };
 
 use source::Variables;
@@ -42,6 +43,7 @@ pub struct Config {
     pub bus: BusConfig,
     pub egress: EgressConfig,
     pub limits: LimitsConfig,
+    pub ledger: LedgerConfig,
     pub runs: RunsConfig,
     pub models: Vec<ModelEntry>,
     pub tools: Vec<ToolEntry>,
@@ -89,6 +91,7 @@ impl Config {
         let bus = table.section("bus", BusConfig::read);
         let egress = table.section("egress", EgressConfig::read);
         let limits = table.section("limits", LimitsConfig::read);
+        let ledger = table.section("ledger", LedgerConfig::read);
         let runs = table.section("runs", RunsConfig::read);
         let models = table.tables("models", "model_id", ModelEntry::read);
         let tools = table.tables("tools", "tool_name", ToolEntry::read);
@@ -104,6 +107,7 @@ impl Config {
             bus: bus?,
             egress: egress?,
             limits: limits?,
+            ledger: ledger?,
             runs: runs?,
             models: models?,
             tools: tools?,
@@ -127,6 +131,7 @@ impl fmt::Debug for Config {
             .field("bus", &self.bus)
             .field("egress", &self.egress)
             .field("limits", &self.limits)
+            .field("ledger", &self.ledger)
             .field("runs", &self.runs)
             .field("models", &self.models)
             .field("tools", &self.tools)

@@ -59,6 +59,8 @@ pub struct RunLimits {
     pub shutdown_grace: Duration,
     pub lease: Duration,
     pub max_deadline: Duration,
+    /// How long the events of a run are kept once it has ended; `None`: for ever.
+    pub retention: Option<Duration>,
     /// How often what happens elsewhere is looked at, should no ring be heard.
     pub poll: Duration,
 }

@@ -8,6 +8,7 @@ use http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::error::{AgentApiError, ErrorBody};
+use protocol::id::RunId;
 use serde_json::{Value, json};
 use store::StoreError;
 
@@ -156,6 +157,15 @@ impl ApiError {
             "read_only",
             "this stands in the configuration file; change it there",
         )
+    }
+
+    /// The events after a cursor were deleted for their age: go on from what the run itself says.
+    pub(super) fn cursor_expired(run: RunId, last_sequence: u64) -> Self {
+        let message = "these events are no longer kept; read the run itself at `snapshot_url`";
+        Self::new(StatusCode::GONE, "cursor_expired", message)
+            .with("snapshot_url", json!(format!("/v1/runs/{run}")))
+            .with("oldest_sequence", json!(last_sequence + 1))
+            .with("last_sequence", json!(last_sequence))
     }
 
     /// A cursor past the end of a run's events.

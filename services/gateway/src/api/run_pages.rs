@@ -99,6 +99,14 @@ pub(super) struct RawPage {
     has_more: bool,
 }
 
+/// Refuses a place whose events are no longer kept.
+pub(super) fn kept_after(run: &Run, after: u64) -> ApiResult<()> {
+    if run.pruned_at.is_some() && after < run.last_sequence {
+        return Err(ApiError::cursor_expired(run.id, run.last_sequence));
+    }
+    Ok(())
+}
+
 /// A page of a run's events. Cursors are sequences.
 pub(super) async fn page_run_events(
     state: &ApiState,
@@ -106,6 +114,7 @@ pub(super) async fn page_run_events(
     part: &EventsPart,
 ) -> ApiResult<Json<RawPage>> {
     let limit = usize::try_from(page_limit(part.limit)?).unwrap_or(usize::MAX);
+    kept_after(run, part.after)?;
     let store = state.runs.store();
     let before = part.before.unwrap_or(u64::MAX);
     let lines = match part.direction {

@@ -193,6 +193,7 @@ pub(super) fn run_limits(config: &Config) -> RunLimits {
         shutdown_grace: config.runs.shutdown_grace,
         lease: config.runs.lease,
         max_deadline: config.runs.max_deadline,
+        retention: config.ledger.retention,
         poll: config.bus.poll,
     }
 }

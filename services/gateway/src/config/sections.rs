@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -233,6 +234,35 @@ fn check_order(
         return Err(table.fault("run_bytes", "must not be less than limits.event_bytes"));
     }
     Ok(())
+}
+
+/// `[ledger]`: how long the events of runs are kept.
+#[derive(Clone, Debug)]
+pub struct LedgerConfig {
+    /// From the end of a run; `None`: for ever.
+    pub retention: Option<Duration>,
+}
+
+impl LedgerConfig {
+    pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
+        let retention = table.required("retention_days", days(0.0..=36_500.0));
+        table.close()?;
+        let retention = retention?;
+        Ok(Self {
+            retention: (retention > Duration::ZERO).then_some(retention),
+        })
+    }
+}
+
+/// A number of days.
+fn days(range: RangeInclusive<f64>) -> impl Fn(Value) -> Result<Duration, String> {
+    const DAY: f64 = 24.0 * 60.0 * 60.0;
+    move |value| {
+        let days = value.as_f64().filter(|number| range.contains(number));
+        let (least, most) = (range.start(), range.end());
+        days.map(|days| Duration::from_secs_f64(days * DAY))
+            .ok_or_else(|| format!("must be a number of days from {least} to {most}"))
+    }
 }
 
 /// `[runs]`: how long runs may take, and how they end.

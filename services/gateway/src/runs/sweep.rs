@@ -109,6 +109,12 @@ impl Runs {
         self.end_orphans(now).await?;
         self.end_overdue(now - millis(QUEUE_PATIENCE)).await?;
         self.0.store.sweep_storage(now).await?;
+        if let Some(retention) = self.0.limits.retention {
+            self.0
+                .store
+                .prune_runs(now - millis(retention), now)
+                .await?;
+        }
         if self.0.stopping.is_cancelled() {
             return Ok(());
         }

@@ -18,7 +18,9 @@ use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf, page_limit, single_header};
-use crate::api::run_pages::{EventsPart, RunsPart, list_part, page_run_events, statuses};
+use crate::api::run_pages::{
+    EventsPart, RunsPart, kept_after, list_part, page_run_events, statuses,
+};
 use crate::api::stream::{stream_run, wants_stream};
 use crate::api::view::{Direction, agent_run};
 use crate::runs::grant::read_snapshot;
@@ -151,7 +153,8 @@ pub(in crate::api) struct EventsQuery {
     (status = 204, description = "The terminal was seen already"),
     (status = 400, description = "The cursor is no sequence of this run", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
-    (status = 404, description = "No such run", body = ErrorBody)))]
+    (status = 404, description = "No such run", body = ErrorBody),
+    (status = 410, description = "These events are no longer kept; `details.snapshot_url` tells the outcome", body = ErrorBody)))]
 pub(in crate::api) async fn list_run_events(
     caller: ClientCaller,
     State(state): State<ApiState>,
@@ -168,6 +171,7 @@ pub(in crate::api) async fn list_run_events(
         if run.status.is_terminal() && after == run.last_sequence {
             return Ok(StatusCode::NO_CONTENT.into_response());
         }
+        kept_after(&run, after)?;
         return Ok(stream_run(&state, id, after));
     }
     let part = EventsPart {

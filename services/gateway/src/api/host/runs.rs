@@ -187,7 +187,8 @@ async fn page_events(
 #[utoipa::path(get, path = "/host/v1/run/events", tag = "host", security(("run_token" = [])), params(ScopeEventsQuery), responses(
     (status = 200, description = "A page", body = Page<AgentRunEvent>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody)))]
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 410, description = "These events are no longer kept", body = ErrorBody)))]
 pub(in crate::api) async fn page_own_run_events(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -202,7 +203,8 @@ pub(in crate::api) async fn page_own_run_events(
     (status = 200, description = "A page", body = Page<AgentRunEvent>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 404, description = "No such run in the run's scope", body = ErrorBody)))]
+    (status = 404, description = "No such run in the run's scope", body = ErrorBody),
+    (status = 410, description = "These events are no longer kept", body = ErrorBody)))]
 pub(in crate::api) async fn page_scope_run_events(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,

@@ -1,0 +1,80 @@
+//! Deleting the ledger of old runs, whole runs at a time: a sequence never has holes (runs §3).
+
+use protocol::run::RunStatus;
+use sea_orm::sea_query::Expr;
+use sea_orm::{
+    ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
+};
+
+use crate::connect::Store;
+use crate::entity::{run_attempts, run_rejections, run_segments, runs, steering_items};
+use crate::error::StoreError;
+use crate::writer::Work;
+
+/// Runs of one transaction.
+const BATCH: u64 = 20;
+
+const ENDED: [RunStatus; 4] = [
+    RunStatus::Completed,
+    RunStatus::Failed,
+    RunStatus::Cancelled,
+    RunStatus::Timeout,
+];
+
+struct Prune {
+    before: i64,
+    at: i64,
+}
+
+impl Work for Prune {
+    type Output = u64;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
+        let old: Vec<String> = runs::Entity::find()
+            .select_only()
+            .column(runs::Column::Id)
+            .filter(runs::Column::PrunedAt.is_null())
+            .filter(runs::Column::FinishedAt.lt(self.before))
+            .filter(runs::Column::Status.is_in(ENDED.map(RunStatus::as_str)))
+            .order_by_asc(runs::Column::FinishedAt)
+            .limit(BATCH)
+            .into_tuple()
+            .all(tx)
+            .await?;
+        if old.is_empty() {
+            return Ok(0);
+        }
+        let count = old.len() as u64;
+        runs::Entity::update_many()
+            .col_expr(runs::Column::PrunedAt, Expr::value(self.at))
+            .filter(runs::Column::Id.is_in(old.clone()))
+            .exec(tx)
+            .await?;
+        run_segments::Entity::delete_many()
+            .filter(run_segments::Column::RunId.is_in(old.clone()))
+            .exec(tx)
+            .await?;
+        run_rejections::Entity::delete_many()
+            .filter(run_rejections::Column::RunId.is_in(old.clone()))
+            .exec(tx)
+            .await?;
+        run_attempts::Entity::delete_many()
+            .filter(run_attempts::Column::RunId.is_in(old.clone()))
+            .exec(tx)
+            .await?;
+        steering_items::Entity::delete_many()
+            .filter(steering_items::Column::RunId.is_in(old))
+            .exec(tx)
+            .await?;
+        Ok(count)
+    }
+}
+
+impl Store {
+    /// Deletes the events, rejections and contexts of runs that ended before `before`, a bounded
+    /// number of runs; says of how many. The runs themselves stay, with their output, their
+    /// authorization and their audit.
+    pub async fn prune_runs(&self, before: i64, at: i64) -> Result<u64, StoreError> {
+        self.write(Prune { before, at }).await
+    }
+}
