@@ -9,9 +9,9 @@ macro_rules! operations {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-        pub enum $name {
-            $(#[serde(rename = $text)] $variant),+
-        }
+        // Not `rename = $text`: a schema derived inside a macro does not see it.
+        #[serde(rename_all = "snake_case")]
+        pub enum $name { $($variant),+ }
 
         impl $name {
             /// Every operation, in the protocol's order.
@@ -154,4 +154,35 @@ pub struct StorageResource {
     pub plugin_storage: bool,
     pub workspace_storage: bool,
     pub binding_storage: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    macro_rules! check {
+        ($($name:ident),+) => {
+            $(for one in $name::ALL {
+                assert_eq!(serde_json::to_value(one).unwrap(), one.as_str());
+                assert_eq!($name::parse(one.as_str()), Some(*one));
+            })+
+        };
+    }
+
+    #[test]
+    fn an_operation_has_one_name_in_json_and_in_code() {
+        check!(
+            ModelOperation,
+            ToolOperation,
+            KnowledgeOperation,
+            HistoryOperation,
+            EventOperation,
+            ArtifactOperation,
+            StorageArea,
+            FileOperation,
+            InteractionOperation,
+            StateScope
+        );
+        assert_eq!(ModelOperation::parse("CountTokens"), None);
+    }
 }
