@@ -84,7 +84,9 @@ fn events() -> Vec<Value> {
             ],
         },
         "delivery": {"surface": "webui", "supports_streaming": true, "supports_edit": true,
-            "max_message_size": 4096, "reply_target": {"chat": "c-7"},
+            "max_message_size": 4096, "reply_target": {"chat": "c-7"}, "automatic_reply": true,
+            "interactions": {"field_types": ["select", "file"], "action_styles": ["danger"],
+                "supports_updates": true, "max_fields": 5},
             "platform_capabilities": {"cards": true}},
         "data": {"raw": {"deep": [true]}},
     });

@@ -77,15 +77,19 @@ pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
         runtime: AgentRuntimeContext {
             host: "runnel".to_owned(),
             protocol_version: PROTOCOL_VERSION.to_owned(),
+            langbot_version: None,
             trace_id: Some(parts.trace_id),
             #[expect(
                 clippy::cast_precision_loss,
                 reason = "milliseconds fit f64 for 200,000 years"
             )]
             deadline_at: Some(parts.deadline_at as f64 / 1000.0),
+            locale: None,
+            timezone: None,
             static_refs: static_refs(parts.snapshot_sha256),
             metadata: runtime_metadata(event, &parts.limits, parts.context_window),
         },
+        variables: JsonObject::new(),
         config: parts.config,
         adapter: None,
         metadata: JsonObject::new(),

@@ -37,6 +37,35 @@ pub fn check_event(event: &EventEnvelope) -> Vec<Fault> {
     if event.event_type == MESSAGE_RECEIVED && event.input.is_none() {
         fault("/input", "is required for message.received");
     }
+    if event
+        .input
+        .as_ref()
+        .is_some_and(|input| input.interaction.is_some())
+    {
+        fault(
+            "/input/interaction",
+            "must be absent: the gateway writes it when it has checked a submission",
+        );
+    }
+    faults.extend(check_ids(event));
+    let mut fault = |pointer: &str, message: &str| faults.push(Fault::new(pointer, message));
+    let text = canonical_json(event);
+    if contains_nul(&text) {
+        fault("", "must not contain the character U+0000");
+    }
+    if canonical_json(&event.data).len() > DATA_BYTES {
+        fault(
+            "/data",
+            "is larger than 64 KiB; send a platform's payload as `raw`",
+        );
+    }
+    faults.extend(check_raw(event));
+    faults
+}
+
+/// The ids that the event's own parts bring along.
+fn check_ids(event: &EventEnvelope) -> Vec<Fault> {
+    let mut faults = Vec::new();
     let conversation = event.conversation.as_ref();
     let ids = [
         ("/bot_id", event.bot_id.as_ref()),
@@ -70,23 +99,12 @@ pub fn check_event(event: &EventEnvelope) -> Vec<Fault> {
             255
         };
         if id.is_some_and(|id| id.is_empty() || id.len() > most) {
-            fault(
+            faults.push(Fault::new(
                 pointer,
-                "must have 1 to 255 bytes; leave it out or null when there is none",
-            );
+                format!("must have 1 to {most} bytes; leave it out or null when there is none"),
+            ));
         }
     }
-    let text = canonical_json(event);
-    if contains_nul(&text) {
-        fault("", "must not contain the character U+0000");
-    }
-    if canonical_json(&event.data).len() > DATA_BYTES {
-        fault(
-            "/data",
-            "is larger than 64 KiB; send a platform's payload as `raw`",
-        );
-    }
-    faults.extend(check_raw(event));
     faults
 }
 
@@ -183,6 +201,11 @@ mod tests {
         check(
             json!({"event_type": "message.received", "input": {"text": "x"}}),
             &[],
+        );
+        check(
+            json!({"event_type": "interaction.submitted",
+                "input": {"interaction": {"interaction_id": "i", "action_id": "yes"}}}),
+            &["/input/interaction"],
         );
         check(
             json!({"event_type": "", "event_id": "é", "bot_id": ""}),

@@ -3,7 +3,9 @@
 use protocol::PROTOCOL_VERSION;
 use protocol::admin::Fault;
 use protocol::id::RunnerId;
-use protocol::manifest::{AgentRunnerManifest, Capabilities, ContextPolicy, Permissions};
+use protocol::manifest::{
+    AgentRunnerManifest, Capabilities, ContextPolicy, Permissions, RunnerUsage, every_event,
+};
 use protocol::resources::{
     ArtifactOperation, EventOperation, FileOperation, HistoryOperation, InteractionOperation,
     KnowledgeOperation, ModelOperation, StorageArea, ToolOperation,
@@ -150,6 +152,14 @@ fn judge_manifest(index: usize, raw: &Value) -> Result<Verdict, Fault> {
     let manifest = AgentRunnerManifest {
         name,
         label: typed(label, "/label", "must be an object of texts by language")?,
+        component_kind: optional(object, "component_kind", "must be a text")?,
+        usages: usages(object, &mut warnings)?,
+        supported_event_patterns: optional(
+            object,
+            "supported_event_patterns",
+            "must be a list of texts",
+        )?
+        .unwrap_or_else(every_event),
         protocol_version: version,
         description: optional(
             object,
@@ -206,6 +216,15 @@ fn mapping<'a>(value: Option<&'a Value>, at: &str) -> Result<Vec<(&'a str, &'a V
         Some(Value::Object(map)) => Ok(map.iter().map(|(k, v)| (k.as_str(), v)).collect()),
         Some(_) => Err(Fault::new(at, "must be an object")),
     }
+}
+
+fn usages(
+    object: &Map<String, Value>,
+    warnings: &mut Vec<Fault>,
+) -> Result<Vec<RunnerUsage>, Fault> {
+    let names: Option<Vec<String>> = optional(object, "usages", "must be a list of texts")?;
+    let names = names.unwrap_or_default();
+    Ok(known(&names, RunnerUsage::parse, "/usages", warnings))
 }
 
 fn capabilities(value: Option<&Value>, warnings: &mut Vec<Fault>) -> Result<Capabilities, Fault> {
@@ -275,10 +294,7 @@ fn known<T: PartialEq>(
         match parse(name) {
             Some(operation) if operations.contains(&operation) => {}
             Some(operation) => operations.push(operation),
-            None => warnings.push(Fault::new(
-                format!("{at}/{index}"),
-                "unknown operation, dropped",
-            )),
+            None => warnings.push(Fault::new(format!("{at}/{index}"), "unknown name, dropped")),
         }
     }
     operations

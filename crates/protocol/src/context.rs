@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::interaction::{InteractionDeliveryCapabilities, InteractionSubmission};
 use crate::message::ContentElement;
 use crate::resources::AgentResources;
 use crate::{JsonObject, PROTOCOL_VERSION};
@@ -28,6 +29,10 @@ pub struct AgentRunContext {
     #[serde(default)]
     pub state: AgentRunState,
     pub runtime: AgentRuntimeContext,
+    /// Facts of the entry by name, for prompts; nothing secret.
+    #[serde(default, skip_serializing_if = "JsonObject::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub variables: JsonObject,
     /// The agent's configuration for this runner.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
@@ -170,6 +175,10 @@ pub struct AgentInput {
     pub text: Option<String>,
     pub contents: Vec<ContentElement>,
     pub attachments: Vec<InputAttachment>,
+    /// The checked answer when the event is `interaction.submitted`. Written by the gateway alone:
+    /// refused in what clients post.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interaction: Option<InteractionSubmission>,
 }
 
 /// A file that came with the event. Fields without a value are never sent: older peers refuse them.
@@ -203,7 +212,14 @@ pub struct InputAttachment {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "the protocol names them one by one"
+)]
 pub struct DeliveryContext {
+    /// True when the surface itself sends on what the run returns, so that the runner need not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub automatic_reply: bool,
     pub surface: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
@@ -216,6 +232,9 @@ pub struct DeliveryContext {
     pub supports_reaction: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_message_size: Option<i64>,
+    /// Which structured questions the surface can show; none when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interactions: Option<InteractionDeliveryCapabilities>,
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub platform_capabilities: JsonObject,
@@ -224,12 +243,14 @@ pub struct DeliveryContext {
 impl Default for DeliveryContext {
     fn default() -> Self {
         Self {
+            automatic_reply: false,
             surface: "api".to_owned(),
             reply_target: None,
             supports_streaming: true,
             supports_edit: false,
             supports_reaction: false,
             max_message_size: None,
+            interactions: None,
             platform_capabilities: JsonObject::new(),
         }
     }
@@ -335,12 +356,21 @@ pub struct AgentRuntimeContext {
     pub host: String,
     #[serde(default = "protocol_version")]
     pub protocol_version: String,
+    /// The version of a LangBot host; absent here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub langbot_version: Option<String>,
     /// The W3C trace id: 32 hex digits.
     #[serde(default)]
     pub trace_id: Option<String>,
     /// Epoch seconds.
     #[serde(default)]
     pub deadline_at: Option<f64>,
+    /// The language to answer in, such as `en_US`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locale: Option<String>,
+    /// An IANA name, such as `Europe/Berlin`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timezone: Option<String>,
     /// Hashes of what rarely changes, so that a runner can reuse a cache.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]

@@ -37,3 +37,14 @@ pub struct TranscriptItem {
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub metadata: JsonObject,
 }
+
+/// What a search found, newest first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct HistorySearchResult {
+    pub items: Vec<TranscriptItem>,
+    /// The number of `items`.
+    pub total_count: u64,
+    /// The query, as it was sent.
+    pub query: String,
+}

@@ -148,6 +148,7 @@ mod schema {
             ObjectBuilder::new()
                 .schema_type(SchemaType::new(Type::String))
                 .description(Some("`plugin:{author}/{plugin}/{runner}`"))
+                .pattern(Some(r"^plugin:[^/\s]+/[^/\s]+/[^/\s]+$"))
                 .examples(["plugin:runnel/echo/default"])
                 .build()
                 .into()

@@ -8,6 +8,7 @@ pub mod id;
 pub mod event;
 
 pub mod context;
+pub mod interaction;
 pub mod manifest;
 pub mod message;
 pub mod request;
@@ -18,7 +19,11 @@ pub mod admin;
 pub mod error;
 pub mod history;
 pub mod host_api;
+pub mod knowledge;
+pub mod model;
 pub mod run;
+pub mod runtime;
+pub mod stats;
 
 pub mod sse;
 

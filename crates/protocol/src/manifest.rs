@@ -31,6 +31,16 @@ pub struct AgentRunnerManifest {
     pub name: String,
     #[cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, String>))]
     pub label: I18n,
+    /// `Runner` where the runner comes from a plugin; told, and nothing is decided by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub component_kind: Option<String>,
+    /// What the runner is made for; told, and nothing is decided by it. At least one for today's SDKs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub usages: Vec<RunnerUsage>,
+    /// The event types that the runner understands: `*`, names, or `prefix.*`. Told; which events
+    /// reach it is up to the `event_types` of agents.
+    #[serde(default = "every_event", skip_serializing_if = "is_every_event")]
+    pub supported_event_patterns: Vec<String>,
     #[serde(default = "protocol_version")]
     pub protocol_version: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,8 +60,60 @@ pub struct AgentRunnerManifest {
     pub metadata: JsonObject,
 }
 
+impl AgentRunnerManifest {
+    /// The manifest of a runner that can do nothing special and asks for nothing.
+    pub fn new(id: RunnerId, label: I18n) -> Self {
+        Self {
+            name: id.runner_name().to_owned(),
+            id,
+            label,
+            component_kind: None,
+            usages: Vec::new(),
+            supported_event_patterns: every_event(),
+            protocol_version: protocol_version(),
+            description: None,
+            capabilities: Capabilities::default(),
+            permissions: Permissions::default(),
+            context: ContextPolicy::default(),
+            config_schema: Vec::new(),
+            metadata: JsonObject::new(),
+        }
+    }
+}
+
 fn protocol_version() -> String {
     PROTOCOL_VERSION.to_owned()
+}
+
+/// All events: the default of `supported_event_patterns`, left out when written.
+pub fn every_event() -> Vec<String> {
+    vec!["*".to_owned()]
+}
+
+fn is_every_event(patterns: &[String]) -> bool {
+    patterns == ["*"]
+}
+
+/// What a runner is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum RunnerUsage {
+    /// It answers messages.
+    Agent,
+    /// It handles events of other kinds.
+    Event,
+}
+
+impl RunnerUsage {
+    /// The usage of that name.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "agent" => Some(Self::Agent),
+            "event" => Some(Self::Event),
+            _ => None,
+        }
+    }
 }
 
 /// What a runner can do. Capabilities never grant anything.

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::JsonObject;
 use crate::message::{LlmTokenUsage, Message, MessageChunk};
+use crate::resources::StateScope;
 
 /// One result of a run, as a runner writes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -82,14 +83,40 @@ pub struct MessageDeltaPayload {
 pub struct MessageCompletedPayload {
     pub message: Message,
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
     pub file_ids: Vec<String>,
+}
+
+/// `tool.call.started`: telemetry.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ToolCallStartedPayload {
+    /// The same in `tool.call.completed`.
+    pub tool_call_id: String,
+    pub tool_name: String,
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub parameters: JsonObject,
+}
+
+/// `tool.call.completed`: telemetry. A call that went wrong has an `error`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ToolCallCompletedPayload {
+    pub tool_call_id: String,
+    pub tool_name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
+    pub result: Option<JsonObject>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// `state.updated`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StateUpdatedPayload {
-    pub scope: String,
+    pub scope: StateScope,
     pub key: String,
     pub value: Value,
 }
@@ -98,19 +125,22 @@ pub struct StateUpdatedPayload {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProcessorLogPayload {
+    #[cfg_attr(feature = "openapi", schema(max_length = 65536))]
     pub text: String,
-    #[serde(default)]
+    /// `debug`, `info`, `warning` or `error`; `info` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
 }
 
-/// `action.requested`: recorded, not executed.
+/// `action.requested`: recorded, not executed, but for `interaction.requested`, whose payload is an
+/// [`InteractionRequest`](crate::interaction::InteractionRequest). The `target` is never used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ActionRequestedPayload {
     pub action: String,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Value::is_null")]
     pub target: Value,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Value::is_null")]
     pub payload: Value,
 }
 

@@ -66,9 +66,15 @@ impl RunStatus {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentRun {
+    /// The row number in a host that numbers its rows; absent here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<i64>,
     pub run_id: RunId,
     pub event_id: String,
     pub agent_id: AgentId,
+    /// The id of the binding where that is not the agent itself; absent here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binding_id: Option<String>,
     pub runner_id: RunnerId,
     pub conversation_id: Option<String>,
     pub thread_id: Option<String>,
@@ -79,10 +85,17 @@ pub struct AgentRun {
     pub created_at: i64,
     pub started_at: Option<i64>,
     pub finished_at: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated_at: Option<i64>,
     pub deadline_at: Option<i64>,
     pub cancel_requested_at: Option<i64>,
     pub dispatch_attempts: i64,
+    /// The queue that the run waits in, for workers that pull.
+    #[serde(flatten)]
+    pub claim: RunClaim,
     /// The sequence of the newest ledger event, 0 before the first.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub last_sequence: u64,
     /// The assistant message, or null.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
@@ -91,16 +104,62 @@ pub struct AgentRun {
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub error: Option<Value>,
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
-    pub usage: Option<Value>,
+    pub usage: Option<JsonObject>,
+    /// What the run cost, where somebody prices usage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
+    pub cost: Option<JsonObject>,
     /// `rejected`, `duplicates` and `gaps`: what the runner sent that was not taken as it stood.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub metadata: JsonObject,
+}
+
+/// How a run stands in a queue that workers pull from. All absent for a run that is dispatched.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct RunClaim {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_name: Option<String>,
+    /// The higher comes first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i64>,
+    /// The one runtime that may claim the run, when not any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requested_runtime_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub claimed_by_runtime_id: Option<String>,
+    /// What the claiming runtime proves its claim by: a secret, in the answer to the claim alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub claim_token: Option<String>,
+    /// Epoch seconds; from then on others may claim the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub claim_lease_expires_at: Option<i64>,
+    /// Epoch seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_claimed_at: Option<i64>,
+}
+
+impl std::fmt::Debug for RunClaim {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RunClaim")
+            .field("queue_name", &self.queue_name)
+            .field("claimed_by_runtime_id", &self.claimed_by_runtime_id)
+            .field(
+                "claim_token",
+                &self.claim_token.as_ref().map(|_| "[redacted]"),
+            )
+            .finish_non_exhaustive()
+    }
 }
 
 /// One event of the ledger: an accepted result, or the gateway's own `run.failed`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentRunEvent {
+    /// The row number in a host that numbers its rows; absent here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<i64>,
     pub run_id: RunId,
     /// 1..n without a hole.
     pub sequence: u64,
@@ -111,7 +170,7 @@ pub struct AgentRunEvent {
     pub data: JsonObject,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
-    pub usage: Option<Value>,
+    pub usage: Option<JsonObject>,
     /// Epoch seconds.
     pub created_at: i64,
     /// `runner` or `host`.
@@ -132,4 +191,21 @@ pub struct Page<T> {
     /// How many items there are on all pages, where a list says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_count: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_token_is_never_printed() {
+        let claim = RunClaim {
+            queue_name: Some("nightly".to_owned()),
+            claim_token: Some("secret-7".to_owned()),
+            ..RunClaim::default()
+        };
+        let printed = format!("{claim:?}");
+        assert!(printed.contains("nightly") && printed.contains("[redacted]"));
+        assert!(!printed.contains("secret-7"));
+    }
 }

@@ -52,7 +52,7 @@ pub fn state_updated(
     value: impl Into<Value>,
 ) -> AgentRunResult {
     let payload = StateUpdatedPayload {
-        scope: scope.as_str().to_owned(),
+        scope,
         key: key.into(),
         value: value.into(),
     };

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use protocol::PROTOCOL_VERSION;
 use protocol::context::AgentRunContext;
 use protocol::id::RunnerId;
-use protocol::manifest::{AgentRunnerManifest, Capabilities, ContextPolicy, I18n, Permissions};
+use protocol::manifest::{AgentRunnerManifest, Capabilities, I18n, Permissions};
 use protocol::resources::{HistoryOperation, StateScope};
 use runner_kit::{ResultStream, Results, Run, RunError, Runner, results, stream};
 use serde_json::Value;
@@ -31,10 +30,6 @@ impl Runner for Echo {
             ])
         };
         AgentRunnerManifest {
-            name: id.runner_name().to_owned(),
-            id,
-            label: texts("Echo", "回声"),
-            protocol_version: PROTOCOL_VERSION.to_owned(),
             description: Some(texts("Says back what it was told.", "重复收到的话。")),
             capabilities: Capabilities {
                 streaming: true,
@@ -45,9 +40,7 @@ impl Runner for Echo {
                 history: vec![HistoryOperation::Page],
                 ..Permissions::default()
             },
-            context: ContextPolicy::default(),
-            config_schema: Vec::new(),
-            metadata: protocol::JsonObject::new(),
+            ..AgentRunnerManifest::new(id, texts("Echo", "回声"))
         }
     }
 

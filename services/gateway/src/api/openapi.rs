@@ -142,11 +142,13 @@ impl Modify for Credentials {
 }
 
 mod runner {
+    use protocol::interaction::InteractionRequest;
     use protocol::manifest::RunnerList;
     use protocol::request::{AgentRunRequest, CancelRequest};
     use protocol::result::{
         ActionRequestedPayload, AgentRunResult, MessageCompletedPayload, MessageDeltaPayload,
         ProcessorLogPayload, RunCompletedPayload, RunFailedPayload, StateUpdatedPayload,
+        ToolCallCompletedPayload, ToolCallStartedPayload,
     };
     use utoipa::OpenApi;
 
@@ -163,8 +165,11 @@ mod runner {
             AgentRunResult,
             MessageDeltaPayload,
             MessageCompletedPayload,
+            ToolCallStartedPayload,
+            ToolCallCompletedPayload,
             StateUpdatedPayload,
             ActionRequestedPayload,
+            InteractionRequest,
             ProcessorLogPayload,
             RunCompletedPayload,
             RunFailedPayload,

@@ -2,7 +2,7 @@
 
 use protocol::JsonObject;
 use protocol::history::TranscriptItem;
-use protocol::run::{AgentRun, Page};
+use protocol::run::{AgentRun, Page, RunClaim};
 use serde_json::Value;
 
 use domain::authorization::FrozenConversation;
@@ -23,9 +23,11 @@ pub(super) fn agent_run(run: Run, conversation: Option<&FrozenConversation>) -> 
         |select: fn(&FrozenConversation) -> &str| conversation.and_then(|c| present(select(c)));
     let seconds = |millis: i64| millis.div_euclid(1000);
     AgentRun {
+        id: None,
         run_id: run.id,
         event_id: run.event_id,
         agent_id: run.agent_id,
+        binding_id: None,
         runner_id: run.runner_id,
         conversation_id: part(|c| &c.conversation_id),
         thread_id: part(|c| &c.thread_id),
@@ -36,17 +38,24 @@ pub(super) fn agent_run(run: Run, conversation: Option<&FrozenConversation>) -> 
         created_at: seconds(run.created_at),
         started_at: run.started_at.map(seconds),
         finished_at: run.finished_at.map(seconds),
+        updated_at: None,
         deadline_at: Some(seconds(run.deadline_at)),
         cancel_requested_at: run.cancel_requested_at.map(seconds),
         dispatch_attempts: i64::from(run.attempt),
+        claim: RunClaim::default(),
         last_sequence: run.last_sequence,
         output: run.output,
         error: run.error,
-        usage: run.usage,
-        metadata: match run.metadata {
-            Value::Object(metadata) => metadata,
-            _ => JsonObject::new(),
-        },
+        usage: run.usage.and_then(object),
+        cost: None,
+        metadata: object(run.metadata).unwrap_or_default(),
+    }
+}
+
+fn object(value: Value) -> Option<JsonObject> {
+    match value {
+        Value::Object(object) => Some(object),
+        _ => None,
     }
 }
 
