@@ -7,6 +7,7 @@ pub mod event;
 pub mod admission;
 pub mod agent;
 pub mod form;
+pub mod interaction;
 pub mod manifest;
 pub mod state;
 

@@ -1,0 +1,280 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+const NOW: i64 = 1_795_291_200;
+
+/// A request with the given fields beside those that every request needs.
+fn request(changes: Value) -> InteractionRequest {
+    let mut body = json!({"interaction_id": "i-1", "title": "Sure?", "fallback_text": "yes or no"});
+    let Value::Object(changes) = changes else {
+        panic!("an object")
+    };
+    body.as_object_mut().unwrap().extend(changes);
+    serde_json::from_value(body).unwrap()
+}
+
+fn field(id: &str, kind: &str) -> Value {
+    json!({"id": id, "label": "L", "type": kind})
+}
+
+fn option(value: &str) -> Value {
+    json!({"value": value, "label": "L"})
+}
+
+fn action(id: &str) -> Value {
+    json!({"id": id, "label": "L"})
+}
+
+#[track_caller]
+fn check(faults: Vec<Fault>, pointers: &[&str]) {
+    let found: Vec<_> = faults.into_iter().map(|fault| fault.pointer).collect();
+    assert_eq!(found, pointers);
+}
+
+#[track_caller]
+fn check_asked(changes: Value, pointers: &[&str]) {
+    check(check_request(&request(changes), NOW), pointers);
+}
+
+#[test]
+fn a_question_has_lengths_in_characters() {
+    for (name, least, most) in [
+        ("interaction_id", 1, 255),
+        ("title", 1, 1_000),
+        ("description", 0, 10_000),
+        ("fallback_text", 1, 20_000),
+    ] {
+        let pointer = format!("/{name}");
+        for (length, fits) in [(least, true), (most, true), (most + 1, false)] {
+            let pointers: &[&str] = if fits { &[] } else { &[&pointer] };
+            check_asked(json!({name: "é".repeat(length)}), pointers);
+        }
+        let pointers: &[&str] = if least == 0 { &[] } else { &[&pointer] };
+        check_asked(json!({name: ""}), pointers);
+    }
+}
+
+#[test]
+fn the_parts_of_a_question_have_lengths_too() {
+    let long = |length: usize| "x".repeat(length);
+    check_asked(
+        json!({
+            "fields": [{
+                "id": long(129), "label": long(513), "type": "text", "placeholder": long(1_001),
+                "options": [{"value": long(513), "label": "", "description": long(2_001)}],
+            }],
+            "actions": [{"id": "", "label": long(513)}],
+        }),
+        &[
+            "/fields/0/id",
+            "/fields/0/label",
+            "/fields/0/placeholder",
+            "/fields/0/options/0/value",
+            "/fields/0/options/0/label",
+            "/fields/0/options/0/description",
+            "/actions/0/id",
+            "/actions/0/label",
+        ],
+    );
+    check_asked(
+        json!({
+            "fields": [{
+                "id": long(128), "label": long(512), "type": "text", "placeholder": long(1_000),
+                "options": [{"value": long(512), "label": "L", "description": long(2_000)}],
+            }],
+            "actions": [{"id": "a", "label": long(512)}],
+        }),
+        &[],
+    );
+}
+
+#[test]
+fn lists_of_a_question_are_bounded() {
+    let fields =
+        |count: usize| -> Vec<_> { (0..count).map(|n| field(&n.to_string(), "text")).collect() };
+    let actions = |count: usize| -> Vec<_> { (0..count).map(|n| action(&n.to_string())).collect() };
+    let select = |count: usize| {
+        let mut field = field("f", "select");
+        let options: Vec<_> = (0..count).map(|n| option(&n.to_string())).collect();
+        field["options"] = json!(options);
+        json!([field])
+    };
+    check_asked(json!({"fields": fields(50), "actions": actions(20)}), &[]);
+    check_asked(json!({"fields": fields(51)}), &["/fields"]);
+    check_asked(json!({"actions": actions(21)}), &["/actions"]);
+    check_asked(json!({"fields": select(100)}), &[]);
+    check_asked(json!({"fields": select(101)}), &["/fields/0/options"]);
+}
+
+#[test]
+fn no_id_and_no_option_stands_there_twice() {
+    check_asked(
+        json!({
+            "fields": [
+                field("a", "text"),
+                {"id": "b", "label": "L", "type": "select", "options": [option("x"), option("x")]},
+                field("a", "number"),
+            ],
+            "actions": [action("a"), action("b"), action("b")],
+        }),
+        &["/fields/2/id", "/fields/1/options/1/value", "/actions/2/id"],
+    );
+}
+
+#[test]
+fn what_is_picked_from_needs_options() {
+    for (kind, pointers) in [
+        ("select", &["/fields/0/options"][..]),
+        ("multiselect", &["/fields/0/options"]),
+        ("text", &[]),
+        ("file", &[]),
+    ] {
+        check_asked(json!({"fields": [field("f", kind)]}), pointers);
+    }
+}
+
+#[test]
+fn a_question_expires_within_a_day() {
+    for (expires_at, fits) in [
+        (NOW - 1, false),
+        (NOW, false),
+        (NOW + 1, true),
+        (NOW + 86_400, true),
+        (NOW + 86_401, false),
+        (i64::MAX, false),
+    ] {
+        let pointers: &[&str] = if fits { &[] } else { &["/expires_at"] };
+        check_asked(json!({"expires_at": expires_at}), pointers);
+    }
+    assert_eq!(expires_at(&request(json!({})), NOW), NOW + 1_800);
+    assert_eq!(
+        expires_at(&request(json!({"expires_at": NOW + 5})), NOW),
+        NOW + 5
+    );
+}
+
+#[test]
+fn a_question_as_a_whole_is_bounded_and_free_of_nul() {
+    let large =
+        json!({"id": "f", "label": "L", "type": "text", "default": "x".repeat(REQUEST_BYTES)});
+    check_asked(json!({"fields": [large]}), &[""]);
+    check_asked(json!({"title": "a\u{0}b"}), &[""]);
+    check_asked(json!({"title": "a\\u0000b"}), &[]);
+}
+
+fn submission(body: Value) -> InteractionSubmission {
+    serde_json::from_value(body).unwrap()
+}
+
+#[test]
+fn an_answer_by_itself_has_lengths_and_a_size() {
+    for (body, pointers) in [
+        (json!({"interaction_id": "i"}), &[][..]),
+        (json!({"interaction_id": ""}), &["/interaction_id"]),
+        (
+            json!({"interaction_id": "é".repeat(255), "action_id": "é".repeat(128)}),
+            &[],
+        ),
+        (
+            json!({"interaction_id": "i".repeat(256), "action_id": "i".repeat(129)}),
+            &["/interaction_id", "/action_id"],
+        ),
+        (
+            json!({"interaction_id": "i", "values": {"f": "x".repeat(SUBMISSION_BYTES)}}),
+            &[""],
+        ),
+        (
+            json!({"interaction_id": "i", "values": {"f": "\u{0}"}}),
+            &[""],
+        ),
+    ] {
+        check(check_submission(&submission(body)), pointers);
+    }
+    let unknown = json!({"interaction_id": "i", "value": {}});
+    assert!(serde_json::from_value::<InteractionSubmission>(unknown).is_err());
+}
+
+/// One field of every type; `text` is required.
+fn form(actions: &[&str]) -> InteractionRequest {
+    let options = json!([option("a"), option("b")]);
+    let actions: Vec<_> = actions.iter().map(|id| action(id)).collect();
+    request(json!({
+        "fields": [
+            {"id": "text", "label": "L", "type": "text", "required": true},
+            field("area", "textarea"),
+            {"id": "one", "label": "L", "type": "select", "options": options},
+            {"id": "many", "label": "L", "type": "multiselect", "options": options},
+            field("number", "number"),
+            field("flag", "boolean"),
+            field("file/1", "file"),
+        ],
+        "actions": actions,
+    }))
+}
+
+#[track_caller]
+fn check_values(values: &Value, pointers: &[&str]) {
+    let answer = submission(json!({"interaction_id": "i-1", "values": values}));
+    check(check_answer(&form(&[]), &answer), pointers);
+}
+
+#[test]
+fn a_value_is_of_its_fields_type() {
+    check_values(
+        &json!({"text": "x", "area": "", "one": "b", "many": ["b", "a"], "number": 0.5,
+            "flag": false, "file/1": {"id": "f"}}),
+        &[],
+    );
+    check_values(
+        &json!({"text": "x", "area": null, "one": null, "many": null, "number": null}),
+        &[],
+    );
+    for (id, values) in [
+        ("area", vec![json!(1), json!(["x"])]),
+        ("one", vec![json!("c"), json!(["a"]), json!(0)]),
+        (
+            "many",
+            vec![json!("a"), json!(["a", "c"]), json!(["a", "a"]), json!([0])],
+        ),
+        ("number", vec![json!("1"), json!(true)]),
+        ("flag", vec![json!("true"), json!(1)]),
+    ] {
+        for value in values {
+            let pointer = format!("/values/{id}");
+            check_values(&json!({"text": "x", id: value}), &[&pointer]);
+        }
+    }
+    check_values(&json!({"text": "x", "a/b": 1}), &["/values/a~1b"]);
+}
+
+#[test]
+fn required_fields_are_filled_where_there_is_one_way_out() {
+    for values in [json!({}), json!({"text": null}), json!({"text": ""})] {
+        let answer = submission(json!({"interaction_id": "i-1", "values": values}));
+        check(check_answer(&form(&[]), &answer), &["/values/text"]);
+        check(check_answer(&form(&["send"]), &answer), &["/values/text"]);
+        let left =
+            submission(json!({"interaction_id": "i-1", "action_id": "leave", "values": values}));
+        check(check_answer(&form(&["send", "leave"]), &left), &[]);
+    }
+}
+
+#[test]
+fn an_answer_names_its_question_and_one_of_its_actions() {
+    let values = json!({"text": "x"});
+    for (actions, action_id, pointers) in [
+        (&[][..], Value::Null, &[][..]),
+        (&[], json!("yes"), &["/action_id"]),
+        (&["yes"], Value::Null, &[]),
+        (&["yes", "no"], Value::Null, &["/action_id"]),
+        (&["yes", "no"], json!("no"), &[]),
+        (&["yes", "no"], json!("maybe"), &["/action_id"]),
+    ] {
+        let answer =
+            submission(json!({"interaction_id": "i-1", "action_id": action_id, "values": values}));
+        check(check_answer(&form(actions), &answer), pointers);
+    }
+    let other = submission(json!({"interaction_id": "i-2", "values": values}));
+    check(check_answer(&form(&[]), &other), &["/interaction_id"]);
+}
