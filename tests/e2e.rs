@@ -41,6 +41,8 @@ mod host_runs;
 mod host_tokens;
 #[path = "e2e/ingest.rs"]
 mod ingest;
+#[path = "e2e/langbot_entities.rs"]
+mod langbot_entities;
 #[path = "e2e/langbot_peer.rs"]
 mod langbot_peer;
 #[path = "e2e/limits.rs"]

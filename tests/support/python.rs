@@ -60,7 +60,7 @@ impl PythonEcho {
 
 const LANGBOT: &str = "langbot-plugin==0.7.18";
 
-/// The entities of LangBot's own SDK, spoken with through `tests/peer/langbot_peer.py`.
+/// The entities of LangBot's own SDK, spoken with through the scripts of `tests/peer`.
 pub struct LangbotPeer {
     environment: PathBuf,
 }
@@ -80,10 +80,16 @@ impl LangbotPeer {
         })
     }
 
-    /// What the script answers to `input`.
+    /// What `tests/peer/langbot_peer.py` answers to `input`.
     pub async fn ask(&self, question: &str, input: &Value) -> Value {
+        self.run("tests/peer/langbot_peer.py", question, input)
+            .await
+    }
+
+    /// What a script of this repository answers to `input`.
+    pub async fn run(&self, script: &str, question: &str, input: &Value) -> Value {
         let mut child = Command::new(self.environment.join("bin/python"))
-            .arg(repository_file("tests/peer/langbot_peer.py"))
+            .arg(repository_file(script))
             .arg(question)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
