@@ -240,16 +240,17 @@ impl<'a> Judge<'a> {
             }
             Err(fault) => return self.strike(fault.reason, number, raw, fault.message),
         };
-        let (effect, message_omitted) = match self.apply(checked) {
-            Ok(effect) => effect,
+        let (effect, told) = match self.apply(checked) {
+            Ok(applied) => applied,
             Err(failure) => {
                 return Verdict::Fail(Rejection::new(Reason::NoOutput, number, raw), failure);
             }
         };
-        let data = if message_omitted {
-            text::without_message(data)
-        } else {
-            text::one_line(data)
+        let message_omitted = matches!(told, Told::WithoutMessage);
+        let data = match told {
+            Told::AsSent => text::one_line(data),
+            Told::WithoutMessage => text::without_message(data),
+            Told::Snapshot(shown) => text::with_snapshot(data, shown),
         };
         Verdict::Accept(Box::new(Accepted {
             kind: envelope.kind.clone().into_owned(),
@@ -262,12 +263,14 @@ impl<'a> Judge<'a> {
         }))
     }
 
-    fn apply(&mut self, checked: payload::Checked) -> Result<(Effect, bool), Failure> {
-        let mut omitted = false;
+    fn apply(&mut self, checked: payload::Checked) -> Result<(Effect, Told), Failure> {
+        let mut told = Told::AsSent;
         let effect = match checked {
             payload::Checked::Plain => Effect::None,
             payload::Checked::Delta(delta) => {
-                self.messages.add_delta(delta);
+                if let Some(shown) = self.messages.add_delta(delta) {
+                    told = Told::Snapshot(shown);
+                }
                 Effect::None
             }
             payload::Checked::Message(message) => {
@@ -279,7 +282,9 @@ impl<'a> Judge<'a> {
                 finish_reason,
                 message,
             } => {
-                omitted = message.is_some() && self.messages.completed() == message;
+                if message.is_some() && self.messages.completed() == message {
+                    told = Told::WithoutMessage;
+                }
                 let message = self
                     .messages
                     .completed()
@@ -311,7 +316,7 @@ impl<'a> Judge<'a> {
                 message: self.messages.completed(),
             }),
         };
-        Ok((effect, omitted))
+        Ok((effect, told))
     }
 
     fn strike(
@@ -327,6 +332,14 @@ impl<'a> Judge<'a> {
         }
         Verdict::Reject(Rejection::new(reason, number, raw))
     }
+}
+
+/// How the data of a result goes on to clients.
+enum Told {
+    AsSent,
+    /// Its message was delivered before.
+    WithoutMessage,
+    Snapshot(text::Shown),
 }
 
 enum Place {

@@ -240,6 +240,47 @@ fn the_message_is_the_last_whole_one_else_the_terminals_else_the_deltas() {
 }
 
 #[test]
+fn a_snapshot_reaches_clients_as_increment_and_as_whole() {
+    let snapshot = snapshot();
+    let chunks = |mode, sent: &[Value]| -> Vec<Value> {
+        let mut judge = Judge::new(&snapshot, LIMITS, mode, true);
+        let told = sent.iter().map(|chunk| {
+            let line = result("message.delta", &json!({"chunk": chunk}), &Value::Null);
+            let Verdict::Accept(accepted) = judge.judge(line.as_bytes()) else {
+                panic!("{chunk} is a delta");
+            };
+            let data: Value = serde_json::from_str(accepted.data.get()).unwrap();
+            data["chunk"].clone()
+        });
+        told.collect()
+    };
+    let said = |content: &str| json!({"role": "assistant", "content": content});
+    let told = |content: &str, whole: &str| json!({"role": "assistant", "content": content, "all_content": whole});
+    let sent = [
+        said("a"),
+        said("a b"),
+        said(""),
+        told("a b c", "a b c"),
+        said("new"),
+    ];
+    assert_eq!(
+        chunks(DeltaMode::Snapshot, &sent),
+        [
+            told("a", "a"),
+            told(" b", "a b"),
+            said(""),
+            told(" c", "a b c"),
+            told("new", "new"),
+        ]
+    );
+    assert_eq!(chunks(DeltaMode::Increment, &sent), sent);
+    let parts = json!({"role": "assistant", "content": [{"type": "text", "text": "a"}]});
+    let mut expected = parts.clone();
+    expected["all_content"] = json!("a");
+    assert_eq!(chunks(DeltaMode::Snapshot, &[parts]), [expected]);
+}
+
+#[test]
 fn data_stands_on_one_line() {
     let snapshot = snapshot();
     let mut judge = Judge::new(&snapshot, LIMITS, DeltaMode::Increment, true);

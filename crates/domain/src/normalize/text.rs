@@ -54,6 +54,29 @@ pub(super) fn without_message(json: &str) -> Box<RawValue> {
     RawValue::from_string(Value::Object(object).to_string()).expect("a value serialises to JSON")
 }
 
+/// A snapshot as every client can show it.
+pub(super) struct Shown {
+    /// What is new; the whole where it does not go on from the text before.
+    increment: String,
+    whole: String,
+}
+
+/// The same delta with the increment as its `content` and the whole text as `all_content`.
+pub(super) fn with_snapshot(json: &str, shown: Shown) -> Box<RawValue> {
+    let mut data: Value = serde_json::from_str(json).unwrap_or_default();
+    if let Some(chunk) = data.get_mut("chunk").and_then(Value::as_object_mut) {
+        // Parts of other kinds have no increment: `all_content` is what holds there.
+        if chunk
+            .get("content")
+            .is_none_or(|content| !content.is_array())
+        {
+            chunk.insert("content".to_owned(), shown.increment.into());
+        }
+        chunk.insert("all_content".to_owned(), shown.whole.into());
+    }
+    RawValue::from_string(data.to_string()).expect("a value serialises to JSON")
+}
+
 /// What the runner has said so far.
 pub(super) struct Messages {
     delta_mode: DeltaMode,
@@ -70,15 +93,26 @@ impl Messages {
         }
     }
 
-    /// `all_content` is the whole text so far and wins; so is `content` of a snapshot endpoint.
-    pub(super) fn add_delta(&mut self, delta: Delta) {
-        match (delta.whole, self.delta_mode) {
-            (Some(whole), _) => self.text = whole,
-            (None, DeltaMode::Snapshot) if !delta.increment.is_empty() => {
-                self.text = delta.increment;
+    /// `all_content` is the whole text so far and wins; so is `content` of a snapshot endpoint, whose
+    /// deltas are given as they go on to clients.
+    pub(super) fn add_delta(&mut self, delta: Delta) -> Option<Shown> {
+        let is_snapshot = self.delta_mode == DeltaMode::Snapshot;
+        let whole = match delta.whole {
+            Some(whole) => whole,
+            None if is_snapshot && !delta.increment.is_empty() => delta.increment,
+            None => {
+                self.text.push_str(&delta.increment);
+                return None;
             }
-            (None, _) => self.text.push_str(&delta.increment),
-        }
+        };
+        let before = std::mem::replace(&mut self.text, whole.clone());
+        is_snapshot.then(|| Shown {
+            increment: whole
+                .strip_prefix(before.as_str())
+                .unwrap_or(&whole)
+                .to_owned(),
+            whole,
+        })
     }
 
     pub(super) fn complete(&mut self, message: Message) {
