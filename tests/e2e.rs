@@ -19,6 +19,8 @@ mod commands;
 mod crash;
 #[path = "e2e/dev.rs"]
 mod dev;
+#[path = "e2e/discovery.rs"]
+mod discovery;
 #[path = "e2e/ending.rs"]
 mod ending;
 #[path = "e2e/endpoints.rs"]

@@ -332,6 +332,11 @@ async fn a_client_key_opens_nothing_of_the_operators() {
         (Method::GET, endpoint.as_str()),
         (Method::DELETE, endpoint.as_str()),
         (Method::POST, format!("{endpoint}/refresh").as_str()),
+        (
+            Method::POST,
+            format!("{endpoint}/refresh?dry_run=true").as_str(),
+        ),
+        (Method::GET, format!("{endpoint}/health").as_str()),
         (Method::GET, "/v1/runners"),
         (Method::GET, AGENTS),
         (Method::POST, AGENTS),

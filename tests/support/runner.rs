@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use aws_lc_rs::hmac;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
@@ -39,6 +40,8 @@ pub struct Request {
     pub path: String,
     headers: Vec<(String, String)>,
     pub body: Vec<u8>,
+    /// When its first line came.
+    pub at: Option<Instant>,
 }
 
 impl Request {
@@ -153,6 +156,23 @@ impl StubRunner {
         let some_fits = requests.wait_for(|all| all.iter().any(&fits));
         let all = within(what, some_fits).await.unwrap();
         all.iter().find(|request| fits(request)).unwrap().clone()
+    }
+
+    /// Returns once it was asked for its runners this many times more. What it lists now is what
+    /// the last but one of these answers held: another question was on its way perhaps.
+    pub async fn listed(&self, more: usize) {
+        let lists = |all: &Vec<Request>| {
+            let list = |request: &&Request| request.method == "GET" && request.path == "/runners";
+            all.iter().filter(list).count()
+        };
+        let mut requests = self.shared.requests.subscribe();
+        let enough = lists(&requests.borrow()) + more;
+        within(
+            "the gateway to ask again",
+            requests.wait_for(|all| lists(all) >= enough),
+        )
+        .await
+        .unwrap();
     }
 
     /// Returns once the gateway has closed this many sockets on a script that awaited it.
@@ -299,6 +319,7 @@ async fn read_request(socket: &mut BufReader<TcpStream>) -> Option<Request> {
     let mut request = Request::default();
     let mut line = String::new();
     socket.read_line(&mut line).await.ok()?;
+    request.at = Some(Instant::now());
     let (method, path) = line.trim_end().split_once(' ')?;
     method.clone_into(&mut request.method);
     path.split(' ').next()?.clone_into(&mut request.path);

@@ -6,6 +6,7 @@ pub mod event;
 
 pub mod admission;
 pub mod agent;
+pub mod discovery;
 pub mod form;
 pub mod interaction;
 pub mod manifest;

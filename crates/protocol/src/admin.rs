@@ -279,7 +279,8 @@ pub struct RunnerEndpoint {
     pub base_url: String,
     pub mode: EndpointMode,
     pub delta_mode: DeltaMode,
-    /// `healthy`, `unreachable` or `unknown`.
+    /// `healthy`; `unreachable`: no answer came; `unhealthy`: an answer that is no list of runners;
+    /// `unknown`: not asked yet. Who gives no list keeps the runners that it listed last.
     pub health: String,
     /// Why discovery failed, when it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -291,6 +292,9 @@ pub struct RunnerEndpoint {
     pub header_names: Vec<String>,
     /// Epoch seconds of the last discovery that got an answer.
     pub discovered_at: Option<i64>,
+    /// Epoch seconds from which it is asked again. Absent: it brought its manifests along.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_check_at: Option<i64>,
     pub accepted: Vec<AcceptedRunner>,
     pub incompatible: Vec<IncompatibleRunner>,
     pub rejected: Vec<RejectedManifest>,
@@ -349,12 +353,15 @@ pub struct RunnerView {
     pub id: RunnerId,
     /// The name of the endpoint that serves it.
     pub endpoint: String,
-    /// `accepted` or `incompatible`.
+    /// `accepted`; `incompatible`: of another major version; `absent`: an agent is bound to it, and its
+    /// endpoint does not list it any more.
     pub status: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub manifest: Value,
-    /// Epoch seconds.
+    /// Changes with the manifest.
+    pub manifest_sha256: String,
+    /// Epoch seconds at which its endpoint listed it last.
     pub seen_at: i64,
 }

@@ -1,7 +1,7 @@
 //! Agents.
 
 use protocol::admin::AgentSpec;
-use protocol::id::{AgentId, WorkspaceId};
+use protocol::id::{AgentId, RunnerId, WorkspaceId};
 use sea_orm::sea_query::Expr;
 use sea_orm::{
     ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
@@ -283,6 +283,23 @@ impl Store {
         let rows = agents::Entity::find()
             .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
             .filter(agents::Column::Name.gt(after.unwrap_or_default()))
+            .order_by_asc(agents::Column::Name)
+            .limit(limit)
+            .all(&self.readers)
+            .await?;
+        rows.into_iter().map(agent_record).collect()
+    }
+
+    /// The agents that are bound to one of these runners, by name.
+    pub async fn agents_of_runners(
+        &self,
+        workspace: &WorkspaceId,
+        runners: &[RunnerId],
+        limit: u64,
+    ) -> Result<Vec<AgentRecord>, StoreError> {
+        let rows = agents::Entity::find()
+            .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
+            .filter(agents::Column::RunnerId.is_in(runners.iter().map(ToString::to_string)))
             .order_by_asc(agents::Column::Name)
             .limit(limit)
             .all(&self.readers)

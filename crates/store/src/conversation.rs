@@ -7,7 +7,8 @@ use protocol::id::{AgentId, RunId};
 use protocol::run::RunStatus;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
-    ColumnTrait, DatabaseTransaction, EntityTrait, ExprTrait, QueryFilter, QueryOrder, QuerySelect,
+    ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, ExprTrait, QueryFilter,
+    QueryOrder, QuerySelect,
 };
 
 use crate::entity::{conversations, events, runs, steering_items};
@@ -65,7 +66,7 @@ const LIVE: [RunStatus; 4] = [
 /// The live runs of the conversation, in the order of their events: counted under the conversation's
 /// lock, whatever the clocks of the replicas say.
 pub(crate) async fn live_runs(
-    tx: &DatabaseTransaction,
+    tx: &impl ConnectionTrait,
     key: Option<&str>,
 ) -> Result<Vec<LiveRun>, StoreError> {
     let Some(key) = key else {
@@ -111,7 +112,7 @@ type LiveRow = (String, String, String, String, Option<i64>);
 
 /// The place of each run's event in the conversation.
 async fn places(
-    tx: &DatabaseTransaction,
+    tx: &impl ConnectionTrait,
     key: &str,
     rows: &[LiveRow],
 ) -> Result<HashMap<String, i64>, StoreError> {
@@ -132,7 +133,7 @@ async fn places(
 }
 
 async fn steering_waiting(
-    tx: &DatabaseTransaction,
+    tx: &impl ConnectionTrait,
     ids: Vec<String>,
 ) -> Result<HashMap<String, u64>, StoreError> {
     if ids.is_empty() {

@@ -13,6 +13,7 @@ use crate::agents::FROM_CONFIG;
 use crate::connect::Store;
 use crate::entity::runner_endpoints;
 use crate::error::{StoreError, parsed, parsed_json};
+use crate::health::forget_health;
 use crate::runners::delete_runners;
 use crate::writer::Work;
 
@@ -30,12 +31,14 @@ pub struct EndpointRecord {
     pub secret: String,
     pub headers: String,
     pub manifests: Option<Vec<Value>>,
-    /// `healthy`, `unreachable` or `unknown`.
+    /// `healthy`, `unreachable`, `unhealthy` or `unknown`.
     pub health: String,
     pub health_reason: Option<String>,
     /// What the last discovery accepted and rejected, as the API shows it.
     pub findings: Value,
     pub discovered_at: Option<i64>,
+    /// When it is asked again.
+    pub next_check_at: i64,
     pub version: i64,
     pub created_at: i64,
 }
@@ -119,6 +122,7 @@ async fn configure(
         health_reason: known.health_reason,
         findings: known.findings,
         discovered_at: known.discovered_at,
+        asked_at: known.asked_at,
         ..to_row(record)
     };
     let active = row.clone().into_active_model().reset_all();
@@ -141,6 +145,7 @@ async fn delete(
             .exec(tx)
             .await?;
         delete_runners(tx, &row.id).await?;
+        forget_health(tx, &row.id).await?;
     }
     endpoint_record(row).map(Some)
 }
@@ -189,20 +194,9 @@ impl Store {
             .await?;
         rows.into_iter().map(endpoint_record).collect()
     }
-
-    /// Enabled endpoints of all workspaces that discovery has not reached.
-    pub async fn unhealthy_endpoints(&self, limit: u64) -> Result<Vec<EndpointRecord>, StoreError> {
-        let rows = runner_endpoints::Entity::find()
-            .filter(runner_endpoints::Column::Enabled.eq(true))
-            .filter(runner_endpoints::Column::Health.ne("healthy"))
-            .limit(limit)
-            .all(&self.readers)
-            .await?;
-        rows.into_iter().map(endpoint_record).collect()
-    }
 }
 
-fn endpoint_record(row: runner_endpoints::Model) -> Result<EndpointRecord, StoreError> {
+pub(crate) fn endpoint_record(row: runner_endpoints::Model) -> Result<EndpointRecord, StoreError> {
     let manifests = row.manifests.as_deref();
     Ok(EndpointRecord {
         id: parsed("runner_endpoints.id", &row.id, &row.id)?,
@@ -226,6 +220,7 @@ fn endpoint_record(row: runner_endpoints::Model) -> Result<EndpointRecord, Store
         health: row.health,
         health_reason: row.health_reason,
         discovered_at: row.discovered_at,
+        next_check_at: row.next_check_at,
         version: row.version,
         created_at: row.created_at,
     })
@@ -266,5 +261,7 @@ fn to_row(record: &EndpointRecord) -> runner_endpoints::Model {
         version: record.version,
         created_at: record.created_at,
         updated_at: record.created_at,
+        next_check_at: record.next_check_at,
+        asked_at: 0,
     }
 }

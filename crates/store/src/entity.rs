@@ -5,6 +5,7 @@ pub(crate) mod agents;
 pub(crate) mod api_keys;
 pub(crate) mod audit_entries;
 pub(crate) mod conversations;
+pub(crate) mod endpoint_health;
 pub(crate) mod events;
 pub(crate) mod raw_payloads;
 pub(crate) mod run_attempts;

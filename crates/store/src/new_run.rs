@@ -1,8 +1,12 @@
 //! New runs: who may win their event, and the rows they begin with.
 
+use std::collections::BTreeSet;
+
 use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
-use sea_orm::{ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter};
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter,
+};
 use uuid::Uuid;
 
 use crate::agents::{AgentRecord, agent_record};
@@ -60,14 +64,23 @@ pub(crate) async fn candidates(
         .filter(agents::Column::Enabled.eq(true))
         .all(tx)
         .await?;
-    let names = enabled.iter().map(|agent| agent.runner_id.clone());
+    with_runners(tx, workspace, enabled).await
+}
+
+/// Agents with what is known of their runners.
+pub(crate) async fn with_runners(
+    conn: &impl ConnectionTrait,
+    workspace: &WorkspaceId,
+    agents: Vec<agents::Model>,
+) -> Result<Vec<Candidate>, StoreError> {
+    let names: BTreeSet<_> = agents.iter().map(|agent| agent.runner_id.clone()).collect();
     let known = runners::Entity::find()
         .filter(runners::Column::WorkspaceId.eq(workspace.as_str()))
         .filter(runners::Column::RunnerId.is_in(names))
-        .all(tx)
+        .all(conn)
         .await?;
-    let mut candidates = Vec::with_capacity(enabled.len());
-    for agent in enabled {
+    let mut candidates = Vec::with_capacity(agents.len());
+    for agent in agents {
         let runner = known
             .iter()
             .find(|runner| runner.runner_id == agent.runner_id);

@@ -2,29 +2,60 @@
 
 use domain::manifest::Discovered;
 use protocol::id::{EndpointId, RunnerId, WorkspaceId};
-use sea_orm::sea_query::{Expr, OnConflict};
-use sea_orm::{
-    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter,
-    QueryOrder, QuerySelect,
-};
-use serde_json::Value;
+use sea_orm::{ColumnTrait, ConnectionTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
 
 use crate::connect::Store;
-use crate::digest::sha256_hex;
-use crate::entity::{runner_endpoints, runners};
+use crate::entity::runners;
 use crate::error::{StoreError, parsed};
-use crate::writer::Work;
 
 /// A runner of the registry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunnerRecord {
     pub id: RunnerId,
     pub endpoint_id: EndpointId,
-    pub accepted: bool,
+    pub status: RunnerStatus,
+    /// Why it cannot be bound, when it cannot.
     pub reason: Option<String>,
     /// The manifest as JSON.
     pub manifest: String,
+    pub manifest_sha256: String,
+    /// When its endpoint last listed it.
     pub seen_at: i64,
+}
+
+/// What a runner of the registry can be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunnerStatus {
+    /// Agents can be bound to it, and its runs are dispatched.
+    Accepted,
+    /// It speaks another major version.
+    Incompatible,
+    /// An agent is bound to it, and its endpoint does not list it any more.
+    Absent,
+}
+
+impl RunnerStatus {
+    /// The name on the wire and in the database.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::Incompatible => "incompatible",
+            Self::Absent => "absent",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [Self::Accepted, Self::Incompatible, Self::Absent]
+            .into_iter()
+            .find(|status| status.as_str() == text)
+    }
+}
+
+impl RunnerRecord {
+    /// Whether agents can be bound to it now.
+    pub fn is_bindable(&self) -> bool {
+        self.status == RunnerStatus::Accepted
+    }
 }
 
 /// A runner as discovery found it.
@@ -53,160 +84,7 @@ impl FoundRunner {
     }
 }
 
-/// Writes what a discovery found. Runners that the endpoint no longer lists are removed.
-#[derive(Clone, Debug)]
-pub struct SaveDiscovery {
-    pub workspace: WorkspaceId,
-    pub endpoint_id: EndpointId,
-    /// The endpoint whose ids may be taken over.
-    pub replaces: Option<EndpointId>,
-    pub found: Vec<FoundRunner>,
-    pub health: String,
-    pub health_reason: Option<String>,
-    pub findings: Value,
-    pub at: i64,
-}
-
-impl Work for SaveDiscovery {
-    /// Ids that belong to another endpoint, with its id: nothing is written when there are any.
-    type Output = Vec<(RunnerId, EndpointId)>;
-
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Self::Output, StoreError> {
-        let ids = self.found.iter().map(|found| found.id.to_string());
-        let taken = runners::Entity::find()
-            .filter(runners::Column::WorkspaceId.eq(self.workspace.as_str()))
-            .filter(runners::Column::RunnerId.is_in(ids))
-            .filter(runners::Column::EndpointId.ne(self.endpoint_id.to_string()))
-            .all(tx)
-            .await?;
-        let mut conflicts = Vec::new();
-        for row in taken {
-            let record = runner_record(row)?;
-            if self.replaces != Some(record.endpoint_id) {
-                conflicts.push((record.id, record.endpoint_id));
-            }
-        }
-        if !conflicts.is_empty() {
-            return Ok(conflicts);
-        }
-        // Gone or disabled meanwhile: its runners must not come back.
-        if !self.update_endpoint(tx).await? {
-            return Ok(Vec::new());
-        }
-        delete_runners(tx, &self.endpoint_id.to_string()).await?;
-        for found in &self.found {
-            self.insert(tx, found).await?;
-        }
-        Ok(Vec::new())
-    }
-}
-
-impl SaveDiscovery {
-    async fn insert(
-        &self,
-        tx: &DatabaseTransaction,
-        found: &FoundRunner,
-    ) -> Result<(), StoreError> {
-        let status = if found.incompatible.is_some() {
-            "incompatible"
-        } else {
-            "accepted"
-        };
-        let row = runners::ActiveModel {
-            workspace_id: Set(self.workspace.to_string()),
-            runner_id: Set(found.id.to_string()),
-            endpoint_id: Set(self.endpoint_id.to_string()),
-            status: Set(status.to_owned()),
-            reason: Set(found.incompatible.clone()),
-            manifest: Set(found.manifest.clone()),
-            manifest_sha256: Set(sha256_hex(found.manifest.as_bytes())),
-            seen_at: Set(self.at),
-        };
-        let taken_over =
-            OnConflict::columns([runners::Column::WorkspaceId, runners::Column::RunnerId])
-                .update_columns([
-                    runners::Column::EndpointId,
-                    runners::Column::Status,
-                    runners::Column::Reason,
-                    runners::Column::Manifest,
-                    runners::Column::ManifestSha256,
-                    runners::Column::SeenAt,
-                ])
-                .to_owned();
-        runners::Entity::insert(row)
-            .on_conflict(taken_over)
-            .exec_without_returning(tx)
-            .await?;
-        Ok(())
-    }
-
-    async fn update_endpoint(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
-        let updated = runner_endpoints::Entity::update_many()
-            .col_expr(
-                runner_endpoints::Column::Health,
-                Expr::value(self.health.as_str()),
-            )
-            .col_expr(
-                runner_endpoints::Column::HealthReason,
-                Expr::value(self.health_reason.clone()),
-            )
-            .col_expr(
-                runner_endpoints::Column::Findings,
-                Expr::value(self.findings.to_string()),
-            )
-            .col_expr(runner_endpoints::Column::DiscoveredAt, Expr::value(self.at))
-            .filter(runner_endpoints::Column::Id.eq(self.endpoint_id.to_string()))
-            .filter(runner_endpoints::Column::Enabled.eq(true))
-            .exec(tx)
-            .await?;
-        Ok(updated.rows_affected == 1)
-    }
-}
-
-/// Notes that an endpoint did not answer; the runners it listed before stay.
-#[derive(Clone, Debug)]
-pub(crate) struct MarkHealth {
-    pub(crate) endpoint_id: EndpointId,
-    pub(crate) health: String,
-    pub(crate) reason: Option<String>,
-}
-
-impl Work for MarkHealth {
-    type Output = ();
-
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        runner_endpoints::Entity::update_many()
-            .col_expr(
-                runner_endpoints::Column::Health,
-                Expr::value(self.health.as_str()),
-            )
-            .col_expr(
-                runner_endpoints::Column::HealthReason,
-                Expr::value(self.reason.clone()),
-            )
-            .filter(runner_endpoints::Column::Id.eq(self.endpoint_id.to_string()))
-            .exec(tx)
-            .await?;
-        Ok(())
-    }
-}
-
 impl Store {
-    /// Notes that an endpoint did not answer, and why.
-    pub async fn mark_unreachable(
-        &self,
-        endpoint: EndpointId,
-        reason: &str,
-    ) -> Result<(), StoreError> {
-        let reason = Some(reason.to_owned());
-        self.write(MarkHealth {
-            endpoint_id: endpoint,
-            health: "unreachable".to_owned(),
-            reason,
-        })
-        .await
-    }
-
     /// A runner of the workspace.
     pub async fn find_runner(
         &self,
@@ -234,6 +112,49 @@ impl Store {
             .await?;
         rows.into_iter().map(runner_record).collect()
     }
+
+    /// The runners of an endpoint, by id.
+    pub async fn runners_of(
+        &self,
+        workspace: &WorkspaceId,
+        endpoint: EndpointId,
+    ) -> Result<Vec<RunnerRecord>, StoreError> {
+        let rows = runners::Entity::find()
+            .filter(runners::Column::WorkspaceId.eq(workspace.as_str()))
+            .filter(runners::Column::EndpointId.eq(endpoint.to_string()))
+            .order_by_asc(runners::Column::RunnerId)
+            .all(&self.readers)
+            .await?;
+        rows.into_iter().map(runner_record).collect()
+    }
+
+    /// Those of these runners that other endpoints serve now.
+    pub async fn runners_elsewhere(
+        &self,
+        workspace: &WorkspaceId,
+        endpoint: EndpointId,
+        ids: &[RunnerId],
+    ) -> Result<Vec<RunnerRecord>, StoreError> {
+        served_elsewhere(&self.readers, workspace, endpoint, ids).await
+    }
+}
+
+/// Those of these runners that other endpoints serve. What is absent is free to be taken.
+pub(crate) async fn served_elsewhere(
+    conn: &impl ConnectionTrait,
+    workspace: &WorkspaceId,
+    endpoint: EndpointId,
+    ids: &[RunnerId],
+) -> Result<Vec<RunnerRecord>, StoreError> {
+    let rows = runners::Entity::find()
+        .filter(runners::Column::WorkspaceId.eq(workspace.as_str()))
+        .filter(runners::Column::RunnerId.is_in(ids.iter().map(ToString::to_string)))
+        .filter(runners::Column::EndpointId.ne(endpoint.to_string()))
+        .filter(runners::Column::Status.ne(RunnerStatus::Absent.as_str()))
+        .order_by_asc(runners::Column::RunnerId)
+        .all(conn)
+        .await?;
+    rows.into_iter().map(runner_record).collect()
 }
 
 pub(crate) async fn delete_runners(
@@ -251,9 +172,13 @@ pub(crate) fn runner_record(row: runners::Model) -> Result<RunnerRecord, StoreEr
     Ok(RunnerRecord {
         id: parsed("runners.runner_id", &row.runner_id, &row.runner_id)?,
         endpoint_id: parsed("runners.endpoint_id", &row.runner_id, &row.endpoint_id)?,
-        accepted: row.status == "accepted",
+        status: RunnerStatus::parse(&row.status).ok_or_else(|| StoreError::Corrupt {
+            column: "runners.status",
+            row: row.runner_id.clone(),
+        })?,
         reason: row.reason,
         manifest: row.manifest,
+        manifest_sha256: row.manifest_sha256,
         seen_at: row.seen_at,
     })
 }

@@ -333,6 +333,7 @@ impl Bench {
             health_reason: None,
             findings: serde_json::json!({}),
             discovered_at: None,
+            next_check_at: 0,
             version: 1,
             created_at: 1,
         };
@@ -349,22 +350,37 @@ impl Bench {
         endpoint_id: EndpointId,
         replaces: Option<EndpointId>,
     ) -> Vec<(RunnerId, EndpointId)> {
-        let found = FoundRunner {
-            id: "plugin:a/b/c".parse().unwrap(),
-            incompatible: None,
-            manifest: "{}".to_owned(),
-        };
         let save = SaveDiscovery {
-            workspace: self.workspace.clone(),
-            endpoint_id,
             replaces,
-            found: vec![found],
-            health: "healthy".to_owned(),
-            health_reason: None,
-            findings: serde_json::json!({}),
-            at: 1,
+            ..self.discovery(endpoint_id, &[("plugin:a/b/c", "{}")])
         };
         self.store.write(save).await.unwrap()
+    }
+
+    /// An answer that lists these runners with these manifests.
+    pub(crate) fn discovery(
+        &self,
+        endpoint_id: EndpointId,
+        runners: &[(&str, &str)],
+    ) -> SaveDiscovery {
+        let found = |(id, manifest): &(&str, &str)| FoundRunner {
+            id: id.parse().unwrap(),
+            incompatible: None,
+            manifest: (*manifest).to_owned(),
+        };
+        SaveDiscovery {
+            workspace: self.workspace.clone(),
+            endpoint_id,
+            version: 1,
+            replaces: None,
+            found: runners.iter().map(found).collect(),
+            rejected: 0,
+            findings: serde_json::json!({}),
+            asked_at: 1,
+            latency_ms: Some(3),
+            next_check_at: 100,
+            at: 1,
+        }
     }
 }
 

@@ -19,6 +19,7 @@ pub enum Kind {
     Names = 3,
     Events = 4,
     Storage = 5,
+    Health = 12,
 }
 
 /// A cursor that is bent, or was made for another list.

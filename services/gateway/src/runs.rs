@@ -63,6 +63,10 @@ pub struct RunLimits {
     pub retention: Option<Duration>,
     /// How often what happens elsewhere is looked at, should no ring be heard.
     pub poll: Duration,
+    /// How long the answer of a runner endpoint holds.
+    pub discovery_ttl: Duration,
+    /// How soon an endpoint that gave no list is asked again.
+    pub discovery_retry: Duration,
 }
 
 /// Everything that runs need.

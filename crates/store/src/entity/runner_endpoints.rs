@@ -24,6 +24,8 @@ pub struct Model {
     pub version: i64,
     pub created_at: i64,
     pub updated_at: i64,
+    pub next_check_at: i64,
+    pub asked_at: i64,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -3,4 +3,5 @@
 pub(super) mod agents;
 pub(super) mod catalog;
 pub(super) mod endpoints;
+pub(super) mod health;
 pub(super) mod runners;

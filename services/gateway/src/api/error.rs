@@ -275,9 +275,11 @@ impl From<StartError> for ApiError {
                     .with("reason", json!("queue_full"))
                     .retryable_after(10)
             }
-            StartError::RunnerUnavailable(_) => {
+            StartError::RunnerUnavailable { runner, status, .. } => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message)
                     .with("reason", json!("runner_unavailable"))
+                    .with("runner_id", json!(runner))
+                    .with("runner_status", json!(status))
                     .retryable_after(10)
             }
             StartError::Stopping => {

@@ -39,6 +39,7 @@ pub(super) fn documented() -> OpenApiRouter<ApiState> {
             admin::endpoints::delete_runner_endpoint
         ))
         .routes(routes!(admin::endpoints::refresh_runner_endpoint))
+        .routes(routes!(admin::health::list_endpoint_health))
         .routes(routes!(admin::runners::list_runners))
         .routes(routes!(
             admin::agents::create_agent,

@@ -195,6 +195,8 @@ pub(super) fn run_limits(config: &Config) -> RunLimits {
         max_deadline: config.runs.max_deadline,
         retention: config.ledger.retention,
         poll: config.bus.poll,
+        discovery_ttl: config.runs.discovery_ttl,
+        discovery_retry: config.runs.discovery_retry,
     }
 }
 
@@ -208,7 +210,7 @@ pub(super) async fn check_against_runners(
     let mut faults = Vec::new();
     for (index, spec) in agents.iter().enumerate() {
         let runner = store.find_runner(workspace, &spec.runner_id).await?;
-        let Some(runner) = runner.filter(|runner| runner.accepted) else {
+        let Some(runner) = runner.filter(store::RunnerRecord::is_bindable) else {
             tracing::warn!(
                 agent.name = spec.name,
                 "no endpoint serves runner {} yet",

@@ -276,6 +276,10 @@ pub struct RunsConfig {
     pub lease: Duration,
     /// The longest time any run may take.
     pub max_deadline: Duration,
+    /// How long the answer of a runner endpoint holds; then it is asked again.
+    pub discovery_ttl: Duration,
+    /// How soon a runner endpoint that gave no list is asked again.
+    pub discovery_retry: Duration,
 }
 
 impl RunsConfig {
@@ -284,12 +288,16 @@ impl RunsConfig {
         let shutdown_grace = table.required("shutdown_grace_seconds", seconds(0.0..=3600.0));
         let lease = table.required("lease_seconds", seconds(0.2..=300.0));
         let max_deadline = table.required("max_deadline_seconds", seconds(0.1..=604_800.0));
+        let discovery_ttl = table.required("discovery_ttl_seconds", seconds(0.05..=86_400.0));
+        let discovery_retry = table.required("discovery_retry_seconds", seconds(0.05..=3600.0));
         table.close()?;
         Ok(Self {
             cancel_grace: cancel_grace?,
             shutdown_grace: shutdown_grace?,
             lease: lease?,
             max_deadline: max_deadline?,
+            discovery_ttl: discovery_ttl?,
+            discovery_retry: discovery_retry?,
         })
     }
 }

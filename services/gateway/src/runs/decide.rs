@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::admission::{Admission, admit};
-use domain::authorization::{Subject, authorize};
+use domain::authorization::{AuthorizationSnapshot, Subject, authorize};
 use domain::binding::{Resolution, resolve};
 use domain::canonical::canonical_json;
 use domain::event::conversation_of;
@@ -11,12 +11,13 @@ use domain::run::deadline;
 use domain::state::Owner;
 use protocol::context::{AgentInput, InputAttachment};
 use protocol::event::{EventAccepted, EventEnvelope, MESSAGE_RECEIVED};
-use protocol::id::{AgentId, RunId, WorkspaceId};
+use protocol::id::{AgentId, EndpointId, RunId, WorkspaceId};
 use protocol::manifest::AgentRunnerManifest;
 use protocol::run::RunStatus;
 use serde_json::json;
 use store::{
-    Candidate, Facts, NewRun, Plan, SteeredEvent, TakeUp, UserMessage, occupancy, sha256_hex,
+    Candidate, Facts, NewRun, Plan, RunnerRecord, SteeredEvent, TakeUp, UserMessage, occupancy,
+    sha256_hex,
 };
 use uuid::Uuid;
 
@@ -128,17 +129,26 @@ pub(super) fn take_up(inner: &Arc<Inner>, workspace: &WorkspaceId, agent: AgentI
     })
 }
 
-struct Deciding<'a> {
-    inner: &'a Inner,
-    workspace: &'a WorkspaceId,
-    event_id: &'a str,
-    event: &'a EventEnvelope,
-    run_id: RunId,
-    message_id: Uuid,
+pub(super) struct Deciding<'a> {
+    pub(super) inner: &'a Inner,
+    pub(super) workspace: &'a WorkspaceId,
+    pub(super) event_id: &'a str,
+    pub(super) event: &'a EventEnvelope,
+    pub(super) run_id: RunId,
+    pub(super) message_id: Uuid,
+}
+
+/// What a run of an agent would be.
+pub(super) struct Judged {
+    pub(super) manifest: AgentRunnerManifest,
+    pub(super) endpoint_id: EndpointId,
+    pub(super) snapshot: AuthorizationSnapshot,
+    /// The event can be pulled into another run.
+    pub(super) steerable: bool,
 }
 
 impl Deciding<'_> {
-    fn decide(&self, facts: &Facts) -> Result<Plan, StartError> {
+    pub(super) fn decide(&self, facts: &Facts) -> Result<Plan, StartError> {
         let winner = match resolve(&facts.candidates, |one| &one.agent.spec, self.event) {
             Resolution::Nobody => {
                 return Ok(Plan::Keep {
@@ -189,14 +199,34 @@ impl Deciding<'_> {
     /// The run of a winner, and whether its runner can pull this event into another run.
     fn new_run(&self, winner: &Candidate) -> Result<(NewRun, bool), StartError> {
         let spec = &winner.agent.spec;
-        let unavailable = || StartError::RunnerUnavailable(spec.runner_id.clone());
-        let runner = winner
-            .runner
-            .as_ref()
-            .filter(|runner| runner.accepted)
-            .ok_or_else(unavailable)?;
+        let judged = self.judge(winner)?;
+        let snapshot = canonical_json(&judged.snapshot);
+        let now = self.inner.clock.now_ms();
+        let most = i64::try_from(self.inner.limits.max_deadline.as_millis()).unwrap_or(i64::MAX);
+        let mut frozen = spec.clone();
+        frozen.config = domain::form::with_defaults(&judged.manifest.config_schema, &spec.config);
+        let run = NewRun {
+            id: self.run_id,
+            agent_id: winner.agent.id,
+            agent_version: winner.agent.version,
+            runner_id: spec.runner_id.clone(),
+            endpoint_id: judged.endpoint_id,
+            deadline_at: deadline(frozen.config.get(domain::form::TIMEOUT), now, most),
+            agent_spec: canonical_json(&frozen),
+            snapshot_sha256: sha256_hex(snapshot.as_bytes()),
+            snapshot,
+        };
+        Ok((run, judged.steerable))
+    }
+
+    /// What a run of this agent may touch, if its runner can be called.
+    pub(super) fn judge(&self, winner: &Candidate) -> Result<Judged, StartError> {
+        let spec = &winner.agent.spec;
+        let runner = callable(winner)?;
         let manifest: AgentRunnerManifest =
-            serde_json::from_str(&runner.manifest).map_err(|_| unavailable())?;
+            serde_json::from_str(&runner.manifest).map_err(|_| {
+                unavailable(winner, "its manifest cannot be read; refresh its endpoint")
+            })?;
         let conversation = conversation_of(self.event);
         let subject = Subject {
             run_id: self.run_id,
@@ -213,24 +243,12 @@ impl Deciding<'_> {
                 subject: self.event.subject.as_ref(),
             },
         };
-        let snapshot = canonical_json(&authorize(&self.inner.catalog, &manifest, spec, &subject));
-        let now = self.inner.clock.now_ms();
-        let most = i64::try_from(self.inner.limits.max_deadline.as_millis()).unwrap_or(i64::MAX);
-        let mut frozen = spec.clone();
-        frozen.config = domain::form::with_defaults(&manifest.config_schema, &spec.config);
-        let steerable = manifest.capabilities.steering && self.event.event_type == MESSAGE_RECEIVED;
-        let run = NewRun {
-            id: self.run_id,
-            agent_id: winner.agent.id,
-            agent_version: winner.agent.version,
-            runner_id: spec.runner_id.clone(),
+        Ok(Judged {
+            snapshot: authorize(&self.inner.catalog, &manifest, spec, &subject),
+            steerable: manifest.capabilities.steering && self.event.event_type == MESSAGE_RECEIVED,
             endpoint_id: runner.endpoint_id,
-            deadline_at: deadline(frozen.config.get(domain::form::TIMEOUT), now, most),
-            agent_spec: canonical_json(&frozen),
-            snapshot_sha256: sha256_hex(snapshot.as_bytes()),
-            snapshot,
-        };
-        Ok((run, steerable))
+            manifest,
+        })
     }
 
     fn user_message(&self) -> Option<UserMessage> {
@@ -282,6 +300,30 @@ impl Deciding<'_> {
             steered: false,
             reason: Some("no_agent".to_owned()),
         })
+    }
+}
+
+/// The runner of an agent, when it can be called.
+fn callable(winner: &Candidate) -> Result<&RunnerRecord, StartError> {
+    match &winner.runner {
+        Some(runner) if runner.is_bindable() => Ok(runner),
+        Some(runner) => Err(unavailable(
+            winner,
+            runner.reason.as_deref().unwrap_or_default(),
+        )),
+        None => Err(unavailable(
+            winner,
+            "no endpoint serves it at the moment; register or refresh its endpoint",
+        )),
+    }
+}
+
+fn unavailable(winner: &Candidate, why: &str) -> StartError {
+    let status = winner.runner.as_ref().map(|runner| runner.status.as_str());
+    StartError::RunnerUnavailable {
+        runner: winner.agent.spec.runner_id.clone(),
+        status: status.unwrap_or("unknown"),
+        why: why.to_owned(),
     }
 }
 

@@ -1,20 +1,21 @@
 //! Runner endpoints: registering, discovering, opening (protocol §1, §2).
 
+mod keep;
+mod preview;
 mod register;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use domain::manifest::{Discovered, judge_answer, judge_list};
+use domain::manifest::{Discovered, judge_list};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use protocol::admin::{AcceptedRunner, DeltaMode, EndpointMode, Fault, IncompatibleRunner};
-use protocol::id::{EndpointId, RunnerId};
+use protocol::id::{EndpointId, RunnerId, WorkspaceId};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
-use store::{EndpointRecord, FoundRunner, SaveDiscovery, StoreError};
+use store::{EndpointRecord, FoundRunner, SaveDiscovery, SaveFailure, StoreError};
 
 use crate::config::outgoing_header_name;
-use crate::outbound::runner::Endpoint;
+use crate::outbound::runner::{Endpoint, ListError};
 use crate::outbound::signature::SigningSecret;
 use crate::runs::Runs;
 use crate::seal::MasterKey;
@@ -23,26 +24,56 @@ pub use register::{RegisterError, Registered};
 
 const SECRET_PURPOSE: &str = "runner_endpoints.secret";
 const HEADERS_PURPOSE: &str = "runner_endpoints.headers";
-/// How often endpoints that have not answered are asked again, and how many of them at a time.
-const DISCOVERY_PAUSE: Duration = Duration::from_secs(10);
-const DISCOVERY_BATCH: u64 = 100;
 
 /// A stored endpoint that cannot be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the endpoint's secrets cannot be opened with this master key")]
 pub struct Unopenable;
 
-/// What one discovery came to.
-enum Discovery {
-    Found(Discovered),
-    Unreachable(String),
+/// What asking an endpoint once came to.
+struct Discovery {
+    outcome: Outcome,
+    asked_at: i64,
+    /// `None`: nobody was asked.
+    latency_ms: Option<i64>,
 }
 
-impl Discovery {
+enum Outcome {
+    Found(Discovered),
+    /// No list: what it listed before stays.
+    Failed {
+        health: &'static str,
+        reason: String,
+    },
+}
+
+impl Outcome {
+    /// An answer came, and it is no list of runners.
+    fn unhealthy(reason: impl Into<String>) -> Self {
+        Self::Failed {
+            health: "unhealthy",
+            reason: reason.into(),
+        }
+    }
+
+    fn of(answer: Result<Value, ListError>) -> Self {
+        match answer {
+            Ok(answer) => match answer.get("runners").and_then(Value::as_array) {
+                Some(runners) => Self::Found(judge_list(runners)),
+                None => Self::unhealthy("the endpoint's answer has no list `runners`"),
+            },
+            Err(ListError::Egress(error)) => Self::Failed {
+                health: "unreachable",
+                reason: format!("the endpoint cannot be reached: {error}"),
+            },
+            Err(error) => Self::unhealthy(error.to_string()),
+        }
+    }
+
     fn found(&self) -> Vec<FoundRunner> {
         match self {
             Self::Found(discovered) => FoundRunner::of(discovered),
-            Self::Unreachable(_) => Vec::new(),
+            Self::Failed { .. } => Vec::new(),
         }
     }
 }
@@ -85,39 +116,11 @@ fn header_map(headers: &BTreeMap<String, String>) -> Result<HeaderMap, Fault> {
 }
 
 impl Runs {
-    /// Discovers an endpoint again. Ids that another endpoint serves are left out and reported.
+    /// Discovers an endpoint again. Ids that another endpoint serves are left out and reported; who
+    /// gives no list keeps the runners that it listed last.
     pub async fn refresh_endpoint(&self, record: &EndpointRecord) -> Result<(), StoreError> {
         let discovery = self.discover(record).await;
         self.save_discovery(record, discovery, None).await
-    }
-
-    /// Asks endpoints that have not answered yet, again and again, until the process stops.
-    pub async fn keep_discovering(&self) {
-        let asking = async {
-            loop {
-                tokio::time::sleep(DISCOVERY_PAUSE).await;
-                self.discover_unhealthy().await;
-            }
-        };
-        tokio::select! {
-            () = self.0.stopping.cancelled() => {}
-            () = asking => {}
-        }
-    }
-
-    async fn discover_unhealthy(&self) {
-        let Ok(endpoints) = self.0.store.unhealthy_endpoints(DISCOVERY_BATCH).await else {
-            return;
-        };
-        for endpoint in endpoints {
-            if let Err(error) = self.refresh_endpoint(&endpoint).await {
-                tracing::error!(
-                    error = &error as &dyn std::error::Error,
-                    "endpoint {} could not be refreshed",
-                    endpoint.name
-                );
-            }
-        }
     }
 
     /// The names of an endpoint's static headers; their values are never shown.
@@ -128,15 +131,24 @@ impl Runs {
     }
 
     async fn discover(&self, record: &EndpointRecord) -> Discovery {
-        if let Some(manifests) = &record.manifests {
-            return Discovery::Found(judge_list(manifests));
-        }
-        let Ok(endpoint) = open_endpoint(&self.0.master_key, record) else {
-            return Discovery::Unreachable(Unopenable.to_string());
+        let asked_at = self.0.clock.now_ms();
+        let (outcome, latency_ms) = if let Some(manifests) = &record.manifests {
+            (Outcome::Found(judge_list(manifests)), None)
+        } else {
+            let outcome = self.ask(record).await;
+            (outcome, Some(self.0.clock.now_ms() - asked_at))
         };
-        match self.0.client.list_runners(&endpoint).await {
-            Ok(answer) => Discovery::Found(judge_answer(&answer)),
-            Err(error) => Discovery::Unreachable(error.to_string()),
+        Discovery {
+            outcome,
+            asked_at,
+            latency_ms,
+        }
+    }
+
+    async fn ask(&self, record: &EndpointRecord) -> Outcome {
+        match open_endpoint(&self.0.master_key, record) {
+            Ok(endpoint) => Outcome::of(self.0.client.list_runners(&endpoint).await),
+            Err(error) => Outcome::unhealthy(error.to_string()),
         }
     }
 
@@ -146,16 +158,25 @@ impl Runs {
         discovery: Discovery,
         replaces: Option<EndpointId>,
     ) -> Result<(), StoreError> {
-        let mut found = discovery.found();
-        let discovered = match discovery {
-            Discovery::Found(discovered) => discovered,
-            Discovery::Unreachable(reason) => {
-                tracing::warn!(
-                    endpoint.name = record.name,
-                    "endpoint {}: {reason}",
-                    record.name
-                );
-                return self.0.store.mark_unreachable(record.id, &reason).await;
+        let at = self.0.clock.now_ms();
+        let next_check_at = self.next_check(record, &discovery.outcome, at);
+        let (asked_at, latency_ms) = (discovery.asked_at, discovery.latency_ms);
+        let mut found = discovery.outcome.found();
+        let discovered = match discovery.outcome {
+            Outcome::Found(discovered) => discovered,
+            Outcome::Failed { health, reason } => {
+                report_failure(record, health, &reason);
+                let failure = SaveFailure {
+                    endpoint_id: record.id,
+                    version: record.version,
+                    health: health.to_owned(),
+                    reason,
+                    asked_at,
+                    latency_ms,
+                    next_check_at,
+                    at,
+                };
+                return self.0.store.write(failure).await;
             }
         };
         let mut findings = findings(&discovered);
@@ -163,12 +184,15 @@ impl Runs {
             let save = SaveDiscovery {
                 workspace: record.workspace.clone(),
                 endpoint_id: record.id,
+                version: record.version,
                 replaces,
                 found: found.clone(),
-                health: "healthy".to_owned(),
-                health_reason: None,
+                rejected: findings.rejected.len() as u64,
                 findings: json!(findings),
-                at: self.0.clock.now_ms(),
+                asked_at,
+                latency_ms,
+                next_check_at,
+                at,
             };
             let conflicts = self.0.store.write(save).await?;
             if conflicts.is_empty() {
@@ -177,17 +201,23 @@ impl Runs {
             // Left out one by one: the neighbours of a taken id are still good.
             found.retain(|one| conflicts.iter().all(|(taken, _)| *taken != one.id));
             for (taken, endpoint) in &conflicts {
-                let holder = self
-                    .0
-                    .store
-                    .find_endpoint(&record.workspace, *endpoint)
-                    .await?;
-                let holder = holder.map(|holder| holder.name).unwrap_or_default();
+                let holder = self.endpoint_name(&record.workspace, *endpoint).await?;
                 findings.leave_out(taken, discovered.place_of(taken), &holder);
             }
         }
-        report(record, &findings);
+        if record.health != "healthy" || record.findings != json!(findings) {
+            report(record, &findings);
+        }
         Ok(())
+    }
+
+    async fn endpoint_name(
+        &self,
+        workspace: &WorkspaceId,
+        id: EndpointId,
+    ) -> Result<String, StoreError> {
+        let endpoint = self.0.store.find_endpoint(workspace, id).await?;
+        Ok(endpoint.map(|endpoint| endpoint.name).unwrap_or_default())
     }
 }
 
@@ -228,6 +258,17 @@ fn findings(discovered: &Discovered) -> Findings {
             })
             .collect(),
         rejected: discovered.rejected.clone(),
+    }
+}
+
+/// Said once, not at every look.
+fn report_failure(record: &EndpointRecord, health: &str, reason: &str) {
+    if record.health != health || record.health_reason.as_deref() != Some(reason) {
+        tracing::warn!(
+            endpoint.name = record.name,
+            "endpoint {} is {health}: {reason}",
+            record.name
+        );
     }
 }
 

@@ -33,8 +33,13 @@ pub enum StartError {
     RunActive(RunId),
     #[error("100 runs of this agent wait in this conversation")]
     QueueFull,
-    #[error("no endpoint serves runner {0} at the moment")]
-    RunnerUnavailable(RunnerId),
+    /// `status`: what the registry says of the runner.
+    #[error("runner {runner} cannot be called: {why}")]
+    RunnerUnavailable {
+        runner: RunnerId,
+        status: &'static str,
+        why: String,
+    },
     #[error("the gateway is stopping")]
     Stopping,
     #[error(transparent)]

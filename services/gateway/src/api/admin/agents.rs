@@ -37,10 +37,14 @@ async fn check(state: &ApiState, workspace: &WorkspaceId, spec: &AgentSpec) -> A
         .store()
         .find_runner(workspace, &spec.runner_id)
         .await?;
-    match runner.filter(|runner| runner.accepted) {
+    match runner {
         None => {
             let message = "is served by no registered endpoint; register its endpoint first";
             faults.push(Fault::new("/runner_id", message));
+        }
+        Some(runner) if !runner.is_bindable() => {
+            let (status, reason) = (runner.status.as_str(), runner.reason.unwrap_or_default());
+            faults.push(Fault::new("/runner_id", format!("is {status}: {reason}")));
         }
         Some(runner) => {
             let manifest: AgentRunnerManifest =

@@ -2,12 +2,14 @@
 
 use axum::Json;
 use axum::extract::State;
+use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use protocol::admin::{EndpointSpec, RunnerEndpoint};
+use protocol::discovery::DiscoveryDiff;
 use protocol::error::ErrorBody;
 use protocol::id::{EndpointId, WorkspaceId};
 use protocol::run::Page;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use store::{EndpointRecord, SaveEndpoint};
 
 use crate::api::ApiState;
@@ -87,6 +89,9 @@ fn view(record: EndpointRecord, header_names: Vec<String>) -> RunnerEndpoint {
         secret: None,
         header_names,
         discovered_at: record.discovered_at.map(|at| at.div_euclid(1000)),
+        next_check_at: Some(record.next_check_at)
+            .filter(|at| *at < i64::MAX)
+            .map(|at| at.div_euclid(1000)),
         accepted: findings.accepted,
         incompatible: findings.incompatible,
         rejected: findings.rejected,
@@ -98,7 +103,11 @@ fn shown(state: &ApiState, record: EndpointRecord) -> RunnerEndpoint {
     view(record, names)
 }
 
-async fn find(state: &ApiState, caller: &AdminCaller, id: EndpointId) -> ApiResult<EndpointRecord> {
+pub(super) async fn find_endpoint(
+    state: &ApiState,
+    caller: &AdminCaller,
+    id: EndpointId,
+) -> ApiResult<EndpointRecord> {
     let record = state
         .runs
         .store()
@@ -107,9 +116,29 @@ async fn find(state: &ApiState, caller: &AdminCaller, id: EndpointId) -> ApiResu
     record.ok_or_else(|| ApiError::not_found("runner endpoint"))
 }
 
+/// Whether to try without storing anything.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(in crate::api) struct DryRunQuery {
+    /// Ask the endpoint, store nothing, and answer what would change.
+    #[serde(default)]
+    dry_run: bool,
+}
+
+/// What was found and stored, or what would change.
+#[derive(Serialize, utoipa::ToSchema)]
+#[serde(untagged)]
+pub(in crate::api) enum Refreshed {
+    Stored(Box<RunnerEndpoint>),
+    DryRun(Box<DiscoveryDiff>),
+}
+
 /// Registers an endpoint and asks it for its runners. One that does not answer is stored all the same.
+///
+/// With `?dry_run=true` nothing is stored, and the answer is what the registration would bring.
 #[utoipa::path(post, path = "/v1/runner-endpoints", tag = "admin", security(("api_key" = [])),
-    request_body = EndpointSpec, responses(
+    params(DryRunQuery), request_body = EndpointSpec, responses(
+    (status = 200, description = "With `dry_run`: what the registration would bring", body = DiscoveryDiff),
     (status = 201, description = "Registered; `secret` is shown here and never again when it was made", body = RunnerEndpoint),
     (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
@@ -117,8 +146,16 @@ async fn find(state: &ApiState, caller: &AdminCaller, id: EndpointId) -> ApiResu
 pub(in crate::api) async fn register_runner_endpoint(
     caller: AdminCaller,
     State(state): State<ApiState>,
+    QueryOf(query): QueryOf<DryRunQuery>,
     JsonBody(spec): JsonBody<EndpointSpec>,
-) -> ApiResult<(StatusCode, Json<RunnerEndpoint>)> {
+) -> ApiResult<Response> {
+    if query.dry_run {
+        let diff = state
+            .runs
+            .preview_registration(&caller.workspace, &spec)
+            .await?;
+        return Ok(Json(diff).into_response());
+    }
     let registered = state
         .runs
         .register_endpoint(&caller.workspace, spec)
@@ -127,7 +164,7 @@ pub(in crate::api) async fn register_runner_endpoint(
         secret: registered.made_secret,
         ..shown(&state, registered.record)
     };
-    Ok((StatusCode::CREATED, Json(shown)))
+    Ok((StatusCode::CREATED, Json(shown)).into_response())
 }
 
 /// Lists the endpoints.
@@ -171,25 +208,34 @@ pub(in crate::api) async fn get_runner_endpoint(
     State(state): State<ApiState>,
     PathOf(id): PathOf<EndpointId>,
 ) -> ApiResult<Json<RunnerEndpoint>> {
-    let record = find(&state, &caller, id).await?;
+    let record = find_endpoint(&state, &caller, id).await?;
     Ok(Json(shown(&state, record)))
 }
 
-/// Asks an endpoint for its runners again.
+/// Asks an endpoint for its runners again. Who gives no list keeps those that it listed last.
+///
+/// With `?dry_run=true` nothing is stored, and the answer is what would change: runners, fields of
+/// manifests, conflicts with other endpoints, and agents that would notice.
 #[utoipa::path(post, path = "/v1/runner-endpoints/{endpoint_id}/refresh", tag = "admin", security(("api_key" = [])),
-    params(("endpoint_id" = String, Path, description = "The endpoint")), responses(
-    (status = 200, description = "What was found, or why it did not answer", body = RunnerEndpoint),
+    params(("endpoint_id" = String, Path, description = "The endpoint"), DryRunQuery), responses(
+    (status = 200, description = "What was found, or why it did not answer; with `dry_run`: what would change", body = Refreshed),
+    (status = 400, description = "`dry_run` is neither true nor false", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such endpoint", body = ErrorBody)))]
 pub(in crate::api) async fn refresh_runner_endpoint(
     caller: AdminCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<EndpointId>,
-) -> ApiResult<Json<RunnerEndpoint>> {
-    let record = find(&state, &caller, id).await?;
+    QueryOf(query): QueryOf<DryRunQuery>,
+) -> ApiResult<Json<Refreshed>> {
+    let record = find_endpoint(&state, &caller, id).await?;
+    if query.dry_run {
+        let diff = state.runs.preview_refresh(&record).await?;
+        return Ok(Json(Refreshed::DryRun(Box::new(diff))));
+    }
     state.runs.refresh_endpoint(&record).await?;
-    let record = find(&state, &caller, id).await?;
-    Ok(Json(shown(&state, record)))
+    let record = find_endpoint(&state, &caller, id).await?;
+    Ok(Json(Refreshed::Stored(Box::new(shown(&state, record)))))
 }
 
 /// Removes an endpoint and its runners. Runs that live go on.

@@ -27,7 +27,7 @@ pub(in crate::api) struct RunnersQuery {
     limit: Option<u64>,
 }
 
-/// Lists runners, bindable and incompatible.
+/// Lists runners: bindable, incompatible, and those that went while an agent was bound to them.
 #[utoipa::path(get, path = "/v1/runners", tag = "admin", security(("api_key" = [])), params(RunnersQuery), responses(
     (status = 200, description = "A page by id", body = Page<RunnerView>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
@@ -86,14 +86,10 @@ async fn view(
     Ok(RunnerView {
         id: record.id,
         endpoint: endpoint.map(|endpoint| endpoint.name).unwrap_or_default(),
-        status: if record.accepted {
-            "accepted"
-        } else {
-            "incompatible"
-        }
-        .to_owned(),
+        status: record.status.as_str().to_owned(),
         reason: record.reason,
         manifest: serde_json::from_str(&record.manifest).unwrap_or_default(),
+        manifest_sha256: record.manifest_sha256,
         seen_at: record.seen_at.div_euclid(1000),
     })
 }

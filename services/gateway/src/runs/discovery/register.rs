@@ -44,30 +44,9 @@ impl Runs {
     ) -> Result<Registered, RegisterError> {
         let made_secret = spec.secret.is_none().then(SigningSecret::generate);
         let mut record = self.endpoint_record(workspace, &spec, made_secret.as_deref(), "api")?;
-        let replaces = match &spec.replaces {
-            None => None,
-            Some(name) => {
-                let replaced = self.0.store.find_endpoint_by_name(workspace, name).await?;
-                let fault = || {
-                    vec![Fault::new(
-                        "/replaces",
-                        "names no endpoint of this workspace",
-                    )]
-                };
-                Some(replaced.ok_or_else(|| RegisterError::Faults(fault()))?.id)
-            }
-        };
-        if self
-            .0
-            .store
-            .find_endpoint_by_name(workspace, &spec.name)
-            .await?
-            .is_some()
-        {
-            return Err(RegisterError::NameTaken);
-        }
+        let replaces = self.check_registration(workspace, &spec).await?;
         let discovery = self.discover(&record).await;
-        self.refuse_conflicts(workspace, &discovery, replaces)
+        self.refuse_conflicts(&record, &discovery, spec.replaces.as_deref())
             .await?;
         let created = self
             .0
@@ -86,6 +65,29 @@ impl Runs {
             record,
             made_secret,
         })
+    }
+
+    /// The endpoint that a registration replaces; refuses one that names nobody, or a name that is taken.
+    pub(super) async fn check_registration(
+        &self,
+        workspace: &WorkspaceId,
+        spec: &EndpointSpec,
+    ) -> Result<Option<EndpointId>, RegisterError> {
+        let store = &self.0.store;
+        let replaces = match &spec.replaces {
+            None => None,
+            Some(name) => {
+                let replaced = store.find_endpoint_by_name(workspace, name).await?;
+                let fault = || Fault::new("/replaces", "names no endpoint of this workspace");
+                let replaced = replaced.ok_or_else(|| RegisterError::Faults(vec![fault()]))?;
+                Some(replaced.id)
+            }
+        };
+        let same_name = store.find_endpoint_by_name(workspace, &spec.name).await?;
+        match same_name {
+            Some(_) => Err(RegisterError::NameTaken),
+            None => Ok(replaces),
+        }
     }
 
     /// Enters an endpoint of the config file, and discovers it. One that does not answer stays, and
@@ -107,7 +109,7 @@ impl Runs {
         Ok(())
     }
 
-    fn endpoint_record(
+    pub(super) fn endpoint_record(
         &self,
         workspace: &WorkspaceId,
         spec: &EndpointSpec,
@@ -157,6 +159,7 @@ impl Runs {
             health_reason: None,
             findings: json!({}),
             discovered_at: None,
+            next_check_at: self.first_check(),
             version: 1,
             created_at: self.0.clock.now_ms(),
         })
@@ -164,29 +167,21 @@ impl Runs {
 
     async fn refuse_conflicts(
         &self,
-        workspace: &WorkspaceId,
+        record: &EndpointRecord,
         discovery: &Discovery,
-        replaces: Option<EndpointId>,
+        replaces: Option<&str>,
     ) -> Result<(), RegisterError> {
-        let mut conflicts = Vec::new();
-        for found in discovery.found() {
-            if let Some(known) = self.0.store.find_runner(workspace, &found.id).await?
-                && replaces != Some(known.endpoint_id)
-            {
-                conflicts.push((found.id, known.endpoint_id));
-            }
-        }
+        let found = discovery.outcome.found();
+        let listed: Vec<_> = found.into_iter().map(|found| found.id).collect();
+        let elsewhere = self.elsewhere(record, &listed).await?;
+        let conflicts: Vec<_> = elsewhere
+            .into_iter()
+            .filter(|(_, holder)| replaces != Some(holder.as_str()))
+            .collect();
         if conflicts.is_empty() {
-            return Ok(());
+            Ok(())
+        } else {
+            Err(RegisterError::Conflict(conflicts))
         }
-        let mut named = Vec::new();
-        for (runner, endpoint) in conflicts {
-            let endpoint = self.0.store.find_endpoint(workspace, endpoint).await?;
-            named.push((
-                runner,
-                endpoint.map(|record| record.name).unwrap_or_default(),
-            ));
-        }
-        Err(RegisterError::Conflict(named))
     }
 }

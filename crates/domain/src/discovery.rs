@@ -1,0 +1,415 @@
+//! What a discovery would change: runners that come, change and go, and the agents that would notice.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use protocol::admin::{AcceptedRunner, AgentSpec, IncompatibleRunner};
+use protocol::discovery::{
+    AffectedAgent, ChangedField, ChangedRunner, DiscoveryDiff, RunnerConflict,
+};
+use protocol::id::{AgentId, RunnerId};
+use protocol::manifest::AgentRunnerManifest;
+use serde_json::Value;
+
+use crate::agent::check_agent_for;
+use crate::form::escape_pointer;
+use crate::manifest::{AcceptedManifest, Discovered};
+
+/// The most changed places that are told of one manifest.
+pub const MOST_FIELDS: usize = 200;
+
+/// A runner that the endpoint serves today.
+#[derive(Clone, Debug)]
+pub struct KnownRunner {
+    pub id: RunnerId,
+    /// Agents can be bound to it.
+    pub bindable: bool,
+    /// It was listed when the endpoint was asked last.
+    pub listed: bool,
+    pub manifest: Value,
+}
+
+/// What a discovery is compared with.
+#[derive(Clone, Debug, Default)]
+pub struct Before {
+    pub known: Vec<KnownRunner>,
+    /// Runners of the answer that other endpoints serve, with their names.
+    pub elsewhere: BTreeMap<RunnerId, String>,
+    /// The name of the endpoint whose runners may be taken over.
+    pub replaces: Option<String>,
+}
+
+impl Before {
+    fn is_replaced(&self, holder: &str) -> bool {
+        self.replaces.as_deref() == Some(holder)
+    }
+
+    /// Served by another endpoint, and left there.
+    fn is_left(&self, id: &RunnerId) -> bool {
+        let holder = self.elsewhere.get(id);
+        holder.is_some_and(|holder| !self.is_replaced(holder))
+    }
+}
+
+/// Compares what was found with what is served. Its agents are told by [`affected_agents`].
+pub fn compare(before: &Before, found: &Discovered) -> DiscoveryDiff {
+    let mut diff = DiscoveryDiff {
+        rejected: found.rejected.clone(),
+        ..DiscoveryDiff::default()
+    };
+    for accepted in &found.accepted {
+        compare_runner(before, accepted, &mut diff);
+    }
+    for one in found
+        .incompatible
+        .iter()
+        .filter(|one| !before.is_left(&one.id))
+    {
+        diff.incompatible.push(IncompatibleRunner {
+            id: one.id.clone(),
+            reason: one.reason.clone(),
+        });
+    }
+    let still_there: BTreeSet<_> = found
+        .accepted
+        .iter()
+        .map(|one| &one.manifest.id)
+        .chain(found.incompatible.iter().map(|one| &one.id))
+        .collect();
+    let gone = |one: &&KnownRunner| one.listed && !still_there.contains(&one.id);
+    diff.removed = before
+        .known
+        .iter()
+        .filter(gone)
+        .map(|one| one.id.clone())
+        .collect();
+    diff.conflicts = before
+        .elsewhere
+        .iter()
+        .map(|(id, holder)| RunnerConflict {
+            runner_id: id.clone(),
+            endpoint: holder.clone(),
+            replaced: before.is_replaced(holder),
+        })
+        .collect();
+    diff
+}
+
+fn compare_runner(before: &Before, accepted: &AcceptedManifest, diff: &mut DiscoveryDiff) {
+    let id = &accepted.manifest.id;
+    if before.is_left(id) {
+        return;
+    }
+    let known = before
+        .known
+        .iter()
+        .find(|one| one.id == *id && one.bindable);
+    let Some(known) = known else {
+        diff.added.push(AcceptedRunner {
+            id: id.clone(),
+            warnings: accepted.warnings.clone(),
+        });
+        return;
+    };
+    let new = serde_json::to_value(&accepted.manifest).unwrap_or_default();
+    let mut fields = changed_fields(&known.manifest, &new);
+    if fields.is_empty() {
+        diff.unchanged.push(id.clone());
+        return;
+    }
+    let more_fields = fields.len().saturating_sub(MOST_FIELDS) as u64;
+    fields.truncate(MOST_FIELDS);
+    diff.changed.push(ChangedRunner {
+        id: id.clone(),
+        fields,
+        more_fields,
+        warnings: accepted.warnings.clone(),
+    });
+}
+
+/// The agents that would notice, of those that are bound to the runners that are named here.
+pub fn affected_agents<'a>(
+    diff: &DiscoveryDiff,
+    found: &Discovered,
+    agents: impl IntoIterator<Item = (AgentId, &'a AgentSpec)>,
+) -> Vec<AffectedAgent> {
+    let affected = agents.into_iter().filter_map(|(id, spec)| {
+        let manifest = found
+            .accepted
+            .iter()
+            .map(|one| &one.manifest)
+            .find(|manifest| manifest.id == spec.runner_id);
+        let (effect, faults) = match (effect_on(diff, &spec.runner_id)?, manifest) {
+            (effect @ ("runner_removed" | "runner_incompatible"), _) | (effect, None) => {
+                (effect, Vec::new())
+            }
+            (effect, Some(manifest)) => {
+                let faults = check_agent_for(spec, manifest);
+                let effect = if faults.is_empty() {
+                    effect
+                } else {
+                    "config_invalid"
+                };
+                (effect, faults)
+            }
+        };
+        Some(AffectedAgent {
+            id,
+            name: spec.name.clone(),
+            enabled: spec.enabled,
+            runner_id: spec.runner_id.clone(),
+            effect: effect.to_owned(),
+            faults,
+        })
+    });
+    affected.collect()
+}
+
+fn effect_on(diff: &DiscoveryDiff, runner: &RunnerId) -> Option<&'static str> {
+    let replaced = |one: &RunnerConflict| one.replaced && one.runner_id == *runner;
+    if diff.removed.contains(runner) {
+        Some("runner_removed")
+    } else if diff.incompatible.iter().any(|one| one.id == *runner) {
+        Some("runner_incompatible")
+    } else if diff.conflicts.iter().any(replaced) {
+        Some("runner_replaced")
+    } else if diff.changed.iter().any(|one| one.id == *runner) {
+        Some("runner_changed")
+    } else if diff.added.iter().any(|one| one.id == *runner) {
+        Some("runner_added")
+    } else {
+        None
+    }
+}
+
+/// The runners whose agents may notice.
+pub fn touched_runners(diff: &DiscoveryDiff) -> Vec<RunnerId> {
+    let conflicts = diff.conflicts.iter().filter(|one| one.replaced);
+    let touched: BTreeSet<_> = diff
+        .removed
+        .iter()
+        .chain(diff.incompatible.iter().map(|one| &one.id))
+        .chain(diff.changed.iter().map(|one| &one.id))
+        .chain(diff.added.iter().map(|one| &one.id))
+        .chain(conflicts.map(|one| &one.runner_id))
+        .collect();
+    touched.into_iter().cloned().collect()
+}
+
+/// Where two documents differ, from top to bottom. Lists of another length differ as a whole.
+pub fn changed_fields(old: &Value, new: &Value) -> Vec<ChangedField> {
+    let mut fields = Vec::new();
+    walk(String::new(), Some(old), Some(new), &mut fields);
+    fields
+}
+
+fn walk(pointer: String, old: Option<&Value>, new: Option<&Value>, fields: &mut Vec<ChangedField>) {
+    match (old, new) {
+        (Some(old), Some(new)) if old == new => {}
+        (Some(Value::Object(old)), Some(Value::Object(new))) => {
+            let keys: BTreeSet<_> = old.keys().chain(new.keys()).collect();
+            for key in keys {
+                let pointer = format!("{pointer}/{}", escape_pointer(key));
+                walk(pointer, old.get(key), new.get(key), fields);
+            }
+        }
+        (Some(Value::Array(old)), Some(Value::Array(new))) if old.len() == new.len() => {
+            for (index, (old, new)) in old.iter().zip(new).enumerate() {
+                walk(format!("{pointer}/{index}"), Some(old), Some(new), fields);
+            }
+        }
+        (old, new) => fields.push(ChangedField {
+            pointer,
+            old: old.cloned(),
+            new: new.cloned(),
+        }),
+    }
+}
+
+/// The manifest of a runner of the registry as it is compared.
+pub fn manifest_value(stored: &str) -> Value {
+    // What an earlier version stored lacks the fields that came since: read, and written as of today.
+    let manifest = serde_json::from_str::<AgentRunnerManifest>(stored);
+    let value = manifest.and_then(|manifest| serde_json::to_value(&manifest));
+    value
+        .or_else(|_| serde_json::from_str(stored))
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::manifest::judge_list;
+
+    fn id(name: &str) -> RunnerId {
+        format!("plugin:a/b/{name}").parse().unwrap()
+    }
+
+    fn manifest(name: &str, changes: &Value) -> Value {
+        let mut body = json!({"id": id(name), "name": name, "label": {"en_US": "L"}});
+        body.as_object_mut()
+            .unwrap()
+            .extend(changes.as_object().unwrap().clone());
+        body
+    }
+
+    fn known(name: &str, changes: &Value) -> KnownRunner {
+        KnownRunner {
+            id: id(name),
+            bindable: true,
+            listed: true,
+            manifest: manifest_value(&manifest(name, changes).to_string()),
+        }
+    }
+
+    fn agent(name: &str, runner: &str, config: &Value) -> AgentSpec {
+        serde_json::from_value(json!({
+            "name": name, "event_types": ["*"], "runner_id": id(runner), "config": config,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn every_changed_place_is_told_with_both_values() {
+        let check = |old: Value, new: Value, expected: Value| {
+            let found = serde_json::to_value(changed_fields(&old, &new)).unwrap();
+            assert_eq!(found, expected, "{old} {new}");
+        };
+        check(
+            json!({"a": [1, {"b": 2}]}),
+            json!({"a": [1, {"b": 2}]}),
+            json!([]),
+        );
+        check(
+            json!({"a": {"x/y": 1, "same": 0}, "gone": true}),
+            json!({"a": {"x/y": 2, "same": 0}, "come": null}),
+            json!([
+                {"pointer": "/a/x~1y", "old": 1, "new": 2},
+                {"pointer": "/come", "new": null},
+                {"pointer": "/gone", "old": true},
+            ]),
+        );
+        check(
+            json!({"a": [1, 2], "b": [1]}),
+            json!({"a": [1, 3], "b": [1, 2]}),
+            json!([
+                {"pointer": "/a/1", "old": 2, "new": 3},
+                {"pointer": "/b", "old": [1], "new": [1, 2]},
+            ]),
+        );
+    }
+
+    #[test]
+    fn runners_come_change_stay_and_go() {
+        let found = judge_list(&[
+            manifest("new", &json!({})),
+            manifest("same", &json!({})),
+            manifest("other", &json!({"capabilities": {"steering": true}})),
+            manifest("back", &json!({})),
+            manifest("newer", &json!({"protocol_version": "2"})),
+            json!({"id": id("faulty"), "name": "faulty"}),
+        ]);
+        let back = KnownRunner {
+            bindable: false,
+            listed: false,
+            ..known("back", &json!({}))
+        };
+        let long_gone = KnownRunner {
+            listed: false,
+            ..known("long-gone", &json!({}))
+        };
+        let before = Before {
+            known: vec![
+                known("same", &json!({})),
+                known("other", &json!({})),
+                known("gone", &json!({})),
+                known("newer", &json!({})),
+                known("faulty", &json!({})),
+                back,
+                long_gone,
+            ],
+            ..Before::default()
+        };
+        let diff = compare(&before, &found);
+        let added: Vec<_> = diff.added.iter().map(|one| one.id.clone()).collect();
+        assert_eq!(added, [id("new"), id("back")]);
+        assert_eq!(diff.unchanged, [id("same")]);
+        assert_eq!(diff.removed, [id("gone"), id("faulty")]);
+        assert_eq!(diff.incompatible[0].id, id("newer"));
+        assert_eq!(diff.rejected[0].pointer, "/runners/5/label");
+        let fields: Vec<_> = diff.changed[0]
+            .fields
+            .iter()
+            .map(|one| one.pointer.as_str())
+            .collect();
+        assert_eq!(
+            (&diff.changed[0].id, fields),
+            (&id("other"), vec!["/capabilities/steering"])
+        );
+        assert_eq!(diff.conflicts, []);
+    }
+
+    #[test]
+    fn what_another_endpoint_serves_stays_there_unless_it_is_replaced() {
+        let found = judge_list(&[manifest("taken", &json!({})), manifest("free", &json!({}))]);
+        let mut before = Before {
+            elsewhere: BTreeMap::from([(id("taken"), "holder".to_owned())]),
+            replaces: Some("another".to_owned()),
+            ..Before::default()
+        };
+        let added = |diff: &DiscoveryDiff| diff.added.len();
+        let diff = compare(&before, &found);
+        assert_eq!((added(&diff), diff.conflicts[0].replaced), (1, false));
+        before.replaces = Some("holder".to_owned());
+        let diff = compare(&before, &found);
+        assert_eq!((added(&diff), diff.conflicts[0].replaced), (2, true));
+        let bound = agent("a", "taken", &json!({}));
+        let affected = affected_agents(&diff, &found, [(AgentId(uuid::Uuid::nil()), &bound)]);
+        assert_eq!(affected[0].effect, "runner_replaced");
+    }
+
+    #[test]
+    fn agents_hear_of_runners_that_go_and_of_forms_that_refuse_them() {
+        let form = json!({"config_schema": [{"type": "string", "name": "tone", "required": true}]});
+        let found = judge_list(&[
+            manifest("formed", &form),
+            manifest("same", &json!({})),
+            manifest("newer", &json!({"protocol_version": "2"})),
+        ]);
+        let before = Before {
+            known: ["formed", "same", "newer", "gone"]
+                .map(|name| known(name, &json!({})))
+                .into(),
+            ..Before::default()
+        };
+        let diff = compare(&before, &found);
+        let agents = [
+            agent("fits", "formed", &json!({"tone": "dry"})),
+            agent("lacks", "formed", &json!({})),
+            agent("calm", "same", &json!({})),
+            agent("old", "newer", &json!({})),
+            agent("lost", "gone", &json!({})),
+        ];
+        let named = agents.iter().map(|spec| (AgentId(uuid::Uuid::nil()), spec));
+        let affected = affected_agents(&diff, &found, named);
+        let told: Vec<_> = affected
+            .iter()
+            .map(|one| (one.name.as_str(), one.effect.as_str(), one.faults.len()))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("fits", "runner_changed", 0),
+                ("lacks", "config_invalid", 1),
+                ("old", "runner_incompatible", 0),
+                ("lost", "runner_removed", 0),
+            ]
+        );
+        assert_eq!(affected[1].faults[0].pointer, "/config/tone");
+        assert_eq!(
+            touched_runners(&diff),
+            [id("formed"), id("gone"), id("newer")]
+        );
+    }
+}

@@ -1,0 +1,347 @@
+//! What discovery leaves: the runners of an endpoint, and its health.
+
+use std::collections::{HashMap, HashSet};
+
+use protocol::id::{EndpointId, RunnerId, WorkspaceId};
+use sea_orm::sea_query::{Expr, OnConflict};
+use sea_orm::{
+    ColumnTrait, DatabaseTransaction, EntityTrait, ExprTrait, PaginatorTrait, QueryFilter,
+    QuerySelect,
+};
+use serde_json::Value;
+
+use crate::digest::sha256_hex;
+use crate::entity::{agents, endpoint_health, runner_endpoints, runners};
+use crate::error::{StoreError, parsed_json, signed};
+use crate::health::write_health;
+use crate::runners::{FoundRunner, RunnerStatus, served_elsewhere};
+use crate::writer::Work;
+
+/// No answer comes this many milliseconds after another that was asked for later.
+const LONGEST_QUESTION: i64 = 60_000;
+const HEALTHY: &str = "healthy";
+
+/// Writes what a discovery found. A runner that the endpoint does not list any more is absent while
+/// an agent is bound to it, else removed.
+///
+/// An answer of an endpoint that has changed, was disabled or was asked again since is dropped.
+#[derive(Clone, Debug)]
+pub struct SaveDiscovery {
+    pub workspace: WorkspaceId,
+    pub endpoint_id: EndpointId,
+    /// The version of the endpoint that was asked.
+    pub version: i64,
+    /// The endpoint whose ids may be taken over.
+    pub replaces: Option<EndpointId>,
+    pub found: Vec<FoundRunner>,
+    /// How many manifests were rejected.
+    pub rejected: u64,
+    pub findings: Value,
+    pub asked_at: i64,
+    pub latency_ms: Option<i64>,
+    pub next_check_at: i64,
+    pub at: i64,
+}
+
+/// Notes that an endpoint gave no list, and why; the runners that it listed before stay.
+#[derive(Clone, Debug)]
+pub struct SaveFailure {
+    pub endpoint_id: EndpointId,
+    /// The version of the endpoint that was asked.
+    pub version: i64,
+    pub health: String,
+    pub reason: String,
+    pub asked_at: i64,
+    pub latency_ms: Option<i64>,
+    pub next_check_at: i64,
+    pub at: i64,
+}
+
+/// How the runners of an endpoint differ from before.
+#[derive(Default)]
+struct Changes {
+    added: u64,
+    changed: u64,
+    removed: u64,
+}
+
+impl Changes {
+    fn any(&self) -> bool {
+        self.added + self.changed + self.removed > 0
+    }
+}
+
+impl Work for SaveDiscovery {
+    /// Ids that belong to another endpoint, with its id: nothing is written when there are any.
+    type Output = Vec<(RunnerId, EndpointId)>;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Self::Output, StoreError> {
+        let ids: Vec<_> = self.found.iter().map(|found| found.id.clone()).collect();
+        let taken = served_elsewhere(tx, &self.workspace, self.endpoint_id, &ids).await?;
+        let conflicts: Vec<_> = taken
+            .into_iter()
+            .filter(|runner| self.replaces != Some(runner.endpoint_id))
+            .map(|runner| (runner.id, runner.endpoint_id))
+            .collect();
+        if !conflicts.is_empty() {
+            return Ok(conflicts);
+        }
+        let Some(before) = lock(tx, self.endpoint_id, self.version, self.asked_at).await? else {
+            return Ok(Vec::new());
+        };
+        let changes = self.replace_runners(tx).await?;
+        self.update_endpoint(tx).await?;
+        let findings: Value =
+            parsed_json("runner_endpoints.findings", &before.id, &before.findings)?;
+        if before.health != HEALTHY || changes.any() || findings != self.findings {
+            self.write_health(tx, &changes).await?;
+        }
+        Ok(Vec::new())
+    }
+}
+
+impl SaveDiscovery {
+    async fn replace_runners(&self, tx: &DatabaseTransaction) -> Result<Changes, StoreError> {
+        let known = runners::Entity::find()
+            .filter(runners::Column::WorkspaceId.eq(self.workspace.as_str()))
+            .filter(runners::Column::EndpointId.eq(self.endpoint_id.to_string()))
+            .all(tx)
+            .await?;
+        let known: HashMap<_, _> = known
+            .into_iter()
+            .map(|row| (row.runner_id.clone(), row))
+            .collect();
+        let mut changes = Changes::default();
+        for found in &self.found {
+            let row = self.row(found);
+            match known.get(&row.runner_id) {
+                Some(old) if old.status == RunnerStatus::Absent.as_str() => changes.added += 1,
+                Some(old)
+                    if old.status == row.status && old.manifest_sha256 == row.manifest_sha256 => {}
+                Some(_) => changes.changed += 1,
+                None => changes.added += 1,
+            }
+            self.upsert(tx, row).await?;
+        }
+        let listed: HashSet<_> = self
+            .found
+            .iter()
+            .map(|found| found.id.to_string())
+            .collect();
+        let gone: Vec<_> = known
+            .into_values()
+            .filter(|row| !listed.contains(&row.runner_id))
+            .collect();
+        changes.removed = gone
+            .iter()
+            .filter(|row| row.status != RunnerStatus::Absent.as_str())
+            .count() as u64;
+        self.take_away(tx, gone.into_iter().map(|row| row.runner_id).collect())
+            .await?;
+        Ok(changes)
+    }
+
+    fn row(&self, found: &FoundRunner) -> runners::Model {
+        let status = match found.incompatible {
+            Some(_) => RunnerStatus::Incompatible,
+            None => RunnerStatus::Accepted,
+        };
+        runners::Model {
+            workspace_id: self.workspace.to_string(),
+            runner_id: found.id.to_string(),
+            endpoint_id: self.endpoint_id.to_string(),
+            status: status.as_str().to_owned(),
+            reason: found.incompatible.clone(),
+            manifest: found.manifest.clone(),
+            manifest_sha256: sha256_hex(found.manifest.as_bytes()),
+            seen_at: self.at,
+        }
+    }
+
+    async fn upsert(
+        &self,
+        tx: &DatabaseTransaction,
+        row: runners::Model,
+    ) -> Result<(), StoreError> {
+        let taken_over =
+            OnConflict::columns([runners::Column::WorkspaceId, runners::Column::RunnerId])
+                .update_columns([
+                    runners::Column::EndpointId,
+                    runners::Column::Status,
+                    runners::Column::Reason,
+                    runners::Column::Manifest,
+                    runners::Column::ManifestSha256,
+                    runners::Column::SeenAt,
+                ])
+                .to_owned();
+        runners::Entity::insert(runners::ActiveModel::from(row))
+            .on_conflict(taken_over)
+            .exec_without_returning(tx)
+            .await?;
+        Ok(())
+    }
+
+    /// Runners that are not listed any more. Agents keep theirs in sight, so that they are told why.
+    async fn take_away(
+        &self,
+        tx: &DatabaseTransaction,
+        gone: Vec<String>,
+    ) -> Result<(), StoreError> {
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let bound: Vec<String> = agents::Entity::find()
+            .select_only()
+            .column(agents::Column::RunnerId)
+            .distinct()
+            .filter(agents::Column::WorkspaceId.eq(self.workspace.as_str()))
+            .filter(agents::Column::RunnerId.is_in(gone.clone()))
+            .into_tuple()
+            .all(tx)
+            .await?;
+        let (kept, removed): (Vec<_>, Vec<_>) =
+            gone.into_iter().partition(|runner| bound.contains(runner));
+        let own = |ids: Vec<String>| {
+            runners::Column::WorkspaceId
+                .eq(self.workspace.as_str())
+                .and(runners::Column::RunnerId.is_in(ids))
+        };
+        runners::Entity::delete_many()
+            .filter(own(removed))
+            .exec(tx)
+            .await?;
+        let reason = "its endpoint does not list it any more, or only with faults; list it again, \
+            or bind the agent to another runner";
+        runners::Entity::update_many()
+            .col_expr(
+                runners::Column::Status,
+                Expr::value(RunnerStatus::Absent.as_str()),
+            )
+            .col_expr(runners::Column::Reason, Expr::value(reason))
+            .filter(own(kept))
+            .exec(tx)
+            .await?;
+        Ok(())
+    }
+
+    async fn update_endpoint(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        runner_endpoints::Entity::update_many()
+            .col_expr(runner_endpoints::Column::Health, Expr::value(HEALTHY))
+            .col_expr(
+                runner_endpoints::Column::HealthReason,
+                Expr::value(None::<String>),
+            )
+            .col_expr(
+                runner_endpoints::Column::Findings,
+                Expr::value(self.findings.to_string()),
+            )
+            .col_expr(runner_endpoints::Column::DiscoveredAt, Expr::value(self.at))
+            .col_expr(
+                runner_endpoints::Column::NextCheckAt,
+                Expr::value(self.next_check_at),
+            )
+            .filter(runner_endpoints::Column::Id.eq(self.endpoint_id.to_string()))
+            .exec(tx)
+            .await?;
+        Ok(())
+    }
+
+    async fn write_health(
+        &self,
+        tx: &DatabaseTransaction,
+        changes: &Changes,
+    ) -> Result<(), StoreError> {
+        let incompatible = |found: &&FoundRunner| found.incompatible.is_some();
+        let incompatible = self.found.iter().filter(incompatible).count();
+        let row = endpoint_health::Model {
+            endpoint_id: self.endpoint_id.to_string(),
+            n: 0,
+            at: self.at,
+            health: HEALTHY.to_owned(),
+            reason: None,
+            latency_ms: self.latency_ms,
+            accepted: signed((self.found.len() - incompatible) as u64),
+            incompatible: signed(incompatible as u64),
+            rejected: signed(self.rejected),
+            added: signed(changes.added),
+            changed: signed(changes.changed),
+            removed: signed(changes.removed),
+        };
+        write_health(tx, row).await
+    }
+}
+
+impl Work for SaveFailure {
+    type Output = ();
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        let Some(before) = lock(tx, self.endpoint_id, self.version, self.asked_at).await? else {
+            return Ok(());
+        };
+        runner_endpoints::Entity::update_many()
+            .col_expr(
+                runner_endpoints::Column::Health,
+                Expr::value(self.health.as_str()),
+            )
+            .col_expr(
+                runner_endpoints::Column::HealthReason,
+                Expr::value(self.reason.as_str()),
+            )
+            .col_expr(
+                runner_endpoints::Column::NextCheckAt,
+                Expr::value(self.next_check_at),
+            )
+            .filter(runner_endpoints::Column::Id.eq(before.id.as_str()))
+            .exec(tx)
+            .await?;
+        if before.health == self.health && before.health_reason.as_ref() == Some(&self.reason) {
+            return Ok(());
+        }
+        let kept = |status: RunnerStatus| {
+            runners::Entity::find()
+                .filter(runners::Column::EndpointId.eq(before.id.as_str()))
+                .filter(runners::Column::Status.eq(status.as_str()))
+                .count(tx)
+        };
+        let row = endpoint_health::Model {
+            endpoint_id: before.id.clone(),
+            n: 0,
+            at: self.at,
+            health: self.health.clone(),
+            reason: Some(self.reason.clone()),
+            latency_ms: self.latency_ms,
+            accepted: signed(kept(RunnerStatus::Accepted).await?),
+            incompatible: signed(kept(RunnerStatus::Incompatible).await?),
+            rejected: 0,
+            added: 0,
+            changed: 0,
+            removed: 0,
+        };
+        write_health(tx, row).await
+    }
+}
+
+/// Locks the endpoint's row for an answer to a question of `asked_at`, and gives it as it was before.
+/// `None`: it is gone, disabled, of another version, or a later question was answered already.
+async fn lock(
+    tx: &DatabaseTransaction,
+    id: EndpointId,
+    version: i64,
+    asked_at: i64,
+) -> Result<Option<runner_endpoints::Model>, StoreError> {
+    let is_earlier = runner_endpoints::Column::AskedAt.lte(asked_at);
+    let is_of_a_clock_set_back = runner_endpoints::Column::AskedAt.gt(asked_at + LONGEST_QUESTION);
+    let locked = runner_endpoints::Entity::update_many()
+        .col_expr(runner_endpoints::Column::AskedAt, Expr::value(asked_at))
+        .filter(runner_endpoints::Column::Id.eq(id.to_string()))
+        .filter(runner_endpoints::Column::Enabled.eq(true))
+        .filter(runner_endpoints::Column::Version.eq(version))
+        .filter(is_earlier.or(is_of_a_clock_set_back))
+        .exec(tx)
+        .await?;
+    if locked.rows_affected == 0 {
+        return Ok(None);
+    }
+    let row = runner_endpoints::Entity::find_by_id(id.to_string());
+    Ok(row.one(tx).await?)
+}

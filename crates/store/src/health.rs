@@ -1,0 +1,104 @@
+//! How the health of an endpoint has gone.
+
+use protocol::id::EndpointId;
+use sea_orm::{
+    ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder,
+    QuerySelect,
+};
+
+use crate::connect::Store;
+use crate::entity::endpoint_health;
+use crate::error::{StoreError, signed, unsigned};
+
+/// Rows of history that an endpoint keeps; the oldest are dropped.
+const MOST_HEALTH: i64 = 200;
+
+/// A change of an endpoint's health, or of what it lists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthRecord {
+    /// Rises with every row of the endpoint.
+    pub n: u64,
+    pub at: i64,
+    pub health: String,
+    pub reason: Option<String>,
+    pub latency_ms: Option<i64>,
+    pub accepted: u64,
+    pub incompatible: u64,
+    pub rejected: u64,
+    pub added: u64,
+    pub changed: u64,
+    pub removed: u64,
+}
+
+/// Writes the next row of an endpoint's history and drops the oldest beyond the most. The caller
+/// holds the endpoint's row.
+pub(crate) async fn write_health(
+    tx: &DatabaseTransaction,
+    row: endpoint_health::Model,
+) -> Result<(), StoreError> {
+    let last = endpoint_health::Entity::find()
+        .filter(endpoint_health::Column::EndpointId.eq(row.endpoint_id.as_str()))
+        .order_by_desc(endpoint_health::Column::N)
+        .one(tx)
+        .await?;
+    let n = last.map_or(0, |last| last.n) + 1;
+    endpoint_health::Entity::delete_many()
+        .filter(endpoint_health::Column::EndpointId.eq(row.endpoint_id.as_str()))
+        .filter(endpoint_health::Column::N.lte(n - MOST_HEALTH))
+        .exec(tx)
+        .await?;
+    let row = endpoint_health::Model { n, ..row };
+    endpoint_health::Entity::insert(endpoint_health::ActiveModel::from(row))
+        .exec_without_returning(tx)
+        .await?;
+    Ok(())
+}
+
+/// Drops the history of an endpoint that is gone.
+pub(crate) async fn forget_health(
+    conn: &impl ConnectionTrait,
+    endpoint: &str,
+) -> Result<(), StoreError> {
+    endpoint_health::Entity::delete_many()
+        .filter(endpoint_health::Column::EndpointId.eq(endpoint))
+        .exec(conn)
+        .await?;
+    Ok(())
+}
+
+impl Store {
+    /// The history of an endpoint's health, newest first, before row `before`.
+    pub async fn list_health(
+        &self,
+        endpoint: EndpointId,
+        before: Option<u64>,
+        limit: u64,
+    ) -> Result<Vec<HealthRecord>, StoreError> {
+        let before = before.map_or(i64::MAX, signed);
+        let rows = endpoint_health::Entity::find()
+            .filter(endpoint_health::Column::EndpointId.eq(endpoint.to_string()))
+            .filter(endpoint_health::Column::N.lt(before))
+            .order_by_desc(endpoint_health::Column::N)
+            .limit(limit)
+            .all(&self.readers)
+            .await?;
+        rows.into_iter().map(health_record).collect()
+    }
+}
+
+fn health_record(row: endpoint_health::Model) -> Result<HealthRecord, StoreError> {
+    let count = |value| unsigned("endpoint_health", &row.endpoint_id, value);
+    Ok(HealthRecord {
+        n: count(row.n)?,
+        at: row.at,
+        accepted: count(row.accepted)?,
+        incompatible: count(row.incompatible)?,
+        rejected: count(row.rejected)?,
+        added: count(row.added)?,
+        changed: count(row.changed)?,
+        removed: count(row.removed)?,
+        health: row.health,
+        reason: row.reason,
+        latency_ms: row.latency_ms,
+    })
+}

@@ -1,0 +1,71 @@
+//! Whose turn it is to be asked for its runners, and by whom.
+
+use protocol::id::EndpointId;
+use sea_orm::sea_query::Expr;
+use sea_orm::{
+    ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
+};
+
+use crate::connect::Store;
+use crate::endpoints::{EndpointRecord, endpoint_record};
+use crate::entity::runner_endpoints;
+use crate::error::StoreError;
+use crate::writer::Work;
+
+/// Takes the turn of asking an endpoint: one of those who saw the same time gets it.
+#[derive(Clone, Debug)]
+struct ClaimCheck {
+    endpoint_id: EndpointId,
+    seen: i64,
+    until: i64,
+}
+
+impl Work for ClaimCheck {
+    type Output = bool;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
+        let claimed = runner_endpoints::Entity::update_many()
+            .col_expr(
+                runner_endpoints::Column::NextCheckAt,
+                Expr::value(self.until),
+            )
+            .filter(runner_endpoints::Column::Id.eq(self.endpoint_id.to_string()))
+            .filter(runner_endpoints::Column::NextCheckAt.eq(self.seen))
+            .exec(tx)
+            .await?;
+        Ok(claimed.rows_affected == 1)
+    }
+}
+
+impl Store {
+    /// Enabled endpoints of all workspaces that are to be asked again, the longest due first.
+    pub async fn due_endpoints(
+        &self,
+        now: i64,
+        limit: u64,
+    ) -> Result<Vec<EndpointRecord>, StoreError> {
+        let rows = runner_endpoints::Entity::find()
+            .filter(runner_endpoints::Column::Enabled.eq(true))
+            .filter(runner_endpoints::Column::NextCheckAt.lte(now))
+            .order_by_asc(runner_endpoints::Column::NextCheckAt)
+            .order_by_asc(runner_endpoints::Column::Id)
+            .limit(limit)
+            .all(&self.readers)
+            .await?;
+        rows.into_iter().map(endpoint_record).collect()
+    }
+
+    /// Takes the turn of asking an endpoint that is due, until then; false when another has it.
+    pub async fn claim_check(
+        &self,
+        endpoint: &EndpointRecord,
+        until: i64,
+    ) -> Result<bool, StoreError> {
+        self.write(ClaimCheck {
+            endpoint_id: endpoint.id,
+            seen: endpoint.next_check_at,
+            until,
+        })
+        .await
+    }
+}

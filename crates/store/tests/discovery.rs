@@ -1,0 +1,238 @@
+//! What discovery leaves in the tables, on both databases.
+#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
+
+mod support;
+
+use store::{HealthRecord, RunnerStatus, SaveAgent, SaveFailure};
+use support::{Bench, on_both};
+use uuid::Uuid;
+
+on_both!(
+    a_turn_is_taken_by_one_and_the_longest_due_comes_first,
+    a_vanished_runner_stays_in_sight_of_its_agents_alone,
+    a_failure_keeps_what_was_listed_and_every_change_leaves_a_row,
+    the_history_of_health_is_bounded,
+    an_answer_to_an_older_question_or_another_endpoint_is_dropped,
+);
+
+async fn history(bench: &Bench, endpoint: protocol::id::EndpointId) -> Vec<HealthRecord> {
+    bench.store.list_health(endpoint, None, 1000).await.unwrap()
+}
+
+fn failure(endpoint_id: protocol::id::EndpointId, reason: &str, asked_at: i64) -> SaveFailure {
+    SaveFailure {
+        endpoint_id,
+        version: 1,
+        health: "unreachable".to_owned(),
+        reason: reason.to_owned(),
+        asked_at,
+        latency_ms: None,
+        next_check_at: 100,
+        at: asked_at,
+    }
+}
+
+async fn a_turn_is_taken_by_one_and_the_longest_due_comes_first(bench: Bench) {
+    let (first, second) = (
+        bench.endpoint("first").await,
+        bench.endpoint("second").await,
+    );
+    let mut later = bench.discovery(first, &[]);
+    later.next_check_at = 50;
+    bench.store.write(later).await.unwrap();
+    let mut sooner = bench.discovery(second, &[]);
+    sooner.next_check_at = 40;
+    bench.store.write(sooner).await.unwrap();
+
+    assert_eq!(bench.store.due_endpoints(39, 9).await.unwrap(), []);
+    let due = bench.store.due_endpoints(60, 9).await.unwrap();
+    let ids: Vec<_> = due.iter().map(|endpoint| endpoint.id).collect();
+    assert_eq!(ids, [second, first]);
+    assert_eq!(bench.store.due_endpoints(60, 1).await.unwrap().len(), 1);
+
+    let turns = (0..8).map(|turn| bench.store.claim_check(&due[0], 100 + turn));
+    let turns = futures_util::future::join_all(turns).await;
+    let taken = turns.into_iter().filter(|turn| *turn.as_ref().unwrap());
+    assert_eq!(taken.count(), 1);
+    let due = bench.store.due_endpoints(60, 9).await.unwrap();
+    assert_eq!(due.iter().map(|one| one.id).collect::<Vec<_>>(), [first]);
+}
+
+async fn a_vanished_runner_stays_in_sight_of_its_agents_alone(bench: Bench) {
+    let (bound, free) = ("plugin:a/b/bound", "plugin:a/b/free");
+    let endpoint = bench.endpoint("one").await;
+    let both = bench.discovery(endpoint, &[(bound, "1"), (free, "2")]);
+    bench.store.write(both.clone()).await.unwrap();
+    let spec = serde_json::json!({"name": "a", "event_types": ["*"], "runner_id": bound});
+    let create = SaveAgent::Create {
+        id: protocol::id::AgentId(Uuid::now_v7()),
+        workspace: bench.workspace.clone(),
+        spec: serde_json::from_value(spec).unwrap(),
+        at: 1,
+    };
+    bench.store.write(create).await.unwrap();
+
+    bench
+        .store
+        .write(bench.discovery(endpoint, &[]))
+        .await
+        .unwrap();
+    let left = bench
+        .store
+        .runners_of(&bench.workspace, endpoint)
+        .await
+        .unwrap();
+    let left: Vec<_> = left
+        .iter()
+        .map(|one| (one.id.to_string(), one.status))
+        .collect();
+    assert_eq!(left, [(bound.to_owned(), RunnerStatus::Absent)]);
+    // Who is absent can be served by another, and is back when it is listed again.
+    let other = bench.endpoint("other").await;
+    let ids = [bound.parse().unwrap()];
+    let elsewhere = bench.store.runners_elsewhere(&bench.workspace, other, &ids);
+    assert_eq!(elsewhere.await.unwrap(), []);
+    bench.store.write(both).await.unwrap();
+    let back = bench
+        .store
+        .runners_of(&bench.workspace, endpoint)
+        .await
+        .unwrap();
+    assert!(
+        back.iter().all(store::RunnerRecord::is_bindable),
+        "{back:?}"
+    );
+    assert_eq!(back.len(), 2);
+    let rows = history(&bench, endpoint).await;
+    let changes: Vec<_> = rows
+        .iter()
+        .rev()
+        .map(|row| (row.added, row.changed, row.removed))
+        .collect();
+    assert_eq!(changes, [(2, 0, 0), (0, 0, 2), (2, 0, 0)]);
+}
+
+async fn a_failure_keeps_what_was_listed_and_every_change_leaves_a_row(bench: Bench) {
+    let runner = "plugin:a/b/c";
+    let endpoint = bench.endpoint("one").await;
+    bench
+        .store
+        .write(bench.discovery(endpoint, &[(runner, "1")]))
+        .await
+        .unwrap();
+    bench
+        .store
+        .write(bench.discovery(endpoint, &[(runner, "1")]))
+        .await
+        .unwrap();
+    for reason in ["slow", "slow", "closed"] {
+        bench
+            .store
+            .write(failure(endpoint, reason, 1))
+            .await
+            .unwrap();
+    }
+    let kept = bench
+        .store
+        .runners_of(&bench.workspace, endpoint)
+        .await
+        .unwrap();
+    assert_eq!((kept.len(), kept[0].is_bindable()), (1, true));
+    bench
+        .store
+        .write(bench.discovery(endpoint, &[(runner, "1")]))
+        .await
+        .unwrap();
+    bench
+        .store
+        .write(bench.discovery(endpoint, &[(runner, "2")]))
+        .await
+        .unwrap();
+    let rows = history(&bench, endpoint).await;
+    let told: Vec<_> = rows
+        .iter()
+        .rev()
+        .map(|row| {
+            (
+                row.n,
+                row.health.as_str(),
+                row.reason.as_deref(),
+                row.accepted,
+                row.changed,
+            )
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (1, "healthy", None, 1, 0),
+            (2, "unreachable", Some("slow"), 1, 0),
+            (3, "unreachable", Some("closed"), 1, 0),
+            (4, "healthy", None, 1, 0),
+            (5, "healthy", None, 1, 1),
+        ]
+    );
+    let after = bench.store.list_health(endpoint, Some(3), 1).await.unwrap();
+    assert_eq!(after.iter().map(|row| row.n).collect::<Vec<_>>(), [2]);
+}
+
+async fn the_history_of_health_is_bounded(bench: Bench) {
+    let endpoint = bench.endpoint("one").await;
+    for number in 1..=205_u32 {
+        let reason = format!("reason {number}");
+        bench
+            .store
+            .write(failure(endpoint, &reason, 1))
+            .await
+            .unwrap();
+    }
+    let rows = history(&bench, endpoint).await;
+    assert_eq!(
+        (rows.len(), rows[0].n, rows.last().map(|row| row.n)),
+        (200, 205, Some(6))
+    );
+    let delete = store::SaveEndpoint::Delete {
+        id: endpoint,
+        workspace: bench.workspace.clone(),
+    };
+    bench.store.write(delete).await.unwrap();
+    assert_eq!(history(&bench, endpoint).await, []);
+}
+
+async fn an_answer_to_an_older_question_or_another_endpoint_is_dropped(bench: Bench) {
+    let endpoint = bench.endpoint("one").await;
+    let mut latest = bench.discovery(endpoint, &[("plugin:a/b/c", "1")]);
+    latest.asked_at = 20;
+    bench.store.write(latest.clone()).await.unwrap();
+    bench
+        .store
+        .write(failure(endpoint, "asked before", 19))
+        .await
+        .unwrap();
+    // A mark that far ahead is of a clock that was set back since.
+    latest.asked_at = 100_000;
+    bench.store.write(latest.clone()).await.unwrap();
+    let mut set_back = latest.clone();
+    set_back.asked_at = 30;
+    set_back.next_check_at = 77;
+    bench.store.write(set_back).await.unwrap();
+    let due = bench.store.due_endpoints(77, 9).await.unwrap();
+    assert_eq!(due.len(), 1);
+    latest.version = 2;
+    latest.asked_at = 40;
+    latest.found.clear();
+    bench.store.write(latest).await.unwrap();
+    let kept = bench
+        .store
+        .find_endpoint(&bench.workspace, endpoint)
+        .await
+        .unwrap();
+    assert_eq!(kept.unwrap().health, "healthy");
+    let runners = bench
+        .store
+        .runners_of(&bench.workspace, endpoint)
+        .await
+        .unwrap();
+    assert_eq!(runners.len(), 1);
+    assert_eq!(history(&bench, endpoint).await.len(), 1);
+}
