@@ -21,6 +21,8 @@ mod crash;
 mod dev;
 #[path = "e2e/discovery.rs"]
 mod discovery;
+#[path = "e2e/dry_run.rs"]
+mod dry_run;
 #[path = "e2e/ending.rs"]
 mod ending;
 #[path = "e2e/endpoints.rs"]

@@ -337,6 +337,8 @@ async fn a_client_key_opens_nothing_of_the_operators() {
             format!("{endpoint}/refresh?dry_run=true").as_str(),
         ),
         (Method::GET, format!("{endpoint}/health").as_str()),
+        (Method::POST, format!("{AGENTS}/dry-run").as_str()),
+        (Method::POST, format!("{agent}/dry-run").as_str()),
         (Method::GET, "/v1/runners"),
         (Method::GET, AGENTS),
         (Method::POST, AGENTS),

@@ -13,22 +13,92 @@ pub enum Resolution<'a, A> {
     Tie(Vec<String>),
 }
 
+/// How an agent fares in a resolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    Wins,
+    /// Wants the event with the same right as another, so that nobody gets it.
+    Ties,
+    Loses(Loss),
+}
+
+/// Why an agent does not get an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    Disabled,
+    EventType,
+    Scope,
+    /// One of its filters.
+    Source,
+    Bot,
+    Actor,
+    /// It wants the event, and so does an agent of a more specific scope.
+    WiderScope,
+    /// It wants the event, and so does an agent of the same scope with a higher priority.
+    LowerPriority,
+}
+
+impl Loss {
+    /// The name on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Disabled => "disabled",
+            Self::EventType => "event_type",
+            Self::Scope => "scope",
+            Self::Source | Self::Bot | Self::Actor => "filter",
+            Self::WiderScope => "less_specific_scope",
+            Self::LowerPriority => "lower_priority",
+        }
+    }
+
+    /// The same in words, with what the agent says and what the event says.
+    pub fn detail(self, spec: &AgentSpec, event: &EventEnvelope) -> String {
+        let filter = |name: &str, value: Option<&str>| match value {
+            Some(value) => format!("filters.{name} lacks {value}"),
+            None => format!("filters.{name} is set and the event has no {name}"),
+        };
+        match self {
+            Self::Disabled => "the agent is disabled".to_owned(),
+            Self::EventType => format!(
+                "event_types {} do not cover {}",
+                spec.event_types.join(", "),
+                event.event_type
+            ),
+            Self::Scope => format!(
+                "the event is not of {}",
+                match spec.scope.kind {
+                    ScopeKind::Bot => "the bot of its scope",
+                    _ => "the bot and conversation of its scope",
+                }
+            ),
+            Self::Source => filter("source", Some(&event.source)),
+            Self::Bot => filter("bot_id", event.bot_id.as_deref()),
+            Self::Actor => filter("actor_id", actor_id(event)),
+            Self::WiderScope => format!(
+                "scope {} is wider than that of another agent that wants the event",
+                spec.scope.kind.as_str()
+            ),
+            Self::LowerPriority => format!(
+                "priority {} is lower than that of another agent that wants the event",
+                spec.priority
+            ),
+        }
+    }
+}
+
 /// Finds the one agent for an event: the most specific scope, then the highest priority.
 pub fn resolve<'a, A>(
     agents: &'a [A],
     spec: impl Fn(&A) -> &AgentSpec,
     event: &EventEnvelope,
 ) -> Resolution<'a, A> {
-    let rank = |agent: &A| (spec(agent).scope.kind, spec(agent).priority);
-    let wanting: Vec<&A> = agents
-        .iter()
-        .filter(|agent| wants(spec(agent), event))
-        .collect();
-    let Some(best) = wanting.iter().map(|agent| rank(agent)).max() else {
-        return Resolution::Nobody;
-    };
-    let mut first = wanting.into_iter().filter(|agent| rank(agent) == best);
+    let standings = standings(agents, &spec, event);
+    let ranked = agents.iter().zip(standings);
+    let mut first = ranked
+        .filter(|(_, standing)| !matches!(standing, Standing::Loses(_)))
+        .map(|(agent, _)| agent);
     match (first.next(), first.next()) {
+        (None, _) => Resolution::Nobody,
         (Some(winner), None) => Resolution::Winner(winner),
         (one, two) => {
             let tied = one.into_iter().chain(two).chain(first);
@@ -39,20 +109,64 @@ pub fn resolve<'a, A>(
     }
 }
 
-fn wants(spec: &AgentSpec, event: &EventEnvelope) -> bool {
-    let actor_id = event
+/// How each agent fares, in their order. At most one wins, and then nobody ties.
+pub fn standings<A>(
+    agents: &[A],
+    spec: impl Fn(&A) -> &AgentSpec,
+    event: &EventEnvelope,
+) -> Vec<Standing> {
+    let rank = |agent: &A| (spec(agent).scope.kind, spec(agent).priority);
+    let refusals: Vec<_> = agents
+        .iter()
+        .map(|agent| refusal(spec(agent), event))
+        .collect();
+    let wanting = agents.iter().zip(&refusals);
+    let ranks: Vec<_> = wanting
+        .filter(|(_, refusal)| refusal.is_none())
+        .map(|(agent, _)| rank(agent))
+        .collect();
+    let best = ranks.iter().copied().max();
+    let is_shared = ranks.iter().filter(|rank| Some(**rank) == best).count() > 1;
+    let standing = |(agent, refusal): (&A, &Option<Loss>)| match (refusal, best) {
+        (Some(loss), _) => Standing::Loses(*loss),
+        (None, Some(best)) if rank(agent).0 < best.0 => Standing::Loses(Loss::WiderScope),
+        (None, Some(best)) if rank(agent) < best => Standing::Loses(Loss::LowerPriority),
+        (None, _) if is_shared => Standing::Ties,
+        (None, _) => Standing::Wins,
+    };
+    agents.iter().zip(&refusals).map(standing).collect()
+}
+
+fn actor_id(event: &EventEnvelope) -> Option<&str> {
+    event
         .actor
         .as_ref()
-        .and_then(|actor| actor.actor_id.as_deref());
-    spec.enabled
-        && spec
-            .event_types
-            .iter()
-            .any(|pattern| covers(pattern, &event.event_type))
-        && in_scope(spec, event)
-        && passes(spec.filters.source.as_deref(), Some(&event.source))
-        && passes(spec.filters.bot_id.as_deref(), event.bot_id.as_deref())
-        && passes(spec.filters.actor_id.as_deref(), actor_id)
+        .and_then(|actor| actor.actor_id.as_deref())
+}
+
+/// Why an agent does not want an event; `None` when it does.
+fn refusal(spec: &AgentSpec, event: &EventEnvelope) -> Option<Loss> {
+    let covered = |pattern: &String| covers(pattern, &event.event_type);
+    let filters = &spec.filters;
+    let checks = [
+        (spec.enabled, Loss::Disabled),
+        (spec.event_types.iter().any(covered), Loss::EventType),
+        (in_scope(spec, event), Loss::Scope),
+        (
+            passes(filters.source.as_deref(), Some(&event.source)),
+            Loss::Source,
+        ),
+        (
+            passes(filters.bot_id.as_deref(), event.bot_id.as_deref()),
+            Loss::Bot,
+        ),
+        (
+            passes(filters.actor_id.as_deref(), actor_id(event)),
+            Loss::Actor,
+        ),
+    ];
+    let failed = checks.into_iter().find(|(holds, _)| !holds);
+    failed.map(|(_, loss)| loss)
 }
 
 fn covers(pattern: &str, event_type: &str) -> bool {
@@ -160,5 +274,57 @@ mod tests {
             &Ok(None),
         );
         check(&[agent("a", json!({"event_types": ["*"]}))], &Ok(Some("a")));
+    }
+
+    #[test]
+    fn every_agent_is_told_why_it_loses() {
+        let event: EventEnvelope = serde_json::from_value(json!({
+            "event_type": "message.received", "source": "webui", "bot_id": "b",
+            "conversation": {"conversation_id": "c"},
+        }))
+        .unwrap();
+        let bot = json!({"kind": "bot", "bot_id": "b"});
+        let check = |agents: &[AgentSpec], expected: &[Standing]| {
+            assert_eq!(standings(agents, |agent| agent, &event), expected);
+        };
+        let lost = |loss| Standing::Loses(loss);
+        check(
+            &[
+                agent("off", json!({"enabled": false})),
+                agent("type", json!({"event_types": ["group.*"]})),
+                agent("scope", json!({"scope": {"kind": "bot", "bot_id": "x"}})),
+                agent("source", json!({"filters": {"source": ["api"]}})),
+                agent("bot", json!({"filters": {"bot_id": ["x"]}})),
+                agent("actor", json!({"filters": {"actor_id": ["u"]}})),
+                agent("wide", json!({"priority": 9})),
+                agent("low", json!({"scope": bot})),
+                agent("high", json!({"scope": bot, "priority": 1})),
+            ],
+            &[
+                lost(Loss::Disabled),
+                lost(Loss::EventType),
+                lost(Loss::Scope),
+                lost(Loss::Source),
+                lost(Loss::Bot),
+                lost(Loss::Actor),
+                lost(Loss::WiderScope),
+                lost(Loss::LowerPriority),
+                Standing::Wins,
+            ],
+        );
+        let twins = [agent("one", json!({})), agent("two", json!({}))];
+        check(&twins, &[Standing::Ties, Standing::Ties]);
+        check(&[], &[]);
+        let spec = agent("actor", json!({"filters": {"actor_id": ["u"]}}));
+        let detail = Loss::Actor.detail(&spec, &event);
+        assert_eq!(
+            detail,
+            "filters.actor_id is set and the event has no actor_id"
+        );
+        let detail = Loss::EventType.detail(&spec, &event);
+        assert_eq!(
+            detail,
+            "event_types message.* do not cover message.received"
+        );
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod discovery;
 pub mod grant;
+pub mod preview;
 pub mod start;
 pub mod token;
 pub mod watch;

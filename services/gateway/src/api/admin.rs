@@ -2,6 +2,7 @@
 
 pub(super) mod agents;
 pub(super) mod catalog;
+pub(super) mod dry_run;
 pub(super) mod endpoints;
 pub(super) mod health;
 pub(super) mod runners;

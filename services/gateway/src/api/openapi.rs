@@ -17,6 +17,8 @@ pub(super) fn documented() -> OpenApiRouter<ApiState> {
             client::events::post_event,
             client::event_log::list_events
         ))
+        .routes(routes!(admin::dry_run::dry_run_event))
+        .routes(routes!(admin::dry_run::dry_run_agent))
         .layer(DefaultBodyLimit::max(EVENT_BODY_BYTES));
     OpenApiRouter::with_openapi(Gateway::openapi())
         .merge(events)

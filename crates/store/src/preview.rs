@@ -1,0 +1,51 @@
+//! What a decision would look at now, read without a lock: nothing is written.
+
+use domain::event::ConversationIdentity;
+use protocol::id::WorkspaceId;
+use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder};
+
+use crate::connect::Store;
+use crate::conversation::live_runs;
+use crate::entity::{agents, conversations};
+use crate::error::StoreError;
+use crate::ingest::Facts;
+use crate::new_run::with_runners;
+
+impl Store {
+    /// The facts about an event of this conversation, as of now. The candidates are all agents of
+    /// the workspace by name, also those that are disabled.
+    pub async fn facts_now(
+        &self,
+        workspace: &WorkspaceId,
+        conversation: Option<&ConversationIdentity>,
+    ) -> Result<Facts, StoreError> {
+        let all = agents::Entity::find()
+            .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
+            .order_by_asc(agents::Column::Name)
+            .all(&self.readers)
+            .await?;
+        let key = match conversation {
+            None => None,
+            Some(identity) => self.key_of(workspace, identity).await?,
+        };
+        Ok(Facts {
+            candidates: with_runners(&self.readers, workspace, all).await?,
+            live: live_runs(&self.readers, key.as_deref()).await?,
+        })
+    }
+
+    async fn key_of(
+        &self,
+        workspace: &WorkspaceId,
+        identity: &ConversationIdentity,
+    ) -> Result<Option<String>, StoreError> {
+        let row = conversations::Entity::find()
+            .filter(conversations::Column::WorkspaceId.eq(workspace.as_str()))
+            .filter(conversations::Column::BotId.eq(identity.bot_id.as_str()))
+            .filter(conversations::Column::ConversationId.eq(identity.conversation_id.as_str()))
+            .filter(conversations::Column::ThreadId.eq(identity.thread_id.as_str()))
+            .one(&self.readers)
+            .await?;
+        Ok(row.map(|row| row.key))
+    }
+}
