@@ -1,15 +1,16 @@
-//! Trying an event without posting it, over HTTP.
+//! Trying an event without posting it, over HTTP and by `runnel explain`.
 
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
+use tokio::process::Command;
 
 use crate::support::client::{Client, message, send};
-use crate::support::gateway::Config;
+use crate::support::gateway::{BINARY, Config};
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::sse;
-use crate::support::{Engine, Postgres, Sqlite, Stage};
+use crate::support::{Directory, Engine, Postgres, Printed, Sqlite, Stage, run};
 
 const AGENTS: &str = "/v1/agents";
 const CATALOG: &str = r#"
@@ -304,4 +305,82 @@ async fn a_runner_that_went_and_a_form_that_changed_are_told_before_an_event_mee
         (posted.status, &posted.body["error"]),
         (503, &answer["error"])
     );
+}
+
+async fn explain(client: &Client, directory: &Directory, arguments: &[&str]) -> Printed {
+    let mut command = Command::new(BINARY);
+    command
+        .arg("explain")
+        .args(arguments)
+        .current_dir(directory.file(""))
+        .env("RUNNEL_URL", &client.url)
+        .env("RUNNEL_API_KEY", &client.key);
+    run(&mut command).await
+}
+
+#[tokio::test]
+async fn explain_says_who_wins_who_loses_and_what_each_layer_removed() {
+    let (stage, admin) = stage(Sqlite, "concurrent").await.unwrap();
+    let directory = Directory::new();
+    let careful = json!({
+        "scope": {"kind": "bot", "bot_id": "b-1"}, "config": {"model": "picked"},
+        "resource_policy": {"models": "*", "tools": ["search"]},
+    });
+    created(&admin, "careful", &careful).await;
+    let printed = explain(
+        &admin,
+        &directory,
+        &["--bot", "b-1", "--conversation", "c-7"],
+    )
+    .await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    for line in [
+        "message.received goes to careful; the run is created",
+        "loses    main: scope global is wider than that of another agent that wants the event",
+        "granted  model picked invoke",
+        "granted  tool search call",
+        "policy   concurrent: a run starts at once (0 active, 0 waiting)",
+    ] {
+        assert!(
+            printed.stdout.lines().any(|one| one == line),
+            "{line}: {printed:?}"
+        );
+    }
+    for start in [
+        "removed  model other invoke, by the agent's config",
+        "removed  tool launch call, by the agent's policy",
+    ] {
+        assert!(
+            printed.stdout.lines().any(|one| one.starts_with(start)),
+            "{start}: {printed:?}"
+        );
+    }
+
+    let file = directory.write("event.json", &message("m-1").to_string());
+    let file = file.to_str().unwrap();
+    let printed = explain(&admin, &directory, &[file, "--agent", "careful", "--json"]).await;
+    let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
+    assert_eq!(
+        (&answer["winner"], &answer["agent"]["reason"]),
+        (&json!("main"), &json!("scope"))
+    );
+    let printed = explain(&admin, &directory, &["--type", "nobody.wants"]).await;
+    let first = printed.stdout.lines().next().unwrap();
+    assert_eq!(first, "nobody.wants goes to nobody: no agent wants it");
+    nothing_was_stored(&stage).await;
+
+    for (client, arguments, told) in [
+        (
+            &admin,
+            &["--agent", "nobody"][..],
+            "there is no agent nobody",
+        ),
+        (&stage.client, &[][..], "needs an API key of role admin"),
+        (&admin, &["missing.json"][..], "cannot read missing.json"),
+    ] {
+        let printed = explain(client, &directory, arguments).await;
+        assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+        assert!(printed.stderr.contains(told), "{told}: {printed:?}");
+        assert!(!printed.stderr.contains(&client.key));
+    }
 }

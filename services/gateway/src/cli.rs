@@ -2,6 +2,8 @@
 
 mod check_config;
 mod dev_command;
+mod explain;
+mod gateway;
 mod openapi;
 mod output;
 mod send;
@@ -39,6 +41,8 @@ enum Command {
     Token(token::TokenCommand),
     /// Post a message and watch its run.
     Send(send::SendArguments),
+    /// Say who would get an event and why, and what its run might touch. Posts nothing.
+    Explain(explain::ExplainArguments),
 }
 
 /// Where the settings stand.
@@ -66,6 +70,7 @@ pub async fn run() -> ExitCode {
         Command::Openapi(arguments) => openapi::openapi(&arguments),
         Command::Token(command) => token::token(command, json).await,
         Command::Send(arguments) => send::send(arguments, json).await,
+        Command::Explain(arguments) => explain::explain(arguments, json).await,
     };
     outcome.unwrap_or_else(|error| {
         output::error(&error, json);

@@ -1,48 +1,28 @@
 //! `runnel send`: post a message, watch its run, resume when the stream breaks.
 
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use http::Method;
-use http::header::{ACCEPT, AUTHORIZATION};
+use http::header::ACCEPT;
 use protocol::sse::{Decoder, SseItem, SseLimits};
-use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
-use url::Url;
 
+use crate::cli::gateway::{Gateway, GatewayArguments};
 use crate::cli::output;
-use crate::dev::{DEV_FILE, DevFile};
-use crate::outbound::egress::Egress;
 use crate::outbound::{RequestBuilder, Response};
 
 #[derive(clap::Args)]
 pub(super) struct SendArguments {
     /// The text of the message.
     text: String,
-    /// The gateway. Without it: the playground whose `runnel-data` stands here or in a parent.
-    #[arg(long, env = "RUNNEL_URL")]
-    url: Option<String>,
-    /// The API key.
-    #[arg(long, env = "RUNNEL_API_KEY", hide_env_values = true)]
-    key: Option<SecretText>,
+    #[command(flatten)]
+    gateway: GatewayArguments,
     /// The conversation that the message belongs to.
     #[arg(long, default_value = "dev")]
     conversation: String,
-}
-
-/// A secret on the command line: parsed, never printed.
-#[derive(Clone)]
-struct SecretText(SecretString);
-
-impl std::str::FromStr for SecretText {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(Self(SecretString::from(text.to_owned())))
-    }
 }
 
 /// How often a broken stream is taken up again without a new event.
@@ -54,15 +34,11 @@ const LIMITS: SseLimits = SseLimits {
 
 /// Posts the message and prints the answer as it comes.
 pub(super) async fn send(arguments: SendArguments, json: bool) -> anyhow::Result<ExitCode> {
-    let Some((url, key)) = target(&arguments)? else {
-        output::remark(
-            "error: no gateway is known here; start `runnel dev`, or give --url and --key \
-             (RUNNEL_URL, RUNNEL_API_KEY)",
-        );
+    let Some(gateway) = arguments.gateway.find()? else {
         return Ok(ExitCode::from(2));
     };
     let started = Instant::now();
-    let mut sending = Sending::new(&url, key, json)?;
+    let mut sending = Sending::new(gateway, json);
     sending.post(&arguments).await?;
     for _ in 0..RESUMES {
         if sending.ending.is_some() {
@@ -74,35 +50,8 @@ pub(super) async fn send(arguments: SendArguments, json: bool) -> anyhow::Result
     Ok(sending.finish(started.elapsed()))
 }
 
-/// Where to and with which key: arguments, environment, then the playground's file.
-fn target(arguments: &SendArguments) -> anyhow::Result<Option<(String, SecretString)>> {
-    let key = arguments.key.clone().map(|key| key.0);
-    if let (Some(url), Some(key)) = (&arguments.url, &key) {
-        return Ok(Some((url.clone(), key.clone())));
-    }
-    let Some(file) = find_dev_file()? else {
-        return Ok(None);
-    };
-    let text = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
-    let dev: DevFile = serde_json::from_slice(&text)
-        .with_context(|| format!("{} is malformed", file.display()))?;
-    let url = arguments.url.clone().unwrap_or(dev.url);
-    Ok(Some((
-        url,
-        key.unwrap_or_else(|| SecretString::from(dev.api_key)),
-    )))
-}
-
-fn find_dev_file() -> anyhow::Result<Option<PathBuf>> {
-    let here = std::env::current_dir().context("the current directory is gone")?;
-    let file = |directory: &std::path::Path| directory.join("runnel-data").join(DEV_FILE);
-    Ok(here.ancestors().map(file).find(|file| file.exists()))
-}
-
 struct Sending {
-    egress: Egress,
-    base: Url,
-    key: SecretString,
+    gateway: Gateway,
     json: bool,
     run_url: Option<String>,
     run_id: String,
@@ -112,37 +61,21 @@ struct Sending {
 }
 
 impl Sending {
-    fn new(url: &str, key: SecretString, json: bool) -> anyhow::Result<Self> {
-        let base = Url::parse(url).with_context(|| format!("{url} is no URL"))?;
-        let (Some(host), Some(port)) = (base.host_str(), base.port_or_known_default()) else {
-            bail!("{url} names no host");
-        };
-        // The operator named this one address: it alone may be called.
-        let allow = vec![format!("{host}:{port}").parse()?];
-        let egress = Egress::new(allow, Duration::from_secs(5))?;
-        let (run_url, run_id, last_id) = (None, String::new(), None);
-        let shown = String::new();
-        Ok(Self {
-            egress,
-            base,
-            key,
+    fn new(gateway: Gateway, json: bool) -> Self {
+        Self {
+            gateway,
             json,
-            run_url,
-            run_id,
-            last_id,
-            shown,
+            run_url: None,
+            run_id: String::new(),
+            last_id: None,
+            shown: String::new(),
             ending: None,
-        })
+        }
     }
 
     fn request(&self, method: Method, path: &str) -> anyhow::Result<RequestBuilder> {
-        let request = self.egress.request(method, &self.base.join(path)?)?;
-        Ok(request
-            .header(
-                AUTHORIZATION,
-                format!("Bearer {}", self.key.expose_secret()),
-            )
-            .header(ACCEPT, "text/event-stream"))
+        let request = self.gateway.request(method, path)?;
+        Ok(request.header(ACCEPT, "text/event-stream"))
     }
 
     async fn post(&mut self, arguments: &SendArguments) -> anyhow::Result<()> {
@@ -152,12 +85,7 @@ impl Sending {
             "conversation": {"conversation_id": arguments.conversation},
         });
         let request = self.request(Method::POST, "/v1/events")?.json(&event);
-        let response = self.egress.send(request).await.with_context(|| {
-            format!(
-                "the gateway at {} does not answer; is it running?",
-                self.base
-            )
-        })?;
+        let response = self.gateway.send(request).await?;
         let header = |name: &str| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
         self.run_url = header("location");
         self.run_id = header("runnel-run-id").unwrap_or_default();
@@ -176,7 +104,7 @@ impl Sending {
         if let Some(id) = &self.last_id {
             request = request.header("last-event-id", id);
         }
-        if let Ok(response) = self.egress.send(request).await
+        if let Ok(response) = self.gateway.send(request).await
             && response.status().is_success()
         {
             self.read(response).await;

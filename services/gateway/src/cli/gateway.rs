@@ -1,0 +1,136 @@
+//! The running gateway that a command speaks to.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use http::Method;
+use http::header::AUTHORIZATION;
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::Value;
+use url::Url;
+
+use crate::cli::output;
+use crate::dev::{DEV_FILE, DevFile};
+use crate::outbound::egress::Egress;
+use crate::outbound::{RequestBuilder, Response};
+
+/// The most bytes of a JSON answer.
+const MOST_BYTES: usize = 64 * 1024 * 1024;
+
+/// Where to, and with which key.
+#[derive(clap::Args)]
+pub(super) struct GatewayArguments {
+    /// The gateway. Without it: the playground whose `runnel-data` stands here or in a parent.
+    #[arg(long, env = "RUNNEL_URL")]
+    url: Option<String>,
+    /// The API key.
+    #[arg(long, env = "RUNNEL_API_KEY", hide_env_values = true)]
+    key: Option<SecretText>,
+}
+
+/// A secret on the command line: parsed, never printed.
+#[derive(Clone)]
+struct SecretText(SecretString);
+
+impl std::str::FromStr for SecretText {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(SecretString::from(text.to_owned())))
+    }
+}
+
+impl GatewayArguments {
+    /// The gateway of arguments, environment or the playground's file. `None`, with a remark: none
+    /// is known.
+    pub(super) fn find(&self) -> anyhow::Result<Option<Gateway>> {
+        let key = self.key.clone().map(|key| key.0);
+        if let (Some(url), Some(key)) = (&self.url, &key) {
+            return Gateway::new(url, key.clone()).map(Some);
+        }
+        let Some(file) = find_dev_file()? else {
+            output::remark(
+                "error: no gateway is known here; start `runnel dev`, or give --url and --key \
+                 (RUNNEL_URL, RUNNEL_API_KEY)",
+            );
+            return Ok(None);
+        };
+        let text =
+            std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let dev: DevFile = serde_json::from_slice(&text)
+            .with_context(|| format!("{} is malformed", file.display()))?;
+        let url = self.url.clone().unwrap_or(dev.url);
+        let key = key.unwrap_or_else(|| SecretString::from(dev.api_key));
+        Gateway::new(&url, key).map(Some)
+    }
+}
+
+fn find_dev_file() -> anyhow::Result<Option<PathBuf>> {
+    let here = std::env::current_dir().context("the current directory is gone")?;
+    let file = |directory: &Path| directory.join("runnel-data").join(DEV_FILE);
+    Ok(here.ancestors().map(file).find(|file| file.exists()))
+}
+
+/// A gateway and the key for it.
+pub(super) struct Gateway {
+    egress: Egress,
+    base: Url,
+    key: SecretString,
+}
+
+impl Gateway {
+    fn new(url: &str, key: SecretString) -> anyhow::Result<Self> {
+        let base = Url::parse(url).with_context(|| format!("{url} is no URL"))?;
+        let (Some(host), Some(port)) = (base.host_str(), base.port_or_known_default()) else {
+            bail!("{url} names no host");
+        };
+        // The operator named this one address: it alone may be called.
+        let allow = vec![format!("{host}:{port}").parse()?];
+        let egress = Egress::new(allow, Duration::from_secs(5))?;
+        Ok(Self { egress, base, key })
+    }
+
+    /// A request with the key.
+    pub(super) fn request(&self, method: Method, path: &str) -> anyhow::Result<RequestBuilder> {
+        let request = self.egress.request(method, &self.base.join(path)?)?;
+        let bearer = format!("Bearer {}", self.key.expose_secret());
+        Ok(request.header(AUTHORIZATION, bearer))
+    }
+
+    pub(super) async fn send(&self, request: RequestBuilder) -> anyhow::Result<Response> {
+        self.egress.send(request).await.with_context(|| {
+            format!(
+                "the gateway at {} does not answer; is it running?",
+                self.base
+            )
+        })
+    }
+
+    /// The JSON of an answer; an answer that is an error fails with its message.
+    pub(super) async fn ask(&self, request: RequestBuilder) -> anyhow::Result<Value> {
+        let mut response = self.send(request).await?;
+        let status = response.status();
+        let mut bytes = Vec::new();
+        while let Some(chunk) = response
+            .chunk()
+            .await
+            .context("the gateway's answer broke off")?
+        {
+            bytes.extend_from_slice(&chunk);
+            if bytes.len() > MOST_BYTES {
+                bail!("the gateway's answer is larger than 64 MiB");
+            }
+        }
+        let body: Value = serde_json::from_slice(&bytes)
+            .with_context(|| format!("the gateway answered HTTP {status} without JSON"))?;
+        if !status.is_success() {
+            let message = body["error"]["message"].as_str();
+            bail!(
+                "{} (HTTP {status})",
+                message.unwrap_or("the gateway refused")
+            );
+        }
+        Ok(body)
+    }
+}
