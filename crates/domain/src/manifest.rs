@@ -12,8 +12,28 @@ use protocol::resources::{
 };
 use serde_json::{Map, Value};
 
+use crate::form::escape_pointer;
+
 /// The most manifests that one endpoint may list.
 pub const MOST_RUNNERS: usize = 256;
+/// The most warnings that are told of one manifest.
+const MOST_WARNINGS: usize = 50;
+/// What a manifest may hold. Newer peers add fields: they are ignored with a warning.
+const FIELDS: [&str; 13] = [
+    "id",
+    "name",
+    "label",
+    "protocol_version",
+    "description",
+    "capabilities",
+    "permissions",
+    "context",
+    "config_schema",
+    "metadata",
+    "component_kind",
+    "usages",
+    "supported_event_patterns",
+];
 
 /// What discovery found at one endpoint.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -147,6 +167,13 @@ fn judge_manifest(index: usize, raw: &Value) -> Result<Verdict, Fault> {
         .get("label")
         .ok_or_else(|| Fault::new("/label", "is required"))?;
     let mut warnings = Vec::new();
+    for name in object
+        .keys()
+        .filter(|name| !FIELDS.contains(&name.as_str()))
+    {
+        let at = format!("/{}", escape_pointer(name));
+        warnings.push(Fault::new(at, "ignored: not of protocol 1"));
+    }
     let capabilities = capabilities(object.get("capabilities"), &mut warnings)?;
     let permissions = permissions(object.get("permissions"), &mut warnings)?;
     let manifest = AgentRunnerManifest {
@@ -173,6 +200,14 @@ fn judge_manifest(index: usize, raw: &Value) -> Result<Verdict, Fault> {
         metadata: optional(object, "metadata", "must be an object")?.unwrap_or_default(),
         id,
     };
+    if warnings.len() > MOST_WARNINGS {
+        let more = warnings.len() - MOST_WARNINGS;
+        warnings.truncate(MOST_WARNINGS);
+        warnings.push(Fault::new(
+            "",
+            format!("{more} more places were ignored or dropped"),
+        ));
+    }
     Ok(Verdict::Accepted(Box::new(AcceptedManifest {
         index,
         manifest,
@@ -230,7 +265,7 @@ fn usages(
 fn capabilities(value: Option<&Value>, warnings: &mut Vec<Fault>) -> Result<Capabilities, Fault> {
     let mut found = Capabilities::default();
     for (name, value) in mapping(value, "/capabilities")? {
-        let at = format!("/capabilities/{name}");
+        let at = format!("/capabilities/{}", escape_pointer(name));
         let Some(flag) = value.as_bool() else {
             return Err(Fault::new(at, "must be true or false"));
         };
@@ -260,7 +295,7 @@ fn capabilities(value: Option<&Value>, warnings: &mut Vec<Fault>) -> Result<Capa
 fn permissions(value: Option<&Value>, warnings: &mut Vec<Fault>) -> Result<Permissions, Fault> {
     let mut found = Permissions::default();
     for (name, value) in mapping(value, "/permissions")? {
-        let at = format!("/permissions/{name}");
+        let at = format!("/permissions/{}", escape_pointer(name));
         let names: Vec<String> = typed(value, &at, "must be a list of texts")?;
         match name {
             "models" => found.models = known(&names, ModelOperation::parse, &at, warnings),
@@ -314,7 +349,7 @@ fn context_policy(
     for (name, _) in mapping(value, "/context")? {
         if !KNOWN.contains(&name) {
             warnings.push(Fault::new(
-                format!("/context/{name}"),
+                format!("/context/{}", escape_pointer(name)),
                 "ignored: not of protocol 1",
             ));
         }
@@ -404,6 +439,50 @@ mod tests {
     }
 
     #[test]
+    fn what_a_manifest_leaves_out_is_what_the_protocol_says() {
+        let found = judge_list(&[manifest(json!({"component_kind": "Runner"}))]);
+        let accepted = &found.accepted[0];
+        assert_eq!(accepted.warnings, []);
+        let told = serde_json::to_value(&accepted.manifest).unwrap();
+        assert_eq!(told["protocol_version"], "1");
+        let of = |part: &str, value: bool| {
+            let flags = told[part].as_object().unwrap().iter();
+            let named = flags.filter(|(_, flag)| **flag == json!(value));
+            let mut names: Vec<_> = named.map(|(name, _)| name.clone()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(
+            of("capabilities", true),
+            ["event_context", "self_managed_context"]
+        );
+        assert_eq!(of("capabilities", false).len(), 10);
+        assert_eq!(of("context", false), ["supports_history_search"]);
+        assert_eq!(of("context", true).len(), 4);
+        let nothing = told["permissions"].as_object().unwrap().values();
+        assert!(
+            nothing.clone().all(|granted| *granted == json!([])),
+            "{told}"
+        );
+        assert_eq!(
+            (&told["config_schema"], &told["metadata"]),
+            (&json!([]), &json!({}))
+        );
+    }
+
+    #[test]
+    fn warnings_are_bounded() {
+        let flags: Map<_, _> = (0..500).map(|n| (format!("c{n}"), json!(true))).collect();
+        let found = judge_list(&[manifest(json!({"capabilities": flags}))]);
+        let warnings = &found.accepted[0].warnings;
+        assert_eq!(warnings.len(), MOST_WARNINGS + 1);
+        assert_eq!(
+            warnings[MOST_WARNINGS].message,
+            "450 more places were ignored or dropped"
+        );
+    }
+
+    #[test]
     fn neighbours_of_a_bad_manifest_are_accepted() {
         let list = [
             json!(7),
@@ -426,7 +505,7 @@ mod tests {
     fn what_is_unknown_is_dropped_with_a_warning_and_never_granted() {
         let found = judge_list(&[manifest(json!({
             "capabilities": {"flying": true}, "permissions": {"models": ["invoke", "own"], "moon": ["x"]},
-            "context": {"ownership": "hybrid"},
+            "context": {"ownership": "hybrid"}, "plugin_version": "7", "a/b": 1,
         }))]);
         let accepted = &found.accepted[0];
         let mut places: Vec<_> = accepted
@@ -438,10 +517,12 @@ mod tests {
         assert_eq!(
             places,
             [
+                "/a~1b",
                 "/capabilities/flying",
                 "/context/ownership",
                 "/permissions/models/1",
-                "/permissions/moon"
+                "/permissions/moon",
+                "/plugin_version"
             ]
         );
         assert_eq!(
