@@ -49,6 +49,8 @@ mod langbot_peer;
 mod limits;
 #[path = "e2e/misbehaviour.rs"]
 mod misbehaviour;
+#[path = "e2e/pipeline_adapter.rs"]
+mod pipeline_adapter;
 #[path = "e2e/policies.rs"]
 mod policies;
 #[path = "e2e/reading.rs"]

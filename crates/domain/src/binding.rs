@@ -44,6 +44,10 @@ fn wants(spec: &AgentSpec, event: &EventEnvelope) -> bool {
         .actor
         .as_ref()
         .and_then(|actor| actor.actor_id.as_deref());
+    let pipeline_id = event
+        .adapter
+        .as_ref()
+        .and_then(|adapter| adapter.pipeline_id.as_deref());
     spec.enabled
         && spec
             .event_types
@@ -53,6 +57,7 @@ fn wants(spec: &AgentSpec, event: &EventEnvelope) -> bool {
         && passes(spec.filters.source.as_deref(), Some(&event.source))
         && passes(spec.filters.bot_id.as_deref(), event.bot_id.as_deref())
         && passes(spec.filters.actor_id.as_deref(), actor_id)
+        && passes(spec.filters.pipeline_id.as_deref(), pipeline_id)
 }
 
 fn covers(pattern: &str, event_type: &str) -> bool {
@@ -101,6 +106,7 @@ mod tests {
         let event: EventEnvelope = serde_json::from_value(json!({
             "event_type": "message.received", "source": "webui", "bot_id": "b",
             "conversation": {"conversation_id": "c"}, "actor": {"actor_type": "user", "actor_id": "u"},
+            "adapter": {"pipeline_id": "p"},
         }))
         .unwrap();
         let found = match resolve(agents, |agent| agent, &event) {
@@ -154,6 +160,14 @@ mod tests {
             &Ok(None),
         );
         check(&[agent("a", json!({"filters": {"bot_id": []}}))], &Ok(None));
+        check(
+            &[agent("a", json!({"filters": {"pipeline_id": ["q", "p"]}}))],
+            &Ok(Some("a")),
+        );
+        check(
+            &[agent("a", json!({"filters": {"pipeline_id": ["q"]}}))],
+            &Ok(None),
+        );
         check(&[agent("a", json!({"enabled": false}))], &Ok(None));
         check(
             &[agent("a", json!({"event_types": ["message"]}))],

@@ -1,9 +1,9 @@
 //! Builds the `AgentRunContext` of a run (protocol §1). No history is inlined.
 
 use protocol::context::{
-    AgentEventContext, AgentInput, AgentRunContext, AgentRunState, AgentRuntimeContext,
-    AgentTrigger, ContextAccess, ConversationContext, InlineContextPolicy, InlineMode,
-    TriggerSource,
+    AdapterContext, AgentEventContext, AgentInput, AgentRunContext, AgentRunState,
+    AgentRuntimeContext, AgentTrigger, ContextAccess, ConversationContext, InlineContextPolicy,
+    InlineMode, TriggerSource,
 };
 use protocol::event::EventEnvelope;
 use protocol::{JsonObject, PROTOCOL_VERSION};
@@ -91,7 +91,9 @@ pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
         },
         variables: JsonObject::new(),
         config: parts.config,
-        adapter: None,
+        adapter: event.adapter.as_ref().map(|adapter| AdapterContext {
+            extra: adapter.extra.clone(),
+        }),
         metadata: JsonObject::new(),
     }
 }

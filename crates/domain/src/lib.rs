@@ -1,5 +1,6 @@
 //! Pure decisions: values in, values out. Nothing here waits, reads a clock or does I/O.
 
+pub mod adapter;
 pub mod authorization;
 pub mod binding;
 pub mod event;
