@@ -47,6 +47,8 @@ mod langbot_entities;
 mod langbot_peer;
 #[path = "e2e/limits.rs"]
 mod limits;
+#[path = "e2e/migrate.rs"]
+mod migrate;
 #[path = "e2e/misbehaviour.rs"]
 mod misbehaviour;
 #[path = "e2e/pipeline_adapter.rs"]

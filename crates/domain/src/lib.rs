@@ -18,4 +18,6 @@ pub mod normalize;
 pub mod retry;
 pub mod run;
 
+pub mod migrate;
+
 pub mod canonical;
