@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Answer, Client, message, send, stream};
 use crate::support::held::HeldRun;
+use crate::support::python::LangbotPeer;
 use crate::support::runner::Request;
 use crate::support::script::{Gate, Run, Step, send as step, sse, sse_head};
 use crate::support::{Engine, Postgres, Sqlite, Stage};
@@ -17,7 +18,8 @@ fn quick(run: &Run) -> Vec<Step> {
 }
 
 /// As `Query.model_dump()` of LangBot makes it, with the variables and the message of its preprocessing.
-fn query(query_id: Value) -> Value {
+fn query(query_id: impl Into<Value>) -> Value {
+    let query_id = query_id.into();
     let sender = json!({"id": 77, "member_name": "Ada", "permission": "MEMBER",
         "group": {"id": 42, "name": "Team", "permission": "MEMBER"}});
     let chain = json!([
@@ -73,7 +75,7 @@ async fn a_query_tells_its_runner_all_it_says_and_nothing_private(
         return;
     };
     stage.runner.answer_all(quick);
-    let posted = post(&stage, &query(json!("q-1"))).await;
+    let posted = post(&stage, &query("q-1")).await;
     assert_eq!(posted.body["event_id"], "q-1");
     assert_eq!(posted.body["status"], "created");
     let run_id = posted.run_id();
@@ -178,7 +180,7 @@ async fn the_effective_prompt_is_pulled_and_audited(#[values(Sqlite, Postgres)] 
         let body = run.talk(1).concat();
         vec![sse_head(), Step::Hold(hold.clone()), step(body)]
     });
-    let run_id = post(&stage, &query(json!("q-1"))).await.run_id();
+    let run_id = post(&stage, &query("q-1")).await.run_id();
     let of_run = |request: &Request| request.is_run();
     let asked = stage.runner.asked("the run", of_run).await.json();
     let host = Client::new(
@@ -232,7 +234,7 @@ async fn the_same_query_again_gets_the_first_answer_again(
         return;
     };
     stage.runner.answer_all(quick);
-    let counted = query(json!(7));
+    let counted = query(7);
     let first = post(&stage, &counted).await;
     assert!(!first.is_replay());
     let event_id = first.body["event_id"].as_str().unwrap();
@@ -262,10 +264,10 @@ async fn the_same_query_again_gets_the_first_answer_again(
     assert!(!fresh.is_replay());
     assert_ne!(fresh.run_id(), first.run_id());
 
-    let with_key = posting(&stage.client, &query(json!("q-9"))).header("idempotency-key", "k");
+    let with_key = posting(&stage.client, &query("q-9")).header("idempotency-key", "k");
     let keyed = send(with_key).await.unwrap();
     assert_eq!(keyed.body["event_id"], "q-9");
-    let refused = post(&stage, &query(json!("q-9"))).await;
+    let refused = post(&stage, &query("q-9")).await;
     assert_eq!(refused.detail("reason"), "event_exists", "{}", refused.body);
 }
 
@@ -273,9 +275,7 @@ async fn the_same_query_again_gets_the_first_answer_again(
 async fn a_query_is_answered_by_its_runs_stream_when_asked_to() {
     let stage = Stage::new().await;
     stage.runner.answer_all(quick);
-    let stream = stream(posting(&stage.client, &query(json!("q-1"))))
-        .await
-        .unwrap();
+    let stream = stream(posting(&stage.client, &query("q-1"))).await.unwrap();
     assert_eq!(stream.response.status(), 200);
     let run_id = stream.response.headers()["runnel-run-id"]
         .to_str()
@@ -312,7 +312,7 @@ async fn a_bad_query_is_refused_by_pointer_and_leaves_nothing_behind() {
     .into_iter()
     .enumerate()
     {
-        let sound = query(json!(format!("q-{n}")));
+        let sound = query(format!("q-{n}"));
         let mut bent = sound.clone();
         let (parent, member) = pointer.rsplit_once('/').unwrap();
         let members = bent.pointer_mut(parent).unwrap().as_object_mut().unwrap();
@@ -326,7 +326,7 @@ async fn a_bad_query_is_refused_by_pointer_and_leaves_nothing_behind() {
     let anonymous = stage
         .client
         .anonymous(Method::POST, ROUTE)
-        .json(&query(json!("q")));
+        .json(&query("q"));
     assert_eq!(send(anonymous).await.unwrap().status, 401);
     let mut forged = message("m-1");
     forged["adapter"] = json!({"extra": {"params": {}}});
@@ -351,7 +351,7 @@ async fn two_pipelines_have_an_agent_each() {
     .await;
     stage.runner.answer_all(quick);
     for pipeline in ["pipe-1", "pipe-2"] {
-        let mut query = query(json!(pipeline));
+        let mut query = query(pipeline);
         query["pipeline_uuid"] = json!(pipeline);
         let run_id = post(&stage, &query).await.run_id();
         let run = stage.client.finished(&run_id).await;
@@ -361,9 +361,43 @@ async fn two_pipelines_have_an_agent_each() {
             pipeline
         );
     }
-    let mut other = query(json!("q-3"));
+    let mut other = query("q-3");
     other["pipeline_uuid"] = json!("pipe-3");
     assert_eq!(post(&stage, &other).await.body["reason"], "no_agent");
     let plain = stage.client.post(&message("m-1")).await;
     assert_eq!(plain.body["reason"], "no_agent");
+}
+
+#[tokio::test]
+async fn a_query_that_langbot_dumps_is_taken_and_langbot_reads_its_context() {
+    let Some(peer) = LangbotPeer::find().await else {
+        return;
+    };
+    let stage = Stage::new().await;
+    stage.runner.answer_all(quick);
+    let dumped = peer.ask("query", &json!(7)).await;
+    let run_id = post(&stage, &dumped).await.run_id();
+    let context = told(&stage, &run_id).await;
+    assert_eq!(context["input"]["text"], "@Bob see");
+    assert_eq!(
+        context["adapter"]["extra"],
+        json!({
+            "params": {"city": "Rome"}, "query_id": 7, "pipeline_uuid": "pipe-1",
+            "quote": {"message_id": "5", "sender_id": "6", "text": "before"}, "omitted_elements": ["Face"],
+        })
+    );
+    let answers = peer
+        .ask("check", &json!([["RunnerContext", context]]))
+        .await;
+    assert_eq!(answers[0]["refused"], Value::Null);
+    let read = &answers[0]["read"];
+    assert_eq!(read["adapter"], context["adapter"]);
+    assert_eq!(read["context"]["available_apis"]["prompt_get"], true);
+    let kinds: Vec<_> = read["input"]["attachments"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["type"])
+        .collect();
+    assert_eq!(kinds, ["image", "file", "voice"]);
 }
