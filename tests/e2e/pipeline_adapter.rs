@@ -126,6 +126,13 @@ async fn a_query_tells_its_runner_all_it_says_and_nothing_private(
         ("/context/available_apis/prompt_get", json!(true)),
         ("/config", json!({"timeout": 50.0})),
         (
+            "/variables",
+            json!({
+                "session_id": "group_42", "user_message_text": "what is this?",
+                "msg_create_time": 1_795_291_200, "query_id": "q-1",
+            }),
+        ),
+        (
             "/adapter/extra",
             json!({
                 "params": {
