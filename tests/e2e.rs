@@ -51,8 +51,12 @@ mod langbot_entities;
 mod langbot_peer;
 #[path = "e2e/limits.rs"]
 mod limits;
+#[path = "e2e/migrate.rs"]
+mod migrate;
 #[path = "e2e/misbehaviour.rs"]
 mod misbehaviour;
+#[path = "e2e/pipeline_adapter.rs"]
+mod pipeline_adapter;
 #[path = "e2e/policies.rs"]
 mod policies;
 #[path = "e2e/reading.rs"]

@@ -2,12 +2,18 @@
 
 `check`: stdin is [[class, value]...]; the answer says for each why the class refused it, which of its
 fields the class does not know, and what the class made of it. `results`: the answer is a list of
-results of every type, as a runner of this SDK dumps them.
+results of every type, as a runner of this SDK dumps them. `query`: the answer is a pipeline's Query with
+that id, as this SDK dumps it.
 """
+import datetime
 import json
 import sys
 
 import pydantic
+from langbot_plugin.api.entities.builtin.pipeline.query import Query
+from langbot_plugin.api.entities.builtin.platform import entities, events, message
+from langbot_plugin.api.entities.builtin.provider.prompt import Prompt
+from langbot_plugin.api.entities.builtin.provider.session import Session
 from langbot_plugin.api.entities.builtin.provider.message import ContentElement, Message, MessageChunk
 from langbot_plugin.api.entities.builtin import runner
 from langbot_plugin.api.entities.builtin.runner import RunnerResult
@@ -62,7 +68,29 @@ def results(run_id):
     ]
 
 
-if sys.argv[1] == "check":
+def query(query_id):
+    group = entities.Group(id=42, name="Team", permission="MEMBER")
+    sender = entities.GroupMember(id=77, member_name="Ada", permission="MEMBER", group=group)
+    chain = message.MessageChain([
+        message.Source(id="m-1", time=datetime.datetime.fromtimestamp(1795291200)),
+        message.Quote(id=5, sender_id=6, origin=message.MessageChain([message.Plain(text="before")])),
+        message.At(target=9, display="Bob"), message.Plain(text=" see"),
+        message.Image(base64="data:image/png;base64,AAAA"), message.File(id="f", name="a.pdf", url="https://x.test/a.pdf"),
+        message.Voice(voice_id="v", path="/tmp/v.amr", length=3), message.Face(face_id=3)])
+    made = Query(
+        query_id=query_id, launcher_type="group", launcher_id=42, sender_id=77, bot_uuid="bot-1",
+        pipeline_uuid="pipe-1", pipeline_config={"ai": {}}, message_chain=chain,
+        message_event=events.GroupMessage(sender=sender, message_chain=chain, time=1795291200.5),
+        session=Session(launcher_type="group", launcher_id=42),
+        prompt=Prompt(name="default", messages=[Message(role="system", content="Be brief.")]))
+    made.set_variable("city", "Rome")
+    made.set_variable("_bound", ["x"])
+    return {**made.model_dump(mode="json"), "variables": made.get_variables()}
+
+
+if sys.argv[1] == "query":
+    answer = query(json.load(sys.stdin))
+elif sys.argv[1] == "check":
     answer = [check(kind, value) for kind, value in json.load(sys.stdin)]
 else:
     answer = [result.model_dump(mode="json") for result in results(json.load(sys.stdin))]

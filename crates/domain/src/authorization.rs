@@ -56,6 +56,8 @@ pub struct Subject<'a> {
     pub agent_version: i64,
     pub endpoint_id: EndpointId,
     pub event_id: &'a str,
+    /// Whether the entry of the event brought an effective prompt.
+    pub has_prompt: bool,
     pub owner: Owner<'a>,
 }
 
@@ -191,6 +193,11 @@ impl AuthorizationSnapshot {
         }))
     }
 
+    /// Whether the effective prompt may be pulled.
+    pub fn prompt_get(&self) -> Result<(), NotGranted> {
+        self.granted("prompt:get")
+    }
+
     /// Whether follow-ups may be pulled.
     pub fn steering_pull(&self) -> Result<(), NotGranted> {
         self.granted("steering:pull")
@@ -231,6 +238,7 @@ pub fn authorize(
     let run_list = trimming.runs(subject.owner.conversation.is_some());
     let steering_pull = trimming.steering(subject.owner.conversation.is_some());
     let state = trimming.state(&subject.owner);
+    let prompt_get = subject.has_prompt && trimming.prompt();
     AuthorizationSnapshot {
         v: SNAPSHOT_VERSION,
         run_id: subject.run_id,
@@ -243,6 +251,7 @@ pub fn authorize(
         conversation: subject.owner.conversation.map(FrozenConversation::from),
         resources,
         available_apis: AvailableApis {
+            prompt_get,
             history_page: history,
             event_get,
             event_page,
@@ -325,9 +334,41 @@ mod tests {
             agent_version: 1,
             endpoint_id: EndpointId(uuid::Uuid::nil()),
             event_id: "e",
+            has_prompt: false,
             owner,
         };
         authorize(&catalog(), &manifest, &agent, &subject)
+    }
+
+    #[test]
+    fn only_an_event_that_brings_a_prompt_opens_it() {
+        let (manifest, agent) = (manifest(&json!({})), agent(&json!({}), &json!({})));
+        let workspace = WorkspaceId("default".to_owned());
+        let with = |has_prompt| {
+            let owner = Owner {
+                workspace: &workspace,
+                runner: &manifest.id,
+                agent: AgentId(uuid::Uuid::nil()),
+                bot_id: None,
+                conversation: None,
+                actor: None,
+                subject: None,
+            };
+            let subject = Subject {
+                run_id: RunId(uuid::Uuid::nil()),
+                agent_version: 1,
+                endpoint_id: EndpointId(uuid::Uuid::nil()),
+                event_id: "e",
+                has_prompt,
+                owner,
+            };
+            authorize(&catalog(), &manifest, &agent, &subject)
+        };
+        let open = with(true);
+        assert!(open.available_apis.prompt_get && open.prompt_get().is_ok());
+        assert!(open.scope_claim().contains("prompt:get"));
+        let closed = with(false);
+        assert!(!closed.available_apis.prompt_get && closed.prompt_get().is_err());
     }
 
     fn everything() -> serde_json::Value {

@@ -32,6 +32,7 @@ pub enum Loss {
     Source,
     Bot,
     Actor,
+    Pipeline,
     /// It wants the event, and so does an agent of a more specific scope.
     WiderScope,
     /// It wants the event, and so does an agent of the same scope with a higher priority.
@@ -45,7 +46,7 @@ impl Loss {
             Self::Disabled => "disabled",
             Self::EventType => "event_type",
             Self::Scope => "scope",
-            Self::Source | Self::Bot | Self::Actor => "filter",
+            Self::Source | Self::Bot | Self::Actor | Self::Pipeline => "filter",
             Self::WiderScope => "less_specific_scope",
             Self::LowerPriority => "lower_priority",
         }
@@ -74,6 +75,7 @@ impl Loss {
             Self::Source => filter("source", Some(&event.source)),
             Self::Bot => filter("bot_id", event.bot_id.as_deref()),
             Self::Actor => filter("actor_id", actor_id(event)),
+            Self::Pipeline => filter("pipeline_id", pipeline_id(event)),
             Self::WiderScope => format!(
                 "scope {} is wider than that of another agent that wants the event",
                 spec.scope.kind.as_str()
@@ -137,6 +139,11 @@ pub fn standings<A>(
     agents.iter().zip(&refusals).map(standing).collect()
 }
 
+fn pipeline_id(event: &EventEnvelope) -> Option<&str> {
+    let adapter = event.adapter.as_ref();
+    adapter.and_then(|adapter| adapter.pipeline_id.as_deref())
+}
+
 fn actor_id(event: &EventEnvelope) -> Option<&str> {
     event
         .actor
@@ -163,6 +170,10 @@ fn refusal(spec: &AgentSpec, event: &EventEnvelope) -> Option<Loss> {
         (
             passes(filters.actor_id.as_deref(), actor_id(event)),
             Loss::Actor,
+        ),
+        (
+            passes(filters.pipeline_id.as_deref(), pipeline_id(event)),
+            Loss::Pipeline,
         ),
     ];
     let failed = checks.into_iter().find(|(holds, _)| !holds);
@@ -215,6 +226,7 @@ mod tests {
         let event: EventEnvelope = serde_json::from_value(json!({
             "event_type": "message.received", "source": "webui", "bot_id": "b",
             "conversation": {"conversation_id": "c"}, "actor": {"actor_type": "user", "actor_id": "u"},
+            "adapter": {"pipeline_id": "p"},
         }))
         .unwrap();
         let found = match resolve(agents, |agent| agent, &event) {
@@ -268,6 +280,14 @@ mod tests {
             &Ok(None),
         );
         check(&[agent("a", json!({"filters": {"bot_id": []}}))], &Ok(None));
+        check(
+            &[agent("a", json!({"filters": {"pipeline_id": ["q", "p"]}}))],
+            &Ok(Some("a")),
+        );
+        check(
+            &[agent("a", json!({"filters": {"pipeline_id": ["q"]}}))],
+            &Ok(None),
+        );
         check(&[agent("a", json!({"enabled": false}))], &Ok(None));
         check(
             &[agent("a", json!({"event_types": ["message"]}))],

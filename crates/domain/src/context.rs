@@ -1,13 +1,13 @@
 //! Builds the `AgentRunContext` of a run (protocol §1). No history is inlined.
 
 use protocol::context::{
-    AgentEventContext, AgentInput, AgentRunContext, AgentRunState, AgentRuntimeContext,
-    AgentTrigger, ContextAccess, ConversationContext, InlineContextPolicy, InlineMode,
-    TriggerSource,
+    AdapterContext, AgentEventContext, AgentInput, AgentRunContext, AgentRunState,
+    AgentRuntimeContext, AgentTrigger, ContextAccess, ConversationContext, InlineContextPolicy,
+    InlineMode, TriggerSource,
 };
 use protocol::event::EventEnvelope;
 use protocol::{JsonObject, PROTOCOL_VERSION};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::authorization::AuthorizationSnapshot;
 use crate::canonical::canonical_json;
@@ -89,11 +89,29 @@ pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
             static_refs: static_refs(parts.snapshot_sha256),
             metadata: runtime_metadata(event, &parts.limits, parts.context_window),
         },
-        variables: JsonObject::new(),
+        variables: variables(event),
         config: parts.config,
-        adapter: None,
+        adapter: event.adapter.as_ref().map(|adapter| AdapterContext {
+            extra: adapter.extra.clone(),
+        }),
         metadata: JsonObject::new(),
     }
+}
+
+/// The plain ones among the public variables of an adapter, and the id of its query.
+fn variables(event: &EventEnvelope) -> JsonObject {
+    let Some(adapter) = &event.adapter else {
+        return JsonObject::new();
+    };
+    let params = adapter.extra.get("params").and_then(Value::as_object);
+    let query_id = adapter.extra.get("query_id");
+    params
+        .into_iter()
+        .flatten()
+        .filter(|(_, value)| !value.is_array() && !value.is_object())
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .chain(query_id.map(|id| ("query_id".to_owned(), id.clone())))
+        .collect()
 }
 
 /// An event as runners see it.

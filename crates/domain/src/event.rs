@@ -11,6 +11,18 @@ pub const DATA_BYTES: usize = 64 * 1024;
 /// The most bytes of `raw`, as JSON.
 pub const RAW_BYTES: usize = 4 * 1024 * 1024;
 
+/// Everything wrong with an envelope that a client posted.
+pub fn check_posted(event: &EventEnvelope) -> Vec<Fault> {
+    let mut faults = check_event(event);
+    if event.adapter.is_some() {
+        faults.push(Fault::new(
+            "/adapter",
+            "is written by adapters alone; post a pipeline's Query to /v1/adapters/pipeline/queries",
+        ));
+    }
+    faults
+}
+
 /// Everything wrong with an envelope.
 pub fn check_event(event: &EventEnvelope) -> Vec<Fault> {
     let mut faults = Vec::new();
@@ -217,6 +229,14 @@ mod tests {
         );
         check(json!({"event_type": "a", "data": {"x": "\u{0}"}}), &[""]);
         check(json!({"event_type": "a", "data": {"x": "\\u0000"}}), &[]);
+    }
+
+    #[test]
+    fn what_adapters_write_cannot_be_posted() {
+        let body = json!({"event_type": "a.b", "adapter": {"extra": {"params": {}}}});
+        let event: EventEnvelope = serde_json::from_value(body).unwrap();
+        assert_eq!(check_event(&event), []);
+        assert_eq!(check_posted(&event)[0].pointer, "/adapter");
     }
 
     #[test]

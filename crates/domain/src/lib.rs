@@ -1,5 +1,6 @@
 //! Pure decisions: values in, values out. Nothing here waits, reads a clock or does I/O.
 
+pub mod adapter;
 pub mod authorization;
 pub mod binding;
 pub mod event;
@@ -17,5 +18,7 @@ pub mod ledger;
 pub mod normalize;
 pub mod retry;
 pub mod run;
+
+pub mod migrate;
 
 pub mod canonical;

@@ -98,6 +98,9 @@ pub struct AgentFilters {
     pub bot_id: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub actor_id: Option<Vec<String>>,
+    /// The pipelines whose queries the agent wants. Other events have no pipeline and do not pass.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pipeline_id: Option<Vec<String>>,
 }
 
 /// What the agent lets its runs touch: layer `agent_policy` of the authorization. Empty by default.

@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::JsonObject;
 use crate::context::{ActorContext, AgentInput, DeliveryContext, RawEventRef, SubjectContext};
 use crate::error::AgentApiError;
+use crate::message::Message;
 
 /// The event type of an incoming chat message.
 pub const MESSAGE_RECEIVED: &str = "message.received";
@@ -53,6 +54,24 @@ pub struct EventEnvelope {
     /// Where the client itself keeps the platform's payload; not beside `raw`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw_ref: Option<RawEventRef>,
+    /// Written by the route of an adapter alone: a posted envelope must not have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(ignore))]
+    pub adapter: Option<EventAdapter>,
+}
+
+/// What an entry adapter knows of an event beside the event itself, as it is stored with it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EventAdapter {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pipeline_id: Option<String>,
+    /// Becomes `ctx.adapter.extra`.
+    #[serde(skip_serializing_if = "JsonObject::is_empty")]
+    pub extra: JsonObject,
+    /// The effective prompt: pulled by the runner, never in its context.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub prompt: Vec<Message>,
 }
 
 /// The conversation an event belongs to. Without `conversation_id` it belongs to none.

@@ -7,6 +7,14 @@ use crate::JsonObject;
 use crate::context::{
     ActorContext, AgentEventContext, AgentInput, ConversationContext, SubjectContext,
 };
+use crate::message::Message;
+
+/// The answer of `GET /host/v1/prompt`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct EffectivePrompt {
+    pub prompt: Vec<Message>,
+}
 
 /// `GET /host/v1/state/{scope}/{key}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -4,6 +4,7 @@ mod check_config;
 mod dev_command;
 mod explain;
 mod gateway;
+mod migrate_config;
 mod openapi;
 mod output;
 mod send;
@@ -39,6 +40,8 @@ enum Command {
     /// Manage API keys in the configured database.
     #[command(subcommand)]
     Token(token::TokenCommand),
+    /// Make agents and runner endpoints of `LangBot`'s pipelines; prints them unless told to write.
+    MigrateConfig(migrate_config::MigrateArguments),
     /// Post a message and watch its run.
     Send(send::SendArguments),
     /// Say who would get an event and why, and what its run might touch. Posts nothing.
@@ -67,6 +70,7 @@ pub async fn run() -> ExitCode {
         Command::Dev(arguments) => dev_command::dev(arguments, json).await,
         Command::Serve(config) => serve::serve(&config, json).await,
         Command::CheckConfig(config) => Ok(check_config::check_config(&config, json)),
+        Command::MigrateConfig(arguments) => migrate_config::migrate_config(&arguments, json),
         Command::Openapi(arguments) => openapi::openapi(&arguments),
         Command::Token(command) => token::token(command, json).await,
         Command::Send(arguments) => send::send(arguments, json).await,

@@ -143,6 +143,11 @@ impl fmt::Debug for Config {
     }
 }
 
+/// The tables of a TOML text, judged by nobody. `name` is how a fault calls it.
+pub fn parse_toml(name: &Path, text: &str) -> Result<Value, ConfigFault> {
+    source::parse(name, text)
+}
+
 /// The defaults as a commented file, for people to start from.
 pub fn default_toml() -> &'static str {
     DEFAULT_TOML

@@ -329,6 +329,11 @@ impl<'a> Trimming<'a> {
         self.decide("steering", "conversation", "pull", &checks)
     }
 
+    /// The effective prompt of an event that brings one. It is the event's own, like its input.
+    pub(super) fn prompt(&mut self) -> bool {
+        self.decide("prompt", "effective", "get", &[])
+    }
+
     pub(super) fn state(&mut self, owner: &Owner<'_>) -> BTreeMap<StateScope, String> {
         let policy = &self.agent.state_policy;
         let mut granted = BTreeMap::new();

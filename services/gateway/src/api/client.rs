@@ -6,4 +6,5 @@ pub(super) mod event_body;
 pub(super) mod event_log;
 pub(super) mod events;
 pub(super) mod history;
+pub(super) mod pipeline;
 pub(super) mod runs;

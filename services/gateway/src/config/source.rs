@@ -36,6 +36,16 @@ pub(super) fn merge(
         .map_err(|error| ConfigFault::new("", describe(&error, path)))
 }
 
+/// A TOML text as a tree, keys sorted.
+pub(super) fn parse(name: &Path, text: &str) -> Result<Value, ConfigFault> {
+    ::config::Config::builder()
+        .add_source(File::from_str(text, FileFormat::Toml))
+        .build()
+        .and_then(::config::Config::try_deserialize)
+        .map(sort_keys)
+        .map_err(|error| ConfigFault::new("", describe(&error, Some(name))))
+}
+
 fn read_file(path: &Path) -> Result<String, ConfigFault> {
     fs::read_to_string(path).map_err(|error| {
         ConfigFault::new(

@@ -233,6 +233,11 @@ impl Deciding<'_> {
             agent_version: winner.agent.version,
             endpoint_id: runner.endpoint_id,
             event_id: self.event_id,
+            has_prompt: self
+                .event
+                .adapter
+                .as_ref()
+                .is_some_and(|adapter| !adapter.prompt.is_empty()),
             owner: Owner {
                 workspace: self.workspace,
                 runner: &manifest.id,

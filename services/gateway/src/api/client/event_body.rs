@@ -2,7 +2,7 @@
 
 use axum::extract::{FromRequest, Request};
 use chrono::DateTime;
-use domain::event::{RAW_BYTES, check_event};
+use domain::event::{RAW_BYTES, check_posted};
 use http::HeaderMap;
 use percent_encoding::percent_decode_str;
 use protocol::JsonObject;
@@ -50,7 +50,7 @@ enum Form {
 impl Posted {
     /// Everything wrong with it, by pointers into what was sent.
     pub(in crate::api) fn faults(&self) -> Vec<Fault> {
-        let faults = check_event(&self.event).into_iter();
+        let faults = check_posted(&self.event).into_iter();
         let placed = faults.map(|fault| self.form.placed(fault).under(&self.place));
         placed.collect()
     }

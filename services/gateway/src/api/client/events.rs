@@ -7,6 +7,7 @@ use http::header::{HeaderName, HeaderValue, LOCATION};
 use http::{HeaderMap, StatusCode};
 use protocol::error::ErrorBody;
 use protocol::event::{EventAccepted, EventBatchAccepted, EventEnvelope};
+use protocol::id::WorkspaceId;
 
 use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
@@ -57,25 +58,32 @@ pub(in crate::api) async fn post_event(
     if !faults.is_empty() {
         return Err(ApiError::faults(&faults));
     }
-    let key = single_header(&headers, IDEMPOTENCY_KEY)?;
+    accept_event(&state, &caller.workspace, &headers, posted.event).await
+}
+
+/// Takes a sound event and answers: with the run, or with its stream.
+pub(super) async fn accept_event(
+    state: &ApiState,
+    workspace: &WorkspaceId,
+    headers: &HeaderMap,
+    event: EventEnvelope,
+) -> ApiResult<Response> {
+    let key = single_header(headers, IDEMPOTENCY_KEY)?;
     if key.is_some_and(|key| key.is_empty() || key.len() > 255) {
         return Err(ApiError::invalid_argument(
             "`Idempotency-Key` must have 1 to 255 characters",
         ));
     }
-    let accepted = state
-        .runs
-        .accept(&caller.workspace, posted.event, key)
-        .await?;
+    let accepted = state.runs.accept(workspace, event, key).await?;
     let mut response = match (accepted.answer.run_id, accepted.answer.run_url.as_deref()) {
-        (Some(run), Some(url)) if wants_stream(&headers) => {
+        (Some(run), Some(url)) if wants_stream(headers) => {
             // A steered event streams the active run from now on.
             let cursor = if accepted.answer.steered {
-                state.runs.from_now_on(&caller.workspace, run).await?
+                state.runs.from_now_on(workspace, run).await?
             } else {
                 0
             };
-            let mut response = stream_run(&state, run, cursor);
+            let mut response = stream_run(state, run, cursor);
             let location = HeaderValue::from_str(url);
             let id = HeaderValue::from_str(&run.to_string());
             response

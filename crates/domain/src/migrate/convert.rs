@@ -1,0 +1,299 @@
+//! One value of an old section, as the new runner reads it.
+
+use serde_json::{Map, Value, json};
+
+use super::families::Kind;
+
+/// What became of a value.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Converted {
+    Same(Value),
+    /// Read with less strictness than it was written; `&str` says how.
+    Changed(Value, &'static str),
+    /// Says nothing: as if it were not there.
+    Empty,
+    /// Cannot be read; `&str` says what it must be.
+    Wrong(&'static str),
+}
+
+/// Reads a value as its kind.
+pub(super) fn convert(kind: Kind, value: &Value) -> Converted {
+    match kind {
+        Kind::Text | Kind::Secret => text(value),
+        Kind::Url => match text(value) {
+            Converted::Same(Value::String(url)) | Converted::Changed(Value::String(url), _) => {
+                let trimmed = url.trim();
+                if trimmed.starts_with("https://") || trimmed.starts_with("http://") {
+                    Converted::Same(json!(trimmed))
+                } else {
+                    Converted::Wrong("must be an http or https URL")
+                }
+            }
+            other => other,
+        },
+        Kind::Bool => boolean(value),
+        Kind::Integer => number(value, true),
+        Kind::Number => number(value, false),
+        Kind::Names => names(value),
+        Kind::Choice(choices) => match value.as_str() {
+            Some("") => Converted::Empty,
+            Some(choice) if choices.contains(&choice) => Converted::Same(value.clone()),
+            _ => Converted::Wrong("is none of the choices"),
+        },
+        Kind::Object => object(value),
+        Kind::Model => model(value),
+        Kind::Prompt => prompt(value),
+        Kind::Policy | Kind::Nowhere(_) => Converted::Same(value.clone()),
+    }
+}
+
+fn text(value: &Value) -> Converted {
+    match value {
+        Value::String(text) if text.trim().is_empty() => Converted::Empty,
+        Value::String(_) => Converted::Same(value.clone()),
+        Value::Number(number) => {
+            Converted::Changed(json!(number.to_string()), "a number made a text")
+        }
+        _ => Converted::Wrong("must be a text"),
+    }
+}
+
+fn boolean(value: &Value) -> Converted {
+    let read = match value {
+        Value::Bool(_) => return Converted::Same(value.clone()),
+        Value::Number(number) => match number.as_i64() {
+            Some(0) => Some(false),
+            Some(1) => Some(true),
+            _ => None,
+        },
+        Value::String(text) => match text.trim().to_lowercase().as_str() {
+            "true" | "1" | "yes" | "on" => Some(true),
+            "false" | "0" | "no" | "off" => Some(false),
+            "" => return Converted::Empty,
+            _ => None,
+        },
+        _ => None,
+    };
+    read.map_or(Converted::Wrong("must be true or false"), |read| {
+        Converted::Changed(json!(read), "made true or false")
+    })
+}
+
+/// A number above zero, as all numbers of the old sections are.
+fn number(value: &Value, whole: bool) -> Converted {
+    let parsed: Option<Value> = match value {
+        Value::Number(_) => Some(value.clone()),
+        Value::String(text) if text.trim().is_empty() => return Converted::Empty,
+        Value::String(text) => {
+            let text = text.trim();
+            let parsed = text.parse::<i64>().map(|number| json!(number));
+            parsed
+                .or_else(|_| text.parse::<f64>().map(|number| json!(number)))
+                .ok()
+        }
+        _ => None,
+    };
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "compared with what it came from"
+    )]
+    let read = parsed.as_ref().and_then(Value::as_f64).and_then(|number| {
+        let rounded = number as i64;
+        #[expect(clippy::cast_precision_loss, reason = "settings are small numbers")]
+        let is_whole = (rounded as f64 - number).abs() < f64::EPSILON;
+        match (is_whole, whole) {
+            _ if number <= 0.0 => None,
+            (true, _) => Some(json!(rounded)),
+            (false, false) => Some(json!(number)),
+            (false, true) => None,
+        }
+    });
+    match read {
+        Some(read) if read == *value => Converted::Same(read),
+        Some(read) => Converted::Changed(read, "made a number"),
+        None if whole => Converted::Wrong("must be a whole number above 0"),
+        None => Converted::Wrong("must be a number above 0"),
+    }
+}
+
+/// A list of names; the words that stand for "none" are left out.
+pub(super) fn names(value: &Value) -> Converted {
+    let read: Option<Vec<&str>> = match value {
+        Value::String(one) => Some(vec![one.as_str()]),
+        Value::Array(items) => items.iter().map(Value::as_str).collect(),
+        _ => None,
+    };
+    let Some(read) = read else {
+        return Converted::Wrong("must be a list of names");
+    };
+    let kept: Vec<&str> = read
+        .iter()
+        .map(|name| name.trim())
+        .filter(|name| !matches!(*name, "" | "__none__" | "__none"))
+        .collect();
+    let kept = json!(kept);
+    match value {
+        _ if kept == json!([]) => Converted::Empty,
+        Value::Array(_) if kept == *value => Converted::Same(kept),
+        Value::Array(_) => Converted::Changed(kept, "what stands for none is left out"),
+        _ => Converted::Changed(kept, "one name made a list"),
+    }
+}
+
+fn object(value: &Value) -> Converted {
+    match value {
+        Value::Object(_) => Converted::Same(value.clone()),
+        Value::String(text) if matches!(text.trim(), "" | "null") => Converted::Empty,
+        Value::String(text) => match serde_json::from_str(text) {
+            Ok(object @ Value::Object(_)) => {
+                Converted::Changed(object, "a text of JSON made an object")
+            }
+            _ => Converted::Wrong("must be an object"),
+        },
+        _ => Converted::Wrong("must be an object"),
+    }
+}
+
+/// A model with its fallbacks; one id is a model without any.
+fn model(value: &Value) -> Converted {
+    let of = |primary: &str, fallbacks: Value, reasoning: Value| json!({"primary": primary, "fallbacks": fallbacks, "reasoning": reasoning});
+    match value {
+        Value::String(id) if is_chosen(id) => Converted::Changed(
+            of(id, json!([]), json!({})),
+            "one model made a model with fallbacks",
+        ),
+        Value::Object(model) => {
+            let primary = model.get("primary").and_then(Value::as_str);
+            let Some(primary) = primary.filter(|id| is_chosen(id)) else {
+                return Converted::Empty;
+            };
+            let fallbacks = match names(model.get("fallbacks").unwrap_or(&Value::Null)) {
+                Converted::Same(names) | Converted::Changed(names, _) => names,
+                _ => json!([]),
+            };
+            let reasoning = match model.get("reasoning") {
+                Some(levels @ Value::Object(_)) => levels.clone(),
+                _ => json!({}),
+            };
+            let read = of(primary, fallbacks, reasoning);
+            if read == *value {
+                Converted::Same(read)
+            } else {
+                Converted::Changed(read, "brought into the form of primary and fallbacks")
+            }
+        }
+        Value::String(_) => Converted::Empty,
+        _ => Converted::Wrong("must be a model id"),
+    }
+}
+
+fn is_chosen(id: &str) -> bool {
+    !matches!(id.trim(), "" | "__none__" | "__none")
+}
+
+/// Messages with a role and a text each; a text is one message of the system.
+fn prompt(value: &Value) -> Converted {
+    match value {
+        Value::String(text) if text.trim().is_empty() => Converted::Empty,
+        Value::String(text) => Converted::Changed(
+            json!([{"role": "system", "content": text}]),
+            "a text made a message of the system",
+        ),
+        Value::Array(items) => {
+            let is_message = |item: &&Value| {
+                let has = |name: &str| item.get(name).is_some_and(Value::is_string);
+                has("role") && has("content")
+            };
+            let kept: Vec<&Value> = items.iter().filter(is_message).collect();
+            match kept.len() {
+                0 => Converted::Empty,
+                all if all == items.len() => Converted::Same(value.clone()),
+                _ => {
+                    Converted::Changed(json!(kept), "only messages with a role and a text are kept")
+                }
+            }
+        }
+        _ => Converted::Wrong("must be a text or a list of messages"),
+    }
+}
+
+/// A value without nulls, which TOML does not know.
+pub(super) fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(members) => Value::Object(
+            members
+                .into_iter()
+                .filter(|(_, value)| !value.is_null())
+                .map(|(name, value)| (name, without_nulls(value)))
+                .collect::<Map<_, _>>(),
+        ),
+        Value::Array(items) => items
+            .into_iter()
+            .filter(|item| !item.is_null())
+            .map(without_nulls)
+            .collect(),
+        plain => plain,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(kind: Kind, value: &Value, expected: &Value) {
+        let read = match convert(kind, value) {
+            Converted::Same(read) => {
+                assert_eq!(&read, value);
+                read
+            }
+            Converted::Changed(read, _) => {
+                assert_ne!(&read, value);
+                read
+            }
+            Converted::Empty => json!("empty"),
+            Converted::Wrong(_) => json!("wrong"),
+        };
+        assert_eq!(&read, expected, "{kind:?} of {value}");
+    }
+
+    #[test]
+    fn values_are_read_as_kindly_as_nothing_is_lost() {
+        let (empty, wrong) = (json!("empty"), json!("wrong"));
+        for (kind, value, expected) in [
+            (Kind::Text, json!("x"), json!("x")),
+            (Kind::Text, json!(7), json!("7")),
+            (Kind::Text, json!(" "), empty.clone()),
+            (Kind::Text, json!([]), wrong.clone()),
+            (Kind::Url, json!("https://x.test"), json!("https://x.test")),
+            (Kind::Url, json!("x.test"), wrong.clone()),
+            (Kind::Bool, json!("yes"), json!(true)),
+            (Kind::Bool, json!(2), wrong.clone()),
+            (Kind::Integer, json!("5"), json!(5)),
+            (Kind::Integer, json!(5.0), json!(5)),
+            (Kind::Integer, json!(5.5), wrong.clone()),
+            (Kind::Number, json!("5.5"), json!(5.5)),
+            (Kind::Number, json!(0), wrong.clone()),
+            (Kind::Names, json!("kb"), json!(["kb"])),
+            (Kind::Names, json!(["kb", "__none__"]), json!(["kb"])),
+            (Kind::Names, json!("__none__"), empty.clone()),
+            (Kind::Names, json!([7]), wrong.clone()),
+            (Kind::Choice(&["a"]), json!("b"), wrong.clone()),
+            (Kind::Object, json!(r#"{"a":1}"#), json!({"a": 1})),
+            (Kind::Object, json!("{"), wrong.clone()),
+            (
+                Kind::Model,
+                json!("m"),
+                json!({"primary": "m", "fallbacks": [], "reasoning": {}}),
+            ),
+            (Kind::Model, json!({"primary": ""}), empty.clone()),
+            (
+                Kind::Prompt,
+                json!("Hi"),
+                json!([{"role": "system", "content": "Hi"}]),
+            ),
+            (Kind::Prompt, json!([{"role": "system"}]), empty.clone()),
+        ] {
+            check(kind, &value, &expected);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The settings of a built-in runner, read by the migration map.
+
+use protocol::JsonObject;
+use serde_json::Value;
+
+use super::RunnerIds;
+use super::convert::{Converted, convert};
+use super::families::{Family, Field, Kind, Need};
+use super::pipeline::Draft;
+use super::report::{Action, FieldNote};
+use super::source::member;
+
+impl Draft<'_, '_> {
+    /// The settings of a built-in runner, field by field.
+    pub(super) fn legacy(
+        &mut self,
+        family: &'static Family,
+        ids: RunnerIds,
+        section: &JsonObject,
+        at: &str,
+    ) {
+        for field in family.fields {
+            self.field(field, section, at);
+        }
+        let known = |name: &&String| {
+            family
+                .fields
+                .iter()
+                .any(|f| f.from.contains(&name.as_str()))
+        };
+        for name in section.keys().filter(|name| !known(name)) {
+            self.note(Action::Dropped, member(at, name)).why =
+                Some(format!("{} has no such setting", family.plugin));
+        }
+        for add in family
+            .adds
+            .iter()
+            .filter(|add| !add.newer || ids == RunnerIds::Newer)
+        {
+            self.default(add.to, add.value, add.why);
+        }
+        for (choice, value, needed) in family.needs {
+            let says = |name: &str| self.config.iter().find(|(key, _)| key == name);
+            if says(choice).is_some_and(|(_, chosen)| chosen == value) {
+                let absent: Vec<_> = needed.iter().filter(|name| says(name).is_none()).collect();
+                for name in absent {
+                    self.note(Action::Missing, member(at, name)).why =
+                        Some(format!("{choice} {value} needs it"));
+                }
+            }
+        }
+    }
+
+    fn field(&mut self, field: &'static Field, section: &JsonObject, at: &str) {
+        let given = || {
+            let names = field.from.iter();
+            names.filter_map(|name| Some((*name, section.get(*name)?)))
+        };
+        if let Kind::Nowhere(why) = field.kind {
+            for (name, _) in given() {
+                self.note(Action::Dropped, member(at, name)).why = Some(why.to_owned());
+            }
+            return;
+        }
+        if field.kind == Kind::Policy {
+            return;
+        }
+        if let Need::Always(value, why) = field.need {
+            for (name, _) in given() {
+                self.note(Action::Dropped, member(at, name)).why = Some(why.to_owned());
+            }
+            self.default(field.to, value, why);
+            return;
+        }
+        let says =
+            |value: &Value| !value.is_null() && convert(field.kind, value) != Converted::Empty;
+        let chosen = given().find(|(_, value)| says(value));
+        for (name, value) in given() {
+            match chosen {
+                Some((other, _)) if other == name => {}
+                Some((_, one)) if says(value) && one != value => {
+                    self.note(Action::Dropped, member(at, name)).why =
+                        Some("its other name says otherwise".to_owned());
+                }
+                _ => {
+                    self.note(Action::Dropped, member(at, name)).why =
+                        Some("says nothing more".to_owned());
+                }
+            }
+        }
+        let wrong = match chosen {
+            None => None,
+            Some((name, value)) => {
+                let pointer = member(at, name);
+                match self.set(field.to, field.kind, value, pointer.clone()) {
+                    Ok(_) => return,
+                    Err(message) => Some((pointer, message)),
+                }
+            }
+        };
+        let why = wrong
+            .as_ref()
+            .map_or("was not set", |(_, message)| *message);
+        match field.need {
+            Need::Critical => {
+                let pointer = wrong
+                    .as_ref()
+                    .map_or_else(|| member(at, field.from[0]), |(pointer, _)| pointer.clone());
+                let why = if wrong.is_some() { why } else { "is not set" };
+                self.note(Action::Missing, pointer).why = Some(why.to_owned());
+                return;
+            }
+            Need::Default(value) => self.default(field.to, value, why),
+            Need::ByAppType(choices) => {
+                let app_type = self.config.iter().find(|(name, _)| name == "app-type");
+                let app_type = app_type.and_then(|(_, value)| value.as_str());
+                let choice = choices.iter().find(|(name, _)| app_type == Some(*name));
+                if let Some((_, value)) = choice {
+                    self.default(field.to, value, "goes with this app-type");
+                }
+            }
+            Need::Optional | Need::Always(..) => {}
+        }
+        if let Some((pointer, message)) = wrong {
+            self.note(Action::Dropped, pointer).why = Some(message.to_owned());
+        }
+    }
+
+    fn default(&mut self, name: &str, value: &str, why: &str) {
+        let value = serde_json::from_str(value).expect("the defaults of the map are JSON");
+        self.config.push((name.to_owned(), value));
+        let note = FieldNote::new(Action::Defaulted, None);
+        self.notes
+            .push(note.to(format!("config.{name}")).because(why));
+    }
+}

@@ -1,0 +1,319 @@
+//! One pipeline: which runner it selects, and what becomes of that runner's settings.
+
+use protocol::JsonObject;
+use protocol::id::RunnerId;
+use serde_json::{Value, json};
+
+use super::RunnerIds;
+use super::convert::{Converted, convert, without_nulls};
+use super::families::{Family, Field, Kind};
+use super::policy::{HOST_OWNED, resource_policy};
+use super::report::{Action, FieldNote, Outcome};
+use super::secrets::Vault;
+use super::source::{Found, member};
+
+/// The most bytes of an agent's configuration, as JSON.
+const CONFIG_BYTES: usize = 256 * 1024;
+
+/// What is to become of a pipeline.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) outcome: Outcome,
+    pub(super) message: Option<String>,
+    pub(super) runner_id: Option<String>,
+    pub(super) family: Option<&'static Family>,
+    /// In the order in which it is written.
+    pub(super) config: Vec<(String, Value)>,
+    pub(super) policy: JsonObject,
+    pub(super) notes: Vec<FieldNote>,
+}
+
+/// The settings of the selected runner as they come together.
+#[derive(Debug)]
+pub(super) struct Draft<'v, 'a> {
+    pub(super) vault: &'v mut Vault<'a>,
+    pub(super) config: Vec<(String, Value)>,
+    pub(super) notes: Vec<FieldNote>,
+}
+
+/// The runner that a pipeline selects, with its settings.
+struct Selected {
+    runner_id: String,
+    family: Option<&'static Family>,
+    section: JsonObject,
+    /// The place of the settings.
+    at: String,
+}
+
+/// Plans one pipeline.
+pub(super) fn plan_pipeline(found: &Found, ids: RunnerIds, vault: &mut Vault<'_>) -> Plan {
+    let (ai, at) = match found.config.get("ai") {
+        Some(Value::Object(ai)) => (ai, member(&found.at, "ai")),
+        Some(_) => return blocked(&member(&found.at, "ai"), "must be an object"),
+        // An agent has them without `ai`.
+        None => (&found.config, found.at.clone()),
+    };
+    let mut draft = Draft {
+        vault,
+        config: Vec::new(),
+        notes: Vec::new(),
+    };
+    let selected = match draft.select(ai, &at, ids) {
+        Ok(selected) => selected,
+        Err(plan) => return *plan,
+    };
+    let Selected {
+        runner_id,
+        family,
+        section,
+        at: section_at,
+    } = selected;
+    draft.surroundings(found, ai, &at, family, &section_at);
+    let policy = resource_policy(found, family, &section, &section_at, &mut draft);
+    let Draft { config, notes, .. } = draft;
+    let missing = notes.iter().any(|note| note.action == Action::Missing);
+    let sizes = config.iter().map(|(_, value)| value.to_string().len());
+    let message = match (missing, sizes.sum::<usize>() > CONFIG_BYTES) {
+        (true, _) => Some("something is missing that cannot be invented".to_owned()),
+        (_, true) => Some("its settings are larger than 256 KiB".to_owned()),
+        _ => None,
+    };
+    Plan {
+        outcome: message
+            .as_ref()
+            .map_or(Outcome::Migrated, |_| Outcome::Blocked),
+        message,
+        runner_id: Some(runner_id),
+        family,
+        config,
+        policy,
+        notes,
+    }
+}
+
+fn blocked(pointer: &str, message: &str) -> Plan {
+    Plan {
+        outcome: Outcome::Blocked,
+        message: Some(format!("{pointer} {message}")),
+        runner_id: None,
+        family: None,
+        config: Vec::new(),
+        policy: JsonObject::new(),
+        notes: Vec::new(),
+    }
+}
+
+impl Draft<'_, '_> {
+    pub(super) fn note(&mut self, action: Action, pointer: String) -> &mut FieldNote {
+        self.notes.push(FieldNote::new(action, Some(pointer)));
+        self.notes.last_mut().expect("it was pushed just now")
+    }
+
+    /// Finds the selected runner and takes its settings: a plugin's id before a built-in runner's name.
+    fn select(&mut self, ai: &JsonObject, at: &str, ids: RunnerIds) -> Result<Selected, Box<Plan>> {
+        let runner_at = member(at, "runner");
+        let text = |name: &str| {
+            let text = ai.get("runner")?.get(name)?.as_str()?.trim();
+            (!text.is_empty()).then(|| text.to_owned())
+        };
+        if ai
+            .get("runner")
+            .is_some_and(|runner| !runner.is_null() && !runner.is_object())
+        {
+            return Err(Box::new(blocked(&runner_at, "must be an object")));
+        }
+        let (id, runner) = (text("id"), text("runner"));
+        if id.is_none() && runner.is_none() {
+            return Err(Box::new(Plan {
+                outcome: Outcome::Nothing,
+                message: Some("it selects no runner".to_owned()),
+                ..blocked(&runner_at, "")
+            }));
+        }
+        if let Some(id) = id.as_ref().filter(|id| id.parse::<RunnerId>().is_ok()) {
+            let family = Family::of_id(id);
+            let runner_id = family.map_or_else(|| id.clone(), |family| family.runner_id(ids));
+            let (section, place) = self.current(ai, at, id, family);
+            let settled = if runner_id == *id {
+                Action::Kept
+            } else {
+                Action::Renamed
+            };
+            self.note(settled, member(&runner_at, "id")).target = Some("runner_id".to_owned());
+            return Ok(Selected {
+                runner_id,
+                family,
+                section,
+                at: place,
+            });
+        }
+        let known = [("runner", runner), ("id", id)]
+            .into_iter()
+            .find_map(|(key, name)| Some((key, Family::of_legacy(&name?)?)));
+        let Some((key, family)) = known else {
+            let message = "is a runner of your own, which no plugin has taken the place of: serve it as a runner, \
+                and select its id here";
+            return Err(Box::new(blocked(&runner_at, message)));
+        };
+        let place = member(at, family.legacy);
+        let Some(Value::Object(section)) = ai.get(family.legacy) else {
+            let message = "is not there: the settings of the selected runner";
+            return Err(Box::new(blocked(&place, message)));
+        };
+        self.legacy(family, ids, section, &place);
+        self.note(Action::Renamed, member(&runner_at, key)).target = Some("runner_id".to_owned());
+        Ok(Selected {
+            runner_id: family.runner_id(ids),
+            family: Some(family),
+            section: section.clone(),
+            at: place,
+        })
+    }
+
+    /// The settings of a plugin's runner: kept as they are, without their secrets.
+    fn current(
+        &mut self,
+        ai: &JsonObject,
+        at: &str,
+        id: &str,
+        family: Option<&'static Family>,
+    ) -> (JsonObject, String) {
+        let configs = ai.get("runner_config").and_then(Value::as_object);
+        let place = member(&member(at, "runner_config"), id);
+        let section = configs.and_then(|configs| configs.get(id)?.as_object());
+        let Some(section) = section.cloned() else {
+            self.note(Action::Defaulted, place.clone()).why =
+                Some("is not there: the runner's own defaults hold".to_owned());
+            return (JsonObject::new(), place);
+        };
+        for (name, value) in &section {
+            let pointer = member(&place, name);
+            let singular = name == "knowledge-base" && !section.contains_key("knowledge-bases");
+            if value.is_null() {
+                self.note(Action::Dropped, pointer).why = Some("says nothing".to_owned());
+            } else if singular {
+                if self.set("knowledge-bases", Kind::Names, value, pointer.clone()) != Ok(true) {
+                    self.note(Action::Dropped, pointer).why = Some("names none".to_owned());
+                }
+            } else if !HOST_OWNED.contains(&name.as_str()) {
+                let fields = family.map_or(&[][..], |family| family.fields);
+                let is_secret =
+                    |field: &&Field| field.kind == Kind::Secret && field.to == name.as_str();
+                let kind = fields.iter().find(is_secret).map(|field| field.kind);
+                self.keep(name, kind, value.clone(), pointer, None);
+            }
+        }
+        (section, place)
+    }
+
+    /// Reads a value into the configuration. `false`: it says nothing.
+    pub(super) fn set(
+        &mut self,
+        name: &str,
+        kind: Kind,
+        value: &Value,
+        pointer: String,
+    ) -> Result<bool, &'static str> {
+        match convert(kind, value) {
+            Converted::Same(read) => self.keep(name, Some(kind), read, pointer, None),
+            Converted::Changed(read, how) => self.keep(name, Some(kind), read, pointer, Some(how)),
+            Converted::Empty => return Ok(false),
+            Converted::Wrong(message) => return Err(message),
+        }
+        Ok(true)
+    }
+
+    /// Takes a value without its secrets.
+    fn keep(
+        &mut self,
+        name: &str,
+        kind: Option<Kind>,
+        value: Value,
+        pointer: String,
+        how: Option<&str>,
+    ) {
+        let before = self.vault.removed.len();
+        let plain = without_nulls(value);
+        let is_secret = kind == Some(Kind::Secret)
+            && plain
+                .as_str()
+                .is_some_and(|text| !text.is_empty() && !super::secrets::is_reference(text));
+        let clean = if is_secret {
+            self.vault.refer(name, &pointer)
+        } else {
+            self.vault.clean(name, name, &pointer, plain)
+        };
+        let referenced = self.vault.removed.len() > before;
+        let action = match pointer.rsplit('/').next() {
+            _ if referenced => Action::Referenced,
+            Some(last) if last == name => Action::Kept,
+            _ => Action::Renamed,
+        };
+        let variables: Vec<_> = self.vault.removed[before..]
+            .iter()
+            .map(|removed| removed.variable.as_str())
+            .collect();
+        let why = match (how, referenced) {
+            (_, true) => Some(format!(
+                "take the secret from here into {}",
+                variables.join(", ")
+            )),
+            (how, false) => how.map(str::to_owned),
+        };
+        let note = FieldNote::new(action, Some(pointer)).to(format!("config.{name}"));
+        self.notes.push(FieldNote { why, ..note });
+        self.config.push((name.to_owned(), clean));
+    }
+
+    /// What stands around the runner's settings.
+    fn surroundings(
+        &mut self,
+        found: &Found,
+        ai: &JsonObject,
+        at: &str,
+        family: Option<&'static Family>,
+        section_at: &str,
+    ) {
+        let misc = found
+            .config
+            .get("output")
+            .and_then(|output| output.get("misc"));
+        let removes = misc.and_then(|misc| misc.get("remove-think"));
+        let removes = removes.map(|value| convert(Kind::Bool, value));
+        if let Some(Converted::Same(value) | Converted::Changed(value, _)) = removes
+            && value == json!(true)
+            && family.is_some_and(|family| family.removes_think)
+            && !self.config.iter().any(|(name, _)| name == "remove-think")
+        {
+            let pointer = format!("{}/output/misc/remove-think", found.at);
+            self.keep("remove-think", None, value, pointer, None);
+            if let Some(note) = self.notes.last_mut() {
+                note.action = Action::Renamed;
+            }
+        }
+        let expires = ai
+            .get("runner")
+            .and_then(|runner| runner.get("expire-time"));
+        if expires.is_some_and(|time| !time.is_null() && time != &json!(0)) {
+            let pointer = member(&member(at, "runner"), "expire-time");
+            self.note(Action::Dropped, pointer).why = Some(
+                "conversations do not expire here; begin another one by another conversation_id"
+                    .to_owned(),
+            );
+        }
+        for name in ai.keys() {
+            let pointer = member(at, name);
+            let known = ["runner", "runner_config"].contains(&name.as_str());
+            if found.config.contains_key("ai") && !known && pointer != section_at {
+                self.note(Action::Dropped, pointer).why =
+                    Some("belongs to a runner that is not selected".to_owned());
+            }
+        }
+        for name in ["trigger", "safety", "output"] {
+            if found.config.contains_key(name) {
+                self.note(Action::Dropped, member(&found.at, name)).why =
+                    Some("is the bot platform's business, before and after a run".to_owned());
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Which values of a configuration are secrets, and the variables that take their place.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+/// Names that tell of a secret, in lower case with `_` for `-`.
+const TELLING: [&str; 9] = [
+    "password",
+    "passwd",
+    "secret",
+    "credential",
+    "authorization",
+    "auth_header",
+    "header_value",
+    "api_key",
+    "apikey",
+];
+/// Texts that begin like a secret, whatever their name.
+const BEGINNINGS: [&str; 7] = ["sk-", "Bearer ", "Basic ", "ghp_", "xoxb-", "eyJ", "whsec_"];
+/// Documents of settings that hold the secrets of a program.
+const DOCUMENTS: [&str; 2] = ["env_json", "mcp_servers_json"];
+
+/// Whether a text under this name is a secret.
+pub(super) fn is_secret(name: &str, text: &str) -> bool {
+    if text.is_empty() || is_reference(text) {
+        return false;
+    }
+    let name = name.to_lowercase().replace('-', "_");
+    let is_key = (name == "key" || name.ends_with("_key")) && name != "output_key";
+    is_key
+        || name.ends_with("token")
+        || TELLING.iter().any(|word| name.contains(word))
+        || (DOCUMENTS.contains(&name.as_str()) && text.trim() != "{}" && text.trim() != "[]")
+        || BEGINNINGS.iter().any(|start| text.starts_with(start))
+        || has_credentials(text)
+}
+
+/// Whether a text already refers to a variable or a file.
+pub(super) fn is_reference(text: &str) -> bool {
+    let (kind, place) = text.split_once(':').unwrap_or_default();
+    matches!(kind, "env" | "file") && !place.is_empty() && !place.contains(char::is_whitespace)
+}
+
+/// Whether a URL carries a user, a password or a parameter that tells of a secret.
+fn has_credentials(text: &str) -> bool {
+    let Some((_, rest)) = text.split_once("://") else {
+        return false;
+    };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let query = rest.split_once('?').map_or("", |(_, query)| query);
+    let mut names = query
+        .split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(name, value)| is_secret(name, value));
+    authority.contains('@') || names.any(|is_secret| is_secret)
+}
+
+/// A secret that was left out, and the variable that its place now names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Removed {
+    pub(super) variable: String,
+    pub(super) pointer: String,
+}
+
+/// Names variables for one agent.
+#[derive(Debug)]
+pub(super) struct Vault<'a> {
+    pub(super) prefix: &'a str,
+    /// All variables that are named so far.
+    pub(super) named: &'a mut BTreeSet<String>,
+    pub(super) removed: Vec<Removed>,
+}
+
+impl Vault<'_> {
+    /// The reference that takes the place of the secret at `pointer`.
+    pub(super) fn refer(&mut self, path: &str, pointer: &str) -> Value {
+        let wanted = format!("{}_{}", self.prefix, variable_part(path));
+        let variable = unique(&wanted, '_', self.named);
+        let reference = format!("env:{variable}");
+        self.removed.push(Removed {
+            variable,
+            pointer: pointer.to_owned(),
+        });
+        Value::String(reference)
+    }
+
+    /// A value without its secrets, at any depth. `path`: its place below the agent's config.
+    pub(super) fn clean(&mut self, name: &str, path: &str, pointer: &str, value: Value) -> Value {
+        match value {
+            Value::String(text) if is_secret(name, &text) => self.refer(path, pointer),
+            Value::Array(items) => items
+                .into_iter()
+                .enumerate()
+                .map(|(at, item)| {
+                    self.clean(
+                        name,
+                        &format!("{path}_{at}"),
+                        &format!("{pointer}/{at}"),
+                        item,
+                    )
+                })
+                .collect(),
+            Value::Object(members) => members
+                .into_iter()
+                .map(|(key, item)| {
+                    let below = format!("{pointer}/{}", crate::form::escape_pointer(&key));
+                    let item = self.clean(&key, &format!("{path}_{key}"), &below, item);
+                    (key, item)
+                })
+                .collect(),
+            plain => plain,
+        }
+    }
+}
+
+/// A text as part of a variable's name.
+pub(super) fn variable_part(text: &str) -> String {
+    let letters = text.chars().map(|letter| {
+        if letter.is_ascii_alphanumeric() {
+            letter.to_ascii_uppercase()
+        } else {
+            '_'
+        }
+    });
+    let joined: String = letters.collect();
+    let parts = joined.split('_').filter(|part| !part.is_empty());
+    parts.collect::<Vec<_>>().join("_")
+}
+
+/// `wanted`, or with a number behind it where that is taken.
+pub(super) fn unique(wanted: &str, joint: char, taken: &mut BTreeSet<String>) -> String {
+    let mut name = wanted.to_owned();
+    let mut number = 1;
+    while !taken.insert(name.clone()) {
+        number += 1;
+        name = format!("{wanted}{joint}{number}");
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_known_by_its_name_its_beginning_or_its_url() {
+        for (name, text, expected) in [
+            ("api-key", "x", true),
+            ("api-key", "", false),
+            ("api-key", "env:MINE", false),
+            ("openai_api_key", "x", true),
+            ("accessToken", "x", true),
+            ("jwt-secret", "x", true),
+            ("key", "x", true),
+            ("output-key", "response", false),
+            ("jwt-algorithm", "HS256", false),
+            ("header-name", "X-Key", false),
+            ("prompt", "sk-123", true),
+            ("url", "https://user:pass@x.test/", true),
+            ("url", "https://x.test/a?access_token=1", true),
+            ("url", "https://x.test/a@b?page=1", false),
+            ("env-json", r#"{"A":"b"}"#, true),
+            ("env-json", "{}", false),
+            ("base-prompt", "env: a word", false),
+        ] {
+            assert_eq!(is_secret(name, text), expected, "{name} = {text}");
+        }
+    }
+
+    #[test]
+    fn a_variable_has_a_proper_name_that_nobody_else_has() {
+        let mut named = BTreeSet::new();
+        let mut vault = Vault {
+            prefix: "BOT",
+            named: &mut named,
+            removed: Vec::new(),
+        };
+        let value = serde_json::json!({"a-b": [{"api_key": "x"}], "api_key": "y", "plain": "z"});
+        let clean = vault.clean("tweaks", "tweaks", "/t", value);
+        assert_eq!(
+            clean,
+            serde_json::json!({"a-b": [{"api_key": "env:BOT_TWEAKS_A_B_0_API_KEY"}],
+                "api_key": "env:BOT_TWEAKS_API_KEY", "plain": "z"})
+        );
+        assert_eq!(
+            vault.refer("tweaks.api key", "/x"),
+            "env:BOT_TWEAKS_API_KEY_2"
+        );
+        assert_eq!(vault.removed[0].pointer, "/t/a-b/0/api_key");
+    }
+}

@@ -1,0 +1,516 @@
+use protocol::admin::AgentSpec;
+use serde_json::json;
+
+use super::*;
+use crate::agent::check_agent;
+
+const SECRET: &str = "sk-very-hidden";
+
+/// A full section of every built-in runner, as LangBot 4.10 saved it.
+fn section(legacy: &str) -> Value {
+    match legacy {
+        "local-agent" => json!({
+            "model": "m-1", "max-round": 10, "prompt": "Be brief.", "knowledge-base": "kb-1",
+            "rerank-model": "__none__", "tools": ["search"], "enable-all-tools": false,
+            "box-session-id-template": "{launcher_id}",
+        }),
+        "dify-service-api" => json!({
+            "base-url": "https://dify.test/v1", "api-key": SECRET, "app-type": "chat",
+            "base-prompt": "Read it.", "timeout": 300,
+        }),
+        "coze-api" => json!({
+            "api-key": SECRET, "bot-id": 7, "api-base": "https://api.coze.com", "timeout": "90",
+            "auto_save_history": "false",
+        }),
+        "dashscope-app-api" => json!({
+            "app-type": "workflow", "api-key": SECRET, "app-id": "a-1", "references-quote": "From:",
+        }),
+        "n8n-service-api" => json!({
+            "webhook-url": "https://n8n.test/hook", "auth-type": "basic", "basic-username": "bot",
+            "basic-password": SECRET, "jwt-secret": "", "timeout": 60, "output-key": "answer",
+        }),
+        "langflow-api" => json!({
+            "base-url": "http://127.0.0.1:7860", "api-key": SECRET, "flow-id": "f-1", "input_type": "text",
+            "tweaks": "{\"Model-1\": {\"openai_api_key\": \"sk-very-hidden\", \"temperature\": 0.5}}",
+        }),
+        "deerflow-api" => json!({
+            "api-base": "http://127.0.0.1:2026", "api-key": "", "auth-header": SECRET, "plan-mode": true,
+        }),
+        "tbox-app-api" => json!({"api-key": SECRET, "app-id": "a-1", "colour": "red"}),
+        "weknora-api" => json!({
+            "base-url": "http://127.0.0.1:8080/api/v1", "api-key": SECRET, "app-type": "agent",
+            "agent-id": null, "knowledge-base-ids": ["kb-1"],
+        }),
+        other => panic!("{other}"),
+    }
+}
+
+fn pipeline(legacy: &str, section: Value) -> Value {
+    let mut ai = json!({"runner": {"runner": legacy, "expire-time": 0}});
+    ai[legacy] = section;
+    json!({"uuid": "u-1", "name": "Bot", "config": {"ai": ai, "trigger": {}, "output": {"misc": {"remove-think": true}}}})
+}
+
+fn of(document: &Value, ids: RunnerIds) -> Migration {
+    let file = Document {
+        file: "p.json",
+        value: document,
+    };
+    migrate(&[file], ids).unwrap()
+}
+
+/// The agent of a document that holds one.
+fn agent(document: &Value, ids: RunnerIds) -> Value {
+    let migration = of(document, ids);
+    let is_agent = |table: &&Table| table.kind == TableKind::Agent;
+    let found = migration.tables.iter().find(is_agent);
+    let members = &found
+        .unwrap_or_else(|| panic!("{:?}", migration.pipelines))
+        .members;
+    json!(members)
+}
+
+fn actions(migration: &Migration, pointer: &str) -> Vec<Action> {
+    let fields = migration.pipelines.iter().flat_map(|one| &one.fields);
+    let there = fields.filter(|note| note.pointer.as_deref() == Some(pointer));
+    there.map(|note| note.action).collect()
+}
+
+fn check_row(legacy: &str, newer: &str, older: &str, config: &Value) {
+    let document = pipeline(legacy, section(legacy));
+    let found = agent(&document, RunnerIds::Newer);
+    assert_eq!(found["runner_id"], newer, "{legacy}");
+    assert_eq!(&found["config"], config, "{legacy}");
+    assert_eq!(
+        agent(&document, RunnerIds::Older)["runner_id"],
+        older,
+        "{legacy}"
+    );
+    for ids in [RunnerIds::Newer, RunnerIds::Older] {
+        let spec: AgentSpec = serde_json::from_value(agent(&document, ids)).unwrap();
+        assert_eq!(check_agent(&spec), [], "{legacy}");
+    }
+    let migration = of(&document, RunnerIds::Newer);
+    let told = format!(
+        "{migration:?} {}",
+        serde_json::to_string(&migration).unwrap()
+    );
+    assert!(!told.contains(SECRET), "{legacy}: {told}");
+    // Every field of the section is accounted for.
+    for field in section(legacy).as_object().unwrap().keys() {
+        let pointer = format!("/config/ai/{legacy}/{field}");
+        assert_eq!(
+            actions(&migration, &pointer).len(),
+            1,
+            "{pointer}: {:?}",
+            migration.pipelines
+        );
+    }
+}
+
+#[test]
+fn local_agent_becomes_its_plugin() {
+    check_row(
+        "local-agent",
+        "plugin:langbot-team/LocalAgent/default",
+        "plugin:langbot/local-agent/default",
+        &json!({
+            "model": {"primary": "m-1", "fallbacks": [], "reasoning": {}},
+            "prompt": [{"role": "system", "content": "Be brief."}],
+            "knowledge-bases": ["kb-1"], "rerank-model": "__none__", "rerank-top-k": 5, "retrieval-top-k": 5,
+            "tool-execution-mode": "serial", "max-tool-iterations": 100, "max-tool-result-chars": 20000,
+            "context-history-fetch-limit": 50, "context-window-tokens": 200_000,
+            "context-reserve-tokens": 16384, "context-keep-recent-tokens": 20000,
+            "context-summary-tokens": 8000, "timeout": 300, "date-grounding": true, "remove-think": true,
+        }),
+    );
+    let found = agent(
+        &pipeline("local-agent", section("local-agent")),
+        RunnerIds::Newer,
+    );
+    assert_eq!(
+        found["resource_policy"],
+        json!({"models": ["m-1"], "tools": ["search"], "knowledge_bases": ["kb-1"], "skills": "*", "history": ["page"]})
+    );
+    assert_eq!(found["concurrency"], "steer");
+}
+
+#[test]
+fn dify_becomes_its_plugin() {
+    check_row(
+        "dify-service-api",
+        "plugin:langbot-team/DifyAgent/default",
+        "plugin:langbot/dify-agent/default",
+        &json!({
+            "base-url": "https://dify.test/v1", "api-key": "env:BOT_API_KEY", "app-type": "chat",
+            "base-prompt": "Read it.", "timeout": 30, "user-id-source": "legacy-session",
+            "langbot-assets-enabled": false, "remove-think": true,
+        }),
+    );
+}
+
+#[test]
+fn coze_becomes_its_plugin() {
+    check_row(
+        "coze-api",
+        "plugin:langbot-team/CozeAgent/default",
+        "plugin:langbot/coze-agent/default",
+        &json!({
+            "api-key": "env:BOT_API_KEY", "bot-id": "7", "api-base": "https://api.coze.com", "timeout": 90,
+            "auto-save-history": false, "user-id-source": "legacy-session",
+            "langbot-assets-enabled": false, "remove-think": true,
+        }),
+    );
+}
+
+#[test]
+fn dashscope_becomes_its_plugin() {
+    check_row(
+        "dashscope-app-api",
+        "plugin:langbot-team/DashScopeAgent/default",
+        "plugin:langbot/dashscope-agent/default",
+        &json!({
+            "app-type": "workflow", "api-key": "env:BOT_API_KEY", "app-id": "a-1", "references_quote": "From:",
+            "timeout": 120, "langbot-assets-enabled": false, "remove-think": true,
+        }),
+    );
+}
+
+#[test]
+fn n8n_becomes_its_plugin() {
+    check_row(
+        "n8n-service-api",
+        "plugin:langbot-team/N8nAgent/default",
+        "plugin:langbot/n8n-agent/default",
+        &json!({
+            "webhook-url": "https://n8n.test/hook", "auth-type": "basic", "basic-username": "bot",
+            "basic-password": "env:BOT_BASIC_PASSWORD", "jwt-algorithm": "HS256", "timeout": 60,
+            "output-key": "answer", "response-handling": "reply", "basic-encoding": "latin1",
+            "user-id-source": "legacy-session", "langbot-assets-enabled": false,
+        }),
+    );
+}
+
+#[test]
+fn langflow_becomes_its_plugin() {
+    check_row(
+        "langflow-api",
+        "plugin:langbot-team/LangflowAgent/default",
+        "plugin:langbot/langflow-agent/default",
+        &json!({
+            "base-url": "http://127.0.0.1:7860", "api-key": "env:BOT_API_KEY", "flow-id": "f-1",
+            "input-type": "text", "output-type": "chat", "langbot-assets-enabled": false,
+            "tweaks": {"Model-1": {"openai_api_key": "env:BOT_TWEAKS_MODEL_1_OPENAI_API_KEY", "temperature": 0.5}},
+        }),
+    );
+}
+
+#[test]
+fn deerflow_becomes_its_plugin() {
+    check_row(
+        "deerflow-api",
+        "plugin:langbot-team/DeerFlowAgent/default",
+        "plugin:langbot/deerflow-agent/default",
+        &json!({
+            "api-base": "http://127.0.0.1:2026", "auth-header": "env:BOT_AUTH_HEADER",
+            "assistant-id": "lead_agent", "model-name": "", "thinking-enabled": false, "plan-mode": true,
+            "subagent-enabled": false, "max-concurrent-subagents": 3, "timeout": 300, "recursion-limit": 1000,
+        }),
+    );
+}
+
+#[test]
+fn tbox_becomes_its_plugin() {
+    check_row(
+        "tbox-app-api",
+        "plugin:langbot-team/TboxAgent/default",
+        "plugin:langbot/tbox-agent/default",
+        &json!({
+            "api-key": "env:BOT_API_KEY", "app-id": "a-1", "timeout": 120,
+            "user-id-source": "legacy-bot", "remove-think": true,
+        }),
+    );
+}
+
+#[test]
+fn weknora_becomes_its_plugin() {
+    check_row(
+        "weknora-api",
+        "plugin:langbot-team/WeKnoraAgent/default",
+        "plugin:langbot/weknora-agent/default",
+        &json!({
+            "base-url": "http://127.0.0.1:8080/api/v1", "api-key": "env:BOT_API_KEY", "app-type": "agent",
+            "agent-id": "builtin-smart-reasoning", "knowledge-base-ids": ["kb-1"],
+            "web-search-enabled": false, "timeout": 120, "base-prompt": "请回答用户的问题。",
+        }),
+    );
+}
+
+#[test]
+fn the_smallest_section_of_each_runner_is_filled_up() {
+    for (legacy, smallest, field, expected) in [
+        (
+            "local-agent",
+            json!({}),
+            "model",
+            json!({"primary": "", "fallbacks": [], "reasoning": {}}),
+        ),
+        (
+            "dify-service-api",
+            json!({"base-url": "http://x", "api-key": "k"}),
+            "app-type",
+            json!("chat"),
+        ),
+        (
+            "coze-api",
+            json!({"api-key": "k", "bot-id": "b"}),
+            "api-base",
+            json!("https://api.coze.cn"),
+        ),
+        (
+            "dashscope-app-api",
+            json!({"api-key": "k", "app-id": "a"}),
+            "references_quote",
+            json!("参考资料来自:"),
+        ),
+        (
+            "n8n-service-api",
+            json!({"webhook-url": "http://x"}),
+            "auth-type",
+            json!("none"),
+        ),
+        (
+            "langflow-api",
+            json!({"base-url": "http://x", "api-key": "k", "flow-id": "f"}),
+            "tweaks",
+            json!({}),
+        ),
+        (
+            "deerflow-api",
+            json!({"api-base": "http://x"}),
+            "timeout",
+            json!(300),
+        ),
+        (
+            "tbox-app-api",
+            json!({"api-key": "k", "app-id": "a"}),
+            "timeout",
+            json!(120),
+        ),
+        (
+            "weknora-api",
+            json!({"base-url": "http://x", "api-key": "k"}),
+            "agent-id",
+            json!("builtin-quick-answer"),
+        ),
+    ] {
+        let found = agent(&pipeline(legacy, smallest), RunnerIds::Newer);
+        assert_eq!(found["config"][field], expected, "{legacy}");
+    }
+}
+
+#[test]
+fn what_cannot_be_invented_blocks_its_pipeline_alone() {
+    let check = |document: Value, pointer: &str| {
+        let migration = of(&document, RunnerIds::Newer);
+        let report = &migration.pipelines[0];
+        assert_eq!(report.outcome, Outcome::Blocked, "{document}");
+        assert!(migration.tables.is_empty(), "{document}");
+        let told = report.message.clone().unwrap_or_default();
+        let missing = actions(&migration, pointer).contains(&Action::Missing);
+        assert!(
+            missing || told.starts_with(pointer),
+            "{pointer}: {report:?}"
+        );
+    };
+    let without = |legacy: &str, field: &str| {
+        let mut section = section(legacy);
+        section.as_object_mut().unwrap().remove(field);
+        (
+            pipeline(legacy, section),
+            format!("/config/ai/{legacy}/{field}"),
+        )
+    };
+    for (legacy, field) in [
+        ("dify-service-api", "base-url"),
+        ("dify-service-api", "api-key"),
+        ("coze-api", "bot-id"),
+        ("dashscope-app-api", "app-id"),
+        ("n8n-service-api", "webhook-url"),
+        ("n8n-service-api", "basic-password"),
+        ("langflow-api", "flow-id"),
+        ("deerflow-api", "api-base"),
+        ("tbox-app-api", "api-key"),
+        ("weknora-api", "base-url"),
+    ] {
+        let (document, pointer) = without(legacy, field);
+        check(document, &pointer);
+    }
+    check(
+        json!({"ai": {"runner": {"runner": "my-own"}}}),
+        "/ai/runner",
+    );
+    check(
+        json!({"ai": {"runner": {"runner": "coze-api"}}}),
+        "/ai/coze-api",
+    );
+    check(json!({"ai": 7}), "/ai");
+    check(
+        pipeline("deerflow-api", json!({"api-base": "x.test"})),
+        "/config/ai/deerflow-api/api-base",
+    );
+    let nothing = of(&json!({"ai": {"runner": {"id": ""}}}), RunnerIds::Newer);
+    assert_eq!(nothing.pipelines[0].outcome, Outcome::Nothing);
+}
+
+#[test]
+fn the_current_shape_is_kept_and_its_id_brought_to_the_chosen_form() {
+    let current = |id: &str| {
+        json!({"ai": {"runner": {"id": id, "runner": "coze-api", "expire-time": 60}, "runner_config": {
+            id: {"base-url": "https://dify.test/v1", "api-key": SECRET, "timeout": 45, "none": null},
+            "plugin:other/one/default": {"api-key": SECRET},
+        }}})
+    };
+    for (id, ids, expected) in [
+        (
+            "plugin:langbot/dify-agent/default",
+            RunnerIds::Newer,
+            "plugin:langbot-team/DifyAgent/default",
+        ),
+        (
+            "plugin:langbot-team/DifyAgent/default",
+            RunnerIds::Newer,
+            "plugin:langbot-team/DifyAgent/default",
+        ),
+        (
+            "plugin:langbot-team/DifyAgent/default",
+            RunnerIds::Older,
+            "plugin:langbot/dify-agent/default",
+        ),
+        (
+            "plugin:acme/bot/main",
+            RunnerIds::Older,
+            "plugin:acme/bot/main",
+        ),
+    ] {
+        let document = current(id);
+        let found = agent(&document, ids);
+        assert_eq!(found["runner_id"], expected);
+        assert_eq!(
+            found["config"],
+            json!({"base-url": "https://dify.test/v1", "api-key": "env:PIPELINE_1_API_KEY", "timeout": 45})
+        );
+        let migration = of(&document, ids);
+        assert_eq!(
+            actions(&migration, "/ai/runner/expire-time"),
+            [Action::Dropped]
+        );
+        assert!(!format!("{migration:?}").contains(SECRET));
+    }
+    let found = agent(&current("plugin:acme/bot/main"), RunnerIds::Newer);
+    assert_eq!(
+        found["resource_policy"],
+        json!({"tools": "*", "skills": "*", "history": ["page", "search"], "events": ["get", "page"], "storage": ["plugin"]})
+    );
+}
+
+#[test]
+fn a_singular_knowledge_base_is_made_a_list_in_the_current_shape_too() {
+    let id = "plugin:langbot/local-agent/default";
+    let document = json!({"ai": {"runner": {"id": id}, "runner_config": {id: {
+        "model": {"primary": "m", "fallbacks": ["n"]}, "knowledge-base": "kb",
+    }}}});
+    let found = agent(&document, RunnerIds::Newer);
+    assert_eq!(found["config"]["knowledge-bases"], json!(["kb"]));
+    assert_eq!(found["resource_policy"]["knowledge_bases"], json!(["kb"]));
+    assert_eq!(found["resource_policy"]["models"], json!(["m", "n"]));
+    assert_eq!(found["resource_policy"]["tools"], json!("*"));
+}
+
+#[test]
+fn bounds_that_cannot_be_carried_over_grant_nothing() {
+    let mut document = pipeline("local-agent", json!({"model": "m", "prompt": "p"}));
+    assert_eq!(
+        agent(&document, RunnerIds::Newer)["resource_policy"]["tools"],
+        "*"
+    );
+    document["extensions_preferences"] = json!({"enable_all_plugins": false, "plugins": [], "enable_all_skills": false, "skills": ["sum"]});
+    let policy = agent(&document, RunnerIds::Newer)["resource_policy"].clone();
+    assert_eq!(
+        policy,
+        json!({"models": ["m"], "skills": ["sum"], "history": ["page"]})
+    );
+    let migration = of(&document, RunnerIds::Newer);
+    let pointer = "/extensions_preferences/enable_all_plugins";
+    assert_eq!(actions(&migration, pointer), [Action::Dropped]);
+    let unclear = pipeline(
+        "local-agent",
+        json!({"model": "m", "enable-all-tools": "perhaps"}),
+    );
+    let policy = agent(&unclear, RunnerIds::Newer)["resource_policy"].clone();
+    assert_eq!(policy.get("tools"), None);
+}
+
+#[test]
+fn of_several_pipelines_the_default_stays_open_and_the_rest_ask_for_their_queries() {
+    let one = |name: &str, uuid: Value, is_default: bool| {
+        let mut pipeline = pipeline("tbox-app-api", section("tbox-app-api"));
+        pipeline["name"] = json!(name);
+        pipeline["uuid"] = uuid;
+        pipeline["is_default"] = json!(is_default);
+        pipeline
+    };
+    let document = json!({"pipelines": [
+        one("Bot", json!("u-1"), false), one("Bot", json!("u-2"), true),
+        one("机器人", json!("u-3"), false), one("lost", Value::Null, false),
+    ]});
+    let migration = of(&document, RunnerIds::Newer);
+    let names: Vec<_> = migration
+        .tables
+        .iter()
+        .map(|table| table.name.as_str())
+        .collect();
+    assert_eq!(names, ["TboxAgent", "Bot", "Bot 2", "机器人"]);
+    let filter = |at: usize| migration.tables[at].members.get("filters").cloned();
+    assert_eq!(filter(1), Some(json!({"pipeline_id": ["u-1"]})));
+    assert_eq!(filter(2), None);
+    assert_eq!(filter(3), Some(json!({"pipeline_id": ["u-3"]})));
+    assert_eq!(migration.pipelines[3].outcome, Outcome::Blocked);
+    let variables: Vec<_> = migration
+        .variables
+        .iter()
+        .map(|one| one.name.as_str())
+        .collect();
+    assert_eq!(
+        variables,
+        [
+            "TBOXAGENT_RUNNER_SECRET",
+            "BOT_API_KEY",
+            "BOT_2_API_KEY",
+            "PIPELINE_3_API_KEY"
+        ]
+    );
+    assert_eq!(
+        migration.variables[1].from.as_deref(),
+        Some("p.json#/pipelines/0/config/ai/tbox-app-api/api-key")
+    );
+}
+
+#[test]
+fn a_table_is_missing_the_same_or_somebody_went_on_with_it() {
+    let migration = of(&pipeline("coze-api", section("coze-api")), RunnerIds::Newer);
+    let [endpoint, agent] = migration.tables.as_slice() else {
+        panic!("{:?}", migration.tables)
+    };
+    let mut settings = json!({"agents": [agent.members], "server": {}});
+    assert_eq!(standing(&settings, endpoint), Standing::Missing);
+    assert_eq!(standing(&settings, agent), Standing::Same);
+    settings["agents"][0]["enabled"] = json!(false);
+    assert_eq!(standing(&settings, agent), Standing::Differs);
+    assert_eq!(
+        endpoint.text,
+        "# Serves plugin:langbot-team/CozeAgent/default. Fill in its address: .invalid leads nowhere.\n\
+         [[runner_endpoints]]\nname = \"CozeAgent\"\nbase_url = \"https://cozeagent.invalid\"\n\
+         secret = \"env:COZEAGENT_RUNNER_SECRET\"\n"
+    );
+}

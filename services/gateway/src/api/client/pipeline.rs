@@ -1,0 +1,51 @@
+//! `POST /v1/adapters/pipeline/queries`: a bot pipeline's Query, on the way of every event.
+
+use axum::extract::State;
+use axum::response::Response;
+use domain::adapter::pipeline::{QueryIdentity, check_query, identity, to_event};
+use http::HeaderMap;
+use protocol::error::ErrorBody;
+use protocol::event::EventAccepted;
+use protocol::pipeline::PipelineQuery;
+use store::sha256_hex;
+
+use crate::api::ApiState;
+use crate::api::auth::ClientCaller;
+use crate::api::client::events::accept_event;
+use crate::api::error::{ApiError, ApiResult};
+use crate::api::json::JsonBody;
+
+/// Posts a bot pipeline's Query: a `message.received` of source `host_adapter`, with the answers of `POST /v1/events`.
+///
+/// The event's id is `query_uuid`, else a `query_id` that is a text, else a digest that makes a counted
+/// `query_id` unique: posting the same Query again gives the first answer again. What only a Query has
+/// stands in `ctx.adapter.extra`; its effective prompt is served at `GET /host/v1/prompt`. Which runner
+/// answers, with which configuration and resources, is the agent's business: nothing of the Query picks it.
+#[utoipa::path(post, path = "/v1/adapters/pipeline/queries", tag = "client", security(("api_key" = [])),
+    params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters")),
+    request_body = PipelineQuery, responses(
+    (status = 202, description = "Stored; the run is made, or `reason` says why there is none", body = EventAccepted),
+    (status = 200, description = "The run's stream", content_type = "text/event-stream", body = String),
+    (status = 400, description = "`details.pointer` names the place in the Query", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
+    (status = 429, description = "Too many runs wait in this conversation; `Retry-After` tells how long", body = ErrorBody),
+    (status = 413, description = "The Query is larger than 1 MiB", body = ErrorBody),
+    (status = 503, description = "Try again after `Retry-After`", body = ErrorBody)))]
+pub(in crate::api) async fn post_pipeline_query(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    headers: HeaderMap,
+    JsonBody(query): JsonBody<PipelineQuery>,
+) -> ApiResult<Response> {
+    let event_id = match identity(&query) {
+        QueryIdentity::Own(id) => id,
+        QueryIdentity::Scoped(parts) => format!("query:{}", &sha256_hex(parts.as_bytes())[..32]),
+    };
+    let event = to_event(&query, event_id);
+    let faults = check_query(&query, &event);
+    if !faults.is_empty() {
+        return Err(ApiError::faults(&faults));
+    }
+    accept_event(&state, &caller.workspace, &headers, event).await
+}

@@ -1,0 +1,455 @@
+//! `LangBot`'s pipelines become agents and endpoints: what is written is checked, and served.
+
+use std::collections::BTreeSet;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::support::client::{Client, send};
+use crate::support::gateway::BINARY;
+use crate::support::python::repository_file;
+use crate::support::runner::{Request, SECRET, StubRunner, manifest};
+use crate::support::script::sse;
+use crate::support::{Directory, Printed, Stage, run};
+
+const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+/// One pipeline of each built-in runner, one that has moved already, and one that selects none.
+fn export() -> String {
+    std::fs::read_to_string(repository_file("tests/fixtures/langbot_export.json")).unwrap()
+}
+
+/// A directory that holds the export, and nothing else.
+fn directory() -> Directory {
+    let directory = Directory::new();
+    directory.write("export.json", &export());
+    directory
+}
+
+async fn runnel(
+    directory: &Directory,
+    arguments: &[&str],
+    variables: &[(String, String)],
+) -> Printed {
+    let mut command = Command::new(BINARY);
+    command
+        .args(arguments)
+        .current_dir(directory.file(""))
+        .envs(variables.iter().map(|(name, value)| (name, value)));
+    run(&mut command).await
+}
+
+async fn migrate(directory: &Directory, arguments: &[&str]) -> Printed {
+    let mut all = vec!["migrate-config"];
+    all.extend(arguments);
+    let printed = runnel(directory, &all, &[]).await;
+    // In the fixture every secret says so.
+    for said in [&printed.stdout, &printed.stderr] {
+        assert!(!said.contains("hidden"), "{printed:?}");
+    }
+    printed
+}
+
+fn files(directory: &Directory) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(directory.file("")).unwrap();
+    let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
+    entries
+        .map(|entry| name(entry).into_string().unwrap())
+        .collect()
+}
+
+/// What is to be set, with values: endpoints share a secret, the rest is for the runners.
+fn variables(told: &Value) -> Vec<(String, String)> {
+    let named = told["variables"].as_array().unwrap().iter();
+    named
+        .filter(|one| one["from"].is_null())
+        .map(|one| {
+            let name = one["name"].as_str().unwrap().to_owned();
+            let value = if name == "RUNNEL_MASTER_KEY" {
+                MASTER_KEY
+            } else {
+                SECRET
+            };
+            (name, value.to_owned())
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn a_dry_run_prints_the_tables_and_leaves_nothing() {
+    let directory = directory();
+    let printed = migrate(&directory, &["export.json"]).await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    for table in [
+        "[[runner_endpoints]]\nname = \"DifyAgent\"\nbase_url = \"https://difyagent.invalid\"\n",
+        "[[agents]]\nname = \"Coze\"\n",
+        "filters = { pipeline_id = [\"0b8a3c10-0000-4000-8000-000000000003\"] }\n",
+        "api-key = \"env:COZE_API_KEY\"\n",
+    ] {
+        assert!(
+            printed.stdout.contains(table),
+            "{table}: {}",
+            printed.stdout
+        );
+    }
+    for told in [
+        "export.json#/pipelines/2: Coze → plugin:langbot-team/CozeAgent/default",
+        "kept       /pipelines/2/config/ai/coze-api/bot-id → config.bot-id",
+        "renamed    /pipelines/2/config/ai/coze-api/auto_save_history → config.auto-save-history",
+        "referenced /pipelines/2/config/ai/coze-api/api-key → config.api-key",
+        "defaulted  config.user-id-source",
+        "dropped    /pipelines/0/config/ai/local-agent/max-round",
+        "COZE_API_KEY: its value stands at export.json#/pipelines/2/config/ai/coze-api/api-key",
+        "#/pipelines/10: Empty → nothing (nothing to migrate)",
+    ] {
+        assert!(printed.stderr.contains(told), "{told}: {}", printed.stderr);
+    }
+    assert_eq!(
+        files(&directory),
+        BTreeSet::from(["export.json".to_owned()])
+    );
+}
+
+#[tokio::test]
+async fn what_is_written_passes_check_config_once_its_variables_are_set() {
+    let directory = directory();
+    let arguments = ["export.json", "--write", "runnel.toml", "--json"];
+    let printed = migrate(&directory, &arguments).await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    let told: Value = serde_json::from_str(&printed.stdout).unwrap();
+    assert_eq!(told["write"]["outcome"], "created");
+    let written = std::fs::read_to_string(directory.file("runnel.toml")).unwrap();
+    assert!(written.ends_with(told["toml"].as_str().unwrap()));
+    assert!(!written.contains("hidden"), "{written}");
+
+    let unset = runnel(&directory, &["check-config"], &[]).await;
+    assert_eq!(unset.status.code(), Some(1));
+    assert!(
+        unset
+            .stderr
+            .contains("env:DIFYAGENT_RUNNER_SECRET is not set"),
+        "{unset:?}"
+    );
+    let checked = runnel(&directory, &["check-config"], &variables(&told)).await;
+    assert_eq!(
+        checked.stdout, "the configuration is valid\n",
+        "{checked:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_second_run_changes_nothing_and_keeps_what_somebody_went_on_with() {
+    let directory = directory();
+    let arguments = ["export.json", "--write", "runnel.toml"];
+    let path = directory.file("runnel.toml");
+    let first = migrate(&directory, &arguments).await;
+    assert!(
+        first.stdout.starts_with("created runnel.toml\n"),
+        "{first:?}"
+    );
+    let written = std::fs::read_to_string(&path).unwrap();
+
+    let again = migrate(&directory, &arguments).await;
+    assert_eq!(again.stdout, "unchanged runnel.toml\n", "{again:?}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), written);
+
+    let edited = written.replace("https://difyagent.invalid", "https://dify.runner.example");
+    directory.write("runnel.toml", &edited);
+    let kept = migrate(&directory, &arguments).await;
+    assert!(
+        kept.stdout
+            .starts_with("unchanged runnel.toml\n  kept runner_endpoints DifyAgent: "),
+        "{kept:?}"
+    );
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), edited);
+
+    // What is missing is put behind what is there, which keeps its bytes.
+    let (before, _) = edited.split_once("# Dify: ").unwrap();
+    directory.write("runnel.toml", before);
+    let extended = migrate(&directory, &arguments).await;
+    assert!(
+        extended
+            .stdout
+            .starts_with("extended runnel.toml\n  added "),
+        "{extended:?}"
+    );
+    assert!(
+        extended.stdout.contains("added agents Dify\n"),
+        "{extended:?}"
+    );
+    let after = std::fs::read_to_string(&path).unwrap();
+    assert!(after.starts_with(before.trim_end()), "{after}");
+    assert_eq!(after.matches("name = \"Dify\"").count(), 1);
+    assert_eq!(files(&directory).len(), 2, "{:?}", files(&directory));
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_extended_is_left_as_it_is() {
+    let directory = directory();
+    for text in ["agents = []\n", "[server\n"] {
+        directory.write("runnel.toml", text);
+        let printed = migrate(&directory, &["export.json", "--write", "runnel.toml"]).await;
+        assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+        assert!(printed.stderr.contains("runnel.toml"), "{printed:?}");
+        assert_eq!(
+            std::fs::read_to_string(directory.file("runnel.toml")).unwrap(),
+            text
+        );
+        assert_eq!(files(&directory).len(), 2, "{:?}", files(&directory));
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_named_and_never_quoted() {
+    let directory = Directory::new();
+    for (name, text, told) in [
+        (
+            "a.json",
+            "{\"api-key\": \"hidden\"",
+            "a.json is no valid JSON at line 1, column 20",
+        ),
+        (
+            "b.json",
+            "{\"api-key\": \"hidden\"}",
+            "b.json# is no pipeline",
+        ),
+        (
+            "c.json",
+            "[{\"config\": \"hidden\"}]",
+            "c.json#/0/config is a text that holds no JSON object",
+        ),
+        ("d.toml", "api-key = \"hidden", "d.toml is not valid TOML"),
+        (
+            "e.yaml",
+            "api-key: hidden",
+            "e.yaml is YAML; convert it to JSON first",
+        ),
+        ("f.json", "", "f.json is no valid JSON"),
+    ] {
+        directory.write(name, text);
+        for json in [&[][..], &["--json"][..]] {
+            let mut arguments = vec![name, "--write", "runnel.toml"];
+            arguments.extend(json);
+            let printed = migrate(&directory, &arguments).await;
+            assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+            let said = printed.stdout + &printed.stderr;
+            assert!(said.contains(told), "{told}: {said}");
+        }
+    }
+    assert!(!directory.file("runnel.toml").exists());
+    let missing = migrate(&directory, &["nowhere.json"]).await;
+    assert_eq!(missing.status.code(), Some(1), "{missing:?}");
+    let none = migrate(&directory, &[]).await;
+    assert_eq!(none.status.code(), Some(2), "{none:?}");
+}
+
+#[tokio::test]
+async fn a_pipeline_that_lacks_what_cannot_be_invented_fails_and_the_others_go_on() {
+    let directory = Directory::new();
+    let mut export: Value = serde_json::from_str(&export()).unwrap();
+    let dify = &mut export["pipelines"][1]["config"]["ai"]["dify-service-api"];
+    dify.as_object_mut().unwrap().remove("api-key");
+    directory.write("export.json", &export.to_string());
+    let printed = migrate(
+        &directory,
+        &["export.json", "--write", "runnel.toml", "--json"],
+    )
+    .await;
+    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    let told: Value = serde_json::from_str(&printed.stdout).unwrap();
+    assert_eq!(told["pipelines"][1]["outcome"], "blocked");
+    let missing = json!({"action": "missing", "pointer": "/pipelines/1/config/ai/dify-service-api/api-key", "why": "is not set"});
+    assert!(
+        told["pipelines"][1]["fields"]
+            .as_array()
+            .unwrap()
+            .contains(&missing),
+        "{told}"
+    );
+    let added = told["write"]["added"].as_array().unwrap();
+    assert!(!added.contains(&json!("agents Dify")) && added.contains(&json!("agents Coze")));
+}
+
+#[tokio::test]
+async fn toml_is_read_as_well_and_the_older_ids_can_be_asked_for() {
+    let directory = Directory::new();
+    let text = "name = \"Box\"\n[config.ai.runner]\nrunner = \"tbox-app-api\"\n\
+        [config.ai.tbox-app-api]\napi-key = \"hidden-tbox\"\napp-id = \"a-1\"\n";
+    directory.write("pipeline.toml", text);
+    let printed = migrate(&directory, &["pipeline.toml", "--ids", "older"]).await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    let id = "runner_id = \"plugin:langbot/tbox-agent/default\"";
+    assert!(printed.stdout.contains(id), "{printed:?}");
+    assert!(
+        !printed.stdout.contains("filters"),
+        "the only pipeline gets every message"
+    );
+}
+
+/// Runs every migrated agent through the real gateway: each is met by a runner that serves its id and has a form
+/// with its fields, under the endpoint that was written for it.
+#[tokio::test]
+async fn every_built_in_runner_is_served_after_its_migration() {
+    let directory = directory();
+    let printed = migrate(&directory, &["export.json", "--json"]).await;
+    let told: Value = serde_json::from_str(&printed.stdout).unwrap();
+    let mut toml = told["toml"].as_str().unwrap().to_owned();
+    let secret = directory.write("endpoint.secret", SECRET);
+
+    let mut runners: Vec<(String, StubRunner)> = Vec::new();
+    for pipeline in migrated(&told) {
+        let id = pipeline["runner_id"].as_str().unwrap();
+        if runners.iter().any(|(served, _)| served == id) {
+            continue;
+        }
+        let mut manifest = manifest(id);
+        let fields = fields_of(&told, id);
+        manifest["config_schema"] = fields
+            .iter()
+            .map(|name| json!({"type": "json", "name": name}))
+            .collect();
+        let runner = StubRunner::start_as(manifest).await;
+        runner.answer_all(|run| sse(run.talk(1).concat()));
+        let plugin = id.split('/').nth(1).unwrap();
+        let stub = format!("https://{}.invalid", plugin.to_lowercase());
+        let variable = format!("env:{}_RUNNER_SECRET", plugin.to_uppercase());
+        assert!(
+            toml.contains(&stub) && toml.contains(&variable),
+            "{plugin}: {toml}"
+        );
+        toml = toml.replace(&stub, &runner.url);
+        toml = toml.replace(&variable, &format!("file:{}", secret.display()));
+        runners.push((id.to_owned(), runner));
+    }
+    assert_eq!(runners.len(), 9);
+
+    let stage = Stage::with(|config| {
+        config.agents.clear();
+        config.rest = toml;
+    })
+    .await;
+    let admin = stage.gateway.admin().await;
+    for pipeline in migrated(&told) {
+        let at = pipeline["pointer"].as_str().unwrap();
+        let export: Value = serde_json::from_str(&export()).unwrap();
+        let uuid = export.pointer(at).unwrap()["uuid"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let query = json!({
+            "query_id": uuid, "launcher_type": "person", "launcher_id": uuid, "pipeline_uuid": uuid,
+            "message_chain": [{"type": "Plain", "text": "hello"}],
+        });
+        let posted = stage
+            .client
+            .request(Method::POST, "/v1/adapters/pipeline/queries");
+        let posted = send(posted.json(&query)).await.unwrap();
+        assert_eq!(posted.status, 202, "{pipeline}: {}", posted.body);
+        let run = stage.client.finished(&posted.run_id()).await;
+        assert_eq!(run["status"], "completed", "{run}");
+
+        let id = pipeline["runner_id"].as_str().unwrap();
+        assert_eq!(run["runner_id"], id);
+        let (_, runner) = runners.iter().find(|(served, _)| served == id).unwrap();
+        let of_query = |request: &Request| {
+            request.is_run() && request.json()["context"]["event"]["event_id"] == uuid.as_str()
+        };
+        let asked = runner.asked("the run", of_query).await.json();
+        let config = &asked["context"]["config"];
+        assert_eq!(
+            &config_of(&admin, pipeline["agent"].as_str().unwrap()).await,
+            config
+        );
+        assert!(!config.to_string().contains("hidden"), "{config}");
+        for (name, expected) in expected(pipeline["agent"].as_str().unwrap()) {
+            assert_eq!(config[name], expected, "{name}: {config}");
+        }
+    }
+}
+
+fn migrated(told: &Value) -> Vec<&Value> {
+    let all = told["pipelines"].as_array().unwrap().iter();
+    all.filter(|one| one["outcome"] == "migrated").collect()
+}
+
+fn fields_of(told: &Value, id: &str) -> BTreeSet<String> {
+    let of_id = migrated(told)
+        .into_iter()
+        .filter(|one| one["runner_id"] == id);
+    let notes = of_id.flat_map(|one| one["fields"].as_array().unwrap());
+    let targets = notes.filter_map(|note| note["target"].as_str());
+    let names = targets.filter_map(|target| target.strip_prefix("config."));
+    names.map(str::to_owned).collect()
+}
+
+async fn config_of(admin: &Client, name: &str) -> Value {
+    let agents = admin.get("/v1/agents?limit=100").await.body;
+    let items = agents["items"].as_array().unwrap().clone();
+    let found = items.into_iter().find(|agent| agent["name"] == name);
+    found.unwrap_or_else(|| panic!("{name}: {agents}"))["config"].clone()
+}
+
+/// What each runner is told of its old settings.
+fn expected(agent: &str) -> Vec<(&'static str, Value)> {
+    match agent {
+        "Local" => vec![
+            (
+                "model",
+                json!({"primary": "gpt-large", "fallbacks": ["gpt-small"], "reasoning": {}}),
+            ),
+            (
+                "prompt",
+                json!([{"role": "system", "content": "You help.\nAlways in \"plain\" words — 请."}]),
+            ),
+            ("knowledge-bases", json!(["handbook"])),
+            ("rerank-top-k", json!(3)),
+            ("tool-execution-mode", json!("serial")),
+            ("remove-think", json!(true)),
+        ],
+        "Dify" => vec![
+            ("app-type", json!("agent")),
+            ("api-key", json!("env:DIFY_API_KEY")),
+            ("timeout", json!(30)),
+            ("remove-think", json!(true)),
+        ],
+        "Coze" => vec![
+            ("auto-save-history", json!(false)),
+            ("api-key", json!("env:COZE_API_KEY")),
+            ("user-id-source", json!("legacy-session")),
+        ],
+        "DashScope" => vec![
+            ("references_quote", json!("Sources:")),
+            ("api-key", json!("env:DASHSCOPE_API_KEY")),
+        ],
+        "n8n" => vec![
+            ("webhook-url", json!("https://n8n.example/webhook/5")),
+            ("header-value", json!("env:N8N_HEADER_VALUE")),
+            ("jwt-secret", json!("env:N8N_JWT_SECRET")),
+            ("timeout", json!(45)),
+        ],
+        "Langflow" => vec![(
+            "tweaks",
+            json!({"OpenAI-aB3": {"openai_api_key": "env:LANGFLOW_TWEAKS_OPENAI_AB3_OPENAI_API_KEY", "temperature": 0.25}}),
+        )],
+        "DeerFlow" => vec![
+            ("api-key", json!("env:DEERFLOW_API_KEY")),
+            ("max-concurrent-subagents", json!(5)),
+            ("timeout", json!(400)),
+        ],
+        "Tbox" => vec![
+            ("app-id", json!("app-8")),
+            ("user-id-source", json!("legacy-bot")),
+        ],
+        "WeKnora" => vec![
+            ("agent-id", json!("builtin-quick-answer")),
+            ("knowledge-base-ids", json!(["kb-9"])),
+            ("web-search-enabled", json!(true)),
+        ],
+        "Already moved" => vec![
+            ("app-type", json!("chat")),
+            ("api-key", json!("env:ALREADY_MOVED_API_KEY")),
+        ],
+        other => panic!("{other}"),
+    }
+}
