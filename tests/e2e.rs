@@ -61,5 +61,7 @@ mod resume;
 mod retention;
 #[path = "e2e/storage.rs"]
 mod storage;
+#[path = "e2e/same_ledger.rs"]
+mod same_ledger;
 #[path = "e2e/transport.rs"]
 mod transport;

@@ -6,11 +6,12 @@ use std::sync::Once;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdout, Command};
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
+use super::listening::Listening;
 use super::runner::SECRET;
 use super::{skipped, within};
 
@@ -24,37 +25,21 @@ pub fn repository_file(path: &str) -> PathBuf {
 }
 
 /// The echo runner of `examples/python` as a child process.
-pub struct PythonEcho {
-    pub url: String,
-    _child: Child,
-    /// Kept open: a closed pipe would be an error for whoever prints into it.
-    _stdout: Lines<BufReader<ChildStdout>>,
-}
+pub struct PythonEcho;
 
 impl PythonEcho {
     /// `None` when there is no Python.
-    pub async fn start() -> Option<Self> {
-        let spawned = Command::new("python3")
+    pub async fn start() -> Option<Listening> {
+        let mut command = Command::new("python3");
+        command
             .arg(repository_file("examples/python/echo_runner.py"))
             .env("PORT", "0")
-            .env("RUNNER_SECRET", SECRET)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn();
-        let Ok(mut child) = spawned else {
+            .env("RUNNER_SECRET", SECRET);
+        let spawned = Listening::spawn(&mut command).await.ok();
+        if spawned.is_none() {
             skipped(&SKIPPED, "python", "there is no python3");
-            return None;
-        };
-        let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
-        let line = within("the Python runner to listen", stdout.next_line()).await;
-        let line = line.unwrap().unwrap();
-        Some(Self {
-            url: line.strip_prefix("listening ").unwrap().to_owned(),
-            _child: child,
-            _stdout: stdout,
-        })
+        }
+        spawned
     }
 }
 
