@@ -1,7 +1,11 @@
 //! The documents that clients are generated from: `gateway.json` and `runner.json`.
 
+use std::collections::BTreeMap;
+
 use axum::extract::DefaultBodyLimit;
+use utoipa::openapi::schema::{ArrayItems, Schema};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{Ref, RefOr};
 use utoipa::{Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -93,7 +97,33 @@ pub fn gateway_document() -> utoipa::openapi::OpenApi {
         .into_iter()
         .map(|(path, item)| (path.replace("{*", "{"), item))
         .collect();
+    if let Some(components) = &mut document.components {
+        refer_to_items(&mut components.schemas);
+    }
     document
+}
+
+/// `Page_AgentRun` writes out what `AgentRun` is. A reference instead, and generated clients have
+/// one type for a run, found or listed.
+fn refer_to_items(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
+    let names: Vec<String> = schemas.keys().cloned().collect();
+    for name in names {
+        let of = name.split_once('_').map_or("", |(_, of)| of);
+        let Some(item) = schemas.get(of).cloned() else {
+            continue;
+        };
+        let Some(RefOr::T(Schema::Object(list))) = schemas.get_mut(&name) else {
+            continue;
+        };
+        for property in list.properties.values_mut() {
+            if let RefOr::T(Schema::Array(array)) = property
+                && let ArrayItems::RefOrSchema(items) = &mut array.items
+                && **items == item
+            {
+                **items = Ref::from_schema_name(of).into();
+            }
+        }
+    }
 }
 
 /// What a runner endpoint serves, as committed in `openapi/runner.json`.

@@ -7,6 +7,7 @@ use http::header::{HeaderName, HeaderValue, LOCATION};
 use http::{HeaderMap, StatusCode};
 use protocol::error::ErrorBody;
 use protocol::event::{EventAccepted, EventBatchAccepted, EventEnvelope};
+use protocol::run::AgentRunEvent;
 
 use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
@@ -34,7 +35,7 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
     request_body = EventEnvelope, responses(
     (status = 202, description = "Stored; the run is made, or `reason` says why there is none. A batch: all of it, as in 207", body = EventAccepted),
     (status = 207, description = "Of a batch, some events were not taken", body = EventBatchAccepted),
-    (status = 200, description = "The run's stream", content_type = "text/event-stream", body = String),
+    (status = 200, description = "The run's stream", content_type = "text/event-stream", body = AgentRunEvent),
     (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
