@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use axum::extract::DefaultBodyLimit;
-use utoipa::openapi::schema::{ArrayItems, Schema};
+use utoipa::openapi::schema::{ArrayItems, KnownFormat, Object, Schema, SchemaFormat, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Ref, RefOr};
-use utoipa::{Modify, OpenApi};
+use utoipa::{Modify, OpenApi, PartialSchema, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -125,6 +125,19 @@ fn refer_to_items(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
         }
     }
 }
+
+/// A body of any bytes: a list of them, as utoipa has it, would be JSON.
+pub(super) struct Binary;
+
+impl PartialSchema for Binary {
+    fn schema() -> RefOr<Schema> {
+        let format = SchemaFormat::KnownFormat(KnownFormat::Binary);
+        let text = Object::builder().schema_type(Type::String);
+        text.format(Some(format)).into()
+    }
+}
+
+impl ToSchema for Binary {}
 
 /// What a runner endpoint serves, as committed in `openapi/runner.json`.
 pub fn runner_document() -> utoipa::openapi::OpenApi {
