@@ -13,6 +13,8 @@ mod support;
 mod agents;
 #[path = "e2e/authorization.rs"]
 mod authorization;
+#[path = "e2e/clients.rs"]
+mod clients;
 #[path = "e2e/commands.rs"]
 mod commands;
 #[path = "e2e/crash.rs"]

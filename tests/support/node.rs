@@ -37,11 +37,24 @@ impl Project {
     pub async fn built(&self, need: &str) -> Option<&Path> {
         let built = self.built.get_or_init(|| build(self.path)).await;
         if built.is_none() {
-            skipped(&self.skipped, need, "npm is not there or could not install");
+            skipped(
+                &self.skipped,
+                need,
+                "Node and npm are not there, too old, or could not install",
+            );
         }
         built.as_deref()
     }
 }
+
+/// Nothing of a package runs, and none that asks for another Node is taken.
+const INSTALL: [&str; 5] = [
+    "ci",
+    "--no-audit",
+    "--no-fund",
+    "--ignore-scripts",
+    "--engine-strict",
+];
 
 static ECHO: Project = Project::at("examples/typescript");
 
@@ -72,11 +85,7 @@ async fn build(path: &str) -> Option<PathBuf> {
     for (name, bytes) in &files {
         std::fs::write(unfinished.join(name), bytes).unwrap();
     }
-    let installed = npm(
-        &unfinished,
-        &["ci", "--no-audit", "--no-fund", "--ignore-scripts"],
-    )
-    .await;
+    let installed = npm(&unfinished, &INSTALL).await;
     if installed.is_ok() {
         let built = npm(&unfinished, &["run", "build", "--if-present"]).await;
         built.unwrap_or_else(|printed| panic!("{path} cannot be built\n{printed}"));
@@ -88,7 +97,7 @@ async fn build(path: &str) -> Option<PathBuf> {
 }
 
 /// Names and contents in order, without directories: those are what was installed and built by hand.
-fn files_of(directory: &Path) -> Vec<(String, Vec<u8>)> {
+pub fn files_of(directory: &Path) -> Vec<(String, Vec<u8>)> {
     let entries = std::fs::read_dir(directory).unwrap().map(Result::unwrap);
     let files = entries.filter(|entry| entry.file_type().unwrap().is_file());
     let mut files: Vec<_> = files
@@ -101,7 +110,7 @@ fn files_of(directory: &Path) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-fn fingerprint(files: &[(String, Vec<u8>)]) -> String {
+pub fn fingerprint(files: &[(String, Vec<u8>)]) -> String {
     let digests = files.iter().flat_map(|(name, bytes)| {
         [name.as_bytes(), bytes].map(|part| digest(&SHA256, part).as_ref().to_vec())
     });

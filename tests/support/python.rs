@@ -1,5 +1,6 @@
 //! Programs in Python: the example runner, and whatever else is spoken with.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Once;
@@ -95,21 +96,26 @@ impl LangbotPeer {
     }
 }
 
-/// Installs once and for all test runs; whoever comes first moves the finished environment into place.
 async fn install() -> Option<PathBuf> {
+    environment(LANGBOT, &[LANGBOT]).await
+}
+
+/// An environment called `name` in which pip has installed `what`, once and for all test runs; whoever
+/// comes first moves the finished one into place.
+pub async fn environment(name: &str, what: &[impl AsRef<OsStr>]) -> Option<PathBuf> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let environment = cache.join(LANGBOT);
-    if environment.exists() {
-        return Some(environment);
+    let finished = cache.join(name);
+    if finished.exists() {
+        return Some(finished);
     }
-    let unfinished = cache.join(format!("{LANGBOT}-{}", Uuid::new_v4()));
+    let unfinished = cache.join(format!("{name}-{}", Uuid::new_v4()));
     let mut venv = Command::new("python3");
     let mut pip = Command::new(unfinished.join("bin/pip"));
     let done = succeeds(venv.args(["-m", "venv"]).arg(&unfinished)).await
-        && succeeds(pip.args(["install", "--quiet", LANGBOT])).await
-        && (std::fs::rename(&unfinished, &environment).is_ok() || environment.exists());
+        && succeeds(pip.args(["install", "--quiet"]).args(what)).await
+        && (std::fs::rename(&unfinished, &finished).is_ok() || finished.exists());
     let _ = std::fs::remove_dir_all(&unfinished);
-    done.then_some(environment)
+    done.then_some(finished)
 }
 
 async fn succeeds(command: &mut Command) -> bool {
