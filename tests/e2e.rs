@@ -21,6 +21,8 @@ mod commands;
 mod crash;
 #[path = "e2e/dev.rs"]
 mod dev;
+#[path = "e2e/docs.rs"]
+mod docs;
 #[path = "e2e/ending.rs"]
 mod ending;
 #[path = "e2e/endpoints.rs"]
@@ -61,9 +63,9 @@ mod replicas;
 mod resume;
 #[path = "e2e/retention.rs"]
 mod retention;
-#[path = "e2e/storage.rs"]
-mod storage;
 #[path = "e2e/same_ledger.rs"]
 mod same_ledger;
+#[path = "e2e/storage.rs"]
+mod storage;
 #[path = "e2e/transport.rs"]
 mod transport;
