@@ -13,6 +13,8 @@ mod support;
 mod agents;
 #[path = "e2e/authorization.rs"]
 mod authorization;
+#[path = "e2e/clients.rs"]
+mod clients;
 #[path = "e2e/commands.rs"]
 mod commands;
 #[path = "e2e/crash.rs"]
@@ -23,6 +25,8 @@ mod dev;
 mod discovery;
 #[path = "e2e/dry_run.rs"]
 mod dry_run;
+#[path = "e2e/docs.rs"]
+mod docs;
 #[path = "e2e/ending.rs"]
 mod ending;
 #[path = "e2e/endpoints.rs"]
@@ -67,6 +71,8 @@ mod replicas;
 mod resume;
 #[path = "e2e/retention.rs"]
 mod retention;
+#[path = "e2e/same_ledger.rs"]
+mod same_ledger;
 #[path = "e2e/storage.rs"]
 mod storage;
 #[path = "e2e/transport.rs"]

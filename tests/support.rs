@@ -5,6 +5,8 @@ pub mod database;
 pub mod gateway;
 pub mod held;
 pub mod ledger;
+pub mod listening;
+pub mod node;
 pub mod playground;
 pub mod python;
 pub mod runner;

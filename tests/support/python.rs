@@ -1,16 +1,18 @@
 //! Programs in Python: the example runner, and whatever else is spoken with.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Once;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdout, Command};
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
+use super::listening::Listening;
 use super::runner::SECRET;
 use super::{skipped, within};
 
@@ -24,37 +26,21 @@ pub fn repository_file(path: &str) -> PathBuf {
 }
 
 /// The echo runner of `examples/python` as a child process.
-pub struct PythonEcho {
-    pub url: String,
-    _child: Child,
-    /// Kept open: a closed pipe would be an error for whoever prints into it.
-    _stdout: Lines<BufReader<ChildStdout>>,
-}
+pub struct PythonEcho;
 
 impl PythonEcho {
     /// `None` when there is no Python.
-    pub async fn start() -> Option<Self> {
-        let spawned = Command::new("python3")
+    pub async fn start() -> Option<Listening> {
+        let mut command = Command::new("python3");
+        command
             .arg(repository_file("examples/python/echo_runner.py"))
             .env("PORT", "0")
-            .env("RUNNER_SECRET", SECRET)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn();
-        let Ok(mut child) = spawned else {
+            .env("RUNNER_SECRET", SECRET);
+        let spawned = Listening::spawn(&mut command).await.ok();
+        if spawned.is_none() {
             skipped(&SKIPPED, "python", "there is no python3");
-            return None;
-        };
-        let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
-        let line = within("the Python runner to listen", stdout.next_line()).await;
-        let line = line.unwrap().unwrap();
-        Some(Self {
-            url: line.strip_prefix("listening ").unwrap().to_owned(),
-            _child: child,
-            _stdout: stdout,
-        })
+        }
+        spawned
     }
 }
 
@@ -110,21 +96,26 @@ impl LangbotPeer {
     }
 }
 
-/// Installs once and for all test runs; whoever comes first moves the finished environment into place.
 async fn install() -> Option<PathBuf> {
+    environment(LANGBOT, &[LANGBOT]).await
+}
+
+/// An environment called `name` in which pip has installed `what`, once and for all test runs; whoever
+/// comes first moves the finished one into place.
+pub async fn environment(name: &str, what: &[impl AsRef<OsStr>]) -> Option<PathBuf> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let environment = cache.join(LANGBOT);
-    if environment.exists() {
-        return Some(environment);
+    let finished = cache.join(name);
+    if finished.exists() {
+        return Some(finished);
     }
-    let unfinished = cache.join(format!("{LANGBOT}-{}", Uuid::new_v4()));
+    let unfinished = cache.join(format!("{name}-{}", Uuid::new_v4()));
     let mut venv = Command::new("python3");
     let mut pip = Command::new(unfinished.join("bin/pip"));
     let done = succeeds(venv.args(["-m", "venv"]).arg(&unfinished)).await
-        && succeeds(pip.args(["install", "--quiet", LANGBOT])).await
-        && (std::fs::rename(&unfinished, &environment).is_ok() || environment.exists());
+        && succeeds(pip.args(["install", "--quiet"]).args(what)).await
+        && (std::fs::rename(&unfinished, &finished).is_ok() || finished.exists());
     let _ = std::fs::remove_dir_all(&unfinished);
-    done.then_some(environment)
+    done.then_some(finished)
 }
 
 async fn succeeds(command: &mut Command) -> bool {

@@ -8,6 +8,7 @@ pub mod openapi;
 mod admin;
 mod auth;
 mod client;
+mod docs;
 mod error;
 mod health;
 mod host;
@@ -66,6 +67,7 @@ fn header(name: HeaderName, value: &'static str) -> SetResponseHeaderLayer<Heade
 pub fn router(state: ApiState) -> Router {
     let (router, _) = openapi::documented().split_for_parts();
     router
+        .merge(docs::page())
         .fallback(async || ApiError::no_route())
         .method_not_allowed_fallback(async || ApiError::no_method())
         .layer(DefaultBodyLimit::max(BODY_BYTES))

@@ -1,8 +1,12 @@
 //! The documents that clients are generated from: `gateway.json` and `runner.json`.
 
+use std::collections::BTreeMap;
+
 use axum::extract::DefaultBodyLimit;
+use utoipa::openapi::schema::{ArrayItems, KnownFormat, Object, Schema, SchemaFormat, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::{Modify, OpenApi};
+use utoipa::openapi::{Ref, RefOr};
+use utoipa::{Modify, OpenApi, PartialSchema, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -98,8 +102,47 @@ pub fn gateway_document() -> utoipa::openapi::OpenApi {
         .into_iter()
         .map(|(path, item)| (path.replace("{*", "{"), item))
         .collect();
+    if let Some(components) = &mut document.components {
+        refer_to_items(&mut components.schemas);
+    }
     document
 }
+
+/// `Page_AgentRun` writes out what `AgentRun` is. A reference instead, and generated clients have
+/// one type for a run, found or listed.
+fn refer_to_items(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
+    let names: Vec<String> = schemas.keys().cloned().collect();
+    for name in names {
+        let of = name.split_once('_').map_or("", |(_, of)| of);
+        let Some(item) = schemas.get(of).cloned() else {
+            continue;
+        };
+        let Some(RefOr::T(Schema::Object(list))) = schemas.get_mut(&name) else {
+            continue;
+        };
+        for property in list.properties.values_mut() {
+            if let RefOr::T(Schema::Array(array)) = property
+                && let ArrayItems::RefOrSchema(items) = &mut array.items
+                && **items == item
+            {
+                **items = Ref::from_schema_name(of).into();
+            }
+        }
+    }
+}
+
+/// A body of any bytes: a list of them, as utoipa has it, would be JSON.
+pub(super) struct Binary;
+
+impl PartialSchema for Binary {
+    fn schema() -> RefOr<Schema> {
+        let format = SchemaFormat::KnownFormat(KnownFormat::Binary);
+        let text = Object::builder().schema_type(Type::String);
+        text.format(Some(format)).into()
+    }
+}
+
+impl ToSchema for Binary {}
 
 /// What a runner endpoint serves, as committed in `openapi/runner.json`.
 pub fn runner_document() -> utoipa::openapi::OpenApi {

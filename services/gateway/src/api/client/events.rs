@@ -8,6 +8,7 @@ use http::{HeaderMap, StatusCode};
 use protocol::error::ErrorBody;
 use protocol::event::{EventAccepted, EventBatchAccepted, EventEnvelope};
 use protocol::id::WorkspaceId;
+use protocol::run::AgentRunEvent;
 
 use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
@@ -32,10 +33,14 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 /// the same `Idempotency-Key`, or else the same `event_id`, gives the first answer again.
 #[utoipa::path(post, path = "/v1/events", tag = "client", security(("api_key" = [])),
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters")),
-    request_body = EventEnvelope, responses(
+    request_body(content = EventEnvelope, example = json!({
+        "event_type": "message.received",
+        "conversation": {"conversation_id": "c-7"},
+        "input": {"text": "hello big world"},
+    })), responses(
     (status = 202, description = "Stored; the run is made, or `reason` says why there is none. A batch: all of it, as in 207", body = EventAccepted),
     (status = 207, description = "Of a batch, some events were not taken", body = EventBatchAccepted),
-    (status = 200, description = "The run's stream", content_type = "text/event-stream", body = String),
+    (status = 200, description = "The run's stream", content_type = "text/event-stream", body = AgentRunEvent),
     (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),

@@ -20,6 +20,7 @@ use store::{AreaAccess, BlobDeleted, BlobRecord, CHUNK_BYTES, DeleteBlob, Store,
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
+use crate::api::openapi::Binary;
 use crate::api::query::{PathOf, QueryOf, page_limit};
 use crate::cursor::Kind;
 use upload::Upload;
@@ -119,7 +120,7 @@ pub(in crate::api) async fn list_blobs(
 #[utoipa::path(get, path = "/host/v1/storage/{area}/{*key}", tag = "host", security(("run_token" = [])),
     params(("area" = StorageArea, Path, description = "Whose blobs"), ("key" = String, Path, description = "Percent-encoded")),
     responses(
-    (status = 200, description = "The bytes", content_type = "application/octet-stream", body = [u8]),
+    (status = 200, description = "The bytes", content_type = "application/octet-stream", body = inline(Binary)),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
     (status = 403, description = "The area was not granted", body = ErrorBody),
     (status = 404, description = "No such key", body = ErrorBody)))]
@@ -192,7 +193,7 @@ fn body_of(store: Store, blob: &BlobRecord, first: Vec<u8>) -> Body {
 /// Writes a blob, whatever was there before.
 #[utoipa::path(put, path = "/host/v1/storage/{area}/{*key}", tag = "host", security(("run_token" = [])),
     params(("area" = StorageArea, Path, description = "Whose blobs"), ("key" = String, Path, description = "Percent-encoded")),
-    request_body(content = [u8], content_type = "application/octet-stream", description = "At most 10 MiB, of any type"), responses(
+    request_body(content = inline(Binary), content_type = "application/octet-stream", description = "At most 10 MiB, of any type"), responses(
     (status = 204, description = "Stored"),
     (status = 400, description = "The key is malformed", body = ErrorBody),
     (status = 401, description = "The token opens nothing", body = ErrorBody),

@@ -1,0 +1,4 @@
+export default {
+  input: "gateway.json",
+  output: { path: "generated", module: { extension: ".js" } },
+};

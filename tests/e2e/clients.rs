@@ -1,0 +1,135 @@
+//! Clients that are generated from the committed API document, in two languages: they compile, and
+//! what they say of a run is what is so.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::support::client::Client;
+use crate::support::node::{Project, files_of, fingerprint};
+use crate::support::playground::Playground;
+use crate::support::python::{environment, repository_file};
+use crate::support::{Directory, run, skipped};
+
+static TYPESCRIPT: Project = Project::at("tests/clients/typescript");
+const PYTHON: &str = "tests/clients/python";
+
+/// A directory with the files of `path` and the document beside them.
+fn workshop(path: &str) -> Directory {
+    let directory = Directory::new();
+    let document = repository_file("openapi/gateway.json");
+    std::fs::copy(document, directory.file("gateway.json")).unwrap();
+    for (name, bytes) in files_of(&repository_file(path)) {
+        std::fs::write(directory.file(&name), bytes).unwrap();
+    }
+    directory
+}
+
+/// What the command printed; it must succeed.
+async fn print(command: &mut Command, directory: &Directory) -> String {
+    let printed = run(command.current_dir(directory.file(""))).await;
+    let (stdout, stderr) = (&printed.stdout, &printed.stderr);
+    assert!(printed.status.success(), "{command:?}\n{stdout}\n{stderr}");
+    printed.stdout
+}
+
+/// Compiled; `None` without Node.
+async fn typescript_client() -> Option<Directory> {
+    let packages = TYPESCRIPT.built("clients").await?.join("node_modules");
+    let directory = workshop("tests/clients/typescript");
+    std::os::unix::fs::symlink(packages, directory.file("node_modules")).unwrap();
+    for tool in ["openapi-ts", "tsc"] {
+        let tool = Path::new("node_modules/.bin").join(tool);
+        print(Command::new("node").arg(tool), &directory).await;
+    }
+    Some(directory)
+}
+
+/// Type-checked, with the Python that runs it; `None` when it cannot be installed.
+async fn python_client() -> Option<(Directory, PathBuf)> {
+    static SKIPPED: Once = Once::new();
+    let directory = workshop(PYTHON);
+    let requirements = directory.file("requirements.txt");
+    let pinned = (
+        "requirements.txt".to_owned(),
+        std::fs::read(&requirements).unwrap(),
+    );
+    let name = format!("python-client-{}", fingerprint(&[pinned]));
+    let installed = environment(&name, &[OsStr::new("-r"), requirements.as_os_str()]).await;
+    if installed.is_none() {
+        skipped(
+            &SKIPPED,
+            "clients",
+            "the generator could not be installed by pip",
+        );
+    }
+    let programs = installed?.join("bin");
+    let python = programs.join("python");
+    // The generator formats what it made by a program that stands beside it.
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    let mut generate = Command::new(&python);
+    generate
+        .env("PATH", path)
+        .args(["-m", "openapi_python_client", "generate"]);
+    generate.args(["--path", "gateway.json", "--config", "generator.yml"]);
+    generate.args(["--output-path", "generated", "--fail-on-warning"]);
+    print(&mut generate, &directory).await;
+    let mut check = Command::new(&python);
+    check
+        .env("MYPYPATH", "generated")
+        .args(["-m", "mypy", "--strict"]);
+    check.args(["check.py", "generated/runnel_gateway_client"]);
+    print(&mut check, &directory).await;
+    Some((directory, python))
+}
+
+/// Has the program talk to a gateway, and holds what it says against what the gateway says.
+async fn check(program: &mut Command, directory: &Directory) {
+    let playground = Playground::start(&directory.file("runnel-data")).await;
+    program.env("RUNNEL_URL", &playground.url);
+    program.env("RUNNEL_API_KEY", &playground.key);
+    let said: Value = serde_json::from_str(&print(program, directory).await).unwrap();
+    agrees(&playground.client(), &said).await;
+    playground.stop().await;
+}
+
+async fn agrees(client: &Client, said: &Value) {
+    let run_id = said["run_id"].as_str().unwrap();
+    let ledger = client.ledger(run_id).await;
+    ledger.assert_sound(run_id);
+    assert_eq!(ledger.text(), "hello big world");
+    assert_eq!(ledger.last()["type"], "run.completed");
+    assert_eq!(said["events"], json!(ledger.events()));
+    assert_eq!(said["rest"], json!(ledger.events()[2..]));
+    assert_eq!(said["run"], client.run(run_id).await);
+
+    let other = said["accepted"]["run_id"].as_str().unwrap();
+    assert_eq!(client.finished(other).await["status"], "completed");
+    let listed = said["runs"].as_array().unwrap();
+    let listed: Vec<_> = listed.iter().map(|run| &run["run_id"]).collect();
+    assert_eq!(listed, [other]);
+
+    assert_eq!(said["error"]["error"]["code"], "not_found");
+    assert_eq!(said["error"]["error"]["retryable"], false);
+}
+
+#[tokio::test]
+async fn a_generated_client_in_typescript_compiles_and_reads_a_run() {
+    let Some(directory) = typescript_client().await else {
+        return;
+    };
+    check(Command::new("node").arg("dist/check.js"), &directory).await;
+}
+
+#[tokio::test]
+async fn a_generated_client_in_python_passes_its_types_and_reads_a_run() {
+    let Some((directory, python)) = python_client().await else {
+        return;
+    };
+    let mut program = Command::new(python);
+    program.env("PYTHONPATH", "generated").arg("check.py");
+    check(&mut program, &directory).await;
+}

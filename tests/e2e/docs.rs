@@ -1,0 +1,141 @@
+//! The page of the API: it stands on this gateway alone.
+
+use http::HeaderMap;
+use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use reqwest::Method;
+use serde_json::Value;
+use url::Url;
+
+use crate::support::client::{Client, send};
+use crate::support::{Stage, within};
+
+struct Fetched {
+    url: Url,
+    headers: HeaderMap,
+    text: String,
+}
+
+/// Without a credential, where the redirects lead.
+async fn fetch(client: &Client, path: &str) -> Fetched {
+    let request = client.anonymous(Method::GET, path);
+    let response = within("a file of the page", request.send()).await.unwrap();
+    assert_eq!(response.status(), 200, "{path}");
+    let (url, headers) = (response.url().clone(), response.headers().clone());
+    let bytes = within("all of the file", response.bytes()).await.unwrap();
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    Fetched { url, headers, text }
+}
+
+/// What stands between each `start` and the `end` after it.
+fn between<'a>(text: &'a str, start: &'a str, end: char) -> impl Iterator<Item = &'a str> {
+    let found = text.split(start).skip(1);
+    found.map(move |rest| rest.split(end).next().unwrap())
+}
+
+/// The path of what the page names, once it is found to be on this gateway.
+#[track_caller]
+fn own_path(page: &Url, named: &str) -> String {
+    let url = page.join(named).unwrap();
+    assert_eq!(url.origin(), page.origin(), "{named}");
+    url.path().to_owned()
+}
+
+#[tokio::test]
+async fn the_page_of_the_api_loads_nothing_from_elsewhere() {
+    let stage = Stage::new().await;
+    let page = fetch(&stage.client, "/docs").await;
+    assert_eq!(page.url.path(), "/docs/");
+    assert_eq!(page.headers[CONTENT_TYPE], "text/html");
+
+    let named = between(&page.text, " src=\"", '"').chain(between(&page.text, " href=\"", '"'));
+    let paths: Vec<_> = named.map(|named| own_path(&page.url, named)).collect();
+    let ends_with = |end: &str| paths.iter().filter(|path| path.ends_with(end)).count();
+    assert_eq!((ends_with(".js"), ends_with(".css")), (3, 2), "{paths:?}");
+    for path in &paths {
+        let file = fetch(&stage.client, path).await;
+        assert_eq!(file.url.path(), path);
+        assert!(!file.text.is_empty(), "{path}");
+        assert_eq!(file.headers["x-content-type-options"], "nosniff");
+        if file.headers[CONTENT_TYPE] == "text/css" {
+            assert!(!file.text.contains("@import"), "{path}");
+            for named in between(&file.text, "url(", ')') {
+                assert!(
+                    named.trim_matches(['"', '\'']).starts_with("data:"),
+                    "{named}"
+                );
+            }
+        }
+    }
+
+    let start = paths.iter().find(|path| path.ends_with("initializer.js"));
+    let start = fetch(&stage.client, start.unwrap()).await;
+    let documents: Vec<_> = between(&start.text, "\"url\": \"", '"').collect();
+    assert_eq!(documents.len(), 1, "{}", start.text);
+    let document = fetch(&stage.client, &own_path(&page.url, documents[0])).await;
+    let document: Value = serde_json::from_str(&document.text).unwrap();
+    assert!(document["paths"]["/v1/events"]["post"].is_object());
+    assert_eq!(
+        document["servers"],
+        Value::Null,
+        "the routes are tried here"
+    );
+    assert_eq!(
+        between(&start.text, "\"validatorUrl\": \"", '"').next(),
+        Some("none")
+    );
+}
+
+#[tokio::test]
+async fn the_page_of_the_api_may_run_its_own_files_alone() {
+    let stage = Stage::new().await;
+    for path in ["/docs", "/docs/index.html", "/docs/swagger-initializer.js"] {
+        let file = fetch(&stage.client, path).await;
+        let policy = file.headers[CONTENT_SECURITY_POLICY].to_str().unwrap();
+        let directives = policy.split(';').map(|directive| {
+            let (name, sources) = directive.trim().split_once(' ').unwrap();
+            (name, sources)
+        });
+        let directives: Vec<_> = directives.collect();
+        for holds in [
+            ("default-src", "'none'"),
+            ("script-src", "'self'"),
+            ("style-src", "'self'"),
+            ("connect-src", "'self'"),
+            ("base-uri", "'none'"),
+            ("form-action", "'none'"),
+            ("frame-ancestors", "'none'"),
+        ] {
+            assert!(directives.contains(&holds), "{path}: {policy}");
+        }
+        let mut sources = directives
+            .iter()
+            .flat_map(|(_, sources)| sources.split(' '));
+        assert!(sources.all(|source| ["'none'", "'self'", "data:"].contains(&source)));
+    }
+
+    // Which leaves nothing to what stands in the page itself.
+    let page = fetch(&stage.client, "/docs").await;
+    for script in between(&page.text, "<script", '<') {
+        let (attributes, inside) = script.split_once('>').unwrap();
+        assert!(attributes.contains(" src=\""), "{script}");
+        assert_eq!(inside.trim(), "");
+    }
+    for inline in ["<style", " style=", " onload=", "javascript:"] {
+        assert!(!page.text.contains(inline), "{inline}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_file_of_the_page_is_no_route() {
+    let stage = Stage::new().await;
+    for (method, path, status) in [
+        (Method::GET, "/docs/nothing.js", 404),
+        (Method::GET, "/docs/..%2fCargo.toml", 404),
+        (Method::GET, "/docs/a/b", 404),
+        (Method::POST, "/docs/", 405),
+    ] {
+        let answer = send(stage.client.anonymous(method, path)).await.unwrap();
+        assert_eq!(answer.status, status, "{path}");
+        assert!(answer.error("message").is_string(), "{path}");
+    }
+}

@@ -1,0 +1,142 @@
+//! Programs in TypeScript: installed and built by npm once for all test runs.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Once;
+use std::time::Duration;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use tokio::process::Command;
+use tokio::sync::OnceCell;
+use uuid::Uuid;
+
+use super::listening::Listening;
+use super::python::repository_file;
+use super::runner::SECRET;
+use super::skipped;
+
+/// A directory of this repository with a `package.json` and its lock.
+pub struct Project {
+    path: &'static str,
+    built: OnceCell<Option<PathBuf>>,
+    skipped: Once,
+}
+
+impl Project {
+    pub const fn at(path: &'static str) -> Self {
+        Self {
+            path,
+            built: OnceCell::const_new(),
+            skipped: Once::new(),
+        }
+    }
+
+    /// A copy with its packages installed and, where it can be built, built; `None` when there is
+    /// no Node or nowhere to install from. `need` is what `RUNNEL_TEST_REQUIRE` calls it.
+    pub async fn built(&self, need: &str) -> Option<&Path> {
+        let built = self.built.get_or_init(|| build(self.path)).await;
+        if built.is_none() {
+            skipped(
+                &self.skipped,
+                need,
+                "Node and npm are not there, too old, or could not install",
+            );
+        }
+        built.as_deref()
+    }
+}
+
+/// Nothing of a package runs, and none that asks for another Node is taken.
+const INSTALL: [&str; 5] = [
+    "ci",
+    "--no-audit",
+    "--no-fund",
+    "--ignore-scripts",
+    "--engine-strict",
+];
+
+static ECHO: Project = Project::at("examples/typescript");
+
+/// The echo runner of `examples/typescript` as a child process; `None` when there is no Node.
+pub async fn typescript_echo() -> Option<Listening> {
+    let built = ECHO.built("node").await?;
+    let mut command = Command::new("node");
+    command
+        .arg(built.join("dist/echo_runner.js"))
+        .env("PORT", "0")
+        .env("RUNNER_SECRET", SECRET);
+    Some(Listening::spawn(&mut command).await.unwrap())
+}
+
+/// Named after what is in the directory: whoever comes first moves the finished copy into place.
+async fn build(path: &str) -> Option<PathBuf> {
+    let node = Command::new("node").arg("--version").output().await;
+    node.ok()?;
+    let files = files_of(&repository_file(path));
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let name = format!("{}-{}", path.replace('/', "-"), fingerprint(&files));
+    let finished = cache.join(&name);
+    if finished.exists() {
+        return Some(finished);
+    }
+    let unfinished = cache.join(format!("{name}-{}", Uuid::new_v4()));
+    std::fs::create_dir(&unfinished).unwrap();
+    for (name, bytes) in &files {
+        std::fs::write(unfinished.join(name), bytes).unwrap();
+    }
+    let installed = npm(&unfinished, &INSTALL).await;
+    if installed.is_ok() {
+        let built = npm(&unfinished, &["run", "build", "--if-present"]).await;
+        built.unwrap_or_else(|printed| panic!("{path} cannot be built\n{printed}"));
+    }
+    let moved =
+        installed.is_ok() && (std::fs::rename(&unfinished, &finished).is_ok() || finished.exists());
+    let _ = std::fs::remove_dir_all(&unfinished);
+    moved.then_some(finished)
+}
+
+/// Names and contents in order, without directories: those are what was installed and built by hand.
+pub fn files_of(directory: &Path) -> Vec<(String, Vec<u8>)> {
+    let entries = std::fs::read_dir(directory).unwrap().map(Result::unwrap);
+    let files = entries.filter(|entry| entry.file_type().unwrap().is_file());
+    let mut files: Vec<_> = files
+        .map(|entry| {
+            let name = entry.file_name().into_string().unwrap();
+            (name, std::fs::read(entry.path()).unwrap())
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+pub fn fingerprint(files: &[(String, Vec<u8>)]) -> String {
+    let digests = files.iter().flat_map(|(name, bytes)| {
+        [name.as_bytes(), bytes].map(|part| digest(&SHA256, part).as_ref().to_vec())
+    });
+    let whole = digest(&SHA256, &digests.collect::<Vec<_>>().concat());
+    let mut hex = String::new();
+    for byte in &whole.as_ref()[..8] {
+        write!(hex, "{byte:02x}").unwrap();
+    }
+    hex
+}
+
+/// What it printed when it failed.
+async fn npm(directory: &Path, arguments: &[&str]) -> Result<(), String> {
+    let output = Command::new("npm")
+        .args(arguments)
+        .current_dir(directory)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let ended = tokio::time::timeout(Duration::from_mins(5), output).await;
+    let output = ended
+        .map_err(|late| late.to_string())?
+        .map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let printed = [output.stdout, output.stderr].concat();
+    Err(String::from_utf8_lossy(&printed).into_owned())
+}
