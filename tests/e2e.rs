@@ -11,6 +11,8 @@ mod support;
 
 #[path = "e2e/agents.rs"]
 mod agents;
+#[path = "e2e/api_keys.rs"]
+mod api_keys;
 #[path = "e2e/authorization.rs"]
 mod authorization;
 #[path = "e2e/commands.rs"]

@@ -16,6 +16,7 @@ pub mod resources;
 pub mod result;
 
 pub mod admin;
+pub mod api_key;
 pub mod error;
 pub mod history;
 pub mod host_api;

@@ -26,7 +26,6 @@ use crate::runs::{Parts, Runs};
 use crate::seal::MasterKey;
 use crate::shutdown::Signals;
 
-pub(crate) use keys::create_api_key;
 pub(crate) use settings::{Declared, declared};
 
 /// The workspace that migration 1 makes.

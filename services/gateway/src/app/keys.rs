@@ -1,12 +1,8 @@
-//! Keys at rest: run token keys and the cursor key, sealed; API keys, hashed.
+//! Keys at rest: run token keys and the cursor key, sealed.
 
 use anyhow::Context as _;
 use aws_lc_rs::rand;
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use protocol::id::WorkspaceId;
-use store::{ApiKeyRecord, SigningKeyRecord, Store, sha256_hex};
-use uuid::Uuid;
+use store::{SigningKeyRecord, Store};
 
 use crate::clock::Clock;
 use crate::runs::token::generate_key;
@@ -84,35 +80,6 @@ async fn keep_key(
         created_at: clock.now_ms(),
     };
     Ok(store.write(record).await?)
-}
-
-/// Makes an API key and stores its hash. Gives the id and the key, which nobody can show again.
-pub(crate) async fn create_api_key(
-    store: &Store,
-    clock: &Clock,
-    workspace: &WorkspaceId,
-    role: &str,
-    name: &str,
-) -> anyhow::Result<(String, String)> {
-    const BASE32: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
-    let prefix: String = random_bytes::<8>()?
-        .iter()
-        .map(|byte| char::from(BASE32[usize::from(byte % 32)]))
-        .collect();
-    let secret = URL_SAFE_NO_PAD.encode(random_bytes::<32>()?);
-    let key = format!("rnl_{prefix}_{secret}");
-    let id = Uuid::now_v7().to_string();
-    let record = ApiKeyRecord {
-        id: id.clone(),
-        workspace: workspace.clone(),
-        name: name.to_owned(),
-        role: role.to_owned(),
-        prefix,
-        hash: sha256_hex(key.as_bytes()),
-        created_at: clock.now_ms(),
-    };
-    store.write(record).await?;
-    Ok((id, key))
 }
 
 fn random_bytes<const LENGTH: usize>() -> anyhow::Result<[u8; LENGTH]> {

@@ -1,30 +1,14 @@
-//! API keys by hash, and sealed signing keys.
+//! Sealed signing keys.
 
-use protocol::id::WorkspaceId;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder,
 };
 
 use crate::connect::Store;
-use crate::entity::{api_keys, signing_keys, workspaces};
+use crate::entity::{signing_keys, workspaces};
 use crate::error::StoreError;
 use crate::writer::Work;
-
-/// An API key, without the key.
-#[derive(Clone, Debug)]
-pub struct ApiKeyRecord {
-    pub id: String,
-    pub workspace: WorkspaceId,
-    pub name: String,
-    /// `admin` or `client`.
-    pub role: String,
-    /// The public part that it is looked up by.
-    pub prefix: String,
-    /// The hex SHA-256 of the whole key.
-    pub hash: String,
-    pub created_at: i64,
-}
 
 /// A signing key; `secret` is sealed under the master key.
 #[derive(Clone, Debug)]
@@ -33,28 +17,6 @@ pub struct SigningKeyRecord {
     pub purpose: String,
     pub secret: String,
     pub created_at: i64,
-}
-
-impl Work for ApiKeyRecord {
-    type Output = ();
-    const SAVEPOINT: bool = true;
-
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        let row = api_keys::ActiveModel {
-            id: Set(self.id.clone()),
-            workspace_id: Set(self.workspace.to_string()),
-            name: Set(self.name.clone()),
-            role: Set(self.role.clone()),
-            prefix: Set(self.prefix.clone()),
-            hash: Set(self.hash.clone()),
-            created_at: Set(self.created_at),
-            revoked_at: Set(None),
-        };
-        api_keys::Entity::insert(row)
-            .exec_without_returning(tx)
-            .await?;
-        Ok(())
-    }
 }
 
 /// Makes the first signing key of a purpose; nothing when there is one. Replicas that start
@@ -93,24 +55,6 @@ impl Work for SigningKeyRecord {
 }
 
 impl Store {
-    /// The live API key with this public part.
-    pub async fn find_api_key(&self, prefix: &str) -> Result<Option<ApiKeyRecord>, StoreError> {
-        let row = api_keys::Entity::find()
-            .filter(api_keys::Column::Prefix.eq(prefix))
-            .filter(api_keys::Column::RevokedAt.is_null())
-            .one(&self.readers)
-            .await?;
-        Ok(row.map(|row| ApiKeyRecord {
-            id: row.id,
-            workspace: WorkspaceId(row.workspace_id),
-            name: row.name,
-            role: row.role,
-            prefix: row.prefix,
-            hash: row.hash,
-            created_at: row.created_at,
-        }))
-    }
-
     /// The signing keys of a purpose, newest first.
     pub async fn list_signing_keys(
         &self,
