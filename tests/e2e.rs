@@ -61,6 +61,8 @@ mod replicas;
 mod resume;
 #[path = "e2e/retention.rs"]
 mod retention;
+#[path = "e2e/signing_keys.rs"]
+mod signing_keys;
 #[path = "e2e/storage.rs"]
 mod storage;
 #[path = "e2e/transport.rs"]

@@ -178,6 +178,13 @@ impl Gateway {
         run(&mut command).await
     }
 
+    /// Puts another master key into the file for who reads it from now on. Gives the one before.
+    pub fn replace_master_key(&self, key: &str) -> String {
+        let before = std::fs::read_to_string(self.directory.file("master.key")).unwrap();
+        self.directory.write("master.key", key);
+        before
+    }
+
     /// What the gateway has logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.file("stderr.log")).unwrap()

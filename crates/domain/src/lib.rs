@@ -16,5 +16,6 @@ pub mod ledger;
 pub mod normalize;
 pub mod retry;
 pub mod run;
+pub mod signing_key;
 
 pub mod canonical;

@@ -48,7 +48,7 @@ pub use ledger::{Append, Appended, Line, RejectionRecord, Terminal, TranscriptWr
 pub use new_run::{Candidate, NewRun, UserMessage};
 pub use runners::{FoundRunner, RunnerRecord, SaveDiscovery};
 pub use runs::{CancelOutcome, RunFilter, RunInputs, RunPosition, RunWindow};
-pub use signing_keys::SigningKeyRecord;
+pub use signing_keys::{ForgetKeys, RotateKey, SigningKeyRecord};
 pub use state::{STATE_KEYS, StateAccess, StateChange, StateRecord, StateWritten};
 pub use steering::{PullSteering, SteeredEvent};
 pub use storage::{

@@ -2,6 +2,7 @@
 
 mod check_config;
 mod dev_command;
+mod keys;
 mod openapi;
 mod output;
 mod send;
@@ -37,6 +38,9 @@ enum Command {
     /// Manage API keys in the configured database.
     #[command(subcommand)]
     Token(token::TokenCommand),
+    /// Manage the keys that sign run tokens and cursors, in the configured database.
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
     /// Post a message and watch its run.
     Send(send::SendArguments),
 }
@@ -65,6 +69,7 @@ pub async fn run() -> ExitCode {
         Command::CheckConfig(config) => Ok(check_config::check_config(&config, json)),
         Command::Openapi(arguments) => openapi::openapi(&arguments),
         Command::Token(command) => token::token(command, json).await,
+        Command::Keys(command) => keys::keys(command, json).await,
         Command::Send(arguments) => send::send(arguments, json).await,
     };
     outcome.unwrap_or_else(|error| {
