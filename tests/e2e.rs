@@ -11,6 +11,8 @@ mod support;
 
 #[path = "e2e/agents.rs"]
 mod agents;
+#[path = "e2e/api_keys.rs"]
+mod api_keys;
 #[path = "e2e/authorization.rs"]
 mod authorization;
 #[path = "e2e/clients.rs"]
@@ -23,10 +25,10 @@ mod crash;
 mod dev;
 #[path = "e2e/discovery.rs"]
 mod discovery;
-#[path = "e2e/dry_run.rs"]
-mod dry_run;
 #[path = "e2e/docs.rs"]
 mod docs;
+#[path = "e2e/dry_run.rs"]
+mod dry_run;
 #[path = "e2e/ending.rs"]
 mod ending;
 #[path = "e2e/endpoints.rs"]
@@ -73,6 +75,8 @@ mod resume;
 mod retention;
 #[path = "e2e/same_ledger.rs"]
 mod same_ledger;
+#[path = "e2e/signing_keys.rs"]
+mod signing_keys;
 #[path = "e2e/storage.rs"]
 mod storage;
 #[path = "e2e/transport.rs"]

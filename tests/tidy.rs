@@ -131,7 +131,15 @@ const ROWS: [&[&str]; 7] = [
     &["api", "http_server"],
     &["runs"],
     &["outbound"],
-    &["clock", "config", "cursor", "seal", "shutdown", "telemetry"],
+    &[
+        "api_key",
+        "clock",
+        "config",
+        "cursor",
+        "seal",
+        "shutdown",
+        "telemetry",
+    ],
 ];
 
 fn row_of(module: &str) -> Option<usize> {

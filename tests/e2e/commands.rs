@@ -174,6 +174,9 @@ async fn wrong_usage_ends_with_2() {
         &["serve", "--colour"][..],
         &["token", "create", "--name", "x"][..],
         &["token", "create", "--name", "x", "--role", "king"][..],
+        &["token", "revoke"][..],
+        &["keys"][..],
+        &["keys", "rotate", "--purpose", "cake"][..],
     ] {
         let printed = runnel(arguments, &directory).await;
         assert_eq!(printed.status.code(), Some(2), "{arguments:?}: {printed:?}");

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::client::Client;
 use super::database::{Database, Engine};
 use super::runner::{RUNNER_ID, SECRET, StubRunner};
-use super::{Directory, within};
+use super::{Directory, Printed, run, within};
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_runnel");
 /// A secret in the environment of every gateway, as `env:STUB_API_KEY`.
@@ -165,6 +165,29 @@ impl Gateway {
     pub async fn admin(&self) -> Client {
         let key = create_key("admin", &self.directory.file("runnel.toml")).await;
         Client::new(&self.url, &key)
+    }
+
+    /// A command on the gateway's configuration, while it serves.
+    pub async fn command(&self, arguments: &[&str]) -> Printed {
+        let mut command = Command::new(BINARY);
+        command
+            .args(arguments)
+            .arg("--config")
+            .arg(self.directory.file("runnel.toml"))
+            .env(STUB_API_KEY.0, STUB_API_KEY.1);
+        run(&mut command).await
+    }
+
+    /// Puts another master key into the file for who reads it from now on. Gives the one before.
+    pub fn replace_master_key(&self, key: &str) -> String {
+        let before = std::fs::read_to_string(self.directory.file("master.key")).unwrap();
+        self.directory.write("master.key", key);
+        before
+    }
+
+    /// What the gateway has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.file("stderr.log")).unwrap()
     }
 
     /// The URL of the database.

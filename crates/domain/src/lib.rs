@@ -18,6 +18,7 @@ pub mod ledger;
 pub mod normalize;
 pub mod retry;
 pub mod run;
+pub mod signing_key;
 
 pub mod migrate;
 

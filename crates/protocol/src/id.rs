@@ -42,6 +42,10 @@ uuid_id!(
     /// A registered runner endpoint: a `UUIDv7`.
     EndpointId
 );
+uuid_id!(
+    /// An API key, as one speaks of it: a `UUIDv7`. It opens nothing.
+    ApiKeyId
+);
 
 /// A tenant. Migration 1 makes `default`; every row that a request enters by carries one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

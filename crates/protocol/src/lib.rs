@@ -17,6 +17,7 @@ pub mod resources;
 pub mod result;
 
 pub mod admin;
+pub mod api_key;
 pub mod discovery;
 pub mod error;
 pub mod history;

@@ -1,6 +1,5 @@
 //! The composition root: settings in, a gateway out.
 
-mod keys;
 mod settings;
 
 use std::sync::Arc;
@@ -17,16 +16,14 @@ use uuid::Uuid;
 use crate::api::{self, Api, ApiState, Router};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::cursor::Cursors;
 use crate::http_server::{ServerOptions, serve};
 use crate::outbound::egress::Egress;
 use crate::outbound::runner::RunnerClient;
-use crate::runs::token::RunTokens;
+use crate::runs::keyring::Keyring;
 use crate::runs::{Parts, Runs};
 use crate::seal::MasterKey;
 use crate::shutdown::Signals;
 
-pub(crate) use keys::create_api_key;
 pub(crate) use settings::{Declared, declared};
 
 /// The workspace that migration 1 makes.
@@ -67,14 +64,20 @@ impl App {
         let tasks = TaskTracker::new();
         let store = open_store(&config.database.url, &tasks).await?;
         let clock = Clock::system();
-        let token_keys = keys::token_keys(&store, &master_key, &clock).await?;
-        let cursor_key = keys::cursor_key(&store, &master_key, &clock).await?;
+        let master_key = Arc::new(master_key);
+        let keys = Keyring::open(
+            store.clone(),
+            Arc::clone(&master_key),
+            clock,
+            public_url,
+            config.auth.signing_key_age,
+        )
+        .await?;
         let egress = Egress::new(config.egress.allow.clone(), config.limits.connect)?;
         let runs = Runs::new(Parts {
             client: RunnerClient::new(egress.clone(), clock),
-            tokens: RunTokens::new(public_url, &token_keys)?,
-            cursors: Cursors::new(&cursor_key),
-            master_key: Arc::new(master_key),
+            keys,
+            master_key,
             catalog: declared.catalog.clone(),
             limits: settings::run_limits(config),
             owner: Uuid::now_v7().to_string(),
@@ -126,6 +129,8 @@ impl App {
         let doorbell = self.runs.clone();
         self.tasks
             .spawn(async move { doorbell.keep_ringing().await });
+        let keys = self.runs.clone();
+        self.tasks.spawn(async move { keys.keep_keys().await });
         let endpoints = self.runs.clone();
         self.tasks
             .spawn(async move { endpoints.keep_discovering().await });

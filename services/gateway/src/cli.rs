@@ -4,6 +4,7 @@ mod check_config;
 mod dev_command;
 mod explain;
 mod gateway;
+mod keys;
 mod migrate_config;
 mod openapi;
 mod output;
@@ -42,6 +43,9 @@ enum Command {
     Token(token::TokenCommand),
     /// Make agents and runner endpoints of `LangBot`'s pipelines; prints them unless told to write.
     MigrateConfig(migrate_config::MigrateArguments),
+    /// Manage the keys that sign run tokens and cursors, in the configured database.
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
     /// Post a message and watch its run.
     Send(send::SendArguments),
     /// Say who would get an event and why, and what its run might touch. Posts nothing.
@@ -73,6 +77,7 @@ pub async fn run() -> ExitCode {
         Command::MigrateConfig(arguments) => migrate_config::migrate_config(&arguments, json),
         Command::Openapi(arguments) => openapi::openapi(&arguments),
         Command::Token(command) => token::token(command, json).await,
+        Command::Keys(command) => keys::keys(command, json).await,
         Command::Send(arguments) => send::send(arguments, json).await,
         Command::Explain(arguments) => explain::explain(arguments, json).await,
     };

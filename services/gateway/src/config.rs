@@ -227,6 +227,7 @@ mod tests {
         assert_eq!(config.server.listen.to_string(), "127.0.0.1:8700");
         assert_eq!(config.server.heartbeat, Duration::from_secs(15));
         assert!(config.server.public_url.is_none() && config.auth.master_key.is_none());
+        assert_eq!(config.auth.signing_key_age, Duration::from_hours(30 * 24));
         assert_eq!(config.database.url, "sqlite://./runnel-data/runnel.db");
         assert_eq!(config.limits.line_bytes, 262_144);
         assert_eq!(config.limits.run_bytes, 67_108_864);
@@ -374,6 +375,25 @@ mod tests {
         let line = "limits.line_bytes: must be a whole number from 4096 to 16777216";
         assert!(printed.contains(line), "{printed}");
         assert!(printed.contains("server.port: is not known here; known are listen, public_url"));
+    }
+
+    #[test]
+    fn a_signing_key_is_replaced_after_whole_days_up_to_a_year() {
+        for (days, is_good) in [
+            ("1", true),
+            ("365", true),
+            ("0", false),
+            ("366", false),
+            ("0.5", false),
+            ("-1", false),
+            ("'30'", false),
+        ] {
+            let loaded = load(&format!("[auth]\nsigning_key_days = {days}"), &[]);
+            assert_eq!(loaded.is_ok(), is_good, "{days}");
+            if !is_good {
+                assert_eq!(pointers(&loaded), ["auth.signing_key_days"], "{days}");
+            }
+        }
     }
 
     #[test]

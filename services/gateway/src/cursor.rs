@@ -1,5 +1,7 @@
 //! Opaque cursors: a position, bound to workspace, route and filters by an HMAC (contracts §7).
 
+use std::sync::{PoisonError, RwLock};
+
 use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -26,19 +28,45 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidCursor;
 
-/// Makes and opens cursors. Its key is shared by all replicas.
-pub struct Cursors(hmac::Key);
+/// Makes and opens cursors. Its keys are shared by all replicas, and change while it works.
+pub struct Cursors(RwLock<CursorKeys>);
+
+struct CursorKeys {
+    signing: hmac::Key,
+    others: Vec<hmac::Key>,
+}
+
+impl CursorKeys {
+    fn open(secrets: &[Vec<u8>]) -> Option<Self> {
+        let mut keys = secrets
+            .iter()
+            .map(|secret| hmac::Key::new(hmac::HMAC_SHA256, secret));
+        Some(Self {
+            signing: keys.next()?,
+            others: keys.collect(),
+        })
+    }
+}
 
 impl Cursors {
-    pub fn new(secret: &[u8]) -> Self {
-        Self(hmac::Key::new(hmac::HMAC_SHA256, secret))
+    /// The first key signs, cursors of all open. `None` without any.
+    pub fn new(secrets: &[Vec<u8>]) -> Option<Self> {
+        CursorKeys::open(secrets).map(|keys| Self(RwLock::new(keys)))
+    }
+
+    /// From now on these keys and no others. `None` without any: then those before stay.
+    pub fn replace(&self, secrets: &[Vec<u8>]) -> Option<()> {
+        let keys = CursorKeys::open(secrets)?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = keys;
+        Some(())
     }
 
     /// A cursor at `position`. `list`: workspace, route and filters.
     pub fn encode(&self, kind: Kind, list: &str, position: &[u8]) -> String {
         let mut bytes = vec![VERSION, kind as u8];
         bytes.extend_from_slice(position);
-        let tag = self.tag(kind, list, position);
+        let keys = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let tag = tag(&keys.signing, kind, list, position);
         bytes.extend_from_slice(&tag.as_ref()[..TAG_BYTES]);
         URL_SAFE_NO_PAD.encode(bytes)
     }
@@ -53,20 +81,24 @@ impl Cursors {
             .strip_prefix(&[VERSION, kind as u8])
             .ok_or(InvalidCursor)?;
         let (position, tag) = body.split_last_chunk::<TAG_BYTES>().ok_or(InvalidCursor)?;
-        let expected = self.tag(kind, list, position);
-        aws_lc_rs::constant_time::verify_slices_are_equal(&expected.as_ref()[..TAG_BYTES], tag)
-            .map_err(|_| InvalidCursor)?;
-        Ok(position.to_vec())
+        let is_signed_with = |key: &hmac::Key| {
+            let expected = self::tag(key, kind, list, position);
+            let expected = &expected.as_ref()[..TAG_BYTES];
+            aws_lc_rs::constant_time::verify_slices_are_equal(expected, tag).is_ok()
+        };
+        let keys = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let is_ours = is_signed_with(&keys.signing) || keys.others.iter().any(is_signed_with);
+        is_ours.then(|| position.to_vec()).ok_or(InvalidCursor)
     }
+}
 
-    fn tag(&self, kind: Kind, list: &str, position: &[u8]) -> hmac::Tag {
-        let mut context = hmac::Context::with_key(&self.0);
-        context.update(&[VERSION, kind as u8]);
-        context.update(&(list.len() as u64).to_be_bytes());
-        context.update(list.as_bytes());
-        context.update(position);
-        context.sign()
-    }
+fn tag(key: &hmac::Key, kind: Kind, list: &str, position: &[u8]) -> hmac::Tag {
+    let mut context = hmac::Context::with_key(key);
+    context.update(&[VERSION, kind as u8]);
+    context.update(&(list.len() as u64).to_be_bytes());
+    context.update(list.as_bytes());
+    context.update(position);
+    context.sign()
 }
 
 fn history_list(workspace: &WorkspaceId, conversation: &FrozenConversation) -> String {
@@ -118,9 +150,35 @@ pub fn history_place(
 mod tests {
     use super::*;
 
+    fn secrets(keys: &[u8]) -> Vec<Vec<u8>> {
+        keys.iter().map(|key| vec![*key; 32]).collect()
+    }
+
+    fn with_keys(keys: &[u8]) -> Cursors {
+        Cursors::new(&secrets(keys)).unwrap()
+    }
+
+    #[test]
+    fn a_cursor_opens_as_long_as_its_key_is_there() {
+        let cursors = with_keys(&[1]);
+        let before = cursors.encode(Kind::Runs, "a", b"before");
+        let open = |cursor: &str| cursors.decode(Kind::Runs, "a", cursor);
+        // The new key is known and does not sign yet.
+        cursors.replace(&secrets(&[1, 2])).unwrap();
+        assert_eq!(cursors.encode(Kind::Runs, "a", b"before"), before);
+        cursors.replace(&secrets(&[2, 1])).unwrap();
+        let after = cursors.encode(Kind::Runs, "a", b"after");
+        assert_eq!(open(&before).unwrap(), b"before");
+        assert_eq!(open(&after).unwrap(), b"after");
+        cursors.replace(&secrets(&[2])).unwrap();
+        assert_eq!(open(&before), Err(InvalidCursor));
+        assert!(cursors.replace(&[]).is_none());
+        assert_eq!(open(&after).unwrap(), b"after");
+    }
+
     #[test]
     fn a_cursor_opens_only_its_own_list_and_only_unbent() {
-        let cursors = Cursors::new(&[7; 32]);
+        let cursors = with_keys(&[7]);
         let cursor = cursors.encode(Kind::Runs, "a", b"position");
         assert_eq!(
             cursors.decode(Kind::Runs, "a", &cursor).unwrap(),
@@ -132,7 +190,7 @@ mod tests {
             Err(InvalidCursor)
         );
         assert_eq!(
-            Cursors::new(&[8; 32]).decode(Kind::Runs, "a", &cursor),
+            with_keys(&[8]).decode(Kind::Runs, "a", &cursor),
             Err(InvalidCursor)
         );
         let bytes = URL_SAFE_NO_PAD.decode(&cursor).unwrap();

@@ -8,15 +8,17 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use protocol::admin::{AgentSpec, EndpointSpec};
+use protocol::api_key::{ApiKeySpec, KeyRole};
 use protocol::id::WorkspaceId;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::app::{App, DEFAULT_WORKSPACE, Declared, create_api_key};
+use crate::api_key::{issue, prefix_of};
+use crate::app::{App, DEFAULT_WORKSPACE, Declared};
 use crate::clock::Clock;
 use crate::config::{AllowRule, Config};
 use crate::http_server::bind;
@@ -137,7 +139,7 @@ async fn api_key(app: &App, file: &Path, url: &str) -> anyhow::Result<String> {
         .and_then(|text| serde_json::from_slice(&text).ok());
     let mut key = None;
     if let Some(DevFile { api_key, .. }) = known {
-        let prefix = api_key.split('_').nth(1).unwrap_or_default();
+        let prefix = prefix_of(&api_key).unwrap_or_default();
         if app.store().find_api_key(prefix).await?.is_some() {
             key = Some(api_key);
         }
@@ -146,9 +148,12 @@ async fn api_key(app: &App, file: &Path, url: &str) -> anyhow::Result<String> {
         key
     } else {
         let workspace = WorkspaceId(DEFAULT_WORKSPACE.to_owned());
-        create_api_key(app.store(), &Clock::system(), &workspace, "admin", "dev")
-            .await?
-            .1
+        let spec = ApiKeySpec {
+            name: "dev".to_owned(),
+            role: KeyRole::Admin,
+        };
+        let (_, key) = issue(app.store(), &Clock::system(), &workspace, &spec).await?;
+        key.expose_secret().to_owned()
     };
     let dev_file = DevFile {
         url: url.to_owned(),

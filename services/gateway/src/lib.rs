@@ -5,6 +5,7 @@
 pub mod cli;
 
 pub mod api;
+mod api_key;
 pub mod app;
 pub mod clock;
 pub mod config;

@@ -5,6 +5,7 @@
 
 pub mod discovery;
 pub mod grant;
+pub mod keyring;
 pub mod preview;
 pub mod start;
 pub mod token;
@@ -40,6 +41,7 @@ use crate::outbound::egress::Egress;
 use crate::outbound::runner::RunnerClient;
 use crate::runs::doorbell::Doorbell;
 use crate::runs::grant::Grant;
+use crate::runs::keyring::Keyring;
 use crate::runs::live::Live;
 use crate::runs::token::{Minted, RunTokens, TokenSubject};
 use crate::seal::MasterKey;
@@ -76,8 +78,7 @@ pub struct Parts {
     pub clock: Clock,
     pub egress: Egress,
     pub client: RunnerClient,
-    pub tokens: RunTokens,
-    pub cursors: Cursors,
+    pub keys: Keyring,
     pub master_key: Arc<MasterKey>,
     pub catalog: Catalog,
     pub limits: RunLimits,
@@ -130,9 +131,22 @@ impl Runs {
         &self.0.clock
     }
 
-    /// The keys of run tokens.
+    /// The keys that sign.
+    pub fn keys(&self) -> &Keyring {
+        &self.0.keys
+    }
+
+    /// The run tokens that they sign.
     pub fn tokens(&self) -> &RunTokens {
-        &self.0.tokens
+        &self.0.keys.tokens
+    }
+
+    /// Keeps the signing keys until the process stops.
+    pub async fn keep_keys(&self) {
+        tokio::select! {
+            () = self.0.closing.cancelled() => {}
+            () = self.0.keys.keep() => {}
+        }
     }
 
     /// What the operator declared.
@@ -147,7 +161,7 @@ impl Runs {
 
     /// The maker of cursors.
     pub fn cursors(&self) -> &Cursors {
-        &self.0.cursors
+        &self.0.keys.cursors
     }
 
     /// Cancelled once no new run is taken.
@@ -267,8 +281,7 @@ impl Runs {
     /// A fresh token for a live run: only its id and times differ. `None`: the key is unusable.
     pub fn renew_token(&self, grant: &Grant) -> Option<Minted> {
         let subject = TokenSubject::of(grant);
-        self.0
-            .tokens
+        self.tokens()
             .mint(&subject, self.0.clock.now_seconds())
             .ok()
     }

@@ -1,6 +1,7 @@
 //! The admin API: what stands behind events. Role `admin`.
 
 pub(super) mod agents;
+pub(super) mod api_keys;
 pub(super) mod catalog;
 pub(super) mod dry_run;
 pub(super) mod endpoints;

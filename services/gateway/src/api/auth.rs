@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use domain::authorization::{FrozenConversation, NotGranted};
 use domain::state::{KeyFault, check_key};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
-use protocol::id::WorkspaceId;
-use store::{AuditEntry, sha256_hex};
+use protocol::api_key::KeyRole;
+use protocol::id::{ApiKeyId, WorkspaceId};
+use store::{ApiKeyRecord, AuditEntry, sha256_hex};
 use uuid::Uuid;
 
 use crate::api::ApiState;
 use crate::api::error::{ApiError, ApiResult};
+use crate::api_key::prefix_of;
 use crate::runs::grant::Grant;
 
 /// A client of a workspace: an API key of role `client` or `admin`.
@@ -26,6 +26,8 @@ pub(super) struct ClientCaller {
 /// An operator of a workspace: an API key of role `admin`.
 pub(super) struct AdminCaller {
     pub(super) workspace: WorkspaceId,
+    /// The key that they called with.
+    pub(super) key: ApiKeyId,
 }
 
 /// A runner with the token of a run that lives. The run may be ending after a cancel.
@@ -41,8 +43,12 @@ impl FromRequestParts<ApiState> for ClientCaller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
-        let (workspace, _) = authenticate_key(&parts.headers, state).await?;
-        Ok(Self { workspace })
+        let ApiKeyRecord {
+            workspace, role, ..
+        } = authenticate_key(&parts.headers, state).await?;
+        match role {
+            KeyRole::Admin | KeyRole::Client => Ok(Self { workspace }),
+        }
     }
 }
 
@@ -50,9 +56,13 @@ impl FromRequestParts<ApiState> for AdminCaller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
-        match authenticate_key(&parts.headers, state).await? {
-            (workspace, role) if role == "admin" => Ok(Self { workspace }),
-            _ => Err(ApiError::unauthorized(
+        let record = authenticate_key(&parts.headers, state).await?;
+        match record.role {
+            KeyRole::Admin => Ok(Self {
+                workspace: record.workspace,
+                key: record.id,
+            }),
+            KeyRole::Client => Err(ApiError::unauthorized(
                 "this route needs an API key of role admin",
             )),
         }
@@ -94,34 +104,22 @@ fn bearer(headers: &HeaderMap) -> Result<&str, ApiError> {
         .ok_or_else(ApiError::unauthenticated)
 }
 
-async fn authenticate_key(
-    headers: &HeaderMap,
-    state: &ApiState,
-) -> Result<(WorkspaceId, String), ApiError> {
+/// The live key that the caller sent. It is read with every request: a key that was revoked opens
+/// nothing from then on, on no replica.
+async fn authenticate_key(headers: &HeaderMap, state: &ApiState) -> Result<ApiKeyRecord, ApiError> {
     let key = bearer(headers)?;
-    let prefix = key_prefix(key).ok_or_else(ApiError::unauthenticated)?;
+    let prefix = prefix_of(key).ok_or_else(ApiError::unauthenticated)?;
     let record = state.runs.store().find_api_key(prefix).await?;
     let record = record.ok_or_else(ApiError::unauthenticated)?;
     let hash = sha256_hex(key.as_bytes());
     aws_lc_rs::constant_time::verify_slices_are_equal(hash.as_bytes(), record.hash.as_bytes())
         .map_err(|_| ApiError::unauthenticated())?;
-    Ok((record.workspace, record.role))
-}
-
-/// The public part of `rnl_<8 base32>_<43 base64url>`.
-fn key_prefix(key: &str) -> Option<&str> {
-    let (prefix, secret) = key.strip_prefix("rnl_")?.split_once('_')?;
-    let plain = prefix
-        .bytes()
-        .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
-    let decoded = URL_SAFE_NO_PAD.decode(secret).ok()?;
-    (prefix.len() == 8 && plain && decoded.len() == 32).then_some(prefix)
+    Ok(record)
 }
 
 async fn authenticate_run(headers: &HeaderMap, state: &ApiState) -> Result<RunCaller, ApiError> {
     let token = bearer(headers)?;
-    let now = state.runs.clock().now_seconds();
-    let claims = state.runs.tokens().verify(token, now).map_err(|fault| {
+    let claims = state.runs.keys().verify(token).await.map_err(|fault| {
         tracing::info!(?fault, "a run token was refused");
         ApiError::unauthenticated()
     })?;

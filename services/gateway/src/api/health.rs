@@ -39,10 +39,12 @@ pub(super) async fn readyz(State(state): State<ApiState>) -> (StatusCode, Json<H
     (StatusCode::OK, Json(Health { status: "ok" }))
 }
 
-/// The public keys of run tokens.
+/// The public keys of run tokens: the one that signs, the next one ten minutes before it does, and
+/// those whose tokens may still be good.
 #[utoipa::path(get, path = "/.well-known/jwks.json", tag = "operation", responses(
     (status = 200, description = "A JSON Web Key Set", body = Object)))]
 pub(super) async fn jwks(State(state): State<ApiState>) -> impl IntoResponse {
+    // Shorter than a new key is shown before it signs (`domain::signing_key::LEAD_MS`).
     let cache = HeaderValue::from_static("public, max-age=300");
     (
         [(CACHE_CONTROL, cache)],

@@ -57,6 +57,14 @@ pub(super) fn documented() -> OpenApiRouter<ApiState> {
             admin::agents::update_agent,
             admin::agents::delete_agent
         ))
+        .routes(routes!(
+            admin::api_keys::create_api_key,
+            admin::api_keys::list_api_keys
+        ))
+        .routes(routes!(
+            admin::api_keys::get_api_key,
+            admin::api_keys::revoke_api_key
+        ))
         .routes(routes!(admin::catalog::list_models))
         .routes(routes!(admin::catalog::list_tools))
         .routes(routes!(admin::catalog::list_knowledge_bases))
@@ -158,7 +166,7 @@ pub fn runner_document() -> utoipa::openapi::OpenApi {
     ),
     tags(
         (name = "client", description = "Post events, read runs. API key of role client or admin."),
-        (name = "admin", description = "Endpoints, runners, agents, catalog. API key of role admin."),
+        (name = "admin", description = "Endpoints, runners, agents, catalog, API keys. API key of role admin."),
         (name = "host", description = "What a runner calls back. Run token."),
         (name = "operation", description = "Health and documents. No credential."),
     ),

@@ -24,6 +24,15 @@ pub(super) fn remark(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
+/// A time in epoch milliseconds, as people read it: to the second, in UTC.
+pub(super) fn time(at_ms: i64) -> String {
+    let at = chrono::DateTime::from_timestamp_millis(at_ms);
+    at.map_or_else(
+        || format!("{at_ms} ms"),
+        |at| at.to_rfc3339_opts(chrono::SecondsFormat::Secs, true),
+    )
+}
+
 /// Why the command failed, with its causes.
 pub(super) fn error(error: &anyhow::Error, as_json: bool) {
     if as_json {

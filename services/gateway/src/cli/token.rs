@@ -1,68 +1,200 @@
-//! `runnel token`: API keys, written to the configured database itself.
+//! `runnel token`: API keys, in the configured database itself.
 
 use std::process::ExitCode;
 
-use anyhow::ensure;
-use clap::{Subcommand, ValueEnum};
+use anyhow::{bail, ensure};
+use clap::Subcommand;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use domain::agent::is_name;
+use protocol::api_key::{ApiKeySpec, KeyRole};
 use protocol::id::WorkspaceId;
+use secrecy::ExposeSecret;
 use serde_json::json;
+use store::{ApiKeyRecord, LastAdmin, RevokeApiKey, Revoked, Store};
 use tokio_util::task::TaskTracker;
 
-use crate::app::{DEFAULT_WORKSPACE, create_api_key, open_store};
+use crate::api_key::{issue, prefix_of, shown};
+use crate::app::{DEFAULT_WORKSPACE, open_store};
 use crate::cli::{ConfigArgument, output};
 use crate::clock::Clock;
 use crate::config::Config;
+
+/// Keys of one query.
+const PAGE: u64 = 100;
 
 #[derive(Subcommand)]
 pub(super) enum TokenCommand {
     /// Make an API key. It is printed once and kept only as a hash.
     Create {
         /// What the key may do.
-        #[arg(long, value_enum)]
-        role: Role,
+        #[arg(long, value_parser = roles())]
+        role: KeyRole,
         /// A name to know it by.
         #[arg(long)]
         name: String,
         #[command(flatten)]
         config: ConfigArgument,
     },
+    /// List the API keys, oldest first, with those that were revoked.
+    List {
+        #[command(flatten)]
+        config: ConfigArgument,
+    },
+    /// Revoke an API key. Every replica refuses it from the next request on.
+    Revoke {
+        /// The key's id, or its prefix: the 8 letters after `rnl_`.
+        #[arg(value_name = "ID|PREFIX")]
+        key: String,
+        #[command(flatten)]
+        config: ConfigArgument,
+    },
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-pub(super) enum Role {
-    /// Everything a client may, and endpoints, runners, agents, catalog.
-    Admin,
-    /// Post events, read runs.
-    Client,
-}
-
-impl Role {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Admin => "admin",
-            Self::Client => "client",
-        }
-    }
+fn roles() -> impl TypedValueParser<Value = KeyRole> {
+    let possible = KeyRole::ALL.map(|role| {
+        let help = match role {
+            KeyRole::Admin => "Everything a client may, and endpoints, runners, agents, API keys",
+            KeyRole::Client => "Post events, read runs",
+        };
+        PossibleValue::new(role.as_str()).help(help)
+    });
+    PossibleValuesParser::new(possible)
+        .try_map(|text| KeyRole::parse(&text).ok_or("is no role of an API key"))
 }
 
 /// Runs a `token` command.
 pub(super) async fn token(command: TokenCommand, json: bool) -> anyhow::Result<ExitCode> {
-    let TokenCommand::Create { role, name, config } = command;
-    ensure!(
-        !name.is_empty() && name.len() <= 128,
-        "--name must have 1 to 128 bytes"
-    );
-    let config = Config::load(config.path().as_deref())?;
-    let tasks = TaskTracker::new();
-    let store = open_store(&config.database.url, &tasks).await?;
     let workspace = WorkspaceId(DEFAULT_WORKSPACE.to_owned());
-    let (id, key) =
-        create_api_key(&store, &Clock::system(), &workspace, role.as_str(), &name).await?;
-    store.close().await;
-    if json {
-        output::line(&json!({"id": id, "role": role.as_str(), "key": key}).to_string());
-    } else {
-        output::line(&key);
+    let (TokenCommand::Create { config, .. }
+    | TokenCommand::List { config }
+    | TokenCommand::Revoke { config, .. }) = &command;
+    let settings = Config::load(config.path().as_deref())?;
+    if let TokenCommand::Create { name, .. } = &command {
+        ensure!(
+            is_name(name),
+            "--name must have 1 to 128 bytes and no control characters"
+        );
     }
-    Ok(ExitCode::SUCCESS)
+    let store = open_store(&settings.database.url, &TaskTracker::new()).await?;
+    let done = match command {
+        TokenCommand::Create { role, name, .. } => {
+            create(&store, &workspace, &ApiKeySpec { name, role }, json).await
+        }
+        TokenCommand::List { .. } => list(&store, &workspace, json).await,
+        TokenCommand::Revoke { key, .. } => revoke(&store, workspace, &key, json).await,
+    };
+    store.close().await;
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+async fn create(
+    store: &Store,
+    workspace: &WorkspaceId,
+    spec: &ApiKeySpec,
+    json: bool,
+) -> anyhow::Result<()> {
+    let (record, key) = issue(store, &Clock::system(), workspace, spec).await?;
+    let key = key.expose_secret();
+    if json {
+        output::line(
+            &json!({"id": record.id, "role": record.role, "name": record.name,
+                "prefix": record.prefix, "key": key})
+            .to_string(),
+        );
+    } else {
+        output::line(key);
+    }
+    Ok(())
+}
+
+async fn list(store: &Store, workspace: &WorkspaceId, json: bool) -> anyhow::Result<()> {
+    let mut keys: Vec<ApiKeyRecord> = Vec::new();
+    loop {
+        let after = keys.last().map(|key| key.id.to_string());
+        let page = store
+            .list_api_keys(workspace, after.as_deref(), PAGE)
+            .await?;
+        let is_last = (page.len() as u64) < PAGE;
+        keys.extend(page);
+        if is_last {
+            break;
+        }
+    }
+    if json {
+        let items: Vec<_> = keys.into_iter().map(shown).collect();
+        output::line(&json!({ "items": items }).to_string());
+        return Ok(());
+    }
+    output::line(&format!(
+        "{:36}  {:8}  {:6}  {:20}  {:20}  name",
+        "id", "prefix", "role", "created", "revoked"
+    ));
+    for key in keys {
+        let revoked = key.revoked_at.map_or("-".to_owned(), output::time);
+        output::line(&format!(
+            "{:36}  {:8}  {:6}  {:20}  {revoked:20}  {}",
+            key.id.to_string(),
+            key.prefix,
+            key.role.as_str(),
+            output::time(key.created_at),
+            key.name,
+        ));
+    }
+    Ok(())
+}
+
+async fn revoke(
+    store: &Store,
+    workspace: WorkspaceId,
+    named: &str,
+    json: bool,
+) -> anyhow::Result<()> {
+    let found = find(store, &workspace, named).await?;
+    let Some(found) = found else {
+        // What was named may be a whole key: it is not repeated.
+        bail!("there is no API key with this id or prefix; `runnel token list` shows them all");
+    };
+    let revoke = RevokeApiKey {
+        workspace,
+        id: found.id,
+        last_admin: LastAdmin::Goes,
+        at: Clock::system().now_ms(),
+    };
+    let (key, was_last_admin) = match store.write(revoke).await? {
+        Revoked::Now {
+            key,
+            was_last_admin,
+        } => (key, was_last_admin),
+        Revoked::Before(key) => (key, false),
+        Revoked::LastAdmin | Revoked::Unknown => bail!("the API key went away meanwhile"),
+    };
+    let since = key.revoked_at.map(output::time).unwrap_or_default();
+    if json {
+        output::line(&json!(shown(key)).to_string());
+    } else {
+        output::line(&format!(
+            "revoked {} {} ({}), since {since}",
+            key.id, key.name, key.prefix
+        ));
+    }
+    if was_last_admin {
+        output::remark(
+            "it was the last key of role admin: nobody can use the admin API until you make \
+             another with `runnel token create --role admin --name …`",
+        );
+    }
+    Ok(())
+}
+
+/// By id, by prefix, or by the whole key that somebody found where it should not be.
+async fn find(
+    store: &Store,
+    workspace: &WorkspaceId,
+    named: &str,
+) -> anyhow::Result<Option<ApiKeyRecord>> {
+    if let Ok(id) = named.parse() {
+        return Ok(store.find_api_key_by_id(workspace, id).await?);
+    }
+    let prefix = prefix_of(named).unwrap_or(named);
+    Ok(store.find_api_key_by_prefix(workspace, prefix).await?)
 }

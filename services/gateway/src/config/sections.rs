@@ -17,6 +17,7 @@ use super::table::{Reported, Table, parsed, seconds, text, whole};
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
 const GIB: u64 = 1024 * MIB;
+const DAY_SECONDS: u64 = 24 * 60 * 60;
 
 /// What the host API takes as the value of one key; the wire contract allows no more.
 const MOST_STATE_VALUE_BYTES: u64 = 256 * KIB;
@@ -66,14 +67,18 @@ fn origin(value: Value) -> Result<Url, String> {
 pub struct AuthConfig {
     /// The key that seals secrets in the tables. `serve` does not start without it.
     pub master_key: Option<SecretRef>,
+    /// How old a signing key becomes before the next one is made.
+    pub signing_key_age: Duration,
 }
 
 impl AuthConfig {
     pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
         let master_key = table.optional("master_key", parsed);
+        let signing_key_days = table.required("signing_key_days", whole(1..=365));
         table.close()?;
         Ok(Self {
             master_key: master_key?,
+            signing_key_age: Duration::from_secs(signing_key_days? * DAY_SECONDS),
         })
     }
 }

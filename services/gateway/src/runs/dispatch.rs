@@ -165,6 +165,7 @@ fn request_body(inner: &Inner, prepared: &Prepared, grant: &Grant) -> Result<Str
     let run = &grant.run;
     let subject = TokenSubject::of(grant);
     let minted = inner
+        .keys
         .tokens
         .mint(&subject, inner.clock.now_seconds())
         .map_err(|_| "the signing key is unusable")?;
@@ -174,7 +175,7 @@ fn request_body(inner: &Inner, prepared: &Prepared, grant: &Grant) -> Result<Str
         context: serde_json::from_str(&prepared.context)
             .map_err(|_| "the context is unreadable")?,
         host: HostAccess {
-            base_url: inner.tokens.audience().to_owned(),
+            base_url: inner.keys.tokens.audience().to_owned(),
             token: minted.token,
             token_expires_at: minted.expires_at,
         },

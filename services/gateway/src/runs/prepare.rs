@@ -91,7 +91,7 @@ pub(super) async fn prepare(
         latest_cursor: latest
             .zip(snapshot.conversation.as_ref())
             .map(|(seq, conversation)| {
-                history_cursor(&inner.cursors, workspace, conversation, seq)
+                history_cursor(&inner.keys.cursors, workspace, conversation, seq)
             }),
         state: read_state(inner, &snapshot).await?,
         config: spec.config.clone(),

@@ -1,11 +1,13 @@
 //! The run token: a JWS that lives as long as its run (contracts §10, host API §3).
 
 use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use domain::signing_key::KeyPurpose;
 use jsonwebtoken::jwk::{Jwk, JwkSet, KeyAlgorithm, PublicKeyUse, ThumbprintHash};
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use protocol::id::{RunId, RunnerId};
@@ -17,6 +19,9 @@ use crate::runs::grant::Grant;
 /// The longest life of one token, in seconds.
 pub const LIFETIME_SECONDS: i64 = 900;
 const LEEWAY_SECONDS: i64 = 5;
+// A key that signs no more verifies until the last of its tokens is over, on a slow clock, too.
+const _: () =
+    assert!(KeyPurpose::RunToken.overlap_ms() > (LIFETIME_SECONDS + LEEWAY_SECONDS) * 1000);
 const MOST_BYTES: usize = 2048;
 const TOKEN_TYPE: &str = "run+jwt";
 
@@ -85,10 +90,14 @@ pub enum TokenFault {
     Time,
 }
 
-/// The keys that sign and verify run tokens. The newest signs.
+/// The maker and judge of run tokens. Its keys change while it works.
 pub struct RunTokens {
     issuer: String,
     audience: String,
+    keys: RwLock<Arc<TokenKeys>>,
+}
+
+struct TokenKeys {
     signing: (String, EncodingKey),
     verifying: HashMap<String, DecodingKey>,
     jwks: JwkSet,
@@ -96,7 +105,7 @@ pub struct RunTokens {
 
 /// A signing key that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("a run token key is unusable")]
+#[error("the key is unusable")]
 pub struct KeyFault;
 
 /// A new key: its id and its PKCS#8 document.
@@ -121,9 +130,8 @@ fn open_key(pkcs8: &[u8]) -> Result<(String, EncodingKey, Jwk), KeyFault> {
     Ok((kid, key, jwk))
 }
 
-impl RunTokens {
-    /// Opens the keys, PKCS#8 documents, newest first. `public_url` has no slash at its end.
-    pub fn new(public_url: &str, keys: &[Vec<u8>]) -> Result<Self, KeyFault> {
+impl TokenKeys {
+    fn open(keys: &[Vec<u8>]) -> Result<Self, KeyFault> {
         let mut signing = None;
         let mut verifying = HashMap::new();
         let mut jwks = Vec::new();
@@ -138,12 +146,34 @@ impl RunTokens {
             signing.get_or_insert((kid, key));
         }
         Ok(Self {
-            issuer: public_url.to_owned(),
-            audience: format!("{public_url}/host/v1"),
             signing: signing.ok_or(KeyFault)?,
             verifying,
             jwks: JwkSet { keys: jwks },
         })
+    }
+}
+
+impl RunTokens {
+    /// Opens the keys, PKCS#8 documents: the first one signs, all verify. `public_url` has no slash at
+    /// its end.
+    pub fn new(public_url: &str, keys: &[Vec<u8>]) -> Result<Self, KeyFault> {
+        Ok(Self {
+            issuer: public_url.to_owned(),
+            audience: format!("{public_url}/host/v1"),
+            keys: RwLock::new(Arc::new(TokenKeys::open(keys)?)),
+        })
+    }
+
+    /// From now on these keys and no others: the first one signs, all verify.
+    pub fn replace(&self, keys: &[Vec<u8>]) -> Result<(), KeyFault> {
+        let keys = Arc::new(TokenKeys::open(keys)?);
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
+        Ok(())
+    }
+
+    fn keys(&self) -> Arc<TokenKeys> {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&keys)
     }
 
     /// The base URL of the host API: the token's audience.
@@ -151,9 +181,9 @@ impl RunTokens {
         &self.audience
     }
 
-    /// The public keys.
-    pub fn jwks(&self) -> &JwkSet {
-        &self.jwks
+    /// The public keys of all that verify.
+    pub fn jwks(&self) -> JwkSet {
+        self.keys().jwks.clone()
     }
 
     /// Mints a token that ends with the deadline, 15 minutes from now at the latest.
@@ -173,7 +203,8 @@ impl RunTokens {
             nbf: now,
             exp: expires_at,
         };
-        let (kid, key) = &self.signing;
+        let keys = self.keys();
+        let (kid, key) = &keys.signing;
         let mut header = Header::new(Algorithm::EdDSA);
         header.typ = Some(TOKEN_TYPE.to_owned());
         header.kid = Some(kid.clone());
@@ -187,7 +218,8 @@ impl RunTokens {
             return Err(TokenFault::TooLong);
         }
         let kid = read_header(token).ok_or(TokenFault::Header)?;
-        let key = self.verifying.get(&kid).ok_or(TokenFault::UnknownKey)?;
+        let keys = self.keys();
+        let key = keys.verifying.get(&kid).ok_or(TokenFault::UnknownKey)?;
         let mut validation = Validation::new(Algorithm::EdDSA);
         // Every claim is checked below, strictly: the library's own checks let absent ones pass.
         validation.validate_exp = false;
@@ -220,11 +252,16 @@ struct StrictHeader {
     kid: String,
 }
 
-/// The key id of a header that holds `alg`, `typ` and `kid`, as we write them, and nothing else.
+/// The key id of a header that holds `alg`, `typ` and `kid`, as we write them, and nothing else. What
+/// cannot be a thumbprint is no key id: nobody goes and looks for it.
 fn read_header(token: &str) -> Option<String> {
     let bytes = URL_SAFE_NO_PAD.decode(token.split('.').next()?).ok()?;
     let header: StrictHeader = serde_json::from_slice(&bytes).ok()?;
-    (header.alg == "EdDSA" && header.typ == TOKEN_TYPE).then_some(header.kid)
+    let is_thumbprint = header.kid.len() == 43
+        && URL_SAFE_NO_PAD
+            .decode(&header.kid)
+            .is_ok_and(|hash| hash.len() == 32);
+    (header.alg == "EdDSA" && header.typ == TOKEN_TYPE && is_thumbprint).then_some(header.kid)
 }
 
 #[cfg(test)]

@@ -154,9 +154,21 @@ fn a_header_holds_what_ours_holds_and_nothing_else() {
         header[key] = json!(value);
         check(header.to_string(), TokenFault::Header);
     }
-    let mut header = bench.header();
-    header["kid"] = json!("../../dev/null");
-    check(header.to_string(), TokenFault::UnknownKey);
+    // Only what looks like one of ours may make anybody look for it.
+    let (other, _) = generate_key().unwrap();
+    for (kid, expected) in [
+        (other.as_str(), TokenFault::UnknownKey),
+        ("../../dev/null", TokenFault::Header),
+        ("' OR 1=1--", TokenFault::Header),
+        ("", TokenFault::Header),
+        (&"A".repeat(42), TokenFault::Header),
+        (&"A".repeat(44), TokenFault::Header),
+        (&format!("{}+", &other[1..]), TokenFault::Header),
+    ] {
+        let mut header = bench.header();
+        header["kid"] = json!(kid);
+        check(header.to_string(), expected);
+    }
     let twice = format!(
         r#"{{"alg":"EdDSA","alg":"EdDSA","typ":"run+jwt","kid":"{}"}}"#,
         bench.kid
@@ -188,4 +200,40 @@ fn a_bent_stripped_or_foreign_token_is_refused() {
     for token in bad {
         assert!(ours.tokens.verify(&token, NOW).is_err(), "{token}");
     }
+}
+
+#[test]
+fn the_first_key_signs_and_all_verify_until_they_are_taken_away() {
+    let [(old, old_key), (new, new_key)] = [generate_key().unwrap(), generate_key().unwrap()];
+    let tokens = RunTokens::new("http://gateway", std::slice::from_ref(&old_key)).unwrap();
+    let runner_id: RunnerId = "plugin:a/b/c".parse().unwrap();
+    let mint = || tokens.mint(&subject(&runner_id), NOW).unwrap().token;
+    let kids = || {
+        let keys = serde_json::to_value(tokens.jwks()).unwrap()["keys"].clone();
+        let keys = keys.as_array().unwrap().clone();
+        let kids = keys
+            .iter()
+            .map(|key| key["kid"].as_str().unwrap().to_owned());
+        kids.collect::<Vec<_>>()
+    };
+    let before = mint();
+    assert_eq!(kids(), std::slice::from_ref(&old));
+
+    // Shown and not signing yet.
+    tokens.replace(&[old_key.clone(), new_key.clone()]).unwrap();
+    assert_eq!(read_header(&mint()).unwrap(), old);
+    assert_eq!(kids(), [old.clone(), new.clone()]);
+    // Signing, and the old one still good.
+    tokens.replace(&[new_key.clone(), old_key]).unwrap();
+    let after = mint();
+    assert_eq!(read_header(&after).unwrap(), new);
+    assert!(tokens.verify(&before, NOW).is_ok() && tokens.verify(&after, NOW).is_ok());
+    // Over.
+    tokens.replace(std::slice::from_ref(&new_key)).unwrap();
+    assert_eq!(tokens.verify(&before, NOW), Err(TokenFault::UnknownKey));
+    assert!(tokens.verify(&after, NOW).is_ok());
+    assert_eq!(kids(), [new]);
+    // Nothing is taken away for nothing.
+    assert!(tokens.replace(&[]).is_err() && tokens.replace(&[vec![1]]).is_err());
+    assert!(tokens.verify(&after, NOW).is_ok());
 }

@@ -1,0 +1,216 @@
+//! API keys, each by its hash.
+
+use protocol::api_key::KeyRole;
+use protocol::id::{ApiKeyId, WorkspaceId};
+use sea_orm::sea_query::Expr;
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, PaginatorTrait, QueryFilter,
+    QueryOrder, QuerySelect,
+};
+
+use crate::connect::Store;
+use crate::entity::{api_keys, workspaces};
+use crate::error::{StoreError, parsed};
+use crate::writer::Work;
+
+/// An API key, without the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiKeyRecord {
+    pub id: ApiKeyId,
+    pub workspace: WorkspaceId,
+    pub name: String,
+    pub role: KeyRole,
+    /// The public part that it is looked up by.
+    pub prefix: String,
+    /// The hex SHA-256 of the whole key.
+    pub hash: String,
+    pub created_at: i64,
+    /// Since when it opens nothing.
+    pub revoked_at: Option<i64>,
+}
+
+/// Stores a new key. [`StoreError::Taken`]: another key has its public part.
+impl Work for ApiKeyRecord {
+    type Output = ();
+    const SAVEPOINT: bool = true;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        let row = api_keys::ActiveModel {
+            id: Set(self.id.to_string()),
+            workspace_id: Set(self.workspace.to_string()),
+            name: Set(self.name.clone()),
+            role: Set(self.role.as_str().to_owned()),
+            prefix: Set(self.prefix.clone()),
+            hash: Set(self.hash.clone()),
+            created_at: Set(self.created_at),
+            revoked_at: Set(self.revoked_at),
+        };
+        api_keys::Entity::insert(row)
+            .exec_without_returning(tx)
+            .await?;
+        Ok(())
+    }
+}
+
+/// What happens to a workspace's last admin key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastAdmin {
+    /// It is refused: nobody could come in any more.
+    Stays,
+    /// It goes like any other: who asks can make a new one in the database.
+    Goes,
+}
+
+/// Takes a key back. Those who take back at the same time take turns at the workspace's row, so
+/// that two admins who revoke each other do not lock everybody out.
+#[derive(Clone, Debug)]
+pub struct RevokeApiKey {
+    pub workspace: WorkspaceId,
+    pub id: ApiKeyId,
+    pub last_admin: LastAdmin,
+    pub at: i64,
+}
+
+/// How a revocation ended. The records tell the key as it stands now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Revoked {
+    Now {
+        key: ApiKeyRecord,
+        was_last_admin: bool,
+    },
+    /// It was revoked before, and stays so since then.
+    Before(ApiKeyRecord),
+    LastAdmin,
+    Unknown,
+}
+
+impl Work for RevokeApiKey {
+    type Output = Revoked;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Revoked, StoreError> {
+        workspaces::Entity::update_many()
+            .col_expr(
+                workspaces::Column::Name,
+                Expr::col(workspaces::Column::Name),
+            )
+            .filter(workspaces::Column::Id.eq(self.workspace.as_str()))
+            .exec(tx)
+            .await?;
+        let found = api_keys::Entity::find_by_id(self.id.to_string())
+            .filter(api_keys::Column::WorkspaceId.eq(self.workspace.as_str()))
+            .one(tx)
+            .await?;
+        let Some(row) = found else {
+            return Ok(Revoked::Unknown);
+        };
+        let mut key = record(row)?;
+        if key.revoked_at.is_some() {
+            return Ok(Revoked::Before(key));
+        }
+        let was_last_admin = key.role == KeyRole::Admin && self.is_last_admin(tx).await?;
+        if was_last_admin && self.last_admin == LastAdmin::Stays {
+            return Ok(Revoked::LastAdmin);
+        }
+        api_keys::Entity::update_many()
+            .col_expr(api_keys::Column::RevokedAt, Expr::value(self.at))
+            .filter(api_keys::Column::Id.eq(self.id.to_string()))
+            .exec(tx)
+            .await?;
+        key.revoked_at = Some(self.at);
+        Ok(Revoked::Now {
+            key,
+            was_last_admin,
+        })
+    }
+}
+
+impl RevokeApiKey {
+    async fn is_last_admin(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
+        let others = api_keys::Entity::find()
+            .filter(api_keys::Column::WorkspaceId.eq(self.workspace.as_str()))
+            .filter(api_keys::Column::Role.eq(KeyRole::Admin.as_str()))
+            .filter(api_keys::Column::RevokedAt.is_null())
+            .filter(api_keys::Column::Id.ne(self.id.to_string()))
+            .count(tx)
+            .await?;
+        Ok(others == 0)
+    }
+}
+
+impl Store {
+    /// The live API key with this public part. The one query that starts from no workspace: it
+    /// finds out which one the caller belongs to.
+    pub async fn find_api_key(&self, prefix: &str) -> Result<Option<ApiKeyRecord>, StoreError> {
+        let row = api_keys::Entity::find()
+            .filter(api_keys::Column::Prefix.eq(prefix))
+            .filter(api_keys::Column::RevokedAt.is_null())
+            .one(&self.readers)
+            .await?;
+        row.map(record).transpose()
+    }
+
+    /// An API key of a workspace, live or revoked.
+    pub async fn find_api_key_by_id(
+        &self,
+        workspace: &WorkspaceId,
+        id: ApiKeyId,
+    ) -> Result<Option<ApiKeyRecord>, StoreError> {
+        let row = api_keys::Entity::find_by_id(id.to_string())
+            .filter(api_keys::Column::WorkspaceId.eq(workspace.as_str()))
+            .one(&self.readers)
+            .await?;
+        row.map(record).transpose()
+    }
+
+    /// An API key of a workspace, live or revoked, by its public part.
+    pub async fn find_api_key_by_prefix(
+        &self,
+        workspace: &WorkspaceId,
+        prefix: &str,
+    ) -> Result<Option<ApiKeyRecord>, StoreError> {
+        let row = api_keys::Entity::find()
+            .filter(api_keys::Column::WorkspaceId.eq(workspace.as_str()))
+            .filter(api_keys::Column::Prefix.eq(prefix))
+            .one(&self.readers)
+            .await?;
+        row.map(record).transpose()
+    }
+
+    /// API keys of a workspace after the id `after`, live and revoked, oldest first.
+    pub async fn list_api_keys(
+        &self,
+        workspace: &WorkspaceId,
+        after: Option<&str>,
+        limit: u64,
+    ) -> Result<Vec<ApiKeyRecord>, StoreError> {
+        let mut keys = api_keys::Entity::find()
+            .filter(api_keys::Column::WorkspaceId.eq(workspace.as_str()))
+            .order_by_asc(api_keys::Column::Id)
+            .limit(limit);
+        if let Some(after) = after {
+            keys = keys.filter(api_keys::Column::Id.gt(after));
+        }
+        let rows = keys.all(&self.readers).await?;
+        rows.into_iter().map(record).collect()
+    }
+}
+
+fn record(row: api_keys::Model) -> Result<ApiKeyRecord, StoreError> {
+    let Some(role) = KeyRole::parse(&row.role) else {
+        let column = "api_keys.role";
+        return Err(StoreError::Corrupt {
+            column,
+            row: row.id,
+        });
+    };
+    Ok(ApiKeyRecord {
+        id: parsed("api_keys.id", &row.id, &row.id)?,
+        workspace: WorkspaceId(row.workspace_id),
+        name: row.name,
+        role,
+        prefix: row.prefix,
+        hash: row.hash,
+        created_at: row.created_at,
+        revoked_at: row.revoked_at,
+    })
+}

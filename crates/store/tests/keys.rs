@@ -1,0 +1,167 @@
+//! API keys and signing keys on both databases.
+#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
+
+mod support;
+
+use domain::signing_key::{
+    KeyPhase, KeyPurpose, KeyTimes, LEAD_MS, Occasion, RotationPlan, key_phases,
+};
+use protocol::api_key::KeyRole;
+use protocol::id::ApiKeyId;
+use store::{ApiKeyRecord, ForgetKeys, LastAdmin, RevokeApiKey, Revoked, RotateKey, StoreError};
+use support::{Bench, on_both};
+use uuid::Uuid;
+
+on_both!(
+    two_admins_who_revoke_each_other_leave_one,
+    a_public_part_belongs_to_one_key,
+    replicas_that_find_a_key_due_make_one,
+    a_key_is_succeeded_forgotten_and_replaced,
+);
+
+async fn api_key(bench: &Bench, prefix: &str, role: KeyRole) -> Result<ApiKeyId, StoreError> {
+    let id = ApiKeyId(Uuid::now_v7());
+    let record = ApiKeyRecord {
+        id,
+        workspace: bench.workspace.clone(),
+        name: "key".to_owned(),
+        role,
+        prefix: prefix.to_owned(),
+        hash: "hash".to_owned(),
+        created_at: 1_000,
+        revoked_at: None,
+    };
+    bench.store.write(record).await.map(|()| id)
+}
+
+async fn two_admins_who_revoke_each_other_leave_one(bench: Bench) {
+    let one = api_key(&bench, "one", KeyRole::Admin).await.unwrap();
+    let two = api_key(&bench, "two", KeyRole::Admin).await.unwrap();
+    api_key(&bench, "three", KeyRole::Client).await.unwrap();
+    let revoke = |id| RevokeApiKey {
+        workspace: bench.workspace.clone(),
+        id,
+        last_admin: LastAdmin::Stays,
+        at: 2_000,
+    };
+    let (first, second) = tokio::join!(
+        bench.store.write(revoke(one)),
+        bench.store.write(revoke(two))
+    );
+    let ends = [first.unwrap(), second.unwrap()];
+    let refused = ends.iter().filter(|end| **end == Revoked::LastAdmin);
+    assert_eq!(refused.count(), 1, "{ends:?}");
+    let mut live = Vec::new();
+    for prefix in ["one", "two", "three"] {
+        live.extend(bench.store.find_api_key(prefix).await.unwrap());
+    }
+    let admins = live.iter().filter(|key| key.role == KeyRole::Admin);
+    assert_eq!((admins.count(), live.len()), (1, 2));
+}
+
+async fn a_public_part_belongs_to_one_key(bench: Bench) {
+    let id = api_key(&bench, "same", KeyRole::Client).await.unwrap();
+    let again = api_key(&bench, "same", KeyRole::Admin).await;
+    assert!(matches!(again, Err(StoreError::Taken)), "{again:?}");
+    let found = bench.store.find_api_key("same").await.unwrap().unwrap();
+    assert_eq!((found.id, found.role), (id, KeyRole::Client));
+}
+
+const MONTH_MS: i64 = 30 * 24 * 3_600_000;
+const AGE: Occasion = Occasion::Age(MONTH_MS);
+
+fn rotate_key(kid: &str, occasion: Occasion, at: i64) -> RotateKey {
+    RotateKey {
+        purpose: KeyPurpose::RunToken,
+        kid: kid.to_owned(),
+        secret: format!("sealed {kid}"),
+        occasion,
+        at,
+    }
+}
+
+/// The keys of run tokens, oldest first.
+async fn run_token_keys(bench: &Bench) -> Vec<KeyTimes> {
+    let keys = bench.store.list_signing_keys().await.unwrap();
+    let own = keys
+        .into_iter()
+        .filter(|key| key.purpose == KeyPurpose::RunToken);
+    own.map(|key| key.times).collect()
+}
+
+async fn replicas_that_find_a_key_due_make_one(bench: Bench) {
+    let other = match &bench.database {
+        // Another writer of the same database, as another replica has.
+        Some(database) => Some(store::Store::open(&database.url()).await.unwrap()),
+        None => None,
+    };
+    let mut tasks = tokio::task::JoinSet::new();
+    let second = other.map_or(bench.store.clone(), |(store, writer)| {
+        tasks.spawn(writer);
+        store
+    });
+    for (at, expected) in [(1, 1), (1 + MONTH_MS, 2)] {
+        let kid = |name: &str| format!("{name} {at}");
+        let (a, b) = (kid("a"), kid("b"));
+        let (one, two) = tokio::join!(
+            bench.store.write(rotate_key(&a, AGE, at)),
+            second.write(rotate_key(&b, AGE, at))
+        );
+        let plans = [one.unwrap(), two.unwrap()];
+        let idle = plans.iter().filter(|plan| **plan == RotationPlan::NotDue);
+        assert_eq!(idle.count(), 1, "{plans:?}");
+        assert_eq!(run_token_keys(&bench).await.len(), expected);
+    }
+    second.close().await;
+}
+
+async fn a_key_is_succeeded_forgotten_and_replaced(bench: Bench) {
+    use KeyPhase::{Over, Signing, Verifying, Waiting};
+    let write = |kid, occasion, at| bench.store.write(rotate_key(kid, occasion, at));
+    write("a", AGE, 1_000).await.unwrap();
+    let cursor = RotateKey {
+        purpose: KeyPurpose::Cursor,
+        ..rotate_key("c", AGE, 1_000)
+    };
+    bench.store.write(cursor).await.unwrap();
+
+    let asked = 5_000;
+    let plan = write("b", Occasion::Asked, asked).await.unwrap();
+    assert!(matches!(plan, RotationPlan::Succeed { .. }), "{plan:?}");
+    let signs_from = asked + LEAD_MS;
+    let again = write("never", Occasion::Asked, asked + 1).await.unwrap();
+    let kid = "b".to_owned();
+    assert_eq!(again, RotationPlan::UnderWay { kid, signs_from });
+
+    let keys = run_token_keys(&bench).await;
+    let kids: Vec<_> = keys.iter().map(|key| key.kid.as_str()).collect();
+    assert_eq!(kids, ["a", "b"]);
+    let over = signs_from + KeyPurpose::RunToken.overlap_ms();
+    for (at, phases) in [
+        (asked, [Signing, Waiting]),
+        (signs_from - 1, [Signing, Waiting]),
+        (signs_from, [Verifying, Signing]),
+        (over - 1, [Verifying, Signing]),
+        (over, [Over, Signing]),
+    ] {
+        assert_eq!(key_phases(&keys, at), phases, "{at}");
+    }
+    let forget = |before| bench.store.write(ForgetKeys { before });
+    forget(over - 1).await.unwrap();
+    assert_eq!(run_token_keys(&bench).await, keys);
+    forget(over).await.unwrap();
+    assert_eq!(run_token_keys(&bench).await, keys[1..]);
+
+    // A clock that is behind does not put the new key before the old one.
+    let plan = write("d", Occasion::Asked, 2).await.unwrap();
+    assert!(matches!(plan, RotationPlan::Succeed { .. }), "{plan:?}");
+    let keys = run_token_keys(&bench).await;
+    assert_eq!((keys[1].kid.as_str(), keys[1].created_at), ("d", asked + 1));
+    let plan = write("e", Occasion::Leak, over).await.unwrap();
+    let withdrawn = vec!["b".to_owned(), "d".to_owned()];
+    assert_eq!(plan, RotationPlan::Replace { withdrawn });
+    let left = bench.store.list_signing_keys().await.unwrap();
+    let mut left: Vec<_> = left.iter().map(|key| key.times.kid.as_str()).collect();
+    left.sort_unstable();
+    assert_eq!(left, ["c", "e"], "another purpose is another matter");
+}

@@ -1,0 +1,123 @@
+//! API keys: `rnl_<8 base32>_<43 base64url>` (contracts §2). Their text is known to whoever was
+//! shown it; we keep its hash.
+
+use aws_lc_rs::rand;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use protocol::api_key::{ApiKey, ApiKeySpec};
+use protocol::id::{ApiKeyId, WorkspaceId};
+use secrecy::{ExposeSecret, SecretString};
+use store::{ApiKeyRecord, Store, StoreError, sha256_hex};
+use uuid::Uuid;
+
+use crate::clock::Clock;
+
+const START: &str = "rnl_";
+const PREFIX_LENGTH: usize = 8;
+const SECRET_BYTES: usize = 32;
+/// Public parts are random: two that meet are rarer than anything else that fails here.
+const TRIES: u32 = 3;
+
+/// Makes a key and stores its hash. Gives the key's text, which nobody can show again.
+pub(crate) async fn issue(
+    store: &Store,
+    clock: &Clock,
+    workspace: &WorkspaceId,
+    spec: &ApiKeySpec,
+) -> Result<(ApiKeyRecord, SecretString), StoreError> {
+    let mut tries = 1;
+    loop {
+        let (prefix, key) = generate();
+        let record = ApiKeyRecord {
+            id: ApiKeyId(Uuid::now_v7()),
+            workspace: workspace.clone(),
+            name: spec.name.clone(),
+            role: spec.role,
+            prefix,
+            hash: sha256_hex(key.expose_secret().as_bytes()),
+            created_at: clock.now_ms(),
+            revoked_at: None,
+        };
+        match store.write(record.clone()).await {
+            Err(StoreError::Taken) if tries < TRIES => tries += 1,
+            Err(error) => return Err(error),
+            Ok(()) => return Ok((record, key)),
+        }
+    }
+}
+
+/// What may be shown of a key at any time.
+pub(crate) fn shown(record: ApiKeyRecord) -> ApiKey {
+    ApiKey {
+        id: record.id,
+        name: record.name,
+        role: record.role,
+        prefix: record.prefix,
+        created_at: record.created_at.div_euclid(1000),
+        revoked_at: record.revoked_at.map(|at| at.div_euclid(1000)),
+    }
+}
+
+/// The public part of a key, when the text has the form of one.
+pub(crate) fn prefix_of(key: &str) -> Option<&str> {
+    let (prefix, secret) = key.strip_prefix(START)?.split_once('_')?;
+    let plain = prefix
+        .bytes()
+        .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    let decoded = URL_SAFE_NO_PAD.decode(secret).ok()?;
+    (prefix.len() == PREFIX_LENGTH && plain && decoded.len() == SECRET_BYTES).then_some(prefix)
+}
+
+/// A fresh key and its public part.
+fn generate() -> (String, SecretString) {
+    const BASE32: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+    let prefix: String = random_bytes::<PREFIX_LENGTH>()
+        .iter()
+        .map(|byte| char::from(BASE32[usize::from(byte % 32)]))
+        .collect();
+    let mut key = format!("{START}{prefix}_");
+    let secret = URL_SAFE_NO_PAD.encode(random_bytes::<SECRET_BYTES>());
+    key.push_str(&secret);
+    (prefix, SecretString::from(key))
+}
+
+fn random_bytes<const LENGTH: usize>() -> [u8; LENGTH] {
+    let mut bytes = [0; LENGTH];
+    rand::fill(&mut bytes).expect("the system's random source does not fail once it is seeded");
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fresh_key_has_the_form_and_no_two_are_alike() {
+        let (prefix, key) = generate();
+        assert_eq!(key.expose_secret().len(), 4 + 8 + 1 + 43);
+        assert_eq!(prefix_of(key.expose_secret()), Some(prefix.as_str()));
+        let (other, another) = generate();
+        assert_ne!(prefix, other);
+        assert_ne!(key.expose_secret(), another.expose_secret());
+    }
+
+    #[test]
+    fn anything_else_is_no_key() {
+        let good = format!("rnl_abcdefgh_{}", "A".repeat(43));
+        assert_eq!(prefix_of(&good), Some("abcdefgh"));
+        for bad in [
+            "",
+            "rnl_",
+            "rnl_abcdefgh",
+            "rnl_abcdefgh_",
+            &good[..good.len() - 1],
+            &format!("{good}A"),
+            &good.replace("rnl_", "RNL_"),
+            &good.replace("abcdefgh", "Abcdefgh"),
+            &good.replace("abcdefgh", "abcdefg"),
+            &good.replace('A', "+"),
+        ] {
+            assert_eq!(prefix_of(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! `runnel keys`: what signs run tokens and cursors, in the configured database itself.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Subcommand;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use domain::signing_key::{KeyPurpose, KeyTimes, MOST_KEYS, Occasion, RotationPlan, key_phases};
+use serde_json::{Value, json};
+use store::Store;
+use tokio_util::task::TaskTracker;
+
+use crate::app::open_store;
+use crate::cli::serve::master_key;
+use crate::cli::{ConfigArgument, output};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::runs::keyring::{Rotation, rotate};
+use crate::seal::MasterKey;
+
+#[derive(Subcommand)]
+pub(super) enum KeysCommand {
+    /// List the signing keys: which one signs, which only verify, and until when.
+    List {
+        #[command(flatten)]
+        config: ConfigArgument,
+    },
+    /// Make a new signing key before the one in use is `auth.signing_key_days` old.
+    ///
+    /// It is published at once and signs in ten minutes, when every gateway and whoever caches the
+    /// published keys has it. The key before it verifies until all that it signed is over: run tokens
+    /// for 17 minutes more, cursors for 30 days. Nothing that runs notices.
+    Rotate {
+        /// What the key signs. Without it: a new key for each.
+        #[arg(long, value_parser = purposes())]
+        purpose: Option<KeyPurpose>,
+        /// For a key that may have leaked: all keys before open nothing from now on, on every gateway
+        /// within a second, and the new one signs at once.
+        ///
+        /// What breaks: the runs that live, and those that begin within that second, hold tokens of a
+        /// key before. Their runners' calls back are answered by 401 until those runs end; what they
+        /// stream is still taken. Others who verify tokens by the published keys may keep them for five
+        /// minutes. With cursors: every list that somebody is reading has to be begun
+        /// anew, its cursor is answered by 400. API keys are not touched.
+        #[arg(long)]
+        now: bool,
+        #[command(flatten)]
+        config: ConfigArgument,
+    },
+}
+
+fn purposes() -> impl TypedValueParser<Value = KeyPurpose> {
+    let possible = KeyPurpose::ALL.map(|purpose| {
+        let help = match purpose {
+            KeyPurpose::RunToken => "The tokens that runners call back with",
+            KeyPurpose::Cursor => "The cursors of lists",
+        };
+        PossibleValue::new(purpose.as_str()).help(help)
+    });
+    PossibleValuesParser::new(possible)
+        .try_map(|text| KeyPurpose::parse(&text).ok_or("is no purpose of a signing key"))
+}
+
+/// Runs a `keys` command.
+pub(super) async fn keys(command: KeysCommand, json: bool) -> anyhow::Result<ExitCode> {
+    let (KeysCommand::List { config } | KeysCommand::Rotate { config, .. }) = &command;
+    let settings = Config::load(config.path().as_deref())?;
+    let sealed_by = match command {
+        KeysCommand::List { .. } => None,
+        KeysCommand::Rotate { .. } => Some(master_key(&settings)?),
+    };
+    let store = open_store(&settings.database.url, &TaskTracker::new()).await?;
+    let done = match (command, sealed_by) {
+        (KeysCommand::Rotate { purpose, now, .. }, Some(master_key)) => {
+            let purposes = purpose.map_or(KeyPurpose::ALL.to_vec(), |purpose| vec![purpose]);
+            let occasion = if now { Occasion::Leak } else { Occasion::Asked };
+            rotate_all(&store, &master_key, &purposes, occasion, json).await
+        }
+        _ => list(&store, json).await,
+    };
+    store.close().await;
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+async fn list(store: &Store, json: bool) -> anyhow::Result<()> {
+    let now = Clock::system().now_ms();
+    let records = store.list_signing_keys().await?;
+    let mut items = Vec::new();
+    if !json {
+        output::line(&format!(
+            "{:9}  {:9}  {:20}  {:20}  {:20}  kid",
+            "purpose", "phase", "created", "signs until", "verifies until"
+        ));
+    }
+    for purpose in KeyPurpose::ALL {
+        let own = records.iter().filter(|record| record.purpose == purpose);
+        let keys: Vec<KeyTimes> = own.map(|record| record.times.clone()).collect();
+        for (key, phase) in keys.iter().zip(key_phases(&keys, now)) {
+            let (purpose, phase) = (purpose.as_str(), phase.as_str());
+            items.push(json!({
+                "kid": key.kid, "purpose": purpose, "phase": phase,
+                "created_at": seconds(key.created_at),
+                "sign_until": key.sign_until.map(seconds),
+                "verify_until": key.verify_until.map(seconds),
+            }));
+            if !json {
+                let end = |at: Option<i64>| at.map_or("-".to_owned(), output::time);
+                output::line(&format!(
+                    "{purpose:9}  {phase:9}  {:20}  {:20}  {:20}  {}",
+                    output::time(key.created_at),
+                    end(key.sign_until),
+                    end(key.verify_until),
+                    key.kid
+                ));
+            }
+        }
+    }
+    if json {
+        output::line(&json!({ "items": items }).to_string());
+    }
+    Ok(())
+}
+
+fn seconds(at_ms: i64) -> i64 {
+    at_ms.div_euclid(1000)
+}
+
+async fn rotate_all(
+    store: &Store,
+    master_key: &MasterKey,
+    purposes: &[KeyPurpose],
+    occasion: Occasion,
+    json: bool,
+) -> anyhow::Result<()> {
+    let mut items = Vec::new();
+    for purpose in purposes {
+        let now = Clock::system().now_ms();
+        let rotation = rotate(store, master_key, *purpose, occasion, now).await?;
+        let (item, told) = report(*purpose, rotation, now)?;
+        items.push(item);
+        if !json {
+            output::line(&told);
+        }
+    }
+    if json {
+        output::line(&json!({ "items": items }).to_string());
+    }
+    Ok(())
+}
+
+/// What was done, for programs and for people.
+fn report(purpose: KeyPurpose, rotation: Rotation, now: i64) -> anyhow::Result<(Value, String)> {
+    let name = purpose.as_str();
+    let item = |kid: &str, outcome: &str, signs_from: i64| json!({"purpose": name, "kid": kid, "outcome": outcome, "signs_from": seconds(signs_from)});
+    let Rotation { kid, plan } = rotation;
+    Ok(match plan {
+        RotationPlan::Succeed { signs_from, .. } => {
+            let from = output::time(signs_from);
+            let told = format!("{name}: made {kid}, it signs from {from}");
+            (item(&kid, "made", signs_from), told)
+        }
+        RotationPlan::UnderWay { kid, signs_from } => {
+            let from = output::time(signs_from);
+            let told = format!("{name}: a rotation is under way already, {kid} signs from {from}");
+            (item(&kid, "under_way", signs_from), told)
+        }
+        RotationPlan::Replace { withdrawn } => {
+            let told = format!(
+                "{name}: made {kid}, it signs at once; withdrawn: {}",
+                withdrawn.join(", ")
+            );
+            let mut item = item(&kid, "replaced", now);
+            item["withdrawn"] = json!(withdrawn);
+            (item, told)
+        }
+        RotationPlan::TooMany => bail!(
+            "{MOST_KEYS} keys of purpose {name} verify already; wait until some are over \
+             (`runnel keys list` says when), or withdraw them all with --now"
+        ),
+        RotationPlan::NotDue => bail!("the signing keys were changed meanwhile, try again"),
+    })
+}

@@ -1,0 +1,465 @@
+//! Signing keys: replaced while runs go on, withdrawn at once after a leak.
+//!
+//! Nobody waits for weeks: where a rotation takes its time, the times in the table are moved back.
+
+use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
+
+use crate::support::client::{Client, message, send};
+use crate::support::gateway::Replica;
+use crate::support::held::HeldRun;
+use crate::support::script::{Run, Step, sse};
+use crate::support::{Engine, Postgres, Sqlite, Stage, within};
+
+const DAY_MS: i64 = 24 * 3_600_000;
+
+fn one_word(run: &Run) -> Vec<Step> {
+    sse(run.talk(1).concat())
+}
+
+/// A gateway, another one on the same database where there can be one, and what both are asked.
+struct Two {
+    replica: Option<Replica>,
+    stage: Stage,
+}
+
+async fn two(engine: Engine) -> Option<Two> {
+    // Tokens are issued in the name that both have.
+    let name = "public_url = \"http://runnel.test\"";
+    let stage = Stage::on(engine, |config| name.clone_into(&mut config.server)).await?;
+    let replica = match engine {
+        Postgres => Some(stage.gateway.beside().await),
+        // The embedded database has one gateway.
+        Sqlite => None,
+    };
+    Some(Two { replica, stage })
+}
+
+impl Two {
+    fn urls(&self) -> Vec<String> {
+        let replica = self
+            .replica
+            .iter()
+            .map(|replica| replica.client.url.clone());
+        std::iter::once(self.stage.gateway.url.clone())
+            .chain(replica)
+            .collect()
+    }
+
+    /// Status of a call back to each gateway.
+    async fn call_back(&self, token: &str) -> Vec<u16> {
+        let mut statuses = Vec::new();
+        for url in self.urls() {
+            let host = Client::new(&format!("{url}/host/v1"), token);
+            statuses.push(host.get("/run").await.status);
+        }
+        statuses
+    }
+
+    #[track_caller]
+    fn assert_all(&self, statuses: &[u16], expected: u16) {
+        assert_eq!(statuses, vec![expected; self.urls().len()]);
+    }
+
+    /// Returns once each gateway publishes exactly these keys.
+    async fn published(&self, expected: &[&str]) {
+        for url in self.urls() {
+            let client = Client::new(&url, "");
+            within("the published keys to change", async {
+                while published(&client).await != expected {
+                    tokio::task::yield_now().await;
+                }
+            })
+            .await;
+        }
+    }
+
+    async fn keys(&self) -> Vec<Value> {
+        let printed = self
+            .stage
+            .gateway
+            .command(&["keys", "list", "--json"])
+            .await;
+        let listed: Value = serde_json::from_str(&printed.stdout).unwrap();
+        listed["items"].as_array().unwrap().clone()
+    }
+
+    /// Kid of the key of that purpose in that phase, if there is one.
+    async fn key(&self, purpose: &str, phase: &str) -> Option<String> {
+        let keys = self.keys().await;
+        let found = keys
+            .iter()
+            .find(|key| key["purpose"] == purpose && key["phase"] == phase);
+        found.map(|key| key["kid"].as_str().unwrap().to_owned())
+    }
+
+    async fn rotate(&self, arguments: &[&str]) -> Vec<Value> {
+        let arguments = [&["keys", "rotate", "--json"], arguments].concat();
+        let printed = self.stage.gateway.command(&arguments).await;
+        assert!(printed.status.success(), "{printed:?}");
+        let done: Value = serde_json::from_str(&printed.stdout).unwrap();
+        done["items"].as_array().unwrap().clone()
+    }
+
+    /// As if that much time had passed for the keys: all that the table says was earlier.
+    async fn pass(&self, milliseconds: i64) {
+        let sql = format!(
+            "UPDATE signing_keys SET created_at = created_at - {milliseconds}, \
+             sign_until = sign_until - {milliseconds}, verify_until = verify_until - {milliseconds}"
+        );
+        self.execute(sql).await;
+    }
+
+    async fn execute(&self, sql: String) {
+        let (url, sql) = (self.stage.gateway.database_url(), AssertSqlSafe(sql));
+        if url.starts_with("sqlite:") {
+            let mut database = SqliteConnection::connect(&url).await.unwrap();
+            sqlx::raw_sql(sql).execute(&mut database).await.unwrap();
+            database.close().await.unwrap();
+        } else {
+            let mut database = PgConnection::connect(&url).await.unwrap();
+            sqlx::raw_sql(sql).execute(&mut database).await.unwrap();
+            database.close().await.unwrap();
+        }
+    }
+}
+
+/// The key ids that a gateway publishes, sorted.
+async fn published(client: &Client) -> Vec<String> {
+    let request = client.anonymous(Method::GET, "/.well-known/jwks.json");
+    let keys = send(request).await.unwrap().body["keys"].clone();
+    let kids = keys.as_array().unwrap().iter().map(|key| &key["kid"]);
+    let mut kids: Vec<_> = kids.map(|kid| kid.as_str().unwrap().to_owned()).collect();
+    kids.sort_unstable();
+    kids
+}
+
+fn sorted<const COUNT: usize>(mut kids: [&str; COUNT]) -> [&str; COUNT] {
+    kids.sort_unstable();
+    kids
+}
+
+fn kid_of(token: &str) -> String {
+    let head = BASE64_URL_SAFE_NO_PAD.decode(token.split('.').next().unwrap());
+    let head: Value = serde_json::from_slice(&head.unwrap()).unwrap();
+    head["kid"].as_str().unwrap().to_owned()
+}
+
+/// A token for the same run, once the gateway signs it with the key `kid`.
+async fn renewed(url: &str, token: &str, kid: &str) -> String {
+    let host = Client::new(&format!("{url}/host/v1"), token);
+    within("a token of the new key", async {
+        loop {
+            let answer = host.create("/token", &json!({})).await;
+            // Whoever asks this often is told to wait.
+            if answer.status == 429 {
+                continue;
+            }
+            assert_eq!(answer.status, 200, "{}", answer.body);
+            let token = answer.body["token"].as_str().unwrap();
+            if kid_of(token) == kid {
+                return token.to_owned();
+            }
+        }
+    })
+    .await
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_run_goes_on_while_the_key_of_its_token_is_replaced(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(two) = two(engine).await else { return };
+    let stage = &two.stage;
+    let first = HeldRun::start(stage, &message("m-1")).await;
+    let old = kid_of(&first.token);
+    two.published(&[&old]).await;
+
+    // Shown at once; nothing is signed with it yet.
+    let made = two.rotate(&["--purpose", "run_token"]).await;
+    assert_eq!(made.len(), 1);
+    assert_eq!(made[0]["outcome"], "made");
+    let new = made[0]["kid"].as_str().unwrap().to_owned();
+    two.published(&sorted([&old, &new])).await;
+    let second = HeldRun::start(stage, &message("m-2")).await;
+    assert_eq!(kid_of(&second.token), old);
+    let again = two.rotate(&["--purpose", "run_token"]).await;
+    assert_eq!(
+        (&again[0]["outcome"], &again[0]["kid"]),
+        (&json!("under_way"), &json!(new))
+    );
+
+    // Ten minutes later it signs; the old one still verifies.
+    two.pass(10 * 60_000).await;
+    // Who renews in time never notices that the old key ends.
+    let mut fresh = Vec::new();
+    for url in two.urls() {
+        fresh.push(renewed(&url, &first.token, &new).await);
+    }
+    let third = HeldRun::start(stage, &message("m-3")).await;
+    assert_eq!(kid_of(&third.token), new);
+    two.published(&sorted([&old, &new])).await;
+    for run in [&second, &third] {
+        two.assert_all(&two.call_back(&run.token).await, 200);
+    }
+    assert_eq!(two.key("run_token", "verifying").await, Some(old.clone()));
+    assert_eq!(two.key("run_token", "signing").await, Some(new.clone()));
+
+    // Seventeen minutes later the old key is over, and gone.
+    two.pass(17 * 60_000).await;
+    two.published(&[&new]).await;
+    two.assert_all(&two.call_back(&second.token).await, 401);
+    for token in fresh.iter().chain([&third.token]) {
+        two.assert_all(&two.call_back(token).await, 200);
+    }
+    within("the old key to be deleted", async {
+        while two
+            .keys()
+            .await
+            .iter()
+            .any(|key| key["kid"] == old.as_str())
+        {}
+    })
+    .await;
+    for run in [first, second, third] {
+        run.end(stage)
+            .await
+            .assert("completed", &["message.delta", "run.completed"]);
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_key_that_is_old_enough_is_replaced_once_and_by_itself(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(two) = two(engine).await else { return };
+    let old_token = two.key("run_token", "signing").await.unwrap();
+    let old_cursor = two.key("cursor", "signing").await.unwrap();
+    two.published(&[&old_token]).await;
+    two.pass(30 * DAY_MS).await;
+    let waiting = within("the next keys", async {
+        loop {
+            let next = [
+                two.key("run_token", "waiting").await,
+                two.key("cursor", "waiting").await,
+            ];
+            if let [Some(token), Some(cursor)] = next {
+                return [token, cursor];
+            }
+        }
+    })
+    .await;
+    let [new_token, new_cursor] = &waiting;
+    two.published(&sorted([&old_token, new_token])).await;
+    let mut kids: Vec<_> = two
+        .keys()
+        .await
+        .iter()
+        .map(|key| key["kid"].clone())
+        .collect();
+    kids.sort_by_key(ToString::to_string);
+    let mut expected = [&old_token, &old_cursor, new_token, new_cursor].map(|kid| json!(kid));
+    expected.sort_by_key(ToString::to_string);
+    assert_eq!(kids, expected, "it was not made once");
+    let log = two.stage.gateway.log();
+    assert!(!log.contains("v1."), "a sealed secret was logged");
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_cursor_opens_for_a_month_after_its_key_has_signed_the_last(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(two) = two(engine).await else { return };
+    let clients: Vec<_> = two
+        .urls()
+        .iter()
+        .map(|url| Client::new(url, &two.stage.client.key))
+        .collect();
+    for _ in 0..3 {
+        two.stage.start(one_word).await;
+    }
+    let next = |client: Client| async move {
+        let page = client.get("/v1/runs?limit=1").await.body;
+        page["next_cursor"].as_str().unwrap().to_owned()
+    };
+    let opened = |cursor: String| {
+        let clients = clients.clone();
+        async move {
+            let mut pages = Vec::new();
+            for client in &clients {
+                let page = client
+                    .get(&format!("/v1/runs?limit=1&cursor={cursor}"))
+                    .await;
+                pages.push((page.status, page.body["items"][0]["run_id"].clone()));
+            }
+            pages
+        }
+    };
+    let before = next(clients[0].clone()).await;
+    let page = opened(before.clone()).await;
+    assert!(page.iter().all(|page| page.0 == 200), "{page:?}");
+
+    two.rotate(&["--purpose", "cursor"]).await;
+    two.pass(10 * 60_000).await;
+    let mut after = Vec::new();
+    for client in &clients {
+        let cursor = within("a cursor of the new key", async {
+            loop {
+                let cursor = next(client.clone()).await;
+                if cursor != before {
+                    return cursor;
+                }
+            }
+        })
+        .await;
+        after.push(cursor);
+    }
+    assert_eq!(opened(before.clone()).await, page);
+    // The month, without the minute that this test may take.
+    let mut shown = Vec::new();
+    for client in &clients {
+        shown.push((client, published(client).await));
+    }
+    two.pass(30 * DAY_MS - 5 * 60_000).await;
+    for (client, before) in shown {
+        // The other key is a month old, too: its successor shows that the times were read.
+        within("the new times to be read", async {
+            while published(client).await == before {}
+        })
+        .await;
+    }
+    assert_eq!(opened(before.clone()).await, page);
+    two.pass(5 * 60_000).await;
+    within("the old cursors to end", async {
+        while opened(before.clone())
+            .await
+            .iter()
+            .any(|page| page.0 == 200)
+        {}
+    })
+    .await;
+    for cursor in after {
+        assert_eq!(opened(cursor).await, page);
+    }
+    assert!(opened(before).await.iter().all(|page| page.0 == 400));
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_key_that_leaked_opens_nothing_from_then_on(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(two) = two(engine).await else { return };
+    let stage = &two.stage;
+    let run = HeldRun::start(stage, &message("m-1")).await;
+    two.assert_all(&two.call_back(&run.token).await, 200);
+    stage.start(one_word).await;
+    let page = stage.client.get("/v1/runs?limit=1").await.body;
+    let listing = format!(
+        "/v1/runs?limit=1&cursor={}",
+        page["next_cursor"].as_str().unwrap()
+    );
+    assert_eq!(stage.client.get(&listing).await.status, 200);
+
+    let replaced = two.rotate(&["--now"]).await;
+    let [token, cursor] = &replaced[..] else {
+        panic!("{replaced:?}")
+    };
+    for (item, purpose) in [(token, "run_token"), (cursor, "cursor")] {
+        assert_eq!(item["purpose"], purpose, "{item}");
+        assert_eq!(item["outcome"], "replaced", "{item}");
+    }
+    assert_eq!(token["withdrawn"], json!([kid_of(&run.token)]));
+    let new = token["kid"].as_str().unwrap();
+    two.published(&[new]).await;
+    two.assert_all(&two.call_back(&run.token).await, 401);
+    assert_eq!(stage.client.get(&listing).await.status, 400);
+    let kids: Vec<_> = two
+        .keys()
+        .await
+        .iter()
+        .map(|key| key["kid"].clone())
+        .collect();
+    assert_eq!(kids, [token["kid"].clone(), cursor["kid"].clone()]);
+
+    // What it streams is taken all the same, and who comes next has a token of the new key.
+    run.end(stage)
+        .await
+        .assert("completed", &["message.delta", "run.completed"]);
+    let next = HeldRun::start(stage, &message("m-3")).await;
+    assert_eq!(kid_of(&next.token), new);
+    two.assert_all(&two.call_back(&next.token).await, 200);
+    next.end(stage).await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_table_without_keys_gets_new_ones(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(two) = two(engine).await else { return };
+    let lost = HeldRun::start(&two.stage, &message("m-1")).await;
+    two.execute("DELETE FROM signing_keys".to_owned()).await;
+    let new = within("a new key", async {
+        loop {
+            if let Some(kid) = two.key("run_token", "signing").await {
+                return kid;
+            }
+        }
+    })
+    .await;
+    two.published(&[&new]).await;
+    two.assert_all(&two.call_back(&lost.token).await, 401);
+    let run = HeldRun::start(&two.stage, &message("m-2")).await;
+    assert_eq!(kid_of(&run.token), new);
+    two.assert_all(&two.call_back(&run.token).await, 200);
+    run.end(&two.stage).await;
+    lost.end(&two.stage).await;
+}
+
+#[tokio::test]
+async fn an_invented_key_is_refused_and_disturbs_nobody() {
+    let Some(two) = two(Postgres).await else {
+        return;
+    };
+    let run = HeldRun::start(&two.stage, &message("m-1")).await;
+    // Many at once: a look at the table answers them all.
+    let (head, rest) = run.token.split_once('.').unwrap();
+    let head = BASE64_URL_SAFE_NO_PAD.decode(head).unwrap();
+    let invented = String::from_utf8(head)
+        .unwrap()
+        .replace(&kid_of(&run.token), &BASE64_URL_SAFE_NO_PAD.encode([7; 32]));
+    let invented = format!("{}.{rest}", BASE64_URL_SAFE_NO_PAD.encode(invented));
+    let calls = (0..20).map(|_| two.call_back(&invented));
+    for statuses in futures_util::future::join_all(calls).await {
+        two.assert_all(&statuses, 401);
+    }
+    // The gateways go on as before.
+    two.assert_all(&two.call_back(&run.token).await, 200);
+    run.end(&two.stage).await;
+}
+
+#[tokio::test]
+async fn the_commands_show_no_secret_and_touch_nothing_under_another_master_key() {
+    let stage = Stage::new().await;
+    let listed = stage.gateway.command(&["keys", "list"]).await;
+    assert!(listed.status.success(), "{listed:?}");
+    for word in ["run_token", "cursor", "signing"] {
+        assert!(listed.stdout.contains(word), "{listed:?}");
+    }
+    assert!(!listed.stdout.contains("v1."), "{listed:?}");
+    let help = stage.gateway.command(&["keys", "rotate", "--help"]).await;
+    assert!(help.stdout.contains("answered by 401"), "{help:?}");
+
+    let right = stage.gateway.replace_master_key(&"0f".repeat(16).repeat(2));
+    for arguments in [&["keys", "rotate"][..], &["keys", "rotate", "--now"][..]] {
+        let refused = stage.gateway.command(arguments).await;
+        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+        assert!(refused.stderr.contains("auth.master_key"), "{refused:?}");
+    }
+    stage.gateway.replace_master_key(&right);
+    let again = stage.gateway.command(&["keys", "list"]).await;
+    assert_eq!(again.stdout, listed.stdout);
+}
