@@ -18,3 +18,5 @@ pub mod retry;
 pub mod run;
 
 pub mod canonical;
+pub mod history;
+pub mod text_index;
