@@ -17,6 +17,7 @@ mod attempts;
 mod audit;
 mod endpoints;
 mod history;
+mod history_search;
 mod ingest;
 mod keys;
 mod leases;
@@ -29,6 +30,7 @@ mod state;
 mod steering;
 mod storage;
 mod succession;
+mod transcript;
 
 pub use agents::{AgentRecord, SaveAgent, SavedAgent};
 pub use attempts::{Dispatch, Dispatched};
@@ -40,10 +42,11 @@ pub use doorbell::{Heard, Ring};
 pub use endpoints::{EndpointRecord, SaveEndpoint};
 pub use error::StoreError;
 pub use event_log::{EventFilter, EventPosition, EventRecord, EventsFound};
-pub use history::{HistoryQuery, TranscriptRecord};
+pub use history::{HistoryQuery, HistorySlice, MOST_BYTES, TranscriptRecord};
+pub use history_search::HistoryMatch;
 pub use ingest::{Facts, Ingest, Ingested, Plan};
 pub use keys::{ApiKeyRecord, SigningKeyRecord};
-pub use ledger::{Append, Appended, Line, RejectionRecord, Terminal, TranscriptWrite};
+pub use ledger::{Append, Appended, Line, RejectionRecord, Terminal};
 pub use new_run::{Candidate, NewRun, UserMessage};
 pub use runners::{FoundRunner, RunnerRecord, SaveDiscovery};
 pub use runs::{CancelOutcome, RunFilter, RunInputs, RunPosition, RunWindow};
@@ -54,3 +57,4 @@ pub use storage::{
     Uploaded, WriteChunk,
 };
 pub use succession::{Succession, TakeUp};
+pub use transcript::TranscriptWrite;

@@ -15,6 +15,7 @@ mod json;
 mod query;
 mod run_pages;
 mod stream;
+mod transcript;
 mod view;
 
 use std::sync::Arc;

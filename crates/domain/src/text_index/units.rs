@@ -88,9 +88,10 @@ fn fold(text: &str) -> String {
 
 fn kind_of(letter: char) -> Kind {
     if letter.is_ascii() {
-        return match letter.is_ascii_alphanumeric() {
-            true => Kind::Letter,
-            false => Kind::Gap,
+        return if letter.is_ascii_alphanumeric() {
+            Kind::Letter
+        } else {
+            Kind::Gap
         };
     }
     let is_mark = is_combining_mark(letter);
