@@ -43,6 +43,8 @@ mod examples;
 mod first_run;
 #[path = "e2e/framing.rs"]
 mod framing;
+#[path = "e2e/history.rs"]
+mod history;
 #[path = "e2e/host_api.rs"]
 mod host_api;
 #[path = "e2e/host_runs.rs"]

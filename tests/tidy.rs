@@ -96,12 +96,13 @@ const OURS: [&str; 7] = [
     "store",
 ];
 /// All that a decision needs. A crate that waits, reads a clock or does I/O does not come in.
-const DOMAIN_NEEDS: [&str; 6] = [
+const DOMAIN_NEEDS: [&str; 7] = [
     "chrono",
     "protocol",
     "serde",
     "serde_json",
     "thiserror",
+    "unicode-normalization",
     "uuid",
 ];
 

@@ -7,6 +7,7 @@ mod m20261121_000001_first_run;
 mod m20261122_000001_steering;
 mod m20261122_000002_event_log;
 mod m20261122_000004_discovery;
+mod m20261122_000005_transcript_search;
 mod m20261122_000007_storage;
 mod m20261122_000008_raw_payloads;
 mod m20261122_000009_retention;
@@ -22,6 +23,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261122_000001_steering::Migration),
             Box::new(m20261122_000002_event_log::Migration),
             Box::new(m20261122_000004_discovery::Migration),
+            Box::new(m20261122_000005_transcript_search::Migration),
             Box::new(m20261122_000007_storage::Migration),
             Box::new(m20261122_000008_raw_payloads::Migration),
             Box::new(m20261122_000009_retention::Migration),

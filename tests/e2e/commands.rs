@@ -206,6 +206,7 @@ async fn the_documents_are_openapi_3_1_and_the_served_one_is_the_same() {
         "/host/v1/run",
         "/host/v1/token",
         "/host/v1/history",
+        "/host/v1/history/search",
         "/.well-known/jwks.json",
     ] {
         assert!(gateway["paths"][path].is_object(), "{path}");

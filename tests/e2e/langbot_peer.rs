@@ -197,6 +197,10 @@ async fn langbot_reads_runs_histories_and_ledgers() {
         json!(["HistoryPage", second.get("/history").await.body]),
         json!(["AgentRun", ended.run]),
     ];
+    let asked = json!({"query": "hello", "filters": {}, "top_k": 10});
+    let found = second.call("/history/search", &asked).await.body;
+    assert_eq!(found["total_count"], 2, "{found}");
+    questions.push(json!(["HistorySearchResult", found]));
     second.end(&stage).await;
     let events = format!("/v1/runs/{}/events", first.run_id);
     for (class, path) in [
@@ -217,6 +221,7 @@ async fn langbot_reads_runs_histories_and_ledgers() {
     }
     assert_eq!(answers[2]["read"]["items"].as_array().unwrap().len(), 3);
     assert_eq!(answers[4]["read"]["items"].as_array().unwrap().len(), 2);
+    assert_eq!(answers[5]["read"]["items"].as_array().unwrap().len(), 2);
 }
 
 #[tokio::test]

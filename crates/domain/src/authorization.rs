@@ -11,8 +11,8 @@ use protocol::context::AvailableApis;
 use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::{
-    AgentResources, KnowledgeBaseResource, ModelOperation, ModelResource, SkillResource,
-    StateScope, StorageArea, StorageResource, ToolResource,
+    AgentResources, HistoryOperation, KnowledgeBaseResource, ModelOperation, ModelResource,
+    SkillResource, StateScope, StorageArea, StorageResource, ToolResource,
 };
 use serde::{Deserialize, Serialize};
 
@@ -146,15 +146,28 @@ impl AuthorizationSnapshot {
             .ok_or(NotGranted { operation })
     }
 
-    /// The conversation whose transcript may be paged.
-    pub fn history_page(&self) -> Result<&FrozenConversation, NotGranted> {
-        let granted = self.operations.contains("history:page");
-        self.conversation
-            .as_ref()
-            .filter(|_| granted)
-            .ok_or(NotGranted {
-                operation: "history:page",
-            })
+    /// The conversation whose transcript may be paged or searched. `None`: it would be granted,
+    /// but the event has no conversation, so there is nothing to read.
+    pub fn history(
+        &self,
+        operation: HistoryOperation,
+    ) -> Result<Option<&FrozenConversation>, NotGranted> {
+        let name = match operation {
+            HistoryOperation::Page => "history:page",
+            HistoryOperation::Search => "history:search",
+        };
+        if self.operations.contains(name) {
+            return Ok(self.conversation.as_ref());
+        }
+        let lacks_only_a_conversation = |decision: &Decision| {
+            decision.kind == "history"
+                && decision.operation == operation.as_str()
+                && decision.layer == Layer::EventScope
+        };
+        match self.conversation {
+            None if self.decisions.iter().any(lacks_only_a_conversation) => Ok(None),
+            _ => Err(NotGranted { operation: name }),
+        }
     }
 
     /// Whose blobs an area holds for this run: the plugin's, the agent's, or `''` for the workspace's.
@@ -233,7 +246,7 @@ pub fn authorize(
         storage,
         ..resources
     };
-    let history = trimming.history(subject.owner.conversation.is_some());
+    let (history_page, history_search) = trimming.history(subject.owner.conversation.is_some());
     let (event_get, event_page) = trimming.events(subject.owner.conversation.is_some());
     let run_list = trimming.runs(subject.owner.conversation.is_some());
     let steering_pull = trimming.steering(subject.owner.conversation.is_some());
@@ -252,7 +265,8 @@ pub fn authorize(
         resources,
         available_apis: AvailableApis {
             prompt_get,
-            history_page: history,
+            history_page,
+            history_search,
             event_get,
             event_page,
             state: !state.is_empty(),
@@ -442,10 +456,43 @@ mod tests {
     }
 
     #[test]
+    fn history_is_opened_by_manifest_and_policy_for_each_operation() {
+        let talk = ConversationIdentity {
+            bot_id: String::new(),
+            conversation_id: "c".to_owned(),
+            thread_id: String::new(),
+        };
+        for (wanted, allowed) in [("page", "page"), ("search", "search"), ("page", "search")] {
+            let wants = json!({"history": [wanted]});
+            let allows = json!({"history": [allowed]});
+            for &operation in HistoryOperation::ALL {
+                let is_granted = operation.as_str() == wanted && wanted == allowed;
+                let with = snapshot(&wants, &allows, &json!({}), Some(&talk));
+                let opened = with.history(operation).ok().flatten();
+                assert_eq!(opened.is_some(), is_granted, "{operation:?}");
+                let apis = with.available_apis;
+                let flag = match operation {
+                    HistoryOperation::Page => apis.history_page,
+                    HistoryOperation::Search => apis.history_search,
+                };
+                assert_eq!(flag, is_granted, "{operation:?}");
+
+                let without = snapshot(&wants, &allows, &json!({}), None);
+                let opened = without.history(operation);
+                assert_eq!(opened.is_ok_and(|talk| talk.is_none()), is_granted);
+                let apis = without.available_apis;
+                assert!(!apis.history_page && !apis.history_search);
+            }
+        }
+    }
+
+    #[test]
     fn an_empty_policy_grants_no_resource() {
         let snapshot = snapshot(&everything(), &json!({}), &json!({"model": "m1"}), None);
         assert_eq!(snapshot.resources, AgentResources::default());
-        assert!(snapshot.history_page().is_err());
+        for &operation in HistoryOperation::ALL {
+            assert!(snapshot.history(operation).is_err());
+        }
         assert!(snapshot.state_scope(StateScope::Conversation).is_err());
     }
 }

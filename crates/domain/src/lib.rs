@@ -23,3 +23,5 @@ pub mod signing_key;
 pub mod migrate;
 
 pub mod canonical;
+pub mod history;
+pub mod text_index;

@@ -38,6 +38,40 @@ pub struct TranscriptItem {
     pub metadata: JsonObject,
 }
 
+/// The body of `POST /host/v1/history/search`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct HistorySearch {
+    /// Words that must all occur, in any order; `"words in quotes"` one right after the other.
+    /// At most 1,000 characters and 64 words.
+    pub query: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filters: Option<HistoryFilters>,
+    /// 1 to 100, default 10.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<u64>,
+}
+
+/// Which items of a conversation are searched.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct HistoryFilters {
+    /// Only items of these roles; all when empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<String>,
+    /// Only items of these types; all when empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub item_types: Vec<String>,
+    /// Only items before this one: the last item of a result goes on with what is older.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before_cursor: Option<String>,
+    /// Only items after this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_cursor: Option<String>,
+}
+
 /// What a search found, newest first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -11,7 +11,7 @@ mod token;
 use std::sync::Arc;
 
 use protocol::context::AgentRunContext;
-use protocol::history::TranscriptItem;
+use protocol::history::{HistorySearch, HistorySearchResult, TranscriptItem};
 use protocol::host_api::{RenewedToken, StateKeys, StatePut, StateValue, StateVersion};
 use protocol::resources::StateScope;
 use protocol::run::{AgentRun, Page};
@@ -43,18 +43,21 @@ struct Connection {
 /// What of a conversation's history is wanted; the gateway fills in the rest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HistoryQuery {
-    /// Another conversation than the run's own.
+    /// The run's own conversation; any other is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conversation_id: Option<String>,
+    /// Only items before this one; may stand beside `after_cursor`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before_cursor: Option<String>,
+    /// Only items after this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after_cursor: Option<String>,
-    /// At most 100.
+    /// At most 100. Fewer come where items are large.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direction: Option<Direction>,
+    /// With `attachment_refs`; else they are empty.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub include_attachments: bool,
 }
@@ -158,10 +161,20 @@ impl Host {
         self.answer(request.query(&Query { prefix, limit })).await
     }
 
-    /// A page of the conversation's transcript.
+    /// A page of the conversation's transcript. `next_cursor` goes on in the page's direction,
+    /// `prev_cursor` turns back.
     pub async fn history(&self, query: &HistoryQuery) -> Result<Page<TranscriptItem>, HostError> {
         let request = self.request(Method::GET, &["history"]).await?;
         self.answer(request.query(query)).await
+    }
+
+    /// What the conversation's transcript says about a query, newest first.
+    pub async fn search_history(
+        &self,
+        search: &HistorySearch,
+    ) -> Result<HistorySearchResult, HostError> {
+        let request = self.request(Method::POST, &["history", "search"]).await?;
+        self.answer(request.json(search)).await
     }
 
     /// Renews the token now, for all clones. Calls do so by themselves once it is near its end.

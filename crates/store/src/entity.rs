@@ -21,4 +21,5 @@ pub(crate) mod storage_blobs;
 pub(crate) mod storage_chunks;
 pub(crate) mod storage_garbage;
 pub(crate) mod transcript_items;
+pub(crate) mod transcript_terms;
 pub(crate) mod workspaces;

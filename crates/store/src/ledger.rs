@@ -6,16 +6,14 @@ use domain::normalize::{Rejection, StateUpdate};
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use sea_orm::sea_query::{Expr, Func, SimpleExpr};
-use sea_orm::{
-    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, ExprTrait,
-    QueryFilter, QuerySelect,
-};
+use sea_orm::{ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter};
 use uuid::Uuid;
 
 use crate::audit::AuditEntry;
-use crate::entity::{conversations, run_rejections, run_segments, runs, transcript_items};
+use crate::entity::{run_rejections, run_segments, runs};
 use crate::error::{StoreError, signed};
 use crate::succession::Succession;
+use crate::transcript::{TranscriptWrite, write_transcript};
 use crate::writer::Work;
 
 pub use lines::{Line, RejectionRecord};
@@ -66,19 +64,6 @@ impl Terminal {
             reason
         }
     }
-}
-
-/// A transcript item; its place in the conversation is found inside the transaction.
-#[derive(Clone, Debug)]
-pub struct TranscriptWrite {
-    pub id: Uuid,
-    pub conversation_key: String,
-    pub event_id: String,
-    pub role: &'static str,
-    pub content: Option<String>,
-    pub content_json: String,
-    /// A JSON list.
-    pub attachment_refs: String,
 }
 
 /// Whether an append was written.
@@ -225,48 +210,3 @@ impl Append {
 
 /// Rows of one statement: databases bound the number of its values.
 const ROWS: usize = 500;
-
-/// Allocates the next place under the conversation row's lock and writes the item there.
-pub(crate) async fn write_transcript(
-    conn: &impl ConnectionTrait,
-    run_id: RunId,
-    item: &TranscriptWrite,
-    at: i64,
-) -> Result<(), StoreError> {
-    let key = item.conversation_key.as_str();
-    conversations::Entity::update_many()
-        .col_expr(
-            conversations::Column::LastTranscriptSeq,
-            Expr::col(conversations::Column::LastTranscriptSeq).add(1),
-        )
-        .filter(conversations::Column::Key.eq(key))
-        .exec(conn)
-        .await?;
-    let seq: Option<i64> = conversations::Entity::find_by_id(key)
-        .select_only()
-        .column(conversations::Column::LastTranscriptSeq)
-        .into_tuple()
-        .one(conn)
-        .await?;
-    let seq = seq.ok_or_else(|| StoreError::Corrupt {
-        column: "runs.conversation_key",
-        row: run_id.to_string(),
-    })?;
-    let row = transcript_items::ActiveModel {
-        conversation_key: Set(key.to_owned()),
-        seq: Set(seq),
-        id: Set(item.id.to_string()),
-        run_id: Set(run_id.to_string()),
-        event_id: Set(item.event_id.clone()),
-        role: Set(item.role.to_owned()),
-        item_type: Set("message".to_owned()),
-        content: Set(item.content.clone()),
-        content_json: Set(Some(item.content_json.clone())),
-        attachment_refs: Set(item.attachment_refs.clone()),
-        created_at: Set(at),
-    };
-    transcript_items::Entity::insert(row)
-        .exec_without_returning(conn)
-        .await?;
-    Ok(())
-}

@@ -20,6 +20,7 @@ mod discovery;
 mod endpoints;
 mod health;
 mod history;
+mod history_search;
 mod ingest;
 mod leases;
 mod ledger;
@@ -33,6 +34,7 @@ mod state;
 mod steering;
 mod storage;
 mod succession;
+mod transcript;
 mod turns;
 
 pub use agents::{AgentRecord, SaveAgent, SavedAgent};
@@ -48,9 +50,10 @@ pub use endpoints::{EndpointRecord, SaveEndpoint};
 pub use error::StoreError;
 pub use event_log::{EventFilter, EventPosition, EventRecord, EventsFound};
 pub use health::HealthRecord;
-pub use history::{HistoryQuery, TranscriptRecord};
+pub use history::{HistoryQuery, HistorySlice, MOST_BYTES, TranscriptRecord};
+pub use history_search::HistoryMatch;
 pub use ingest::{Facts, Ingest, Ingested, Plan};
-pub use ledger::{Append, Appended, Line, RejectionRecord, Terminal, TranscriptWrite};
+pub use ledger::{Append, Appended, Line, RejectionRecord, Terminal};
 pub use new_run::{Candidate, NewRun, UserMessage};
 pub use runners::{FoundRunner, RunnerRecord, RunnerStatus};
 pub use runs::{CancelOutcome, RunFilter, RunInputs, RunPosition, RunWindow};
@@ -62,3 +65,4 @@ pub use storage::{
     Uploaded, WriteChunk,
 };
 pub use succession::{Succession, TakeUp};
+pub use transcript::TranscriptWrite;

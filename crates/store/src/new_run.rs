@@ -12,8 +12,8 @@ use uuid::Uuid;
 use crate::agents::{AgentRecord, agent_record};
 use crate::entity::{agents, runners, runs};
 use crate::error::StoreError;
-use crate::ledger::{TranscriptWrite, write_transcript};
 use crate::runners::{RunnerRecord, runner_record};
+use crate::transcript::{TranscriptWrite, write_transcript};
 
 /// An agent that might win, with what is known of its runner.
 #[derive(Clone, Debug)]

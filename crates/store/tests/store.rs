@@ -204,7 +204,7 @@ async fn a_run_ends_once_with_everything_that_belongs_to_its_end(bench: Bench) {
         limit: 10,
         ..HistoryQuery::default()
     };
-    let items = bench.store.page_history(&key, page).await.unwrap();
+    let items = bench.store.page_history(&key, page).await.unwrap().items;
     let roles: Vec<_> = items
         .iter()
         .map(|item| (item.seq, item.role.as_str()))

@@ -16,6 +16,7 @@ mod json;
 mod query;
 mod run_pages;
 mod stream;
+mod transcript;
 mod view;
 
 use std::sync::Arc;

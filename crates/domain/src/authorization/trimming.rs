@@ -240,10 +240,10 @@ impl<'a> Trimming<'a> {
         granted
     }
 
-    pub(super) fn history(&mut self, has_conversation: bool) -> bool {
-        let mut page = false;
+    /// Which of the two are granted: page, search.
+    pub(super) fn history(&mut self, has_conversation: bool) -> (bool, bool) {
+        let mut granted = (false, false);
         for &operation in HistoryOperation::ALL {
-            let served = operation == HistoryOperation::Page;
             let checks = [
                 (
                     Layer::Manifest,
@@ -260,15 +260,14 @@ impl<'a> Trimming<'a> {
                     has_conversation,
                     "the event has no conversation",
                 ),
-                (
-                    Layer::EventScope,
-                    served,
-                    "this gateway serves no history search yet",
-                ),
             ];
-            page |= self.decide("history", "conversation", operation.as_str(), &checks) && served;
+            let decided = self.decide("history", "conversation", operation.as_str(), &checks);
+            match operation {
+                HistoryOperation::Page => granted.0 = decided,
+                HistoryOperation::Search => granted.1 = decided,
+            }
         }
-        page
+        granted
     }
 
     /// Which of the two are granted: get, page.

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use protocol::history::HistoryFilters;
 use serde_json::json;
 
 use super::*;
@@ -76,9 +77,13 @@ async fn each_call_has_its_route_and_the_token() {
             .has_more
     );
     check(&fake, "GET /state/conversation?prefix=a.&limit=1").await;
+}
 
+#[tokio::test]
+async fn history_is_paged_and_searched_with_what_is_named_alone() {
+    let (fake, host) = connected().await;
     let page = json!({"items": [], "next_cursor": null, "prev_cursor": null, "has_more": false});
-    fake.answer(200, page);
+    fake.answer(200, page.clone());
     let query = HistoryQuery {
         limit: Some(5),
         direction: Some(Direction::Forward),
@@ -91,6 +96,44 @@ async fn each_call_has_its_route_and_the_token() {
         "GET /history?limit=5&direction=forward&include_attachments=true",
     )
     .await;
+    let query = HistoryQuery {
+        conversation_id: Some("c-7".to_owned()),
+        before_cursor: Some("b_".to_owned()),
+        after_cursor: Some("a-".to_owned()),
+        ..HistoryQuery::default()
+    };
+    fake.answer(200, page);
+    host.history(&query).await.unwrap();
+    check(
+        &fake,
+        "GET /history?conversation_id=c-7&before_cursor=b_&after_cursor=a-",
+    )
+    .await;
+
+    fake.answer(200, json!({"items": [], "total_count": 0, "query": "天气"}));
+    let search = HistorySearch {
+        query: "天气".to_owned(),
+        ..HistorySearch::default()
+    };
+    assert_eq!(host.search_history(&search).await.unwrap().query, "天气");
+    check(&fake, "POST /history/search").await;
+    assert_eq!(last_call(&fake).body, json!({"query": "天气"}));
+    let search = HistorySearch {
+        filters: Some(HistoryFilters {
+            roles: vec!["user".to_owned()],
+            before_cursor: Some("b_".to_owned()),
+            ..HistoryFilters::default()
+        }),
+        top_k: Some(3),
+        ..search
+    };
+    fake.answer(200, json!({"items": [], "total_count": 0, "query": "天气"}));
+    host.search_history(&search).await.unwrap();
+    let filters = json!({"roles": ["user"], "before_cursor": "b_"});
+    assert_eq!(
+        last_call(&fake).body,
+        json!({"query": "天气", "filters": filters, "top_k": 3})
+    );
 }
 
 #[tokio::test]

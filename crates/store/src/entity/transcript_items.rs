@@ -18,6 +18,8 @@ pub struct Model {
     pub content_json: Option<String>,
     pub attachment_refs: String,
     pub created_at: i64,
+    /// Which terms the index has of it, 0 for none.
+    pub terms_version: i64,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

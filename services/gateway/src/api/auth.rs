@@ -173,11 +173,26 @@ impl RunCaller {
         asked: Result<&'a FrozenConversation, NotGranted>,
         named: Option<&str>,
     ) -> ApiResult<&'a FrozenConversation> {
+        let own = self
+            .own_conversation_if_any(state, call, asked.map(Some), named)
+            .await?;
+        own.ok_or_else(|| ApiError::not_found("conversation"))
+    }
+
+    /// The same for a call that a run without a conversation may make: it reads nothing.
+    pub(super) async fn own_conversation_if_any<'a>(
+        &self,
+        state: &ApiState,
+        call: Call<'_>,
+        asked: Result<Option<&'a FrozenConversation>, NotGranted>,
+        named: Option<&str>,
+    ) -> ApiResult<Option<&'a FrozenConversation>> {
         let own = match asked {
             Ok(own) => own,
             Err(refused) => return self.granted(state, call, Err(refused)).await,
         };
-        let foreign = named.is_some_and(|id| id != own.conversation_id);
+        let own_id = own.map(|own| own.conversation_id.as_str());
+        let foreign = named.is_some_and(|id| Some(id) != own_id);
         let refusal = "only the run's own conversation is open to it";
         self.record(state, call, foreign.then_some(refusal)).await?;
         if foreign {

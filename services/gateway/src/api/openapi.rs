@@ -37,6 +37,7 @@ pub(super) fn documented() -> OpenApiRouter<ApiState> {
         .routes(routes!(client::audit::list_run_audit))
         .routes(routes!(client::runs::cancel_run))
         .routes(routes!(client::history::get_conversation_history))
+        .routes(routes!(client::history::search_conversation_history))
         .routes(routes!(
             admin::endpoints::register_runner_endpoint,
             admin::endpoints::list_runner_endpoints
@@ -86,6 +87,7 @@ pub(super) fn documented() -> OpenApiRouter<ApiState> {
             host::state::delete_state
         ))
         .routes(routes!(host::history::page_history))
+        .routes(routes!(host::history::search_history))
         .routes(routes!(host::events::page_own_events))
         .routes(routes!(host::events::get_own_event))
         .routes(routes!(host::storage::list_blobs))

@@ -2,7 +2,7 @@
 
 use protocol::JsonObject;
 use protocol::history::TranscriptItem;
-use protocol::run::{AgentRun, Page, RunClaim};
+use protocol::run::{AgentRun, RunClaim};
 use serde_json::Value;
 
 use domain::authorization::FrozenConversation;
@@ -70,49 +70,30 @@ pub(super) enum Direction {
     Forward,
 }
 
-/// A page of a transcript. `more`: one more record than the page holds was found.
-pub(super) fn history_page(
-    records: Vec<TranscriptRecord>,
-    limit: usize,
-    include_attachments: bool,
+/// An item of a conversation's transcript, with the cursor of its place.
+pub(super) fn transcript_item(
+    record: TranscriptRecord,
     cursors: &Cursors,
     workspace: &WorkspaceId,
     conversation: &FrozenConversation,
-) -> Page<TranscriptItem> {
-    let has_more = records.len() > limit;
-    let cursor = |seq| history_cursor(cursors, workspace, conversation, seq);
-    let items: Vec<_> = records
-        .into_iter()
-        .take(limit)
-        .map(|record| TranscriptItem {
-            cursor: Some(cursor(record.seq)),
-            transcript_id: record.id,
-            event_id: record.event_id,
-            run_id: Some(record.run_id),
-            conversation_id: present(&conversation.conversation_id),
-            bot_id: present(&conversation.bot_id),
-            workspace_id: Some(workspace.to_string()),
-            thread_id: present(&conversation.thread_id),
-            role: record.role,
-            item_type: record.item_type,
-            content: record.content,
-            content_json: record.content_json,
-            attachment_refs: if include_attachments {
-                record.attachment_refs
-            } else {
-                Vec::new()
-            },
-            seq: record.seq,
-            created_at: record.created_at.div_euclid(1000),
-            metadata: JsonObject::new(),
-        })
-        .collect();
-    let end = |item: Option<&TranscriptItem>| item.and_then(|item| item.cursor.clone());
-    Page {
-        next_cursor: end(items.last()).filter(|_| has_more),
-        prev_cursor: end(items.first()),
-        total_count: None,
-        has_more,
-        items,
+) -> TranscriptItem {
+    let cursor = history_cursor(cursors, workspace, conversation, record.seq);
+    TranscriptItem {
+        cursor: Some(cursor),
+        transcript_id: record.id,
+        event_id: record.event_id,
+        run_id: Some(record.run_id),
+        conversation_id: present(&conversation.conversation_id),
+        bot_id: present(&conversation.bot_id),
+        workspace_id: Some(workspace.to_string()),
+        thread_id: present(&conversation.thread_id),
+        role: record.role,
+        item_type: record.item_type,
+        content: record.content,
+        content_json: record.content_json,
+        attachment_refs: record.attachment_refs,
+        seq: record.seq,
+        created_at: record.created_at.div_euclid(1000),
+        metadata: JsonObject::new(),
     }
 }

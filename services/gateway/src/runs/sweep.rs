@@ -1,4 +1,4 @@
-//! Leases, orphans, and runs that nobody has dispatched (runs §2).
+//! Leases, orphans, runs that nobody has dispatched (runs §2), and transcripts that nobody has indexed.
 
 use std::time::Duration;
 
@@ -35,12 +35,18 @@ impl Runs {
         self.dispatch_created(i64::MAX).await
     }
 
-    /// Renews leases, and sweeps beside that, until the process stops.
+    /// Renews leases, and sweeps and indexes beside that, until the process stops.
     pub async fn keep_leases(&self) {
-        let both = async { tokio::join!(self.keep_renewing(), self.keep_sweeping()) };
+        let all = async {
+            tokio::join!(
+                self.keep_renewing(),
+                self.keep_sweeping(),
+                self.keep_indexing()
+            )
+        };
         tokio::select! {
             () = self.0.closing.cancelled() => {}
-            _ = both => {}
+            _ = all => {}
         }
     }
 
@@ -65,6 +71,27 @@ impl Runs {
                 tracing::error!(error = &error as &dyn std::error::Error, "the sweep failed");
             }
         }
+    }
+
+    /// Enters what older gateways wrote, of earlier days or beside this one, into the full-text
+    /// index of transcripts.
+    async fn keep_indexing(&self) {
+        let mut tick = self.tick();
+        loop {
+            tick.tick().await;
+            if let Err(error) = self.index_all().await {
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "transcripts could not be indexed; their search is not complete yet"
+                );
+            }
+        }
+    }
+
+    async fn index_all(&self) -> Result<(), StoreError> {
+        // Some at a time: whoever else writes comes in between.
+        while self.0.store.enter_some_terms().await? {}
+        Ok(())
     }
 
     fn tick(&self) -> tokio::time::Interval {

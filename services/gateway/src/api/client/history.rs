@@ -3,16 +3,17 @@
 use axum::Json;
 use axum::extract::State;
 use domain::authorization::FrozenConversation;
+use protocol::admin::Fault;
 use protocol::error::ErrorBody;
-use protocol::history::TranscriptItem;
+use protocol::history::{HistoryFilters, HistorySearch, HistorySearchResult, TranscriptItem};
 use protocol::run::Page;
 use serde::Deserialize;
 
 use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
-use crate::api::error::ApiResult;
-use crate::api::host::history::{HistoryQuery, read_history};
+use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf};
+use crate::api::transcript::{HistoryQuery, Transcript};
 
 /// Which conversation of that id: absent parts equal absent parts only.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -22,10 +23,22 @@ pub(in crate::api) struct ConversationQuery {
     thread_id: Option<String>,
 }
 
-/// Reads the transcript of a conversation.
+impl ConversationQuery {
+    fn of(self, conversation_id: String) -> FrozenConversation {
+        FrozenConversation {
+            bot_id: self.bot_id.unwrap_or_default(),
+            conversation_id,
+            thread_id: self.thread_id.unwrap_or_default(),
+        }
+    }
+}
+
+/// Reads the transcript of a conversation. Fewer items than `limit` come where they are large;
+/// `has_more` and `next_cursor` go on.
 #[utoipa::path(get, path = "/v1/conversations/{conversation_id}/history", tag = "client",
     security(("api_key" = [])),
-    params(("conversation_id" = String, Path, description = "The conversation"), ConversationQuery, HistoryQuery),
+    params(("conversation_id" = String, Path, description = "The conversation, percent-encoded"),
+        ConversationQuery, HistoryQuery),
     responses(
     (status = 200, description = "A page; empty for a conversation that does not exist", body = Page<TranscriptItem>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
@@ -37,12 +50,82 @@ pub(in crate::api) async fn get_conversation_history(
     QueryOf(which): QueryOf<ConversationQuery>,
     QueryOf(query): QueryOf<HistoryQuery>,
 ) -> ApiResult<Json<Page<TranscriptItem>>> {
-    let conversation = FrozenConversation {
-        bot_id: which.bot_id.unwrap_or_default(),
-        conversation_id,
-        thread_id: which.thread_id.unwrap_or_default(),
+    let transcript = Transcript {
+        state: &state,
+        workspace: &caller.workspace,
+        conversation: Some(&which.of(conversation_id)),
     };
-    Ok(Json(
-        read_history(&state, &caller.workspace, &conversation, &query).await?,
-    ))
+    Ok(Json(transcript.page(&query).await?))
+}
+
+/// What to look for in a conversation.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(in crate::api) struct SearchQuery {
+    /// Words that must all occur, in any order; `"words in quotes"` one right after the other. At
+    /// most 1,000 characters and 64 words.
+    #[serde(default)]
+    query: String,
+    /// Only items of these roles, joined by commas.
+    roles: Option<String>,
+    /// Only items of these types, joined by commas.
+    item_types: Option<String>,
+    /// 1 to 100, default 10.
+    top_k: Option<u64>,
+    /// Only items before this one: the last item of a result goes on with what is older.
+    before_cursor: Option<String>,
+    /// Only items after this one.
+    after_cursor: Option<String>,
+}
+
+/// Searches the transcript of a conversation, newest first. Whole words are found, whatever their
+/// case, width and accents; in Chinese, Japanese and Korean any part of a sentence. The first 4,000
+/// characters of each item are searched.
+#[utoipa::path(get, path = "/v1/conversations/{conversation_id}/history/search", tag = "client",
+    security(("api_key" = [])),
+    params(("conversation_id" = String, Path, description = "The conversation, percent-encoded"),
+        ConversationQuery, SearchQuery),
+    responses(
+    (status = 200, description = "What was found, with attachments", body = HistorySearchResult),
+    (status = 400, description = "The query, a filter or a cursor is not valid", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody)))]
+pub(in crate::api) async fn search_conversation_history(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    PathOf(conversation_id): PathOf<String>,
+    QueryOf(which): QueryOf<ConversationQuery>,
+    QueryOf(query): QueryOf<SearchQuery>,
+) -> ApiResult<Json<HistorySearchResult>> {
+    let names = |names: Option<String>| -> Vec<String> {
+        let names = names.iter().flat_map(|names| names.split(','));
+        names.map(|name| name.trim().to_owned()).collect()
+    };
+    let search = HistorySearch {
+        query: query.query,
+        filters: Some(HistoryFilters {
+            roles: names(query.roles),
+            item_types: names(query.item_types),
+            before_cursor: query.before_cursor,
+            after_cursor: query.after_cursor,
+        }),
+        top_k: query.top_k,
+    };
+    let sound = domain::history::check_search(&search);
+    let sound = sound.map_err(|faults| ApiError::faults(&in_query(faults)))?;
+    let transcript = Transcript {
+        state: &state,
+        workspace: &caller.workspace,
+        conversation: Some(&which.of(conversation_id)),
+    };
+    Ok(Json(transcript.search(search.query, sound).await?))
+}
+
+/// In a query string the filters stand beside the query.
+fn in_query(mut faults: Vec<Fault>) -> Vec<Fault> {
+    for fault in &mut faults {
+        if let Some(plain) = fault.pointer.strip_prefix("/filters") {
+            fault.pointer = plain.to_owned();
+        }
+    }
+    faults
 }

@@ -2,43 +2,31 @@
 
 use axum::Json;
 use axum::extract::State;
-use domain::authorization::FrozenConversation;
 use protocol::error::ErrorBody;
-use protocol::history::TranscriptItem;
-use protocol::id::WorkspaceId;
+use protocol::history::{HistorySearch, HistorySearchResult, TranscriptItem};
+use protocol::resources::HistoryOperation;
 use protocol::run::Page;
 use serde::Deserialize;
-use store::HistoryQuery as StoreQuery;
 
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller};
-use crate::api::error::ApiResult;
-use crate::api::query::{QueryOf, page_limit};
-use crate::api::view::{Direction, history_page};
-use crate::cursor::history_place;
+use crate::api::error::{ApiError, ApiResult};
+use crate::api::json::JsonBody;
+use crate::api::query::QueryOf;
+use crate::api::transcript::{HistoryQuery, Transcript};
 
-/// Which part of a transcript.
-#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+/// Which conversation.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(in crate::api) struct HistoryQuery {
+pub(in crate::api) struct OwnConversation {
     /// Must be the run's own conversation, when it is given.
     conversation_id: Option<String>,
-    /// Only items before this one.
-    before_cursor: Option<String>,
-    /// Only items after this one.
-    after_cursor: Option<String>,
-    /// 1 to 100, default 50.
-    limit: Option<u64>,
-    #[serde(default)]
-    #[param(inline)]
-    direction: Direction,
-    #[serde(default)]
-    include_attachments: bool,
 }
 
-/// Reads the transcript of the run's conversation and thread.
+/// Reads the transcript of the run's conversation and thread: empty for a run without one. Fewer
+/// items than `limit` come where they are large; `has_more` and `next_cursor` go on.
 #[utoipa::path(get, path = "/host/v1/history", tag = "host", security(("run_token" = [])),
-    params(HistoryQuery), responses(
+    params(OwnConversation, HistoryQuery), responses(
     (status = 200, description = "A page", body = Page<TranscriptItem>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
@@ -46,6 +34,7 @@ pub(in crate::api) struct HistoryQuery {
 pub(in crate::api) async fn page_history(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
+    QueryOf(own): QueryOf<OwnConversation>,
     QueryOf(query): QueryOf<HistoryQuery>,
 ) -> ApiResult<Json<Page<TranscriptItem>>> {
     let call = Call {
@@ -53,47 +42,48 @@ pub(in crate::api) async fn page_history(
         resource: "conversation",
         operation: "page",
     };
-    let asked = caller.grant.snapshot.history_page();
-    let named = query.conversation_id.as_deref();
-    let conversation = caller.own_conversation(&state, call, asked, named).await?;
-    let workspace = &caller.grant.run.workspace;
-    Ok(Json(
-        read_history(&state, workspace, conversation, &query).await?,
-    ))
+    let asked = caller.grant.snapshot.history(HistoryOperation::Page);
+    let named = own.conversation_id.as_deref();
+    let conversation = caller
+        .own_conversation_if_any(&state, call, asked, named)
+        .await?;
+    let transcript = Transcript {
+        state: &state,
+        workspace: &caller.grant.run.workspace,
+        conversation,
+    };
+    Ok(Json(transcript.page(&query).await?))
 }
 
-/// A page of a conversation's transcript, the same for runners and clients.
-pub(in crate::api) async fn read_history(
-    state: &ApiState,
-    workspace: &WorkspaceId,
-    conversation: &FrozenConversation,
-    query: &HistoryQuery,
-) -> ApiResult<Page<TranscriptItem>> {
-    let limit = page_limit(query.limit)?;
-    let cursors = state.runs.cursors();
-    let place = |cursor: &Option<String>| {
-        let place = |text: &String| history_place(cursors, workspace, conversation, text);
-        cursor.as_ref().map(place).transpose()
+/// Searches the transcript of the run's conversation and thread, newest first. Whole words are
+/// found, whatever their case, width and accents; in Chinese, Japanese and Korean any part of a
+/// sentence. The first 4,000 characters of each item are searched.
+#[utoipa::path(post, path = "/host/v1/history/search", tag = "host", security(("run_token" = [])),
+    request_body = HistorySearch, responses(
+    (status = 200, description = "What was found, with attachments", body = HistorySearchResult),
+    (status = 400, description = "The query, a filter or a cursor is not valid", body = ErrorBody),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 403, description = "Not granted", body = ErrorBody)))]
+pub(in crate::api) async fn search_history(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+    JsonBody(search): JsonBody<HistorySearch>,
+) -> ApiResult<Json<HistorySearchResult>> {
+    let call = Call {
+        action: "history_search",
+        resource: "conversation",
+        operation: "search",
     };
-    let page = StoreQuery {
-        before: place(&query.before_cursor)?,
-        after: place(&query.after_cursor)?,
-        forward: query.direction == Direction::Forward,
-        limit: limit + 1,
-    };
-    let store = state.runs.store();
-    let records = match store.find_conversation_key(workspace, conversation).await? {
-        Some(key) => store.page_history(&key, page).await?,
-        None => Vec::new(),
-    };
-    let kept = usize::try_from(limit).unwrap_or(usize::MAX);
-    let attachments = query.include_attachments;
-    Ok(history_page(
-        records,
-        kept,
-        attachments,
-        cursors,
-        workspace,
+    let asked = caller.grant.snapshot.history(HistoryOperation::Search);
+    let conversation = caller
+        .own_conversation_if_any(&state, call, asked, None)
+        .await?;
+    let sound = domain::history::check_search(&search);
+    let sound = sound.map_err(|faults| ApiError::faults(&faults))?;
+    let transcript = Transcript {
+        state: &state,
+        workspace: &caller.grant.run.workspace,
         conversation,
-    ))
+    };
+    Ok(Json(transcript.search(search.query, sound).await?))
 }

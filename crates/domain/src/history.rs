@@ -1,0 +1,105 @@
+//! Is this search of a transcript sound?
+
+use protocol::admin::Fault;
+use protocol::history::{HistoryFilters, HistorySearch};
+
+use crate::text_index::TextQuery;
+
+/// Items that a search gives when the caller names no number, and at most.
+const DEFAULT_TOP: u64 = 10;
+const MOST_TOP: u64 = 100;
+/// Names of one filter at most.
+const MOST_NAMES: usize = 16;
+/// Characters of such a name at most.
+const MOST_NAME: usize = 64;
+
+/// A sound search. The cursors of its filters are not opened yet.
+#[derive(Clone, Debug)]
+pub struct SoundSearch {
+    pub query: TextQuery,
+    pub top: u64,
+    pub filters: HistoryFilters,
+}
+
+/// Checks a search, and names every fault by its pointer.
+pub fn check_search(search: &HistorySearch) -> Result<SoundSearch, Vec<Fault>> {
+    let mut faults = Vec::new();
+    let query = TextQuery::parse(&search.query)
+        .inspect_err(|fault| faults.push(Fault::new("/query", fault.to_string())));
+    let top = search.top_k.unwrap_or(DEFAULT_TOP);
+    if !(1..=MOST_TOP).contains(&top) {
+        faults.push(Fault::new("/top_k", format!("must be 1 to {MOST_TOP}")));
+    }
+    let filters = search.filters.clone().unwrap_or_default();
+    check_names("/filters/roles", &filters.roles, &mut faults);
+    check_names("/filters/item_types", &filters.item_types, &mut faults);
+    match query {
+        Ok(query) if faults.is_empty() => Ok(SoundSearch {
+            query,
+            top,
+            filters,
+        }),
+        _ => Err(faults),
+    }
+}
+
+fn check_names(pointer: &str, names: &[String], faults: &mut Vec<Fault>) {
+    if names.len() > MOST_NAMES {
+        let message = format!("must have at most {MOST_NAMES} items");
+        faults.push(Fault::new(pointer, message));
+        return;
+    }
+    let is_name = |name: &str| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        (1..=MOST_NAME).contains(&name.len()) && name.bytes().all(plain)
+    };
+    for (place, name) in names.iter().enumerate() {
+        if !is_name(name) {
+            let message = format!("must be 1 to {MOST_NAME} letters, digits or any of `._-`");
+            faults.push(Fault::new(format!("{pointer}/{place}"), message));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(search: serde_json::Value, expected: &[&str]) {
+        let told = search.to_string();
+        let search: HistorySearch = serde_json::from_value(search).unwrap();
+        let faults = check_search(&search).err().unwrap_or_default();
+        let pointers: Vec<_> = faults.iter().map(|fault| fault.pointer.as_str()).collect();
+        assert_eq!(pointers, expected, "{told}");
+    }
+
+    #[test]
+    fn an_unsound_search_is_told_all_its_faults() {
+        check(json!({"query": "a"}), &[]);
+        check(json!({"query": "a", "filters": null, "top_k": null}), &[]);
+        check(json!({"query": "a", "top_k": 100}), &[]);
+        check(json!({"query": " ", "top_k": 0}), &["/query", "/top_k"]);
+        check(json!({"query": "a", "top_k": 101}), &["/top_k"]);
+        let names = json!({"roles": ["user", ""], "item_types": ["a\0b", "message"]});
+        check(
+            json!({"query": "a", "filters": names}),
+            &["/filters/roles/1", "/filters/item_types/0"],
+        );
+        let many = vec!["user"; 17];
+        check(
+            json!({"query": "a", "filters": {"roles": many}}),
+            &["/filters/roles"],
+        );
+    }
+
+    #[test]
+    fn ten_are_found_unless_told_otherwise() {
+        let search = HistorySearch {
+            query: "a".to_owned(),
+            ..HistorySearch::default()
+        };
+        assert_eq!(check_search(&search).unwrap().top, 10);
+    }
+}

@@ -1,0 +1,174 @@
+//! Full text: how a text becomes terms of an index, and what a query finds.
+//!
+//! One tokenizer for both databases. They keep opaque terms and answer one question: which texts of
+//! this scope hold all of these terms? [`TextQuery::matches`] has the last word about each, so that
+//! a search finds the same on every database.
+//!
+//! Terms are stored. Whoever changes how they are made must make all of them again.
+
+mod units;
+
+use std::collections::BTreeSet;
+
+use units::{Unit, units};
+
+/// Characters of a query at most.
+pub const MOST_CHARACTERS: usize = 1000;
+/// Words of a query at most; each character of a script without spaces is one.
+pub const MOST_WORDS: usize = 64;
+
+/// A query: phrases that must all occur.
+///
+/// Words stand between spaces; what `"quotes"` hold must occur in this order, one right after the
+/// other. So must the parts of one word: `well-known`, `天气`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextQuery {
+    phrases: Vec<Vec<Unit>>,
+}
+
+/// A query that is not searched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QueryFault {
+    #[error("must not be empty; page the history to read all of it")]
+    Empty,
+    #[error("must have at most {MOST_CHARACTERS} characters")]
+    TooLong,
+    #[error("must have at most {MOST_WORDS} words; each Chinese or Japanese character is one")]
+    TooManyWords,
+}
+
+impl TextQuery {
+    /// Any text of a bounded size is a query. One without a letter, digit or sign finds nothing.
+    pub fn parse(text: &str) -> Result<Self, QueryFault> {
+        if text.trim().is_empty() {
+            return Err(QueryFault::Empty);
+        }
+        if text.chars().count() > MOST_CHARACTERS {
+            return Err(QueryFault::TooLong);
+        }
+        let parts: Vec<&str> = text.split(is_quote).collect();
+        let mut phrases = Vec::new();
+        for (place, part) in parts.iter().enumerate() {
+            // A quote that is never closed is no quote.
+            if place % 2 == 1 && place + 1 < parts.len() {
+                phrases.push(units(part));
+            } else {
+                phrases.extend(part.split_whitespace().flat_map(words));
+            }
+        }
+        phrases.retain(|phrase| !phrase.is_empty());
+        if phrases.iter().map(Vec::len).sum::<usize>() > MOST_WORDS {
+            return Err(QueryFault::TooManyWords);
+        }
+        Ok(Self { phrases })
+    }
+
+    /// The terms that every text has that the query finds, sorted. None: it finds nothing.
+    pub fn terms(&self, scope: &str) -> Vec<String> {
+        let scope = Scope::new(scope);
+        let mut terms = BTreeSet::new();
+        for phrase in &self.phrases {
+            match phrase.as_slice() {
+                [alone] => {
+                    terms.insert(scope.term(&[&alone.text]));
+                }
+                several => terms.extend(scope.pairs(several)),
+            }
+        }
+        terms.into_iter().collect()
+    }
+
+    /// Whether the query finds this text.
+    pub fn matches(&self, text: &str) -> bool {
+        let units = units(text);
+        let occurs = |phrase: &Vec<Unit>| {
+            units
+                .windows(phrase.len())
+                .any(|window| is_phrase(phrase, window))
+        };
+        !self.phrases.is_empty() && self.phrases.iter().all(occurs)
+    }
+}
+
+/// The terms of a text, sorted: each of its units, and each two that follow one another.
+/// `scope`: whose text it is; equal words of two scopes are different terms.
+pub fn index_terms(scope: &str, text: &str) -> Vec<String> {
+    let scope = Scope::new(scope);
+    let units = units(text);
+    let mut terms: BTreeSet<String> = scope.pairs(&units).collect();
+    terms.extend(units.iter().map(|unit| scope.term(&[&unit.text])));
+    terms.into_iter().collect()
+}
+
+fn is_quote(letter: char) -> bool {
+    matches!(letter, '"' | '“' | '”' | '„' | '＂')
+}
+
+/// The phrases of one unquoted word: `你好，世界` are two.
+fn words(word: &str) -> Vec<Vec<Unit>> {
+    let mut phrases: Vec<Vec<Unit>> = Vec::new();
+    for unit in units(word) {
+        match phrases.last_mut() {
+            Some(phrase) if !unit.parted => phrase.push(unit),
+            _ => phrases.push(vec![Unit {
+                parted: false,
+                ..unit
+            }]),
+        }
+    }
+    phrases
+}
+
+/// Signs that are together in the phrase must be together in the text: `今天，气温` has no `天气`.
+fn is_phrase(phrase: &[Unit], text: &[Unit]) -> bool {
+    phrase
+        .iter()
+        .zip(text)
+        .enumerate()
+        .all(|(at, (one, unit))| one.text == unit.text && (at == 0 || one.parted || !unit.parted))
+}
+
+/// Twelve letters for each term: four of its scope, so that terms of one scope stand together in
+/// an index, and eight of its words. Two that fall together cost a look at the text, no more.
+struct Scope(u64);
+
+impl Scope {
+    fn new(scope: &str) -> Self {
+        Self(fingerprint(&[scope]) >> 44)
+    }
+
+    fn term(&self, parts: &[&str]) -> String {
+        const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+        let number = self.0 << 40 | fingerprint(parts) >> 24;
+        let digits = (0..12).rev().map(|place| number >> (place * 5) & 31);
+        digits
+            .filter_map(|digit| LETTERS.get(usize::try_from(digit).ok()?))
+            .map(|&letter| char::from(letter))
+            .collect()
+    }
+
+    fn pairs<'a>(&'a self, units: &'a [Unit]) -> impl Iterator<Item = String> + 'a {
+        let pair = |pair: &[Unit]| match pair {
+            [first, second] => self.term(&[&first.text, &second.text]),
+            _ => self.term(&[]),
+        };
+        units.windows(2).map(pair)
+    }
+}
+
+/// FNV-1a over the parts, each ended, then mixed so that every bit of it is as good as any other.
+fn fingerprint(parts: &[&str]) -> u64 {
+    const END: u8 = 0xff;
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for part in parts {
+        for byte in part.bytes().chain([END]) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    hash = (hash ^ hash >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash = (hash ^ hash >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    hash ^ hash >> 33
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+//! A text as units: words of scripts with spaces, single signs of scripts without.
+
+use unicode_normalization::UnicodeNormalization;
+use unicode_normalization::char::is_combining_mark;
+
+/// Units of a text at most; what comes behind is not searched.
+const MOST_UNITS: usize = 8000;
+
+/// One word or sign, folded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Unit {
+    pub(super) text: String,
+    /// Something stands between this sign and the sign before it.
+    pub(super) parted: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A part of a word.
+    Letter,
+    /// A unit of its own.
+    Sign,
+    /// Belongs to what it stands on.
+    Mark,
+    /// Stands between units.
+    Gap,
+}
+
+pub(super) fn units(text: &str) -> Vec<Unit> {
+    let mut units: Vec<Unit> = Vec::new();
+    let mut before = Kind::Gap;
+    let mut last = Kind::Gap;
+    for letter in fold(text).chars() {
+        let kind = kind_of(letter);
+        let goes_on = match kind {
+            Kind::Gap => {
+                before = Kind::Gap;
+                continue;
+            }
+            Kind::Mark if before == Kind::Gap => continue,
+            Kind::Mark => true,
+            Kind::Letter => before == Kind::Letter,
+            Kind::Sign => false,
+        };
+        if goes_on {
+            if let Some(unit) = units.last_mut() {
+                unit.text.push(letter);
+            }
+            continue;
+        }
+        if units.len() == MOST_UNITS {
+            break;
+        }
+        let signs = kind == Kind::Sign && last == Kind::Sign;
+        units.push(Unit {
+            text: letter.to_string(),
+            parted: signs && before == Kind::Gap,
+        });
+        last = kind;
+        before = kind;
+    }
+    units
+}
+
+/// What looks alike becomes alike: width, case, ligatures, and the accents of Latin and Greek.
+/// Marks of other scripts change the word and stay.
+fn fold(text: &str) -> String {
+    let mut folded = String::with_capacity(text.len());
+    let mut has_loose_marks = false;
+    for letter in text.nfkd().filter(|letter| !is_invisible(*letter)) {
+        if is_combining_mark(letter) {
+            if has_loose_marks {
+                continue;
+            }
+        } else {
+            has_loose_marks = is_latin_or_greek(letter);
+        }
+        for letter in letter.to_lowercase() {
+            match letter {
+                'ς' => folded.push('σ'),
+                'ß' => folded.push_str("ss"),
+                letter => folded.push(letter),
+            }
+        }
+    }
+    folded.nfc().collect()
+}
+
+fn kind_of(letter: char) -> Kind {
+    if letter.is_ascii() {
+        return if letter.is_ascii_alphanumeric() {
+            Kind::Letter
+        } else {
+            Kind::Gap
+        };
+    }
+    let is_mark = is_combining_mark(letter);
+    if is_picture(letter) || is_unspaced(letter) && (letter.is_alphanumeric() || is_mark) {
+        Kind::Sign
+    } else if is_mark {
+        Kind::Mark
+    } else if letter.is_alphanumeric() {
+        Kind::Letter
+    } else {
+        Kind::Gap
+    }
+}
+
+/// Scripts that write words without spaces between them, and Hangul, whose words carry particles.
+fn is_unspaced(letter: char) -> bool {
+    matches!(u32::from(letter),
+        0x0e00..=0x0eff // Thai, Lao
+        | 0x1000..=0x109f // Myanmar
+        | 0x1100..=0x11ff | 0xa960..=0xa97f | 0xac00..=0xd7ff // Hangul
+        | 0x1780..=0x17ff // Khmer
+        | 0x2e80..=0x2fdf | 0x3005..=0x3007 | 0x3021..=0x303b // Han radicals and numbers
+        | 0x3041..=0x3098 | 0x309b..=0x318f // Kana, Bopomofo, Hangul letters
+        | 0x31a0..=0x31ff | 0x3400..=0x4dbf | 0x4e00..=0x9fff | 0xf900..=0xfaff // Han
+        | 0x1aff0..=0x1b16f | 0x20000..=0x3ffff)
+}
+
+/// Pictures that people write between words.
+fn is_picture(letter: char) -> bool {
+    matches!(u32::from(letter), 0x2600..=0x27bf | 0x1f000..=0x1faff)
+}
+
+fn is_latin_or_greek(letter: char) -> bool {
+    letter.is_ascii_alphabetic()
+        || matches!(u32::from(letter), 0xc0..=0x24f | 0x370..=0x3ff | 0x1e00..=0x1fff)
+}
+
+/// Joiners, variants and directions: they change how a text looks and not what it says.
+fn is_invisible(letter: char) -> bool {
+    matches!(u32::from(letter),
+        0xad | 0x34f | 0x61c | 0x180b..=0x180f | 0x200b..=0x200f | 0x202a..=0x202e
+        | 0x2060..=0x206f | 0x20d0..=0x20ff | 0xfe00..=0xfe0f | 0xfeff | 0xe0000..=0xe0fff)
+}
