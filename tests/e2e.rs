@@ -15,6 +15,8 @@ mod agents;
 mod authorization;
 #[path = "e2e/commands.rs"]
 mod commands;
+#[path = "e2e/context.rs"]
+mod context;
 #[path = "e2e/crash.rs"]
 mod crash;
 #[path = "e2e/dev.rs"]
@@ -33,6 +35,8 @@ mod event_forms;
 mod event_log;
 #[path = "e2e/examples.rs"]
 mod examples;
+#[path = "e2e/facts.rs"]
+mod facts;
 #[path = "e2e/first_run.rs"]
 mod first_run;
 #[path = "e2e/framing.rs"]
@@ -51,6 +55,8 @@ mod langbot_entities;
 mod langbot_peer;
 #[path = "e2e/limits.rs"]
 mod limits;
+#[path = "e2e/manifests.rs"]
+mod manifests;
 #[path = "e2e/migrate.rs"]
 mod migrate;
 #[path = "e2e/misbehaviour.rs"]
