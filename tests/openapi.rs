@@ -50,7 +50,7 @@ fn the_document_of_runners_knows_no_agents() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../openapi");
     let read = |name: &str| std::fs::read_to_string(file.join(name)).expect("it is committed");
     let (gateway, runner) = (read("gateway.json"), read("runner.json"));
-    for name in ["resource_policy", "state_policy", "event_types"] {
+    for name in ["resource_policy", "state_policy", "concurrency"] {
         assert!(gateway.contains(name), "{name}");
         assert!(!runner.contains(name), "{name}");
     }

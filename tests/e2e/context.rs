@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::support::client::{Client, message};
+use crate::support::gateway::Agent;
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
 use crate::support::script::sse;
@@ -31,82 +32,89 @@ async fn told(stage: &Stage, event: &Value) -> Value {
     stage.runner.asked("the run", of_run).await.json()["context"].clone()
 }
 
+/// Where, and which members are there for a message that says the least.
+const MEMBERS: [(&str, &str); 7] = [
+    (
+        "",
+        "actor config context conversation delivery event input metadata resources run_id runtime \
+         state trigger",
+    ),
+    ("/trigger", "source type"),
+    ("/event", "data event_id event_type source"),
+    ("/conversation", "conversation_id sender_id workspace_id"),
+    ("/input", "attachments contents text"),
+    (
+        "/context",
+        "available_apis conversation_id event_seq has_history_before inline_policy transcript_seq",
+    ),
+    (
+        "/runtime",
+        "deadline_at host metadata protocol_version static_refs trace_id",
+    ),
+];
+
+/// What the agent of the configuration tells of a first message, but for the run's own ids.
+fn plain() -> Value {
+    let closed = json!({
+        "plugin_storage": false, "workspace_storage": false, "binding_storage": false,
+    });
+    json!({
+        "/config": {"timeout": 50.0},
+        "/metadata": {},
+        "/delivery": {
+            "surface": "api", "supports_streaming": true, "supports_edit": false,
+            "supports_reaction": false, "platform_capabilities": {},
+        },
+        "/resources": {
+            "models": [], "tools": [], "knowledge_bases": [], "skills": [], "files": [],
+            "storage": closed, "platform_capabilities": {},
+        },
+        "/context/has_history_before": false,
+        "/context/inline_policy": {
+            "mode": "current_event", "delivered_count": 0, "messages_complete": false,
+            "reason": "current_event_only",
+        },
+        "/state": {"conversation": {}, "actor": {}, "subject": {}, "runner": {}},
+        "/runtime/host": "runnel",
+        "/runtime/protocol_version": "1",
+    })
+}
+
 #[tokio::test]
 async fn a_context_has_these_members_and_no_others() {
     let stage = Stage::new().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let context = &run.asked["context"];
-    for (pointer, expected) in [
-        (
-            "",
-            "actor config context conversation delivery event input metadata resources run_id \
-             runtime state trigger",
-        ),
-        ("/trigger", "source type"),
-        ("/event", "data event_id event_type source"),
-        ("/conversation", "conversation_id sender_id workspace_id"),
-        ("/input", "attachments contents text"),
-        (
-            "/context",
-            "available_apis conversation_id event_seq has_history_before inline_policy \
-             transcript_seq",
-        ),
-        (
-            "/runtime",
-            "deadline_at host metadata protocol_version static_refs trace_id",
-        ),
-    ] {
+    for (pointer, expected) in MEMBERS {
         let found = names(context.pointer(pointer).unwrap()).join(" ");
         assert_eq!(found, expected, "{pointer}: {context}");
     }
-    let nothing = json!([]);
-    let closed = json!({
-        "plugin_storage": false, "workspace_storage": false, "binding_storage": false,
-    });
-    for (pointer, expected) in [
-        ("/config", json!({"timeout": 50.0})),
-        ("/metadata", json!({})),
-        (
-            "/delivery",
-            json!({
-                "surface": "api", "supports_streaming": true, "supports_edit": false,
-                "supports_reaction": false, "platform_capabilities": {},
-            }),
-        ),
-        (
-            "/resources",
-            json!({
-                "models": nothing, "tools": nothing, "knowledge_bases": nothing, "skills": nothing,
-                "files": nothing, "storage": closed, "platform_capabilities": {},
-            }),
-        ),
-        (
-            "/context/inline_policy",
-            json!({
-                "mode": "current_event", "delivered_count": 0, "messages_complete": false,
-                "reason": "current_event_only",
-            }),
-        ),
-        ("/context/has_history_before", json!(false)),
-        (
-            "/state",
-            json!({"conversation": {}, "actor": {}, "subject": {}, "runner": {}}),
-        ),
-        ("/runtime/host", json!("runnel")),
-        ("/runtime/protocol_version", json!("1")),
-        ("/runtime/trace_id", json!(run.run_id.replace('-', ""))),
-    ] {
-        assert_eq!(context.pointer(pointer), Some(&expected), "{pointer}");
+    for (pointer, expected) in plain().as_object().unwrap() {
+        assert_eq!(context.pointer(pointer), Some(expected), "{pointer}");
     }
+    assert_open(&context["context"]["available_apis"]);
 
-    let apis = context["context"]["available_apis"].as_object().unwrap();
+    let trace_id = run.run_id.replace('-', "");
+    assert_eq!(context["runtime"]["trace_id"], trace_id);
+    let path = format!("/v1/runs/{}/authorization", run.run_id);
+    let snapshot = stage.client.get(&path).await.body["snapshot_sha256"].clone();
+    let snapshot = format!("sha256:{}", snapshot.as_str().unwrap());
+    let refs = json!({"authorization": snapshot});
+    assert_eq!(context["runtime"]["static_refs"], refs);
+    run.end(&stage).await;
+}
+
+/// What is open to a run that was granted its history and its state.
+#[track_caller]
+fn assert_open(apis: &Value) {
+    let apis = apis.as_object().unwrap();
+    assert!(apis.values().all(Value::is_boolean), "{apis:?}");
     let open = apis.iter().filter(|(_, open)| **open == json!(true));
     let mut open: Vec<_> = open.map(|(name, _)| name.as_str()).collect();
     open.sort_unstable();
     let expected = "history_page run_cancel run_events_page run_get run_list state";
     assert_eq!(open.join(" "), expected);
-    assert!(apis.values().all(Value::is_boolean), "{apis:?}");
-    for name in [
+    for closed in [
         "prompt_get",
         "history_search",
         "event_get",
@@ -116,15 +124,8 @@ async fn a_context_has_these_members_and_no_others() {
         "storage",
         "steering_pull",
     ] {
-        assert_eq!(apis[name], false, "{name}");
+        assert_eq!(apis[closed], false, "{closed}");
     }
-
-    let path = format!("/v1/runs/{}/authorization", run.run_id);
-    let snapshot = stage.client.get(&path).await.body["snapshot_sha256"].clone();
-    let snapshot = format!("sha256:{}", snapshot.as_str().unwrap());
-    let refs = json!({"authorization": snapshot});
-    assert_eq!(context["runtime"]["static_refs"], refs);
-    run.end(&stage).await;
 }
 
 #[tokio::test]
@@ -184,6 +185,38 @@ async fn actor_and_subject_reach_the_runner_as_they_were_posted() {
         assert_eq!(context["event"]["event_type"], event_type);
         assert_eq!(context["actor"], actor, "{event_type}");
         assert_eq!(context["subject"], subject, "{event_type}");
+    }
+}
+
+#[tokio::test]
+async fn the_context_window_of_the_first_model_is_told() {
+    let mut speaking = manifest(RUNNER_ID);
+    speaking["permissions"] = json!({"models": ["invoke"]});
+    let runner = StubRunner::start_as(speaking).await;
+    runner.answer_all(|run| sse(run.talk(1).concat()));
+    let stage = Stage::of(Sqlite, runner, |config| {
+        config.agents[0].resources = r#"models = ["large"]"#;
+        config.agents.push(Agent {
+            name: "other",
+            event_types: "test.other",
+            resources: r#"models = ["unknown"]"#,
+            ..Agent::default()
+        });
+        config.rest = "[[models]]\nmodel_id = \"large\"\ncontext_window_tokens = 128000\n\
+            [[models]]\nmodel_id = \"unknown\"\n"
+            .to_owned();
+    });
+    let stage = stage.await.expect("SQLite is always at hand");
+    for (event_type, window) in [
+        ("message.received", json!(128_000)),
+        ("test.other", Value::Null),
+    ] {
+        let mut event = message(event_type);
+        event["event_type"] = json!(event_type);
+        let context = told(&stage, &event).await;
+        assert_eq!(context["resources"]["models"].as_array().unwrap().len(), 1);
+        let metadata = &context["runtime"]["metadata"];
+        assert_eq!(metadata["model_context_window_tokens"], window, "{context}");
     }
 }
 
