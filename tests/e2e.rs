@@ -19,6 +19,8 @@ mod authorization;
 mod clients;
 #[path = "e2e/commands.rs"]
 mod commands;
+#[path = "e2e/context.rs"]
+mod context;
 #[path = "e2e/crash.rs"]
 mod crash;
 #[path = "e2e/dev.rs"]
@@ -39,6 +41,8 @@ mod event_forms;
 mod event_log;
 #[path = "e2e/examples.rs"]
 mod examples;
+#[path = "e2e/facts.rs"]
+mod facts;
 #[path = "e2e/first_run.rs"]
 mod first_run;
 #[path = "e2e/framing.rs"]
@@ -59,6 +63,8 @@ mod langbot_entities;
 mod langbot_peer;
 #[path = "e2e/limits.rs"]
 mod limits;
+#[path = "e2e/manifests.rs"]
+mod manifests;
 #[path = "e2e/migrate.rs"]
 mod migrate;
 #[path = "e2e/misbehaviour.rs"]

@@ -43,3 +43,15 @@ fn the_document_of_the_gateway_is_committed_as_it_is() {
 fn the_document_of_runners_is_committed_as_it_is() {
     check("runner");
 }
+
+/// How an agent is kept is the operators' business.
+#[test]
+fn the_document_of_runners_knows_no_agents() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../openapi");
+    let read = |name: &str| std::fs::read_to_string(file.join(name)).expect("it is committed");
+    let (gateway, runner) = (read("gateway.json"), read("runner.json"));
+    for name in ["resource_policy", "state_policy", "concurrency"] {
+        assert!(gateway.contains(name), "{name}");
+        assert!(!runner.contains(name), "{name}");
+    }
+}

@@ -1,5 +1,7 @@
-//! The house as ARCHITECTURE.md draws it: what no compiler checks is checked here, on the source.
+//! The house as ARCHITECTURE.md draws it: what no compiler checks is checked here, on the source. So are the tests that
+//! docs/coverage.md names.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -219,6 +221,86 @@ fn the_tests_that_the_architecture_names_exist() {
     assert_none(missing.map(str::to_owned));
 }
 
+// --- what docs/coverage.md says ---
+
+/// The areas of the page, and how many requirements each has.
+const AREAS: [(&str, usize); 9] = [
+    ("DISC", 57),
+    ("CTX", 54),
+    ("PERM", 36),
+    ("RUN", 32),
+    ("RES", 27),
+    ("PROXY", 43),
+    ("ERR", 12),
+    ("TIME", 8),
+    ("ADAPT", 34),
+];
+
+#[test]
+fn the_coverage_page_has_each_requirement_once_and_names_tests_that_exist() {
+    let page = fs::read_to_string(root().join("docs/coverage.md")).expect("the page is there");
+    let faults = requirements_amiss(&page, &AREAS);
+    assert_none(
+        faults
+            .into_iter()
+            .chain(tests_amiss(&page, &rows(&page), &rust_files())),
+    );
+}
+
+/// The cells of each row of the page's tables, without heads.
+fn rows(page: &str) -> Vec<Vec<&str>> {
+    let lines = page.lines().filter_map(|line| line.strip_prefix('|'));
+    let cells = lines.map(|line| {
+        line.trim_end_matches('|')
+            .split('|')
+            .map(str::trim)
+            .collect()
+    });
+    let is_head = |row: &Vec<&str>| row[0] == "id" || row[0].starts_with('-');
+    cells.filter(|row| !is_head(row)).collect()
+}
+
+fn requirements_amiss(page: &str, areas: &[(&str, usize)]) -> Vec<String> {
+    let in_area = |(area, count): &(&str, usize)| -> Vec<_> {
+        (1..=*count).map(|n| format!("{area}-{n:02}")).collect()
+    };
+    let all: BTreeSet<_> = areas.iter().flat_map(in_area).collect();
+    let mut left = all.clone();
+    let mut faults = Vec::new();
+    for row in rows(page) {
+        let id = row[0];
+        if !all.contains(id) {
+            faults.push(format!("`{id}` is the id of no requirement"));
+        } else if !left.remove(id) {
+            faults.push(format!("{id} stands there twice"));
+        }
+    }
+    faults.extend(left.into_iter().map(|id| format!("{id} is missing")));
+    faults
+}
+
+/// A row of four cells is held by tests: `path::function`, each in the file that it names.
+fn tests_amiss(page: &str, rows: &[Vec<&str>], sources: &[File]) -> Vec<String> {
+    let held = rows.iter().filter(|row| row.len() == 4);
+    let idle = held.filter(|row| !row[2].contains("::"));
+    let mut faults: Vec<_> = idle
+        .map(|row| format!("{} names no test", row[0]))
+        .collect();
+    for named in page.split('`').skip(1).step_by(2) {
+        let Some((path, name)) = named.split_once(".rs::") else {
+            continue;
+        };
+        let path = format!("{path}.rs");
+        let function = format!("fn {name}(");
+        match sources.iter().find(|file| file.path == path) {
+            None => faults.push(format!("{named}: there is no such file")),
+            Some(file) if file.text.contains(&function) => {}
+            Some(_) => faults.push(format!("{named}: there is no such test")),
+        }
+    }
+    faults
+}
+
 // --- how it is looked for ---
 
 #[track_caller]
@@ -402,4 +484,31 @@ fn a_path_is_absolute_at_its_beginning_alone() {
         &format!("https://example.org{place}ada"),
         &place
     ));
+}
+
+#[test]
+fn a_row_of_the_coverage_page_is_found_amiss() {
+    let page = "| id | requirement | tests | what |\n|---|---|---|---|\n\
+        | A-01 | x | `t/a.rs::there` | y |\n| A-01 | x | `t/a.rs::gone` | y |\n\
+        | A-1 | x | `t/b.rs::there` | y |\n| A-02 | x | none | y |\n| A-04 | x | decided |\n";
+    assert_eq!(
+        requirements_amiss(page, &[("A", 4)]),
+        [
+            "A-01 stands there twice",
+            "`A-1` is the id of no requirement",
+            "A-03 is missing",
+        ]
+    );
+    let file = |path: &str, text: &str| File {
+        path: path.to_owned(),
+        text: text.to_owned(),
+    };
+    assert_eq!(
+        tests_amiss(page, &rows(page), &[file("t/a.rs", "async fn there() {}")]),
+        [
+            "A-02 names no test",
+            "t/a.rs::gone: there is no such test",
+            "t/b.rs::there: there is no such file",
+        ]
+    );
 }

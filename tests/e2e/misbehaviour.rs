@@ -137,6 +137,23 @@ const CLEAN: Row = Row {
     types: &["tool.call.started", DELTA, COMPLETED],
     ..CLEAN
 })]
+#[case::an_action(Row {
+    script: |run| {
+        let data = r#"{"action":"platform.react","target":{"chat":"c-7"},"payload":{}}"#;
+        let action = run.result(1, "action.requested", data);
+        sse(action + &run.delta(2, "a") + &run.completed(3))
+    },
+    types: &["action.requested", DELTA, COMPLETED],
+    ..CLEAN
+})]
+#[case::an_action_without_a_name(Row {
+    script: |run| {
+        let action = run.result(1, "action.requested", r#"{"target":{"chat":"c-7"}}"#);
+        sse(action + &run.delta(2, "a") + &run.completed(3))
+    },
+    rejected: &["invalid_payload"],
+    ..CLEAN
+})]
 #[case::a_key_of_the_host(Row {
     script: |run| {
         let data = r#"{"scope":"conversation","key":"host.x","value":1}"#;

@@ -253,4 +253,9 @@ async fn a_hundred_runs_wait_and_no_more() {
         (refused.status, refused.detail("reason")),
         (429, &json!("queue_full"))
     );
+    assert_eq!(
+        (refused.error("code"), refused.error("retryable")),
+        (&json!("rate_limited"), &json!(true))
+    );
+    assert!(refused.headers.contains_key("retry-after"));
 }

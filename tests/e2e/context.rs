@@ -1,0 +1,361 @@
+//! What a runner is told: of which event, by whom it was configured, and nothing of what was before.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::support::client::{Client, message};
+use crate::support::gateway::Agent;
+use crate::support::held::HeldRun;
+use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
+use crate::support::script::sse;
+use crate::support::{Sqlite, Stage};
+
+fn names(object: &Value) -> Vec<&str> {
+    let mut names: Vec<_> = object
+        .as_object()
+        .unwrap_or_else(|| panic!("no object: {object}"))
+        .keys()
+        .map(String::as_str)
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+/// What the runner was told of the run of this event, once it has ended.
+async fn told(stage: &Stage, event: &Value) -> Value {
+    let run_id = stage.client.post(event).await.run_id();
+    stage.client.finished(&run_id).await;
+    let of_run = |request: &Request| {
+        request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
+    };
+    stage.runner.asked("the run", of_run).await.json()["context"].clone()
+}
+
+/// Where, and which members are there for a message that says the least.
+const MEMBERS: [(&str, &str); 7] = [
+    (
+        "",
+        "actor config context conversation delivery event input metadata resources run_id runtime \
+         state trigger",
+    ),
+    ("/trigger", "source type"),
+    ("/event", "data event_id event_type source"),
+    ("/conversation", "conversation_id sender_id workspace_id"),
+    ("/input", "attachments contents text"),
+    (
+        "/context",
+        "available_apis conversation_id event_seq has_history_before inline_policy transcript_seq",
+    ),
+    (
+        "/runtime",
+        "deadline_at host metadata protocol_version static_refs trace_id",
+    ),
+];
+
+/// What the agent of the configuration tells of a first message, but for the run's own ids.
+fn plain() -> Value {
+    let closed = json!({
+        "plugin_storage": false, "workspace_storage": false, "binding_storage": false,
+    });
+    json!({
+        "/config": {"timeout": 50.0},
+        "/metadata": {},
+        "/delivery": {
+            "surface": "api", "supports_streaming": true, "supports_edit": false,
+            "supports_reaction": false, "platform_capabilities": {},
+        },
+        "/resources": {
+            "models": [], "tools": [], "knowledge_bases": [], "skills": [], "files": [],
+            "storage": closed, "platform_capabilities": {},
+        },
+        "/context/has_history_before": false,
+        "/context/inline_policy": {
+            "mode": "current_event", "delivered_count": 0, "messages_complete": false,
+            "reason": "current_event_only",
+        },
+        "/state": {"conversation": {}, "actor": {}, "subject": {}, "runner": {}},
+        "/runtime/host": "runnel",
+        "/runtime/protocol_version": "1",
+    })
+}
+
+#[tokio::test]
+async fn a_context_has_these_members_and_no_others() {
+    let stage = Stage::new().await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let context = &run.asked["context"];
+    for (pointer, expected) in MEMBERS {
+        let found = names(context.pointer(pointer).unwrap()).join(" ");
+        assert_eq!(found, expected, "{pointer}: {context}");
+    }
+    for (pointer, expected) in plain().as_object().unwrap() {
+        assert_eq!(context.pointer(pointer), Some(expected), "{pointer}");
+    }
+    assert_open(&context["context"]["available_apis"]);
+
+    let trace_id = run.run_id.replace('-', "");
+    assert_eq!(context["runtime"]["trace_id"], trace_id);
+    let path = format!("/v1/runs/{}/authorization", run.run_id);
+    let snapshot = stage.client.get(&path).await.body["snapshot_sha256"].clone();
+    let snapshot = format!("sha256:{}", snapshot.as_str().unwrap());
+    let refs = json!({"authorization": snapshot});
+    assert_eq!(context["runtime"]["static_refs"], refs);
+    run.end(&stage).await;
+}
+
+/// What is open to a run that was granted its history and its state.
+#[track_caller]
+fn assert_open(apis: &Value) {
+    let apis = apis.as_object().unwrap();
+    assert!(apis.values().all(Value::is_boolean), "{apis:?}");
+    let open = apis.iter().filter(|(_, open)| **open == json!(true));
+    let mut open: Vec<_> = open.map(|(name, _)| name.as_str()).collect();
+    open.sort_unstable();
+    let expected = "history_page run_cancel run_events_page run_get run_list state";
+    assert_eq!(open.join(" "), expected);
+    for closed in [
+        "prompt_get",
+        "history_search",
+        "event_get",
+        "event_page",
+        "artifact_metadata",
+        "artifact_read",
+        "storage",
+        "steering_pull",
+    ] {
+        assert_eq!(apis[closed], false, "{closed}");
+    }
+}
+
+#[tokio::test]
+async fn a_trigger_names_one_of_six_sources() {
+    let stage = Stage::new().await;
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+    for (source, trigger) in [
+        ("platform", "platform"),
+        ("webui", "webui"),
+        ("api", "api"),
+        ("scheduler", "scheduler"),
+        ("system", "system"),
+        ("host_adapter", "host_adapter"),
+        ("pipeline_adapter", "host_adapter"),
+        ("the shop", "api"),
+    ] {
+        let mut event = message(source);
+        event["source"] = json!(source);
+        event["event_time"] = json!(1_795_291_200);
+        let context = told(&stage, &event).await;
+        let expected =
+            json!({"type": "message.received", "source": trigger, "timestamp": 1_795_291_200});
+        assert_eq!(context["trigger"], expected);
+        assert_eq!(context["event"]["source"], source);
+        assert_eq!(context["event"]["event_time"], 1_795_291_200);
+    }
+}
+
+#[tokio::test]
+async fn actor_and_subject_reach_the_runner_as_they_were_posted() {
+    let stage = Stage::with(|config| config.agents[0].event_types = "*").await;
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+    let user = |id: &str| json!({"actor_type": "user", "actor_id": id, "actor_name": "Ada"});
+    for (event_type, actor, subject) in [
+        (
+            "message.received",
+            user("u-1"),
+            json!({"subject_type": "message", "subject_id": "m-1", "data": {"quoted": true}}),
+        ),
+        (
+            "group.member_joined",
+            user("u-2"),
+            json!({"subject_type": "membership", "subject_id": "g-1", "data": {"by": "u-1"}}),
+        ),
+        (
+            "schedule.fired",
+            json!({"actor_type": "system"}),
+            json!({"subject_type": "schedule", "subject_id": "hourly"}),
+        ),
+    ] {
+        let mut event = message(event_type);
+        event["event_type"] = json!(event_type);
+        event["actor"] = actor.clone();
+        event["subject"] = subject.clone();
+        let context = told(&stage, &event).await;
+        assert_eq!(context["trigger"]["type"], event_type);
+        assert_eq!(context["event"]["event_type"], event_type);
+        assert_eq!(context["actor"], actor, "{event_type}");
+        assert_eq!(context["subject"], subject, "{event_type}");
+    }
+}
+
+#[tokio::test]
+async fn the_context_window_of_the_first_model_is_told() {
+    let mut speaking = manifest(RUNNER_ID);
+    speaking["permissions"] = json!({"models": ["invoke"]});
+    let runner = StubRunner::start_as(speaking).await;
+    runner.answer_all(|run| sse(run.talk(1).concat()));
+    let stage = Stage::of(Sqlite, runner, |config| {
+        config.agents[0].resources = r#"models = ["large"]"#;
+        config.agents.push(Agent {
+            name: "other",
+            event_types: "test.other",
+            resources: r#"models = ["unknown"]"#,
+            ..Agent::default()
+        });
+        config.rest = "[[models]]\nmodel_id = \"large\"\ncontext_window_tokens = 128000\n\
+            [[models]]\nmodel_id = \"unknown\"\n"
+            .to_owned();
+    });
+    let stage = stage.await.expect("SQLite is always at hand");
+    for (event_type, window) in [
+        ("message.received", json!(128_000)),
+        ("test.other", Value::Null),
+    ] {
+        let mut event = message(event_type);
+        event["event_type"] = json!(event_type);
+        let context = told(&stage, &event).await;
+        assert_eq!(context["resources"]["models"].as_array().unwrap().len(), 1);
+        let metadata = &context["runtime"]["metadata"];
+        assert_eq!(metadata["model_context_window_tokens"], window, "{context}");
+    }
+}
+
+/// A runner whose manifest asks for all that a host could put into a context.
+fn greedy() -> Value {
+    let mut greedy = manifest(RUNNER_ID);
+    greedy["permissions"] = json!({"history": ["page"], "events": ["page"]});
+    greedy["context"] = json!({
+        "supports_history_pull": false, "owns_compaction": false, "ownership": "host_bootstrap",
+        "bootstrap": "recent_tail", "max_inline_events": 100, "max_inline_bytes": 100_000,
+    });
+    greedy
+}
+
+#[tokio::test]
+async fn a_long_conversation_makes_no_longer_context() {
+    const TURNS: usize = 50;
+    let runner = StubRunner::start_as(greedy()).await;
+    runner.answer_all(|run| sse(run.talk(1).concat()));
+    let stage = Stage::of(Sqlite, runner, |config| {
+        config.agents[0].resources = r#"history = ["page"], events = ["page"]"#;
+    });
+    let stage = stage.await.expect("SQLite is always at hand");
+    let saying = |turn: usize| {
+        let mut event = message(&format!("m-{turn:02}"));
+        event["input"]["text"] = json!(format!("words of turn {turn:02}."));
+        event
+    };
+    let first = told(&stage, &saying(0)).await;
+    for turn in 1..TURNS {
+        let run_id = stage.client.post(&saying(turn)).await.run_id();
+        stage.client.finished(&run_id).await;
+    }
+    let run = HeldRun::start(&stage, &saying(TURNS)).await;
+    let last = &run.asked["context"];
+
+    let text = last.to_string();
+    for turn in 0..TURNS {
+        assert!(
+            !text.contains(&format!("turn {turn:02}.")),
+            "{turn}: {text}"
+        );
+    }
+    assert_eq!(last["input"]["text"], "words of turn 50.");
+    assert_eq!(last["context"]["has_history_before"], true);
+    assert!(last["context"]["latest_cursor"].is_string(), "{last}");
+    let inlined = ["first", "last"].map(|_| json!("current_event"));
+    let told = [&first, last].map(|one| one["context"]["inline_policy"]["mode"].clone());
+    assert_eq!(told, inlined);
+    let differing: BTreeSet<_> = differences(&first, last);
+    let expected = [
+        "/context/event_seq",
+        "/context/has_history_before",
+        "/context/latest_cursor",
+        "/context/transcript_seq",
+        "/event/event_id",
+        "/input/contents",
+        "/input/text",
+        "/run_id",
+        "/runtime/deadline_at",
+        "/runtime/static_refs/authorization",
+        "/runtime/trace_id",
+    ];
+    assert_eq!(differing, expected.map(str::to_owned).into());
+
+    // Whoever wants more pulls it: fifty at a time unless it says otherwise, the newest first.
+    for (path, newest) in [("/history", TURNS * 2 + 1), ("/events", TURNS + 1)] {
+        let page = run.get(path).await.body;
+        assert_eq!(page["items"].as_array().unwrap().len(), 50, "{path}");
+        assert_eq!(page["items"][0]["seq"], newest, "{path}");
+        assert_eq!(page["has_more"], true, "{path}");
+    }
+    run.end(&stage).await;
+}
+
+/// The places at which two objects do not say the same; lists are one place.
+fn differences(left: &Value, right: &Value) -> BTreeSet<String> {
+    let (Some(left), Some(right)) = (left.as_object(), right.as_object()) else {
+        let differs = (left != right).then(String::new);
+        return differs.into_iter().collect();
+    };
+    let members: BTreeSet<_> = left.keys().chain(right.keys()).collect();
+    let mut found = BTreeSet::new();
+    for name in members {
+        let inner = |object: &serde_json::Map<String, Value>| object.get(name).cloned();
+        let inner = differences(&json!(inner(left)), &json!(inner(right)));
+        found.extend(inner.into_iter().map(|rest| format!("/{name}{rest}")));
+    }
+    found
+}
+
+async fn bound(admin: &Client, source: &str, changes: &Value) {
+    let mut agent = json!({
+        "name": format!("of {source}"), "event_types": ["test.event"], "runner_id": RUNNER_ID,
+        "filters": {"source": [source]}, "state_policy": {"enabled": true, "scopes": ["actor"]},
+    });
+    let members = agent.as_object_mut().unwrap();
+    members.extend(changes.as_object().unwrap().clone());
+    let created = admin.create("/v1/agents", &agent).await;
+    assert_eq!(created.status, 201, "{}", created.body);
+}
+
+#[tokio::test]
+async fn two_agents_of_one_runner_differ_in_what_they_configure_and_grant_alone() {
+    let mut formed = manifest(RUNNER_ID);
+    formed["config_schema"] = json!([{"type": "string", "name": "tone"}]);
+    let runner = StubRunner::start_as(formed).await;
+    runner.answer_all(|run| sse(run.talk(1).concat()));
+    let stage = Stage::of(Sqlite, runner, |_| {}).await.unwrap();
+    let admin = stage.gateway.admin().await;
+    bound(&admin, "api", &json!({"config": {"tone": "dry"}})).await;
+    let policy = json!({"config": {"tone": "warm"}, "resource_policy": {"history": ["page"]}});
+    bound(&admin, "webui", &policy).await;
+
+    let mut contexts = Vec::new();
+    for (source, event_id) in [
+        ("webui", "m-1"),
+        ("api", "m-2"),
+        ("webui", "m-3"),
+        ("api", "m-4"),
+    ] {
+        let mut event = message(event_id);
+        event["event_type"] = json!("test.event");
+        event["source"] = json!(source);
+        contexts.push(told(&stage, &event).await);
+    }
+    let tones: Vec<_> = contexts.iter().map(|one| &one["config"]["tone"]).collect();
+    assert_eq!(tones, ["warm", "dry", "warm", "dry"]);
+
+    let same_agent = differences(&contexts[1], &contexts[3]);
+    let other_agent = differences(&contexts[2], &contexts[3]);
+    let of_agents: Vec<_> = other_agent.difference(&same_agent).collect();
+    let expected = [
+        "/config/tone",
+        "/context/available_apis/history_page",
+        "/event/source",
+        "/trigger/source",
+    ];
+    assert_eq!(of_agents, expected);
+    let runners = admin.get("/v1/runners").await.body;
+    assert_eq!(runners["items"].as_array().unwrap().len(), 1, "{runners}");
+}

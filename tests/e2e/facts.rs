@@ -1,0 +1,138 @@
+//! The facts that runs leave and find: after a restart, behind another's door, and once a run is over.
+
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::client::{Client, message, send};
+use crate::support::gateway::Config;
+use crate::support::held::HeldRun;
+use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
+use crate::support::script::{Script, send as step, sse, sse_and_wait, sse_head};
+use crate::support::{Engine, Postgres, Sqlite, Stage};
+
+/// A gateway that lets its runs read and keep all there is of facts.
+async fn stage(engine: Engine) -> Option<Stage> {
+    let mut reader = manifest(RUNNER_ID);
+    reader["permissions"] =
+        json!({"history": ["page"], "events": ["get", "page"], "storage": ["plugin"]});
+    let runner = StubRunner::start_as(reader).await;
+    runner.answer_all(|run| sse(run.talk(1).concat()));
+    Stage::of(engine, runner, |config| {
+        config.agents[0].resources =
+            r#"history = ["page"], events = ["get", "page"], storage = ["plugin"]"#;
+    })
+    .await
+}
+
+fn members(page: &Value, name: &str) -> Vec<Value> {
+    let items = page["items"].as_array().unwrap_or_else(|| panic!("{page}"));
+    items.iter().map(|item| item[name].clone()).collect()
+}
+
+#[rstest]
+#[tokio::test]
+async fn what_a_run_left_is_there_after_a_restart(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(mut stage) = stage(engine).await else {
+        return;
+    };
+    let mut event = message("m-1");
+    event["raw"] = json!({"marker": "the-platform-said-so"});
+    let run = HeldRun::start(&stage, &event).await;
+    let written = run.put("/state/conversation/count", &json!(7)).await;
+    assert_eq!(written.status, 200, "{}", written.body);
+    let blob = run.request(Method::PUT, "/storage/plugin/notes");
+    let blob = blob.header("content-type", "text/plain").body("\"notes\"");
+    assert_eq!(send(blob).await.unwrap().status, 204);
+    let before = run.end(&stage).await;
+
+    stage.gateway.stop().await;
+    stage.gateway.start_again().await;
+    let run = HeldRun::start(&stage, &message("m-2")).await;
+    let count = json!({"value": 7, "version": 1});
+    assert_eq!(run.get("/state/conversation/count").await.body, count);
+    assert_eq!(run.get("/storage/plugin/notes").await.body, "notes");
+    let history = run.get("/history?direction=forward").await.body;
+    assert_eq!(members(&history, "event_id"), ["m-1", "m-1", "m-2"]);
+    assert_eq!(members(&history, "role"), ["user", "assistant", "user"]);
+    let events = run.get("/events").await.body;
+    assert_eq!(members(&events, "event_id"), ["m-2", "m-1"]);
+    // What the platform sent beside the event is told to no runner.
+    for told in [history, events, run.asked.clone()] {
+        assert!(!told.to_string().contains("the-platform-said-so"), "{told}");
+    }
+    run.end(&stage).await;
+    let run_id = before.run["run_id"].as_str().unwrap();
+    assert_eq!(stage.client.run(run_id).await, before.run);
+    assert_eq!(stage.client.ledger(run_id).await, before.ledger);
+}
+
+#[tokio::test]
+async fn what_is_hidden_from_a_run_looks_like_what_is_not_there() {
+    let stage = stage(Sqlite).await.unwrap();
+    let mut far = message("far");
+    far["conversation"]["conversation_id"] = json!("c-8");
+    let hidden = stage.client.post(&far).await.run_id();
+    stage.client.finished(&hidden).await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let absent = "01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61";
+    for (there, not_there) in [
+        (format!("/runs/{hidden}"), format!("/runs/{absent}")),
+        (
+            format!("/runs/{hidden}/events"),
+            format!("/runs/{absent}/events"),
+        ),
+        ("/events/far".to_owned(), "/events/absent".to_owned()),
+    ] {
+        let (there, not_there) = (run.get(&there).await, run.get(&not_there).await);
+        assert_eq!((there.status, not_there.status), (404, 404));
+        assert_eq!(there.error("code"), "not_found");
+        assert_eq!(there.body, not_there.body);
+    }
+    run.end(&stage).await;
+}
+
+const ENDINGS: [(&str, Script); 6] = [
+    ("completed", |run| sse(run.talk(1).concat())),
+    ("failed boom", |run| sse(run.failed(1))),
+    ("failed runner.stream_truncated", |_| sse("")),
+    ("failed runner.protocol_violation", |run| {
+        sse(run.delta(0, "a"))
+    }),
+    ("timeout deadline_exceeded", |run| {
+        sse_and_wait(run.delta(1, "a"))
+    }),
+    ("cancelled cancelled", |run| {
+        vec![
+            sse_head(),
+            step(run.result(
+                1,
+                "run.failed",
+                r#"{"code":"cancelled","message":"enough"}"#,
+            )),
+        ]
+    }),
+];
+
+#[tokio::test]
+async fn however_a_run_ends_its_token_opens_nothing_afterwards() {
+    let soon = |config: &mut Config| config.agents[0].timeout_seconds = 3.0;
+    let stage = Stage::with(soon).await;
+    for (ending, script) in ENDINGS {
+        let run_id = stage.start(script).await;
+        assert_eq!(stage.outcome(&run_id).await.ending(), ending);
+        let of_run = |request: &Request| {
+            request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
+        };
+        let host = stage.runner.asked("the run", of_run).await.json()["host"].clone();
+        let host = Client::new(
+            host["base_url"].as_str().unwrap(),
+            host["token"].as_str().unwrap(),
+        );
+        for path in ["/run", "/context", "/history", "/state/conversation"] {
+            let refused = host.get(path).await;
+            assert_eq!(refused.status, 401, "{ending} {path}: {}", refused.body);
+            assert_eq!(refused.error("code"), "unauthenticated", "{ending}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What becomes of a manifest's permissions and of its version, once it is registered.
+
+use reqwest::header::RETRY_AFTER;
+use serde_json::{Value, json};
+
+use crate::support::Stage;
+use crate::support::client::{Client, message};
+use crate::support::runner::{RUNNER_ID, manifest};
+use crate::support::script::sse;
+
+const OTHER: &str = "plugin:test/other/default";
+const ENDPOINTS: &str = "/v1/runner-endpoints";
+
+const OPERATIONS: [(&str, &[&str]); 9] = [
+    ("models", &["invoke", "stream", "rerank", "count_tokens"]),
+    ("tools", &["detail", "call"]),
+    ("knowledge_bases", &["list", "retrieve"]),
+    ("history", &["page", "search"]),
+    ("events", &["get", "page"]),
+    ("artifacts", &["metadata", "read", "create"]),
+    ("storage", &["plugin", "workspace", "binding"]),
+    ("files", &["config", "knowledge"]),
+    ("interactions", &["request"]),
+];
+
+#[tokio::test]
+async fn each_permission_has_its_own_operations_and_no_others() {
+    let stage = Stage::new().await;
+    let admin = stage.gateway.admin().await;
+    let mut asking = manifest(OTHER);
+    let mut expected = json!({"platform_api": ["shop.refund", "anything at all"]});
+    asking["permissions"] = expected.clone();
+    let mut dropped = Vec::new();
+    for (kind, operations) in OPERATIONS {
+        expected[kind] = json!(operations);
+        asking["permissions"][kind] = json!([operations, &["fly"]].concat());
+        dropped.push(format!("/permissions/{kind}/{}", operations.len()));
+    }
+    // Fields of older manifests are taken and do nothing.
+    let older = [
+        "bootstrap",
+        "max_inline_bytes",
+        "max_inline_events",
+        "ownership",
+    ];
+    for name in older {
+        asking["context"][name] = json!(1);
+        dropped.push(format!("/context/{name}"));
+    }
+    let spec = json!({"name": "other", "base_url": stage.runner.url, "manifests": [asking]});
+    let registered = admin.create(ENDPOINTS, &spec).await.body;
+    assert_eq!(registered["rejected"], json!([]), "{registered}");
+    let warnings = registered["accepted"][0]["warnings"].as_array().unwrap();
+    let mut warned: Vec<_> = warnings.iter().map(|one| one["pointer"].clone()).collect();
+    warned.sort_by_key(Value::to_string);
+    dropped.sort_unstable();
+    assert_eq!(json!(warned), json!(dropped), "{registered}");
+
+    let kept = listed(&admin, OTHER).await["manifest"].clone();
+    assert_eq!(kept["permissions"], expected);
+    for name in older {
+        assert_eq!(kept["context"][name], Value::Null, "{name}");
+    }
+}
+
+async fn listed(admin: &Client, id: &str) -> Value {
+    let list = admin.get(&format!("/v1/runners?id={id}")).await.body;
+    list["items"][0].clone()
+}
+
+#[tokio::test]
+async fn an_event_for_a_runner_that_speaks_another_version_by_now_is_refused_until_it_does_not() {
+    let stage = Stage::new().await;
+    let admin = stage.gateway.admin().await;
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+    let endpoints = admin.get(ENDPOINTS).await.body;
+    let endpoint = endpoints["items"][0]["id"].as_str().unwrap();
+    let refresh = format!("{ENDPOINTS}/{endpoint}/refresh");
+    let speaks = async |version: &str| {
+        let mut manifest = manifest(RUNNER_ID);
+        manifest["protocol_version"] = json!(version);
+        stage.runner.list(json!([manifest]));
+        let refreshed = admin.create(&refresh, &json!({})).await;
+        assert_eq!(refreshed.status, 200, "{}", refreshed.body);
+    };
+    speaks("2").await;
+    assert_eq!(listed(&admin, RUNNER_ID).await["status"], "incompatible");
+    let refused = stage.client.post(&message("m-1")).await;
+    assert_eq!(refused.status, 503, "{}", refused.body);
+    assert_eq!(refused.error("code"), "runtime_error");
+    assert_eq!(refused.error("retryable"), true);
+    assert_eq!(refused.detail("reason"), "runner_unavailable");
+    assert!(refused.headers.contains_key(RETRY_AFTER));
+
+    speaks("1").await;
+    let run_id = stage.client.post(&message("m-1")).await.run_id();
+    assert_eq!(stage.client.finished(&run_id).await["status"], "completed");
+}
