@@ -52,7 +52,7 @@ enum Command {
     /// Say who would get an event and why, and what its run might touch. Posts nothing.
     Explain(explain::ExplainArguments),
     /// Check a runner endpoint against the runner contract.
-    Conform(conform::ConformArguments),
+    Conform(Box<conform::ConformArguments>),
 }
 
 /// Where the settings stand.
@@ -83,7 +83,7 @@ pub async fn run() -> ExitCode {
         Command::Keys(command) => keys::keys(command, json).await,
         Command::Send(arguments) => send::send(arguments, json).await,
         Command::Explain(arguments) => explain::explain(arguments, json).await,
-        Command::Conform(arguments) => conform::conform(arguments, json).await,
+        Command::Conform(arguments) => Ok(conform::conform(*arguments, json).await),
     };
     outcome.unwrap_or_else(|error| {
         output::error(&error, json);

@@ -23,7 +23,13 @@ use crate::clock::Clock;
 /// How the tokens of rehearsed runs begin.
 pub const TOKEN_PREFIX: &str = "rehearsal.";
 /// Calls beyond these are answered and not recorded.
-const MOST_CALLS: usize = 100_000;
+const MOST_CALLS: usize = 10_000;
+/// The beginning of a path is enough to know it.
+const MOST_PATH: usize = 300;
+/// Tokens of all runs, renewed ones included.
+const MOST_TOKENS: usize = 10_000;
+/// State keys of one run.
+const MOST_KEYS: usize = 1000;
 
 /// The host API of rehearsed runs. Cheap to clone.
 #[derive(Clone)]

@@ -64,7 +64,7 @@ pub(super) struct ConformArguments {
     /// The origin at which the runner reaches that, when it is on another machine.
     #[arg(long, value_name = "URL")]
     callback_url: Option<String>,
-    /// Also write the report as JUnit XML.
+    /// Also write the report as `JUnit` XML.
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
 }
@@ -86,19 +86,19 @@ enum Deltas {
 }
 
 /// Checks the endpoint and prints the report.
-pub(super) async fn conform(arguments: ConformArguments, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) async fn conform(arguments: ConformArguments, json: bool) -> ExitCode {
     let junit_file = arguments.junit.clone();
     let options = match options(arguments) {
         Ok(options) => options,
-        Err(message) => return Ok(wrong_usage(&anyhow::anyhow!(message), json)),
+        Err(message) => return wrong_usage(&anyhow::anyhow!(message), json),
     };
     match check(options).await {
         Ok(report) => finish(&report, junit_file.as_deref(), json),
-        Err(error) => Ok(wrong_usage(&with_advice(error), json)),
+        Err(error) => wrong_usage(&with_advice(error), json),
     }
 }
 
-fn finish(report: &Report, junit_file: Option<&Path>, json: bool) -> anyhow::Result<ExitCode> {
+fn finish(report: &Report, junit_file: Option<&Path>, json: bool) -> ExitCode {
     if json {
         output::line(&report.to_json().to_string());
     } else {
@@ -108,13 +108,13 @@ fn finish(report: &Report, junit_file: Option<&Path>, json: bool) -> anyhow::Res
         && let Err(error) = std::fs::write(file, junit(report))
     {
         let message = format!("cannot write {}: {error}", file.display());
-        return Ok(wrong_usage(&anyhow::anyhow!(message), false));
+        return wrong_usage(&anyhow::anyhow!(message), false);
     }
-    Ok(if report.is_passed() {
+    if report.is_passed() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
-    })
+    }
 }
 
 fn wrong_usage(error: &anyhow::Error, json: bool) -> ExitCode {
@@ -170,6 +170,12 @@ fn options(arguments: ConformArguments) -> Result<Options, String> {
         Value::Object(config) => config,
         _ => return Err("--config must be a JSON object".to_owned()),
     };
+    if arguments.callback_listen.ip().is_unspecified() && arguments.callback_url.is_none() {
+        return Err(
+            "--callback-listen on every address needs a --callback-url: runners must be told one"
+                .to_owned(),
+        );
+    }
     Ok(Options {
         endpoint: Endpoint {
             base_url,

@@ -1,5 +1,7 @@
 //! How the runner called back, in all of its runs.
 
+use url::{Host, Url};
+
 use super::kit::Kit;
 use super::report::{Book, Check};
 use crate::api::rehearsal::{CallOutcome, HostCall};
@@ -36,8 +38,7 @@ pub(super) const ALL: [&Check; 5] = [&TOKEN, &ROUTES, &BODIES, &GRANTED, &AFTER_
 pub(super) fn check(kit: &Kit, seen: usize, book: &mut Book<'_>) {
     let calls = kit.host.calls_after(seen);
     if calls.is_empty() {
-        let reason = format!("the runner never called {}", kit.callback_url);
-        book.skip_open(&[&ALL], &reason);
+        book.skip_open(&[&ALL], &never_called(kit));
         return;
     }
     for check in ALL {
@@ -47,6 +48,27 @@ pub(super) fn check(kit: &Kit, seen: usize, book: &mut Book<'_>) {
             Some(call) if *check == GRANTED => book.warn(check, in_words(call)),
             Some(call) => book.fail(check, in_words(call)),
         }
+    }
+}
+
+fn never_called(kit: &Kit) -> String {
+    let endpoint = &kit.options.endpoint.base_url;
+    let told = &kit.callback_url;
+    if is_here(endpoint) || kit.options.callback_url.is_some() {
+        format!("the runner never called {told}")
+    } else {
+        format!(
+            "the runner never called {told}; on another machine it cannot: give --callback-listen and --callback-url"
+        )
+    }
+}
+
+fn is_here(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
     }
 }
 

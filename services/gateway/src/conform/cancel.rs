@@ -82,12 +82,11 @@ async fn check_interrupt(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'
     let mut posting = pin!(kit.post(&opened));
     let early = timeout(kit.first_byte() / 2, &mut posting).await;
     let held = early.is_ok();
-    let posted = match early {
-        Ok(posted) => posted,
-        Err(_) => {
-            kit.host.release(&opened.token);
-            posting.await
-        }
+    let posted = if let Ok(posted) = early {
+        posted
+    } else {
+        kit.host.release(&opened.token);
+        posting.await
     };
     if matches!(posted, Posted::Started { .. }) {
         let call = kit.options.endpoint.cancel_call(opened.run, 1);

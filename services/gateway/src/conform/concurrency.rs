@@ -1,11 +1,9 @@
 //! Two runs at once.
 
 use domain::manifest::AcceptedManifest;
-use http::StatusCode;
 
 use super::kit::Kit;
 use super::report::{Book, Check};
-use super::trace::{Answer, Trace};
 
 const SEPARATE: Check = Check {
     id: "concurrency.separate",
@@ -33,7 +31,7 @@ pub(super) async fn check(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<
     }
     match [&one, &two].into_iter().find(|trace| !trace.is_sound()) {
         None => book.pass(&SEPARATE, "both ended as they should"),
-        Some(trace) if is_full(trace) => {
+        Some(trace) if trace.asks_to_wait().is_some() => {
             book.skip(
                 &SEPARATE,
                 "the runner takes one run at a time, and says when to come back",
@@ -41,14 +39,4 @@ pub(super) async fn check(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<
         }
         Some(trace) => book.fail(&SEPARATE, trace.in_words()),
     }
-}
-
-fn is_full(trace: &Trace) -> bool {
-    matches!(
-        trace.answer,
-        Answer::Refused(
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE,
-            Some(_)
-        )
-    )
 }

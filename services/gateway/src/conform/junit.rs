@@ -1,4 +1,4 @@
-//! The report as JUnit XML, as CI systems read it.
+//! The report as `JUnit` XML, as CI systems read it.
 
 use std::fmt::Write as _;
 

@@ -128,8 +128,7 @@ impl Kit {
             Signing::With(secret) => Some(call.signature(secret, now)),
             Signing::Off(seconds) => Some(call.signature(&endpoint.secret, now + seconds)),
             Signing::OfAnotherBody => {
-                let mut other = call.clone();
-                other.body.push(' ');
+                let other = saying_something_else(call);
                 Some(other.signature(&endpoint.secret, now))
             }
         };
@@ -192,6 +191,18 @@ impl Kit {
     pub(super) fn with_charset(opened: &mut Opened) {
         let value = HeaderValue::from_static("application/json; charset=utf-8");
         opened.call.headers.insert(CONTENT_TYPE, value);
+    }
+}
+
+/// The call of a run about another text.
+fn saying_something_else(call: &Call) -> Call {
+    let mut body: Value = serde_json::from_str(&call.body).unwrap_or_default();
+    if let Some(text) = body.pointer_mut("/context/input/text") {
+        *text = json!("something else");
+    }
+    Call {
+        body: body.to_string(),
+        ..call.clone()
     }
 }
 

@@ -247,7 +247,7 @@ impl Report {
                 let _ = writeln!(text, "\n{}", about.as_deref().unwrap_or("endpoint"));
             }
             let (outcome, id) = (finding.outcome.shown(), finding.check.id);
-            let _ = writeln!(text, "  {outcome}  {id:<32} {}", finding.seen);
+            let _ = writeln!(text, "  {outcome}  {id:<35} {}", finding.seen);
             if matches!(finding.outcome, Outcome::Fail | Outcome::Warn) {
                 let _ = writeln!(text, "        expected  {}", finding.check.expected);
                 let _ = writeln!(text, "        do        {}", finding.check.advice);

@@ -96,6 +96,17 @@ impl Trace {
         matches!(self.end, End::Completed | End::Failed { .. })
     }
 
+    /// For how long, when the runner is full and says when to come back.
+    pub(super) fn asks_to_wait(&self) -> Option<Duration> {
+        match self.answer {
+            Answer::Refused(
+                StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE,
+                wait,
+            ) => wait,
+            _ => None,
+        }
+    }
+
     /// How the run went, in words.
     pub(super) fn in_words(&self) -> String {
         if let Some(fault) = self.faults.first() {

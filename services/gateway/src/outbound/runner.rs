@@ -48,7 +48,7 @@ pub struct Call {
 }
 
 impl Endpoint {
-    /// LIST_AGENT_RUNNERS.
+    /// The list call.
     pub fn list_call(&self) -> Call {
         let (method, url, body) = match self.mode {
             EndpointMode::Standard => (Method::GET, self.url(&["runners"]), String::new()),
@@ -62,7 +62,7 @@ impl Endpoint {
         Call::new(method, url, webhook_id, body).with(ACCEPT, "application/json")
     }
 
-    /// RUN_AGENT. `body` is the `AgentRunRequest` as JSON.
+    /// The call that starts a run. `body` is the `AgentRunRequest` as JSON.
     pub fn run_call(&self, run: RunId, attempt: u32, body: String) -> Call {
         let hex = run.0.simple().to_string();
         let (url, body) = match self.mode {

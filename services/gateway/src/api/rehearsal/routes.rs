@@ -21,7 +21,7 @@ use protocol::run::{AgentRun, Page, RunClaim, RunStatus};
 use secrecy::ExposeSecret;
 use serde::Deserialize;
 
-use super::{CallOutcome, HostCall, Part, Phase, Rehearsal};
+use super::{CallOutcome, HostCall, MOST_KEYS, MOST_PATH, MOST_TOKENS, Part, Phase, Rehearsal};
 use crate::api::auth::bearer;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
@@ -90,7 +90,7 @@ async fn record(State(rehearsal): State<Rehearsal>, request: Request, next: Next
     let place = rehearsal.note(HostCall {
         run: part.as_ref().map(|part| part.run.snapshot.run_id),
         method: request.method().clone(),
-        path: request.uri().path().to_owned(),
+        path: request.uri().path().chars().take(MOST_PATH).collect(),
         outcome: CallOutcome::Open,
     });
     if over {
@@ -212,6 +212,9 @@ async fn renew_token(
     State(rehearsal): State<Rehearsal>,
 ) -> ApiResult<Json<RenewedToken>> {
     let part = player.not_cancelled()?;
+    if rehearsal.stage().by_token.len() >= MOST_TOKENS {
+        return Err(ApiError::rate_limited());
+    }
     let token_expires_at = part.run.deadline_at.div_euclid(1000);
     let token = rehearsal.admit(part).expose_secret().to_owned();
     Ok(Json(RenewedToken {
@@ -345,6 +348,10 @@ async fn put_state(
     let stands = entry.map_or(0, |(_, version)| *version);
     if expected.is_some_and(|expected| expected != stands) {
         return Err(ApiError::version_conflict(stands));
+    }
+    if stands == 0 && progress.state.len() >= MOST_KEYS {
+        let message = format!("a rehearsed run keeps at most {MOST_KEYS} keys");
+        return Err(ApiError::too_large(message));
     }
     let version = stands + 1;
     progress.state.insert((scope, key), (body.value, version));
