@@ -19,6 +19,8 @@ mod authorization;
 mod clients;
 #[path = "e2e/commands.rs"]
 mod commands;
+#[path = "e2e/conform.rs"]
+mod conform;
 #[path = "e2e/context.rs"]
 mod context;
 #[path = "e2e/crash.rs"]

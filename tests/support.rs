@@ -1,5 +1,6 @@
 //! A gateway process, a database of its own, a runner that misbehaves on demand and a client that can be cut.
 
+pub mod bent;
 pub mod client;
 pub mod database;
 pub mod gateway;

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::JsonObject;
 use crate::context::{
     ActorContext, AgentEventContext, AgentInput, ConversationContext, SubjectContext,
 };
 use crate::message::Message;
+use crate::{JsonObject, lenient};
 
 /// The answer of `GET /host/v1/prompt`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -105,12 +105,21 @@ pub struct SteeringInputItem {
     /// Epoch seconds.
     pub claimed_at: i64,
     pub event: AgentEventContext,
+    #[serde(deserialize_with = "lenient::input")]
     pub input: AgentInput,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<ConversationContext>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "lenient::optional"
+    )]
     pub actor: Option<ActorContext>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "lenient::optional"
+    )]
     pub subject: Option<SubjectContext>,
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]

@@ -30,6 +30,8 @@ pub mod stats;
 
 pub mod sse;
 
+mod lenient;
+
 /// The major version of the protocol that this crate speaks.
 pub const PROTOCOL_VERSION: &str = "1";
 

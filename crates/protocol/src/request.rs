@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::AgentRunContext;
 use crate::id::RunnerId;
+use crate::lenient;
 
 /// The body of `POST {base}/runs`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -11,6 +12,7 @@ use crate::id::RunnerId;
 pub struct AgentRunRequest {
     pub runner_id: RunnerId,
     pub runner_name: String,
+    #[serde(deserialize_with = "lenient::context")]
     pub context: AgentRunContext,
     pub host: HostAccess,
 }

@@ -4,6 +4,7 @@
 //! operators by API key under `/v1`, runners by run token under `/host/v1`.
 
 pub mod openapi;
+pub mod rehearsal;
 
 mod admin;
 mod auth;

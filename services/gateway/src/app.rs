@@ -24,7 +24,7 @@ use crate::runs::{Parts, Runs};
 use crate::seal::MasterKey;
 use crate::shutdown::Signals;
 
-pub(crate) use settings::{Declared, declared};
+pub(crate) use settings::{Declared, declared, run_limits};
 
 /// The workspace that migration 1 makes.
 pub(crate) const DEFAULT_WORKSPACE: &str = "default";

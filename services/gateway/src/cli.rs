@@ -1,6 +1,7 @@
 //! The commands of `runnel`. Each has `--json` for programs.
 
 mod check_config;
+mod conform;
 mod dev_command;
 mod explain;
 mod gateway;
@@ -50,6 +51,8 @@ enum Command {
     Send(send::SendArguments),
     /// Say who would get an event and why, and what its run might touch. Posts nothing.
     Explain(explain::ExplainArguments),
+    /// Check a runner endpoint against the runner contract.
+    Conform(Box<conform::ConformArguments>),
 }
 
 /// Where the settings stand.
@@ -80,6 +83,7 @@ pub async fn run() -> ExitCode {
         Command::Keys(command) => keys::keys(command, json).await,
         Command::Send(arguments) => send::send(arguments, json).await,
         Command::Explain(arguments) => explain::explain(arguments, json).await,
+        Command::Conform(arguments) => Ok(conform::conform(*arguments, json).await),
     };
     outcome.unwrap_or_else(|error| {
         output::error(&error, json);

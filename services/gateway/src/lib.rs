@@ -9,6 +9,7 @@ mod api_key;
 pub mod app;
 pub mod clock;
 pub mod config;
+pub mod conform;
 pub mod cursor;
 pub mod dev;
 pub mod http_server;

@@ -46,6 +46,9 @@ use crate::runs::live::Live;
 use crate::runs::token::{Minted, RunTokens, TokenSubject};
 use crate::seal::MasterKey;
 
+pub(crate) use prepare::told_limits;
+pub(crate) use relay::reader;
+
 /// No lease has ended before this: a run that is driven by somebody is left alone.
 const ONLY_WAITING: i64 = i64::MIN;
 

@@ -91,7 +91,7 @@ impl FromRequestParts<ApiState> for LiveCaller {
 }
 
 /// The bearer credential: one header, one scheme, no other place.
-fn bearer(headers: &HeaderMap) -> Result<&str, ApiError> {
+pub(super) fn bearer(headers: &HeaderMap) -> Result<&str, ApiError> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let value = values.next().ok_or_else(ApiError::unauthenticated)?;
     if values.next().is_some() {

@@ -77,6 +77,11 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
+    /// Nothing stands at this address; says so in the words of whoever asks.
+    pub(super) fn no_such(message: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", message)
+    }
+
     pub(super) fn no_method() -> Self {
         let message = "this route has no such method; /openapi.json lists them";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_argument", message)

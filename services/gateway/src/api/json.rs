@@ -11,7 +11,6 @@ use protocol::admin::Fault;
 use serde::de::DeserializeOwned;
 use serde_path_to_error::Segment;
 
-use crate::api::ApiState;
 use crate::api::error::ApiError;
 
 /// A body that trickles in for longer is refused.
@@ -20,10 +19,10 @@ const BODY_PATIENCE: Duration = Duration::from_secs(30);
 /// A JSON object as the body of a request.
 pub(super) struct JsonBody<T>(pub(super) T);
 
-impl<T: DeserializeOwned> FromRequest<ApiState> for JsonBody<T> {
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &ApiState) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         if media_type(request.headers()) != "application/json" {
             let message = "send the body with `Content-Type: application/json`";
             return Err(ApiError::invalid_argument(message));
@@ -47,7 +46,10 @@ pub(super) fn media_type(headers: &HeaderMap) -> String {
 }
 
 /// Reads a body within its bounds of size and time.
-pub(super) async fn read_body(request: Request, state: &ApiState) -> Result<Bytes, ApiError> {
+pub(super) async fn read_body<S: Send + Sync>(
+    request: Request,
+    state: &S,
+) -> Result<Bytes, ApiError> {
     let reading = Bytes::from_request(request, state);
     tokio::time::timeout(BODY_PATIENCE, reading)
         .await

@@ -6,7 +6,6 @@ use http::header::IF_MATCH;
 use http::request::Parts;
 use serde::de::DeserializeOwned;
 
-use crate::api::ApiState;
 use crate::api::error::ApiError;
 
 /// Items of a page when the caller names no limit, and at most.
@@ -16,10 +15,10 @@ const MOST: u64 = 100;
 /// A query string.
 pub(super) struct QueryOf<T>(pub(super) T);
 
-impl<T: DeserializeOwned> FromRequestParts<ApiState> for QueryOf<T> {
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryOf<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         refuse_nul(parts.uri.query())?;
         let query = Query::<T>::from_request_parts(parts, state).await;
         query.map(|Query(query)| Self(query)).map_err(|rejection| {
@@ -31,10 +30,10 @@ impl<T: DeserializeOwned> FromRequestParts<ApiState> for QueryOf<T> {
 /// A path parameter. One that cannot be an id names nothing: 404 like any other that is absent.
 pub(super) struct PathOf<T>(pub(super) T);
 
-impl<T: DeserializeOwned + Send> FromRequestParts<ApiState> for PathOf<T> {
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathOf<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         refuse_nul(Some(parts.uri.path()))?;
         let path = Path::<T>::from_request_parts(parts, state).await;
         path.map(|Path(path)| Self(path))

@@ -175,7 +175,7 @@ fn known<T>(names: &[String], parse: fn(&str) -> Option<T>) -> Vec<T> {
 }
 
 /// The bounds of runs.
-pub(super) fn run_limits(config: &Config) -> RunLimits {
+pub(crate) fn run_limits(config: &Config) -> RunLimits {
     let limits = &config.limits;
     RunLimits {
         line_bytes: limits.line_bytes,

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use protocol::admin::EndpointMode;
 use protocol::id::RunId;
-use reqwest::Response;
+use reqwest::{RequestBuilder, Response};
 use serde_json::{Value, json};
 use url::Url;
 use uuid::Uuid;
@@ -34,7 +34,75 @@ pub struct Endpoint {
     pub headers: HeaderMap,
 }
 
+/// One call of the Runner API, not signed yet.
+#[derive(Clone)]
+pub struct Call {
+    pub method: Method,
+    pub url: Url,
+    /// Never the same for two calls.
+    pub webhook_id: String,
+    /// What is signed and sent, to the byte.
+    pub body: String,
+    /// What this call says beside its signature and the endpoint's static headers.
+    pub headers: HeaderMap,
+}
+
 impl Endpoint {
+    /// The list call.
+    pub fn list_call(&self) -> Call {
+        let (method, url, body) = match self.mode {
+            EndpointMode::Standard => (Method::GET, self.url(&["runners"]), String::new()),
+            EndpointMode::SingleUrl => (
+                Method::POST,
+                self.url(&[]),
+                json!({"action": "list_runners"}).to_string(),
+            ),
+        };
+        let webhook_id = format!("list_{}", Uuid::now_v7().simple());
+        Call::new(method, url, webhook_id, body).with(ACCEPT, "application/json")
+    }
+
+    /// The call that starts a run. `body` is the `AgentRunRequest` as JSON.
+    pub fn run_call(&self, run: RunId, attempt: u32, body: String) -> Call {
+        let hex = run.0.simple().to_string();
+        let (url, body) = match self.mode {
+            EndpointMode::Standard => (self.url(&["runs"]), body),
+            EndpointMode::SingleUrl => (self.url(&[]), with_action("run", &body)),
+        };
+        let trace = format!("00-{hex}-{}-01", &hex[16..]);
+        Call::new(Method::POST, url, format!("run_{hex}_{attempt}"), body)
+            .with(ACCEPT, "text/event-stream")
+            .with(HeaderName::from_static("traceparent"), &trace)
+            .with(RUN_ID, &run.to_string())
+            .with(ATTEMPT, &attempt.to_string())
+    }
+
+    /// The cancel notice.
+    pub fn cancel_call(&self, run: RunId, attempt: u32) -> Call {
+        let body = json!({"run_id": run.to_string()}).to_string();
+        let (url, body) = match self.mode {
+            EndpointMode::Standard => (self.url(&["runs", &run.to_string(), "cancel"]), body),
+            EndpointMode::SingleUrl => (self.url(&[]), with_action("cancel", &body)),
+        };
+        let webhook_id = format!("cancel_{}_{attempt}", run.0.simple());
+        Call::new(Method::POST, url, webhook_id, body).with(RUN_ID, &run.to_string())
+    }
+
+    /// A call as a request that is not signed yet, content type included where there is a body.
+    pub fn request(&self, egress: &Egress, call: &Call) -> Result<RequestBuilder, EgressError> {
+        let mut request = egress
+            .request(call.method.clone(), &call.url)?
+            .headers(self.headers.clone())
+            .header(ACCEPT_ENCODING, "identity");
+        for (name, value) in &call.headers {
+            request = request.header(name, value);
+        }
+        if call.method == Method::POST {
+            request = request.body(call.body.clone());
+        }
+        Ok(request)
+    }
+
     fn url(&self, path: &[&str]) -> Url {
         let mut url = self.base_url.clone();
         if self.mode == EndpointMode::Standard
@@ -43,6 +111,42 @@ impl Endpoint {
             segments.pop_if_empty().extend(path);
         }
         url
+    }
+}
+
+const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
+const ATTEMPT: HeaderName = HeaderName::from_static("runnel-attempt");
+
+impl Call {
+    fn new(method: Method, url: Url, webhook_id: String, body: String) -> Self {
+        let call = Self {
+            method,
+            url,
+            webhook_id,
+            body,
+            headers: HeaderMap::new(),
+        };
+        if call.method == Method::POST {
+            call.with(CONTENT_TYPE, "application/json")
+        } else {
+            call
+        }
+    }
+
+    fn with(mut self, name: HeaderName, value: &str) -> Self {
+        let value = HeaderValue::from_str(value).expect("ids and media types are header text");
+        self.headers.insert(name, value);
+        self
+    }
+
+    /// The headers that sign this call at `now` (epoch seconds) with `secret`.
+    pub fn signature(&self, secret: &SigningSecret, now: i64) -> [(&'static str, String); 3] {
+        let signature = secret.sign(&self.webhook_id, now, self.body.as_bytes());
+        [
+            ("webhook-id", self.webhook_id.clone()),
+            ("webhook-timestamp", now.to_string()),
+            ("webhook-signature", signature),
+        ]
     }
 }
 
@@ -112,22 +216,9 @@ impl RunnerClient {
 
     /// Asks an endpoint for its manifests.
     pub async fn list_runners(&self, endpoint: &Endpoint) -> Result<Value, ListError> {
-        let id = format!("list_{}", Uuid::now_v7().simple());
-        let (method, url, body) = match endpoint.mode {
-            EndpointMode::Standard => (Method::GET, endpoint.url(&["runners"]), String::new()),
-            EndpointMode::SingleUrl => (
-                Method::POST,
-                endpoint.url(&[]),
-                json!({"action": "list_runners"}).to_string(),
-            ),
-        };
-        let request = self
-            .signed(endpoint, &method, &url, &id, body)?
-            .timeout(LIST_TIMEOUT);
-        let response = self
-            .egress
-            .send(request.header(ACCEPT, "application/json"))
-            .await?;
+        let call = endpoint.list_call();
+        let request = self.signed(endpoint, &call)?.timeout(LIST_TIMEOUT);
+        let response = self.egress.send(request).await?;
         if !response.status().is_success() {
             return Err(ListError::Status(response.status()));
         }
@@ -146,19 +237,10 @@ impl RunnerClient {
         attempt: u32,
         body: String,
     ) -> Result<Started, StartError> {
-        let hex = run.0.simple().to_string();
-        let id = format!("run_{hex}_{attempt}");
-        let (url, body) = match endpoint.mode {
-            EndpointMode::Standard => (endpoint.url(&["runs"]), body),
-            EndpointMode::SingleUrl => (endpoint.url(&[]), with_action("run", &body)),
-        };
+        let call = endpoint.run_call(run, attempt, body);
         let request = self
-            .signed(endpoint, &Method::POST, &url, &id, body)
-            .map_err(StartError::Unreachable)?
-            .header(ACCEPT, "text/event-stream")
-            .header("traceparent", format!("00-{hex}-{}-01", &hex[16..]))
-            .header("runnel-run-id", run.to_string())
-            .header("runnel-attempt", attempt.to_string());
+            .signed(endpoint, &call)
+            .map_err(StartError::Unreachable)?;
         let response = self
             .egress
             .send(request)
@@ -180,42 +262,16 @@ impl RunnerClient {
         attempt: u32,
         patience: Duration,
     ) -> Result<(), EgressError> {
-        let id = format!("cancel_{}_{attempt}", run.0.simple());
-        let body = json!({"run_id": run.to_string()}).to_string();
-        let (url, body) = match endpoint.mode {
-            EndpointMode::Standard => (endpoint.url(&["runs", &run.to_string(), "cancel"]), body),
-            EndpointMode::SingleUrl => (endpoint.url(&[]), with_action("cancel", &body)),
-        };
-        let request = self
-            .signed(endpoint, &Method::POST, &url, &id, body)?
-            .timeout(patience);
-        let response = self
-            .egress
-            .send(request.header("runnel-run-id", run.to_string()))
-            .await?;
+        let call = endpoint.cancel_call(run, attempt);
+        let request = self.signed(endpoint, &call)?.timeout(patience);
+        let response = self.egress.send(request).await?;
         read_at_most(response, REFUSAL_BYTES).await.map(drop)
     }
 
-    fn signed(
-        &self,
-        endpoint: &Endpoint,
-        method: &Method,
-        url: &Url,
-        id: &str,
-        body: String,
-    ) -> Result<reqwest::RequestBuilder, EgressError> {
-        let now = self.clock.now_seconds();
-        let signature = endpoint.secret.sign(id, now, body.as_bytes());
-        let mut request = self
-            .egress
-            .request(method.clone(), url)?
-            .headers(endpoint.headers.clone())
-            .header(ACCEPT_ENCODING, "identity")
-            .header("webhook-id", id)
-            .header("webhook-timestamp", now.to_string())
-            .header("webhook-signature", signature);
-        if *method == Method::POST {
-            request = request.header(CONTENT_TYPE, "application/json").body(body);
+    fn signed(&self, endpoint: &Endpoint, call: &Call) -> Result<RequestBuilder, EgressError> {
+        let mut request = endpoint.request(&self.egress, call)?;
+        for (name, value) in call.signature(&endpoint.secret, self.clock.now_seconds()) {
+            request = request.header(name, value);
         }
         Ok(request)
     }
@@ -226,7 +282,8 @@ fn with_action(action: &str, body: &str) -> String {
     format!("{{\"action\":\"{action}\",{}", &body[1..])
 }
 
-fn judge_head(response: Response) -> Result<Started, StartError> {
+/// Whether an answer to a run is one: its status, content type and encoding.
+pub fn judge_head(response: Response) -> Result<Started, StartError> {
     let status = response.status();
     if status != StatusCode::OK {
         let retry_after = retry_after(response.headers());
@@ -277,7 +334,8 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds).min(LONGEST_WAIT))
 }
 
-async fn read_at_most(mut response: Response, most: usize) -> Result<Vec<u8>, EgressError> {
+/// The beginning of an answer, no more than `most` bytes.
+pub async fn read_at_most(mut response: Response, most: usize) -> Result<Vec<u8>, EgressError> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await? {
         let room = most - body.len();

@@ -18,9 +18,9 @@ use store::{StateAccess, StoreError};
 
 use crate::cursor::history_cursor;
 use crate::outbound::runner::Endpoint;
-use crate::runs::Inner;
 use crate::runs::discovery::open_endpoint;
 use crate::runs::grant::read_snapshot;
+use crate::runs::{Inner, RunLimits};
 
 /// How much state of one scope a context carries: the rest is read through the host API.
 const STATE_KEYS: u64 = 100;
@@ -97,7 +97,7 @@ pub(super) async fn prepare(
         config: spec.config.clone(),
         deadline_at: run.deadline_at,
         trace_id: run.id.0.simple().to_string(),
-        limits: told_limits(inner),
+        limits: told_limits(&inner.limits),
         context_window: inner.catalog.context_window(&snapshot.resources),
         snapshot: &snapshot,
     });
@@ -145,8 +145,8 @@ async fn read_state(
     Ok(state)
 }
 
-fn told_limits(inner: &Inner) -> JsonObject {
-    let limits = &inner.limits;
+/// The bounds of a run, as its runner is told.
+pub(crate) fn told_limits(limits: &RunLimits) -> JsonObject {
     let told = json!({
         "line_bytes": limits.line_bytes,
         "event_bytes": limits.results.event_bytes,

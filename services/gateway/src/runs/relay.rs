@@ -27,7 +27,7 @@ use crate::runs::prepare::Prepared;
 use crate::runs::settle::{Ending, commit};
 use reader::{Item, ResultReader};
 
-mod reader;
+pub(crate) mod reader;
 
 /// What a relay leaves: everything that settling needs.
 pub(super) struct Relayed {

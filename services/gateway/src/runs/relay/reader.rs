@@ -10,7 +10,7 @@ use crate::outbound::runner::ResultFormat;
 
 /// What a reader found.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Item {
+pub(crate) enum Item {
     /// One JSON document, not judged yet.
     Result(Vec<u8>),
     /// A sign of life.
@@ -18,7 +18,7 @@ pub(super) enum Item {
 }
 
 /// Reads the answer of a runner within bounds.
-pub(super) enum ResultReader {
+pub(crate) enum ResultReader {
     EventStream(Decoder),
     Lines { line: Vec<u8>, most: usize },
     Whole { body: Vec<u8>, limits: ResultLimits },
@@ -93,7 +93,7 @@ fn read_batch(body: &[u8], most: u64) -> Option<Vec<Item>> {
 }
 
 impl ResultReader {
-    pub(super) fn new(format: ResultFormat, line_bytes: usize, limits: ResultLimits) -> Self {
+    pub(crate) fn new(format: ResultFormat, line_bytes: usize, limits: ResultLimits) -> Self {
         match format {
             ResultFormat::EventStream => {
                 let limits = SseLimits {
@@ -114,7 +114,7 @@ impl ResultReader {
     }
 
     /// Reads a chunk. Events that were whole before a limit was passed stand in `items`.
-    pub(super) fn push(&mut self, chunk: &[u8], items: &mut Vec<Item>) -> Result<(), SseError> {
+    pub(crate) fn push(&mut self, chunk: &[u8], items: &mut Vec<Item>) -> Result<(), SseError> {
         match self {
             Self::EventStream(decoder) => {
                 let mut found = Vec::new();
@@ -138,7 +138,7 @@ impl ResultReader {
     }
 
     /// The body is over: what counts without a closing mark counts now.
-    pub(super) fn finish(&mut self, items: &mut Vec<Item>) {
+    pub(crate) fn finish(&mut self, items: &mut Vec<Item>) {
         match self {
             Self::EventStream(_) => {}
             Self::Lines { line, .. } => end_line(std::mem::take(line), items),

@@ -1,0 +1,171 @@
+//! What a client may not send and a runner must not mind: fields that are not known (protocol §2).
+//!
+//! The parts of an event are refused with unknown fields where they are posted. The same parts come to
+//! a runner in its context, from a gateway that may be newer than it: there they are read leniently.
+
+use serde::de::value::Error as Captured;
+use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor};
+use serde::{Deserialize, forward_to_deserialize_any};
+use serde_json::Value;
+
+use crate::context::{
+    ActorContext, AgentInput, AgentRunContext, DeliveryContext, InputAttachment, SubjectContext,
+};
+use crate::interaction::{InteractionDeliveryCapabilities, InteractionSubmission};
+
+/// Reads a context without the fields that it does not know.
+pub(crate) fn context<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<AgentRunContext, D::Error> {
+    let mut context = Value::deserialize(deserializer)?;
+    prune::<ActorContext>(&mut context, "/actor");
+    prune::<SubjectContext>(&mut context, "/subject");
+    prune::<DeliveryContext>(&mut context, "/delivery");
+    prune::<InteractionDeliveryCapabilities>(&mut context, "/delivery/interactions");
+    if let Some(input) = context.get_mut("input") {
+        prune_input(input);
+    }
+    serde_json::from_value(context).map_err(D::Error::custom)
+}
+
+/// Reads a part that may be absent, without the fields that it does not know.
+pub(crate) fn optional<'de, D: Deserializer<'de>, T: DeserializeOwned>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    let mut value = Value::deserialize(deserializer)?;
+    prune::<T>(&mut value, "");
+    serde_json::from_value(value).map_err(D::Error::custom)
+}
+
+/// Reads an input without the fields that it and its attachments do not know.
+pub(crate) fn input<'de, D: Deserializer<'de>>(deserializer: D) -> Result<AgentInput, D::Error> {
+    let mut value = Value::deserialize(deserializer)?;
+    prune_input(&mut value);
+    serde_json::from_value(value).map_err(D::Error::custom)
+}
+
+fn prune_input(input: &mut Value) {
+    prune::<AgentInput>(input, "");
+    prune::<InteractionSubmission>(input, "/interaction");
+    if let Some(Value::Array(attachments)) = input.get_mut("attachments") {
+        for attachment in attachments {
+            prune::<InputAttachment>(attachment, "");
+        }
+    }
+}
+
+/// Takes away what `T` does not know, at this place of a document.
+fn prune<T: DeserializeOwned>(document: &mut Value, pointer: &str) {
+    if let Some(Value::Object(object)) = document.pointer_mut(pointer)
+        && let Some(fields) = fields_of::<T>()
+    {
+        object.retain(|name, _| fields.contains(&name.as_str()));
+    }
+}
+
+/// The names of the fields of a structure, as it tells whoever is asked for one.
+fn fields_of<T: DeserializeOwned>() -> Option<&'static [&'static str]> {
+    let mut fields = None;
+    // Always an error: nothing is read, only the names are heard.
+    let _ = T::deserialize(Hears(&mut fields));
+    fields
+}
+
+struct Hears<'a>(&'a mut Option<&'static [&'static str]>);
+
+impl<'de> Deserializer<'de> for Hears<'_> {
+    type Error = Captured;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Captured> {
+        Err(Captured::custom("nothing to read"))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, Captured> {
+        *self.0 = Some(fields);
+        Err(Captured::custom("nothing to read"))
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit
+        unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::event::EventEnvelope;
+    use crate::request::AgentRunRequest;
+
+    fn parts() -> Value {
+        json!({
+            "actor": {"actor_type": "user", "actor_id": "u", "actor_name": "Ada", "metadata": {"a": 1}},
+            "subject": {"subject_type": "message", "subject_id": "m", "data": {"b": 2}},
+            "input": {
+                "text": "hello", "contents": [{"type": "text", "text": "hello"}],
+                "attachments": [{"ref": "r", "type": "image", "name": "a.png"}],
+            },
+            "delivery": {"surface": "api", "supports_streaming": true, "max_message_size": 4},
+        })
+    }
+
+    fn with_unknown(mut parts: Value) -> Value {
+        for place in [
+            "/actor",
+            "/subject",
+            "/input",
+            "/input/attachments/0",
+            "/delivery",
+        ] {
+            parts.pointer_mut(place).unwrap()["new"] = json!({"x": []});
+        }
+        parts
+    }
+
+    fn context(parts: &Value) -> AgentRunContext {
+        let mut context = json!({
+            "run_id": "r", "trigger": {"type": "a"}, "resources": {}, "runtime": {"trace_id": "t"},
+            "event": {"event_id": "e", "event_type": "a", "source": "api"},
+        });
+        let object = context.as_object_mut().unwrap();
+        object.extend(parts.as_object().unwrap().clone());
+        let host = json!({"base_url": "u", "token": "t", "token_expires_at": 1});
+        let request = json!({
+            "runner_id": "plugin:a/b/c", "runner_name": "c", "context": context, "host": host,
+        });
+        let request: AgentRunRequest = serde_json::from_value(request).unwrap();
+        request.context
+    }
+
+    #[test]
+    fn a_runner_reads_past_unknown_fields_and_loses_no_known_one() {
+        let known = context(&parts());
+        assert_eq!(context(&with_unknown(parts())), known);
+        for name in ["actor", "subject", "input"] {
+            let read = serde_json::to_value(&known).unwrap();
+            assert_eq!(read[name], parts()[name], "{name}");
+        }
+        let mut absent = parts();
+        absent["actor"] = Value::Null;
+        absent.as_object_mut().unwrap().remove("subject");
+        let read = context(&absent);
+        assert_eq!((read.actor, read.subject), (None, None));
+    }
+
+    #[test]
+    fn a_client_is_told_of_unknown_fields() {
+        for name in ["actor", "subject", "input", "delivery"] {
+            let mut event = json!({"event_type": "a"});
+            event[name] = with_unknown(parts())[name].clone();
+            let error = serde_json::from_value::<EventEnvelope>(event).unwrap_err();
+            assert!(error.to_string().contains("`new`"), "{name}: {error}");
+        }
+    }
+}

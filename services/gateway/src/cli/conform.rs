@@ -1,0 +1,238 @@
+//! `runnel conform`: does a runner keep the contract?
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use http::{HeaderMap, HeaderValue};
+use protocol::JsonObject;
+use protocol::admin::{DeltaMode, EndpointMode};
+use protocol::id::RunnerId;
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
+use url::Url;
+
+use crate::cli::output;
+use crate::config::{SecretRef, outgoing_header_name, parse_plain_url};
+use crate::conform::junit::junit;
+use crate::conform::report::Report;
+use crate::conform::{ConformError, Options, conform as check};
+use crate::outbound::runner::Endpoint;
+use crate::outbound::signature::SigningSecret;
+use crate::runs::discovery::manifest_list;
+
+/// 0: nothing failed; 1: something did; 2: wrong usage, or the endpoint cannot be reached.
+#[derive(clap::Args)]
+pub(super) struct ConformArguments {
+    /// The endpoint's base URL, or its single URL.
+    url: String,
+    /// Where the endpoint's secret is kept: `env:NAME` or `file:PATH`.
+    #[arg(long, value_name = "REFERENCE")]
+    secret: String,
+    /// How the endpoint is called.
+    #[arg(long, value_enum, default_value_t = Mode::Standard)]
+    mode: Mode,
+    /// What `chunk.content` of a delta holds.
+    #[arg(long, value_enum, default_value_t = Deltas::Increment)]
+    delta_mode: Deltas,
+    /// The one runner to check. Without it: each that the endpoint lists.
+    #[arg(long, value_name = "ID")]
+    runner: Option<RunnerId>,
+    /// The manifests of an endpoint that cannot list its own.
+    #[arg(long, value_name = "JSON|@FILE")]
+    manifests: Option<String>,
+    /// A header that every request carries, its value as `env:NAME` or `file:PATH`. May stand often.
+    #[arg(long = "header", value_name = "NAME=REFERENCE")]
+    headers: Vec<String>,
+    /// The message that runs are about.
+    #[arg(long, default_value = "hello big world")]
+    text: String,
+    /// The message of the run that is cancelled, when --text does not keep the runner busy.
+    #[arg(long, value_name = "TEXT")]
+    cancel_text: Option<String>,
+    /// The agent's configuration for this runner.
+    #[arg(long, value_name = "JSON|@FILE", default_value = "{}")]
+    config: String,
+    /// How long one run may take.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    timeout: u64,
+    /// Where the runner's callbacks are served; port 0 takes any free one.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    callback_listen: SocketAddr,
+    /// The origin at which the runner reaches that, when it is on another machine.
+    #[arg(long, value_name = "URL")]
+    callback_url: Option<String>,
+    /// Also write the report as `JUnit` XML.
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Mode {
+    #[value(name = "standard")]
+    Standard,
+    #[value(name = "single_url", alias = "single-url")]
+    SingleUrl,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Deltas {
+    /// The next piece.
+    Increment,
+    /// The whole text so far.
+    Snapshot,
+}
+
+/// Checks the endpoint and prints the report.
+pub(super) async fn conform(arguments: ConformArguments, json: bool) -> ExitCode {
+    let junit_file = arguments.junit.clone();
+    let options = match options(arguments) {
+        Ok(options) => options,
+        Err(message) => return wrong_usage(&anyhow::anyhow!(message), json),
+    };
+    match check(options).await {
+        Ok(report) => finish(&report, junit_file.as_deref(), json),
+        Err(error) => wrong_usage(&with_advice(error), json),
+    }
+}
+
+fn finish(report: &Report, junit_file: Option<&Path>, json: bool) -> ExitCode {
+    if json {
+        output::line(&report.to_json().to_string());
+    } else {
+        output::line(&report.to_text());
+    }
+    if let Some(file) = junit_file
+        && let Err(error) = std::fs::write(file, junit(report))
+    {
+        let message = format!("cannot write {}: {error}", file.display());
+        return wrong_usage(&anyhow::anyhow!(message), false);
+    }
+    if report.is_passed() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn wrong_usage(error: &anyhow::Error, json: bool) -> ExitCode {
+    output::error(error, json);
+    ExitCode::from(2)
+}
+
+fn with_advice(error: ConformError) -> anyhow::Error {
+    let advice = match &error {
+        ConformError::Unreachable(_) => Some("is the runner started, and is the URL its own?"),
+        ConformError::Config { .. } => Some("give the agent's configuration with --config"),
+        _ => None,
+    };
+    let told = anyhow::Error::new(error);
+    match advice {
+        Some(advice) => {
+            let message = format!("{told}; {advice}");
+            told.context(message)
+        }
+        None => told,
+    }
+}
+
+/// Never repeats an argument that may have been a secret by mistake.
+fn options(arguments: ConformArguments) -> Result<Options, String> {
+    let mode = match arguments.mode {
+        Mode::Standard => EndpointMode::Standard,
+        Mode::SingleUrl => EndpointMode::SingleUrl,
+    };
+    let base_url = parse_plain_url(&arguments.url).map_err(|error| format!("the URL {error}"))?;
+    if base_url.query().is_some() && mode == EndpointMode::Standard {
+        return Err("the URL may have a query only with --mode single_url".to_owned());
+    }
+    let secret = resolve("--secret", &arguments.secret)?;
+    let signing = SigningSecret::parse(&secret).map_err(|error| format!("--secret: {error}"))?;
+    let mut secrets = vec![secret];
+    let mut headers = HeaderMap::new();
+    for header in &arguments.headers {
+        let (name, value) = header
+            .split_once('=')
+            .ok_or("--header must be NAME=REFERENCE, like x-api-key=env:API_KEY")?;
+        let name =
+            outgoing_header_name(name).map_err(|error| format!("--header: the name {error}"))?;
+        let value = resolve("--header", value)?;
+        let mut text = HeaderValue::from_str(value.expose_secret())
+            .map_err(|_| format!("--header: {name} has characters that no header may have"))?;
+        text.set_sensitive(true);
+        headers.insert(name, text);
+        secrets.push(value);
+    }
+    let config = document("--config", &arguments.config)?;
+    let config: JsonObject = match config {
+        Value::Object(config) => config,
+        _ => return Err("--config must be a JSON object".to_owned()),
+    };
+    if arguments.callback_listen.ip().is_unspecified() && arguments.callback_url.is_none() {
+        return Err(
+            "--callback-listen on every address needs a --callback-url: runners must be told one"
+                .to_owned(),
+        );
+    }
+    Ok(Options {
+        endpoint: Endpoint {
+            base_url,
+            mode,
+            secret: signing,
+            headers,
+        },
+        secrets,
+        delta_mode: match arguments.delta_mode {
+            Deltas::Increment => DeltaMode::Increment,
+            Deltas::Snapshot => DeltaMode::Snapshot,
+        },
+        runner: arguments.runner,
+        manifests: arguments.manifests.as_deref().map(manifests).transpose()?,
+        cancel_text: arguments
+            .cancel_text
+            .unwrap_or_else(|| arguments.text.clone()),
+        text: arguments.text,
+        config,
+        timeout: Duration::from_secs(arguments.timeout),
+        callback_listen: arguments.callback_listen,
+        callback_url: arguments.callback_url.as_deref().map(origin).transpose()?,
+    })
+}
+
+fn resolve(option: &str, reference: &str) -> Result<SecretString, String> {
+    let reference: SecretRef = reference
+        .parse()
+        .map_err(|error| format!("{option}: {error}"))?;
+    reference
+        .resolve()
+        .map_err(|error| format!("{option}: {error}"))
+}
+
+/// JSON as it stands, or the file behind `@`.
+fn document(option: &str, text: &str) -> Result<Value, String> {
+    let text = match text.strip_prefix('@') {
+        None => text.to_owned(),
+        Some(file) => std::fs::read_to_string(file)
+            .map_err(|error| format!("{option}: cannot read {file}: {error}"))?,
+    };
+    serde_json::from_str(&text).map_err(|error| format!("{option} is no JSON: {error}"))
+}
+
+fn manifests(text: &str) -> Result<Vec<Value>, String> {
+    let manifests = document("--manifests", text)?;
+    manifest_list(manifests).ok_or_else(|| {
+        let shape = json!({"runners": []});
+        format!("--manifests must be a list of manifests, or {shape}")
+    })
+}
+
+fn origin(text: &str) -> Result<Url, String> {
+    let url = parse_plain_url(text).map_err(|error| format!("--callback-url {error}"))?;
+    if url.path() == "/" && url.query().is_none() {
+        Ok(url)
+    } else {
+        Err("--callback-url must have no path and no query, like https://tunnel.example".to_owned())
+    }
+}

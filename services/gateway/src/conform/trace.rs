@@ -1,0 +1,369 @@
+//! One run's answer, read and judged as the gateway reads and judges it.
+
+use std::time::Duration;
+
+use domain::normalize::{Accepted, Effect, Judge, Reason, Rejection, Verdict};
+use http::StatusCode;
+use protocol::run::RunStatus;
+use protocol::sse::SseError;
+use secrecy::ExposeSecret;
+use tokio::time::{Instant, timeout_at};
+
+use super::kit::{Kit, Opened, Posted, is_terminal};
+use super::speech::Speech;
+use crate::outbound::runner::{ResultFormat, Started};
+use crate::runs::reader::{Item, ResultReader};
+
+/// How long the body may stay open once the terminal has come.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// What a runner made of a run.
+pub(super) struct Trace {
+    pub(super) answer: Answer,
+    pub(super) end: End,
+    pub(super) faults: Vec<Fault>,
+    /// How many results were taken.
+    pub(super) taken: u64,
+    pub(super) duplicates: u64,
+    pub(super) gaps: u64,
+    pub(super) speech: Speech,
+    /// Between two reads.
+    pub(super) longest_silence: Duration,
+    /// From the POST to the end.
+    pub(super) lasted: Duration,
+    /// The body ended soon after the terminal.
+    pub(super) closed: bool,
+    /// The run's token stood in what came.
+    pub(super) leaked: bool,
+}
+
+/// The head of an answer.
+pub(super) enum Answer {
+    Started(ResultFormat, Duration),
+    Refused(StatusCode, Option<Duration>),
+    BadContentType(String),
+    Silent(Duration),
+    Broken(String),
+}
+
+/// How the reading ended.
+#[derive(Debug, PartialEq)]
+pub(super) enum End {
+    /// There was nothing to read.
+    NotStarted,
+    Completed,
+    Failed {
+        code: String,
+        message: String,
+    },
+    /// The gateway ends a run that does this.
+    Violation,
+    /// The body was over before the run.
+    Truncated,
+    /// It was silent for too long.
+    Idle,
+    /// It was still going when we left.
+    Going,
+}
+
+/// Something that was not taken.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) kind: FaultKind,
+    pub(super) seen: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FaultKind {
+    Result,
+    Limit,
+    RunId,
+    Sequence,
+    Payload,
+    StateKey,
+    NoOutput,
+    SecondTerminal,
+    AfterTerminal,
+}
+
+impl Trace {
+    /// The run ended by its runner's word, and nothing in it was refused.
+    pub(super) fn is_sound(&self) -> bool {
+        self.has_ended() && self.faults.is_empty() && !self.leaked
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(self.end, End::Completed | End::Failed { .. })
+    }
+
+    /// For how long, when the runner is full and says when to come back.
+    pub(super) fn asks_to_wait(&self) -> Option<Duration> {
+        match self.answer {
+            Answer::Refused(
+                StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE,
+                wait,
+            ) => wait,
+            _ => None,
+        }
+    }
+
+    /// How the run went, in words.
+    pub(super) fn in_words(&self) -> String {
+        if let Some(fault) = self.faults.first() {
+            return fault.seen.clone();
+        }
+        match (&self.answer, &self.end) {
+            (Answer::Refused(status, _), _) => format!("HTTP {}", status.as_u16()),
+            (Answer::BadContentType(told), _) => format!("answered with {told}"),
+            (Answer::Silent(after), _) => format!("no answer in {:.1} s", after.as_secs_f64()),
+            (Answer::Broken(error), _) => error.clone(),
+            (_, End::Completed) => format!("run.completed after {} results", self.taken),
+            (_, End::Failed { code, message }) => format!("run.failed, {code}: {message}"),
+            (_, End::Truncated) => {
+                "the answer ended without run.completed or run.failed".to_owned()
+            }
+            (_, End::Idle) => format!("silent for {:.1} s", self.longest_silence.as_secs_f64()),
+            (_, End::Going) => format!("not over after {:.1} s", self.lasted.as_secs_f64()),
+            (_, End::Violation | End::NotStarted) => "the run was not taken".to_owned(),
+        }
+    }
+}
+
+/// Reads the answer to a posted run until it ends, or until `until`.
+pub(super) async fn read(kit: &Kit, opened: &Opened, posted: Posted, until: Instant) -> Trace {
+    let begun = Instant::now();
+    let mut trace = Trace {
+        answer: Answer::Broken(String::new()),
+        end: End::NotStarted,
+        faults: Vec::new(),
+        taken: 0,
+        duplicates: 0,
+        gaps: 0,
+        speech: Speech::new(kit.options.delta_mode),
+        longest_silence: Duration::ZERO,
+        lasted: Duration::ZERO,
+        closed: false,
+        leaked: false,
+    };
+    let (started, after) = match posted {
+        Posted::Started { started, after } => (started, after),
+        Posted::Refused(status, wait) => {
+            trace.answer = Answer::Refused(status, wait);
+            return trace;
+        }
+        Posted::BadContentType(told) => {
+            trace.answer = Answer::BadContentType(told);
+            return trace;
+        }
+        Posted::Silent(after) => {
+            trace.answer = Answer::Silent(after);
+            return trace;
+        }
+        Posted::Broken(error) => {
+            trace.answer = Answer::Broken(error);
+            return trace;
+        }
+    };
+    trace.answer = Answer::Started(started.format, after);
+    let reader = Reading {
+        kit,
+        opened,
+        judge: Judge::new(
+            &opened.snapshot,
+            kit.limits.results,
+            kit.options.delta_mode,
+            opened.expects_message,
+        ),
+        leak: Leak::new(opened),
+        trace,
+    };
+    let mut trace = reader.read(started, until).await;
+    trace.lasted = after + begun.elapsed();
+    trace
+}
+
+struct Reading<'a> {
+    kit: &'a Kit,
+    opened: &'a Opened,
+    judge: Judge<'a>,
+    leak: Leak,
+    trace: Trace,
+}
+
+impl Reading<'_> {
+    async fn read(mut self, started: Started, mut until: Instant) -> Trace {
+        let Started {
+            mut response,
+            format,
+        } = started;
+        let heads = response.headers().values();
+        self.trace.leaked |= heads
+            .into_iter()
+            .any(|value| self.leak.is_in(value.as_bytes()));
+        let limits = &self.kit.limits;
+        let mut reader = ResultReader::new(format, limits.line_bytes, limits.results);
+        loop {
+            let waited = Instant::now();
+            let silent_at = (waited + limits.silence).min(until);
+            let chunk = timeout_at(silent_at, response.chunk()).await;
+            self.trace.longest_silence = self.trace.longest_silence.max(waited.elapsed());
+            let over = match chunk {
+                Err(_) if self.trace.has_ended() => true,
+                Err(_) => {
+                    let idle = waited.elapsed() >= limits.silence;
+                    self.trace.end = if idle { End::Idle } else { End::Going };
+                    true
+                }
+                Ok(Ok(Some(chunk))) => self.take(&chunk, &mut reader),
+                Ok(ended) => {
+                    self.finish(&mut reader);
+                    self.trace.closed = ended.is_ok();
+                    if self.trace.end == End::NotStarted {
+                        self.trace.end = End::Truncated;
+                    }
+                    true
+                }
+            };
+            if over {
+                return self.trace;
+            }
+            if self.trace.has_ended() {
+                until = until.min(Instant::now() + LINGER);
+            }
+        }
+    }
+
+    /// Takes in a chunk; true when the run cannot go on.
+    fn take(&mut self, chunk: &[u8], reader: &mut ResultReader) -> bool {
+        self.trace.leaked |= self.leak.next(chunk);
+        let mut items = Vec::new();
+        let read = reader.push(chunk, &mut items);
+        if self.judge_all(items) {
+            return true;
+        }
+        let Err(error) = read else {
+            return false;
+        };
+        let limits = &self.kit.limits;
+        let seen = match error {
+            SseError::LineTooLong => format!("a line is longer than {} bytes", limits.line_bytes),
+            SseError::EventTooLarge => {
+                format!(
+                    "an event is larger than {} bytes",
+                    limits.results.event_bytes
+                )
+            }
+        };
+        self.fault(FaultKind::Limit, seen);
+        self.violated();
+        true
+    }
+
+    fn finish(&mut self, reader: &mut ResultReader) {
+        let mut items = Vec::new();
+        reader.finish(&mut items);
+        self.judge_all(items);
+    }
+
+    fn judge_all(&mut self, items: Vec<Item>) -> bool {
+        for item in items {
+            let Item::Result(raw) = item else { continue };
+            match self.judge.judge(&raw) {
+                Verdict::Accept(accepted) => self.accept(*accepted),
+                Verdict::Duplicate => self.trace.duplicates += 1,
+                Verdict::Reject(rejection) => self.reject(&rejection, None, &raw),
+                Verdict::Fail(rejection, failure) => {
+                    self.reject(&rejection, Some(&failure.message), &raw);
+                    self.violated();
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn accept(&mut self, accepted: Accepted) {
+        self.trace.taken += 1;
+        self.trace.gaps += u64::from(accepted.gap);
+        self.trace.speech.hear(&accepted.kind, accepted.data.get());
+        if let Effect::End(ending) = accepted.effect {
+            let text = |name: &str| ending.error[name].as_str().unwrap_or_default().to_owned();
+            self.trace.end = if ending.status == RunStatus::Completed {
+                End::Completed
+            } else {
+                End::Failed {
+                    code: text("code"),
+                    message: text("message"),
+                }
+            };
+            if !self.opened.lasting {
+                self.kit.host.end(&self.opened.token);
+            }
+        }
+    }
+
+    fn reject(&mut self, rejection: &Rejection, failure: Option<&str>, raw: &[u8]) {
+        let kind = match rejection.reason {
+            Reason::LineTooLong | Reason::EventTooLarge => FaultKind::Limit,
+            Reason::InvalidUtf8 | Reason::InvalidJson | Reason::InvalidEnvelope => {
+                FaultKind::Result
+            }
+            Reason::SequenceConflict | Reason::SequenceBackward => FaultKind::Sequence,
+            Reason::InvalidPayload => FaultKind::Payload,
+            Reason::Unauthorized => FaultKind::StateKey,
+            Reason::WrongRunId => FaultKind::RunId,
+            Reason::NoOutput => FaultKind::NoOutput,
+            Reason::AfterTerminal if says_terminal(raw) => FaultKind::SecondTerminal,
+            Reason::AfterTerminal => FaultKind::AfterTerminal,
+        };
+        let what = failure.unwrap_or(rejection.reason.as_str());
+        self.fault(kind, format!("{what}: {}", rejection.excerpt));
+    }
+
+    fn fault(&mut self, kind: FaultKind, seen: String) {
+        // The first of a kind says enough.
+        if !self.trace.faults.iter().any(|fault| fault.kind == kind) {
+            self.trace.faults.push(Fault { kind, seen });
+        }
+    }
+
+    fn violated(&mut self) {
+        if !self.trace.has_ended() {
+            self.trace.end = End::Violation;
+        }
+    }
+}
+
+fn says_terminal(raw: &[u8]) -> bool {
+    let result = serde_json::from_slice::<serde_json::Value>(raw).unwrap_or_default();
+    result["type"].as_str().is_some_and(is_terminal)
+}
+
+/// Finds a token in bytes that come in pieces.
+struct Leak {
+    token: Vec<u8>,
+    tail: Vec<u8>,
+}
+
+impl Leak {
+    fn new(opened: &Opened) -> Self {
+        Self {
+            token: opened.token.expose_secret().as_bytes().to_vec(),
+            tail: Vec::new(),
+        }
+    }
+
+    fn is_in(&self, bytes: &[u8]) -> bool {
+        bytes
+            .windows(self.token.len())
+            .any(|window| window == self.token)
+    }
+
+    fn next(&mut self, chunk: &[u8]) -> bool {
+        self.tail.extend_from_slice(chunk);
+        let found = self.is_in(&self.tail);
+        let keep = self.tail.len().min(self.token.len() - 1);
+        self.tail.drain(..self.tail.len() - keep);
+        found
+    }
+}

@@ -1,0 +1,507 @@
+//! A runner that keeps the contract but for one thing, for those who look for that one thing.
+
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use aws_lc_rs::hmac;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use futures_util::stream;
+use http::{HeaderMap, StatusCode};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use super::runner::SECRET;
+
+pub const BENT_ID: &str = "plugin:test/bent/default";
+
+/// What it does otherwise than it should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bend {
+    Nothing,
+    // nothing either, in the other framings
+    SpeaksLines,
+    AnswersAtOnce,
+    SaysItAllAlong,
+    // the list
+    ListsNothing,
+    ListFails,
+    ListsABadManifest,
+    ListsABadId,
+    ListsVersionTwo,
+    ListsOtherIdsEachTime,
+    ListsAnUnknownCapability,
+    // signatures
+    TakesUnsigned,
+    TakesUnsignedLists,
+    TakesAnySecret,
+    TakesTamperedBodies,
+    TakesOldTimestamps,
+    TakesFutureTimestamps,
+    TakesAnIdTwice,
+    RefusesSigned,
+    // the stream
+    NeverAnswers,
+    AnswersServerError,
+    AnswersHtml,
+    Compresses,
+    SendsNoJson,
+    SendsALongLine,
+    NamesAnotherRun,
+    CountsBackward,
+    LeavesAHole,
+    BendsAPayload,
+    WritesHostState,
+    LeaksTheToken,
+    ForgetsTheTerminal,
+    EndsTwice,
+    TalksAfterTheEnd,
+    StaysOpen,
+    SaysNothing,
+    SendsSnapshots,
+    HidesStreaming,
+    FailsWithHostileText,
+    // requests
+    RefusesUnknownFields,
+    NeedsAConversation,
+    RefusesACharset,
+    // cancel, cut, two at once
+    TakesUnsignedCancels,
+    RefusesCancels,
+    IgnoresCancels,
+    StumblesOverCancels,
+    FailsAfterACut,
+    MixesRuns,
+    // callbacks
+    CallsWithoutToken,
+    CallsNowhere,
+    CallsWithABadBody,
+    CallsWhatIsNotGranted,
+    CallsAfterTheEnd,
+}
+
+/// Gone on drop.
+pub struct BentRunner {
+    pub url: String,
+    _tasks: JoinSet<()>,
+}
+
+struct Runner {
+    bend: Bend,
+    client: reqwest::Client,
+    seen: Mutex<HashSet<String>>,
+    lists: AtomicU64,
+    is_busy: AtomicBool,
+    /// The run that came last, for a runner that mixes them.
+    last: watch::Sender<(String, String)>,
+    runs: Mutex<JoinSet<()>>,
+}
+
+impl BentRunner {
+    pub async fn start(bend: Bend) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let runner = Arc::new(Runner {
+            bend,
+            client: reqwest::Client::builder().no_proxy().build().unwrap(),
+            seen: Mutex::default(),
+            lists: AtomicU64::new(0),
+            is_busy: AtomicBool::new(false),
+            last: watch::Sender::default(),
+            runs: Mutex::default(),
+        });
+        let app = Router::new().fallback(answer).with_state(runner);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { axum::serve(listener, app).await.unwrap() });
+        Self { url, _tasks: tasks }
+    }
+}
+
+async fn answer(State(runner): State<Arc<Runner>>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let body = to_bytes(body, 4 << 20).await.unwrap();
+    let path = parts.uri.path();
+    if let Err(status) = runner.admit(path, &parts.headers, &body) {
+        return status.into_response();
+    }
+    match (parts.method.as_str(), path) {
+        ("GET", "/runners") => runner.list(),
+        ("POST", "/runs") => runner.start(&parts.headers, &body).await,
+        ("POST", _) if path.ends_with("/cancel") => runner.cancel().into_response(),
+        _ => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
+impl Runner {
+    fn bends(&self, bend: Bend) -> bool {
+        self.bend == bend
+    }
+
+    fn admit(&self, path: &str, headers: &HeaderMap, body: &[u8]) -> Result<(), StatusCode> {
+        let header = |name: &str| {
+            headers
+                .get(name)
+                .map_or("", |value| value.to_str().unwrap())
+        };
+        let [id, timestamp, signature] =
+            ["webhook-id", "webhook-timestamp", "webhook-signature"].map(header);
+        let open = match path {
+            "/runners" => self.bends(Bend::TakesUnsignedLists),
+            "/runs" => self.bends(Bend::TakesUnsigned),
+            _ => self.bends(Bend::TakesUnsignedCancels),
+        };
+        if signature.is_empty() && open {
+            return Ok(());
+        }
+        let is_tampered = || sign(id, timestamp, &tampered(body)) == signature;
+        let is_signed = match self.bend {
+            _ if sign(id, timestamp, body) == signature => true,
+            Bend::TakesAnySecret => signature.starts_with("v1,") && !is_tampered(),
+            Bend::TakesTamperedBodies => is_tampered(),
+            _ => false,
+        };
+        let now = i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_secs()).unwrap();
+        let age = now - timestamp.parse::<i64>().unwrap_or(0);
+        let is_fresh = (age < 300 || self.bends(Bend::TakesOldTimestamps))
+            && (age > -300 || self.bends(Bend::TakesFutureTimestamps));
+        if !is_signed || !is_fresh || self.bends(Bend::RefusesSigned) && path == "/runs" {
+            return Err(StatusCode::UNAUTHORIZED);
+        }
+        if !self.seen.lock().unwrap().insert(id.to_owned()) && !self.bends(Bend::TakesAnIdTwice) {
+            return Err(StatusCode::CONFLICT);
+        }
+        Ok(())
+    }
+
+    fn list(&self) -> Response {
+        let count = self.lists.fetch_add(1, Ordering::SeqCst);
+        let manifest = |id: &str| {
+            let name = id.rsplit('/').next().unwrap();
+            let interrupt = !self.bends(Bend::StumblesOverCancels);
+            let streaming = !self.bends(Bend::HidesStreaming);
+            json!({
+                "id": id, "name": name, "label": {"en_US": "Bent"},
+                "capabilities": {"streaming": streaming, "interrupt": interrupt},
+            })
+        };
+        let mut listed = vec![manifest(BENT_ID)];
+        match self.bend {
+            Bend::ListFails => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+            Bend::ListsNothing => listed.clear(),
+            Bend::ListsABadManifest => {
+                let mut bad = manifest("plugin:test/bent/bad");
+                bad["capabilities"]["interrupt"] = json!("yes");
+                listed.push(bad);
+            }
+            Bend::ListsABadId => listed.push(manifest("plugin:bent/bad")),
+            Bend::ListsVersionTwo => {
+                let mut two = manifest("plugin:test/bent/two");
+                two["protocol_version"] = json!("2.0");
+                listed.push(two);
+            }
+            Bend::ListsOtherIdsEachTime => {
+                let mut other = manifest(&format!("plugin:test/bent/r{count}"));
+                other["protocol_version"] = json!("1");
+                // Not bound by anybody: the first list counts.
+                listed.push(other);
+            }
+            Bend::ListsAnUnknownCapability => listed[0]["capabilities"]["levitation"] = json!(true),
+            _ => {}
+        }
+        Json(json!({ "runners": listed })).into_response()
+    }
+
+    fn cancel(&self) -> StatusCode {
+        match self.bend {
+            Bend::RefusesCancels => StatusCode::NOT_FOUND,
+            Bend::StumblesOverCancels => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => StatusCode::ACCEPTED,
+        }
+    }
+
+    async fn start(self: Arc<Self>, headers: &HeaderMap, body: &Bytes) -> Response {
+        let asked: Value = serde_json::from_slice(body).unwrap();
+        let refused = match self.bend {
+            Bend::NeverAnswers => std::future::pending().await,
+            Bend::AnswersServerError => Some(StatusCode::INTERNAL_SERVER_ERROR),
+            Bend::FailsAfterACut if self.is_blocked(&asked) => {
+                Some(StatusCode::INTERNAL_SERVER_ERROR)
+            }
+            Bend::RefusesUnknownFields if asked.as_object().unwrap().len() > 4 => {
+                Some(StatusCode::BAD_REQUEST)
+            }
+            Bend::RefusesACharset if headers["content-type"] != "application/json" => {
+                Some(StatusCode::UNSUPPORTED_MEDIA_TYPE)
+            }
+            _ => None,
+        };
+        if let Some(status) = refused {
+            return status.into_response();
+        }
+        let (frames, inbox) = mpsc::channel(1);
+        let runner = Arc::clone(&self);
+        self.runs.lock().unwrap().spawn(async move {
+            if runner.execute(&asked, &frames).await.is_some() {
+                runner.is_busy.store(false, Ordering::SeqCst);
+            }
+            drop(frames);
+        });
+        let body = Body::from_stream(stream::unfold(inbox, |mut inbox| async move {
+            let frame: String = inbox.recv().await?;
+            Some((Ok::<_, Infallible>(frame), inbox))
+        }));
+        let content_type = match self.bend {
+            Bend::AnswersHtml => "text/<b>&\"html\"",
+            Bend::SpeaksLines => "application/x-ndjson; charset=utf-8",
+            Bend::AnswersAtOnce => "application/json",
+            _ => "text/event-stream",
+        };
+        let mut response = ([("content-type", content_type)], body).into_response();
+        if self.bends(Bend::Compresses) {
+            let gzip = "gzip".parse().unwrap();
+            response.headers_mut().insert("content-encoding", gzip);
+        }
+        response
+    }
+
+    /// A run that was cut is never over for it, once; two at a time it serves nevertheless.
+    fn is_blocked(&self, asked: &Value) -> bool {
+        let text = asked["context"]["input"]["text"].as_str();
+        let is_one_of_two = text.is_some_and(|text| text.contains("conform-"));
+        let is_blocked = !is_one_of_two && self.is_busy.swap(true, Ordering::SeqCst);
+        if is_blocked {
+            self.is_busy.store(false, Ordering::SeqCst);
+        }
+        is_blocked
+    }
+
+    /// `None` when the gateway left before the end.
+    async fn execute(&self, asked: &Value, frames: &mpsc::Sender<String>) -> Option<()> {
+        let mut run = Run {
+            id: asked["context"]["run_id"].as_str().unwrap().to_owned(),
+            host: asked["host"]["base_url"].as_str().unwrap().to_owned(),
+            token: asked["host"]["token"].as_str().unwrap().to_owned(),
+            text: asked["context"]["input"]["text"]
+                .as_str()
+                .unwrap_or("nothing")
+                .to_owned(),
+        };
+        if !self.bends(Bend::AnswersAtOnce) {
+            frames.send(self.framed(": hi\n\n")).await.ok()?;
+        }
+        if self.bends(Bend::NeedsAConversation) && asked["context"]["conversation"].is_null() {
+            return Some(());
+        }
+        let deadline = asked["context"]["runtime"]["deadline_at"].as_f64().unwrap();
+        let record = self.look(&run, deadline).await;
+        let end = match record {
+            Some(record) if record["cancel_requested_at"].is_null() => None,
+            Some(_) if self.bends(Bend::IgnoresCancels) => loop {
+                frames.send(": still here\n\n".to_owned()).await.ok()?;
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            },
+            Some(_) => Some("cancelled"),
+            None => Some("deadline_exceeded"),
+        };
+        if let Some(code) = end {
+            let failed = json!({"code": code, "message": "ended"});
+            let failed = vec![run.frame(1, "run.failed", &failed)];
+            return self.tell(failed, frames).await;
+        }
+        self.call(&run).await;
+        if self.bends(Bend::MixesRuns) {
+            self.mix(&mut run).await;
+        }
+        self.tell(self.frames(&run), frames).await?;
+        self.linger(&run, frames).await;
+        Some(())
+    }
+
+    /// `None` when the gateway has left.
+    async fn tell(&self, events: Vec<String>, frames: &mpsc::Sender<String>) -> Option<()> {
+        let mut told: Vec<_> = events.iter().map(|event| self.framed(event)).collect();
+        if self.bends(Bend::AnswersAtOnce) {
+            told = vec![format!("{{\"results\":[{}]}}", told.join(","))];
+        }
+        for frame in told {
+            frames.send(frame).await.ok()?;
+        }
+        Some(())
+    }
+
+    /// A server-sent event in the framing that it speaks.
+    fn framed(&self, event: &str) -> String {
+        let data = event.lines().find_map(|line| line.strip_prefix("data: "));
+        match self.bend {
+            Bend::SpeaksLines => format!("{}\n", data.unwrap_or_default()),
+            Bend::AnswersAtOnce => data.unwrap_or_default().to_owned(),
+            _ => event.to_owned(),
+        }
+    }
+
+    async fn linger(&self, run: &Run, frames: &mpsc::Sender<String>) {
+        match self.bend {
+            Bend::StaysOpen => frames.closed().await,
+            // Until the host says that the token is dead.
+            Bend::CallsAfterTheEnd => {
+                for _ in 0..500 {
+                    let call = self.client.get(format!("{}/run", run.host));
+                    let answer = call.bearer_auth(&run.token).send().await;
+                    if !answer.is_ok_and(|answer| answer.status().is_success()) {
+                        return;
+                    }
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// `GET /run`, for no longer than the run may last.
+    async fn look(&self, run: &Run, deadline: f64) -> Option<Value> {
+        let left = deadline - std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
+        let call = self.client.get(format!("{}/run", run.host));
+        let call = call
+            .bearer_auth(&run.token)
+            .timeout(Duration::from_secs_f64(left.max(0.01)));
+        call.send().await.ok()?.json().await.ok()
+    }
+
+    async fn call(&self, run: &Run) {
+        let Run { host, token, .. } = run;
+        let call = match self.bend {
+            Bend::CallsWithoutToken => self.client.get(format!("{host}/run")),
+            Bend::CallsNowhere => self
+                .client
+                .get(format!("{host}/nowhere"))
+                .bearer_auth(token),
+            Bend::CallsWhatIsNotGranted => {
+                let body = json!({"mode": "all"});
+                let call = self.client.post(format!("{host}/steering/pull"));
+                call.bearer_auth(token).json(&body)
+            }
+            Bend::CallsWithABadBody => {
+                let call = self.client.put(format!("{host}/state/conversation/k"));
+                call.bearer_auth(token).json(&json!({"worth": 1}))
+            }
+            _ => return,
+        };
+        call.send().await.unwrap();
+    }
+
+    /// Takes the id from a variable that runs share.
+    async fn mix(&self, run: &mut Run) {
+        self.last.send_replace((run.id.clone(), run.text.clone()));
+        if run.text.contains("conform-one-") {
+            let mut last = self.last.subscribe();
+            let second = last.wait_for(|(_, text)| text.contains("conform-two-"));
+            let second = tokio::time::timeout(Duration::from_secs(20), second).await;
+            second.unwrap().unwrap().0.clone_into(&mut run.id);
+        }
+    }
+
+    fn frames(&self, run: &Run) -> Vec<String> {
+        let text = match self.bend {
+            Bend::LeaksTheToken => format!("I am {}", run.token),
+            _ => run.text.clone(),
+        };
+        let chunk = |text: &str| json!({"chunk": {"role": "assistant", "content": text}});
+        let message = json!({"message": {"role": "assistant", "content": text}});
+        let end = json!({"finish_reason": "stop"});
+        let (first, second) = text.split_at(text.find(' ').unwrap_or(text.len()));
+        let first = run.frame(1, "message.delta", &chunk(first));
+        let second = run.frame(2, "message.delta", &chunk(second));
+        let whole = run.frame(3, "message.completed", &message);
+        let end_at = |number| run.frame(number, "run.completed", &end);
+        let state = |key: &str| json!({"scope": "conversation", "key": key, "value": 1});
+        match self.bend {
+            Bend::SendsNoJson => vec![
+                first,
+                "data: {oops\n\n".to_owned(),
+                second,
+                whole,
+                end_at(4),
+            ],
+            Bend::SendsALongLine => vec![first, format!("data: {}\n\n", "x".repeat(300_000))],
+            Bend::NamesAnotherRun => {
+                vec![first, second.replace(&run.id, "another"), whole, end_at(4)]
+            }
+            Bend::CountsBackward => {
+                let late = run.frame(1, "processor.log", &json!({"text": "late"}));
+                vec![first, second, late, whole, end_at(4)]
+            }
+            Bend::LeavesAHole => vec![first, second, whole, end_at(9)],
+            Bend::BendsAPayload => {
+                let bent = run.frame(4, "message.delta", &json!({"text": "hello"}));
+                vec![first, second, whole, bent, end_at(5)]
+            }
+            Bend::WritesHostState => {
+                let state = run.frame(4, "state.updated", &state("host.count"));
+                vec![first, second, whole, state, end_at(5)]
+            }
+            Bend::ForgetsTheTerminal => vec![first, second, whole],
+            Bend::EndsTwice => vec![first, second, whole, end_at(4), end_at(5)],
+            Bend::TalksAfterTheEnd => {
+                let more = run.frame(5, "processor.log", &json!({"text": "more"}));
+                vec![first, second, whole, end_at(4), more]
+            }
+            Bend::SaysNothing => vec![end_at(1)],
+            Bend::SendsSnapshots => {
+                let all = run.frame(2, "message.delta", &chunk(&text));
+                vec![first, all, whole, end_at(4)]
+            }
+            Bend::SaysItAllAlong => {
+                let chunk = json!({"role": "assistant", "content": "!", "all_content": text});
+                let all = run.frame(2, "message.delta", &json!({"chunk": chunk}));
+                vec![first, all, whole, end_at(4)]
+            }
+            Bend::FailsWithHostileText => {
+                let text = "\u{1b}[31m\u{1}\u{202e}\u{fffe}]]> <evil a=\"b\">&'\r\n";
+                vec![run.frame(1, "run.failed", &json!({"code": "x", "message": text}))]
+            }
+            _ => vec![first, second, whole, end_at(4)],
+        }
+    }
+}
+
+struct Run {
+    id: String,
+    host: String,
+    token: String,
+    text: String,
+}
+
+impl Run {
+    fn frame(&self, sequence: u64, kind: &str, data: &Value) -> String {
+        let id = &self.id;
+        let result = json!({"run_id": id, "type": kind, "data": data, "sequence": sequence});
+        format!("event: {kind}\nid: {sequence}\ndata: {result}\n\n")
+    }
+}
+
+/// The same run about another text, as whoever overheard a signature would send it.
+fn tampered(body: &[u8]) -> Vec<u8> {
+    let mut body: Value = serde_json::from_slice(body).unwrap_or_default();
+    if let Some(text) = body.pointer_mut("/context/input/text") {
+        *text = json!("something else");
+    }
+    body.to_string().into_bytes()
+}
+
+fn sign(id: &str, timestamp: &str, body: &[u8]) -> String {
+    let key = BASE64_STANDARD
+        .decode(SECRET.trim_start_matches("whsec_"))
+        .unwrap();
+    let mut signed = format!("{id}.{timestamp}.").into_bytes();
+    signed.extend_from_slice(body);
+    let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &key), &signed);
+    format!("v1,{}", BASE64_STANDARD.encode(tag))
+}
