@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::support::bent::{BENT_ID, Bend, BentRunner};
 use crate::support::gateway::BINARY;
+use crate::support::node::typescript_echo;
 use crate::support::python::PythonEcho;
 use crate::support::runner::{SECRET, StubRunner};
 use crate::support::{Directory, Printed, run, skipped};
@@ -109,6 +110,14 @@ async fn the_python_example_keeps_the_contract() {
     let warnings = ["signature.runs_an_id_once", "deadline.respected"];
     let skipped = ["discovery.health", "cancel.unsupported"];
     passes(&runner.url, &[], &warnings, &skipped).await;
+}
+
+#[tokio::test]
+async fn the_typescript_example_keeps_the_contract() {
+    let Some(runner) = typescript_echo().await else {
+        return;
+    };
+    passes(&runner.url, &[], &[], &["cancel.unsupported"]).await;
 }
 
 // --- who breaks it ---

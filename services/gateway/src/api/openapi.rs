@@ -15,6 +15,17 @@ use crate::api::{ApiState, admin, client, health, host};
 
 /// Every route of the gateway with its documentation.
 pub(super) fn documented() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::with_openapi(Gateway::openapi())
+        .merge(client_routes())
+        .merge(admin_routes())
+        .merge(host_routes())
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(health::jwks))
+        .routes(routes!(health::openapi_json))
+}
+
+fn client_routes() -> OpenApiRouter<ApiState> {
     // What a platform sends may be large; `event_body` bounds the rest of an envelope.
     let events = OpenApiRouter::new()
         .routes(routes!(
@@ -24,7 +35,7 @@ pub(super) fn documented() -> OpenApiRouter<ApiState> {
         .routes(routes!(admin::dry_run::dry_run_event))
         .routes(routes!(admin::dry_run::dry_run_agent))
         .layer(DefaultBodyLimit::max(EVENT_BODY_BYTES));
-    OpenApiRouter::with_openapi(Gateway::openapi())
+    OpenApiRouter::new()
         .merge(events)
         .routes(routes!(client::event_log::get_raw_payload))
         .routes(routes!(client::event_log::get_event))
@@ -38,6 +49,10 @@ pub(super) fn documented() -> OpenApiRouter<ApiState> {
         .routes(routes!(client::runs::cancel_run))
         .routes(routes!(client::history::get_conversation_history))
         .routes(routes!(client::history::search_conversation_history))
+}
+
+fn admin_routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
         .routes(routes!(
             admin::endpoints::register_runner_endpoint,
             admin::endpoints::list_runner_endpoints
@@ -70,6 +85,10 @@ pub(super) fn documented() -> OpenApiRouter<ApiState> {
         .routes(routes!(admin::catalog::list_tools))
         .routes(routes!(admin::catalog::list_knowledge_bases))
         .routes(routes!(admin::catalog::list_skills))
+}
+
+fn host_routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
         .routes(routes!(host::run::get_own_context))
         .routes(routes!(host::prompt::get_prompt))
         .routes(routes!(host::run::get_own_run))
@@ -97,10 +116,6 @@ pub(super) fn documented() -> OpenApiRouter<ApiState> {
             host::storage::delete_blob
         ))
         .routes(routes!(host::steering::pull_steering))
-        .routes(routes!(health::healthz))
-        .routes(routes!(health::readyz))
-        .routes(routes!(health::jwks))
-        .routes(routes!(health::openapi_json))
 }
 
 /// The gateway's own document, as committed in `openapi/gateway.json`.

@@ -3,7 +3,7 @@
 mod upload;
 
 use axum::Json;
-use axum::body::{Body, Bytes};
+use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use domain::state::check_prefix;
@@ -207,12 +207,27 @@ pub(in crate::api) async fn put_blob(
     headers: HeaderMap,
     body: Body,
 ) -> ApiResult<StatusCode> {
-    let call = call("storage_set", &area);
-    let access = granted_area(&caller, &state, call).await?;
-    caller.legal_key(&state, call, &key).await?;
-    let upload = Upload::new(&caller, &state, access, key, &headers)?;
-    upload.run(body, call).await?;
-    Ok(StatusCode::NO_CONTENT)
+    let mut frames = body.into_data_stream();
+    let stored = store_blob(&caller, &state, (&area, key), &headers, &mut frames).await;
+    if stored.is_err() {
+        // Who is still sending reads no answer: let it come to its end, within bounds.
+        upload::drain(&mut frames).await;
+    }
+    stored.map(|()| StatusCode::NO_CONTENT)
+}
+
+async fn store_blob(
+    caller: &RunCaller,
+    state: &ApiState,
+    (area, key): (&str, String),
+    headers: &HeaderMap,
+    frames: &mut BodyDataStream,
+) -> ApiResult<()> {
+    let call = call("storage_set", area);
+    let access = granted_area(caller, state, call).await?;
+    caller.legal_key(state, call, &key).await?;
+    let upload = Upload::new(caller, state, access, key, headers)?;
+    upload.run(frames, call).await
 }
 
 /// Deletes a blob.

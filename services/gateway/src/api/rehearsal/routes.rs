@@ -16,7 +16,7 @@ use http::{HeaderMap, Method, StatusCode};
 use protocol::error::ErrorBody;
 use protocol::history::TranscriptItem;
 use protocol::host_api::{RenewedToken, StateKeys, StatePut, StateValue, StateVersion};
-use protocol::resources::StateScope;
+use protocol::resources::{HistoryOperation, StateScope};
 use protocol::run::{AgentRun, Page, RunClaim, RunStatus};
 use secrecy::ExposeSecret;
 use serde::Deserialize;
@@ -237,10 +237,11 @@ async fn page_history(
     QueryOf(query): QueryOf<HistoryQuery>,
 ) -> ApiResult<Json<Page<TranscriptItem>>> {
     let part = player.not_cancelled()?;
-    let own = part.run.snapshot.history_page()?;
+    let own = part.run.snapshot.history(HistoryOperation::Page)?;
+    let own = own.map(|own| own.conversation_id.as_str());
     if query
         .conversation_id
-        .is_some_and(|named| named != own.conversation_id)
+        .is_some_and(|named| own != Some(named.as_str()))
     {
         return Err(ApiError::unauthorized(
             "only the run's own conversation is open to it",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::{BodyDataStream, Bytes};
 use futures_util::StreamExt;
 use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
@@ -37,6 +37,26 @@ pub(super) struct Upload<'a> {
     /// What the client announced.
     announced: Option<u64>,
     quota: Quota,
+}
+
+/// What of a refused body is still read, and for how long, so that its sender comes to read the
+/// answer. Past that the connection is closed.
+const DRAINED_BYTES: usize = 32 * 1024 * 1024;
+const DRAINED: Duration = Duration::from_secs(10);
+
+/// Reads on and keeps nothing.
+pub(super) async fn drain(frames: &mut BodyDataStream) {
+    let reading = async {
+        let mut room = DRAINED_BYTES;
+        while let Some(Ok(frame)) = frames.next().await {
+            match room.checked_sub(frame.len()) {
+                Some(left) => room = left,
+                None => return,
+            }
+        }
+    };
+    // Too slow: it has had its chance.
+    let _ = tokio::time::timeout(DRAINED, reading).await;
 }
 
 /// What has been read and committed so far.
@@ -89,24 +109,23 @@ impl<'a> Upload<'a> {
     }
 
     /// Reads the body to its end and points the name at it; the call is recorded with its bytes.
-    pub(super) async fn run(self, body: Body, call: Call<'_>) -> ApiResult<()> {
+    pub(super) async fn run(self, frames: &mut BodyDataStream, call: Call<'_>) -> ApiResult<()> {
         let run = &self.caller.grant.run;
         let now = self.state.runs.clock().now_ms();
         let left = u64::try_from(run.deadline_at.saturating_sub(now)).unwrap_or(0);
         let time = PATIENCE.min(Duration::from_millis(left));
-        tokio::time::timeout(time, self.carry_out(body, call))
+        tokio::time::timeout(time, self.carry_out(frames, call))
             .await
             .map_err(|_| ApiError::slow_body())?
     }
 
-    async fn carry_out(&self, body: Body, call: Call<'_>) -> ApiResult<()> {
+    async fn carry_out(&self, frames: &mut BodyDataStream, call: Call<'_>) -> ApiResult<()> {
         let mut progress = Progress {
             digest: aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA256),
             size: 0,
             written: 0,
             pending: Vec::new(),
         };
-        let mut frames = body.into_data_stream();
         loop {
             let frame = tokio::time::timeout(SILENCE, frames.next())
                 .await
