@@ -18,6 +18,8 @@ const UP: &[&str] = &[
     "CREATE TABLE storage_garbage (
         content_id TEXT PRIMARY KEY, workspace_id TEXT NOT NULL, area TEXT NOT NULL,
         owner TEXT NOT NULL, size BIGINT NOT NULL, expires_at BIGINT NOT NULL)",
+    // What an owner keeps is summed for each upload: by the index alone.
+    "CREATE INDEX storage_blobs_usage ON storage_blobs (workspace_id, area, owner, size, key)",
     "CREATE INDEX storage_garbage_area ON storage_garbage (workspace_id, area, owner)",
     "CREATE INDEX storage_garbage_expiry ON storage_garbage (expires_at)",
 ];
@@ -26,6 +28,11 @@ const TABLES: &[&str] = &["storage_chunks", "storage_garbage", "storage_blobs"];
 
 #[async_trait::async_trait]
 impl MigrationTrait for Migration {
+    // Whole or not at all, also where a process that is killed would leave half of it.
+    fn use_transaction(&self) -> Option<bool> {
+        Some(true)
+    }
+
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
         let is_postgres = manager.get_database_backend() == DbBackend::Postgres;
         let connection = manager.get_connection();

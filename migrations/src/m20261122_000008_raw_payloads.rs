@@ -7,6 +7,11 @@ pub(crate) struct Migration;
 
 #[async_trait::async_trait]
 impl MigrationTrait for Migration {
+    // Whole or not at all, also where a process that is killed would leave half of it.
+    fn use_transaction(&self) -> Option<bool> {
+        Some(true)
+    }
+
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
         let statement = "CREATE TABLE raw_payloads (
             workspace_id TEXT NOT NULL, event_id TEXT NOT NULL, payload TEXT NOT NULL,

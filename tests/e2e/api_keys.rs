@@ -5,6 +5,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::client::{Client, message};
+use crate::support::held::HeldRun;
 use crate::support::{Engine, Postgres, Printed, Sqlite, Stage};
 
 /// Makes a key over the API and gives its id and a client that calls with it.
@@ -269,4 +270,22 @@ async fn the_command_line_lists_keys_and_revokes_them_while_the_gateway_serves(
     assert!(printed.status.success(), "{printed:?}");
     assert!(printed.stderr.contains("token create --role admin"));
     assert_eq!(admin.get("/v1/agents").await.status, 401);
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_the_key_that_it_was_opened_by() {
+    let often = "heartbeat_seconds = 0.2";
+    let stage = Stage::with(|config| often.clone_into(&mut config.server)).await;
+    let admin = stage.gateway.admin().await;
+    let (id, client) = made(&admin, "viewer", "client").await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let (theirs, ours) = (
+        client.follow(&run.run_id, 0).await,
+        stage.client.follow(&run.run_id, 0).await,
+    );
+    assert_eq!(admin.delete(&path(&id)).await.status, 204);
+    assert_eq!(theirs.rest().await, [], "it ends while the run goes on");
+    assert_eq!(stage.client.run(&run.run_id).await["status"], "running");
+    run.end(&stage).await;
+    assert_eq!(ours.rest().await.len(), 2, "others see the end");
 }

@@ -76,6 +76,10 @@ impl RustEcho {
     }
 }
 
+/// Examples of one file remember no ids and bound no call: the contract asks for neither.
+const SMALL: [&str; 2] = ["signature.runs_an_id_once", "deadline.respected"];
+const SMALL_SKIPS: [&str; 2] = ["discovery.health", "cancel.unsupported"];
+
 /// Nothing fails, everything that can be seen of an example is seen, and these are the warnings.
 async fn passes(url: &str, arguments: &[&str], warnings: &[&str], skipped: &[&str]) {
     let report = report(url, arguments).await;
@@ -106,10 +110,7 @@ async fn the_python_example_keeps_the_contract() {
     let Some(runner) = PythonEcho::start().await else {
         return;
     };
-    // It remembers no ids and bounds no call: 79 lines, and the contract asks for neither.
-    let warnings = ["signature.runs_an_id_once", "deadline.respected"];
-    let skipped = ["discovery.health", "cancel.unsupported"];
-    passes(&runner.url, &[], &warnings, &skipped).await;
+    passes(&runner.url, &[], &SMALL, &SMALL_SKIPS).await;
 }
 
 #[tokio::test]
@@ -117,7 +118,7 @@ async fn the_typescript_example_keeps_the_contract() {
     let Some(runner) = typescript_echo().await else {
         return;
     };
-    passes(&runner.url, &[], &[], &["cancel.unsupported"]).await;
+    passes(&runner.url, &[], &SMALL, &SMALL_SKIPS).await;
 }
 
 // --- who breaks it ---

@@ -174,12 +174,21 @@ async fn a_ledger_is_read_from_both_ends(#[values(Sqlite, Postgres)] engine: Eng
         ),
         ("?after_cursor=1&before_cursor=4&limit=1", vec![2], true),
         ("?after_cursor=5", vec![], false),
-        ("?after_cursor=99", vec![], false),
     ] {
         let page = run.get(&format!("/runs/{before}/events{query}")).await;
         assert_eq!(page.status, 200, "{query}: {}", page.body);
         assert_eq!(sequences(&page.body), expected, "{query}");
         assert_eq!(page.body["has_more"], more, "{query}");
+    }
+    for past in ["6", "18446744073709551615"] {
+        for direction in ["forward", "backward"] {
+            let query = format!("after_cursor={past}&direction={direction}");
+            let page = run.get(&format!("/runs/{before}/events?{query}")).await;
+            assert_eq!(
+                (page.status, page.detail("last_sequence")),
+                (400, &json!(5))
+            );
+        }
     }
     let page = run.get(&format!("/runs/{before}/events")).await.body;
     let told: Vec<Value> = ledger

@@ -249,9 +249,7 @@ impl Runner {
         let (frames, inbox) = mpsc::channel(1);
         let runner = Arc::clone(&self);
         self.runs.lock().unwrap().spawn(async move {
-            if runner.execute(&asked, &frames).await.is_some() {
-                runner.is_busy.store(false, Ordering::SeqCst);
-            }
+            runner.execute(&asked, &frames).await;
             drop(frames);
         });
         let body = Body::from_stream(stream::unfold(inbox, |mut inbox| async move {
@@ -331,10 +329,20 @@ impl Runner {
         if self.bends(Bend::AnswersAtOnce) {
             told = vec![format!("{{\"results\":[{}]}}", told.join(","))];
         }
+        let last = told.pop();
         for frame in told {
             frames.send(frame).await.ok()?;
         }
-        Some(())
+        // Before whoever reads the end can ask for the next run.
+        self.is_busy.store(frames.is_closed(), Ordering::SeqCst);
+        let sent = match last {
+            Some(last) => frames.send(last).await.ok(),
+            None => Some(()),
+        };
+        if sent.is_none() {
+            self.is_busy.store(true, Ordering::SeqCst);
+        }
+        sent
     }
 
     /// A server-sent event in the framing that it speaks.

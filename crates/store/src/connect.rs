@@ -82,7 +82,10 @@ async fn migrate(writes: &DatabaseConnection, backend: Backend) -> Result<(), St
         "SELECT pg_advisory_unlock(7245736)",
     );
     if backend == Backend::Postgres {
+        // Another replica that builds an index first may take its time.
+        writes.execute_unprepared("SET lock_timeout = 0").await?;
         writes.execute_unprepared(lock).await?;
+        writes.execute_unprepared("RESET lock_timeout").await?;
     }
     let migrated = Migrator::up(writes, None).await;
     if backend == Backend::Postgres {

@@ -163,6 +163,8 @@ impl SaveDiscovery {
         tx: &DatabaseTransaction,
         row: runners::Model,
     ) -> Result<(), StoreError> {
+        let own = [Some(self.endpoint_id), self.replaces];
+        let may_give_way = own.into_iter().flatten().map(|id| id.to_string());
         let taken_over =
             OnConflict::columns([runners::Column::WorkspaceId, runners::Column::RunnerId])
                 .update_columns([
@@ -173,6 +175,8 @@ impl SaveDiscovery {
                     runners::Column::ManifestSha256,
                     runners::Column::SeenAt,
                 ])
+                // Two endpoints may list a new id in the same moment: the first one has it.
+                .action_and_where(runners::Column::EndpointId.is_in(may_give_way))
                 .to_owned();
         runners::Entity::insert(runners::ActiveModel::from(row))
             .on_conflict(taken_over)

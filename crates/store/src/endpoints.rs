@@ -85,12 +85,13 @@ impl Work for SaveEndpoint {
                     .all(tx)
                     .await?;
                 for row in gone {
-                    delete_runners(tx, &row.id).await?;
+                    // The endpoint first, as a discovery does: none that is under way enters after.
                     runner_endpoints::Entity::update_many()
                         .col_expr(runner_endpoints::Column::Enabled, Expr::value(false))
                         .filter(runner_endpoints::Column::Id.eq(row.id.as_str()))
                         .exec(tx)
                         .await?;
+                    delete_runners(tx, &row.id).await?;
                 }
                 Ok(None)
             }

@@ -29,7 +29,7 @@ pub struct HistoryMatch {
 
 /// Items that one search looks at: the newest that hold every word of the query. They rarely fail
 /// to match: only where words of a longer phrase stand in pairs and never together.
-const CANDIDATES: u64 = 2000;
+const CANDIDATES: u64 = 400;
 /// Texts that are in memory at a time.
 const AT_A_TIME: usize = 100;
 

@@ -116,6 +116,10 @@ impl Work for Ingest {
     type Output = Ingested;
     const SAVEPOINT: bool = true;
 
+    fn weight(&self) -> usize {
+        self.envelope.len() + self.raw.as_ref().map_or(0, String::len)
+    }
+
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Ingested, StoreError> {
         if let Some(known) = self.find_known(tx).await? {
             return Ok(known);

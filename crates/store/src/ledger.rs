@@ -78,6 +78,10 @@ pub enum Appended {
 impl Work for Append {
     type Output = Appended;
 
+    fn weight(&self) -> usize {
+        self.lines.len()
+    }
+
     fn order(&self) -> Uuid {
         self.run_id.0
     }

@@ -56,13 +56,13 @@ pub use ingest::{Facts, Ingest, Ingested, Plan};
 pub use ledger::{Append, Appended, Line, RejectionRecord, Terminal};
 pub use new_run::{Candidate, NewRun, UserMessage};
 pub use runners::{FoundRunner, RunnerRecord, RunnerStatus};
-pub use runs::{CancelOutcome, RunFilter, RunInputs, RunPosition, RunWindow};
+pub use runs::{CancelOutcome, RunFilter, RunInputs, RunPosition, RunWindow, RunsFound};
 pub use signing_keys::{ForgetKeys, RotateKey, SigningKeyRecord};
 pub use state::{STATE_KEYS, StateAccess, StateChange, StateRecord, StateWritten};
 pub use steering::{PullSteering, SteeredEvent};
 pub use storage::{
-    AreaAccess, BeginUpload, BlobDeleted, BlobRecord, CHUNK_BYTES, DeleteBlob, FinishUpload, Quota,
-    Uploaded, WriteChunk,
+    AreaAccess, BeginUpload, BlobDeleted, BlobRecord, CHUNK_BYTES, DeleteBlob, FinishUpload,
+    GiveUpload, Quota, Uploaded, WriteChunk,
 };
 pub use succession::{Succession, TakeUp};
 pub use transcript::TranscriptWrite;

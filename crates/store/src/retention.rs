@@ -1,9 +1,10 @@
 //! Deleting the ledger of old runs, whole runs at a time: a sequence never has holes (runs §3).
 
 use protocol::run::RunStatus;
-use sea_orm::sea_query::Expr;
+use sea_orm::sea_query::{Expr, LockBehavior, LockType};
 use sea_orm::{
-    ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
+    ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter,
+    QueryOrder, QuerySelect,
 };
 
 use crate::connect::Store;
@@ -11,8 +12,8 @@ use crate::entity::{run_attempts, run_rejections, run_segments, runs, steering_i
 use crate::error::StoreError;
 use crate::writer::Work;
 
-/// Runs of one transaction.
-const BATCH: u64 = 20;
+/// Runs of one transaction: each may have 64 MiB, and everything else waits behind it.
+const BATCH: u64 = 2;
 
 const ENDED: [RunStatus; 4] = [
     RunStatus::Completed,
@@ -30,17 +31,15 @@ impl Work for Prune {
     type Output = u64;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
-        let old: Vec<String> = runs::Entity::find()
+        let query = runs::Entity::find()
             .select_only()
             .column(runs::Column::Id)
             .filter(runs::Column::PrunedAt.is_null())
             .filter(runs::Column::FinishedAt.lt(self.before))
             .filter(runs::Column::Status.is_in(ENDED.map(RunStatus::as_str)))
             .order_by_asc(runs::Column::FinishedAt)
-            .limit(BATCH)
-            .into_tuple()
-            .all(tx)
-            .await?;
+            .limit(BATCH);
+        let old: Vec<String> = left_to_us(tx, query).into_tuple().all(tx).await?;
         if old.is_empty() {
             return Ok(0);
         }
@@ -67,6 +66,15 @@ impl Work for Prune {
             .exec(tx)
             .await?;
         Ok(count)
+    }
+}
+
+/// Of rows that several replicas want to delete, those that no other is at.
+pub(crate) fn left_to_us<S: QuerySelect>(tx: &DatabaseTransaction, query: S) -> S {
+    // SQLite has one writer, and no such clause.
+    match tx.get_database_backend() {
+        DbBackend::Postgres => query.lock_with_behavior(LockType::Update, LockBehavior::SkipLocked),
+        _ => query,
     }
 }
 

@@ -139,7 +139,8 @@ impl Store {
     }
 }
 
-/// Those of these runners that other endpoints serve. What is absent is free to be taken.
+/// Those of these runners that are other endpoints'. One that is absent for now stays its endpoint's:
+/// else whoever lists it too would only have to wait for a broken list.
 pub(crate) async fn served_elsewhere(
     conn: &impl ConnectionTrait,
     workspace: &WorkspaceId,
@@ -150,7 +151,6 @@ pub(crate) async fn served_elsewhere(
         .filter(runners::Column::WorkspaceId.eq(workspace.as_str()))
         .filter(runners::Column::RunnerId.is_in(ids.iter().map(ToString::to_string)))
         .filter(runners::Column::EndpointId.ne(endpoint.to_string()))
-        .filter(runners::Column::Status.ne(RunnerStatus::Absent.as_str()))
         .order_by_asc(runners::Column::RunnerId)
         .all(conn)
         .await?;

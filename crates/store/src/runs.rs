@@ -1,5 +1,7 @@
 //! Runs: finding, listing, cancelling, leases.
 
+use std::collections::HashMap;
+
 use domain::run::Run;
 use protocol::id::{EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
@@ -36,6 +38,15 @@ pub struct RunWindow {
     /// Oldest first; else newest first.
     pub forward: bool,
     pub limit: u64,
+    /// What the rows of a page may have together; the first one comes however large it is.
+    pub bytes: i64,
+}
+
+/// A part of a list of runs.
+#[derive(Clone, Debug, Default)]
+pub struct RunsFound {
+    pub runs: Vec<Run>,
+    pub has_more: bool,
 }
 
 /// The place of a run in a list.
@@ -91,7 +102,7 @@ impl Store {
         workspace: &WorkspaceId,
         filter: &RunFilter,
         window: &RunWindow,
-    ) -> Result<Vec<Run>, StoreError> {
+    ) -> Result<RunsFound, StoreError> {
         let mut query = runs::Entity::find().filter(of(workspace, filter));
         if let Some(RunPosition { created_at, run_id }) = window.before {
             let same = runs::Column::CreatedAt.eq(created_at);
@@ -108,13 +119,37 @@ impl Store {
         } else {
             Order::Desc
         };
-        let models = query
+        // Names and sizes first: a row holds an output and a snapshot, and either may be large.
+        let bytes = "CAST(coalesce(octet_length(output), 0) + octet_length(snapshot)
+            + octet_length(agent_spec) AS BIGINT)";
+        let sizes: Vec<(String, i64)> = query
+            .select_only()
+            .column(runs::Column::Id)
+            .expr_as(Expr::cust(bytes), "bytes")
             .order_by(runs::Column::CreatedAt, order.clone())
             .order_by(runs::Column::Id, order)
-            .limit(window.limit)
+            .limit(window.limit + 1)
+            .into_tuple()
             .all(&self.readers)
             .await?;
-        models.into_iter().map(to_domain).collect()
+        let most = usize::try_from(window.limit).unwrap_or(usize::MAX);
+        let mut left = window.bytes;
+        let fitting = sizes.iter().take(most).enumerate();
+        let fitting = fitting.take_while(|(place, (_, bytes))| {
+            left = left.saturating_sub(*bytes);
+            *place == 0 || left >= 0
+        });
+        let kept: Vec<_> = fitting.map(|(_, (id, _))| id.clone()).collect();
+        let rows = runs::Entity::find()
+            .filter(runs::Column::Id.is_in(kept.clone()))
+            .all(&self.readers)
+            .await?;
+        let mut rows: HashMap<_, _> = rows.into_iter().map(|row| (row.id.clone(), row)).collect();
+        let in_order = kept.iter().filter_map(|id| rows.remove(id));
+        Ok(RunsFound {
+            has_more: sizes.len() > kept.len(),
+            runs: in_order.map(to_domain).collect::<Result<_, _>>()?,
+        })
     }
 
     /// How many runs of the workspace there are.

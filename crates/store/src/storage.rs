@@ -19,7 +19,7 @@ use crate::error::{StoreError, parsed, signed, unsigned};
 use crate::state::hold_live_run;
 use crate::writer::Work;
 
-pub use upload::{BeginUpload, FinishUpload, Uploaded, WriteChunk};
+pub use upload::{BeginUpload, FinishUpload, GiveUpload, Uploaded, WriteChunk};
 
 /// The bytes of a chunk. A content has chunks 0..n of this size, the last one what is left.
 pub const CHUNK_BYTES: usize = 256 * 1024;
@@ -27,8 +27,8 @@ pub const CHUNK_BYTES: usize = 256 * 1024;
 /// How long a content that was replaced may still be read.
 const READING_MS: i64 = 120_000;
 
-/// Contents that one sweep deletes at most.
-const SWEEP: u64 = 100;
+/// Contents of one transaction: each may have 10 MiB, and everything else waits behind it.
+const SWEEP: u64 = 4;
 
 /// An area as one owner has it: who else asks for the same name finds another blob.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +77,7 @@ pub enum BlobDeleted {
 
 impl Work for DeleteBlob {
     type Output = BlobDeleted;
+    const ALONE: bool = true;
 
     fn order(&self) -> Uuid {
         self.run_id.0
@@ -134,6 +135,12 @@ async fn find_row(
     Ok(query.one(conn).await?)
 }
 
+/// The bytes that are free again in the commit that replaces a blob: those of a small one.
+fn freed_at_once(blob: &storage_blobs::Model) -> u64 {
+    let size = u64::try_from(blob.size).unwrap_or(0);
+    if size <= CHUNK_BYTES as u64 { size } else { 0 }
+}
+
 /// Lets a content go that a name pointed at. A small one is read by one query and can go at once.
 async fn discard(
     tx: &DatabaseTransaction,
@@ -141,7 +148,7 @@ async fn discard(
     blob: &storage_blobs::Model,
     at: i64,
 ) -> Result<(), StoreError> {
-    if blob.size <= signed(CHUNK_BYTES as u64) {
+    if freed_at_once(blob) > 0 || blob.size == 0 {
         return delete_chunks(tx, &blob.content_id).await;
     }
     let row = storage_garbage::ActiveModel {
@@ -211,12 +218,13 @@ impl Work for SweepStorage {
     type Output = u64;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
-        let expired: Vec<String> = storage_garbage::Entity::find()
+        let query = storage_garbage::Entity::find()
             .select_only()
             .column(storage_garbage::Column::ContentId)
             .filter(storage_garbage::Column::ExpiresAt.lt(self.before))
             .order_by_asc(storage_garbage::Column::ExpiresAt)
-            .limit(SWEEP)
+            .limit(SWEEP);
+        let expired: Vec<String> = crate::retention::left_to_us(tx, query)
             .into_tuple()
             .all(tx)
             .await?;

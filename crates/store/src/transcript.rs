@@ -5,7 +5,7 @@ use protocol::id::RunId;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait,
-    ExprTrait, PaginatorTrait, QueryFilter, QueryOrder, QuerySelect, Statement,
+    ExprTrait, QueryFilter, QueryOrder, QuerySelect, Statement,
 };
 use uuid::Uuid;
 
@@ -151,11 +151,14 @@ impl Work for EnterBacklog {
 impl Store {
     /// Enters some items that an older gateway wrote into the full-text index. False: none are left.
     pub async fn enter_some_terms(&self) -> Result<bool, StoreError> {
-        let some = transcript_items::Entity::find()
+        let some: Option<i64> = transcript_items::Entity::find()
+            .select_only()
+            .column(transcript_items::Column::Seq)
             .filter(is_not_entered())
             .limit(1)
-            .count(&self.readers)
+            .into_tuple()
+            .one(&self.readers)
             .await?;
-        Ok(some > 0 && self.write(EnterBacklog).await? == BACKLOG)
+        Ok(some.is_some() && self.write(EnterBacklog).await? == BACKLOG)
     }
 }

@@ -20,6 +20,8 @@ use crate::error::StoreError;
 
 /// Items of one commit at most.
 const BATCH: usize = 256;
+/// Bytes of one commit, roughly: everything that comes later waits for it.
+const BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// Items that wait at most. Full: whoever writes waits, and so does the runner's socket behind it.
 const QUEUE: usize = 1024;
 /// Tries of one item that lost against another writer.
@@ -33,6 +35,15 @@ pub trait Work: Send + Sync + 'static {
 
     /// True for work that may fail after it has written: it gets a savepoint of its own.
     const SAVEPOINT: bool = false;
+
+    /// True for work that takes locks of its own beside those of its run: two replicas that take
+    /// several of them in one commit each may meet crosswise.
+    const ALONE: bool = false;
+
+    /// The bytes that it writes, roughly, where they may be many.
+    fn weight(&self) -> usize {
+        0
+    }
 
     /// Items of one batch are applied in this order: the run's id, or nil.
     fn order(&self) -> Uuid {
@@ -50,6 +61,11 @@ pub trait Work: Send + Sync + 'static {
 impl<W: Work> Work for Arc<W> {
     type Output = W::Output;
     const SAVEPOINT: bool = W::SAVEPOINT;
+    const ALONE: bool = W::ALONE;
+
+    fn weight(&self) -> usize {
+        W::weight(self)
+    }
 
     fn order(&self) -> Uuid {
         W::order(self)
@@ -132,20 +148,32 @@ async fn run(db: DatabaseConnection, mut inbox: mpsc::Receiver<Message>) {
     while let Some(first) = inbox.recv().await {
         let mut next = Some(first);
         let mut closing = None;
+        let mut bytes = 0;
         while let Some(message) = next.take() {
             match message {
-                Message::Item(item) => batch.push(item),
+                Message::Item(item) => {
+                    bytes += item.weight();
+                    batch.push(item);
+                }
                 Message::Close(done) => {
                     inbox.close();
                     closing = Some(done);
                 }
             }
-            if batch.len() < BATCH {
+            if batch.len() < BATCH && bytes < BATCH_BYTES {
                 next = inbox.try_recv().ok();
             }
         }
         batch.sort_by_key(|item| item.order());
-        commit(&db, std::mem::take(&mut batch)).await;
+        let (alone, together): (Vec<_>, Vec<_>) = std::mem::take(&mut batch)
+            .into_iter()
+            .partition(|item| item.is_alone());
+        if !together.is_empty() {
+            commit(&db, together).await;
+        }
+        for item in alone {
+            commit_alone(&db, item).await;
+        }
         if let Some(done) = closing {
             let _ = done.send(());
             return;
@@ -258,6 +286,8 @@ async fn guarded(applying: impl Future<Output = Result<(), StoreError>>) -> Resu
 trait Item: Send {
     fn order(&self) -> Uuid;
     fn in_savepoint(&self) -> bool;
+    fn is_alone(&self) -> bool;
+    fn weight(&self) -> usize;
     fn apply<'a>(
         &'a mut self,
         tx: &'a DatabaseTransaction,
@@ -278,6 +308,14 @@ impl<W: Work> Item for Job<W> {
 
     fn in_savepoint(&self) -> bool {
         W::SAVEPOINT
+    }
+
+    fn is_alone(&self) -> bool {
+        W::ALONE
+    }
+
+    fn weight(&self) -> usize {
+        self.work.weight()
     }
 
     fn apply<'a>(

@@ -72,6 +72,7 @@ async fn upload(bench: &Bench, finish: FinishUpload) -> Uploaded {
             content_id,
             n,
             bytes,
+            expires_at: 500_000,
         };
         assert_eq!(bench.store.write(chunk).await.unwrap(), Uploaded::Written);
     }
@@ -159,11 +160,13 @@ async fn an_upload_that_is_given_up_leaves_nothing(bench: Bench) {
         content_id: finish.content_id,
         n: 0,
         bytes: vec![1; CHUNK_BYTES],
+        expires_at: 5_000,
     };
     assert_eq!(
         bench.store.write(chunk.clone()).await.unwrap(),
         Uploaded::Written
     );
+    assert_eq!(bench.store.sweep_storage(5_000).await.unwrap(), 0);
     assert_eq!(bench.store.sweep_storage(5_001).await.unwrap(), 1);
     assert_eq!(
         bench.store.read_chunk(finish.content_id, 0).await.unwrap(),

@@ -209,7 +209,8 @@ impl Bench {
             .store
             .list_runs(&self.workspace, &filter, &newest_first(10))
             .await
-            .unwrap();
+            .unwrap()
+            .runs;
         assert_eq!(runs.len(), 1);
         runs.remove(0)
     }
@@ -228,7 +229,8 @@ impl Bench {
             .store
             .list_runs(&self.workspace, &filter, &newest_first(10))
             .await
-            .unwrap();
+            .unwrap()
+            .runs;
         match self.store.write(dispatch(&created[0])).await.unwrap() {
             Dispatched::Owned(run) => *run,
             Dispatched::Lost => panic!("nobody else has it"),
@@ -278,7 +280,8 @@ impl Bench {
             .store
             .list_runs(&self.workspace, &newest, &newest_first(6))
             .await
-            .unwrap();
+            .unwrap()
+            .runs;
         runs.into_iter().find(|run| run.event_id == event_id)
     }
 
@@ -387,6 +390,7 @@ impl Bench {
 fn newest_first(limit: u64) -> RunWindow {
     RunWindow {
         limit,
+        bytes: i64::MAX,
         ..RunWindow::default()
     }
 }

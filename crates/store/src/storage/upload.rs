@@ -2,11 +2,11 @@
 //! No transaction waits for the network in between.
 
 use protocol::id::RunId;
-use sea_orm::sea_query::OnConflict;
-use sea_orm::{ActiveValue::Set, DatabaseTransaction, EntityTrait};
+use sea_orm::sea_query::{Expr, OnConflict};
+use sea_orm::{ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter};
 use uuid::Uuid;
 
-use super::{AreaAccess, Quota, discard, find_row, lock_area, usage};
+use super::{AreaAccess, Quota, discard, find_row, freed_at_once, lock_area, usage};
 use crate::audit::AuditEntry;
 use crate::entity::{storage_blobs, storage_chunks, storage_garbage};
 use crate::error::{StoreError, signed};
@@ -40,6 +40,7 @@ pub struct BeginUpload {
 
 impl Work for BeginUpload {
     type Output = Uploaded;
+    const ALONE: bool = true;
 
     fn order(&self) -> Uuid {
         self.run_id.0
@@ -77,18 +78,32 @@ pub struct WriteChunk {
     /// From 0.
     pub n: u64,
     pub bytes: Vec<u8>,
+    /// When it is given up, should no other chunk come.
+    pub expires_at: i64,
 }
 
 impl Work for WriteChunk {
     type Output = Uploaded;
+
+    fn weight(&self) -> usize {
+        self.bytes.len()
+    }
 
     fn order(&self) -> Uuid {
         self.run_id.0
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Uploaded, StoreError> {
-        let begun = storage_garbage::Entity::find_by_id(self.content_id.to_string());
-        if begun.one(tx).await?.is_none() {
+        // Written, so that the sweep comes before or after.
+        let held = storage_garbage::Entity::update_many()
+            .col_expr(
+                storage_garbage::Column::ExpiresAt,
+                Expr::value(self.expires_at),
+            )
+            .filter(storage_garbage::Column::ContentId.eq(self.content_id.to_string()))
+            .exec(tx)
+            .await?;
+        if held.rows_affected == 0 {
             return Ok(Uploaded::Expired);
         }
         insert_chunk(tx, self.content_id, self.n, &self.bytes).await?;
@@ -113,6 +128,32 @@ async fn insert_chunk(
     Ok(())
 }
 
+/// Gives an upload up: what it reserved is free with the next sweep. Denied calls are recorded.
+#[derive(Clone, Debug)]
+pub struct GiveUpload {
+    pub run_id: RunId,
+    pub content_id: Uuid,
+    pub audit: AuditEntry,
+}
+
+impl Work for GiveUpload {
+    type Output = ();
+
+    fn order(&self) -> Uuid {
+        self.run_id.0
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        storage_garbage::Entity::update_many()
+            .col_expr(storage_garbage::Column::ExpiresAt, Expr::value(0_i64))
+            .col_expr(storage_garbage::Column::Size, Expr::value(0_i64))
+            .filter(storage_garbage::Column::ContentId.eq(self.content_id.to_string()))
+            .exec(tx)
+            .await?;
+        crate::audit::insert(tx, std::slice::from_ref(&self.audit)).await
+    }
+}
+
 /// Writes the last chunk and points the name at the content.
 #[derive(Clone, Debug)]
 pub struct FinishUpload {
@@ -135,6 +176,7 @@ pub struct FinishUpload {
 
 impl Work for FinishUpload {
     type Output = Uploaded;
+    const ALONE: bool = true;
 
     fn order(&self) -> Uuid {
         self.run_id.0
@@ -146,8 +188,16 @@ impl Work for FinishUpload {
         }
         lock_area(tx, &self.access).await?;
         let before = find_row(tx, &self.access, &self.key).await?;
+        let content = self.content_id.to_string();
+        if before
+            .as_ref()
+            .is_some_and(|blob| blob.content_id == content)
+        {
+            // Done before: the answer to that commit was lost, and it is tried again.
+            return Ok(Uploaded::Written);
+        }
         if self.last > 0 {
-            let begun = storage_garbage::Entity::delete_by_id(self.content_id.to_string())
+            let begun = storage_garbage::Entity::delete_by_id(content.as_str())
                 .exec(tx)
                 .await?;
             // The reservation held the room.
@@ -157,8 +207,9 @@ impl Work for FinishUpload {
         }
         let used = usage(tx, &self.access).await?;
         let is_new = u64::from(before.is_none());
-        if used.bytes.saturating_add(self.size) > self.quota.bytes
-            || used.keys + is_new > self.quota.keys
+        let freed = before.as_ref().map_or(0, freed_at_once);
+        let kept = used.bytes.saturating_sub(freed);
+        if kept.saturating_add(self.size) > self.quota.bytes || used.keys + is_new > self.quota.keys
         {
             return self.give_up(tx).await;
         }

@@ -21,6 +21,7 @@ use crate::runs::grant::Grant;
 /// A client of a workspace: an API key of role `client` or `admin`.
 pub(super) struct ClientCaller {
     pub(super) workspace: WorkspaceId,
+    pub(super) key: ApiKeyId,
 }
 
 /// An operator of a workspace: an API key of role `admin`.
@@ -44,10 +45,13 @@ impl FromRequestParts<ApiState> for ClientCaller {
 
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
         let ApiKeyRecord {
-            workspace, role, ..
+            id: key,
+            workspace,
+            role,
+            ..
         } = authenticate_key(&parts.headers, state).await?;
         match role {
-            KeyRole::Admin | KeyRole::Client => Ok(Self { workspace }),
+            KeyRole::Admin | KeyRole::Client => Ok(Self { workspace, key }),
         }
     }
 }

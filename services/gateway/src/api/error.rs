@@ -190,6 +190,11 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message).retryable_after(1)
     }
 
+    /// What is said to the caller.
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// The status and the body's `error`.
     pub(super) fn into_parts(self) -> (u16, AgentApiError) {
         let error = AgentApiError {

@@ -6,7 +6,7 @@ use protocol::id::{RunId, WorkspaceId};
 use protocol::run::{AgentRun, Page, RunStatus};
 use serde::Serialize;
 use serde_json::value::RawValue;
-use store::{RunFilter, RunPosition, RunWindow, StoreError};
+use store::{RunFilter, RunPosition, RunWindow, RunsFound, StoreError};
 use uuid::Uuid;
 
 use crate::api::ApiState;
@@ -17,6 +17,8 @@ use crate::cursor::{InvalidCursor, Kind};
 
 /// The events of one page together. A page holds one event at least.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
+/// The runs of one page together.
+const RUNS_BYTES: i64 = 4 * 1024 * 1024;
 
 /// Which part of a list of runs.
 pub(super) struct RunsPart {
@@ -43,12 +45,11 @@ pub(super) async fn list_part(
         before: place(&part.before)?,
         after: place(&part.after)?,
         forward: part.direction == Direction::Forward,
-        limit: limit + 1,
+        limit,
+        bytes: RUNS_BYTES,
     };
     let store = state.runs.store();
-    let mut runs = store.list_runs(workspace, filter, &window).await?;
-    let has_more = runs.len() as u64 > limit;
-    runs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    let RunsFound { runs, has_more } = store.list_runs(workspace, filter, &window).await?;
     let cursor = |run: &Run| {
         let mut position = run.created_at.to_be_bytes().to_vec();
         position.extend_from_slice(run.id.0.as_bytes());
@@ -114,6 +115,9 @@ pub(super) async fn page_run_events(
     part: &EventsPart,
 ) -> ApiResult<Json<RawPage>> {
     let limit = usize::try_from(page_limit(part.limit)?).unwrap_or(usize::MAX);
+    if part.after > run.last_sequence {
+        return Err(ApiError::cursor_past_end(run.last_sequence));
+    }
     kept_after(run, part.after)?;
     let store = state.runs.store();
     let before = part.before.unwrap_or(u64::MAX);

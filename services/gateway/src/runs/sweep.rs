@@ -10,6 +10,8 @@ use crate::runs::dispatch::millis;
 use crate::runs::settle::settle_orphan;
 use crate::runs::{ONLY_WAITING, Runs};
 
+/// Others commit in between.
+const BETWEEN_DELETES: Duration = Duration::from_millis(20);
 /// Runs of one look at the tables; the next look takes the rest.
 const BATCH: u64 = 200;
 /// The longest that a run waits behind others.
@@ -35,12 +37,13 @@ impl Runs {
         self.dispatch_created(i64::MAX).await
     }
 
-    /// Renews leases, and sweeps and indexes beside that, until the process stops.
+    /// Renews leases, and sweeps, deletes and indexes beside that, until the process stops.
     pub async fn keep_leases(&self) {
         let all = async {
             tokio::join!(
                 self.keep_renewing(),
                 self.keep_sweeping(),
+                self.keep_clean(),
                 self.keep_indexing()
             )
         };
@@ -135,17 +138,39 @@ impl Runs {
         let now = self.0.clock.now_ms();
         self.end_orphans(now).await?;
         self.end_overdue(now - millis(QUEUE_PATIENCE)).await?;
-        self.0.store.sweep_storage(now).await?;
-        if let Some(retention) = self.0.limits.retention {
-            self.0
-                .store
-                .prune_runs(now - millis(retention), now)
-                .await?;
-        }
         if self.0.stopping.is_cancelled() {
             return Ok(());
         }
         self.dispatch_created(now - millis(CREATED_PATIENCE)).await
+    }
+
+    /// Deletes what has had its time: a little at once, so that nobody waits long behind it.
+    async fn keep_clean(&self) {
+        let mut tick = self.tick();
+        loop {
+            tick.tick().await;
+            loop {
+                match self.clean_some().await {
+                    Ok(0) => break,
+                    Ok(_) => tokio::time::sleep(BETWEEN_DELETES).await,
+                    Err(error) => {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::warn!(error, "what is old could not be deleted, trying again");
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn clean_some(&self) -> Result<u64, StoreError> {
+        let now = self.0.clock.now_ms();
+        let mut deleted = self.0.store.sweep_storage(now).await?;
+        if let Some(retention) = self.0.limits.retention {
+            let before = now - millis(retention);
+            deleted += self.0.store.prune_runs(before, now).await?;
+        }
+        Ok(deleted)
     }
 
     async fn end_orphans(&self, before: i64) -> Result<(), StoreError> {

@@ -20,6 +20,9 @@ use crate::runs::{Inner, Runs};
 const PAGE: usize = 256;
 const PAGE_BYTES: usize = 1024 * 1024;
 
+/// Between two looks at a run that lives elsewhere.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
+
 impl Runs {
     /// The frames of a run after `cursor`, ended by its terminal. The caller has checked that the
     /// run is the watcher's to see. An error ends the stream: the client resumes by its last id.
@@ -145,7 +148,8 @@ impl Watcher {
         }
         let stopping = self.inner.stopping.clone();
         tokio::select! {
-            () = rung => {}
+            // However often it rings: a look costs the database some queries.
+            () = async { rung.await; tokio::time::sleep(BETWEEN_LOOKS).await } => {}
             () = tokio::time::sleep(self.inner.limits.poll.min(self.heartbeat)) => self.show_life(),
             () = stopping.cancelled(), if !self.told_of_draining => self.tell_of_draining(),
         }

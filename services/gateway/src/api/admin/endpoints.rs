@@ -23,6 +23,7 @@ use crate::runs::discovery::Findings;
 /// Where a list by name goes on.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(in crate::api) struct NameQuery {
     pub(super) cursor: Option<String>,
     /// 1 to 100, default 50.
@@ -119,6 +120,7 @@ pub(super) async fn find_endpoint(
 /// Whether to try without storing anything.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(in crate::api) struct DryRunQuery {
     /// Ask the endpoint, store nothing, and answer what would change.
     #[serde(default)]

@@ -18,6 +18,7 @@ use crate::api::query::QueryOf;
 /// Which runners.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(in crate::api) struct RunnersQuery {
     /// One runner alone, by its id.
     #[param(value_type = Option<String>)]

@@ -16,6 +16,7 @@ use crate::cursor::{InvalidCursor, Kind};
 /// Where the list goes on.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(in crate::api) struct AuditQuery {
     cursor: Option<String>,
     /// 1 to 100, default 50.

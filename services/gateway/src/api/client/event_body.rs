@@ -1,5 +1,7 @@
 //! The forms of a posted event: our own envelope, and CloudEvents 1.0 structured, binary and as a batch.
 
+use std::fmt;
+
 use axum::extract::{FromRequest, Request};
 use chrono::DateTime;
 use domain::event::{RAW_BYTES, check_posted};
@@ -8,6 +10,8 @@ use percent_encoding::percent_decode_str;
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::event::EventEnvelope;
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -141,9 +145,39 @@ fn bounded(bytes: usize, event: &EventEnvelope) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// The first values of a list, one more than a batch can have; the rest is passed over.
+struct Bounded(Vec<Box<RawValue>>);
+
+impl<'de> Deserialize<'de> for Bounded {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Values;
+
+        impl<'de> Visitor<'de> for Values {
+            type Value = Bounded;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Bounded, A::Error> {
+                let mut values = Vec::new();
+                while values.len() <= BATCH_EVENTS
+                    && let Some(value) = list.next_element()?
+                {
+                    values.push(value);
+                }
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Bounded(values))
+            }
+        }
+
+        deserializer.deserialize_seq(Values)
+    }
+}
+
 /// JSON batch format: a list of structured events.
 fn read_batch(bytes: &[u8]) -> Result<Vec<Posted>, ApiError> {
-    let list: Vec<Box<RawValue>> = serde_json::from_slice(bytes)
+    let Bounded(list) = serde_json::from_slice(bytes)
         .map_err(|_| ApiError::invalid("", "must be a JSON list of CloudEvents"))?;
     if list.len() > BATCH_EVENTS {
         let message = format!("has more than {BATCH_EVENTS} events; send several batches");

@@ -27,6 +27,7 @@ const PAGE_BYTES: usize = 4 * 1024 * 1024;
 /// Which events.
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(in crate::api) struct EventLogQuery {
     pub(in crate::api) conversation_id: Option<String>,
     /// Exact types, joined by commas.

@@ -7,7 +7,6 @@ use http::header::{HeaderName, HeaderValue, LOCATION};
 use http::{HeaderMap, StatusCode};
 use protocol::error::ErrorBody;
 use protocol::event::{EventAccepted, EventBatchAccepted, EventEnvelope};
-use protocol::id::WorkspaceId;
 use protocol::run::AgentRunEvent;
 
 use crate::api::ApiState;
@@ -16,6 +15,7 @@ use crate::api::client::event_batch::accept_batch;
 use crate::api::client::event_body::EventBody;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::single_header;
+use crate::api::run_pages::kept_after;
 use crate::api::stream::{stream_run, wants_stream};
 
 pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -63,16 +63,17 @@ pub(in crate::api) async fn post_event(
     if !faults.is_empty() {
         return Err(ApiError::faults(&faults));
     }
-    accept_event(&state, &caller.workspace, &headers, posted.event).await
+    accept_event(&state, &caller, &headers, posted.event).await
 }
 
 /// Takes a sound event and answers: with the run, or with its stream.
 pub(super) async fn accept_event(
     state: &ApiState,
-    workspace: &WorkspaceId,
+    caller: &ClientCaller,
     headers: &HeaderMap,
     event: EventEnvelope,
 ) -> ApiResult<Response> {
+    let workspace = &caller.workspace;
     let key = single_header(headers, IDEMPOTENCY_KEY)?;
     if key.is_some_and(|key| key.is_empty() || key.len() > 255) {
         return Err(ApiError::invalid_argument(
@@ -88,7 +89,11 @@ pub(super) async fn accept_event(
             } else {
                 0
             };
-            let mut response = stream_run(state, run, cursor);
+            if accepted.replayed {
+                let run = state.runs.store().find_run(workspace, run).await?;
+                run.map_or(Ok(()), |run| kept_after(&run, cursor))?;
+            }
+            let mut response = stream_run(state, caller, run, cursor);
             let location = HeaderValue::from_str(url);
             let id = HeaderValue::from_str(&run.to_string());
             response

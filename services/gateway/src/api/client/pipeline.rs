@@ -47,5 +47,5 @@ pub(in crate::api) async fn post_pipeline_query(
     if !faults.is_empty() {
         return Err(ApiError::faults(&faults));
     }
-    accept_event(&state, &caller.workspace, &headers, event).await
+    accept_event(&state, &caller, &headers, event).await
 }

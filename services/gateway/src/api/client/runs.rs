@@ -133,6 +133,7 @@ pub(in crate::api) struct RunsQuery {
 /// From where events are read.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(in crate::api) struct EventsQuery {
     /// The sequence after which to begin. `Last-Event-ID` goes before it.
     after: Option<String>,
@@ -172,7 +173,7 @@ pub(in crate::api) async fn list_run_events(
             return Ok(StatusCode::NO_CONTENT.into_response());
         }
         kept_after(&run, after)?;
-        return Ok(stream_run(&state, id, after));
+        return Ok(stream_run(&state, &caller, id, after));
     }
     let part = EventsPart {
         before: None,

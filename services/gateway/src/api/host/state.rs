@@ -44,6 +44,7 @@ async fn access(
 /// Which keys a list shows.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(in crate::api) struct StateQuery {
     /// Only keys that begin so.
     prefix: Option<String>,

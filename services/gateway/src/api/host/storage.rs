@@ -60,6 +60,7 @@ fn call<'a>(action: &'a str, area: &'a str) -> Call<'a> {
 /// Which keys a list shows.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(in crate::api) struct StorageQuery {
     /// Only keys that begin so.
     prefix: Option<String>,
@@ -226,7 +227,13 @@ async fn store_blob(
     let call = call("storage_set", area);
     let access = granted_area(caller, state, call).await?;
     caller.legal_key(state, call, &key).await?;
-    let upload = Upload::new(caller, state, access, key, headers)?;
+    let upload = match Upload::new(caller, state, access, key, headers) {
+        Ok(upload) => upload,
+        Err(refused) => {
+            caller.record(state, call, Some(refused.message())).await?;
+            return Err(refused);
+        }
+    };
     upload.run(frames, call).await
 }
 

@@ -6,7 +6,9 @@ use axum::body::{BodyDataStream, Bytes};
 use futures_util::StreamExt;
 use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use store::{AreaAccess, BeginUpload, CHUNK_BYTES, FinishUpload, Quota, Uploaded, WriteChunk};
+use store::{
+    AreaAccess, BeginUpload, CHUNK_BYTES, FinishUpload, GiveUpload, Quota, Uploaded, WriteChunk,
+};
 use uuid::Uuid;
 
 use crate::api::ApiState;
@@ -16,9 +18,10 @@ use crate::api::query::single_header;
 
 /// A body that stands still for longer is given up.
 const SILENCE: Duration = Duration::from_secs(30);
-/// A whole upload takes no longer, and its reservation lasts a little longer than that.
+/// A whole upload takes no longer.
 const PATIENCE: Duration = Duration::from_mins(5);
-const RESERVED: Duration = Duration::from_mins(6);
+/// What is reserved is free again when no chunk has come for so long: a sender that went away.
+const RESERVED: Duration = Duration::from_mins(1);
 
 /// Names that one owner may have in one area.
 const MOST_KEYS: u64 = 10_000;
@@ -114,9 +117,25 @@ impl<'a> Upload<'a> {
         let now = self.state.runs.clock().now_ms();
         let left = u64::try_from(run.deadline_at.saturating_sub(now)).unwrap_or(0);
         let time = PATIENCE.min(Duration::from_millis(left));
-        tokio::time::timeout(time, self.carry_out(frames, call))
+        let outcome = tokio::time::timeout(time, self.carry_out(frames, call))
             .await
-            .map_err(|_| ApiError::slow_body())?
+            .map_err(|_| ApiError::slow_body())
+            .flatten();
+        if let Err(error) = &outcome {
+            let refusal = error.message();
+            let give = GiveUpload {
+                run_id: run.id,
+                content_id: self.content_id,
+                audit: self.caller.audit_entry(self.state, call, Some(refusal), 0),
+            };
+            self.state.runs.store().write_later(give).await?;
+        }
+        outcome
+    }
+
+    fn expiry(&self) -> i64 {
+        let now = self.state.runs.clock().now_ms();
+        now + i64::try_from(RESERVED.as_millis()).unwrap_or(i64::MAX)
     }
 
     async fn carry_out(&self, frames: &mut BodyDataStream, call: Call<'_>) -> ApiResult<()> {
@@ -162,14 +181,13 @@ impl<'a> Upload<'a> {
         let store = self.state.runs.store();
         if progress.written == 0 {
             let limits = self.state.runs.limits();
-            let now = self.state.runs.clock().now_ms();
             let begin = BeginUpload {
                 run_id: self.caller.grant.run.id,
                 access: self.access.clone(),
                 quota: self.quota,
                 content_id: self.content_id,
                 reserved: self.announced.unwrap_or(limits.storage_blob_bytes),
-                expires_at: now + i64::try_from(RESERVED.as_millis()).unwrap_or(i64::MAX),
+                expires_at: self.expiry(),
             };
             written(store.write(begin).await?)?;
         }
@@ -178,6 +196,7 @@ impl<'a> Upload<'a> {
             content_id: self.content_id,
             n: progress.written,
             bytes: std::mem::take(&mut progress.pending),
+            expires_at: self.expiry(),
         };
         written(store.write(chunk).await?)?;
         progress.written += 1;
