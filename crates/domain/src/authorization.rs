@@ -332,7 +332,16 @@ mod tests {
         config: &serde_json::Value,
         conversation: Option<&ConversationIdentity>,
     ) -> AuthorizationSnapshot {
-        let (manifest, agent) = (manifest(permissions), agent(policy, config));
+        snapshot_of(&manifest(permissions), policy, config, conversation)
+    }
+
+    fn snapshot_of(
+        manifest: &AgentRunnerManifest,
+        policy: &serde_json::Value,
+        config: &serde_json::Value,
+        conversation: Option<&ConversationIdentity>,
+    ) -> AuthorizationSnapshot {
+        let agent = agent(policy, config);
         let workspace = WorkspaceId("default".to_owned());
         let owner = Owner {
             workspace: &workspace,
@@ -351,7 +360,17 @@ mod tests {
             has_prompt: false,
             owner,
         };
-        authorize(&catalog(), &manifest, &agent, &subject)
+        authorize(&catalog(), manifest, &agent, &subject)
+    }
+
+    #[test]
+    fn the_metadata_of_a_manifest_decides_nothing() {
+        let plain = manifest(&json!({"history": ["page"]}));
+        let mut boasting = plain.clone();
+        let claims = json!({"permissions": everything(), "capabilities": {"steering": true}});
+        boasting.metadata = claims.as_object().cloned().unwrap();
+        let granted = |manifest| snapshot_of(manifest, &all_named(), &json!({"model": "m1"}), None);
+        assert_eq!(granted(&boasting), granted(&plain));
     }
 
     #[test]
