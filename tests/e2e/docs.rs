@@ -132,6 +132,7 @@ async fn what_is_no_file_of_the_page_is_no_route() {
         (Method::GET, "/docs/nothing.js", 404),
         (Method::GET, "/docs/..%2fCargo.toml", 404),
         (Method::GET, "/docs/a/b", 404),
+        (Method::GET, "/docs/x%ff", 404),
         (Method::POST, "/docs/", 405),
     ] {
         let answer = send(stage.client.anonymous(method, path)).await.unwrap();

@@ -207,3 +207,24 @@ async fn a_payload_has_its_bounds_and_the_envelope_keeps_its_own() {
     run.end(&stage).await;
     assert_eq!(count(&stage).await, 1);
 }
+
+#[tokio::test]
+async fn an_attribute_that_stands_twice_is_refused() {
+    let stage = stage(Sqlite).await.unwrap();
+    let request = stage.client.request(Method::POST, "/v1/events");
+    let mut request = request.header("ce-specversion", "1.0");
+    for (name, value) in [
+        ("ce-id", "1"),
+        ("ce-id", "2"),
+        ("ce-source", "/chat"),
+        ("ce-type", "test.twice"),
+    ] {
+        request = request.header(name, value);
+    }
+    let answer = send(request).await.unwrap();
+    assert_eq!(
+        (answer.status, answer.detail("pointer")),
+        (400, &json!("/id"))
+    );
+    assert_eq!(count(&stage).await, 0);
+}

@@ -1,8 +1,12 @@
 //! Blob storage: whose blobs a run finds, how large they may be, and that a reader gets a whole one.
 
-use reqwest::Method;
+use std::convert::Infallible;
+
+use futures_util::{StreamExt, stream};
+use reqwest::{Body, Method};
 use rstest::rstest;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use crate::support::client::{Answer, message, send};
 use crate::support::gateway::{Agent, Config};
@@ -292,6 +296,35 @@ async fn an_area_that_is_full_takes_nothing_more(#[values(Sqlite, Postgres)] eng
     );
     let (_, _, read) = get(&run, "/storage/plugin/one").await;
     assert!(read == bytes(600_000));
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn a_run_has_four_uploads_at_once() {
+    let stage = stage(Sqlite, |_| {}).await.unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let mut going = JoinSet::new();
+    for n in 0..5 {
+        let slow = stream::iter([Ok::<_, Infallible>("begun")]).chain(stream::pending());
+        let request = run.request(Method::PUT, &format!("/storage/plugin/slow-{n}"));
+        going.spawn(request.body(Body::wrap_stream(slow)).send());
+    }
+    let fifth = within("one to be refused", going.join_next()).await;
+    let fifth = fifth.unwrap().unwrap().unwrap();
+    assert_eq!(fifth.status(), 429);
+    assert!(fifth.headers().contains_key("retry-after"));
+    let another = put(&run, "/storage/plugin/another", "a/b", bytes(1)).await;
+    assert_eq!(another.error("code"), "rate_limited", "{}", another.body);
+    // Those that went away make room.
+    going.shutdown().await;
+    within("room for another", async {
+        while put(&run, "/storage/plugin/sixth", "a/b", bytes(1))
+            .await
+            .status
+            != 204
+        {}
+    })
+    .await;
     run.end(&stage).await;
 }
 

@@ -32,6 +32,7 @@ use futures_util::FutureExt;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use store::{CancelOutcome, Ring, Store, StoreError};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -88,6 +89,10 @@ pub struct Parts {
     /// The name of this process in leases.
     pub owner: String,
 }
+
+/// A run has as many uploads going on as it may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoom;
 
 /// All runs of this process. Cheap to clone.
 #[derive(Clone)]
@@ -254,6 +259,14 @@ impl Runs {
     pub fn admit_call(&self, grant: &Grant) -> bool {
         let live = self.0.live.get(grant.run.id);
         live.is_none_or(|live| live.admit_call(self.0.clock.now_ms()))
+    }
+
+    /// Room for an upload of a run that lives here, until it is dropped; `Err`: there is none.
+    pub fn begin_upload(&self, grant: &Grant) -> Result<Option<OwnedSemaphorePermit>, NoRoom> {
+        match self.0.live.get(grant.run.id) {
+            Some(live) => live.begin_upload().map(Some).ok_or(NoRoom),
+            None => Ok(None),
+        }
     }
 
     /// The run of a grant as it stands this moment, without a query when it is driven here.

@@ -5,9 +5,12 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 /// Names that tell of a secret, in lower case with `_` for `-`.
-const TELLING: [&str; 9] = [
+const TELLING: [&str; 12] = [
     "password",
     "passwd",
+    "passphrase",
+    "pwd",
+    "cookie",
     "secret",
     "credential",
     "authorization",
@@ -16,8 +19,19 @@ const TELLING: [&str; 9] = [
     "api_key",
     "apikey",
 ];
-/// Texts that begin like a secret, whatever their name.
-const BEGINNINGS: [&str; 7] = ["sk-", "Bearer ", "Basic ", "ghp_", "xoxb-", "eyJ", "whsec_"];
+/// Texts that begin like a secret, whatever their name; in lower case.
+const BEGINNINGS: [&str; 10] = [
+    "sk-",
+    "bearer ",
+    "basic ",
+    "ghp_",
+    "gho_",
+    "github_pat_",
+    "xoxb-",
+    "akia",
+    "eyj",
+    "whsec_",
+];
 /// Documents of settings that hold the secrets of a program.
 const DOCUMENTS: [&str; 2] = ["env_json", "mcp_servers_json"];
 
@@ -27,12 +41,15 @@ pub(super) fn is_secret(name: &str, text: &str) -> bool {
         return false;
     }
     let name = name.to_lowercase().replace('-', "_");
-    let is_key = (name == "key" || name.ends_with("_key")) && name != "output_key";
+    let is_key = ["key", "keys"].contains(&name.as_str())
+        || ["_key", "_keys"].iter().any(|end| name.ends_with(end));
+    let is_key = is_key && name != "output_key";
+    let beginning = text.get(..16).unwrap_or(text).to_lowercase();
     is_key
         || name.ends_with("token")
         || TELLING.iter().any(|word| name.contains(word))
         || (DOCUMENTS.contains(&name.as_str()) && text.trim() != "{}" && text.trim() != "[]")
-        || BEGINNINGS.iter().any(|start| text.starts_with(start))
+        || BEGINNINGS.iter().any(|start| beginning.starts_with(start))
         || has_credentials(text)
 }
 
@@ -153,6 +170,13 @@ mod tests {
             ("accessToken", "x", true),
             ("jwt-secret", "x", true),
             ("key", "x", true),
+            ("api-keys", "x", true),
+            ("db-pwd", "x", true),
+            ("session-cookie", "x", true),
+            ("max-tokens", "4096", false),
+            ("header", "bearer abc", true),
+            ("note", "AKIAIOSFODNN7EXAMPLE", true),
+            ("note", "日本語の長い文章はここにあります", false),
             ("output-key", "response", false),
             ("jwt-algorithm", "HS256", false),
             ("header-name", "X-Key", false),

@@ -5,6 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use axum::Router;
 use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 use http::header::{
@@ -43,7 +44,12 @@ pub(super) fn page() -> Router<ApiState> {
         .route("/docs/", get(async || file("index.html")))
         .route(
             "/docs/{file}",
-            get(async |Path(name): Path<String>| file(&name)),
+            get(
+                async |name: Result<Path<String>, PathRejection>| match name {
+                    Ok(Path(name)) => file(&name),
+                    Err(_) => ApiError::no_route().into_response(),
+                },
+            ),
         )
 }
 

@@ -100,12 +100,24 @@ impl Runs {
         }
     }
 
+    /// Anybody with a login of the database can ring: what holds is what the table says.
+    fn look_for_cancel(&self, id: RunId) {
+        let runs = self.clone();
+        self.0.tasks.spawn(async move {
+            let run = runs.0.store.find_run_anywhere(id).await;
+            let asked = run.ok().flatten().and_then(|run| run.cancel_requested_at);
+            if let (Some(at), Some(live)) = (asked, runs.0.live.get(id)) {
+                live.request_cancel(at);
+            }
+        });
+    }
+
     fn hear(&self, heard: Heard) {
         match heard {
             Heard::Ring(Ring::Advanced { run, .. }) => self.0.doorbell.wake(run),
-            Heard::Ring(Ring::Cancelled { run, at }) => {
-                if let Some(live) = self.0.live.get(run) {
-                    live.request_cancel(at);
+            Heard::Ring(Ring::Cancelled { run, .. }) => {
+                if self.0.live.contains(run) {
+                    self.look_for_cancel(run);
                 }
                 self.0.doorbell.wake(run);
             }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use dashmap::{DashMap, Entry};
 use protocol::id::RunId;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::runs::grant::Grant;
@@ -144,6 +144,8 @@ impl RunLog {
     }
 }
 
+/// Uploads of one run at once: each reserves room in its area.
+const UPLOADS: usize = 4;
 /// Host calls of one run in one second.
 const CALLS_PER_SECOND: u32 = 500;
 
@@ -163,6 +165,8 @@ pub(crate) struct LiveRun {
     /// Until when this process may speak for the run, in epoch milliseconds.
     lease_until: AtomicI64,
     calls: Mutex<CallWindow>,
+    /// Room for uploads that go on.
+    uploads: Arc<Semaphore>,
     grant: Mutex<Option<Arc<Grant>>>,
     cancel_requested_at: AtomicI64,
     ended: AtomicBool,
@@ -176,6 +180,7 @@ impl LiveRun {
             lost: CancellationToken::new(),
             lease_until: AtomicI64::new(0),
             calls: Mutex::default(),
+            uploads: Arc::new(Semaphore::new(UPLOADS)),
             grant: Mutex::new(None),
             cancel_requested_at: AtomicI64::new(0),
             ended: AtomicBool::new(false),
@@ -217,6 +222,11 @@ impl LiveRun {
         }
         window.calls += 1;
         window.calls <= CALLS_PER_SECOND
+    }
+
+    /// Room for one more upload, until it is dropped.
+    pub(crate) fn begin_upload(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.uploads).try_acquire_owned().ok()
     }
 
     /// When the run was asked to end, in epoch milliseconds.

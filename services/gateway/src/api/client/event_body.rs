@@ -257,15 +257,19 @@ fn from_structured(mut event: JsonObject) -> Result<EventEnvelope, Fault> {
 
 /// HTTP binary mode: the attributes are headers, the body is the data.
 fn attributes_of(headers: &HeaderMap) -> Result<Attributes, Fault> {
-    let text = |name: &str| match headers.get(format!("ce-{name}")) {
-        None => Ok(None),
-        Some(value) => {
-            let fault = || Fault::new(format!("/{name}"), "is no percent-encoded UTF-8");
-            let encoded = value.to_str().map_err(|_| fault())?;
-            let decoded = percent_decode_str(encoded)
-                .decode_utf8()
-                .map_err(|_| fault())?;
-            Ok(Some(decoded.into_owned()))
+    let text = |name: &str| {
+        let mut values = headers.get_all(format!("ce-{name}")).iter();
+        match (values.next(), values.next()) {
+            (None, _) => Ok(None),
+            (Some(_), Some(_)) => Err(Fault::new(format!("/{name}"), "must stand once")),
+            (Some(value), None) => {
+                let fault = || Fault::new(format!("/{name}"), "is no percent-encoded UTF-8");
+                let encoded = value.to_str().map_err(|_| fault())?;
+                let decoded = percent_decode_str(encoded)
+                    .decode_utf8()
+                    .map_err(|_| fault())?;
+                Ok(Some(decoded.into_owned()))
+            }
         }
     };
     Ok(Attributes {

@@ -111,6 +111,18 @@ async fn find_in_scope(
     id: RunId,
 ) -> ApiResult<Run> {
     let own = &caller.grant.run;
+    let name = id.to_string();
+    let call = Call {
+        action,
+        resource: &name,
+        operation: "runs",
+    };
+    if id != own.id
+        && own.conversation_key.is_some()
+        && let Err(refused) = caller.grant.snapshot.run_list()
+    {
+        return caller.granted(state, call, Err(refused)).await;
+    }
     let found = if id == own.id {
         Some(state.runs.current_run(&caller.grant).await?)
     } else {
@@ -120,12 +132,6 @@ async fn find_in_scope(
                 && run.conversation_key == own.conversation_key
                 && run.runner_id == own.runner_id
         })
-    };
-    let name = id.to_string();
-    let call = Call {
-        action,
-        resource: &name,
-        operation: "get",
     };
     let refusal = found.is_none().then_some("no such run in the run's scope");
     caller.record(state, call, refusal).await?;

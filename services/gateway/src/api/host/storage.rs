@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use domain::state::check_prefix;
 use futures_util::stream;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, ETAG};
+use http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, ETAG};
 use http::{HeaderMap, StatusCode};
 use protocol::error::ErrorBody;
 use protocol::host_api::StorageKeys;
@@ -145,6 +145,8 @@ pub(in crate::api) async fn get_blob(
         (CONTENT_TYPE, blob.content_type.clone()),
         (CONTENT_LENGTH, blob.size.to_string()),
         (ETAG, format!("\"{}\"", blob.sha256)),
+        // A runner's bytes are no page of ours, whatever they say that they are.
+        (CONTENT_DISPOSITION, "attachment".to_owned()),
     ];
     Ok((headers, body_of(store.clone(), &blob, first)).into_response())
 }
@@ -200,7 +202,8 @@ fn body_of(store: Store, blob: &BlobRecord, first: Vec<u8>) -> Body {
     (status = 401, description = "The token opens nothing", body = ErrorBody),
     (status = 403, description = "The area was not granted, or the key is the gateway's", body = ErrorBody),
     (status = 408, description = "The body did not come in time", body = ErrorBody),
-    (status = 413, description = "The blob is too large, or the area is full (`details.reason`)", body = ErrorBody)))]
+    (status = 413, description = "The blob is too large, or the area is full (`details.reason`)", body = ErrorBody),
+    (status = 429, description = "Four uploads of this run go on, or it calls too often", body = ErrorBody)))]
 pub(in crate::api) async fn put_blob(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -208,6 +211,9 @@ pub(in crate::api) async fn put_blob(
     headers: HeaderMap,
     body: Body,
 ) -> ApiResult<StatusCode> {
+    let Ok(_room) = state.runs.begin_upload(&caller.grant) else {
+        return Err(ApiError::rate_limited());
+    };
     let mut frames = body.into_data_stream();
     let stored = store_blob(&caller, &state, (&area, key), &headers, &mut frames).await;
     if stored.is_err() {
