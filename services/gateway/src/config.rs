@@ -471,6 +471,23 @@ mod tests {
     }
 
     #[test]
+    fn the_url_of_the_database_may_stand_where_secrets_do() {
+        let file = std::env::temp_dir().join(format!("runnel-url-{}", uuid::Uuid::new_v4()));
+        let toml = format!("[database]\nurl = 'file:{}'", file.display());
+        let refused = load(&toml, &[]);
+        assert_eq!(pointers(&refused), ["database.url"]);
+        std::fs::write(&file, "mysql://runnel:hunter2@db/runnel").unwrap();
+        let refused = load(&toml, &[]);
+        assert_eq!(pointers(&refused), ["database.url"]);
+        assert!(!refused.unwrap_err().to_string().contains("hunter2"));
+        std::fs::write(&file, "postgres://runnel:hunter2@db/runnel\n").unwrap();
+        let config = load(&toml, &[]).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(config.database.url, "postgres://runnel:hunter2@db/runnel");
+        assert!(!format!("{config:?}").contains("hunter2"));
+    }
+
+    #[test]
     fn agents_keep_their_keys_as_they_are_written() {
         let config = load(
             "[[agents]]\nname = 'a'\n[agents.config]\n\"Some.Key\" = 1\nmodelId = [1.5, true, 'x']",
