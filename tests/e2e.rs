@@ -67,6 +67,8 @@ mod langbot_peer;
 mod limits;
 #[path = "e2e/manifests.rs"]
 mod manifests;
+#[path = "e2e/metrics.rs"]
+mod metrics;
 #[path = "e2e/migrate.rs"]
 mod migrate;
 #[path = "e2e/misbehaviour.rs"]

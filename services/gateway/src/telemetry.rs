@@ -1,4 +1,7 @@
-//! Log lines on stderr: stdout belongs to the commands' answers.
+//! Log lines on stderr: stdout belongs to the commands' answers. What is counted: [`metrics`].
+
+pub mod metrics;
+pub mod process;
 
 mod json_lines;
 

@@ -153,6 +153,21 @@ impl BusConfig {
     }
 }
 
+/// `[metrics]`: for whoever watches from outside.
+#[derive(Clone, Debug)]
+pub struct MetricsConfig {
+    /// Where they are read, without a credential; `None`: nothing is counted.
+    pub listen: Option<SocketAddr>,
+}
+
+impl MetricsConfig {
+    pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
+        let listen = table.optional("listen", listen_address);
+        table.close()?;
+        Ok(Self { listen: listen? })
+    }
+}
+
 /// `[egress]`: where requests may go beside public HTTPS.
 #[derive(Clone, Debug)]
 pub struct EgressConfig {
