@@ -73,6 +73,8 @@ mod metrics;
 mod migrate;
 #[path = "e2e/misbehaviour.rs"]
 mod misbehaviour;
+#[path = "e2e/packaging.rs"]
+mod packaging;
 #[path = "e2e/pipeline_adapter.rs"]
 mod pipeline_adapter;
 #[path = "e2e/policies.rs"]
