@@ -370,3 +370,55 @@ async fn labels_hold_nothing_that_somebody_wrote_and_never_run_away() {
         assert!(!scrape.text.contains(canary), "{canary}: {}", scrape.text);
     }
 }
+
+/// The metrics that a query of Prometheus names; a histogram by its parts.
+fn metrics_in(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let ours = words.filter(|word| word.starts_with("runnel_") || word.starts_with("process_"));
+    let names = documented();
+    ours.map(|word| {
+        let part = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|part| word.strip_suffix(part));
+        let whole = part.filter(|part| names.contains(*part) && !names.contains(word));
+        whole.unwrap_or(word).to_owned()
+    })
+    .collect()
+}
+
+#[test]
+fn the_dashboard_shows_every_metric_and_no_other() {
+    let text = std::fs::read_to_string(repository_file("deploy/grafana/runnel.json")).unwrap();
+    let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let mut expressions = String::new();
+    let mut ids = BTreeSet::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        assert!(ids.insert(panel["id"].as_i64()), "an id stands there twice");
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            assert_eq!(target["datasource"]["uid"], "${datasource}");
+            expressions += target["expr"].as_str().unwrap();
+            expressions.push('\n');
+        }
+    }
+    assert_eq!(metrics_in(&expressions), documented());
+}
+
+#[test]
+fn alerts_name_metrics_that_there_are() {
+    let text = std::fs::read_to_string(repository_file("deploy/prometheus/alerts.yml")).unwrap();
+    let alerts: serde_norway::Value = serde_norway::from_str(&text).unwrap();
+    let operations = std::fs::read_to_string(repository_file("OPERATIONS.md")).unwrap();
+    let rules = alerts["groups"][0]["rules"].as_sequence().unwrap();
+    assert!(rules.len() > 5);
+    for rule in rules {
+        let name = rule["alert"].as_str().unwrap();
+        let named = metrics_in(rule["expr"].as_str().unwrap());
+        assert!(!named.is_empty(), "{name}");
+        let unknown: Vec<_> = named.difference(&documented()).cloned().collect();
+        assert!(unknown.is_empty(), "{name}: {unknown:?}");
+        assert!(
+            operations.contains(name),
+            "OPERATIONS.md does not name {name}"
+        );
+    }
+}
