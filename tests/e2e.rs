@@ -67,10 +67,14 @@ mod langbot_peer;
 mod limits;
 #[path = "e2e/manifests.rs"]
 mod manifests;
+#[path = "e2e/metrics.rs"]
+mod metrics;
 #[path = "e2e/migrate.rs"]
 mod migrate;
 #[path = "e2e/misbehaviour.rs"]
 mod misbehaviour;
+#[path = "e2e/packaging.rs"]
+mod packaging;
 #[path = "e2e/pipeline_adapter.rs"]
 mod pipeline_adapter;
 #[path = "e2e/policies.rs"]

@@ -1,5 +1,5 @@
 //! The house as ARCHITECTURE.md draws it: what no compiler checks is checked here, on the source. So are the tests that
-//! docs/coverage.md names.
+//! the pages of docs/ name.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -333,6 +333,100 @@ fn tests_amiss(page: &str, rows: &[Vec<&str>], sources: &[File]) -> Vec<String> 
         }
     }
     faults
+}
+
+// --- what docs/reliability.md and docs/threats.md say ---
+
+/// The ids of a page: a letter, or more, and the numbers that follow it.
+type Promises = [(&'static str, &'static [std::ops::RangeInclusive<usize>])];
+
+const RELIABILITY: &Promises = &[
+    ("I", &[1..=13]),
+    ("F", &[1..=15, 20..=43, 50..=65, 70..=75, 80..=95]),
+];
+const THREATS: &Promises = &[
+    ("J", &[1..=32]),
+    ("T-I", &[1..=9]),
+    ("T-S", &[1..=14]),
+    ("O", &[1..=19]),
+    ("D", &[1..=22]),
+    ("H", &[1..=20]),
+];
+
+#[test]
+fn every_promise_is_held_by_tests_that_exist_or_is_said_not_to_be() {
+    let sources: String = rust_files().into_iter().map(|file| file.text).collect();
+    let mut faults = Vec::new();
+    for (path, promises) in [
+        ("docs/reliability.md", RELIABILITY),
+        ("docs/threats.md", THREATS),
+    ] {
+        let page = fs::read_to_string(root().join(path)).expect("the page is there");
+        let amiss = promises_amiss(&page, promises, &sources);
+        faults.extend(amiss.into_iter().map(|fault| format!("{path}: {fault}")));
+    }
+    assert_none(faults);
+}
+
+/// An id may have several rows among those that are held, one among those that are not, and not both.
+fn promises_amiss(page: &str, promises: &Promises, sources: &str) -> Vec<String> {
+    let numbered = |(letter, ranges): &(&str, &[std::ops::RangeInclusive<usize>])| -> Vec<_> {
+        let numbers = ranges.iter().cloned().flatten();
+        numbers.map(|n| format!("{letter}{n}")).collect()
+    };
+    let all: BTreeSet<_> = promises.iter().flat_map(numbered).collect();
+    let (held, open) = page.split_once("## Not held yet").unwrap_or((page, ""));
+    let (mut faults, mut found) = (Vec::new(), BTreeSet::new());
+    for row in rows(held) {
+        found.insert(row[0].to_owned());
+        let tests: Vec<_> = row.last().map_or("", |cell| cell).split(", ").collect();
+        for test in tests {
+            let name = test.trim_matches('`');
+            if row.len() != 3 || !sources.contains(&format!("fn {name}(")) {
+                faults.push(format!("{}: there is no test {name}", row[0]));
+            }
+        }
+    }
+    for row in rows(open) {
+        if row.len() != 3 || row[2].is_empty() {
+            faults.push(format!("{} has no reason", row[0]));
+        }
+        if !found.insert(row[0].to_owned()) {
+            faults.push(format!("{} stands there twice", row[0]));
+        }
+    }
+    let unknown = found.difference(&all).map(|id| format!("`{id}` is no id"));
+    let missing = all.difference(&found).map(|id| format!("{id} is missing"));
+    faults.extend(unknown.chain(missing));
+    faults
+}
+
+#[test]
+fn a_row_of_a_promise_is_found_amiss() {
+    const IDS: &Promises = &[("X", &[1..=2])];
+    let check = |page: &str, expected: &[&str]| {
+        assert_eq!(
+            promises_amiss(page, IDS, "fn it_holds("),
+            expected,
+            "{page}"
+        );
+    };
+    check(
+        "| X1 | a | `it_holds` |\n| X1 | b | `it_holds` |\n## Not held yet\n| X2 | c | because |",
+        &[],
+    );
+    check(
+        "| X1 | a | `it_holds`, `gone` |\n| X2 | a | it_holds |",
+        &["X1: there is no test gone"],
+    );
+    check(
+        "| X1 | a | `it_holds` |\n## Not held yet\n| X1 | a | because |\n| X3 | a | because |",
+        &["X1 stands there twice", "`X3` is no id", "X2 is missing"],
+    );
+    check(
+        "| X1 | a | `it_holds` |\n## Not held yet\n| X2 | c |  |",
+        &["X2 has no reason"],
+    );
 }
 
 // --- how it is looked for ---

@@ -74,6 +74,7 @@ class RunnerApi(BaseHTTPRequestHandler):  # HTTP/1.0, unbuffered; an answer ends
             result = {"run_id": context["run_id"], "type": kind, "data": data, "sequence": number}
             self.wfile.write(f"event: {kind}\nid: {number}\ndata: {json.dumps(result)}\n\n".encode())
 
-server = ThreadingHTTPServer(("127.0.0.1", int(os.environ.get("PORT", 9100))), RunnerApi)
-print(f"listening http://127.0.0.1:{server.server_port}", flush=True)
+address = (os.environ.get("HOST", "127.0.0.1"), int(os.environ.get("PORT", 9100)))
+server = ThreadingHTTPServer(address, RunnerApi)
+print(f"listening http://{address[0]}:{server.server_port}", flush=True)
 server.serve_forever()

@@ -10,6 +10,7 @@ mod doorbell;
 mod entity;
 mod error;
 mod event_log;
+pub mod meter;
 pub mod writer;
 
 mod agents;
@@ -25,6 +26,7 @@ mod ingest;
 mod leases;
 mod ledger;
 mod new_run;
+mod overview;
 mod preview;
 mod retention;
 mod runners;

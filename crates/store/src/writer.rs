@@ -5,6 +5,7 @@
 //! by one, so that a single bad item never takes its neighbours with it.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -17,6 +18,7 @@ use uuid::Uuid;
 
 use crate::connect::Store;
 use crate::error::StoreError;
+use crate::meter;
 
 /// Items of one commit at most.
 const BATCH: usize = 256;
@@ -130,6 +132,11 @@ impl Writer {
             .map_err(|_| StoreError::Closed)
     }
 
+    /// Items that wait.
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.max_capacity() - self.queue.capacity()
+    }
+
     /// True while the task takes work.
     pub(crate) fn is_open(&self) -> bool {
         !self.queue.is_closed()
@@ -231,6 +238,16 @@ async fn commit_alone(db: &DatabaseConnection, item: Box<dyn Item>) {
 
 /// One transaction over the batch. Gives each item's refusal; an error means that nothing was written.
 async fn transact(
+    db: &DatabaseConnection,
+    batch: &mut [Box<dyn Item>],
+) -> Result<Vec<Option<StoreError>>, StoreError> {
+    let (items, began) = (batch.len(), Instant::now());
+    let outcome = apply_all(db, batch).await;
+    meter::transacted(items, began.elapsed(), outcome.is_ok());
+    outcome
+}
+
+async fn apply_all(
     db: &DatabaseConnection,
     batch: &mut [Box<dyn Item>],
 ) -> Result<Vec<Option<StoreError>>, StoreError> {

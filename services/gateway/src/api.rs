@@ -3,6 +3,7 @@
 //! Three faces with three kinds of credential that never work on each other's routes: clients and
 //! operators by API key under `/v1`, runners by run token under `/host/v1`.
 
+pub mod metrics_page;
 pub mod openapi;
 pub mod rehearsal;
 
@@ -78,5 +79,6 @@ pub fn router(state: ApiState) -> Router {
         .layer(CatchPanicLayer::custom(|_| {
             axum::response::IntoResponse::into_response(ApiError::panicked())
         }))
+        .layer(axum::middleware::from_fn(metrics_page::count))
         .with_state(state)
 }

@@ -1,5 +1,6 @@
 //! The composition root: settings in, a gateway out.
 
+mod metrics;
 mod settings;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::runs::{Parts, Runs};
 use crate::seal::MasterKey;
 use crate::shutdown::Signals;
 
+pub(crate) use metrics::Metrics;
 pub(crate) use settings::{Declared, declared, run_limits};
 
 /// The workspace that migration 1 makes.
@@ -111,9 +113,13 @@ impl App {
     pub(crate) async fn serve(
         self,
         listener: TcpListener,
+        metrics: Option<Metrics>,
         mut signals: Signals,
     ) -> anyhow::Result<()> {
         let closing = CancellationToken::new();
+        if let Some(metrics) = metrics {
+            metrics.spawn(&self.runs, &self.tasks, closing.clone());
+        }
         let options = ServerOptions {
             drain: Duration::from_secs(2),
             ..ServerOptions::default()

@@ -5,6 +5,7 @@ mod conform;
 mod dev_command;
 mod explain;
 mod gateway;
+mod health;
 mod keys;
 mod migrate_config;
 mod openapi;
@@ -37,6 +38,8 @@ enum Command {
     Serve(ConfigArgument),
     /// Read the configuration and report everything that is wrong with it.
     CheckConfig(ConfigArgument),
+    /// Ask whether a gateway takes new runs: 0 when it does.
+    Health(health::HealthArguments),
     /// Print an `OpenAPI` document.
     Openapi(openapi::OpenapiArguments),
     /// Manage API keys in the configured database.
@@ -77,6 +80,7 @@ pub async fn run() -> ExitCode {
         Command::Dev(arguments) => dev_command::dev(arguments, json).await,
         Command::Serve(config) => serve::serve(&config, json).await,
         Command::CheckConfig(config) => Ok(check_config::check_config(&config, json)),
+        Command::Health(arguments) => health::health(&arguments, json).await,
         Command::MigrateConfig(arguments) => migrate_config::migrate_config(&arguments, json),
         Command::Openapi(arguments) => openapi::openapi(&arguments),
         Command::Token(command) => token::token(command, json).await,

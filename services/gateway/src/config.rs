@@ -25,8 +25,8 @@ pub use header_name::{HeaderNameError, outgoing_header_name};
 pub use plain_url::{PlainUrlError, check_parsed_url, parse_plain_url};
 pub use secret_ref::{SecretError, SecretRef, SecretRefError};
 pub use sections::{
-    AuthConfig, BusConfig, DatabaseConfig, EgressConfig, LedgerConfig, LimitsConfig, RunsConfig,
-    ServerConfig,
+    AuthConfig, BusConfig, DatabaseConfig, EgressConfig, LedgerConfig, LimitsConfig, MetricsConfig,
+    RunsConfig, ServerConfig,
 };
 
 use source::Variables;
@@ -41,6 +41,7 @@ pub struct Config {
     pub auth: AuthConfig,
     pub database: DatabaseConfig,
     pub bus: BusConfig,
+    pub metrics: MetricsConfig,
     pub egress: EgressConfig,
     pub limits: LimitsConfig,
     pub ledger: LedgerConfig,
@@ -89,6 +90,7 @@ impl Config {
         let auth = table.section("auth", AuthConfig::read);
         let database = table.section("database", DatabaseConfig::read);
         let bus = table.section("bus", BusConfig::read);
+        let metrics = table.section("metrics", MetricsConfig::read);
         let egress = table.section("egress", EgressConfig::read);
         let limits = table.section("limits", LimitsConfig::read);
         let ledger = table.section("ledger", LedgerConfig::read);
@@ -99,12 +101,20 @@ impl Config {
         let skills = table.tables("skills", "skill_name", SkillEntry::read);
         let runner_endpoints = table.tables("runner_endpoints", "name", EndpointEntry::read);
         let agents = table.tables("agents", "name", read_agent);
+        if let (Ok(server), Ok(metrics)) = (&server, &metrics)
+            && server.listen.port() != 0
+            && metrics.listen == Some(server.listen)
+        {
+            let message = "must be another address than server.listen";
+            return Err(table.fault("metrics.listen", message));
+        }
         table.close()?;
         Ok(Self {
             server: server?,
             auth: auth?,
             database: database?,
             bus: bus?,
+            metrics: metrics?,
             egress: egress?,
             limits: limits?,
             ledger: ledger?,
@@ -129,6 +139,7 @@ impl fmt::Debug for Config {
             .field("auth", &self.auth)
             .field("database", &self.database)
             .field("bus", &self.bus)
+            .field("metrics", &self.metrics)
             .field("egress", &self.egress)
             .field("limits", &self.limits)
             .field("ledger", &self.ledger)
@@ -468,6 +479,32 @@ mod tests {
             "{printed}"
         );
         assert!(!printed.contains("hunter2"), "{printed}");
+    }
+
+    #[test]
+    fn the_url_of_the_database_may_stand_where_secrets_do() {
+        let file = std::env::temp_dir().join(format!("runnel-url-{}", uuid::Uuid::new_v4()));
+        let toml = format!("[database]\nurl = 'file:{}'", file.display());
+        let refused = load(&toml, &[]);
+        assert_eq!(pointers(&refused), ["database.url"]);
+        std::fs::write(&file, "mysql://runnel:hunter2@db/runnel").unwrap();
+        let refused = load(&toml, &[]);
+        assert_eq!(pointers(&refused), ["database.url"]);
+        assert!(!refused.unwrap_err().to_string().contains("hunter2"));
+        std::fs::write(&file, "postgres://runnel:hunter2@db/runnel\n").unwrap();
+        let config = load(&toml, &[]).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(config.database.url, "postgres://runnel:hunter2@db/runnel");
+        assert!(!format!("{config:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn metrics_want_an_address_of_their_own() {
+        let both = "[server]\nlisten = '127.0.0.1:8700'\n[metrics]\nlisten = '127.0.0.1:8700'";
+        assert_eq!(pointers(&load(both, &[])), ["metrics.listen"]);
+        let config = load("[metrics]\nlisten = '127.0.0.1:9464'", &[]).unwrap();
+        assert_eq!(config.metrics.listen.unwrap().port(), 9464);
+        assert_eq!(load("", &[]).unwrap().metrics.listen, None);
     }
 
     #[test]

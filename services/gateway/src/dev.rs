@@ -89,7 +89,7 @@ pub(crate) async fn build(data_dir: &Path, listen: SocketAddr) -> anyhow::Result
 impl Playground {
     /// Serves until a signal comes.
     pub(crate) async fn serve(self) -> anyhow::Result<()> {
-        self.app.serve(self.listener, self.signals).await?;
+        self.app.serve(self.listener, None, self.signals).await?;
         self.stop_runner.cancel();
         self.runner_tasks.close();
         self.runner_tasks.wait().await;

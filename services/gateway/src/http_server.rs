@@ -19,6 +19,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::telemetry::metrics;
 use stall::StallGuard;
 
 /// What the kernel may hold for a reader that does not read.
@@ -170,6 +171,7 @@ async fn drain(mut connections: JoinSet<()>, patience: Duration) {
 fn log_panic(ended: Result<(), JoinError>) {
     if let Err(error) = ended {
         tracing::error!(%error, "the task of a connection panicked");
+        metrics::panicked(metrics::Task::Connection);
     }
 }
 

@@ -16,6 +16,7 @@ mod decide;
 mod dispatch;
 mod doorbell;
 mod drive;
+mod gauges;
 mod live;
 mod prepare;
 mod relay;
@@ -46,6 +47,7 @@ use crate::runs::keyring::Keyring;
 use crate::runs::live::Live;
 use crate::runs::token::{Minted, RunTokens, TokenSubject};
 use crate::seal::MasterKey;
+use crate::telemetry::metrics;
 
 pub(crate) use prepare::told_limits;
 pub(crate) use relay::reader;
@@ -191,6 +193,7 @@ impl Runs {
                 .is_err()
             {
                 tracing::error!(run.id = %id, "run {id} panicked");
+                metrics::panicked(metrics::Task::Run);
                 settle::settle_orphan(&inner, id, &workspace, i64::MAX, settle::internal()).await;
             }
             inner.live.leave(id, &live);

@@ -1,4 +1,9 @@
-//! Log lines on stderr: stdout belongs to the commands' answers.
+//! Log lines on stderr: stdout belongs to the commands' answers. What is counted: [`metrics`].
+
+pub mod metrics;
+pub mod process;
+
+mod json_lines;
 
 use std::io::{self, IsTerminal as _};
 use std::str::FromStr as _;
@@ -17,11 +22,7 @@ pub fn init(json: bool) {
         .with_ansi(io::stderr().is_terminal())
         .with_writer(io::stderr);
     let installed = if json {
-        lines
-            .json()
-            .flatten_event(true)
-            .with_current_span(false)
-            .try_init()
+        lines.event_format(json_lines::JsonLines).try_init()
     } else {
         lines.compact().try_init()
     };

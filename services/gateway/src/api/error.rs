@@ -15,6 +15,7 @@ use store::StoreError;
 use crate::cursor::InvalidCursor;
 use crate::runs::discovery::RegisterError;
 use crate::runs::start::StartError;
+use crate::telemetry::metrics;
 
 /// What a handler gives.
 pub(super) type ApiResult<T> = Result<T, ApiError>;
@@ -89,6 +90,7 @@ impl ApiError {
 
     pub(super) fn panicked() -> Self {
         tracing::error!("a handler panicked");
+        metrics::panicked(metrics::Task::Handler);
         Self::internal()
     }
 

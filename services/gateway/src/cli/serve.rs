@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use serde_json::json;
 
-use crate::app::{App, declared};
+use crate::app::{App, Metrics, declared};
 use crate::cli::{ConfigArgument, output};
 use crate::config::Config;
 use crate::http_server::bind;
@@ -24,17 +24,22 @@ pub(super) async fn serve(config: &ConfigArgument, json: bool) -> anyhow::Result
     let listener = bind(address)
         .with_context(|| format!("cannot listen on {address}; choose another server.listen"))?;
     let url = format!("http://{}", listener.local_addr()?);
+    let metrics = config.metrics.listen.map(Metrics::listen).transpose()?;
     let public_url = match &config.server.public_url {
         Some(url) => url.as_str().trim_end_matches('/').to_owned(),
         None => url.clone(),
     };
     let app = App::build(&config, declared, master_key, &public_url).await?;
+    let metrics_url = metrics.as_ref().map(Metrics::url).transpose()?;
     if json {
-        output::line(&json!({"listening": url}).to_string());
+        output::line(&json!({"listening": url, "metrics": metrics_url}).to_string());
     } else {
+        if let Some(url) = metrics_url {
+            output::line(&format!("metrics {url}"));
+        }
         output::line(&format!("listening {url}"));
     }
-    app.serve(listener, signals).await?;
+    app.serve(listener, metrics, signals).await?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -5,13 +5,14 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use secrecy::ExposeSecret as _;
 use serde_json::Value;
 use url::Url;
 
 use super::allow_rule::AllowRule;
 use super::fault::ConfigFault;
 use super::plain_url::parse_plain_url;
-use super::secret_ref::SecretRef;
+use super::secret_ref::{SecretRef, SecretRefError};
 use super::table::{Reported, Table, parsed, seconds, text, whole};
 
 const KIB: u64 = 1024;
@@ -97,15 +98,30 @@ impl DatabaseConfig {
     }
 }
 
-fn database_url(value: Value) -> Result<String, &'static str> {
-    let url = text(value)?;
+fn database_url(value: Value) -> Result<String, String> {
+    let text = text(value)?;
+    // A URL with a password may stand where secrets do. No other scheme is called `env` or `file`.
+    let url = match text.parse::<SecretRef>() {
+        Err(SecretRefError::Literal) => text,
+        Err(error) => return Err(error.to_string()),
+        Ok(reference) => {
+            let url = reference.resolve().map_err(|error| error.to_string())?;
+            url.expose_secret().to_owned()
+        }
+    };
+    plain_database_url(url).map_err(str::to_owned)
+}
+
+fn plain_database_url(url: String) -> Result<String, &'static str> {
     match url.split_once("://") {
         Some(("sqlite", path)) if path.contains(['?', '#']) => {
             Err("must be sqlite://PATH without parameters: there are none to set")
         }
         Some(("sqlite", path)) if !path.is_empty() => Ok(url),
         Some(("postgres" | "postgresql", _)) if Url::parse(&url).is_ok() => Ok(url),
-        _ => Err("must be sqlite://PATH or postgres://USER:PASSWORD@HOST/DATABASE"),
+        _ => Err(
+            "must be sqlite://PATH or postgres://USER:PASSWORD@HOST/DATABASE, or refer to one by env:NAME or file:PATH",
+        ),
     }
 }
 
@@ -134,6 +150,21 @@ impl BusConfig {
         let poll = table.required("poll_seconds", seconds(0.05..=60.0));
         table.close()?;
         Ok(Self { poll: poll? })
+    }
+}
+
+/// `[metrics]`: for whoever watches from outside.
+#[derive(Clone, Debug)]
+pub struct MetricsConfig {
+    /// Where they are read, without a credential; `None`: nothing is counted.
+    pub listen: Option<SocketAddr>,
+}
+
+impl MetricsConfig {
+    pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
+        let listen = table.optional("listen", listen_address);
+        table.close()?;
+        Ok(Self { listen: listen? })
     }
 }
 

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use store::{Append, AuditEntry, Terminal};
 
 use crate::runs::live::Frames;
+use crate::telemetry::metrics;
 
 /// A full book stops the reading of the runner's socket until the commit before it is done.
 const MOST_BYTES: usize = 512 * 1024;
@@ -107,6 +108,7 @@ impl Book {
 
     /// Enters an event that was not taken. Past the most that one run keeps it is only counted.
     pub(super) fn reject(&mut self, rejection: Rejection) {
+        metrics::result_rejected(rejection.reason.as_str());
         let kept = self.rejections_before + self.rejections.len() as u64;
         if kept < MOST_REJECTIONS_KEPT {
             self.rejections.push(rejection);

@@ -19,6 +19,7 @@ use crate::outbound::runner::{Endpoint, ListError};
 use crate::outbound::signature::SigningSecret;
 use crate::runs::Runs;
 use crate::seal::MasterKey;
+use crate::telemetry::metrics;
 
 pub use register::{RegisterError, Registered};
 
@@ -67,6 +68,13 @@ impl Outcome {
                 reason: format!("the endpoint cannot be reached: {error}"),
             },
             Err(error) => Self::unhealthy(error.to_string()),
+        }
+    }
+
+    fn health(&self) -> &'static str {
+        match self {
+            Self::Found(_) => "ok",
+            Self::Failed { health, .. } => health,
         }
     }
 
@@ -136,6 +144,7 @@ impl Runs {
             (Outcome::Found(judge_list(manifests)), None)
         } else {
             let outcome = self.ask(record).await;
+            metrics::discovered(&record.name, outcome.health());
             (outcome, Some(self.0.clock.now_ms() - asked_at))
         };
         Discovery {

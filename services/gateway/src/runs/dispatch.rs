@@ -19,6 +19,7 @@ use crate::runs::live::LiveRun;
 use crate::runs::prepare::Prepared;
 use crate::runs::settle::cancelled;
 use crate::runs::token::TokenSubject;
+use crate::telemetry::metrics;
 
 /// What came of a dispatch.
 pub(super) enum Outcome {
@@ -45,6 +46,9 @@ pub(super) async fn dispatch(
             Dispatched::Owned(owned) => run = *owned,
             Dispatched::Lost => return Ok(Outcome::Lost),
         }
+        if attempt == 1 {
+            metrics::run_started();
+        }
         let grant = Arc::new(Grant {
             run: run.clone(),
             snapshot: Arc::clone(&prepared.snapshot),
@@ -63,6 +67,7 @@ pub(super) async fn dispatch(
         };
         let error = match posted {
             Ok(started) => {
+                metrics::dispatch_attempted("started");
                 inner
                     .store
                     .note_attempt(run.id, attempt, "started", Some(200))
@@ -72,6 +77,7 @@ pub(super) async fn dispatch(
             Err(error) => error,
         };
         let (failure, status) = describe(&error);
+        metrics::dispatch_attempted(failure.code.as_str());
         inner
             .store
             .note_attempt(run.id, attempt, failure.code.as_str(), status)

@@ -9,6 +9,7 @@ use tokio::sync::{Notify, mpsc};
 use uuid::Uuid;
 
 use crate::runs::{Inner, Runs};
+use crate::telemetry::metrics::{self, Ringing};
 
 /// Rings that wait to be sent. Full: the ring is lost, and others look by themselves.
 const QUEUE: usize = 4096;
@@ -36,7 +37,8 @@ impl Doorbell {
     /// Tells other replicas. Never waits.
     pub(crate) fn ring(&self, ring: Ring) {
         // Lost when the queue is full: whoever waits also looks by itself.
-        let _ = self.out.try_send(ring);
+        let sent = self.out.try_send(ring).is_ok();
+        metrics::rang(if sent { Ringing::Sent } else { Ringing::Lost });
     }
 
     fn wake(&self, run: RunId) {
@@ -113,6 +115,10 @@ impl Runs {
     }
 
     fn hear(&self, heard: Heard) {
+        metrics::rang(match heard {
+            Heard::Ring(_) => Ringing::Heard,
+            Heard::Missed => Ringing::Missed,
+        });
         match heard {
             Heard::Ring(Ring::Advanced { run, .. }) => self.0.doorbell.wake(run),
             Heard::Ring(Ring::Cancelled { run, .. }) => {

@@ -272,6 +272,10 @@ impl Live {
         self.runs.get(&id).map(|run| Arc::clone(&run))
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.runs.len()
+    }
+
     pub(crate) fn contains(&self, id: RunId) -> bool {
         self.runs.contains_key(&id)
     }

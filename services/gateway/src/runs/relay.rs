@@ -25,6 +25,7 @@ use crate::runs::dispatch::{interrupted, interruption, tell_runner};
 use crate::runs::live::{Frames, LiveRun};
 use crate::runs::prepare::Prepared;
 use crate::runs::settle::{Ending, commit};
+use crate::telemetry::metrics;
 use reader::{Item, ResultReader};
 
 pub(crate) mod reader;
@@ -68,12 +69,15 @@ pub(super) async fn relay(
         book: Book::new(run),
         in_flight: None,
         waiting: VecDeque::new(),
+        read_at: None,
         input_ended: None,
     };
     let ending = relay.read(prepared, started).await?;
     if let Some(in_flight) = relay.in_flight.take() {
+        let read_at = in_flight.read_at;
         let (frames, outcome) = in_flight.finish().await;
         shown(inner, (live, run.id), frames, outcome)?;
+        told(read_at);
     }
     Ok(Relayed {
         tally: relay.judge.tally(),
@@ -91,6 +95,8 @@ struct Relay<'a> {
     in_flight: Option<InFlight<'a>>,
     /// Results that have come and are not judged yet.
     waiting: VecDeque<Vec<u8>>,
+    /// When the oldest bytes were read that are not on their way yet.
+    read_at: Option<Instant>,
     /// Why no more will come.
     input_ended: Option<Failure>,
 }
@@ -98,6 +104,7 @@ struct Relay<'a> {
 /// A commit on its way, and the frames that may be shown after it.
 struct InFlight<'a> {
     frames: Frames,
+    read_at: Option<Instant>,
     commit: BoxFuture<'a, Result<Appended, StoreError>>,
 }
 
@@ -141,8 +148,10 @@ impl Relay<'_> {
             tokio::select! {
                 biased;
                 outcome = committed(&mut self.in_flight) => {
-                    let frames = self.in_flight.take().map(|done| done.frames).unwrap_or_default();
+                    let done = self.in_flight.take().map(|done| (done.frames, done.read_at));
+                    let (frames, read_at) = done.unwrap_or_default();
                     shown(inner, (live, run.id), frames, outcome)?;
+                    told(read_at);
                     if full {
                         silent_at = Instant::now() + limits.silence;
                     }
@@ -170,12 +179,18 @@ impl Relay<'_> {
         }
         let (append, frames) = self.book.take(None, self.inner.clock.now_ms());
         let commit = Box::pin(commit(self.inner, append));
-        self.in_flight = Some(InFlight { frames, commit });
+        let read_at = self.read_at.take();
+        self.in_flight = Some(InFlight {
+            frames,
+            read_at,
+            commit,
+        });
     }
 
     /// Takes in what was read, to be judged as far as the book has room.
     fn take(&mut self, read: Read, reader: &mut ResultReader) {
         let mut items = Vec::new();
+        self.read_at.get_or_insert_with(Instant::now);
         self.input_ended = match read {
             Read::Chunk(chunk) => match reader.push(&chunk, &mut items) {
                 Ok(()) => None,
@@ -315,6 +330,13 @@ fn shown(
         }
         Ok(Appended::Lost) => Err(Stopped::Lost),
         Err(error) => Err(Stopped::Unwritable(error)),
+    }
+}
+
+/// Clients may see what was read then.
+fn told(read_at: Option<Instant>) {
+    if let Some(read_at) = read_at {
+        metrics::relayed(read_at.elapsed());
     }
 }
 

@@ -20,6 +20,7 @@ use crate::runs::decide::{take_up, transcript_text};
 use crate::runs::dispatch::millis;
 use crate::runs::live::LiveRun;
 use crate::runs::{Inner, Runs};
+use crate::telemetry::metrics;
 
 /// Who ended the run.
 pub(super) enum Ending {
@@ -28,6 +29,17 @@ pub(super) enum Ending {
         failure: Failure,
         message: Option<Message>,
     },
+}
+
+impl Ending {
+    /// Of a bounded set: what a runner says of its failure is its own text.
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Runner(ending) if ending.status == RunStatus::Completed => "ok",
+            Self::Runner(_) => "runner.failed",
+            Self::Gateway { failure, .. } => failure.code.as_str(),
+        }
+    }
 }
 
 /// Something of ours broke.
@@ -49,6 +61,7 @@ pub(super) async fn settle(
     tally: Tally,
     ending: Ending,
 ) {
+    let code = ending.code();
     let terminal = terminal_of(inner, run, &mut book, tally, ending);
     let (status, reason) = (terminal.status, terminal.reason.clone());
     let (append, frames) = book.take(Some(terminal), inner.clock.now_ms());
@@ -64,6 +77,7 @@ pub(super) async fn settle(
                 }
             }
             let duration_ms = inner.clock.now_ms() - run.created_at;
+            metrics::run_ended(status.as_str(), code, duration_ms);
             tracing::info!(
                 run.id = %run.id, runner.id = %run.runner_id, status = status.as_str(),
                 reason, duration_ms, "run {} ended as {}", run.id, status.as_str()
@@ -143,7 +157,10 @@ pub(super) async fn commit(inner: &Inner, append: Append) -> Result<Appended, St
             // A commit whose answer was lost looks like somebody else's when it is tried again,
             // here or by the writer.
             Ok(Ok(Appended::Lost)) => return confirm(inner, &append).await,
-            Ok(Ok(written @ Appended::Written { .. })) => return Ok(written),
+            Ok(Ok(written @ Appended::Written { .. })) => {
+                metrics::appended(append.to - append.from, append.lines.len());
+                return Ok(written);
+            }
             Ok(Err(error)) if error.may_pass() => error,
             Ok(Err(error)) => return Err(error),
             Err(_) => return Err(StoreError::Unreachable),
@@ -173,6 +190,7 @@ async fn confirm(inner: &Inner, append: &Append) -> Result<Appended, StoreError>
     });
     // Who came next was let go by the commit; the sweep dispatches it.
     Ok(if ours {
+        metrics::appended(append.to - append.from, append.lines.len());
         Appended::Written { next: Vec::new() }
     } else {
         Appended::Lost

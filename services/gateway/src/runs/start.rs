@@ -1,5 +1,7 @@
 //! From an event to a stored run: one transaction, and nothing on a refusal (contracts §3).
 
+use std::time::Instant;
+
 use domain::canonical::canonical_json;
 use domain::event::{completed, conversation_of};
 use protocol::context::RawEventRef;
@@ -11,6 +13,7 @@ use uuid::Uuid;
 
 use crate::runs::Runs;
 use crate::runs::decide::Aside;
+use crate::telemetry::metrics;
 
 /// An event that is stored now or was before.
 #[derive(Clone, Debug)]
@@ -46,9 +49,43 @@ pub enum StartError {
     Store(#[from] StoreError),
 }
 
+impl StartError {
+    /// The name of the reason, for counting.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::IdempotencyMismatch => "idempotency_mismatch",
+            Self::EventExists => "event_exists",
+            Self::BindingConflict(_) => "binding_conflict",
+            Self::RunActive(_) => "run_active",
+            Self::QueueFull => "queue_full",
+            Self::RunnerUnavailable { .. } => "runner_unavailable",
+            Self::Stopping => "stopping",
+            Self::Store(_) => "store",
+        }
+    }
+}
+
 impl Runs {
     /// Takes an event of a workspace and starts its run. Returns once everything is committed.
     pub async fn accept(
+        &self,
+        workspace: &WorkspaceId,
+        event: EventEnvelope,
+        idempotency_key: Option<&str>,
+    ) -> Result<Accepted, StartError> {
+        let began = Instant::now();
+        let accepted = self.decide_and_store(workspace, event, idempotency_key);
+        let accepted = accepted.await;
+        let result = match &accepted {
+            Ok(Accepted { replayed: true, .. }) => "duplicate",
+            Ok(_) => "accepted",
+            Err(error) => error.name(),
+        };
+        metrics::ingested(result, began.elapsed());
+        accepted
+    }
+
+    async fn decide_and_store(
         &self,
         workspace: &WorkspaceId,
         event: EventEnvelope,

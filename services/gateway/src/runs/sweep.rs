@@ -9,6 +9,7 @@ use store::{Backend, StoreError};
 use crate::runs::dispatch::millis;
 use crate::runs::settle::settle_orphan;
 use crate::runs::{ONLY_WAITING, Runs};
+use crate::telemetry::metrics::{self, Swept};
 
 /// Others commit in between.
 const BETWEEN_DELETES: Duration = Duration::from_millis(20);
@@ -128,7 +129,10 @@ impl Runs {
                     }
                 }
                 None if live.has_ended() => {}
-                None => live.lost.cancel(),
+                None => {
+                    metrics::lease_lost();
+                    live.lost.cancel();
+                }
             }
         }
         Ok(())
@@ -181,6 +185,7 @@ impl Runs {
             // Those that live here are driven here: their leases are renewed, or they hear of it.
             for run in expired.iter().filter(|run| !self.0.live.contains(run.id)) {
                 tracing::warn!(run.id = %run.id, "run {} has lost its gateway", run.id);
+                metrics::swept(Swept::Orphaned);
                 settle_orphan(&self.0, run.id, &run.workspace, before, orphaned()).await;
                 settled += 1;
             }
@@ -204,6 +209,7 @@ impl Runs {
     async fn end_waiting(&self, run: &Run, failure: Failure) -> Result<(), StoreError> {
         let now = self.0.store.find_run(&run.workspace, run.id).await?;
         if now.is_some_and(|now| now.status == RunStatus::Queued) {
+            metrics::swept(Swept::Overdue);
             settle_orphan(&self.0, run.id, &run.workspace, ONLY_WAITING, failure).await;
         }
         Ok(())
@@ -212,6 +218,9 @@ impl Runs {
     async fn dispatch_created(&self, before: i64) -> Result<(), StoreError> {
         for run in self.0.store.created_runs(BATCH).await? {
             if run.created_at <= before {
+                if !self.0.live.contains(run.id) {
+                    metrics::swept(Swept::Dispatched);
+                }
                 self.spawn(run.id, run.workspace);
             }
         }

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::runs::doorbell::Bell;
 use crate::runs::live::{LiveRun, Progress, Tail};
 use crate::runs::{Inner, Runs};
+use crate::telemetry::metrics::OpenStream;
 
 /// Events read from the table at once.
 const PAGE: usize = 256;
@@ -44,6 +45,7 @@ impl Runs {
             told_of_draining: false,
             shown_at: Instant::now(),
             done: false,
+            _open: OpenStream::enter(),
         };
         futures_util::stream::unfold(watcher, |mut watcher| async move {
             let next = watcher.next().await.transpose()?;
@@ -67,6 +69,7 @@ struct Watcher {
     told_of_draining: bool,
     shown_at: Instant,
     done: bool,
+    _open: OpenStream,
 }
 
 impl Watcher {

@@ -1,0 +1,41 @@
+//! What the writer counts. Nothing is kept unless the process has installed a recorder before.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use metrics::{Counter, Histogram, counter, histogram};
+
+/// Seconds of one transaction, from begin to commit.
+pub const COMMIT_SECONDS: &str = "runnel_commit_seconds";
+/// Items of one transaction.
+pub const COMMIT_ITEMS: &str = "runnel_commit_items";
+/// Transactions that did not commit.
+pub const COMMITS_FAILED: &str = "runnel_commits_failed_total";
+
+struct Meter {
+    seconds: Histogram,
+    items: Histogram,
+    failed: Counter,
+}
+
+static METER: LazyLock<Meter> = LazyLock::new(|| Meter {
+    seconds: histogram!(COMMIT_SECONDS),
+    items: histogram!(COMMIT_ITEMS),
+    failed: counter!(COMMITS_FAILED),
+});
+
+/// Makes the metrics known to the recorder before anything is counted.
+pub fn register() {
+    LazyLock::force(&METER);
+}
+
+/// A transaction of this many items has ended after this time.
+#[expect(clippy::cast_precision_loss, reason = "a batch is small")]
+pub(crate) fn transacted(items: usize, after: Duration, committed: bool) {
+    if committed {
+        METER.seconds.record(after);
+        METER.items.record(items as f64);
+    } else {
+        METER.failed.increment(1);
+    }
+}

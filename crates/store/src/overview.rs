@@ -1,0 +1,40 @@
+//! How much is going on in the database, for whoever watches from outside.
+
+use protocol::run::RunStatus;
+use sea_orm::sea_query::{Expr, Func, Query};
+use sea_orm::{ColumnTrait, ConnectionTrait};
+
+use crate::connect::Store;
+use crate::entity::runs;
+use crate::error::StoreError;
+
+/// Runs of one status that are counted; there may be more.
+const MOST: u64 = 10_000;
+
+impl Store {
+    /// Runs that have not ended, by status: at most 10,000 of each are counted.
+    pub async fn count_active_runs(&self) -> Result<Vec<(RunStatus, u32)>, StoreError> {
+        let mut counts = Vec::new();
+        for status in [RunStatus::Created, RunStatus::Queued, RunStatus::Running] {
+            let some = Query::select()
+                .column(runs::Column::Status)
+                .from(runs::Entity)
+                .and_where(runs::Column::Status.eq(status.as_str()))
+                .limit(MOST)
+                .to_owned();
+            let count = Query::select()
+                .expr_as(Func::count(Expr::val(1)), "n")
+                .from_subquery(some, "some")
+                .to_owned();
+            let row = self.readers.query_one(&count).await?;
+            let n = row.map(|row| row.try_get::<i64>("", "n")).transpose()?;
+            counts.push((status, n.and_then(|n| u32::try_from(n).ok()).unwrap_or(0)));
+        }
+        Ok(counts)
+    }
+
+    /// Writes that wait for the writer.
+    pub fn queued_writes(&self) -> usize {
+        self.writer.queued()
+    }
+}

@@ -1,0 +1,54 @@
+//! The listener for whoever watches from outside.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::api::metrics_page;
+use crate::http_server::{ServerOptions, bind, serve};
+use crate::runs::Runs;
+use crate::telemetry::metrics::install;
+
+/// A Prometheus or two, and somebody who looks.
+const CONNECTIONS: usize = 32;
+
+/// What is counted, and where it will be read.
+pub(crate) struct Metrics {
+    listener: TcpListener,
+    handle: PrometheusHandle,
+}
+
+impl Metrics {
+    /// Listens, and counts from now on.
+    pub(crate) fn listen(address: SocketAddr) -> anyhow::Result<Self> {
+        let listener = bind(address).with_context(|| {
+            format!("cannot listen on {address}; choose another metrics.listen")
+        })?;
+        let handle = install().context("metrics cannot be counted")?;
+        Ok(Self { listener, handle })
+    }
+
+    /// Where they are read.
+    pub(crate) fn url(&self) -> anyhow::Result<String> {
+        Ok(format!("http://{}/metrics", self.listener.local_addr()?))
+    }
+
+    /// Serves them until `closing`.
+    pub(super) fn spawn(self, runs: &Runs, tasks: &TaskTracker, closing: CancellationToken) {
+        let Self { listener, handle } = self;
+        let options = ServerOptions {
+            max_connections: CONNECTIONS,
+            drain: Duration::from_secs(1),
+            ..ServerOptions::default()
+        };
+        let page = metrics_page::router(runs.clone(), handle.clone());
+        tasks.spawn(serve(listener, page, options, closing));
+        let runs = runs.clone();
+        tasks.spawn(async move { runs.keep_gauges(|| handle.run_upkeep()).await });
+    }
+}

@@ -1,0 +1,94 @@
+//! `runnel health`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use http::Method;
+use serde_json::json;
+use url::Url;
+
+use crate::cli::{ConfigArgument, output};
+use crate::config::Config;
+use crate::outbound::egress::Egress;
+
+/// For connection and answer each.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(clap::Args)]
+pub(super) struct HealthArguments {
+    #[command(flatten)]
+    config: ConfigArgument,
+    /// The gateway. Without it: the one on this machine at `server.listen` of the configuration.
+    #[arg(long)]
+    url: Option<String>,
+}
+
+/// Asks whether the gateway takes new runs. For the health checks of containers, where there is no curl.
+pub(super) async fn health(arguments: &HealthArguments, json: bool) -> anyhow::Result<ExitCode> {
+    let base = match &arguments.url {
+        Some(url) => url.clone(),
+        None => local_url(
+            Config::load(arguments.config.path().as_deref())?
+                .server
+                .listen,
+        )?,
+    };
+    let url = Url::parse(&base)
+        .and_then(|base| base.join("/readyz"))
+        .with_context(|| format!("{base} is no URL"))?;
+    let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else {
+        bail!("{base} names no host");
+    };
+    // The operator named this one address: it alone may be called.
+    let egress = Egress::new(vec![format!("{host}:{port}").parse()?], PATIENCE)?;
+    let asking = egress.send(egress.request(Method::GET, &url)?);
+    let answer = tokio::time::timeout(PATIENCE, asking).await;
+    let answer = answer.map_err(|_| anyhow::anyhow!("{base} does not answer in time"))?;
+    let status = answer
+        .with_context(|| format!("{base} does not answer"))?
+        .status();
+    let ready = status.is_success();
+    if json {
+        output::line(&json!({"ready": ready, "http_status": status.as_u16()}).to_string());
+    } else if ready {
+        output::line("ready");
+    } else {
+        output::remark(&format!("error: not ready (HTTP {status})"));
+    }
+    Ok(if ready {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// How this machine reaches what listens there.
+fn local_url(listen: SocketAddr) -> anyhow::Result<String> {
+    if listen.port() == 0 {
+        bail!("server.listen leaves the port open; give --url");
+    }
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    Ok(format!("http://{}", SocketAddr::new(ip, listen.port())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_listens_everywhere_is_reached_over_loopback() {
+        let check = |listen: &str, url: &str| {
+            assert_eq!(local_url(listen.parse().unwrap()).unwrap(), url);
+        };
+        check("0.0.0.0:8700", "http://127.0.0.1:8700");
+        check("[::]:8700", "http://[::1]:8700");
+        check("10.0.0.5:80", "http://10.0.0.5:80");
+        assert!(local_url("127.0.0.1:0".parse().unwrap()).is_err());
+    }
+}

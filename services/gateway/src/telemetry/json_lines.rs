@@ -1,0 +1,179 @@
+//! One log line as one JSON object: an error with all its causes, and nothing without an end.
+
+use std::error::Error;
+use std::fmt;
+
+use serde_json::{Map, Value, json};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+/// Bytes of one field. What is longer is cut, and says so.
+const MOST_BYTES: usize = 4096;
+
+/// Fields stand beside `timestamp`, `level`, `message` and `target`. The library's own JSON tells of an
+/// error what it says of itself, and not why.
+pub(super) struct JsonLines;
+
+impl<S, N> FormatEvent<S, N> for JsonLines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut time = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut time))?;
+        let mut fields = Fields(Map::new());
+        event.record(&mut fields);
+        let mut line = Map::new();
+        line.insert("timestamp".to_owned(), Value::String(time));
+        line.insert("level".to_owned(), json!(event.metadata().level().as_str()));
+        line.append(&mut fields.0);
+        line.insert("target".to_owned(), json!(event.metadata().target()));
+        writeln!(writer, "{}", Value::Object(line))
+    }
+}
+
+struct Fields(Map<String, Value>);
+
+impl Fields {
+    fn enter(&mut self, field: &Field, value: impl Into<Value>) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+
+    fn text(&mut self, field: &Field, mut text: String) {
+        if text.len() > MOST_BYTES {
+            let end = text.floor_char_boundary(MOST_BYTES);
+            text.truncate(end);
+            text.push('…');
+        }
+        self.enter(field, text);
+    }
+}
+
+impl Visit for Fields {
+    fn record_error(&mut self, field: &Field, error: &(dyn Error + 'static)) {
+        let mut text = error.to_string();
+        let mut next = error.source();
+        while let Some(cause) = next.filter(|_| text.len() <= MOST_BYTES) {
+            let told = cause.to_string();
+            // An error that wraps another often says the same.
+            if !text.ends_with(&told) {
+                text = format!("{text}: {told}");
+            }
+            next = cause.source();
+        }
+        self.text(field, text);
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.text(field, value.to_owned());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.enter(field, value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.enter(field, value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.enter(field, value);
+    }
+
+    fn record_u128(&mut self, field: &Field, value: u128) {
+        self.enter(field, u64::try_from(value).unwrap_or(u64::MAX));
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.enter(field, value);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.text(field, format!("{value:?}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the database failed")]
+    struct Outer(#[source] std::io::Error);
+
+    fn logged(log: impl FnOnce()) -> Vec<Value> {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .event_format(JsonLines)
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, log);
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let lines = text.lines();
+        lines
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn an_error_is_told_with_its_causes() {
+        let error = Outer(std::io::Error::other("disk I/O error"));
+        let lines = logged(|| {
+            tracing::error!(error = &error as &dyn Error, run.id = %7, grace_ms = 5_u128, "it {}", "broke");
+        });
+        let [line] = &lines[..] else {
+            panic!("{lines:?}")
+        };
+        assert_eq!(line["error"], "the database failed: disk I/O error");
+        assert_eq!(line["message"], "it broke");
+        assert_eq!(
+            (&line["run.id"], &line["grace_ms"]),
+            (&json!("7"), &json!(5))
+        );
+        assert_eq!(line["level"], "ERROR");
+        let time = line["timestamp"].as_str().unwrap();
+        assert!(time.ends_with('Z') && time.contains('T'), "{time}");
+    }
+
+    #[test]
+    fn a_line_is_one_line_and_ends() {
+        let hostile = format!(
+            "a\n{{\"level\":\"x\"}}\r\u{1b}[31m\u{2028}{}",
+            "é".repeat(9000)
+        );
+        let lines = logged(|| tracing::info!(name = hostile, "{hostile}"));
+        assert_eq!(lines.len(), 1);
+        for field in ["name", "message"] {
+            let text = lines[0][field].as_str().unwrap();
+            assert!(text.starts_with("a\n{") && text.ends_with('…'), "{text}");
+            assert!(text.len() <= MOST_BYTES + 3);
+        }
+    }
+}

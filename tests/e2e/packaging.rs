@@ -1,0 +1,348 @@
+//! What runs in containers: the files say what the binary does, and the programs that they start together
+//! answer an event, here by hand.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Once;
+
+use serde_norway::Value;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use uuid::Uuid;
+
+use crate::support::database::Database;
+use crate::support::gateway::BINARY;
+use crate::support::listening::Listening;
+use crate::support::python::repository_file;
+use crate::support::{Directory, Postgres, Printed, run, skipped, within};
+
+const CONFIG: &str = "deploy/compose/runnel.toml";
+
+fn text_of(path: &str) -> String {
+    std::fs::read_to_string(repository_file(path)).unwrap_or_else(|_| panic!("there is no {path}"))
+}
+
+/// docker-compose.yml with its merges carried out.
+fn compose() -> Value {
+    let mut compose: Value = serde_norway::from_str(&text_of("docker-compose.yml")).unwrap();
+    // An anchor may merge another one.
+    compose.apply_merge().unwrap();
+    compose.apply_merge().unwrap();
+    compose
+}
+
+fn texts(value: &Value) -> Vec<&str> {
+    let items = value.as_sequence().into_iter().flatten();
+    items.map(|item| item.as_str().unwrap()).collect()
+}
+
+fn names(value: &Value) -> BTreeSet<&str> {
+    let entries = value.as_mapping().into_iter().flatten();
+    entries.map(|(name, _)| name.as_str().unwrap()).collect()
+}
+
+/// The lines of the Dockerfile's last stage, each whole.
+fn last_stage() -> Vec<String> {
+    let dockerfile = text_of("Dockerfile").replace("\\\n", " ");
+    let stage = dockerfile.rsplit("\nFROM ").next().unwrap();
+    stage.lines().map(str::to_owned).collect()
+}
+
+fn instruction(name: &str) -> String {
+    let stage = last_stage().join("\n").replace("\n    ", " ");
+    let lines = stage.lines();
+    let mut found = lines.filter_map(|line| line.trim().strip_prefix(&format!("{name} ")));
+    let one = found.next().unwrap_or_else(|| panic!("no {name}"));
+    one.trim().to_owned()
+}
+
+/// The secrets as the script makes them.
+async fn secrets(directory: &Directory) -> String {
+    let place = directory.file("secrets");
+    let mut make = Command::new("sh");
+    make.arg(repository_file("deploy/compose/make-secrets"))
+        .arg(&place);
+    let made = run(&mut make).await;
+    assert!(made.status.success() && made.stderr.is_empty(), "{made:?}");
+    place.display().to_string()
+}
+
+async fn runnel(arguments: &[&str], config: &Path) -> Printed {
+    let mut command = Command::new(BINARY);
+    command.args(arguments).arg("--config").arg(config);
+    run(&mut command).await
+}
+
+#[test]
+fn services_have_no_rights_and_wait_for_each_other() {
+    let compose = compose();
+    let services = compose["services"].as_mapping().unwrap();
+    for (name, service) in services {
+        let name = name.as_str().unwrap();
+        assert!(!service["healthcheck"]["test"].is_null(), "{name}");
+        for (needed, how) in service["depends_on"].as_mapping().into_iter().flatten() {
+            assert_eq!(how["condition"].as_str(), Some("service_healthy"), "{name}");
+            assert!(services.contains_key(needed), "{name} needs {needed:?}");
+        }
+        for secret in texts(&service["secrets"]) {
+            assert!(
+                names(&compose["secrets"]).contains(secret),
+                "{name}: {secret}"
+            );
+        }
+        for volume in texts(&service["volumes"]) {
+            let (source, _) = volume.split_once(':').unwrap();
+            let known = source
+                .strip_prefix("./")
+                .map_or(names(&compose["volumes"]).contains(source), |path| {
+                    repository_file(path).is_file() && volume.ends_with(":ro")
+                });
+            assert!(known, "{name}: {volume}");
+        }
+        // PostgreSQL's own image begins as root and gives its rights away.
+        if name == "postgres" {
+            continue;
+        }
+        assert_eq!(service["user"].as_str(), Some("65532:65532"), "{name}");
+        assert_eq!(service["read_only"].as_bool(), Some(true), "{name}");
+        assert_eq!(texts(&service["cap_drop"]), ["ALL"], "{name}");
+        let options = texts(&service["security_opt"]);
+        assert_eq!(options, ["no-new-privileges:true"], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn every_secret_is_made_once_and_stands_in_no_file_of_ours() {
+    let directory = Directory::new();
+    let place = secrets(&directory).await;
+    let read = |name: &str| std::fs::read_to_string(format!("{place}/{name}")).unwrap();
+    let compose = compose();
+    let before: Vec<_> = names(&compose["secrets"]).into_iter().map(read).collect();
+    for (name, secret) in compose["secrets"].as_mapping().unwrap() {
+        let file = format!("./deploy/secrets/{}", name.as_str().unwrap());
+        assert_eq!(secret["file"].as_str(), Some(file.as_str()));
+    }
+    secrets(&directory).await;
+    let after: Vec<_> = names(&compose["secrets"]).into_iter().map(read).collect();
+    assert_eq!(before, after, "a second time changed a secret");
+    assert!(text_of(".gitignore").contains("/deploy/secrets/"));
+    let ignored = text_of(".dockerignore");
+    for path in ["deploy", ".git", "target", "runnel.toml", "runnel-data"] {
+        assert!(ignored.lines().any(|line| line == path), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn the_mounted_configuration_is_valid_and_fits_the_services() {
+    let directory = Directory::new();
+    let place = secrets(&directory).await;
+    let config = text_of(CONFIG);
+    let here = directory.write("runnel.toml", &config.replace("/run/secrets", &place));
+    let checked = runnel(&["check-config"], &here).await;
+    assert!(checked.status.success(), "{checked:?}");
+
+    let compose = compose();
+    let services = &compose["services"];
+    for gateway in ["gateway-1", "gateway-2"] {
+        let gateway = &services[gateway];
+        let mounted = format!("./{CONFIG}:/etc/runnel/runnel.toml:ro");
+        assert_eq!(texts(&gateway["volumes"]), [mounted]);
+        for port in texts(&gateway["ports"]) {
+            assert!(
+                port.starts_with("127.0.0.1:") && port.ends_with(":8700"),
+                "{port}"
+            );
+        }
+        for secret in texts(&gateway["secrets"]) {
+            assert!(
+                config.contains(&format!("file:/run/secrets/{secret}\"")),
+                "{secret}"
+            );
+        }
+        assert_eq!(
+            texts(&gateway["networks"]["default"]["aliases"]),
+            ["runnel"]
+        );
+    }
+    let said = |line: &str| assert!(config.contains(line), "{CONFIG} does not say {line}");
+    said("listen = \"0.0.0.0:8700\"");
+    said("public_url = \"http://runnel:8700\"");
+    let port = services["runner"]["environment"]["PORT"].as_str().unwrap();
+    said(&format!("base_url = \"http://runner:{port}\""));
+    said(&format!("allow = [\"runner:{port}\"]"));
+    let url = std::fs::read_to_string(format!("{place}/database_url")).unwrap();
+    let environment = &services["postgres"]["environment"];
+    let (user, database) = (&environment["POSTGRES_USER"], &environment["POSTGRES_DB"]);
+    let (user, database) = (user.as_str().unwrap(), database.as_str().unwrap());
+    assert!(url.starts_with(&format!("postgres://{user}:")), "{url}");
+    assert!(
+        url.trim_end().ends_with(&format!("@postgres/{database}")),
+        "{url}"
+    );
+}
+
+#[tokio::test]
+async fn the_image_starts_what_the_binary_understands() {
+    let parsed = |json: &str| -> Vec<String> { serde_json::from_str(json).unwrap() };
+    let [program] = &parsed(&instruction("ENTRYPOINT"))[..] else {
+        panic!("one program")
+    };
+    let copied = last_stage()
+        .iter()
+        .any(|line| line.starts_with("COPY --from=build") && line.ends_with(program));
+    assert!(copied, "{program} is not in the image");
+    assert_eq!(instruction("USER"), "65532:65532");
+    assert_eq!(instruction("EXPOSE"), "8700");
+    let health = instruction("HEALTHCHECK");
+    let health = parsed(health.split_once("CMD ").unwrap().1);
+    let checks = texts(&compose()["services"]["gateway-1"]["healthcheck"]["test"])
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>();
+    assert_eq!(checks[1..], health[..]);
+    assert_eq!(&health[0], program);
+    for command in [&parsed(&instruction("CMD"))[..], &health[1..]] {
+        let [name, rest @ ..] = command else {
+            panic!("a command has a name")
+        };
+        assert_eq!(rest, ["--config", "/etc/runnel/runnel.toml"]);
+        let mut help = Command::new(BINARY);
+        let printed = run(help.args([name.as_str(), "--help"])).await;
+        assert!(printed.status.success() && printed.stdout.contains("--config"));
+    }
+    let manifest = text_of("Cargo.toml");
+    let version = manifest.split_once("rust-version = \"").unwrap().1;
+    let version = version.split('"').next().unwrap();
+    assert!(text_of("Dockerfile").contains(&format!("FROM rust:{version}-slim")));
+}
+
+/// What `docker compose config` says, by whatever compose is installed.
+#[tokio::test]
+async fn compose_takes_the_file() {
+    static SKIPPED: Once = Once::new();
+    let file = repository_file("docker-compose.yml");
+    for (program, arguments) in [
+        ("docker", &["compose"][..]),
+        ("docker-compose", &[]),
+        ("podman-compose", &[]),
+    ] {
+        let mut ask = Command::new(program);
+        let version = ask.args(arguments).arg("version").output().await;
+        if !version.is_ok_and(|output| output.status.success()) {
+            continue;
+        }
+        let mut command = Command::new(program);
+        command.args(arguments).arg("-f").arg(&file).arg("config");
+        let printed = run(&mut command).await;
+        assert!(printed.status.success(), "{program}: {printed:?}");
+        assert!(printed.stdout.contains("service_healthy"), "{printed:?}");
+        return;
+    }
+    skipped(&SKIPPED, "compose", "no compose is installed");
+}
+
+/// A replica as compose starts it, at an address of its own.
+struct Replica {
+    url: String,
+    _child: Child,
+}
+
+impl Replica {
+    async fn start(config: &Path) -> Self {
+        let mut child = Command::new(BINARY)
+            .args(["serve", "--config"])
+            .arg(config)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let listening = async {
+            while let Some(line) = lines.next_line().await.unwrap() {
+                if let Some(url) = line.strip_prefix("listening ") {
+                    return url.to_owned();
+                }
+            }
+            panic!("a replica ended before it listened")
+        };
+        Self {
+            url: within("a replica to listen", listening).await,
+            _child: child,
+        }
+    }
+}
+
+/// The same commands, configuration and secrets as in the containers; names become addresses of this machine.
+#[tokio::test]
+async fn what_compose_starts_answers_an_event() {
+    static NO_PYTHON: Once = Once::new();
+    let directory = Directory::new();
+    let place = secrets(&directory).await;
+    let Some(database) = Database::create(Postgres, &directory).await else {
+        return;
+    };
+    std::fs::write(format!("{place}/database_url"), database.url()).unwrap();
+
+    let compose = compose();
+    let service = &compose["services"]["runner"];
+    let command = texts(&service["command"])
+        .iter()
+        .map(|word| word.replace("$$", "$").replace("/run/secrets", &place))
+        .map(|word| {
+            let script = repository_file("examples/python/echo_runner.py");
+            word.replace("/app/echo_runner.py", &script.display().to_string())
+        })
+        .collect::<Vec<_>>();
+    let mut runner = Command::new(&command[0]);
+    runner.args(&command[1..]).env("PORT", "0");
+    runner.env("HOST", service["environment"]["HOST"].as_str().unwrap());
+    let has_python = Command::new("python3").arg("--version").output().await;
+    if !has_python.is_ok_and(|output| output.status.success()) {
+        return skipped(&NO_PYTHON, "python", "there is no python3");
+    }
+    let runner = Listening::spawn(&mut runner).await.unwrap();
+    let (_, port) = runner.url.rsplit_once(':').unwrap();
+
+    let mut replicas = Vec::new();
+    let [a, b, ..] = *Uuid::new_v4().as_bytes();
+    let mut config = Path::new("").to_owned();
+    for last in [11, 12] {
+        let address = format!("127.{a}.{b}.{last}");
+        let here = text_of(CONFIG)
+            .replace("/run/secrets", &place)
+            .replace("runner:9100", &format!("127.0.0.1:{port}"))
+            .replace("0.0.0.0:", &format!("{address}:"))
+            .replace("http://runnel:", &format!("http://127.{a}.{b}.11:"));
+        config = directory.write(&format!("{last}.toml"), &here);
+        replicas.push(Replica::start(&config).await);
+        let health = runnel(&["health"], &config).await;
+        assert!(health.status.success(), "{health:?}");
+        assert_eq!(health.stdout, "ready\n");
+    }
+    let made = [
+        "token", "create", "--role", "client", "--name", "me", "--json",
+    ];
+    let made = runnel(&made, &config).await;
+    let made: serde_json::Value = serde_json::from_str(&made.stdout).unwrap();
+    for replica in &replicas {
+        let mut send = Command::new(BINARY);
+        let key = made["key"].as_str().unwrap();
+        send.args([
+            "send",
+            "--url",
+            &replica.url,
+            "--key",
+            key,
+            "hello big world",
+        ]);
+        let sent = run(&mut send).await;
+        assert!(sent.status.success(), "{sent:?}");
+        assert!(sent.stdout.starts_with("hello big world\n"), "{sent:?}");
+    }
+    drop(replicas);
+    let health = runnel(&["health"], &config).await;
+    assert_eq!(health.status.code(), Some(1), "{health:?}");
+}
