@@ -3,6 +3,8 @@
 //!
 //! `axum::serve` waits for half a head for ever and lets a reader that never reads keep megabytes.
 
+mod files;
+mod peers;
 mod stall;
 
 use std::io;
@@ -19,6 +21,9 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+pub use files::affordable_connections;
+
+use peers::{Peers, Place};
 use stall::StallGuard;
 
 /// What the kernel may hold for a reader that does not read.
@@ -35,6 +40,8 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 pub struct ServerOptions {
     /// Connections beyond these wait in the kernel's queue.
     pub max_connections: usize,
+    /// Connections of one address beyond these are closed; 0 is any number.
+    pub max_per_peer: usize,
     /// From the start of a connection, or from the last response, to the end of a request's head.
     pub header_timeout: Duration,
     /// How long a response may wait for its reader to take a byte.
@@ -47,6 +54,7 @@ impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             max_connections: 10_000,
+            max_per_peer: 0,
             header_timeout: Duration::from_secs(10),
             write_timeout: Duration::from_secs(30),
             drain: Duration::from_secs(30),
@@ -88,18 +96,32 @@ async fn accept_until_stop(
     stop: &CancellationToken,
     connections: &mut JoinSet<()>,
 ) {
+    let peers = Peers::default();
+    let mut failing = false;
     loop {
         let has_room = connections.len() < options.max_connections;
         tokio::select! { biased;
             () = stop.cancelled() => return,
             Some(ended) = connections.join_next() => log_panic(ended),
             accepted = listener.accept(), if has_room => match accepted {
-                Ok((stream, _)) => {
+                Ok((stream, peer)) => {
+                    failing = false;
+                    let Some(place) = peers.enter(peer.ip(), options.max_per_peer) else {
+                        tracing::debug!(%peer, "a connection was closed: its address has too many");
+                        continue;
+                    };
                     let connection =
-                        serve_connection(stream, app.clone(), options.clone(), stop.clone());
+                        serve_connection(stream, place, app.clone(), options.clone(), stop.clone());
                     connections.spawn(connection);
                 }
-                Err(error) => back_off(&error, stop).await,
+                Err(error) if is_of_the_peer(&error) => {}
+                Err(error) => {
+                    // Said once, not ten times a second.
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!(%error, "no connection can be accepted, trying again and again");
+                    }
+                    back_off(stop).await;
+                }
             },
         }
     }
@@ -107,6 +129,7 @@ async fn accept_until_stop(
 
 async fn serve_connection(
     stream: TcpStream,
+    _place: Place,
     app: Router,
     options: ServerOptions,
     stop: CancellationToken,
@@ -135,16 +158,16 @@ async fn serve_connection(
     }
 }
 
-async fn back_off(error: &io::Error, stop: &CancellationToken) {
+/// The peer's doing: the next one may be fine.
+fn is_of_the_peer(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
-    // The peer's doing: the next one may be fine.
-    if matches!(
+    matches!(
         error.kind(),
         ConnectionAborted | ConnectionRefused | ConnectionReset
-    ) {
-        return;
-    }
-    tracing::warn!(%error, "no connection could be accepted, trying again");
+    )
+}
+
+async fn back_off(stop: &CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => {}
         () = sleep(ACCEPT_BACKOFF) => {}
@@ -194,6 +217,7 @@ mod tests {
     fn options() -> ServerOptions {
         ServerOptions {
             max_connections: 100,
+            max_per_peer: 0,
             header_timeout: LONG,
             write_timeout: LONG,
             drain: LONG,
@@ -430,6 +454,35 @@ mod tests {
         assert!(timeout(SHORT, second.read(&mut byte)).await.is_err());
         drop(first);
         read_until(&mut second, "hello").await;
+        in_time(server.stopped()).await;
+    }
+
+    #[tokio::test]
+    async fn connections_of_one_address_beyond_its_most_are_closed() {
+        let server = TestServer::start(
+            hello(),
+            ServerOptions {
+                max_per_peer: 1,
+                ..options()
+            },
+        );
+        let mut first = server.connect("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        read_until(&mut first, "hello").await;
+        let mut second = server.connect("").await;
+        assert_eq!(read_to_end(&mut second).await, "");
+
+        drop(first);
+        in_time(async {
+            loop {
+                let mut next = server.connect("").await;
+                let asked = next.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+                let mut answer = [0; 8];
+                if asked.is_ok() && next.read_exact(&mut answer).await.is_ok() {
+                    return;
+                }
+            }
+        })
+        .await;
         in_time(server.stopped()).await;
     }
 }
