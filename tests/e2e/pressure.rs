@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
@@ -199,7 +199,7 @@ fn long_run(run: &Run) -> Vec<Step> {
 #[tokio::test]
 async fn slow_and_stalled_readers_cost_little_and_nobody_else_anything() {
     let count = number("RUNNEL_TEST_READERS", 50);
-    let stage = Stage::with(|config| config.server = "write_seconds = 1".into()).await;
+    let stage = Stage::with(|config| config.server = "write_seconds = 3".into()).await;
     let pid = stage.gateway.pid();
     let warm = stage.play(|run| sse(run.talk(3).concat())).await;
     assert_eq!(warm.ending(), "completed");
@@ -233,12 +233,17 @@ async fn slow_and_stalled_readers_cost_little_and_nobody_else_anything() {
     assert_eq!(frames.len(), EVENTS + 1, "the run and a fast client go on");
     let all_read = within("the slow readers", slow.join_all()).await;
     let whole: Vec<u64> = (1..=EVENTS as u64 + 1).collect();
-    for seen in all_read {
+    let mut cut = 0;
+    for mut seen in all_read {
+        // On a busy machine a slow reader may stall, too.
+        cut += usize::from(seen != whole);
+        resume(&stage.client, &run_id, &mut seen).await;
         assert_eq!(seen, whole);
     }
     let after = resident_kib(pid);
     eprintln!(
-        "{count} readers: fast one {fast_took:?}, all {:?}; {before} KiB before, {after} KiB after",
+        "{count} readers: fast one {fast_took:?}, all {:?}, {cut} slow ones cut; \
+         {before} KiB before, {after} KiB after",
         started.elapsed()
     );
     // A stalled reader has what the kernel holds for it, and no more than a few pages of ours.
@@ -246,19 +251,29 @@ async fn slow_and_stalled_readers_cost_little_and_nobody_else_anything() {
     assert!(after < most, "{before} KiB before, {after} KiB after");
 
     files_at_most(pid, files + 8).await;
+    let mut reading = JoinSet::new();
     for reader in stalled {
-        let mut seen = reader.read(64 * 1024, Duration::ZERO).await;
+        reading.spawn(reader.read(64 * 1024, Duration::ZERO));
+    }
+    for mut seen in within("what was on its way to stalled readers", reading.join_all()).await {
         assert!(
             seen.len() < EVENTS,
             "a reader that never read was disconnected"
         );
-        let last = seen.last().copied().unwrap_or(0);
-        let resumed = SlowReader::follow(url, key, &run_id, last).await;
-        seen.extend(resumed.read(64 * 1024, Duration::ZERO).await);
+        resume(&stage.client, &run_id, &mut seen).await;
         assert_eq!(seen, whole);
     }
     stage.outcome(&run_id).await;
     files_at_most(pid, files + 8).await;
+}
+
+/// Reads the rest of an ended run behind what was seen.
+async fn resume(client: &Client, run_id: &str, seen: &mut Vec<u64>) {
+    if seen.last() <= Some(&(EVENTS as u64)) {
+        let last = seen.last().copied().unwrap_or(0);
+        let rest = client.follow(run_id, last).await.rest().await;
+        seen.extend(rest.iter().filter_map(|frame| frame.id));
+    }
 }
 
 // --- slow senders ---
@@ -372,12 +387,13 @@ async fn without_files_to_open_new_work_waits_and_live_runs_go_on() {
         .log()
         .matches("no connection can be accepted")
         .count();
-    assert!((1..=3).contains(&told), "said {told} times");
+    assert_eq!(told, 1, "said once, not ten times a second");
 }
 
+/// That many, and no other bound than before for who raises it again.
 fn files(most: u64) -> Rlimit {
     Rlimit {
         current: Some(most),
-        maximum: Some(1 << 16),
+        ..getrlimit(Resource::Nofile)
     }
 }

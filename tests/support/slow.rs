@@ -16,7 +16,7 @@ pub struct SlowReader {
 pub async fn connect(url: &str) -> TcpStream {
     let address = url.trim_start_matches("http://").parse().unwrap();
     let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(4096).unwrap();
+    socket.set_recv_buffer_size(32 * 1024).unwrap();
     within("a connection", socket.connect(address))
         .await
         .unwrap()

@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 pub use files::affordable_connections;
@@ -34,6 +34,8 @@ const MOST_HEAD_BYTES: usize = 32 * 1024;
 const BUFFER_BYTES: usize = 64 * 1024;
 /// Out of file descriptors, most likely: some come back when connections end.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
+/// That it is so is said at most this often.
+const SAID_AGAIN: Duration = Duration::from_secs(60);
 
 /// The bounds of [`serve`].
 #[derive(Clone, Debug)]
@@ -97,7 +99,7 @@ async fn accept_until_stop(
     connections: &mut JoinSet<()>,
 ) {
     let peers = Peers::default();
-    let mut failing = false;
+    let mut told: Option<Instant> = None;
     loop {
         let has_room = connections.len() < options.max_connections;
         tokio::select! { biased;
@@ -105,7 +107,6 @@ async fn accept_until_stop(
             Some(ended) = connections.join_next() => log_panic(ended),
             accepted = listener.accept(), if has_room => match accepted {
                 Ok((stream, peer)) => {
-                    failing = false;
                     let Some(place) = peers.enter(peer.ip(), options.max_per_peer) else {
                         tracing::debug!(%peer, "a connection was closed: its address has too many");
                         continue;
@@ -116,8 +117,8 @@ async fn accept_until_stop(
                 }
                 Err(error) if is_of_the_peer(&error) => {}
                 Err(error) => {
-                    // Said once, not ten times a second.
-                    if !std::mem::replace(&mut failing, true) {
+                    if told.is_none_or(|told| told.elapsed() >= SAID_AGAIN) {
+                        told = Some(Instant::now());
                         tracing::warn!(%error, "no connection can be accepted, trying again and again");
                     }
                     back_off(stop).await;
@@ -207,7 +208,6 @@ mod tests {
     use futures_util::stream;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::sync::mpsc;
-    use tokio::time::Instant;
 
     use super::*;
 
