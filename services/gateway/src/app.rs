@@ -161,9 +161,10 @@ impl App {
             tokio::time::timeout(LAST, last).await
         };
         tokio::select! {
-            stopped = stop => match stopped {
-                Ok(()) => tracing::info!("stopped"),
-                Err(_) => tracing::error!("not all runs could be ended in time; the next start settles them"),
+            stopped = stop => if stopped.is_ok() {
+                tracing::info!("stopped");
+            } else {
+                tracing::error!("not all runs could be ended in time; the next start settles them");
             },
             () = signals.next() => tracing::warn!("stopped at once; the next start settles the rest"),
         }

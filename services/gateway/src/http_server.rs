@@ -35,7 +35,7 @@ const BUFFER_BYTES: usize = 64 * 1024;
 /// Out of file descriptors, most likely: some come back when connections end.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 /// That it is so is said at most this often.
-const SAID_AGAIN: Duration = Duration::from_secs(60);
+const SAID_AGAIN: Duration = Duration::from_mins(1);
 
 /// The bounds of [`serve`].
 #[derive(Clone, Debug)]

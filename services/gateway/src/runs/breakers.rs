@@ -116,12 +116,11 @@ impl Drop for Permit {
 /// runner's business.
 fn sign_of(posted: &Result<Started, StartError>) -> Sign {
     match posted {
-        Ok(_) | Err(StartError::BadContentType(_)) => Sign::Life,
         Err(StartError::Refused {
             status,
             retry_after: None,
         }) if status.is_server_error() => Sign::Failure,
-        Err(StartError::Refused { .. }) => Sign::Life,
+        Ok(_) | Err(StartError::Refused { .. } | StartError::BadContentType(_)) => Sign::Life,
         Err(StartError::Unreachable(_) | StartError::Broken(_) | StartError::Silent) => {
             Sign::Failure
         }

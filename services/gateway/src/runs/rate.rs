@@ -11,7 +11,7 @@ use protocol::id::WorkspaceId;
 use crate::runs::Runs;
 
 /// Between two times at which what is idle is forgotten.
-const TIDY: Duration = Duration::from_secs(60);
+const TIDY: Duration = Duration::from_mins(1);
 
 /// Events of one workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
