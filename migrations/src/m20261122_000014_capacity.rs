@@ -1,4 +1,5 @@
-//! How many runs an endpoint may have at once, and an index of the runs that live.
+//! How many runs an endpoint may have at once, and an index of the runs that live, from which alone
+//! they are counted.
 
 use sea_orm_migration::prelude::*;
 
@@ -15,7 +16,7 @@ impl MigrationTrait for Migration {
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
         for statement in [
             "ALTER TABLE runner_endpoints ADD COLUMN max_runs BIGINT",
-            "CREATE INDEX runs_live ON runs (workspace_id, endpoint_id) \
+            "CREATE INDEX runs_live ON runs (workspace_id, endpoint_id, status) \
              WHERE status IN ('created', 'queued', 'claimed', 'running')",
         ] {
             manager

@@ -98,7 +98,7 @@ pub(crate) async fn count_live(
     if !capacities.is_bounded() {
         return Ok(capacities);
     }
-    let count = Func::count(Expr::col(runs::Column::Id)).cast_as(Alias::new("bigint"));
+    let count = Func::count(Expr::cust("*")).cast_as(Alias::new("bigint"));
     let live: Vec<(String, i64)> = runs::Entity::find()
         .select_only()
         .column(runs::Column::EndpointId)
