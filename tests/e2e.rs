@@ -15,6 +15,10 @@ mod agents;
 mod api_keys;
 #[path = "e2e/authorization.rs"]
 mod authorization;
+#[path = "e2e/capacity.rs"]
+mod capacity;
+#[path = "e2e/circuit.rs"]
+mod circuit;
 #[path = "e2e/clients.rs"]
 mod clients;
 #[path = "e2e/commands.rs"]
@@ -79,6 +83,8 @@ mod packaging;
 mod pipeline_adapter;
 #[path = "e2e/policies.rs"]
 mod policies;
+#[path = "e2e/pressure.rs"]
+mod pressure;
 #[path = "e2e/reading.rs"]
 mod reading;
 #[path = "e2e/replicas.rs"]

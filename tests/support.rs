@@ -12,6 +12,7 @@ pub mod playground;
 pub mod python;
 pub mod runner;
 pub mod script;
+pub mod slow;
 pub mod stage;
 pub mod stream;
 

@@ -19,6 +19,8 @@ use super::{Directory, Printed, run, within};
 pub const BINARY: &str = env!("CARGO_BIN_EXE_runnel");
 /// A secret in the environment of every gateway, as `env:STUB_API_KEY`.
 pub const STUB_API_KEY: (&str, &str) = ("STUB_API_KEY", "opens-sesame");
+/// The secret of stub runners in the environment of every gateway, for further endpoints.
+const STUB_SECRET: (&str, &str) = ("STUB_SECRET", SECRET);
 
 /// The sections are TOML as they stand in the file.
 pub struct Config {
@@ -88,7 +90,7 @@ impl Config {
              [ledger]\n{ledger}\n\
              [egress]\nallow = [\"127.0.0.0/8\"]\n\
              [limits]\n{limits}\n\
-             [runs]\n{runs}\n\
+             [runs]\n{breaker}{runs}\n\
              [[runner_endpoints]]\nname = \"stub\"\nbase_url = \"{runner}\"\n\
              secret = \"file:{secret}\"\n{endpoint}\n",
             server = self.server,
@@ -97,6 +99,12 @@ impl Config {
             key = directory.file("master.key").display(),
             database = database.url(),
             limits = self.limits,
+            // A test makes an endpoint fail as often as it likes.
+            breaker = if self.runs.contains("breaker_failures") {
+                ""
+            } else {
+                "breaker_failures = 0\n"
+            },
             runs = self.runs,
             runner = self.runner_url,
             secret = directory.file("endpoint.secret").display(),
@@ -174,7 +182,8 @@ impl Gateway {
             .args(arguments)
             .arg("--config")
             .arg(self.directory.file("runnel.toml"))
-            .env(STUB_API_KEY.0, STUB_API_KEY.1);
+            .env(STUB_API_KEY.0, STUB_API_KEY.1)
+            .env(STUB_SECRET.0, STUB_SECRET.1);
         run(&mut command).await
     }
 
@@ -215,6 +224,11 @@ impl Gateway {
         }
     }
 
+    /// The id of its process.
+    pub fn pid(&self) -> u32 {
+        self.process.child.id().expect("the gateway still runs")
+    }
+
     /// SIGKILL, and gone when this returns.
     pub async fn kill(&mut self) {
         within("the killed gateway to be gone", self.process.child.kill())
@@ -224,12 +238,7 @@ impl Gateway {
 
     /// SIGTERM; returns at once.
     pub async fn terminate(&self) {
-        let pid = self
-            .process
-            .child
-            .id()
-            .expect("the gateway still runs")
-            .to_string();
+        let pid = self.pid().to_string();
         let sent = Command::new("kill")
             .args(["-TERM", &pid])
             .status()
@@ -293,6 +302,7 @@ async fn create_key(role: &str, config: &Path) -> String {
         ])
         .arg(config)
         .env(STUB_API_KEY.0, STUB_API_KEY.1)
+        .env(STUB_SECRET.0, STUB_SECRET.1)
         .kill_on_drop(true)
         .output();
     let output = within("`runnel token create`", output).await.unwrap();
@@ -325,6 +335,7 @@ impl Process {
             .args(["serve", "--config"])
             .arg(config)
             .env(STUB_API_KEY.0, STUB_API_KEY.1)
+            .env(STUB_SECRET.0, STUB_SECRET.1)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(stderr)

@@ -28,6 +28,22 @@ pub struct Occupancy {
     pub queued: u64,
 }
 
+/// How many runs live, and how many may: of a workspace, or of an endpoint. Runs that wait in a
+/// conversation count, too: they will go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capacity {
+    pub live: u64,
+    /// `None`: there is no bound.
+    pub most: Option<u64>,
+}
+
+impl Capacity {
+    /// The bound, when no further run may begin.
+    pub fn reached(&self) -> Option<u64> {
+        self.most.filter(|most| self.live >= *most)
+    }
+}
+
 /// What happens to the event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
@@ -43,6 +59,13 @@ pub enum Admission {
     Busy(RunId),
     /// Refused: too many wait.
     QueueFull,
+}
+
+impl Admission {
+    /// True when the event gets a run of its own.
+    pub fn makes_run(&self) -> bool {
+        matches!(self, Self::Start | Self::Queue | Self::Interrupt(_))
+    }
 }
 
 /// Decides by the agent's policy. `steerable`: the event is a message, and the runner pulls.
@@ -112,6 +135,15 @@ mod tests {
         ] {
             check(policy, &[], 0, &Admission::Start);
         }
+    }
+
+    #[test]
+    fn a_capacity_is_reached_by_its_last_run_and_without_a_bound_never() {
+        let reached = |live, most| Capacity { live, most }.reached();
+        assert_eq!(reached(1, Some(2)), None);
+        assert_eq!(reached(2, Some(2)), Some(2));
+        assert_eq!(reached(3, Some(2)), Some(2));
+        assert_eq!(reached(u64::MAX, None), None);
     }
 
     #[test]

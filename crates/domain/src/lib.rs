@@ -13,6 +13,7 @@ pub mod interaction;
 pub mod manifest;
 pub mod state;
 
+pub mod breaker;
 pub mod context;
 pub mod ledger;
 pub mod normalize;

@@ -97,6 +97,7 @@ macro_rules! failure_codes {
 
 failure_codes!(
     RunnerUnreachable = "runner.unreachable", retryable true;
+    RunnerCircuitOpen = "runner.circuit_open", retryable true;
     RunnerHttpError = "runner.http_error", retryable true;
     RunnerBadContentType = "runner.bad_content_type", retryable false;
     RunnerFirstByteTimeout = "runner.first_byte_timeout", retryable true;

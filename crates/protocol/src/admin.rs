@@ -267,6 +267,9 @@ pub struct EndpointSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<Object>>))]
     pub manifests: Option<Vec<Value>>,
+    /// The most runs that it may have at once; 0 or absent: no bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_runs: Option<u64>,
     /// The name of the endpoint whose runner ids this one takes over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<String>,
@@ -293,6 +296,9 @@ pub struct RunnerEndpoint {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
     pub header_names: Vec<String>,
+    /// The most runs that it may have at once; null: no bound.
+    pub max_runs: Option<u64>,
+    pub breaker: CircuitBreaker,
     /// Epoch seconds of the last discovery that got an answer.
     pub discovered_at: Option<i64>,
     /// Epoch seconds from which it is asked again. Absent: it brought its manifests along.
@@ -301,6 +307,20 @@ pub struct RunnerEndpoint {
     pub accepted: Vec<AcceptedRunner>,
     pub incompatible: Vec<IncompatibleRunner>,
     pub rejected: Vec<RejectedManifest>,
+}
+
+/// Whether runs are posted to an endpoint, as the replica that answers sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CircuitBreaker {
+    /// `closed`: runs go; `open`: they end as `runner.circuit_open`; `half_open`: one tries.
+    pub state: String,
+    /// Failures in a row.
+    pub failures: u32,
+    /// Epoch seconds since when it has not been closed.
+    pub opened_at: Option<i64>,
+    /// Epoch seconds from which one run tries.
+    pub retry_at: Option<i64>,
 }
 
 /// A runner that can be bound.

@@ -37,6 +37,10 @@ const POSTGRES_SETTINGS: [(&str, &str); 3] = [
     ("synchronous_commit", "on"),
 ];
 
+/// A read that takes longer costs more than its answer is worth; pages and searches are bounded, so that
+/// none should. `SQLite` has the bounds alone.
+const READING: [(&str, &str); 1] = [("statement_timeout", "2s")];
+
 impl Store {
     /// Connects to `sqlite://PATH` or `postgres://…`, migrates, and gives the store with the writer's
     /// work, which the caller runs as a task until [`Store::close`].
@@ -46,7 +50,13 @@ impl Store {
         let backend = backend_of(url)?;
         let writes = Database::connect(options(url, backend, 1)).await?;
         migrate(&writes, backend).await?;
-        let readers = Database::connect(options(url, backend, READERS)).await?;
+        let mut reading = options(url, backend, READERS);
+        if backend == Backend::Postgres {
+            reading.map_sqlx_postgres_opts(|postgres| {
+                postgres.options(POSTGRES_SETTINGS).options(READING)
+            });
+        }
+        let readers = Database::connect(reading).await?;
         let (writer, work) = Writer::new(writes);
         Ok((
             Self {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::agents::FROM_CONFIG;
 use crate::connect::Store;
 use crate::entity::runner_endpoints;
-use crate::error::{StoreError, parsed, parsed_json};
+use crate::error::{StoreError, parsed, parsed_json, signed, unsigned};
 use crate::health::forget_health;
 use crate::runners::delete_runners;
 use crate::writer::Work;
@@ -31,6 +31,8 @@ pub struct EndpointRecord {
     pub secret: String,
     pub headers: String,
     pub manifests: Option<Vec<Value>>,
+    /// The most runs that it may have at once.
+    pub max_runs: Option<u64>,
     /// `healthy`, `unreachable`, `unhealthy` or `unknown`.
     pub health: String,
     pub health_reason: Option<String>,
@@ -210,6 +212,10 @@ pub(crate) fn endpoint_record(row: runner_endpoints::Model) -> Result<EndpointRe
         manifests: manifests
             .map(|text| parsed_json("runner_endpoints.manifests", &row.id, text))
             .transpose()?,
+        max_runs: row
+            .max_runs
+            .map(|most| unsigned("runner_endpoints.max_runs", &row.id, most))
+            .transpose()?,
         findings: parsed_json("runner_endpoints.findings", &row.id, &row.findings)?,
         workspace: WorkspaceId(row.workspace_id),
         name: row.name,
@@ -264,5 +270,6 @@ fn to_row(record: &EndpointRecord) -> runner_endpoints::Model {
         updated_at: record.created_at,
         next_check_at: record.next_check_at,
         asked_at: 0,
+        max_runs: record.max_runs.map(signed),
     }
 }

@@ -11,6 +11,7 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
+use crate::capacity::{Capacities, hold_capacity};
 use crate::connect::Store;
 use crate::conversation::{LiveRun, cancel_all, live_runs};
 use crate::entity::{conversations, events, raw_payloads};
@@ -30,6 +31,7 @@ pub struct Facts {
     pub candidates: Vec<Candidate>,
     /// The live runs of the event's conversation, oldest first.
     pub live: Vec<LiveRun>,
+    pub capacities: Capacities,
 }
 
 /// What shall be stored.
@@ -77,6 +79,8 @@ pub struct Ingest {
     pub envelope: String,
     /// The platform's own payload as JSON, kept apart.
     pub raw: Option<String>,
+    /// The most runs that may live in the workspace.
+    pub most_runs: Option<u64>,
     pub at: i64,
     pub decide: Arc<dyn Fn(&Facts) -> Plan + Send + Sync>,
 }
@@ -116,6 +120,15 @@ impl Work for Ingest {
     type Output = Ingested;
     const SAVEPOINT: bool = true;
 
+    /// Before every run, workspace by workspace: replicas that hold the capacity of several take turns.
+    fn order(&self) -> Uuid {
+        let bytes = self.workspace.as_str().bytes();
+        let place = bytes.fold(0_u64, |place, byte| {
+            place.wrapping_mul(31).wrapping_add(u64::from(byte))
+        });
+        Uuid::from_u64_pair(0, place)
+    }
+
     fn weight(&self) -> usize {
         self.envelope.len() + self.raw.as_ref().map_or(0, String::len)
     }
@@ -124,6 +137,7 @@ impl Work for Ingest {
         if let Some(known) = self.find_known(tx).await? {
             return Ok(known);
         }
+        let capacities = hold_capacity(tx, &self.workspace, self.most_runs).await?;
         let conversation = match &self.conversation {
             Some(identity) => Some(self.lock_conversation(tx, identity).await?),
             None => None,
@@ -132,6 +146,7 @@ impl Work for Ingest {
         let facts = Facts {
             candidates: candidates(tx, &self.workspace).await?,
             live: live_runs(tx, key.as_deref()).await?,
+            capacities,
         };
         let plan = (self.decide)(&facts);
         let event_seq = conversation.map(|row| row.last_event_seq);

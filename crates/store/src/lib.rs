@@ -3,6 +3,7 @@
 //! All writes go through one task per database ([`writer`]) that commits what has gathered; reads
 //! have a pool of their own. Every query starts from its workspace or its run.
 
+mod capacity;
 mod connect;
 mod conversation;
 mod digest;
@@ -43,6 +44,7 @@ pub use agents::{AgentRecord, SaveAgent, SavedAgent};
 pub use api_keys::{ApiKeyRecord, LastAdmin, RevokeApiKey, Revoked};
 pub use attempts::{Dispatch, Dispatched};
 pub use audit::{AuditEntry, AuditRecord};
+pub use capacity::Capacities;
 pub use connect::{Backend, Store};
 pub use conversation::{LiveRun, occupancy};
 pub use digest::{hex, sha256_hex};

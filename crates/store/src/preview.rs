@@ -4,6 +4,7 @@ use domain::event::ConversationIdentity;
 use protocol::id::WorkspaceId;
 use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder};
 
+use crate::capacity::count_live;
 use crate::connect::Store;
 use crate::conversation::live_runs;
 use crate::entity::{agents, conversations};
@@ -18,6 +19,7 @@ impl Store {
         &self,
         workspace: &WorkspaceId,
         conversation: Option<&ConversationIdentity>,
+        most_runs: Option<u64>,
     ) -> Result<Facts, StoreError> {
         let all = agents::Entity::find()
             .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
@@ -31,6 +33,7 @@ impl Store {
         Ok(Facts {
             candidates: with_runners(&self.readers, workspace, all).await?,
             live: live_runs(&self.readers, key.as_deref()).await?,
+            capacities: count_live(&self.readers, workspace, most_runs).await?,
         })
     }
 

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use domain::run::Run;
 use protocol::id::{EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
-use sea_orm::sea_query::Expr;
+use sea_orm::sea_query::{Alias, Expr, Func, Query};
 use sea_orm::{
     ColumnTrait, Condition, ConnectionTrait, DatabaseTransaction, EntityTrait, ExprTrait, Order,
-    PaginatorTrait, QueryFilter, QueryOrder, QuerySelect, QueryTrait,
+    QueryFilter, QueryOrder, QuerySelect, QueryTrait,
 };
 use uuid::Uuid;
 
@@ -77,6 +77,9 @@ pub enum CancelOutcome {
     Ended(Box<Run>),
     Unknown,
 }
+
+/// How far runs are counted: a count costs as much as it counts.
+const COUNTED: u64 = 1000;
 
 impl Store {
     /// A run of the workspace.
@@ -152,14 +155,26 @@ impl Store {
         })
     }
 
-    /// How many runs of the workspace there are.
+    /// How many runs of the workspace there are; `None`: more than 1000.
     pub async fn count_runs(
         &self,
         workspace: &WorkspaceId,
         filter: &RunFilter,
-    ) -> Result<u64, StoreError> {
-        let query = runs::Entity::find().filter(of(workspace, filter));
-        Ok(query.count(&self.readers).await?)
+    ) -> Result<Option<u64>, StoreError> {
+        let some = runs::Entity::find()
+            .select_only()
+            .column(runs::Column::Id)
+            .filter(of(workspace, filter))
+            .limit(COUNTED + 1)
+            .into_query();
+        let count = Func::count(Expr::cust("*")).cast_as(Alias::new("bigint"));
+        let counting = Query::select()
+            .expr_as(count, Alias::new("n"))
+            .from_subquery(some, Alias::new("some_runs"))
+            .to_owned();
+        let row = self.readers.query_one(&counting).await?;
+        let n: i64 = row.map_or(Ok(0), |row| row.try_get("", "n"))?;
+        Ok(u64::try_from(n).ok().filter(|n| *n <= COUNTED))
     }
 
     /// What a run is made from, read again when it is dispatched.

@@ -194,6 +194,7 @@ impl Bench {
             new_conversation_key: Uuid::now_v7(),
             envelope: "{}".to_owned(),
             raw: None,
+            most_runs: None,
             at: 1_000,
             decide: Arc::new(move |_| Plan::Start {
                 run: Box::new(new_run(run_id)),
@@ -332,6 +333,7 @@ impl Bench {
             secret: String::new(),
             headers: String::new(),
             manifests: None,
+            max_runs: None,
             health: "unknown".to_owned(),
             health_reason: None,
             findings: serde_json::json!({}),

@@ -45,6 +45,8 @@ pub struct Api {
     pub runs: Runs,
     /// How often a quiet stream shows that it lives.
     pub heartbeat: Duration,
+    /// How long the body of a request may take.
+    pub body: Duration,
 }
 
 impl ApiState {
@@ -69,11 +71,13 @@ fn header(name: HeaderName, value: &'static str) -> SetResponseHeaderLayer<Heade
 /// Every route, with its errors in the one envelope.
 pub fn router(state: ApiState) -> Router {
     let (router, _) = openapi::documented().split_for_parts();
+    let patience = axum::Extension(json::BodyPatience(state.body));
     router
         .merge(docs::page())
         .fallback(async || ApiError::no_route())
         .method_not_allowed_fallback(async || ApiError::no_method())
         .layer(DefaultBodyLimit::max(BODY_BYTES))
+        .layer(patience)
         .layer(header(CACHE_CONTROL, "no-store"))
         .layer(header(X_CONTENT_TYPE_OPTIONS, "nosniff"))
         .layer(CatchPanicLayer::custom(|_| {

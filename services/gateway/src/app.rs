@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::api::{self, Api, ApiState, Router};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::http_server::{ServerOptions, serve};
+use crate::http_server::{ServerOptions, affordable_connections, serve};
 use crate::outbound::egress::Egress;
 use crate::outbound::runner::RunnerClient;
 use crate::runs::keyring::Keyring;
@@ -36,8 +36,13 @@ pub(crate) struct App {
     runs: Runs,
     router: Router,
     tasks: TaskTracker,
-    drain: Duration,
+    server: ServerOptions,
 }
+
+/// From the end of the grace to the end of the process: what has not ended by then, the next start settles.
+const LAST: Duration = Duration::from_millis(1800);
+/// Of it, for answers that are on their way.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// Opens the database and runs its writer in `tasks`.
 pub(crate) async fn open_store(url: &str, tasks: &TaskTracker) -> anyhow::Result<Store> {
@@ -94,13 +99,20 @@ impl App {
         let state = ApiState::new(Api {
             runs: runs.clone(),
             heartbeat: config.server.heartbeat,
+            body: config.server.body,
         });
-        let drain = config.runs.shutdown_grace;
+        let server = ServerOptions {
+            max_connections: affordable_connections(config.server.connections),
+            max_per_peer: config.server.connections_per_peer,
+            header_timeout: config.server.head,
+            write_timeout: config.server.write,
+            drain: LAST_ANSWERS,
+        };
         Ok(Self {
             router: api::router(state),
             runs,
             tasks,
-            drain,
+            server,
         })
     }
 
@@ -120,14 +132,10 @@ impl App {
         if let Some(metrics) = metrics {
             metrics.spawn(&self.runs, &self.tasks, closing.clone());
         }
-        let options = ServerOptions {
-            drain: Duration::from_secs(2),
-            ..ServerOptions::default()
-        };
         self.tasks.spawn(serve(
             listener,
             self.router.clone(),
-            options,
+            self.server.clone(),
             closing.clone(),
         ));
         let leases = self.runs.clone();
@@ -137,23 +145,33 @@ impl App {
             .spawn(async move { doorbell.keep_ringing().await });
         let keys = self.runs.clone();
         self.tasks.spawn(async move { keys.keep_keys().await });
+        let tidy = self.runs.clone();
+        self.tasks.spawn(async move { tidy.keep_tidy().await });
         let endpoints = self.runs.clone();
         self.tasks
             .spawn(async move { endpoints.keep_discovering().await });
         signals.next().await;
         tracing::info!(
-            grace_ms = self.drain.as_millis(),
+            grace_ms = self.runs.limits().shutdown_grace.as_millis(),
             "stopping: live runs get the grace"
         );
         let stop = async {
-            self.runs.shutdown().await;
+            self.runs.finish().await;
             closing.cancel();
-            self.tasks.close();
-            self.runs.store().close().await;
-            self.tasks.wait().await;
+            let last = async {
+                self.runs.end().await;
+                self.tasks.close();
+                self.runs.store().close().await;
+                self.tasks.wait().await;
+            };
+            tokio::time::timeout(LAST, last).await
         };
         tokio::select! {
-            () = stop => tracing::info!("stopped"),
+            stopped = stop => if stopped.is_ok() {
+                tracing::info!("stopped");
+            } else {
+                tracing::error!("not all runs could be ended in time; the next start settles them");
+            },
             () = signals.next() => tracing::warn!("stopped at once; the next start settles the rest"),
         }
         Ok(())

@@ -276,6 +276,7 @@ mod tests {
             config.runner_endpoints[0].headers["x-api-key"].to_string(),
             "env:ECHO_API_KEY"
         );
+        assert_eq!(config.runner_endpoints[0].max_runs, 20);
         assert_eq!(config.agents[0]["scope"], json!({"kind": "global"}));
     }
 

@@ -3,6 +3,8 @@
 //!
 //! `axum::serve` waits for half a head for ever and lets a reader that never reads keep megabytes.
 
+mod files;
+mod peers;
 mod stall;
 
 use std::io;
@@ -16,10 +18,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::telemetry::metrics;
+pub use files::affordable_connections;
+
+use peers::{Peers, Place};
 use stall::StallGuard;
 
 /// What the kernel may hold for a reader that does not read.
@@ -30,12 +35,16 @@ const MOST_HEAD_BYTES: usize = 32 * 1024;
 const BUFFER_BYTES: usize = 64 * 1024;
 /// Out of file descriptors, most likely: some come back when connections end.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
+/// That it is so is said at most this often.
+const SAID_AGAIN: Duration = Duration::from_mins(1);
 
 /// The bounds of [`serve`].
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// Connections beyond these wait in the kernel's queue.
     pub max_connections: usize,
+    /// Connections of one address beyond these are closed; 0 is any number.
+    pub max_per_peer: usize,
     /// From the start of a connection, or from the last response, to the end of a request's head.
     pub header_timeout: Duration,
     /// How long a response may wait for its reader to take a byte.
@@ -48,6 +57,7 @@ impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             max_connections: 10_000,
+            max_per_peer: 0,
             header_timeout: Duration::from_secs(10),
             write_timeout: Duration::from_secs(30),
             drain: Duration::from_secs(30),
@@ -89,18 +99,31 @@ async fn accept_until_stop(
     stop: &CancellationToken,
     connections: &mut JoinSet<()>,
 ) {
+    let peers = Peers::default();
+    let mut told: Option<Instant> = None;
     loop {
         let has_room = connections.len() < options.max_connections;
         tokio::select! { biased;
             () = stop.cancelled() => return,
             Some(ended) = connections.join_next() => log_panic(ended),
             accepted = listener.accept(), if has_room => match accepted {
-                Ok((stream, _)) => {
+                Ok((stream, peer)) => {
+                    let Some(place) = peers.enter(peer.ip(), options.max_per_peer) else {
+                        tracing::debug!(%peer, "a connection was closed: its address has too many");
+                        continue;
+                    };
                     let connection =
-                        serve_connection(stream, app.clone(), options.clone(), stop.clone());
+                        serve_connection(stream, place, app.clone(), options.clone(), stop.clone());
                     connections.spawn(connection);
                 }
-                Err(error) => back_off(&error, stop).await,
+                Err(error) if is_of_the_peer(&error) => {}
+                Err(error) => {
+                    if told.is_none_or(|told| told.elapsed() >= SAID_AGAIN) {
+                        told = Some(Instant::now());
+                        tracing::warn!(%error, "no connection can be accepted, trying again and again");
+                    }
+                    back_off(stop).await;
+                }
             },
         }
     }
@@ -108,6 +131,7 @@ async fn accept_until_stop(
 
 async fn serve_connection(
     stream: TcpStream,
+    _place: Place,
     app: Router,
     options: ServerOptions,
     stop: CancellationToken,
@@ -136,16 +160,16 @@ async fn serve_connection(
     }
 }
 
-async fn back_off(error: &io::Error, stop: &CancellationToken) {
+/// The peer's doing: the next one may be fine.
+fn is_of_the_peer(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
-    // The peer's doing: the next one may be fine.
-    if matches!(
+    matches!(
         error.kind(),
         ConnectionAborted | ConnectionRefused | ConnectionReset
-    ) {
-        return;
-    }
-    tracing::warn!(%error, "no connection could be accepted, trying again");
+    )
+}
+
+async fn back_off(stop: &CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => {}
         () = sleep(ACCEPT_BACKOFF) => {}
@@ -186,7 +210,6 @@ mod tests {
     use futures_util::stream;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::sync::mpsc;
-    use tokio::time::Instant;
 
     use super::*;
 
@@ -196,6 +219,7 @@ mod tests {
     fn options() -> ServerOptions {
         ServerOptions {
             max_connections: 100,
+            max_per_peer: 0,
             header_timeout: LONG,
             write_timeout: LONG,
             drain: LONG,
@@ -432,6 +456,35 @@ mod tests {
         assert!(timeout(SHORT, second.read(&mut byte)).await.is_err());
         drop(first);
         read_until(&mut second, "hello").await;
+        in_time(server.stopped()).await;
+    }
+
+    #[tokio::test]
+    async fn connections_of_one_address_beyond_its_most_are_closed() {
+        let server = TestServer::start(
+            hello(),
+            ServerOptions {
+                max_per_peer: 1,
+                ..options()
+            },
+        );
+        let mut first = server.connect("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        read_until(&mut first, "hello").await;
+        let mut second = server.connect("").await;
+        assert_eq!(read_to_end(&mut second).await, "");
+
+        drop(first);
+        in_time(async {
+            loop {
+                let mut next = server.connect("").await;
+                let asked = next.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+                let mut answer = [0; 8];
+                if asked.is_ok() && next.read_exact(&mut answer).await.is_ok() {
+                    return;
+                }
+            }
+        })
+        .await;
         in_time(server.stopped()).await;
     }
 }

@@ -7,11 +7,13 @@ pub mod discovery;
 pub mod grant;
 pub mod keyring;
 pub mod preview;
+pub mod rate;
 pub mod start;
 pub mod token;
 pub mod watch;
 
 mod book;
+mod breakers;
 mod decide;
 mod dispatch;
 mod doorbell;
@@ -27,6 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::authorization::Catalog;
+use domain::breaker::BreakerPolicy;
 use domain::normalize::ResultLimits;
 use domain::run::Run;
 use futures_util::FutureExt;
@@ -41,10 +44,12 @@ use crate::clock::Clock;
 use crate::cursor::Cursors;
 use crate::outbound::egress::Egress;
 use crate::outbound::runner::RunnerClient;
+use crate::runs::breakers::Breakers;
 use crate::runs::doorbell::Doorbell;
 use crate::runs::grant::Grant;
 use crate::runs::keyring::Keyring;
 use crate::runs::live::Live;
+use crate::runs::rate::{EventRate, EventRates};
 use crate::runs::token::{Minted, RunTokens, TokenSubject};
 use crate::seal::MasterKey;
 use crate::telemetry::metrics;
@@ -76,6 +81,12 @@ pub struct RunLimits {
     pub discovery_ttl: Duration,
     /// How soon an endpoint that gave no list is asked again.
     pub discovery_retry: Duration,
+    /// The most runs of one workspace that may live, waiting ones included; `None`: any number.
+    pub workspace_runs: Option<u64>,
+    /// How fast the events of one workspace may come to this replica; `None`: as they come.
+    pub workspace_events: Option<EventRate>,
+    /// When an endpoint that fails is left alone.
+    pub breaker: BreakerPolicy,
 }
 
 /// Everything that runs need.
@@ -104,6 +115,8 @@ pub(crate) struct Inner {
     pub(crate) parts: Parts,
     pub(crate) live: Live,
     pub(crate) doorbell: Doorbell,
+    breakers: Breakers,
+    rates: EventRates,
     tasks: TaskTracker,
     /// No new run from here on.
     stopping: CancellationToken,
@@ -122,6 +135,8 @@ impl std::ops::Deref for Inner {
 impl Runs {
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(Inner {
+            breakers: Breakers::new(parts.limits.breaker, parts.clock),
+            rates: EventRates::new(parts.limits.workspace_events),
             parts,
             live: Live::default(),
             doorbell: Doorbell::default(),
@@ -305,8 +320,8 @@ impl Runs {
             .ok()
     }
 
-    /// Takes no new run, gives the live ones the grace, then ends them as `host.shutdown`.
-    pub async fn shutdown(&self) {
+    /// Takes no new run from here on, and gives the live ones the grace to end.
+    pub async fn finish(&self) {
         self.0.stopping.cancel();
         self.0.tasks.close();
         let grace = self.0.limits.shutdown_grace;
@@ -319,13 +334,11 @@ impl Runs {
                 "runs still live after the grace are ended"
             );
         }
+    }
+
+    /// Ends what still lives as `host.shutdown`. Returns when all of it is written.
+    pub async fn end(&self) {
         self.0.closing.cancel();
-        let last = Duration::from_secs(5);
-        if tokio::time::timeout(last, self.0.tasks.wait())
-            .await
-            .is_err()
-        {
-            tracing::error!("runs did not end in time; the next start settles them");
-        }
+        self.0.tasks.wait().await;
     }
 }

@@ -26,6 +26,7 @@ pub struct Model {
     pub updated_at: i64,
     pub next_check_at: i64,
     pub asked_at: i64,
+    pub max_runs: Option<i64>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

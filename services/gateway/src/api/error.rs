@@ -186,6 +186,13 @@ impl ApiError {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message).retryable_after(1)
     }
 
+    /// A bound of the gateway's, by its name.
+    fn rate_limited_by(reason: &str, message: String, seconds: u32) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message)
+            .with("reason", json!(reason))
+            .retryable_after(seconds)
+    }
+
     /// Of a batch: an event before this one could not be taken for now.
     pub(super) fn not_tried() -> Self {
         let message = "an event before this one was not taken; send both again, in this order";
@@ -282,10 +289,16 @@ impl From<StartError> for ApiError {
             StartError::RunActive(run) => {
                 Self::conflict("run_active", message).with("run_id", json!(run))
             }
-            StartError::QueueFull => {
-                Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message)
-                    .with("reason", json!("queue_full"))
-                    .retryable_after(10)
+            StartError::QueueFull => Self::rate_limited_by("queue_full", message, 10),
+            StartError::WorkspaceFull { most } => {
+                Self::rate_limited_by("workspace_runs", message, 5).with("limit", json!(most))
+            }
+            StartError::EndpointFull { most } => {
+                Self::rate_limited_by("endpoint_runs", message, 5).with("limit", json!(most))
+            }
+            StartError::TooFast { wait } => {
+                let seconds = u32::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
+                Self::rate_limited_by("workspace_events", message, seconds.max(1))
             }
             StartError::RunnerUnavailable { runner, status, .. } => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message)

@@ -13,8 +13,15 @@ use serde_path_to_error::Segment;
 
 use crate::api::error::ApiError;
 
-/// A body that trickles in for longer is refused.
-const BODY_PATIENCE: Duration = Duration::from_secs(30);
+/// A body that trickles in for longer is refused. An extension of every request.
+#[derive(Clone, Copy)]
+pub(super) struct BodyPatience(pub(super) Duration);
+
+impl Default for BodyPatience {
+    fn default() -> Self {
+        Self(Duration::from_secs(30))
+    }
+}
 
 /// A JSON object as the body of a request.
 pub(super) struct JsonBody<T>(pub(super) T);
@@ -50,8 +57,10 @@ pub(super) async fn read_body<S: Send + Sync>(
     request: Request,
     state: &S,
 ) -> Result<Bytes, ApiError> {
+    let patience = request.extensions().get::<BodyPatience>().copied();
+    let BodyPatience(patience) = patience.unwrap_or_default();
     let reading = Bytes::from_request(request, state);
-    tokio::time::timeout(BODY_PATIENCE, reading)
+    tokio::time::timeout(patience, reading)
         .await
         .map_err(|_| ApiError::slow_body())?
         .map_err(|rejection| unreadable(&rejection))

@@ -1,7 +1,11 @@
 //! From settings to what the rooms below work with. Everything wrong is said at once.
 
+use std::num::NonZeroU32;
+use std::time::Duration;
+
 use domain::agent::{check_agent, check_agent_for};
 use domain::authorization::Catalog;
+use domain::breaker::BreakerPolicy;
 use domain::normalize::ResultLimits;
 use protocol::admin::{AgentSpec, EndpointSpec, Fault};
 use protocol::id::WorkspaceId;
@@ -14,11 +18,12 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize as _;
 use store::Store;
 
-use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry, ModelEntry};
+use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry};
 use crate::outbound::egress::Egress;
 use crate::outbound::signature::SigningSecret;
 use crate::runs::RunLimits;
 use crate::runs::discovery::{manifest_list, modes};
+use crate::runs::rate::EventRate;
 
 /// What the configuration declares, ready to be entered.
 pub(crate) struct Declared {
@@ -118,6 +123,7 @@ fn endpoint(
         secret: Some(secret.expose_secret().to_owned()),
         headers,
         manifests: entry.manifests.clone().and_then(manifest_list),
+        max_runs: Some(entry.max_runs),
         replaces: None,
     })
 }
@@ -197,7 +203,27 @@ pub(crate) fn run_limits(config: &Config) -> RunLimits {
         poll: config.bus.poll,
         discovery_ttl: config.runs.discovery_ttl,
         discovery_retry: config.runs.discovery_retry,
+        workspace_runs: (limits.workspace_runs > 0).then_some(limits.workspace_runs),
+        workspace_events: event_rate(limits),
+        breaker: BreakerPolicy {
+            failures: config.runs.breaker_failures,
+            wait_ms: millis(config.runs.breaker_wait),
+            longest_wait_ms: millis(config.runs.breaker_longest_wait),
+        },
     }
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// `None`: nothing is bounded. Without a burst of its own, a second's worth may come at once.
+fn event_rate(limits: &LimitsConfig) -> Option<EventRate> {
+    let per_second = NonZeroU32::new(limits.workspace_events_per_second)?;
+    Some(EventRate {
+        per_second,
+        burst: NonZeroU32::new(limits.workspace_event_burst).unwrap_or(per_second),
+    })
 }
 
 /// Holds the agents of the configuration against the manifests of their runners. A runner that has

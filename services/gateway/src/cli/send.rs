@@ -25,8 +25,11 @@ pub(super) struct SendArguments {
     conversation: String,
 }
 
-/// How often a broken stream is taken up again without a new event.
-const RESUMES: u32 = 5;
+/// How often a stream that ended early is taken up again: a gateway that stops closes its streams, and
+/// another one, or its next start, goes on with them.
+const RESUMES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(300);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const LIMITS: SseLimits = SseLimits {
     line_bytes: 4 * 1024 * 1024,
     event_bytes: 4 * 1024 * 1024,
@@ -40,11 +43,11 @@ pub(super) async fn send(arguments: SendArguments, json: bool) -> anyhow::Result
     let started = Instant::now();
     let mut sending = Sending::new(gateway, json);
     sending.post(&arguments).await?;
-    for _ in 0..RESUMES {
+    for resumes in 0..RESUMES {
         if sending.ending.is_some() {
             break;
         }
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        tokio::time::sleep(LONGEST_PAUSE.min(PAUSE * (resumes + 1))).await;
         sending.resume().await?;
     }
     Ok(sending.finish(started.elapsed()))

@@ -9,7 +9,7 @@ use url::Url;
 use super::header_name::outgoing_header_name;
 use super::plain_url::parse_plain_url;
 use super::secret_ref::SecretRef;
-use super::table::{Reported, Table, name, one_of, parsed, text};
+use super::table::{Reported, Table, name, one_of, parsed, text, whole};
 
 const MOST_HEADERS: usize = 32;
 const SINGLE_URL: &str = "single_url";
@@ -29,6 +29,8 @@ pub struct EndpointEntry {
     pub headers: BTreeMap<String, SecretRef>,
     /// The manifests of a server that cannot list its own.
     pub manifests: Option<Value>,
+    /// The most runs that it may have at once; 0: any number.
+    pub max_runs: u64,
 }
 
 impl EndpointEntry {
@@ -41,6 +43,7 @@ impl EndpointEntry {
         let secret = table.required("secret", parsed);
         let headers = read_headers(&mut table);
         let manifests = table.optional("manifests", manifests);
+        let max_runs = table.optional("max_runs", whole(0..=1_000_000));
         let query = check_query(&mut table, &base_url, &mode);
         table.close()?;
         query?;
@@ -52,6 +55,7 @@ impl EndpointEntry {
             secret: secret?,
             headers: headers?,
             manifests: manifests?,
+            max_runs: max_runs?.unwrap_or(0),
         })
     }
 }
@@ -110,6 +114,7 @@ impl fmt::Debug for EndpointEntry {
             .field("delta_mode", &self.delta_mode)
             .field("secret", &self.secret)
             .field("headers", &self.headers)
+            .field("max_runs", &self.max_runs)
             .finish_non_exhaustive()
     }
 }

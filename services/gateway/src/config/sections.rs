@@ -24,6 +24,8 @@ const DAY_SECONDS: u64 = 24 * 60 * 60;
 const MOST_STATE_VALUE_BYTES: u64 = 256 * KIB;
 /// What the host API takes as one blob.
 const MOST_BLOB_BYTES: u64 = 10 * MIB;
+/// Runs, or events, of one workspace.
+const MOST_RUNS: u64 = 1_000_000;
 
 /// `[server]`: where clients and runners reach us.
 #[derive(Clone, Debug)]
@@ -33,6 +35,16 @@ pub struct ServerConfig {
     pub public_url: Option<Url>,
     /// How long an event stream stays silent before a comment is sent.
     pub heartbeat: Duration,
+    /// All connections together; further ones wait.
+    pub connections: usize,
+    /// Connections of one address; 0: any number.
+    pub connections_per_peer: usize,
+    /// From the start of a connection, or the last answer, to the end of a request's head.
+    pub head: Duration,
+    /// From a request's head to the end of its body.
+    pub body: Duration,
+    /// How long an answer waits for its reader to take a byte.
+    pub write: Duration,
 }
 
 impl ServerConfig {
@@ -40,11 +52,21 @@ impl ServerConfig {
         let listen = table.required("listen", listen_address);
         let public_url = table.optional("public_url", origin);
         let heartbeat = table.required("heartbeat_seconds", seconds(0.05..=300.0));
+        let connections = table.required("connections", whole(1..=1_000_000));
+        let connections_per_peer = table.required("connections_per_peer", whole(0..=1_000_000));
+        let head = table.required("head_seconds", seconds(0.05..=300.0));
+        let body = table.required("body_seconds", seconds(0.05..=3600.0));
+        let write = table.required("write_seconds", seconds(0.05..=3600.0));
         table.close()?;
         Ok(Self {
             listen: listen?,
             public_url: public_url?,
             heartbeat: heartbeat?,
+            connections: bytes(connections?),
+            connections_per_peer: bytes(connections_per_peer?),
+            head: head?,
+            body: body?,
+            write: write?,
         })
     }
 }
@@ -209,6 +231,12 @@ pub struct LimitsConfig {
     pub first_byte: Duration,
     /// Between two bytes of a stream.
     pub silence: Duration,
+    /// Runs of one workspace that may live; 0: any number.
+    pub workspace_runs: u64,
+    /// 0: as they come.
+    pub workspace_events_per_second: u32,
+    /// 0: as many as may come in a second.
+    pub workspace_event_burst: u32,
 }
 
 impl LimitsConfig {
@@ -224,6 +252,9 @@ impl LimitsConfig {
         let connect = table.required("connect_seconds", seconds(0.05..=60.0));
         let first_byte = table.required("first_byte_seconds", seconds(0.05..=600.0));
         let silence = table.required("silence_seconds", seconds(0.05..=3600.0));
+        let workspace_runs = table.required("workspace_runs", whole(0..=MOST_RUNS));
+        let per_second = table.required("workspace_events_per_second", whole(0..=MOST_RUNS));
+        let burst = table.required("workspace_event_burst", whole(0..=MOST_RUNS));
         let order = check_order(&mut table, &line_bytes, &event_bytes, &run_bytes);
         if let (Ok(blob), Ok(area)) = (&storage_blob_bytes, &storage_area_bytes)
             && blob > area
@@ -244,8 +275,16 @@ impl LimitsConfig {
             connect: connect?,
             first_byte: first_byte?,
             silence: silence?,
+            workspace_runs: workspace_runs?,
+            workspace_events_per_second: small(per_second?),
+            workspace_event_burst: small(burst?),
         })
     }
+}
+
+// The range was checked.
+fn small(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 fn bytes(number: u64) -> usize {
@@ -316,6 +355,12 @@ pub struct RunsConfig {
     pub discovery_ttl: Duration,
     /// How soon a runner endpoint that gave no list is asked again.
     pub discovery_retry: Duration,
+    /// Failures in a row after which an endpoint is left alone; 0: it never is.
+    pub breaker_failures: u32,
+    /// For how long it is at first.
+    pub breaker_wait: Duration,
+    /// For how long it is at most.
+    pub breaker_longest_wait: Duration,
 }
 
 impl RunsConfig {
@@ -326,6 +371,16 @@ impl RunsConfig {
         let max_deadline = table.required("max_deadline_seconds", seconds(0.1..=604_800.0));
         let discovery_ttl = table.required("discovery_ttl_seconds", seconds(0.05..=86_400.0));
         let discovery_retry = table.required("discovery_retry_seconds", seconds(0.05..=3600.0));
+        let breaker_failures = table.required("breaker_failures", whole(0..=10_000));
+        let breaker_wait = table.required("breaker_wait_seconds", seconds(0.05..=3600.0));
+        let longest = seconds(0.05..=86_400.0);
+        let breaker_longest_wait = table.required("breaker_longest_wait_seconds", longest);
+        if let (Ok(wait), Ok(longest)) = (&breaker_wait, &breaker_longest_wait)
+            && wait > longest
+        {
+            let message = "must not be less than runs.breaker_wait_seconds";
+            return Err(table.fault("breaker_longest_wait_seconds", message));
+        }
         table.close()?;
         Ok(Self {
             cancel_grace: cancel_grace?,
@@ -334,6 +389,9 @@ impl RunsConfig {
             max_deadline: max_deadline?,
             discovery_ttl: discovery_ttl?,
             discovery_retry: discovery_retry?,
+            breaker_failures: small(breaker_failures?),
+            breaker_wait: breaker_wait?,
+            breaker_longest_wait: breaker_longest_wait?,
         })
     }
 }

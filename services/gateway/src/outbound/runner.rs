@@ -184,6 +184,9 @@ pub enum StartError {
     Broken(#[source] EgressError),
     #[error("the runner sent no answer in time")]
     Silent,
+    /// Nothing was sent: the endpoint has failed too often of late.
+    #[error("the runner's endpoint failed too often; it is left alone for a while")]
+    CircuitOpen,
     /// There was nothing to send: a fault of ours.
     #[error("the run could not be posted: {0}")]
     Unprepared(&'static str),

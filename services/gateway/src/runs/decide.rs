@@ -16,8 +16,8 @@ use protocol::manifest::AgentRunnerManifest;
 use protocol::run::RunStatus;
 use serde_json::json;
 use store::{
-    Candidate, Facts, NewRun, Plan, RunnerRecord, SteeredEvent, TakeUp, UserMessage, occupancy,
-    sha256_hex,
+    Candidate, Capacities, Facts, NewRun, Plan, RunnerRecord, SteeredEvent, TakeUp, UserMessage,
+    occupancy, sha256_hex,
 };
 use uuid::Uuid;
 
@@ -162,7 +162,11 @@ impl Deciding<'_> {
         let occupancy = occupancy(&facts.live, winner.agent.id);
         let message = self.user_message();
         let run = Box::new(run);
-        match admit(winner.agent.spec.concurrency, steerable, &occupancy) {
+        let admission = admit(winner.agent.spec.concurrency, steerable, &occupancy);
+        if admission.makes_run() {
+            check_capacity(&facts.capacities, run.endpoint_id)?;
+        }
+        match admission {
             Admission::Start => {
                 let answer = self.accepted(run.id, RunStatus::Created, false);
                 Ok(Plan::Start {
@@ -305,6 +309,17 @@ impl Deciding<'_> {
             steered: false,
             reason: Some("no_agent".to_owned()),
         })
+    }
+}
+
+/// Whether one more run may live. What was accepted before is not asked.
+fn check_capacity(capacities: &Capacities, endpoint: EndpointId) -> Result<(), StartError> {
+    if let Some(most) = capacities.workspace.reached() {
+        return Err(StartError::WorkspaceFull { most });
+    }
+    match capacities.of(endpoint).reached() {
+        Some(most) => Err(StartError::EndpointFull { most }),
+        None => Ok(()),
     }
 }
 

@@ -138,6 +138,9 @@ async fn post(
     if live.cancel.is_cancelled() {
         return None;
     }
+    let Some(permit) = inner.breakers.enter(run.endpoint_id) else {
+        return Some(Err(StartError::CircuitOpen));
+    };
     let body = match request_body(inner, prepared, grant) {
         Ok(body) => body,
         Err(message) => return Some(Err(StartError::Unprepared(message))),
@@ -153,7 +156,9 @@ async fn post(
             None
         }
         posted = tokio::time::timeout(inner.limits.first_byte, start) => {
-            Some(posted.unwrap_or(Err(StartError::Silent)))
+            let posted = posted.unwrap_or(Err(StartError::Silent));
+            permit.note(&posted);
+            Some(posted)
         }
     }
 }
@@ -241,6 +246,7 @@ pub(super) fn millis(duration: Duration) -> i64 {
 fn class_of(error: &StartError) -> AttemptFailure {
     match error {
         StartError::Unreachable(error) if error.is_connect() => AttemptFailure::NotConnected,
+        StartError::CircuitOpen => AttemptFailure::NotConnected,
         StartError::Refused {
             status: StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE,
             retry_after: Some(wait),
@@ -254,6 +260,7 @@ fn describe(error: &StartError) -> (Failure, Option<u16>) {
         StartError::Unreachable(_) => (FailureCode::RunnerUnreachable, None),
         StartError::Broken(_) => (FailureCode::RunnerStreamTruncated, None),
         StartError::Silent => (FailureCode::RunnerFirstByteTimeout, None),
+        StartError::CircuitOpen => (FailureCode::RunnerCircuitOpen, None),
         StartError::Unprepared(_) => (FailureCode::HostInternal, None),
         StartError::Refused { status, .. } => (FailureCode::RunnerHttpError, Some(status.as_u16())),
         StartError::BadContentType(_) => (FailureCode::RunnerBadContentType, Some(200)),

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use domain::admission::{Admission, Occupancy, admit};
+use domain::admission::{Admission, Capacity, Occupancy, admit};
 use domain::agent::{check_agent, check_agent_for};
 use domain::authorization::AuthorizationSnapshot;
 use domain::binding::{Standing, standings};
@@ -52,6 +52,10 @@ pub struct AgentPreview {
     pub endpoint: Option<EndpointRecord>,
     pub occupancy: Occupancy,
     pub admission: Admission,
+    /// Of the workspace.
+    pub workspace: Capacity,
+    /// Of the runner's endpoint.
+    pub at_endpoint: Capacity,
     /// `None`: its runner cannot be called.
     pub snapshot: Option<AuthorizationSnapshot>,
 }
@@ -72,7 +76,10 @@ impl Runs {
         };
         let event = completed(event);
         let conversation = conversation_of(&event);
-        let facts = store.facts_now(workspace, conversation.as_ref()).await?;
+        let most_runs = self.0.limits.workspace_runs;
+        let facts = store
+            .facts_now(workspace, conversation.as_ref(), most_runs)
+            .await?;
         let event_id = event.event_id.clone().unwrap_or_default();
         let deciding = Deciding {
             inner: &self.0,
@@ -135,6 +142,11 @@ impl Runs {
             endpoint,
             admission: admit(spec.concurrency, steerable, &occupancy),
             occupancy,
+            workspace: facts.capacities.workspace,
+            at_endpoint: match &candidate.runner {
+                Some(runner) => facts.capacities.of(runner.endpoint_id),
+                None => Capacity::default(),
+            },
             snapshot: judged.map(|judged| judged.snapshot),
         })
     }

@@ -1,6 +1,6 @@
 //! From an event to a stored run: one transaction, and nothing on a refusal (contracts §3).
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use domain::canonical::canonical_json;
 use domain::event::{completed, conversation_of};
@@ -34,6 +34,19 @@ pub enum StartError {
     BindingConflict(Vec<String>),
     #[error("run {0} of the same agent is active in this conversation")]
     RunActive(RunId),
+    #[error(
+        "{most} runs live in this workspace, and no more may (limits.workspace_runs); post the event \
+         again when some have ended"
+    )]
+    WorkspaceFull { most: u64 },
+    #[error(
+        "{most} runs live at the runner's endpoint, and no more may (max_runs); post the event again \
+         when some have ended"
+    )]
+    EndpointFull { most: u64 },
+    /// `wait`: then there is room for one.
+    #[error("events of this workspace come too fast (limits.workspace_events_per_second)")]
+    TooFast { wait: Duration },
     #[error("100 runs of this agent wait in this conversation")]
     QueueFull,
     /// `status`: what the registry says of the runner.
@@ -94,6 +107,8 @@ impl Runs {
         if self.0.stopping.is_cancelled() {
             return Err(StartError::Stopping);
         }
+        let admitted = self.0.rates.admit(workspace);
+        admitted.map_err(|wait| StartError::TooFast { wait })?;
         let body_sha256 = sha256_hex(canonical_json(&event).as_bytes());
         let event_id = event
             .event_id
@@ -124,6 +139,7 @@ impl Runs {
             new_conversation_key: Uuid::now_v7(),
             envelope: canonical_json(&event),
             raw,
+            most_runs: self.0.limits.workspace_runs,
             at: self.0.clock.now_ms(),
             decide: self.decider(workspace, event_id, event, aside.clone()),
         };

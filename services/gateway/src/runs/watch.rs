@@ -42,7 +42,6 @@ impl Runs {
             cursor,
             heartbeat,
             ready: VecDeque::from([hello]),
-            told_of_draining: false,
             shown_at: Instant::now(),
             done: false,
             _open: OpenStream::enter(),
@@ -66,7 +65,6 @@ struct Watcher {
     cursor: u64,
     heartbeat: Duration,
     ready: VecDeque<Bytes>,
-    told_of_draining: bool,
     shown_at: Instant,
     done: bool,
     _open: OpenStream,
@@ -126,7 +124,7 @@ impl Watcher {
             // The log is gone when the run is: the next look finds it in the table.
             _ = progress.changed() => {}
             () = tokio::time::sleep(self.heartbeat) => self.ready.push_back(HEARTBEAT),
-            () = stopping.cancelled(), if !self.told_of_draining => self.tell_of_draining(),
+            () = stopping.cancelled() => self.tell_of_draining(),
         }
     }
 
@@ -154,9 +152,8 @@ impl Watcher {
             // However often it rings: a look costs the database some queries.
             () = async { rung.await; tokio::time::sleep(BETWEEN_LOOKS).await } => {}
             () = tokio::time::sleep(self.inner.limits.poll.min(self.heartbeat)) => self.show_life(),
-            () = stopping.cancelled(), if !self.told_of_draining => self.tell_of_draining(),
+            () = stopping.cancelled() => self.tell_of_draining(),
         }
-        self.done = self.inner.closing.is_cancelled();
         Ok(())
     }
 
@@ -189,9 +186,10 @@ impl Watcher {
         }
     }
 
-    /// The gateway is stopping: come back in a while, not all at once.
+    /// The gateway is stopping: everything that is committed was shown, this is the last word. Who comes
+    /// back finds another replica, or this one until it is gone; not all at once.
     fn tell_of_draining(&mut self) {
-        self.told_of_draining = true;
+        self.done = true;
         let jitter = u64::from(self.run.0.as_bytes()[15]) * 8;
         let frame = format!(
             "retry: {}\nevent: gateway.draining\ndata: {{}}\n\n",

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use domain::admission::Admission;
+use domain::admission::{Admission, Capacity};
 use domain::authorization::Decision;
 use domain::binding::Standing;
 use protocol::admin::{AgentScope, Concurrency, Fault};
@@ -135,6 +135,24 @@ pub(in crate::api) struct AdmissionView {
     active: Vec<ActiveRunView>,
     /// Runs that wait behind them.
     queued: u64,
+    /// The runs of the workspace, where they are bounded.
+    workspace: CapacityView,
+    /// The runs of the runner's endpoint, where they are bounded.
+    endpoint: CapacityView,
+}
+
+/// How many runs live, and how many may. Both null: there is no bound.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(in crate::api) struct CapacityView {
+    live: Option<u64>,
+    most: Option<u64>,
+}
+
+impl From<Capacity> for CapacityView {
+    fn from(Capacity { live, most }: Capacity) -> Self {
+        let live = most.map(|_| live);
+        Self { live, most }
+    }
 }
 
 /// A run of the agent that is active in the event's conversation.
@@ -331,5 +349,7 @@ fn admission_view(preview: &AgentPreview) -> AdmissionView {
         cancels,
         active: active.collect(),
         queued: preview.occupancy.queued,
+        workspace: preview.workspace.into(),
+        endpoint: preview.at_endpoint.into(),
     }
 }

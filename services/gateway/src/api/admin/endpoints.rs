@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use protocol::admin::{EndpointSpec, RunnerEndpoint};
+use protocol::admin::{CircuitBreaker, EndpointSpec, RunnerEndpoint};
 use protocol::discovery::DiscoveryDiff;
 use protocol::error::ErrorBody;
 use protocol::id::{EndpointId, WorkspaceId};
@@ -75,7 +75,11 @@ pub(super) fn to_page<T>(
     }
 }
 
-fn view(record: EndpointRecord, header_names: Vec<String>) -> RunnerEndpoint {
+fn view(
+    record: EndpointRecord,
+    header_names: Vec<String>,
+    breaker: CircuitBreaker,
+) -> RunnerEndpoint {
     let findings: Findings = serde_json::from_value(record.findings).unwrap_or_default();
     RunnerEndpoint {
         id: record.id,
@@ -89,6 +93,8 @@ fn view(record: EndpointRecord, header_names: Vec<String>) -> RunnerEndpoint {
         secret_set: true,
         secret: None,
         header_names,
+        max_runs: record.max_runs,
+        breaker,
         discovered_at: record.discovered_at.map(|at| at.div_euclid(1000)),
         next_check_at: Some(record.next_check_at)
             .filter(|at| *at < i64::MAX)
@@ -101,7 +107,18 @@ fn view(record: EndpointRecord, header_names: Vec<String>) -> RunnerEndpoint {
 
 fn shown(state: &ApiState, record: EndpointRecord) -> RunnerEndpoint {
     let names = state.runs.header_names(&record);
-    view(record, names)
+    let breaker = state.runs.breaker(record.id);
+    let seconds = |at: i64| at.div_euclid(1000);
+    let breaker = CircuitBreaker {
+        state: breaker
+            .circuit(state.runs.clock().now_ms())
+            .as_str()
+            .to_owned(),
+        failures: breaker.failures(),
+        opened_at: breaker.opened_at().map(seconds),
+        retry_at: breaker.retry_at().map(seconds),
+    };
+    view(record, names, breaker)
 }
 
 pub(super) async fn find_endpoint(

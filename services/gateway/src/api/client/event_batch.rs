@@ -56,7 +56,14 @@ async fn take(
     out_of_order: &mut bool,
 ) -> ApiResult<Accepted> {
     let outcome = state.runs.accept(workspace, event, None).await;
-    *out_of_order = matches!(outcome, Err(StartError::Stopping | StartError::Store(_)));
+    *out_of_order = matches!(
+        outcome,
+        Err(StartError::Stopping
+            | StartError::Store(_)
+            | StartError::TooFast { .. }
+            | StartError::WorkspaceFull { .. }
+            | StartError::EndpointFull { .. })
+    );
     Ok(outcome?)
 }
 

@@ -44,7 +44,7 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
     (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
-    (status = 429, description = "Too many runs wait in this conversation; `Retry-After` tells how long", body = ErrorBody),
+    (status = 429, description = "`details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events; `Retry-After` tells how long to wait", body = ErrorBody),
     (status = 413, description = "The envelope is larger than 1 MiB, `raw` aside", body = ErrorBody),
     (status = 503, description = "Try again after `Retry-After`", body = ErrorBody)))]
 pub(in crate::api) async fn post_event(

@@ -98,6 +98,12 @@ fn draw_agent(agent: &Value, lines: &mut Vec<String>) {
         ));
     }
     lines.push(format!("policy   {}", admission(&agent["admission"])));
+    for (name, whose) in [("workspace", "the workspace"), ("endpoint", "the endpoint")] {
+        let capacity = &agent["admission"][name];
+        if let (Some(live), Some(most)) = (capacity["live"].as_u64(), capacity["most"].as_u64()) {
+            lines.push(format!("limit    {live} of {most} runs of {whose} live"));
+        }
+    }
     draw_grants(agent, lines);
 }
 

@@ -13,6 +13,7 @@ use crate::outbound::signature::SigningSecret;
 use crate::runs::Runs;
 
 const MOST_HEADERS: usize = 32;
+const MOST_RUNS: u64 = 1_000_000;
 
 /// Why an endpoint was not registered. Nothing of it is stored.
 #[derive(Debug, thiserror::Error)]
@@ -138,6 +139,9 @@ impl Runs {
         if let Err(fault) = header_map(&spec.headers) {
             faults.push(fault);
         }
+        if spec.max_runs.is_some_and(|most| most > MOST_RUNS) {
+            faults.push(Fault::new("/max_runs", "must be at most 1000000"));
+        }
         if !faults.is_empty() {
             return Err(RegisterError::Faults(faults));
         }
@@ -155,6 +159,7 @@ impl Runs {
             secret: key.seal(SECRET_PURPOSE, secret.as_bytes()),
             headers: key.seal(HEADERS_PURPOSE, headers.as_bytes()),
             manifests: spec.manifests.clone(),
+            max_runs: spec.max_runs.filter(|most| *most > 0),
             health: "unknown".to_owned(),
             health_reason: None,
             findings: json!({}),

@@ -1,0 +1,121 @@
+//! How many runs live, counted where they are made: by an index that holds the live ones alone.
+
+use std::collections::HashMap;
+
+use domain::admission::Capacity;
+use protocol::id::{EndpointId, WorkspaceId};
+use sea_orm::sea_query::{Alias, Expr, Func};
+use sea_orm::{
+    ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait, ExprTrait,
+    QueryFilter, QuerySelect, Statement,
+};
+
+use crate::entity::{runner_endpoints, runs};
+use crate::error::{StoreError, parsed, unsigned};
+
+/// The condition of the index `runs_live`, to the letter: bound values would not show that it fits.
+const LIVE: &str = "status IN ('created', 'queued', 'claimed', 'running')";
+
+/// With more places free than this, nobody is overrun by what other replicas commit in this very
+/// moment: thirty-two of them with a full batch each. Then no lock is taken.
+const MARGIN: u64 = 8192;
+
+/// How many runs live, and how many may.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Capacities {
+    /// Of the workspace; not counted where nothing is bounded.
+    pub workspace: Capacity,
+    /// Of the endpoints that have a bound.
+    pub endpoints: HashMap<EndpointId, Capacity>,
+}
+
+impl Capacities {
+    /// What an endpoint may have: without a bound, anything.
+    pub fn of(&self, endpoint: EndpointId) -> Capacity {
+        self.endpoints.get(&endpoint).copied().unwrap_or_default()
+    }
+
+    fn is_bounded(&self) -> bool {
+        self.workspace.most.is_some() || !self.endpoints.is_empty()
+    }
+
+    fn is_tight(&self) -> bool {
+        let tight = |capacity: &Capacity| {
+            let most = capacity.most.unwrap_or(u64::MAX);
+            most.saturating_sub(capacity.live) <= MARGIN
+        };
+        tight(&self.workspace) || self.endpoints.values().any(tight)
+    }
+}
+
+/// Counts, and keeps what is counted true until the commit: of several replicas one at a time makes
+/// runs in a workspace whose bound is near. Comes before every other lock of its transaction.
+pub(crate) async fn hold_capacity(
+    tx: &DatabaseTransaction,
+    workspace: &WorkspaceId,
+    most: Option<u64>,
+) -> Result<Capacities, StoreError> {
+    let counted = count_live(tx, workspace, most).await?;
+    // `SQLite` has one writer anyway.
+    if tx.get_database_backend() != DbBackend::Postgres || !counted.is_tight() {
+        return Ok(counted);
+    }
+    let statement = Statement::from_sql_and_values(
+        DbBackend::Postgres,
+        "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))",
+        [format!("live runs of {workspace}").into()],
+    );
+    tx.execute_raw(statement).await?;
+    count_live(tx, workspace, most).await
+}
+
+/// Counts what lives now.
+pub(crate) async fn count_live(
+    conn: &impl ConnectionTrait,
+    workspace: &WorkspaceId,
+    most: Option<u64>,
+) -> Result<Capacities, StoreError> {
+    let bounded: Vec<(String, Option<i64>)> = runner_endpoints::Entity::find()
+        .select_only()
+        .column(runner_endpoints::Column::Id)
+        .column(runner_endpoints::Column::MaxRuns)
+        .filter(runner_endpoints::Column::WorkspaceId.eq(workspace.as_str()))
+        .filter(runner_endpoints::Column::MaxRuns.gt(0))
+        .into_tuple()
+        .all(conn)
+        .await?;
+    let mut capacities = Capacities::default();
+    capacities.workspace.most = most;
+    for (id, most) in bounded {
+        let most = unsigned("runner_endpoints.max_runs", &id, most.unwrap_or(0))?;
+        let capacity = Capacity {
+            live: 0,
+            most: Some(most),
+        };
+        let id = parsed("runner_endpoints.id", &id, &id)?;
+        capacities.endpoints.insert(id, capacity);
+    }
+    if !capacities.is_bounded() {
+        return Ok(capacities);
+    }
+    let count = Func::count(Expr::cust("*")).cast_as(Alias::new("bigint"));
+    let live: Vec<(String, i64)> = runs::Entity::find()
+        .select_only()
+        .column(runs::Column::EndpointId)
+        .expr_as(count, "live")
+        .filter(runs::Column::WorkspaceId.eq(workspace.as_str()))
+        .filter(Expr::cust(LIVE))
+        .group_by(runs::Column::EndpointId)
+        .into_tuple()
+        .all(conn)
+        .await?;
+    for (id, live) in live {
+        let live = unsigned("runs.endpoint_id", &id, live)?;
+        capacities.workspace.live += live;
+        let id = parsed("runs.endpoint_id", &id, &id)?;
+        if let Some(endpoint) = capacities.endpoints.get_mut(&id) {
+            endpoint.live = live;
+        }
+    }
+    Ok(capacities)
+}

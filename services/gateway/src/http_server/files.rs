@@ -1,0 +1,51 @@
+//! How many files this process may open, and how many of them connections may take.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Files that are neither a connection of ours nor one to a runner: the database, the log.
+const OTHERS: u64 = 64;
+
+/// Raises the bound of open files as far as it goes, and gives the connections of `wanted` that leave
+/// as much again for those to runners.
+pub fn affordable_connections(wanted: usize) -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    let current = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum,
+        Err(_) => limit.current,
+    };
+    let most = share(wanted, current);
+    if most < wanted {
+        tracing::warn!(
+            files = current,
+            connections = most,
+            "{most} connections are served at once, not {wanted}: the process may not open more files \
+             (ulimit -n)"
+        );
+    }
+    most
+}
+
+/// `None`: the files have no bound.
+fn share(wanted: usize, files: Option<u64>) -> usize {
+    let Some(files) = files else { return wanted };
+    let half = usize::try_from(files.saturating_sub(OTHERS) / 2).unwrap_or(usize::MAX);
+    wanted.min(half.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_half_of_the_files_to_the_runs() {
+        assert_eq!(share(10_000, None), 10_000);
+        assert_eq!(share(10_000, Some(1_048_576)), 10_000);
+        assert_eq!(share(10_000, Some(1024)), 480);
+        assert_eq!(share(100, Some(1024)), 100);
+        assert_eq!(share(100, Some(10)), 1);
+    }
+}

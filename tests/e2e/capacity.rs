@@ -1,0 +1,366 @@
+//! How much one workspace and one endpoint may have: 429, `Retry-After`, and nothing left behind. F93, F94, D14.
+
+use std::path::Path;
+
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+use sqlx::ConnectOptions;
+use sqlx::sqlite::SqliteConnectOptions;
+
+use crate::support::client::{Answer, Client, message, send};
+use crate::support::gateway::{Agent, Config};
+use crate::support::held::HeldRun;
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
+use crate::support::script::{Gate, Run, Step, send as step, sse, sse_and_wait, sse_head};
+use crate::support::{Engine, Postgres, Sqlite, Stage};
+
+/// A message in a conversation of its own.
+fn apart(event_id: &str) -> Value {
+    let mut event = message(event_id);
+    event["conversation"]["conversation_id"] = json!(format!("of-{event_id}"));
+    event
+}
+
+#[track_caller]
+fn assert_refused(answer: &Answer, reason: &str) {
+    assert_eq!(answer.status, 429, "{}", answer.body);
+    assert_eq!(answer.error("code"), "rate_limited", "{}", answer.body);
+    assert_eq!(answer.error("retryable"), true, "{}", answer.body);
+    assert_eq!(answer.detail("reason"), reason, "{}", answer.body);
+    let wait = answer.headers.get("retry-after").unwrap().to_str().unwrap();
+    assert!(wait.parse::<u32>().unwrap() >= 1, "{wait}");
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_run_beyond_the_most_of_a_workspace_is_refused_and_leaves_nothing_behind(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let two = |config: &mut Config| config.limits = "workspace_runs = 2".into();
+    let Some(stage) = Stage::on(engine, two).await else {
+        return;
+    };
+    let first = HeldRun::start(&stage, &apart("m-1")).await;
+    let second = HeldRun::start(&stage, &apart("m-2")).await;
+    for _ in 0..2 {
+        let refused = stage.client.post(&apart("m-3")).await;
+        assert_refused(&refused, "workspace_runs");
+        assert_eq!(refused.detail("limit"), 2);
+    }
+    let known = stage.client.get("/v1/events/m-3").await;
+    assert_ne!(known.status, 200, "{}", known.body);
+
+    let again = stage.client.post(&apart("m-1")).await;
+    assert!(
+        again.is_replay(),
+        "what was accepted stays accepted: {}",
+        again.body
+    );
+    assert_eq!(again.run_id(), first.run_id);
+    let mut bent = apart("m-1");
+    bent["input"]["text"] = json!("something else");
+    assert_eq!(stage.client.post(&bent).await.status, 409);
+
+    second.end(&stage).await;
+    let third = stage.client.post(&apart("m-3")).await;
+    assert!(!third.is_replay(), "the refused event was not remembered");
+    third.run_id();
+    assert_refused(&stage.client.post(&apart("m-4")).await, "workspace_runs");
+    first.end(&stage).await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn replicas_together_make_no_run_too_many(#[values(3, 7)] most: usize) {
+    let bound = |config: &mut Config| config.limits = format!("workspace_runs = {most}");
+    let Some(stage) = Stage::on(Postgres, bound).await else {
+        return;
+    };
+    stage
+        .runner
+        .answer_all(|run| sse_and_wait(run.delta(1, "a")));
+    let beside = stage.gateway.beside().await;
+    let posts = (0..60).map(|n| {
+        let client = if n % 2 == 0 {
+            &stage.client
+        } else {
+            &beside.client
+        };
+        let event = apart(&format!("m-{n}"));
+        async move { client.post(&event).await }
+    });
+    let answers = futures_util::future::join_all(posts).await;
+    let taken = answers.iter().filter(|answer| answer.status == 202).count();
+    assert_eq!(taken, most);
+    for refused in answers.iter().filter(|answer| answer.status != 202) {
+        assert_refused(refused, "workspace_runs");
+    }
+}
+
+fn second_endpoint(config: &mut Config, url: &str, id: &'static str) {
+    config.rest = format!(
+        "[[runner_endpoints]]\nname = \"second\"\nbase_url = \"{url}\"\nsecret = \"env:STUB_SECRET\"\n"
+    );
+    config.agents.push(Agent {
+        name: "second",
+        event_types: "test.second",
+        runner_id: id,
+        ..Agent::default()
+    });
+}
+
+const SECOND: &str = "plugin:test/second/default";
+
+/// An event of another type, for the second endpoint.
+fn for_second(event_id: &str) -> Value {
+    let mut event = apart(event_id);
+    event["event_type"] = json!("test.second");
+    event
+}
+
+#[rstest]
+#[tokio::test]
+async fn an_endpoint_that_is_full_refuses_its_events_and_its_neighbour_takes_them(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let second = StubRunner::start_as(manifest(SECOND)).await;
+    let stage = Stage::on(engine, |config| {
+        config.endpoint = "max_runs = 1".into();
+        second_endpoint(config, &second.url, SECOND);
+    });
+    let Some(stage) = stage.await else { return };
+    let held = HeldRun::start(&stage, &apart("m-1")).await;
+    let refused = stage.client.post(&apart("m-2")).await;
+    assert_refused(&refused, "endpoint_runs");
+    assert_eq!(refused.detail("limit"), 1);
+    second.answer_all(|run| sse(run.talk(1).concat()));
+    for n in 0..3 {
+        let run_id = stage
+            .client
+            .post(&for_second(&format!("o-{n}")))
+            .await
+            .run_id();
+        stage.outcome(&run_id).await;
+    }
+
+    let admin = stage.gateway.admin().await;
+    let shown = admin.get("/v1/runner-endpoints").await.body;
+    let bounds: Vec<_> = shown["items"].as_array().unwrap().iter().collect();
+    let most = |name: &str| {
+        let found = bounds.iter().find(|endpoint| endpoint["name"] == name);
+        found.unwrap()["max_runs"].clone()
+    };
+    assert_eq!((most("stub"), most("second")), (json!(1), Value::Null));
+    held.end(&stage).await;
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+    stage.client.post(&apart("m-2")).await.run_id();
+}
+
+#[tokio::test]
+async fn a_full_workspace_still_steers_and_neither_queues_nor_interrupts() {
+    for (policy, status) in [("steer", 202), ("enqueue", 429), ("interrupt", 429)] {
+        let mut steering = manifest(RUNNER_ID);
+        steering["capabilities"]["steering"] = json!(true);
+        let runner = StubRunner::start_as(steering).await;
+        let stage = Stage::of(Sqlite, runner, |config| {
+            config.limits = "workspace_runs = 1".into();
+            config.agents[0].concurrency = policy;
+        });
+        let stage = stage.await.unwrap();
+        let held = HeldRun::start(&stage, &message("m-1")).await;
+        let answer = stage.client.post(&message("m-2")).await;
+        assert_eq!(answer.status, status, "{policy}: {}", answer.body);
+        if status == 202 {
+            assert_eq!(answer.body["steered"], true);
+            // What it leaves unpulled was accepted, and gets its run whatever the bound.
+            stage.runner.answer("m-2", |run| sse(run.talk(1).concat()));
+            held.end(&stage).await;
+            let of_left = |request: &crate::support::runner::Request| {
+                request.is_run() && request.json()["context"]["event"]["event_id"] == "m-2"
+            };
+            stage
+                .runner
+                .asked("the run of what was left", of_left)
+                .await;
+        } else {
+            assert_refused(&answer, "workspace_runs");
+            let ended = held.end(&stage).await;
+            assert_eq!(ended.ending(), "completed", "{policy} cancelled nothing");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_dry_run_tells_of_the_bound_and_how_near_it_is() {
+    let stage = Stage::with(|config| {
+        config.limits = "workspace_runs = 2".into();
+        config.endpoint = "max_runs = 1".into();
+    })
+    .await;
+    let admin = stage.gateway.admin().await;
+    let dry = async || admin.create("/v1/agents/dry-run", &apart("m-2")).await.body;
+    let before = dry().await;
+    let admission = &before["agent"]["admission"];
+    assert_eq!(before["status"], 202, "{before}");
+    assert_eq!(admission["workspace"], json!({"live": 0, "most": 2}));
+    assert_eq!(admission["endpoint"], json!({"live": 0, "most": 1}));
+
+    let held = HeldRun::start(&stage, &apart("m-1")).await;
+    let full = dry().await;
+    assert_eq!(
+        (&full["status"], &full["outcome"]),
+        (&json!(429), &json!("refused"))
+    );
+    assert_eq!(
+        full["error"]["details"]["reason"], "endpoint_runs",
+        "{full}"
+    );
+    let admission = &full["agent"]["admission"];
+    assert_eq!(admission["workspace"], json!({"live": 1, "most": 2}));
+    assert_eq!(admission["endpoint"], json!({"live": 1, "most": 1}));
+    held.end(&stage).await;
+}
+
+#[tokio::test]
+async fn behind_an_event_of_a_batch_that_has_no_room_nothing_overtakes() {
+    let stage = Stage::with(|config| config.limits = "workspace_runs = 1".into()).await;
+    stage
+        .runner
+        .answer_all(|run| sse_and_wait(run.delta(1, "a")));
+    let event = |id: &str| {
+        json!({"specversion": "1.0", "id": id, "source": "s", "type": "message.received",
+               "data": {"input": {"text": "hello"}}})
+    };
+    let batch = json!([event("1"), event("2"), event("3")]);
+    let request = stage.client.request(Method::POST, "/v1/events");
+    let request = request
+        .header("content-type", "application/cloudevents-batch+json")
+        .body(batch.to_string());
+    let answer = send(request).await.unwrap();
+    let items = answer.body["items"].as_array().unwrap();
+    let statuses: Vec<_> = items.iter().map(|item| &item["status"]).collect();
+    assert_eq!(statuses, [202, 429, 503], "{}", answer.body);
+    assert_eq!(answer.status, 207);
+}
+
+/// Workspaces are made in the tables alone: the key made last is moved into a new one.
+async fn move_newest_key(database: &str, workspace: &str) {
+    let path = Path::new(database.trim_start_matches("sqlite://"));
+    let mut database = SqliteConnectOptions::new()
+        .filename(path)
+        .connect()
+        .await
+        .unwrap();
+    sqlx::query("INSERT INTO workspaces (id, name, created_at) VALUES (?, ?, 0)")
+        .bind(workspace)
+        .bind(workspace)
+        .execute(&mut database)
+        .await
+        .unwrap();
+    let sql = "UPDATE api_keys SET workspace_id = ? WHERE id = (SELECT max(id) FROM api_keys)";
+    sqlx::query(sql)
+        .bind(workspace)
+        .execute(&mut database)
+        .await
+        .unwrap();
+}
+
+/// An admin of another workspace, in which an agent of the same runner answers.
+async fn neighbour(stage: &Stage) -> Client {
+    let admin = stage.gateway.admin().await;
+    move_newest_key(&stage.gateway.database_url(), "neighbour").await;
+    let endpoint = json!({"name": "stub", "base_url": stage.runner.url,
+        "secret": crate::support::runner::SECRET});
+    let registered = admin.create("/v1/runner-endpoints", &endpoint).await;
+    assert_eq!(registered.status, 201, "{}", registered.body);
+    let agent =
+        json!({"name": "main", "event_types": ["message.received"], "runner_id": RUNNER_ID});
+    let bound = admin.create("/v1/agents", &agent).await;
+    assert_eq!(bound.status, 201, "{}", bound.body);
+    admin
+}
+
+#[tokio::test]
+async fn a_workspace_that_floods_is_refused_and_its_neighbour_goes_on() {
+    let limits = "workspace_events_per_second = 1\nworkspace_event_burst = 20\nworkspace_runs = 15";
+    let stage = Stage::with(|config| config.limits = limits.into()).await;
+    stage
+        .runner
+        .answer_all(|run| sse_and_wait(run.delta(1, "a")));
+    let neighbour = neighbour(&stage).await;
+    let flood = (0..200).map(|n| {
+        let client = &stage.client;
+        async move { client.post(&apart(&format!("f-{n}"))).await }
+    });
+    let calm = async {
+        let mut answers = Vec::new();
+        for n in 0..10 {
+            answers.push(neighbour.post(&apart(&format!("f-{n}"))).await);
+        }
+        answers
+    };
+    let (flooded, calm) = tokio::join!(futures_util::future::join_all(flood), calm);
+    for answer in calm {
+        assert_eq!(answer.status, 202, "the neighbour: {}", answer.body);
+    }
+    let count = |status: u16, reason: &str| {
+        let is = |answer: &&Answer| {
+            answer.status == status && (status == 202 || answer.detail("reason") == reason)
+        };
+        flooded.iter().filter(is).count()
+    };
+    assert_eq!(count(202, ""), 15);
+    assert!(count(429, "workspace_events") >= 100);
+    assert_eq!(
+        15 + count(429, "workspace_events") + count(429, "workspace_runs"),
+        200
+    );
+    let refused = flooded.iter().find(|answer| answer.status == 429).unwrap();
+    assert!(refused.headers.contains_key("retry-after"));
+}
+
+/// How many events one conversation gets; `RUNNEL_TEST_FLOOD` makes it more.
+fn flood() -> usize {
+    let more = std::env::var("RUNNEL_TEST_FLOOD").ok();
+    more.map_or(130, |count| count.parse().unwrap())
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_flooded_conversation_keeps_its_order_and_says_what_it_does_not_take(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let enqueue = |config: &mut Config| config.agents[0].concurrency = "enqueue";
+    let Some(stage) = Stage::on(engine, enqueue).await else {
+        return;
+    };
+    let gate = Gate::new();
+    let hold = gate.clone();
+    stage.runner.answer_all(move |run: &Run| {
+        vec![
+            sse_head(),
+            Step::Hold(hold.clone()),
+            step(run.talk(1).concat()),
+        ]
+    });
+    let mut taken = Vec::new();
+    for n in 0..flood() {
+        let answer = stage.client.post(&message(&format!("m-{n:04}"))).await;
+        if taken.len() > 100 {
+            assert_refused(&answer, "queue_full");
+        } else {
+            taken.push(answer.run_id());
+        }
+    }
+    assert_eq!(taken.len(), 101, "one that runs and a hundred that wait");
+    gate.cancel();
+    stage.outcome(taken.last().unwrap()).await;
+    let requests = stage.runner.requests();
+    let order: Vec<_> = requests
+        .iter()
+        .filter(|request| request.is_run())
+        .map(|request| request.header("runnel-run-id").unwrap())
+        .collect();
+    assert_eq!(order, taken);
+}

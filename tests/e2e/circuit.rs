@@ -1,0 +1,143 @@
+//! An endpoint that fails is left alone for a while, and nobody else is. O19.
+
+use serde_json::{Value, json};
+
+use crate::support::Stage;
+use crate::support::client::{Client, message};
+use crate::support::gateway::{Agent, Config};
+use crate::support::runner::{StubRunner, manifest};
+use crate::support::script::{Run, Script, answer, sse};
+
+const SECOND: &str = "plugin:test/second/default";
+
+fn broken(_: &Run) -> Vec<crate::support::script::Step> {
+    answer("500 Internal Server Error", "", "")
+}
+
+/// Three failures in a row; the wait is as long as a test can wait for, or longer.
+fn three_and(wait: f64) -> impl FnOnce(&mut Config) {
+    move |config| {
+        config.runs = format!(
+            "breaker_failures = 3\nbreaker_wait_seconds = {wait:?}\nbreaker_longest_wait_seconds = {wait:?}"
+        );
+    }
+}
+
+async fn breaker(admin: &Client, name: &str) -> Value {
+    let endpoints = admin.get("/v1/runner-endpoints").await.body;
+    let all = endpoints["items"].as_array().unwrap().clone();
+    let found = all.into_iter().find(|endpoint| endpoint["name"] == name);
+    found.unwrap()["breaker"].clone()
+}
+
+#[tokio::test]
+async fn an_endpoint_that_fails_in_a_row_is_left_alone_and_its_neighbour_is_not() {
+    let second = StubRunner::start_as(manifest(SECOND)).await;
+    let stage = Stage::with(|config| {
+        three_and(3600.0)(config);
+        config.rest = format!(
+            "[[runner_endpoints]]\nname = \"second\"\nbase_url = \"{}\"\nsecret = \"env:STUB_SECRET\"\n",
+            second.url
+        );
+        config.agents.push(Agent {
+            name: "second",
+            event_types: "test.second",
+            runner_id: SECOND,
+            ..Agent::default()
+        });
+    })
+    .await;
+    let admin = stage.gateway.admin().await;
+    for failures in 0..3 {
+        let state = breaker(&admin, "stub").await;
+        assert_eq!(
+            state,
+            json!({"state": "closed", "failures": failures, "opened_at": null, "retry_at": null})
+        );
+        stage
+            .play(broken)
+            .await
+            .assert("failed runner.http_error", &["run.failed"]);
+    }
+    let state = breaker(&admin, "stub").await;
+    assert_eq!(
+        (&state["state"], &state["failures"]),
+        (&json!("open"), &json!(3))
+    );
+    let [opened, retry] = ["opened_at", "retry_at"].map(|member| state[member].as_i64().unwrap());
+    assert!((1799..=3601).contains(&(retry - opened)), "{state}");
+
+    let outcome = stage.play(|run| sse(run.talk(1).concat())).await;
+    outcome.assert("failed runner.circuit_open", &["run.failed"]);
+    assert_eq!(outcome.run["error"]["retryable"], true);
+    assert_eq!(
+        stage.runner.posts(
+            outcome.run["id"]
+                .as_str()
+                .or(outcome.run["run_id"].as_str())
+                .unwrap()
+        ),
+        0
+    );
+
+    second.answer_all(|run| sse(run.talk(1).concat()));
+    let mut event = message("o-1");
+    event["event_type"] = json!("test.second");
+    let run_id = stage.client.post(&event).await.run_id();
+    assert_eq!(stage.outcome(&run_id).await.ending(), "completed");
+    assert_eq!(breaker(&admin, "second").await["state"], "closed");
+}
+
+#[tokio::test]
+async fn one_run_tries_after_the_wait_and_an_answer_lets_all_others_go() {
+    let stage = Stage::with(three_and(0.05)).await;
+    let admin = stage.gateway.admin().await;
+    for _ in 0..3 {
+        stage.play(broken).await;
+    }
+    loop {
+        let outcome = stage.play(|run| sse(run.talk(1).concat())).await;
+        if outcome.ending() == "completed" {
+            break;
+        }
+        outcome.assert("failed runner.circuit_open", &["run.failed"]);
+    }
+    let calm = json!({"state": "closed", "failures": 0, "opened_at": null, "retry_at": null});
+    assert_eq!(breaker(&admin, "stub").await, calm);
+}
+
+#[tokio::test]
+async fn a_run_waits_out_a_short_break_as_often_as_its_agent_tries_again() {
+    let stage = Stage::with(|config| {
+        three_and(0.2)(config);
+        config.agents[0].retries = 5;
+    })
+    .await;
+    for _ in 0..3 {
+        stage.play(broken).await;
+    }
+    let outcome = stage.play(|run| sse(run.talk(1).concat())).await;
+    assert_eq!(outcome.ending(), "completed", "{}", outcome.run);
+}
+
+/// Answers of an endpoint that lives, whatever becomes of the run.
+const LIFE: [Script; 4] = [
+    |run| sse(run.failed(1)),
+    |_| sse("data: no json\n\n"),
+    |_| answer("404 Not Found", "", ""),
+    |_| answer("503 Service Unavailable", "retry-after: 3600\r\n", ""),
+];
+
+#[tokio::test]
+async fn an_answer_is_a_sign_of_life_also_one_that_refuses() {
+    let stage = Stage::with(three_and(3600.0)).await;
+    for script in LIFE {
+        for _ in 0..2 {
+            stage.play(broken).await;
+        }
+        for _ in 0..4 {
+            let outcome = stage.play(script).await;
+            assert_ne!(outcome.ending(), "failed runner.circuit_open");
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! Many streams, slow ones, stalled ones, too many of them, and the stop of a gateway that has them.
+//! F11, F12, F15, F70, F74, F75, D10, D11.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinSet;
+
+use crate::support::client::{Client, message};
+use crate::support::ledger::Ledger;
+use crate::support::script::{Gate, Run, Step, send, sse, sse_and_wait, sse_head};
+use crate::support::slow::{
+    SlowReader, connect, files_at_most, open_files, processor_ticks, resident_kib,
+};
+use crate::support::stream::Stream;
+use crate::support::{Stage, within};
+
+/// How many of something, unless the environment says more.
+fn number(variable: &str, default: usize) -> usize {
+    let more = std::env::var(variable).ok();
+    more.map_or(default, |count| count.parse().unwrap())
+}
+
+fn apart(n: usize) -> serde_json::Value {
+    let mut event = message(&format!("m-{n}"));
+    event["conversation"]["conversation_id"] = format!("c-{n}").into();
+    event
+}
+
+// --- the stop ---
+
+/// What a client has seen of its stream when the gateway closed it.
+struct Seen {
+    run_id: String,
+    events: Vec<String>,
+    retry_ms: Option<u64>,
+}
+
+async fn read_to_the_close(mut stream: Stream, first: String) -> Seen {
+    let run_id = stream.run_id();
+    let mut seen = Seen {
+        run_id,
+        events: vec![first],
+        retry_ms: None,
+    };
+    while let Some(frame) = stream.frame().await {
+        if frame.id.is_some() {
+            seen.events.push(frame.data);
+        } else if frame.event == "gateway.draining" {
+            let retry = frame
+                .raw
+                .lines()
+                .find_map(|line| line.strip_prefix("retry: "));
+            seen.retry_ms = retry.map(|wait| wait.parse().unwrap());
+        }
+    }
+    seen
+}
+
+/// A word, the gate, and the end, if the gate opens.
+fn held(gate: &Gate) -> impl Fn(&Run) -> Vec<Step> + Send + Sync + 'static {
+    let gate = gate.clone();
+    move |run| {
+        vec![
+            sse_head(),
+            send(run.delta(1, "a")),
+            Step::Hold(gate.clone()),
+            send(run.completed(2)),
+        ]
+    }
+}
+
+/// Runs with a stream each, of which the first event has been seen.
+async fn streams(stage: &Stage, count: usize, gates: [&Gate; 2]) -> Vec<(Stream, String)> {
+    let mut opening = JoinSet::new();
+    let mut open = Vec::new();
+    for n in 0..count {
+        stage.runner.answer(&format!("m-{n}"), held(gates[n % 2]));
+        let client = stage.client.clone();
+        opening.spawn(async move {
+            let mut stream = client.post_streaming(&apart(n)).await;
+            let first = stream.event().await.unwrap();
+            (stream, first.data)
+        });
+        while opening.len() >= 50 {
+            open.push(opening.join_next().await.unwrap().unwrap());
+        }
+    }
+    open.extend(opening.join_all().await);
+    open
+}
+
+/// `RUNNEL_TEST_STREAMS`: how many.
+#[tokio::test]
+async fn a_stop_tells_every_stream_ends_in_time_and_loses_nothing() {
+    const GRACE: Duration = Duration::from_secs(3);
+    let count = number("RUNNEL_TEST_STREAMS", 60);
+    let grace = format!("shutdown_grace_seconds = {}", GRACE.as_secs());
+    let mut stage = Stage::with(|config| config.runs = grace).await;
+    let [in_time, never] = [Gate::new(), Gate::new()];
+    let open = streams(&stage, count, [&in_time, &never]).await;
+
+    let told_at = Instant::now();
+    stage.gateway.terminate().await;
+    let mut reading = JoinSet::new();
+    for (stream, first) in open {
+        reading.spawn(read_to_the_close(stream, first));
+    }
+    let all = within("the streams to be closed", reading.join_all()).await;
+    let closed_after = told_at.elapsed();
+    in_time.cancel();
+    assert!(stage.gateway.exited().await.success());
+    let took = told_at.elapsed();
+    eprintln!(
+        "{count} streams: all closed after {closed_after:?}, gone after {took:?}, grace {GRACE:?}"
+    );
+    assert!(took < GRACE + Duration::from_secs(30), "{took:?}");
+
+    let retries: Vec<_> = all
+        .iter()
+        .map(|seen| seen.retry_ms.expect("every client is told"))
+        .collect();
+    assert!(retries.iter().all(|retry| (1000..=4000).contains(retry)));
+    assert!(
+        retries.iter().any(|retry| *retry != retries[0]),
+        "they would all come back at once"
+    );
+
+    stage.gateway.start_again().await;
+    let mut endings = std::collections::BTreeMap::new();
+    for seen in &all {
+        let ledger = ended(&stage.client, &seen.run_id).await;
+        assert!(ledger.0.starts_with(&seen.events), "{ledger:?}");
+        let run = stage.client.run(&seen.run_id).await;
+        let code = run["error"]["code"]
+            .as_str()
+            .unwrap_or("completed")
+            .to_owned();
+        *endings.entry(code).or_insert(0) += 1;
+        assert_eq!(stage.runner.posts(&seen.run_id), 1);
+    }
+    eprintln!("{endings:?}");
+    assert_eq!(
+        endings.get("completed"),
+        Some(&count.div_ceil(2)),
+        "{endings:?}"
+    );
+    let late = ["host.shutdown", "host.orphaned"].map(|code| endings.get(code).unwrap_or(&0));
+    assert_eq!(late.into_iter().sum::<usize>(), count / 2, "{endings:?}");
+}
+
+async fn ended(client: &Client, run_id: &str) -> Ledger {
+    client.finished(run_id).await;
+    let ledger = client.ledger(run_id).await;
+    ledger.assert_sound(run_id);
+    assert!(ledger.is_ended(), "{ledger:?}");
+    ledger
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_the_gateway_at_once_and_the_next_start_settles_the_rest() {
+    let long = "shutdown_grace_seconds = 3600\nlease_seconds = 1";
+    let mut stage = Stage::with(|config| config.runs = long.into()).await;
+    stage
+        .runner
+        .answer_all(|run| sse_and_wait(run.delta(1, "a")));
+    let mut stream = stage.client.post_streaming(&message("m-1")).await;
+    let first = stream.event().await.unwrap();
+    stage.gateway.terminate().await;
+    let seen = read_to_the_close(stream, first.data).await;
+    assert!(seen.retry_ms.is_some());
+    stage.gateway.terminate().await;
+    stage.gateway.exited().await;
+
+    stage.gateway.start_again().await;
+    let outcome = stage.outcome(&seen.run_id).await;
+    outcome.assert("failed host.orphaned", &["message.delta", "run.failed"]);
+}
+
+// --- slow readers ---
+
+const EVENTS: usize = 1200;
+
+/// About 1.2 MiB: more than a ring, a send buffer and a window hold together.
+fn long_run(run: &Run) -> Vec<Step> {
+    let text = "x".repeat(1000);
+    let frames = (1..=EVENTS).map(|n| run.delta(n, &text).into_bytes());
+    let mut parts: Vec<_> = frames
+        .collect::<Vec<_>>()
+        .chunks(40)
+        .map(<[_]>::concat)
+        .collect();
+    parts.push(run.completed(EVENTS + 1).into_bytes());
+    vec![sse_head(), Step::Pace(parts, Duration::from_millis(10))]
+}
+
+/// `RUNNEL_TEST_READERS`: how many.
+#[tokio::test]
+async fn slow_and_stalled_readers_cost_little_and_nobody_else_anything() {
+    let count = number("RUNNEL_TEST_READERS", 50);
+    let stage = Stage::with(|config| config.server = "write_seconds = 3".into()).await;
+    let pid = stage.gateway.pid();
+    let warm = stage.play(|run| sse(run.talk(3).concat())).await;
+    assert_eq!(warm.ending(), "completed");
+    let (files, before) = (open_files(pid), resident_kib(pid));
+
+    let begin = Gate::new();
+    let gate = begin.clone();
+    let run_id = stage.start(move |run| {
+        let mut steps = long_run(run);
+        steps.insert(1, Step::Hold(gate.clone()));
+        steps
+    });
+    let run_id = run_id.await;
+    let (url, key) = (&stage.client.url, &stage.client.key);
+    let mut slow = JoinSet::new();
+    let mut stalled = Vec::new();
+    for n in 0..count {
+        let reader = SlowReader::follow(url, key, &run_id, 0).await;
+        if n % 10 == 0 {
+            stalled.push(reader);
+        } else {
+            slow.spawn(reader.read(16 * 1024, Duration::from_millis(5)));
+        }
+    }
+    let fast = stage.client.follow(&run_id, 0).await;
+    begin.cancel();
+
+    let started = Instant::now();
+    let frames = fast.rest().await;
+    let fast_took = started.elapsed();
+    assert_eq!(frames.len(), EVENTS + 1, "the run and a fast client go on");
+    let all_read = within("the slow readers", slow.join_all()).await;
+    let whole: Vec<u64> = (1..=EVENTS as u64 + 1).collect();
+    let mut cut = 0;
+    for mut seen in all_read {
+        // On a busy machine a slow reader may stall, too.
+        cut += usize::from(seen != whole);
+        resume(&stage.client, &run_id, &mut seen).await;
+        assert_eq!(seen, whole);
+    }
+    let after = resident_kib(pid);
+    eprintln!(
+        "{count} readers: fast one {fast_took:?}, all {:?}, {cut} slow ones cut; \
+         {before} KiB before, {after} KiB after",
+        started.elapsed()
+    );
+    // A stalled reader has what the kernel holds for it, and no more than a few pages of ours.
+    let most = before + 48 * 1024 + 128 * count as u64;
+    assert!(after < most, "{before} KiB before, {after} KiB after");
+
+    files_at_most(pid, files + 8).await;
+    let mut reading = JoinSet::new();
+    for reader in stalled {
+        reading.spawn(reader.read(64 * 1024, Duration::ZERO));
+    }
+    for mut seen in within("what was on its way to stalled readers", reading.join_all()).await {
+        assert!(
+            seen.len() < EVENTS,
+            "a reader that never read was disconnected"
+        );
+        resume(&stage.client, &run_id, &mut seen).await;
+        assert_eq!(seen, whole);
+    }
+    stage.outcome(&run_id).await;
+    files_at_most(pid, files + 8).await;
+}
+
+/// Reads the rest of an ended run behind what was seen.
+async fn resume(client: &Client, run_id: &str, seen: &mut Vec<u64>) {
+    if seen.last() <= Some(&(EVENTS as u64)) {
+        let last = seen.last().copied().unwrap_or(0);
+        let rest = client.follow(run_id, last).await.rest().await;
+        seen.extend(rest.iter().filter_map(|frame| frame.id));
+    }
+}
+
+// --- slow senders ---
+
+/// Sends byte after byte, until the gateway has closed. Gives what it answered.
+async fn dribble(url: String, start: String) -> String {
+    let mut socket = connect(&url).await;
+    socket.write_all(start.as_bytes()).await.unwrap();
+    let (mut read, mut write) = socket.split();
+    let sending = async {
+        while write.write_all(b"x").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    let mut answer = Vec::new();
+    tokio::select! {
+        // A reset is an end, too.
+        _ = within("the gateway to close", read.read_to_end(&mut answer)) => {}
+        () = sending => {}
+    }
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// `RUNNEL_TEST_SENDERS`: how many.
+#[tokio::test]
+async fn slow_senders_are_cut_and_healthy_requests_are_served_meanwhile() {
+    let count = number("RUNNEL_TEST_SENDERS", 60);
+    let short = "head_seconds = 1\nbody_seconds = 1";
+    let stage = Stage::with(|config| config.server = short.into()).await;
+    let pid = stage.gateway.pid();
+    stage.play(|run| sse(run.talk(3).concat())).await;
+    let files = open_files(pid);
+    let (url, key) = (stage.client.url.clone(), &stage.client.key);
+    let head = "POST /v1/events HTTP/1.1\r\nhost: gateway\r\nx-slow: ".to_owned();
+    let body = format!(
+        "POST /v1/events HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer {key}\r\n\
+         content-type: application/json\r\ncontent-length: 100000\r\n\r\n{{"
+    );
+    let mut slow = JoinSet::new();
+    for n in 0..count {
+        let start = if n % 2 == 0 { &head } else { &body };
+        slow.spawn(dribble(url.clone(), start.clone()));
+    }
+    for _ in 0..5 {
+        let outcome = stage.play(|run| sse(run.talk(3).concat())).await;
+        assert_eq!(outcome.ending(), "completed");
+    }
+    for answer in within("every slow sender to be cut", slow.join_all()).await {
+        assert!(!answer.contains(" 202 "), "{answer}");
+    }
+    files_at_most(pid, files + 8).await;
+}
+
+#[tokio::test]
+async fn a_body_that_trickles_is_answered_with_408() {
+    let stage = Stage::with(|config| config.server = "body_seconds = 0.5".into()).await;
+    let key = &stage.client.key;
+    let start = format!(
+        "POST /v1/events HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer {key}\r\n\
+         content-type: application/json\r\ncontent-length: 100000\r\n\r\n{{"
+    );
+    let answer = dribble(stage.client.url.clone(), start).await;
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    assert!(answer.contains("\"retryable\":true"), "{answer}");
+}
+
+// --- too few files ---
+
+#[tokio::test]
+async fn without_files_to_open_new_work_waits_and_live_runs_go_on() {
+    let stage = Stage::new().await;
+    let pid = stage.gateway.pid();
+    let gate = Gate::new();
+    stage.runner.answer("m-1", held(&gate));
+    let mut stream = stage.client.post_streaming(&message("m-1")).await;
+    stream.event().await.unwrap();
+
+    let process = Pid::from_raw(i32::try_from(pid).unwrap());
+    let now = open_files(pid) as u64;
+    let before = prlimit(process, Resource::Nofile, files(now)).unwrap();
+    let mut waiting = Vec::new();
+    for _ in 0..20 {
+        let mut socket = connect(&stage.client.url).await;
+        socket
+            .write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            .await
+            .unwrap();
+        waiting.push(socket);
+    }
+    let ticks = processor_ticks(pid);
+    gate.cancel();
+    let rest = stream.rest().await;
+    assert_eq!(rest.len(), 1, "the live run comes to its end");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let used = processor_ticks(pid) - ticks;
+    assert!(used < 80, "{used} hundredths of a second for waiting");
+
+    prlimit(process, Resource::Nofile, before).unwrap();
+    for mut socket in waiting {
+        let mut answer = String::new();
+        within("a late answer", socket.read_to_string(&mut answer))
+            .await
+            .unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+    let outcome = stage.play(|run| sse(run.talk(3).concat())).await;
+    assert_eq!(outcome.ending(), "completed");
+    let told = stage
+        .gateway
+        .log()
+        .matches("no connection can be accepted")
+        .count();
+    assert_eq!(told, 1, "said once, not ten times a second");
+}
+
+/// That many, and no other bound than before for who raises it again.
+fn files(most: u64) -> Rlimit {
+    Rlimit {
+        current: Some(most),
+        ..getrlimit(Resource::Nofile)
+    }
+}
