@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use crate::connect::Store;
 use crate::error::StoreError;
+use crate::failpoint;
 
 /// Items of one commit at most.
 const BATCH: usize = 256;
@@ -273,7 +274,9 @@ async fn transact(
             refusals.push(None);
         }
     }
+    failpoint::pass("writer.before_commit").await?;
     tx.commit().await?;
+    failpoint::pass("writer.after_commit").await?;
     Ok(refusals)
 }
 

@@ -31,7 +31,7 @@ use domain::run::Run;
 use futures_util::FutureExt;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
-use store::{CancelOutcome, Ring, Store, StoreError};
+use store::{CancelOutcome, Ring, Store, StoreError, failpoint};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -213,6 +213,7 @@ impl Runs {
                 .store
                 .request_cancel(&workspace, id, reason, now)
                 .await?;
+            failpoint::pass("cancel.after_commit").await?;
             let CancelOutcome::Requested(run) = &outcome else {
                 return Ok(outcome);
             };
