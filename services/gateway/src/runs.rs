@@ -184,6 +184,7 @@ impl Runs {
         };
         let inner = Arc::clone(&self.0);
         self.0.tasks.spawn(async move {
+            let _leaving = inner.live.leaving(id, &live);
             let driven = drive::drive(Arc::clone(&inner), Arc::clone(&live), id, &workspace);
             if std::panic::AssertUnwindSafe(driven)
                 .catch_unwind()
@@ -193,7 +194,6 @@ impl Runs {
                 tracing::error!(run.id = %id, "run {id} panicked");
                 settle::settle_orphan(&inner, id, &workspace, i64::MAX, settle::internal()).await;
             }
-            inner.live.leave(id, &live);
         });
     }
 

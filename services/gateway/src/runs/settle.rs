@@ -197,13 +197,13 @@ pub(super) async fn settle_orphan(
     match own_orphan(inner, id, workspace, before).await {
         Ok(Some(run)) => {
             let live = inner.live.enter(id);
+            let _leaving = inner.live.leaving(id, &live);
             let book = Book::new(&run);
             let ending = Ending::Gateway {
                 failure,
                 message: None,
             };
             settle(inner, &live, &run, book, Tally::default(), ending).await;
-            inner.live.leave(id, &live);
         }
         Ok(None) => {}
         Err(error) => {
