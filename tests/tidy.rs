@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// A file of the repository: its path from the root, with `/`, and its text.
 struct File {
@@ -228,6 +229,25 @@ fn runners_of_others_are_known_to_the_migration_alone() {
         }
     }
     assert_none(faults);
+}
+
+/// Tests break the process at named moments (`store::failpoint`); nobody else can.
+#[test]
+fn a_binary_that_is_built_has_no_failpoints_and_one_that_is_tested_has_them() {
+    let features = |edges: &str| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo
+            .current_dir(root())
+            .args(["tree", "--locked", "--offline"]);
+        cargo.args(["--package", "gateway", "--invert", "fail", "--edges", edges]);
+        let output = cargo.output().expect("cargo runs");
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(told.contains("gateway"), "{output:?}");
+        told
+    };
+    let switched_on = "fail feature \"failpoints\"";
+    assert!(features("all,features").contains(switched_on));
+    assert!(!features("normal,build,features").contains(switched_on));
 }
 
 #[test]

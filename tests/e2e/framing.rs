@@ -22,6 +22,7 @@ fn fixture(run: &Run) -> String {
 
 fn any_run() -> Run {
     Run {
+        event_id: String::new(),
         id: uuid::Uuid::nil().to_string(),
         attempt: 1,
     }

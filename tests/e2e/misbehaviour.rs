@@ -244,6 +244,7 @@ async fn a_result_for_another_run_ends_its_own_and_leaves_the_other_alone(
         .await;
 
     let named = Run {
+        event_id: String::new(),
         id: victim.clone(),
         attempt: 1,
     };

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
@@ -262,11 +263,33 @@ impl Gateway {
 
     /// The same database, configuration and address; the process before must be gone.
     pub async fn start_again(&mut self) {
+        let listens = self.start_breaking("").await;
+        assert!(listens, "the gateway ended before it listened");
+    }
+
+    /// As `start_again`, with `FAILPOINTS` as `store::failpoint` reads them. False when the gateway
+    /// ended before it listened.
+    pub async fn start_breaking(&mut self, failpoints: &str) -> bool {
+        self.process = self.begin(failpoints);
+        let listening = within("the gateway to listen", self.process.listening()).await;
+        if let Some(url) = &listening {
+            assert_eq!(*url, self.url);
+        }
+        listening.is_some()
+    }
+
+    /// As `start_again`, and killed when this time is over, wherever it is by then.
+    pub async fn start_and_kill(&mut self, after: Duration) {
+        self.process = self.begin("");
+        // Not a wait for anything: the moment is what the test is about.
+        tokio::time::sleep(after).await;
+        self.kill().await;
+    }
+
+    fn begin(&self, failpoints: &str) -> Process {
         let listen = self.url.trim_start_matches("http://").to_owned();
         let file = self.config.write(&listen, &self.database, &self.directory);
-        let (process, url) = Process::spawn(&file, &self.directory.file("stderr.log")).await;
-        assert_eq!(url, self.url);
-        self.process = process;
+        Process::begin(&file, &self.directory.file("stderr.log"), failpoints)
     }
 }
 
@@ -326,6 +349,12 @@ struct Process {
 impl Process {
     /// Returns when the gateway accepts connections, with its URL.
     async fn spawn(config: &Path, log: &Path) -> (Self, String) {
+        let mut process = Self::begin(config, log, "");
+        let url = within("the gateway to listen", process.listening()).await;
+        (process, url.expect("the gateway ended before it listened"))
+    }
+
+    fn begin(config: &Path, log: &Path, failpoints: &str) -> Self {
         let stderr = OpenOptions::new()
             .create(true)
             .append(true)
@@ -336,6 +365,7 @@ impl Process {
             .arg(config)
             .env(STUB_API_KEY.0, STUB_API_KEY.1)
             .env(STUB_SECRET.0, STUB_SECRET.1)
+            .env("FAILPOINTS", failpoints)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(stderr)
@@ -343,22 +373,21 @@ impl Process {
             .spawn()
             .unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut process = Self {
+        Self {
             child,
             stdout,
             log: log.to_owned(),
-        };
-        let url = within("the gateway to listen", process.listening()).await;
-        (process, url)
+        }
     }
 
-    async fn listening(&mut self) -> String {
+    /// `None` when the gateway ended before it listened.
+    async fn listening(&mut self) -> Option<String> {
         while let Some(line) = self.stdout.next_line().await.unwrap() {
             if let Some(url) = line.strip_prefix("listening ") {
-                return Url::parse(url).unwrap().origin().ascii_serialization();
+                return Some(Url::parse(url).unwrap().origin().ascii_serialization());
             }
         }
-        panic!("the gateway ended before it listened");
+        None
     }
 }
 

@@ -142,6 +142,15 @@ impl StubRunner {
         self.shared.requests.borrow().clone()
     }
 
+    /// What it was asked since the last time, taken out: a long test keeps what it needs of it.
+    pub fn take_requests(&self) -> Vec<Request> {
+        let mut taken = Vec::new();
+        self.shared
+            .requests
+            .send_modify(|all| taken = std::mem::take(all));
+        taken
+    }
+
     /// How often the gateway asked for this run.
     pub fn posts(&self, run_id: &str) -> usize {
         let of_run = |request: &&Request| {
@@ -292,6 +301,7 @@ impl Shared {
             .unwrap_or_default();
         let attempt = request.header("runnel-attempt").unwrap_or_default().parse();
         let run = Run {
+            event_id: event_id.to_owned(),
             id: body["context"]["run_id"]
                 .as_str()
                 .unwrap_or_default()

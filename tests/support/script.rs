@@ -28,6 +28,7 @@ pub type Script = fn(&Run) -> Vec<Step>;
 /// The run that a script answers for.
 pub struct Run {
     pub id: String,
+    pub event_id: String,
     pub attempt: u32,
 }
 

@@ -16,6 +16,7 @@ use crate::connect::Store;
 use crate::conversation::{LiveRun, cancel_all, live_runs};
 use crate::entity::{conversations, events, raw_payloads};
 use crate::error::StoreError;
+use crate::failpoint;
 use crate::new_run::{
     Candidate, NewRun, RunEvent, UserMessage, candidates, insert_run, insert_user_message,
 };
@@ -150,7 +151,9 @@ impl Work for Ingest {
         };
         let plan = (self.decide)(&facts);
         let event_seq = conversation.map(|row| row.last_event_seq);
-        self.carry_out(tx, plan, key.as_deref(), event_seq).await
+        let stored = self.carry_out(tx, plan, key.as_deref(), event_seq).await?;
+        failpoint::pass("ingest.before_commit").await?;
+        Ok(stored)
     }
 }
 

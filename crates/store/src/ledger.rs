@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::audit::AuditEntry;
 use crate::entity::{run_rejections, run_segments, runs};
 use crate::error::{StoreError, signed};
+use crate::failpoint;
 use crate::succession::Succession;
 use crate::transcript::{TranscriptWrite, write_transcript};
 use crate::writer::Work;
@@ -119,21 +120,32 @@ impl Work for Append {
             .as_ref()
             .and_then(|terminal| terminal.transcript.as_ref())
         {
+            failpoint::pass("project.transcript").await?;
             write_transcript(tx, self.run_id, item, self.at).await?;
         }
         let next = match succession {
             Some(succession) => succession.carry_out(tx, self).await?,
             None => Vec::new(),
         };
+        failpoint::pass(self.failpoints().0).await?;
         Ok(Appended::Written { next })
     }
 }
 
 impl Append {
+    /// The moments before and after its commit.
+    pub fn failpoints(&self) -> (&'static str, &'static str) {
+        match self.terminal {
+            Some(_) => ("terminal.before_commit", "terminal.after_commit"),
+            None => ("relay.before_commit", "relay.after_commit"),
+        }
+    }
+
     /// Writes state. What finds no room stays in the ledger alone, and the audit says so.
     async fn apply_states(&self, tx: &DatabaseTransaction) -> Result<Vec<AuditEntry>, StoreError> {
         let mut audits = self.audits.clone();
         for update in &self.states {
+            failpoint::pass("project.state").await?;
             let (workspace, run) = (&self.workspace, self.run_id);
             if !crate::state::apply_update(tx, workspace, run, update, self.at).await? {
                 audits.push(AuditEntry {

@@ -11,6 +11,7 @@ mod doorbell;
 mod entity;
 mod error;
 mod event_log;
+pub mod failpoint;
 pub mod meter;
 pub mod writer;
 

@@ -15,6 +15,7 @@ use uuid::Uuid;
 use crate::connect::Store;
 use crate::entity::{conversations, events, runs, transcript_items};
 use crate::error::{StoreError, parsed, parsed_json, unsigned};
+use crate::failpoint;
 use crate::writer::Work;
 
 /// Which runs a list shows.
@@ -327,6 +328,7 @@ impl Work for RequestCancel {
             .filter(runs::Column::CancelRequestedAt.is_null())
             .exec(tx)
             .await?;
+        failpoint::pass("cancel.before_commit").await?;
         Ok(match find(tx, &self.workspace, self.id).await? {
             None => CancelOutcome::Unknown,
             Some(run) if run.status.is_terminal() => CancelOutcome::Ended(Box::new(run)),

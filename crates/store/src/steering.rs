@@ -12,6 +12,7 @@ use crate::audit::AuditEntry;
 use crate::connect::Store;
 use crate::entity::{events, steering_items};
 use crate::error::{StoreError, signed};
+use crate::failpoint;
 use crate::state::hold_live_run;
 use crate::writer::Work;
 
@@ -55,9 +56,9 @@ impl Work for PullSteering {
         }
         crate::audit::insert(tx, std::slice::from_ref(&self.audit)).await?;
         let bounds = (self.limit, PULL_BYTES);
-        take(tx, &self.workspace, self.run_id, bounds, PULLED)
-            .await
-            .map(Some)
+        let pulled = take(tx, &self.workspace, self.run_id, bounds, PULLED).await?;
+        failpoint::pass("steering.before_commit").await?;
+        Ok(Some(pulled))
     }
 }
 

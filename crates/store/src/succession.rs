@@ -8,6 +8,7 @@ use sea_orm::DatabaseTransaction;
 
 use crate::conversation::promote_next;
 use crate::error::StoreError;
+use crate::failpoint;
 use crate::ledger::Append;
 use crate::new_run::{Candidate, NewRun, RunEvent, candidates, insert_run};
 use crate::steering::{SteeredEvent, drop_leftovers};
@@ -55,6 +56,7 @@ impl Succession {
                 insert_run(tx, &event, &run, RunStatus::Queued).await?;
             }
         }
+        failpoint::pass("succession.before_next").await?;
         promote_next(tx, key).await
     }
 }

@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use crate::connect::Store;
 use crate::error::StoreError;
+use crate::failpoint;
 use crate::meter;
 
 /// Items of one commit at most.
@@ -290,7 +291,9 @@ async fn apply_all(
             refusals.push(None);
         }
     }
+    failpoint::pass("writer.before_commit").await?;
     tx.commit().await?;
+    failpoint::pass("writer.after_commit").await?;
     Ok(refusals)
 }
 

@@ -3,10 +3,12 @@
 mod metrics;
 mod settings;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use futures_util::FutureExt as _;
 use protocol::id::{AgentId, WorkspaceId};
 use store::{SaveAgent, SaveEndpoint, Store};
 use tokio::net::TcpListener;
@@ -121,6 +123,23 @@ impl App {
         self.runs.store()
     }
 
+    /// Does what goes on beside the requests until the process stops; after a panic, again: leases
+    /// that nobody renews and orphans that nobody ends would be noticed late.
+    fn keep<K: Future<Output = ()> + Send + 'static>(&self, keeping: fn(Runs) -> K) {
+        const PAUSE: Duration = Duration::from_secs(1);
+        let runs = self.runs.clone();
+        self.tasks.spawn(async move {
+            while AssertUnwindSafe(keeping(runs.clone()))
+                .catch_unwind()
+                .await
+                .is_err()
+            {
+                tracing::error!("what goes on beside the requests panicked, and goes on");
+                tokio::time::sleep(PAUSE).await;
+            }
+        });
+    }
+
     /// Serves until a signal comes, then drains. A second signal ends it at once.
     pub(crate) async fn serve(
         self,
@@ -138,18 +157,11 @@ impl App {
             self.server.clone(),
             closing.clone(),
         ));
-        let leases = self.runs.clone();
-        self.tasks.spawn(async move { leases.keep_leases().await });
-        let doorbell = self.runs.clone();
-        self.tasks
-            .spawn(async move { doorbell.keep_ringing().await });
-        let keys = self.runs.clone();
-        self.tasks.spawn(async move { keys.keep_keys().await });
-        let tidy = self.runs.clone();
-        self.tasks.spawn(async move { tidy.keep_tidy().await });
-        let endpoints = self.runs.clone();
-        self.tasks
-            .spawn(async move { endpoints.keep_discovering().await });
+        self.keep(|runs| async move { runs.keep_leases().await });
+        self.keep(|runs| async move { runs.keep_ringing().await });
+        self.keep(|runs| async move { runs.keep_keys().await });
+        self.keep(|runs| async move { runs.keep_tidy().await });
+        self.keep(|runs| async move { runs.keep_discovering().await });
         signals.next().await;
         tracing::info!(
             grace_ms = self.runs.limits().shutdown_grace.as_millis(),

@@ -35,7 +35,7 @@ use domain::run::Run;
 use futures_util::FutureExt;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
-use store::{CancelOutcome, Ring, Store, StoreError};
+use store::{CancelOutcome, Ring, Store, StoreError, failpoint};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -201,6 +201,7 @@ impl Runs {
         };
         let inner = Arc::clone(&self.0);
         self.0.tasks.spawn(async move {
+            let _leaving = inner.live.leaving(id, &live);
             let driven = drive::drive(Arc::clone(&inner), Arc::clone(&live), id, &workspace);
             if std::panic::AssertUnwindSafe(driven)
                 .catch_unwind()
@@ -211,7 +212,6 @@ impl Runs {
                 metrics::panicked(metrics::Task::Run);
                 settle::settle_orphan(&inner, id, &workspace, i64::MAX, settle::internal()).await;
             }
-            inner.live.leave(id, &live);
         });
     }
 
@@ -231,6 +231,7 @@ impl Runs {
                 .store
                 .request_cancel(&workspace, id, reason, now)
                 .await?;
+            failpoint::pass("cancel.after_commit").await?;
             let CancelOutcome::Requested(run) = &outcome else {
                 return Ok(outcome);
             };

@@ -19,6 +19,7 @@ pub(super) async fn serve(config: &ConfigArgument, json: bool) -> anyhow::Result
     let declared = declared(&config)?;
     let master_key = master_key(&config)?;
     telemetry::init(true);
+    store::failpoint::arm();
     let signals = Signals::listen()?;
     let address = config.server.listen;
     let listener = bind(address)

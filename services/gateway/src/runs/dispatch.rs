@@ -10,7 +10,7 @@ use protocol::id::RunnerId;
 use protocol::request::HostAccess;
 use serde_json::json;
 use serde_json::value::RawValue;
-use store::{Dispatch, Dispatched, StoreError};
+use store::{Dispatch, Dispatched, StoreError, failpoint};
 
 use crate::outbound::runner::{StartError, Started};
 use crate::runs::Inner;
@@ -42,6 +42,7 @@ pub(super) async fn dispatch(
     loop {
         attempt += 1;
         let lease_until = inner.clock.now_ms() + millis(inner.limits.lease);
+        failpoint::pass("post.before_intent").await?;
         match claim(inner, &run, attempt, lease_until, &prepared.context).await? {
             Dispatched::Owned(owned) => run = *owned,
             Dispatched::Lost => return Ok(Outcome::Lost),
@@ -49,6 +50,7 @@ pub(super) async fn dispatch(
         if attempt == 1 {
             metrics::run_started();
         }
+        failpoint::pass("post.after_intent").await?;
         let grant = Arc::new(Grant {
             run: run.clone(),
             snapshot: Arc::clone(&prepared.snapshot),
@@ -65,6 +67,7 @@ pub(super) async fn dispatch(
                 interruption(inner, live),
             ));
         };
+        failpoint::pass("post.after_send").await?;
         let error = match posted {
             Ok(started) => {
                 metrics::dispatch_attempted("started");

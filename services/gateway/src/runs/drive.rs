@@ -5,6 +5,7 @@ use std::sync::Arc;
 use domain::normalize::Tally;
 use domain::run::{Failure, FailureCode};
 use protocol::id::{RunId, WorkspaceId};
+use store::failpoint;
 
 use crate::runs::Inner;
 use crate::runs::book::Book;
@@ -21,6 +22,9 @@ pub(super) async fn drive(
     id: RunId,
     workspace: &WorkspaceId,
 ) {
+    if let Err(error) = failpoint::pass("dispatch.before_run").await {
+        return unwritable(id, &error);
+    }
     let prepared = match prepare(&inner, workspace, id).await {
         Ok(Some(prepared)) => prepared,
         Ok(None) => return,
@@ -58,6 +62,9 @@ pub(super) async fn drive(
         }
         Err(error) => return unwritable(id, &error),
     };
+    if let Err(error) = failpoint::pass("run.task").await {
+        return unwritable(id, &error);
+    }
     match relay(&inner, &live, &prepared, &run, started).await {
         Ok(Relayed {
             book,

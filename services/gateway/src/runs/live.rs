@@ -243,6 +243,19 @@ impl LiveRun {
     }
 }
 
+/// See [`Live::leaving`].
+pub(crate) struct Leaving<'a> {
+    live: &'a Live,
+    id: RunId,
+    run: Arc<LiveRun>,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.live.leave(self.id, &self.run);
+    }
+}
+
 /// All live runs of this process.
 #[derive(Default)]
 pub(crate) struct Live {
@@ -298,8 +311,18 @@ impl Live {
         run.log.end(true);
     }
 
+    /// Leaves the run when what this gives is dropped, also by a panic: nobody waits here for ever.
+    pub(crate) fn leaving(&self, id: RunId, run: &Arc<LiveRun>) -> Leaving<'_> {
+        let run = Arc::clone(run);
+        Leaving {
+            live: self,
+            id,
+            run,
+        }
+    }
+
     /// The run is over for this process, whether its terminal was written here or not.
-    pub(crate) fn leave(&self, id: RunId, run: &LiveRun) {
+    fn leave(&self, id: RunId, run: &LiveRun) {
         run.ended.store(true, Ordering::Release);
         self.remove(id, run);
         run.log.end(false);

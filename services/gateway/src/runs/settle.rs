@@ -10,7 +10,8 @@ use protocol::message::Message;
 use protocol::run::RunStatus;
 use serde_json::Value;
 use store::{
-    Append, Appended, Dispatch, Dispatched, Ring, StoreError, Succession, Terminal, TranscriptWrite,
+    Append, Appended, Dispatch, Dispatched, Ring, StoreError, Succession, Terminal,
+    TranscriptWrite, failpoint,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -71,7 +72,8 @@ pub(super) async fn settle(
             inner.live.settle(run.id, live, frames);
             inner.doorbell.ring(Ring::Advanced { run: run.id, to });
             // After a stop they stay `created`: the next start, or another replica, dispatches them.
-            if !inner.stopping.is_cancelled() {
+            let passed = failpoint::pass("succession.before_dispatch").await;
+            if !inner.stopping.is_cancelled() && passed.is_ok() {
                 for next in next {
                     Runs(Arc::clone(inner)).spawn(next, run.workspace.clone());
                 }
@@ -152,7 +154,11 @@ pub(super) async fn commit(inner: &Inner, append: Append) -> Result<Appended, St
     let append = Arc::new(append);
     let give_up = Instant::now() + inner.limits.lease;
     loop {
-        let writing = inner.store.write(Arc::clone(&append));
+        let writing = async {
+            let written = inner.store.write(Arc::clone(&append)).await?;
+            failpoint::pass(append.failpoints().1).await?;
+            Ok::<_, StoreError>(written)
+        };
         let error = match tokio::time::timeout_at(give_up, writing).await {
             // A commit whose answer was lost looks like somebody else's when it is tried again,
             // here or by the writer.
@@ -209,13 +215,13 @@ pub(super) async fn settle_orphan(
     match own_orphan(inner, id, workspace, before).await {
         Ok(Some(run)) => {
             let live = inner.live.enter(id);
+            let _leaving = inner.live.leaving(id, &live);
             let book = Book::new(&run);
             let ending = Ending::Gateway {
                 failure,
                 message: None,
             };
             settle(inner, &live, &run, book, Tally::default(), ending).await;
-            inner.live.leave(id, &live);
         }
         Ok(None) => {}
         Err(error) => {
@@ -243,6 +249,7 @@ async fn own_orphan(
                 .take_over(&run, &inner.owner, lease_until, before)
                 .await?;
             let Some(epoch) = taken else { return Ok(None) };
+            failpoint::pass("orphan.after_takeover").await?;
             // Read again under the new epoch: nothing is appended by anybody else from here on.
             let row = inner.store.find_run(workspace, id).await?;
             Ok(row.filter(|row| row.lease_epoch == epoch))

@@ -8,7 +8,7 @@ use protocol::context::RawEventRef;
 use protocol::event::{EventAccepted, EventEnvelope};
 use protocol::id::{RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
-use store::{Ingest, Ingested, Ring, StoreError, sha256_hex};
+use store::{Ingest, Ingested, Ring, StoreError, failpoint, sha256_hex};
 use uuid::Uuid;
 
 use crate::runs::Runs;
@@ -172,6 +172,7 @@ impl Runs {
         let taking = self.0.tasks.spawn(async move {
             let (workspace, at) = (ingest.workspace.clone(), ingest.at);
             let ingested = runs.0.store.ingest(ingest).await?;
+            failpoint::pass("ingest.after_commit").await?;
             let Ingested::Stored { answer } = &ingested else {
                 return Ok(ingested);
             };

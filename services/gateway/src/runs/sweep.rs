@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use domain::run::{Failure, FailureCode, Run};
 use protocol::run::RunStatus;
-use store::{Backend, StoreError};
+use store::{Backend, StoreError, failpoint};
 
 use crate::runs::dispatch::millis;
 use crate::runs::settle::settle_orphan;
@@ -112,6 +112,7 @@ impl Runs {
             return Ok(());
         }
         let until = self.0.clock.now_ms() + millis(self.0.limits.lease);
+        failpoint::pass("lease.before_renew").await?;
         let held = self
             .0
             .store

@@ -6,7 +6,7 @@ use domain::context::{conversation, event_context};
 use protocol::error::ErrorBody;
 use protocol::event::EventEnvelope;
 use protocol::host_api::{SteeringInputItem, SteeringMode, SteeringPull, SteeringPullResult};
-use store::{PullSteering, SteeredEvent, StoreError};
+use store::{PullSteering, SteeredEvent, StoreError, failpoint};
 
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
@@ -53,6 +53,7 @@ pub(in crate::api) async fn pull_steering(
         .write(work)
         .await?
         .ok_or_else(ApiError::unauthenticated)?;
+    failpoint::pass("steering.after_commit").await?;
     let items = events
         .into_iter()
         .map(|event| item(&caller, &event))

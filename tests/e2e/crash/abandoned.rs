@@ -1,0 +1,82 @@
+//! Clients that vanish in the middle of a request: what they asked for is done, or is not, and never half.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use rstest::rstest;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use super::checks::Book;
+use super::journal::{Talk, id_of};
+use super::stage;
+use crate::support::client::Client;
+use crate::support::runner::Request;
+use crate::support::{Engine, Postgres, Sqlite};
+
+/// Clients that vanish, each a little later than the one before.
+const CLIENTS: u32 = 24;
+
+/// Writes the request without its last bytes, and is gone with RST after `until`.
+async fn vanish(client: &Client, body: &str, cut: usize, until: impl Future<Output = ()>) {
+    let host = client.url.trim_start_matches("http://");
+    let mut request = format!(
+        "POST /v1/events HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        client.key,
+        body.len()
+    );
+    request.truncate(request.len() - cut);
+    let mut socket = TcpStream::connect(host).await.unwrap();
+    socket.write_all(request.as_bytes()).await.unwrap();
+    until.await;
+    socket.set_zero_linger().unwrap();
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_vanishes_leaves_all_of_its_request_or_nothing(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage(engine, "15.0").await else {
+        return;
+    };
+    let (client, runner) = (&stage.client, &stage.runner);
+    let mut talk = Talk::new("");
+    let events: Vec<_> = (0..CLIENTS).map(|_| talk.event("twin")).collect();
+    let clients = (0..).zip(&events).map(|(number, event)| async move {
+        // Every fourth one does not come to the end of its body.
+        let cut = if number % 4 == 0 { 7 } else { 0 };
+        let moment = async {
+            // Not a wait for anything: the moment is what this test is about.
+            tokio::time::sleep(Duration::from_micros(800) * number).await;
+            if number + 1 == CLIENTS {
+                // This one is gone with its answer on the way.
+                let of_event = |request: &Request| is_of(request, id_of(event));
+                runner.asked("the last event's run", of_event).await;
+            }
+        };
+        vanish(client, &event.to_string(), cut, moment).await;
+        (id_of(event), cut == 0)
+    });
+    let whole = join_all(clients).await;
+    for (event_id, _) in whole.iter().filter(|(_, whole)| !whole) {
+        let found = client.get(&format!("/v1/events/{event_id}")).await;
+        assert_eq!(
+            found.status, 404,
+            "half of an event was taken: {}",
+            found.body
+        );
+    }
+    // Whoever comes back with the same event gets its one run, be it stored already or not.
+    let mut book = Book::default();
+    book.reconcile(client, vec![talk]).await;
+    book.close(client, runner).await;
+    assert_eq!(book.figures.runs, events.len());
+    assert_eq!(book.figures.endings["completed"], events.len());
+    assert!(book.figures.stored_untold > 0, "nobody vanished in between");
+}
+
+fn is_of(request: &Request, event_id: &str) -> bool {
+    request.is_run() && request.json()["context"]["event"]["event_id"] == event_id
+}

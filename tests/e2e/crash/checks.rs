@@ -1,0 +1,443 @@
+//! What must be true of a conversation and its runs, whatever happened to the gateway: I1–I4, I11–I13.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+
+use super::journal::{Asked, Post, Talk};
+use super::load::deltas_of;
+use crate::support::client::{Client, send, stream};
+use crate::support::ledger::Ledger;
+use crate::support::runner::StubRunner;
+
+/// By when a run must have ended once its gateway serves again: a lease, a sweep, the patience with
+/// runs that nobody has dispatched, and a slow machine.
+const BOUND: Duration = Duration::from_secs(30);
+/// Conversations that are checked at once.
+const AT_ONCE: usize = 6;
+
+/// Everything that was said, until it was checked.
+#[derive(Default)]
+pub struct Book {
+    open: Vec<(Talk, Instant)>,
+    pub asked: Asked,
+    pub figures: Figures,
+    /// Every event whose run was checked, and each of these runs.
+    known: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Default)]
+pub struct Figures {
+    pub conversations: usize,
+    pub events_posted: usize,
+    /// Events that were stored without their client being told: it asked again, and was told the same.
+    pub stored_untold: usize,
+    pub runs: usize,
+    pub ledger_events: usize,
+    pub seen_events: usize,
+    /// By status and, where it did not complete, the code.
+    pub endings: BTreeMap<String, usize>,
+    pub never_posted: usize,
+    pub steered: usize,
+    pub pulled: usize,
+}
+
+impl Book {
+    /// Takes in what clients said until the gateway was gone. Each event is posted once more: who was
+    /// told before is told the same, and nobody gets a second run.
+    pub async fn reconcile(&mut self, client: &Client, talks: Vec<Talk>) {
+        let reconciled: Vec<_> = futures_util::stream::iter(talks)
+            .map(|talk| reconcile(client, talk))
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        for (talk, untold) in reconciled {
+            self.figures.stored_untold += untold;
+            self.figures.events_posted += talk.posts.len();
+            self.open.push((talk, Instant::now()));
+        }
+    }
+
+    /// Checks each conversation whose runs have ended; one that takes too long fails the test.
+    pub async fn check_ended(&mut self, client: &Client, runner: &StubRunner) {
+        let looked: Vec<_> = futures_util::stream::iter(std::mem::take(&mut self.open))
+            .map(|(talk, since)| async move {
+                let mut runs = runs_of(client, &talk).await;
+                if runs.iter().all(has_ended) {
+                    // The page may have been read around an end: who came next is in this one.
+                    runs = runs_of(client, &talk).await;
+                }
+                let stuck = !runs.iter().all(has_ended) && since.elapsed() > BOUND;
+                assert!(
+                    !stuck,
+                    "no progress for {BOUND:?}: {}",
+                    dump(client, &runs).await
+                );
+                (talk, since, runs)
+            })
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        // After the look: what has ended by then was posted before.
+        self.asked.take(runner);
+        let (ended, open): (Vec<_>, Vec<_>) = looked
+            .into_iter()
+            .partition(|(_, _, runs)| runs.iter().all(has_ended));
+        self.open = open
+            .into_iter()
+            .map(|(talk, since, _)| (talk, since))
+            .collect();
+        let asked = &self.asked;
+        let checked: Vec<_> = futures_util::stream::iter(ended)
+            .map(|(talk, _, runs)| async move {
+                let check = Check {
+                    client,
+                    talk: &talk,
+                    asked,
+                };
+                (check.all(&runs).await, runs)
+            })
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        for (checked, runs) in checked {
+            self.figures.add(&checked, &runs);
+            for run in &runs {
+                let (event, run) = (text(run, "event_id"), text(run, "run_id"));
+                let twice = self.known.insert(event.to_owned(), run.to_owned());
+                assert_eq!(twice, None, "{event} has two runs");
+            }
+        }
+    }
+
+    /// Waits until everything has ended, and holds the whole ledger against what was said.
+    pub async fn close(&mut self, client: &Client, runner: &StubRunner) {
+        while !self.open.is_empty() {
+            self.check_ended(client, runner).await;
+            // Between two looks: what is waited for has no ring for all of it.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let mut stored = BTreeMap::new();
+        let mut cursor = String::new();
+        loop {
+            let page = client
+                .get(&format!("/v1/runs?limit=100{cursor}"))
+                .await
+                .body;
+            for run in page["items"].as_array().unwrap() {
+                assert!(has_ended(run), "{run}");
+                stored.insert(
+                    text(run, "event_id").to_owned(),
+                    text(run, "run_id").to_owned(),
+                );
+            }
+            let Some(next) = page["next_cursor"].as_str() else {
+                break;
+            };
+            cursor = format!("&cursor={next}");
+        }
+        assert_eq!(
+            stored, self.known,
+            "the ledger holds the runs that were told, and no other"
+        );
+        self.asked.take(runner);
+        self.asked.assert_at_most_once();
+    }
+}
+
+impl Figures {
+    fn add(&mut self, checked: &Checked, runs: &[Value]) {
+        self.conversations += 1;
+        self.runs += runs.len();
+        self.ledger_events += checked.events;
+        self.seen_events += checked.seen;
+        self.never_posted += checked.never_posted;
+        self.steered += checked.steered;
+        self.pulled += checked.pulled;
+        for run in runs {
+            *self.endings.entry(ending(run)).or_default() += 1;
+        }
+    }
+}
+
+/// Posts everything again; gives how many events were stored that nobody had been told of.
+async fn reconcile(client: &Client, mut talk: Talk) -> (Talk, usize) {
+    let mut untold = 0;
+    for post in talk.posts.values_mut() {
+        let answer = loop {
+            let answer = send(client.posting(&post.event)).await.unwrap();
+            if answer.status < 500 {
+                break answer;
+            }
+        };
+        let run_id = answer.run_id();
+        match &post.told {
+            Some(told) => {
+                assert!(answer.is_replay(), "{told} was acknowledged and is gone");
+                assert_eq!(*told, run_id, "{}", answer.body);
+            }
+            None => untold += usize::from(answer.is_replay()),
+        }
+        post.answer = answer.body;
+    }
+    (talk, untold)
+}
+
+async fn runs_of(client: &Client, talk: &Talk) -> Vec<Value> {
+    let path = format!("/v1/runs?limit=100&conversation_id={}", talk.conversation);
+    let answer = client.get(&path).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.body["items"].as_array().unwrap().clone()
+}
+
+/// What is known of runs that do not end.
+async fn dump(client: &Client, runs: &[Value]) -> String {
+    let mut told = String::new();
+    for run in runs {
+        let ledger = client.ledger(text(run, "run_id")).await;
+        told += &format!(
+            "\n{run}\n  {} events, the last: {}",
+            ledger.0.len(),
+            ledger.last()
+        );
+    }
+    told
+}
+
+fn text<'a>(object: &'a Value, name: &str) -> &'a str {
+    object[name]
+        .as_str()
+        .unwrap_or_else(|| panic!("{name}: {object}"))
+}
+
+fn has_ended(run: &Value) -> bool {
+    ["completed", "failed", "cancelled", "timeout"].contains(&text(run, "status"))
+}
+
+fn ending(run: &Value) -> String {
+    let code = run["error"]["code"].as_str().unwrap_or_default();
+    format!("{} {code}", text(run, "status"))
+        .trim_end()
+        .to_owned()
+}
+
+/// A conversation whose runs have ended.
+struct Check<'a> {
+    client: &'a Client,
+    talk: &'a Talk,
+    asked: &'a Asked,
+}
+
+#[derive(Default)]
+struct Checked {
+    events: usize,
+    seen: usize,
+    never_posted: usize,
+    steered: usize,
+    pulled: usize,
+}
+
+impl Check<'_> {
+    async fn all(&self, runs: &[Value]) -> Checked {
+        let by_event: BTreeMap<_, _> = runs
+            .iter()
+            .map(|run| (text(run, "event_id"), run))
+            .collect();
+        assert_eq!(
+            by_event.len(),
+            runs.len(),
+            "an event has two runs: {runs:?}"
+        );
+        let mut checked = Checked::default();
+        for (event_id, post) in &self.talk.posts {
+            self.fate(
+                event_id,
+                post,
+                by_event.get(event_id.as_str()).copied(),
+                &mut checked,
+            )
+            .await;
+        }
+        for event_id in by_event.keys() {
+            assert!(
+                self.talk.posts.contains_key(*event_id),
+                "{event_id} was never posted"
+            );
+        }
+        let mut ledgers = BTreeMap::new();
+        for run in runs {
+            let ledger = self.run(run).await;
+            checked.events += ledger.0.len();
+            checked.never_posted += usize::from(self.asked.posts(text(run, "run_id")) == 0);
+            ledgers.insert(text(run, "run_id"), ledger);
+        }
+        checked.seen = self.talk.seen.values().map(Vec::len).sum();
+        self.state(&ledgers);
+        self.transcript(runs).await;
+        checked
+    }
+
+    /// An event has a run of its own, or was pulled into another: never both, never neither.
+    async fn fate(&self, event_id: &str, post: &Post, own: Option<&Value>, checked: &mut Checked) {
+        let answered = text(&post.answer, "run_id");
+        if post.answer["steered"] != true {
+            let own = own.unwrap_or_else(|| panic!("{event_id} has no run"));
+            assert_eq!(text(own, "run_id"), answered);
+            return;
+        }
+        checked.steered += 1;
+        let event = self
+            .client
+            .get(&format!("/v1/events/{event_id}"))
+            .await
+            .body;
+        let status = &event["metadata"]["steering"]["status"];
+        let pulls = self
+            .talk
+            .pulled
+            .iter()
+            .filter(|pulled| *pulled == event_id)
+            .count();
+        assert!(pulls <= 1, "{event_id} was pulled {pulls} times");
+        match text(&json!({ "status": status }), "status") {
+            "injected" => {
+                checked.pulled += 1;
+                assert!(
+                    own.is_none(),
+                    "{event_id} was pulled and has a run: {own:?}"
+                );
+            }
+            "dropped" => {
+                assert_eq!(pulls, 0, "{event_id} was pulled and dropped");
+                assert!(own.is_some(), "{event_id} was dropped and has no run");
+            }
+            other => panic!("{event_id} is {other} for a run that has ended: {event}"),
+        }
+    }
+
+    /// One run: dense, one end, everything that was seen, asked for once, and what is not there is counted.
+    async fn run(&self, run: &Value) -> Ledger {
+        let run_id = text(run, "run_id");
+        let ledger = self.client.ledger(run_id).await;
+        ledger.assert_sound(run_id);
+        assert!(ledger.is_ended(), "{run} has no terminal: {ledger:?}");
+        assert_eq!(run["last_sequence"], ledger.0.len(), "{run}");
+        let completed = run["status"] == "completed";
+        let last = ledger.types().pop().unwrap();
+        assert_eq!(last == "run.completed", completed, "{run}: {last}");
+
+        let none = Vec::new();
+        let seen = self.talk.seen.get(run_id).unwrap_or(&none);
+        let begin = seen.first().map_or(0, |event| sequence(event) - 1);
+        let seen_there = ledger.0.get(begin..begin + seen.len());
+        assert_eq!(seen_there, Some(&seen[..]), "{run_id}: not in {ledger:?}");
+        let resumed = self.resume(run_id, begin + seen.len()).await;
+        assert_eq!(
+            resumed,
+            ledger.0[begin + seen.len()..],
+            "{run_id} goes on otherwise"
+        );
+
+        let posts = self.asked.posts(run_id);
+        assert!(posts <= 1, "the runner was asked {posts} times for {run}");
+        match ending(run).as_str() {
+            "completed" => self.whole(run, &ledger).await,
+            "failed host.orphaned" | "cancelled cancelled" | "failed host.internal" => {}
+            other => panic!("{other}: {run}"),
+        }
+        ledger
+    }
+
+    /// What is past the cursor, as a client gets it that comes back.
+    async fn resume(&self, run_id: &str, after: usize) -> Vec<String> {
+        let following = self.client.following(run_id).header("last-event-id", after);
+        let rest = stream(following).await.unwrap().rest().await;
+        rest.into_iter().map(|frame| frame.data).collect()
+    }
+
+    /// A completed run has all that its runner sent, and a row for what was not taken.
+    async fn whole(&self, run: &Value, ledger: &Ledger) {
+        let (run_id, event_id) = (text(run, "run_id"), text(run, "event_id"));
+        assert_eq!(self.asked.posts(run_id), 1, "{run}");
+        let deltas = deltas_of(event_id);
+        let said: String = (1..=deltas).map(|n| format!("{n} ")).collect();
+        assert_eq!(ledger.text(), said, "{run}");
+        let states = ledger
+            .types()
+            .iter()
+            .filter(|kind| *kind == "state.updated")
+            .count();
+        assert_eq!(states, deltas / 5, "{run}");
+        assert_eq!(ledger.0.len(), deltas + deltas / 5 + 2, "{ledger:?}");
+        let rejections = self.client.rejections(run_id).await;
+        assert_eq!(rejections.len(), 1, "{rejections:?}");
+        assert_eq!(run["metadata"]["rejected"], 1, "{run}");
+    }
+
+    /// Runs of one conversation, one after the other: each is told the state that those before it left.
+    fn state(&self, ledgers: &BTreeMap<&str, Ledger>) {
+        let mut progress = Value::Null;
+        let next = self
+            .talk
+            .posts
+            .values()
+            .map(|post| text(&post.answer, "run_id"));
+        let last = next.filter(|run_id| !self.talk.chain.iter().any(|one| one == run_id));
+        let in_order = self.talk.chain.iter().map(String::as_str).chain(last);
+        for run_id in in_order.filter(|_| !self.talk.chain.is_empty()) {
+            if let Some(state) = self.asked.state(run_id) {
+                assert_eq!(state["conversation"]["progress"], progress, "{run_id}");
+            }
+            let written = ledgers[run_id].events().into_iter().rev();
+            let newest = written
+                .into_iter()
+                .find(|event| event["type"] == "state.updated");
+            progress = newest.map_or(progress, |event| event["data"]["value"].clone());
+        }
+    }
+
+    /// Each message once: the user's of every event, the assistant's of every run that completed.
+    async fn transcript(&self, runs: &[Value]) {
+        let bot = match self.talk.bot {
+            "" => String::new(),
+            bot => format!("&bot_id={bot}"),
+        };
+        let path = format!(
+            "/v1/conversations/{}/history?direction=forward&limit=100{bot}",
+            self.talk.conversation
+        );
+        let page = self.client.get(&path).await.body;
+        let items = page["items"].as_array().unwrap();
+        let places: Vec<_> = items
+            .iter()
+            .map(|item| item["seq"].as_u64().unwrap())
+            .collect();
+        assert!(
+            places.iter().copied().eq(1..=places.len() as u64),
+            "{places:?}"
+        );
+        let mut said = BTreeSet::new();
+        for item in items {
+            let (role, event_id) = (text(item, "role"), text(item, "event_id"));
+            assert!(said.insert((role, event_id)), "stands there twice: {item}");
+        }
+        for event_id in self.talk.posts.keys() {
+            assert!(said.remove(&("user", event_id)), "{event_id} is missing");
+        }
+        for run in runs {
+            let answered = said.remove(&("assistant", text(run, "event_id")));
+            assert!(
+                answered || run["status"] != "completed",
+                "no answer of {run}"
+            );
+        }
+        assert!(said.is_empty(), "nobody said {said:?}");
+    }
+}
+
+fn sequence(event: &str) -> usize {
+    let event: Value = serde_json::from_str(event).unwrap();
+    usize::try_from(event["sequence"].as_u64().unwrap()).unwrap()
+}

@@ -1,0 +1,196 @@
+//! Every moment that has a name (`store::failpoint`) is broken in every way: the list is the code's own, so
+//! that none is forgotten, and each must have been met.
+
+use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
+
+use rstest::rstest;
+use store::failpoint::NAMES;
+use tokio_util::sync::CancellationToken;
+
+use super::checks::Book;
+use super::journal::Talk;
+use super::load::Load;
+use super::stage;
+use crate::support::runner::Request;
+use crate::support::script::{Gate, Step, send, sse, sse_head};
+use crate::support::{Engine, Postgres, Sqlite, Stage};
+
+/// Short: what a dead process held is free again soon.
+const LEASE: &str = "1.0";
+/// SIGABRT.
+const ABORTED: i32 = 6;
+
+/// The action at a moment, once. Those of the writer are met by every commit, also by those of the start.
+fn once(name: &str, action: &str) -> String {
+    let after = if name.starts_with("writer.") {
+        "20*off->"
+    } else {
+        ""
+    };
+    format!("{name}={after}1*return({action})")
+}
+
+fn met(name: &str, action: &str) -> String {
+    format!("failpoint {name}: {action}")
+}
+
+fn load(stage: &Stage) -> Load<'_> {
+    Load {
+        client: &stage.client,
+        runner: &stage.runner,
+        gone: CancellationToken::new(),
+    }
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_dies_at_a_named_moment_takes_nothing_back(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(mut stage) = stage(engine, LEASE).await else {
+        return;
+    };
+    let mut book = Book::default();
+    stage.gateway.kill().await;
+    for name in NAMES {
+        die(&mut stage, &mut book, name).await;
+        book.check_ended(&stage.client, &stage.runner).await;
+        stage.gateway.kill().await;
+    }
+    stage.gateway.start_again().await;
+    book.close(&stage.client, &stage.runner).await;
+    eprintln!("{engine:?}: {} deaths, {:?}", NAMES.len(), book.figures);
+}
+
+/// Starts the gateway so that it dies at this moment, under load, and takes in what clients were told.
+async fn die(stage: &mut Stage, book: &mut Book, name: &'static str) {
+    let Stage {
+        client,
+        gateway,
+        runner,
+    } = stage;
+    let mut talk = Talk::new("");
+    if name.starts_with("orphan.") {
+        // Somebody must have left something behind.
+        let event = talk.event("held");
+        gateway.start_again().await;
+        let run_id = client.post(&event).await.run_id();
+        talk.acknowledged(&event, &run_id);
+        let is_held = |request: &Request| request.is_run() && is_of(request, &run_id);
+        runner.asked("the run", is_held).await;
+        gateway.kill().await;
+    }
+    let listens = gateway.start_breaking(&once(name, "abort")).await;
+    let load = Load {
+        client,
+        runner,
+        gone: CancellationToken::new(),
+    };
+    let dying = async {
+        let status = gateway.exited().await;
+        load.gone.cancel();
+        status
+    };
+    let (mut talks, status) = if listens {
+        tokio::join!(load.run(), dying)
+    } else {
+        (Vec::new(), dying.await)
+    };
+    assert_eq!(status.signal(), Some(ABORTED), "{name}: {status}");
+    assert!(gateway.log().contains(&met(name, "abort")), "{name}");
+    talks.push(talk);
+    gateway.start_again().await;
+    book.reconcile(client, talks).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_fails_panics_or_takes_long_at_a_named_moment_ends_all_the_same(
+    #[values(Sqlite, Postgres)] engine: Engine,
+    #[values("error", "panic", "delay")] action: &str,
+) {
+    let Some(mut stage) = stage(engine, LEASE).await else {
+        return;
+    };
+    stage.gateway.kill().await;
+    // Who panics inside of a transaction is caught one by one; the loop around it has no such moment.
+    let broken = |name: &&str| action != "panic" || !name.starts_with("writer.");
+    let names: Vec<_> = NAMES.into_iter().filter(broken).collect();
+    // A run that is left alone by one of them is what the takeover of orphans is met with.
+    let all: Vec<_> = names.iter().map(|name| once(name, action)).collect();
+    assert!(stage.gateway.start_breaking(&all.join(";")).await);
+
+    let load = load(&stage);
+    let met = async {
+        let missing = || {
+            let log = stage.gateway.log();
+            let missing = names
+                .iter()
+                .filter(|name| !log.contains(&met(name, action)));
+            missing.copied().collect::<Vec<_>>()
+        };
+        let waiting = async {
+            while !missing().is_empty() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(50), waiting).await;
+        load.gone.cancel();
+        assert!(waited.is_ok(), "never met: {:?}", missing());
+    };
+    let (talks, ()) = tokio::join!(load.run(), met);
+    let mut book = Book::default();
+    book.reconcile(&stage.client, talks).await;
+    book.close(&stage.client, &stage.runner).await;
+    eprintln!("{engine:?} {action}: {:?}", book.figures);
+}
+
+#[tokio::test]
+async fn a_panic_in_the_task_of_one_run_ends_that_run_alone() {
+    let mut stage = stage(Sqlite, "15.0").await.unwrap();
+    let gate = Gate::new();
+    let hold = gate.clone();
+    stage.gateway.kill().await;
+    // The second run to come so far.
+    let second = "run.task=1*off->1*return(panic)";
+    assert!(stage.gateway.start_breaking(second).await);
+    let spared = stage
+        .start(move |run| {
+            let end = run.completed(2);
+            vec![
+                sse_head(),
+                send(run.delta(1, "one")),
+                Step::Hold(hold.clone()),
+                send(end),
+            ]
+        })
+        .await;
+    let mut watching = stage.client.follow(&spared, 0).await;
+    assert_eq!(watching.event().await.unwrap().id, Some(1));
+    let broken = stage.play(|run| sse(run.talk(3).concat())).await;
+    broken.assert("failed host.internal", &["run.failed"]);
+    gate.cancel();
+    let spared = stage.outcome(&spared).await;
+    spared.assert("completed", &["message.delta", "run.completed"]);
+    let after = stage.play(|run| sse(run.talk(1).concat())).await;
+    after.assert("completed", &["message.delta", "run.completed"]);
+}
+
+#[tokio::test]
+async fn a_binary_with_failpoints_says_loudly_that_it_is_broken() {
+    let mut stage = stage(Sqlite, "15.0").await.unwrap();
+    assert!(!stage.gateway.log().contains("FAILPOINTS"));
+    stage.gateway.kill().await;
+    stage.gateway.start_breaking("run.task=off").await;
+    assert!(
+        stage
+            .gateway
+            .log()
+            .contains("this build is for tests alone")
+    );
+}
+
+fn is_of(request: &Request, run_id: &str) -> bool {
+    request.header("runnel-run-id") == Some(run_id)
+}

@@ -1,0 +1,65 @@
+//! A gateway that lives on and has lost its leases: whoever took its runs over is believed, it is not.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::stage;
+use crate::support::client::message;
+use crate::support::script::{Run, Step, chunk, sse_head};
+use crate::support::{Postgres, within};
+
+/// Deltas without end.
+fn endless(run: &Run) -> Vec<Step> {
+    let delta = run.unnumbered("message.delta", &chunk("word "));
+    vec![
+        sse_head(),
+        Step::Repeat(delta.into_bytes(), Duration::from_millis(20)),
+    ]
+}
+
+/// It renews no lease any more, and is late at a moment of the run.
+#[rstest]
+#[case::while_it_relays("")]
+#[case::before_it_posts("post.after_intent=return(delay)")]
+#[case::with_the_answer_at_hand("post.after_send=return(delay)")]
+#[case::before_it_shows_a_commit("relay.after_commit=5*off->return(delay)")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_was_taken_over_has_one_end_and_nothing_after_it(#[case] late: &str) {
+    let Some(mut stage) = stage(Postgres, "1.0").await else {
+        return;
+    };
+    stage.gateway.kill().await;
+    let broken = format!("lease.before_renew=return(error);{late}");
+    assert!(stage.gateway.start_breaking(&broken).await);
+    let beside = stage.gateway.beside().await;
+    stage.runner.answer("m-1", endless);
+    let run_id = stage.client.post(&message("m-1")).await.run_id();
+
+    let there = beside.client.follow(&run_id, 0).await.rest().await;
+    let ledger = beside.client.ledger(&run_id).await;
+    let told: Vec<_> = there.into_iter().map(|frame| frame.data).collect();
+    assert_eq!(told, ledger.0);
+    let run = beside.client.run(&run_id).await;
+    assert_eq!(run["error"]["code"], json!("host.orphaned"), "{run}");
+    assert_eq!(run["error"]["retryable"], json!(true), "{run}");
+
+    // The old owner has noticed: it says so, and whoever watches through it gets the same end.
+    let noticed = async {
+        while !stage.gateway.log().contains("was taken over")
+            && !stage.gateway.log().contains("cannot be written")
+        {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    within("the old owner to notice", noticed).await;
+    let here = stage.client.follow(&run_id, 0).await.rest().await;
+    let here: Vec<_> = here.into_iter().map(|frame| frame.data).collect();
+    let ledger = stage.client.ledger(&run_id).await;
+    assert_eq!(here, told, "nothing after the terminal");
+    assert_eq!(ledger.0, told, "nothing after the terminal");
+    ledger.assert_sound(&run_id);
+    assert!(ledger.is_ended());
+    assert!(stage.runner.posts(&run_id) <= 1);
+}

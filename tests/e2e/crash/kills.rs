@@ -1,0 +1,129 @@
+//! SIGKILL at random moments, cycle after cycle on one database.
+
+use std::time::{Duration, Instant};
+
+use rstest::rstest;
+use tokio_util::sync::CancellationToken;
+
+use super::checks::Book;
+use super::load::Load;
+use super::stage;
+use crate::support::{Engine, Postgres, Sqlite, Stage};
+
+/// Kills on each database, unless `RUNNEL_TEST_KILL_CYCLES` says otherwise.
+const CYCLES: usize = 8;
+/// The longest that the load goes on before a kill.
+const LONGEST: Duration = Duration::from_millis(400);
+/// One start out of so many is killed on its way.
+const BOOTS: u64 = 5;
+/// The longest that such a start goes on: it has listened by then, or not.
+const LONGEST_BOOT: Duration = Duration::from_millis(300);
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_is_killed_at_any_moment_takes_nothing_back(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    // A killed gateway's runs have a new owner soon.
+    let Some(mut stage) = stage(engine, "1.5").await else {
+        return;
+    };
+    let cycles = variable("RUNNEL_TEST_KILL_CYCLES").map_or(CYCLES, |text| text.parse().unwrap());
+    let mut moments = Moments::seeded();
+    let (mut book, mut tally) = (Book::default(), Tally::default());
+    for cycle in 1..=cycles {
+        let moment = moments.up_to(LONGEST);
+        tally.moments.push(moment);
+        let Stage {
+            client,
+            gateway,
+            runner,
+        } = &mut stage;
+        let load = Load {
+            client,
+            runner,
+            gone: CancellationToken::new(),
+        };
+        let killing = async {
+            // Not a wait for anything: the moment is what this test is about.
+            tokio::time::sleep(moment).await;
+            gateway.kill().await;
+            load.gone.cancel();
+        };
+        let (talks, ()) = tokio::join!(load.run(), killing);
+        if moments.next().is_multiple_of(BOOTS) {
+            tally.boots += 1;
+            gateway.start_and_kill(moments.up_to(LONGEST_BOOT)).await;
+        }
+        gateway.start_again().await;
+        book.reconcile(client, talks).await;
+        book.check_ended(client, runner).await;
+        if cycle % 50 == 0 {
+            eprintln!("{engine:?} {cycle} of {cycles}: {}", tally.told(&book));
+        }
+    }
+    book.close(&stage.client, &stage.runner).await;
+    eprintln!("{engine:?}: {cycles} cycles, {}", tally.told(&book));
+    assert!(book.figures.runs >= cycles, "hardly a run was started");
+}
+
+/// What was done to the gateway.
+struct Tally {
+    begin: Instant,
+    moments: Vec<Duration>,
+    boots: usize,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            begin: Instant::now(),
+            moments: Vec::new(),
+            boots: 0,
+        }
+    }
+}
+
+impl Tally {
+    fn told(&self, book: &Book) -> String {
+        let mut tenths = [0; 10];
+        for moment in &self.moments {
+            let tenth = moment.as_micros() * 10 / LONGEST.as_micros();
+            tenths[usize::try_from(tenth).unwrap().min(9)] += 1;
+        }
+        format!(
+            "{:?}; killed by 40 ms of load: {tenths:?}, and {} times at the start; {:?}",
+            self.begin.elapsed(),
+            self.boots,
+            book.figures
+        )
+    }
+}
+
+/// Moments that are the same for the same seed (`RUNNEL_TEST_SEED`).
+struct Moments(u64);
+
+impl Moments {
+    fn seeded() -> Self {
+        let seed = variable("RUNNEL_TEST_SEED").map_or(20_261_121, |seed| seed.parse().unwrap());
+        eprintln!("RUNNEL_TEST_SEED={seed}");
+        Self(seed)
+    }
+
+    fn up_to(&mut self, longest: Duration) -> Duration {
+        Duration::from_micros(self.next() % u64::try_from(longest.as_micros()).unwrap())
+    }
+
+    /// Splitmix64.
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}

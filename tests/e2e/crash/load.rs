@@ -1,0 +1,307 @@
+//! Clients of every kind: who streams, who retries, who steers, who waits in line, who cancels.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::journal::{Shared, Talk, id_of};
+use crate::support::client::{Client, send, stream};
+use crate::support::runner::{Request, StubRunner};
+use crate::support::script::{Gate, Run, Step, send as step, sse_head};
+use crate::support::stream::Stream;
+
+/// Agents by what they do with an event for a busy conversation; bots of the same name lead to them.
+pub const BUSY: [&str; 3] = ["steer", "enqueue", "interrupt"];
+
+/// Deltas of a run of some 60 ms: a kill meets runs of every age.
+const STEADY: usize = 20;
+/// Deltas that come in one piece.
+const FLOOD: usize = 400;
+
+/// How many deltas a completed run of this event has.
+pub fn deltas_of(event_id: &str) -> usize {
+    match event_id.split('-').next() {
+        Some("flood") => FLOOD,
+        _ => STEADY,
+    }
+}
+
+/// Deltas and state by turns, one result that is refused, a message, the end.
+pub fn script(run: &Run) -> Vec<Step> {
+    let deltas = deltas_of(&run.event_id);
+    let mut frames = Vec::new();
+    for n in 1..=deltas {
+        let sequence = frames.len() + 1;
+        frames.push(run.delta(sequence, &format!("{n} ")));
+        if n % 5 == 0 {
+            let value = format!("{}:{n}", run.event_id);
+            let state = json!({"scope": "conversation", "key": "progress", "value": value});
+            frames.push(run.result(sequence + 1, "state.updated", &state.to_string()));
+        }
+        if n == deltas / 2 {
+            let bad = r#"{"scope":"bogus","key":"k","value":1}"#;
+            frames.push(run.result(frames.len() + 1, "state.updated", bad));
+        }
+    }
+    let message = r#"{"message":{"role":"assistant","content":"done"}}"#;
+    frames.push(run.result(frames.len() + 1, "message.completed", message));
+    frames.push(run.completed(frames.len() + 1));
+    if run.event_id.starts_with("held") {
+        return vec![sse_head(), Step::AwaitClose];
+    }
+    if deltas == FLOOD {
+        return vec![sse_head(), step(frames.concat())];
+    }
+    let frames = frames.into_iter().map(String::into_bytes).collect();
+    vec![sse_head(), Step::Pace(frames, Duration::from_millis(2))]
+}
+
+/// All clients of one gateway, until it is gone or they are told to stop.
+pub struct Load<'a> {
+    pub client: &'a Client,
+    pub runner: &'a StubRunner,
+    /// Wakes who waits for the runner.
+    pub gone: CancellationToken,
+}
+
+/// Why a client ends its visit: the gateway is gone, or failed in the middle of it.
+struct Gone;
+
+type Visit = Result<(), Gone>;
+
+impl Load<'_> {
+    /// Visits again and again; gives all conversations.
+    pub async fn run(&self) -> Vec<Talk> {
+        let all = join_all([
+            self.repeat(Kind::Chain),
+            self.repeat(Kind::Flood),
+            self.repeat(Kind::Twins),
+            self.repeat(Kind::Steered),
+            self.repeat(Kind::Line),
+            self.repeat(Kind::Interrupted),
+        ]);
+        all.await.concat()
+    }
+
+    async fn repeat(&self, kind: Kind) -> Vec<Talk> {
+        let mut talks = Vec::new();
+        while !self.gone.is_cancelled() {
+            let talk = Shared::new(kind.bot());
+            let visit = async {
+                match kind {
+                    Kind::Chain => self.chain(&talk).await,
+                    Kind::Flood => self.flood(&talk).await,
+                    Kind::Twins => self.twins(&talk).await,
+                    Kind::Steered => self.steered(&talk).await,
+                    Kind::Line => self.line(&talk).await,
+                    Kind::Interrupted => self.interrupted(&talk).await,
+                }
+            };
+            let ended = visit.await;
+            talks.push(talk.into_inner());
+            if ended.is_err() && self.is_down().await {
+                break;
+            }
+        }
+        talks
+    }
+
+    async fn is_down(&self) -> bool {
+        let asking = self.client.anonymous(Method::GET, "/healthz");
+        self.gone.is_cancelled() || asking.send().await.is_err()
+    }
+
+    /// One run after the other, each read to its end.
+    async fn chain(&self, talk: &Shared) -> Visit {
+        for number in 0..3 {
+            let event = talk.lock().event("chain");
+            let run_id = if number % 2 == 0 {
+                self.post_and_read(talk, &event).await?
+            } else {
+                let run_id = self.post(talk, &event).await?;
+                self.read(talk, &run_id).await?;
+                run_id
+            };
+            talk.lock().chain.push(run_id);
+        }
+        Ok(())
+    }
+
+    /// More in one moment than one commit takes.
+    async fn flood(&self, talk: &Shared) -> Visit {
+        let event = talk.lock().event("flood");
+        self.post_and_read(talk, &event).await.map(drop)
+    }
+
+    /// A client that sends its event thrice at once.
+    async fn twins(&self, talk: &Shared) -> Visit {
+        let event = talk.lock().event("twin");
+        let sent = join_all((0..3).map(|_| self.post(talk, &event))).await;
+        let run_id = sent.into_iter().collect::<Result<Vec<_>, _>>()?.remove(0);
+        self.read(talk, &run_id).await
+    }
+
+    /// Follow-ups for a run that pulls one of them; the others are left for runs of their own.
+    async fn steered(&self, talk: &Shared) -> Visit {
+        let event = talk.lock().event("steer");
+        let gate = Gate::new();
+        let hold = gate.clone();
+        self.runner.answer(id_of(&event), move |run| {
+            let mut steps = script(run);
+            steps.insert(1, Step::Hold(hold.clone()));
+            steps
+        });
+        let run_id = self
+            .post(talk, &event)
+            .await
+            .inspect_err(|_| gate.cancel())?;
+        let pulled = self.follow_up(talk, &run_id).await;
+        gate.cancel();
+        pulled?;
+        self.read(talk, &run_id).await
+    }
+
+    async fn follow_up(&self, talk: &Shared, run_id: &str) -> Visit {
+        for _ in 0..2 {
+            let event = talk.lock().event("steer");
+            self.post(talk, &event).await?;
+        }
+        self.pull(talk, run_id).await
+    }
+
+    /// Runs that wait for each other; one is cancelled while it waits.
+    async fn line(&self, talk: &Shared) -> Visit {
+        let mut runs = Vec::new();
+        for _ in 0..3 {
+            let event = talk.lock().event("line");
+            runs.push(self.post(talk, &event).await?);
+        }
+        self.cancel(talk, &runs[1]).await?;
+        self.read(talk, &runs[2]).await
+    }
+
+    /// A run that gives way to the next one, which is cancelled by its client.
+    async fn interrupted(&self, talk: &Shared) -> Visit {
+        let first = talk.lock().event("stop");
+        self.post(talk, &first).await?;
+        let second = talk.lock().event("stop");
+        let run_id = self.post(talk, &second).await?;
+        self.asked(&run_id).await?;
+        self.cancel(talk, &run_id).await?;
+        self.read(talk, &run_id).await
+    }
+
+    async fn post(&self, talk: &Shared, event: &Value) -> Result<String, Gone> {
+        let answer = send(self.client.posting(event)).await.map_err(|_| Gone)?;
+        if answer.status >= 500 {
+            return Err(Gone);
+        }
+        let run_id = answer.run_id();
+        talk.lock().acknowledged(event, &run_id);
+        Ok(run_id)
+    }
+
+    async fn post_and_read(&self, talk: &Shared, event: &Value) -> Result<String, Gone> {
+        let stream = stream(self.client.posting(event)).await.map_err(|_| Gone)?;
+        if stream.response.status() != 200 {
+            return Err(Gone);
+        }
+        let run_id = stream.run_id();
+        talk.lock().acknowledged(event, &run_id);
+        self.read_on(talk, &run_id, stream).await?;
+        Ok(run_id)
+    }
+
+    async fn read(&self, talk: &Shared, run_id: &str) -> Visit {
+        let stream = stream(self.client.following(run_id)).await;
+        self.read_on(talk, run_id, stream.map_err(|_| Gone)?).await
+    }
+
+    /// Reads to the end, which is the end of the run: else the stream has broken off.
+    async fn read_on(&self, talk: &Shared, run_id: &str, mut stream: Stream) -> Visit {
+        while let Some(frame) = stream.event().await {
+            let mut talk = talk.lock();
+            let seen = talk.seen.entry(run_id.to_owned()).or_default();
+            seen.push(frame.data);
+            if frame.event.starts_with("run.") {
+                return Ok(());
+            }
+        }
+        Err(Gone)
+    }
+
+    async fn cancel(&self, talk: &Shared, run_id: &str) -> Visit {
+        let path = format!("/v1/runs/{run_id}/cancel");
+        let cancelling = self.client.request(Method::POST, &path);
+        let answer = send(cancelling).await.map_err(|_| Gone)?;
+        if answer.status >= 500 {
+            return Err(Gone);
+        }
+        assert!(matches!(answer.status, 200 | 202), "{}", answer.body);
+        if answer.status == 202 {
+            talk.lock().cancelled.insert(run_id.to_owned());
+        }
+        Ok(())
+    }
+
+    /// The runner's part: it asks for one follow-up, if the run still lives.
+    async fn pull(&self, talk: &Shared, run_id: &str) -> Visit {
+        let host = self.asked(run_id).await?.json()["host"].take();
+        let [url, token] = ["base_url", "token"].map(|name| host[name].as_str().unwrap());
+        let pulling = Client::new(url, token).request(Method::POST, "/steering/pull");
+        let pulling = pulling.json(&json!({"mode": "one-at-a-time"}));
+        let answer = send(pulling).await.map_err(|_| Gone)?;
+        match answer.status {
+            200 => {
+                for item in answer.body["items"].as_array().unwrap() {
+                    talk.lock().pulled.push(id_of(&item["event"]).to_owned());
+                }
+                Ok(())
+            }
+            // It has ended meanwhile.
+            401 => Ok(()),
+            _ => Err(Gone),
+        }
+    }
+
+    /// What the runner was asked for this run, unless it ends without.
+    async fn asked(&self, run_id: &str) -> Result<Request, Gone> {
+        let of_run =
+            |request: &Request| request.is_run() && request.header("runnel-run-id") == Some(run_id);
+        let ended = async {
+            if let Ok(stream) = stream(self.client.following(run_id)).await {
+                stream.rest().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            request = self.runner.asked("the run or its end", of_run) => Ok(request),
+            () = self.gone.cancelled() => Err(Gone),
+            () = ended => Err(Gone),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Chain,
+    Flood,
+    Twins,
+    Steered,
+    Line,
+    Interrupted,
+}
+
+impl Kind {
+    fn bot(self) -> &'static str {
+        match self {
+            Self::Chain | Self::Flood | Self::Twins => "",
+            Self::Steered => "steer",
+            Self::Line => "enqueue",
+            Self::Interrupted => "interrupt",
+        }
+    }
+}
