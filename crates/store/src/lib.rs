@@ -10,6 +10,7 @@ mod doorbell;
 mod entity;
 mod error;
 mod event_log;
+mod readers;
 pub mod writer;
 
 mod agents;

@@ -41,18 +41,9 @@ pub(in crate::api) async fn pull_steering(
             .limit
             .map_or(Ok(100), |limit| page_limit(Some(limit)))?,
     };
-    let work = PullSteering {
-        run_id: caller.grant.run.id,
-        workspace: caller.grant.run.workspace.clone(),
-        limit,
-        audit: caller.audit_entry(&state, call, None, 0),
-    };
-    let events = state
-        .runs
-        .store()
-        .write(work)
-        .await?
-        .ok_or_else(ApiError::unauthenticated)?;
+    let work = PullSteering::new(limit, caller.audit_entry(&state, call, None, 0));
+    let events = state.runs.pull_steering(caller.grant.run.id, work).await?;
+    let events = events.ok_or_else(ApiError::unauthenticated)?;
     let items = events
         .into_iter()
         .map(|event| item(&caller, &event))
