@@ -49,6 +49,8 @@ mod event_log;
 mod examples;
 #[path = "e2e/facts.rs"]
 mod facts;
+#[path = "e2e/failing_disk.rs"]
+mod failing_disk;
 #[path = "e2e/first_run.rs"]
 mod first_run;
 #[path = "e2e/framing.rs"]
@@ -77,14 +79,20 @@ mod metrics;
 mod migrate;
 #[path = "e2e/misbehaviour.rs"]
 mod misbehaviour;
+#[path = "e2e/outage.rs"]
+mod outage;
 #[path = "e2e/packaging.rs"]
 mod packaging;
 #[path = "e2e/pipeline_adapter.rs"]
 mod pipeline_adapter;
+#[path = "e2e/poison.rs"]
+mod poison;
 #[path = "e2e/policies.rs"]
 mod policies;
 #[path = "e2e/pressure.rs"]
 mod pressure;
+#[path = "e2e/races.rs"]
+mod races;
 #[path = "e2e/reading.rs"]
 mod reading;
 #[path = "e2e/replicas.rs"]

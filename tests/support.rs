@@ -9,6 +9,7 @@ pub mod ledger;
 pub mod listening;
 pub mod node;
 pub mod playground;
+pub mod proxy;
 pub mod python;
 pub mod runner;
 pub mod script;
@@ -35,6 +36,11 @@ const PATIENCE: Duration = Duration::from_mins(1);
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     let waited = tokio::time::timeout(PATIENCE, future).await;
     waited.unwrap_or_else(|_| panic!("waited {PATIENCE:?} for {what}"))
+}
+
+/// How often a test does what it does: what the variable says, or `default`.
+pub fn rounds(variable: &str, default: usize) -> usize {
+    std::env::var(variable).map_or(default, |text| text.parse().unwrap())
 }
 
 /// Says once that tests are left out, unless `RUNNEL_TEST_REQUIRE` names what they need.

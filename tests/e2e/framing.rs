@@ -3,21 +3,54 @@
 use futures_util::{StreamExt, stream};
 use serde_json::Value;
 
-use crate::support::Stage;
 use crate::support::client::message;
-use crate::support::script::{Run, Step, sse, sse_cut, sse_in_chunks};
+use crate::support::script::{Run, Step, send, sse, sse_in_chunks};
 use crate::support::stream::Frame;
+use crate::support::{Stage, rounds};
 
 /// How many runs go on at a time where there are hundreds.
 const TOGETHER: usize = 16;
 /// One, two, three and four bytes, and signs made of several.
 const TEXT: &str = "hé 世界 \u{1F389} \u{1F469}\u{200D}\u{1F469}\u{200D}\u{1F467} e\u{301}";
 
-/// Three deltas, a heartbeat and the terminal: about 600 bytes, of the same length for every run.
+/// Results of every kind, a heartbeat and the terminal: 2 KiB, of the same length for every run.
 fn fixture(run: &Run) -> String {
-    let mut frames = run.talk(3);
-    frames.insert(1, ": still here\n\n".to_owned());
-    frames.concat()
+    let telemetry = format!(r#"{{"text":"{TEXT}","more":"{}"}}"#, "x".repeat(200));
+    let state = r#"{"scope":"conversation","key":"k","value":{"a":[1,2,3]}}"#;
+    let message = format!(r#"{{"message":{{"role":"assistant","content":"{TEXT}"}}}}"#);
+    [
+        run.delta(1, TEXT),
+        ": still here\n\n".to_owned(),
+        run.result(2, "processor.log", &telemetry),
+        run.delta(3, &"y".repeat(300)),
+        run.result(4, "state.updated", state),
+        run.result(5, "vendor.thing", r#"{"anything":[1]}"#),
+        run.result(6, "message.completed", &message),
+        run.completed(7),
+    ]
+    .concat()
+}
+
+/// The types of the fixture's results.
+const TYPES: [&str; 7] = [
+    "message.delta",
+    "processor.log",
+    "message.delta",
+    "state.updated",
+    "vendor.thing",
+    "message.completed",
+    "run.completed",
+];
+
+/// The fixture as a whole answer: its head, and one chunk that announces all of the body.
+fn whole_answer(run: &Run) -> (String, usize) {
+    let body = fixture(run);
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n",
+        body.len()
+    );
+    let length = head.len();
+    (head + &body, length)
 }
 
 fn any_run() -> Run {
@@ -42,70 +75,80 @@ async fn stream_run(
         .await
 }
 
-/// `n` whole deltas of the fixture and a truncated end, or all of it.
-fn assert_is_prefix(frames: &[Frame], n: usize, cut: usize) {
-    let told: Vec<_> = frames.iter().map(|frame| frame.event.as_str()).collect();
-    let mut expected = vec!["message.delta"; n.min(3)];
-    expected.push(if n == 4 {
-        "run.completed"
-    } else {
-        "run.failed"
-    });
-    assert_eq!(told, expected, "cut after {cut} bytes");
-
-    let last: Value = serde_json::from_str(&frames[frames.len() - 1].data).unwrap();
-    if n < 4 {
-        assert_eq!(
-            last["data"]["code"], "runner.stream_truncated",
-            "cut after {cut} bytes"
-        );
-    }
+/// The first `cut` bytes of the body hold so many whole events.
+fn whole_events(cut: usize) -> usize {
+    fixture(&any_run()).as_bytes()[..cut]
+        .split_inclusive(|byte| *byte == b'\n')
+        .fold((0, false), |(count, was_data), line| match line {
+            b"\n" => (count + usize::from(was_data), false),
+            line => (count, line.starts_with(b"data") && line.ends_with(b"\n")),
+        })
+        .0
 }
 
-/// The first `cut` bytes of the fixture hold so many whole events.
-fn whole_events(cut: usize) -> usize {
-    fixture(&any_run())[..cut]
-        .split_inclusive("\n\n")
-        .fold(0, |count, part| {
-            count + usize::from(part.starts_with("data") && part.ends_with("\n\n"))
-        })
+/// `n` whole results and a truncated end, or all of it.
+fn assert_is_prefix(frames: &[Frame], n: usize, cut: usize) {
+    let kinds: Vec<String> = frames.iter().map(kind).collect();
+    let mut expected = TYPES[..n].to_vec();
+    if n < TYPES.len() {
+        expected.push("run.failed");
+        let last: Value = serde_json::from_str(&frames[frames.len() - 1].data).unwrap();
+        let code = &last["data"]["code"];
+        assert_eq!(code, "runner.stream_truncated", "cut after {cut} bytes");
+        assert_eq!(last["data"]["retryable"], true);
+    }
+    assert_eq!(kinds, expected, "cut after {cut} bytes");
+    let dense = frames
+        .iter()
+        .map(|frame| frame.id)
+        .eq((1..).map(Some).take(frames.len()));
+    assert!(dense, "cut after {cut} bytes: {frames:?}");
+}
+
+fn kind(frame: &Frame) -> String {
+    let event: Value = serde_json::from_str(&frame.data).unwrap();
+    event["type"].as_str().unwrap().to_owned()
+}
+
+/// Every offset, or every one of so many (`RUNNEL_TEST_CUT_STEP`).
+fn cuts() -> impl Iterator<Item = usize> {
+    (0..=whole_answer(&any_run()).0.len()).step_by(rounds("RUNNEL_TEST_CUT_STEP", 1))
 }
 
 #[tokio::test]
-async fn a_stream_that_is_cut_after_any_byte_leaves_whole_events_only() {
+async fn an_answer_that_is_cut_after_any_byte_leaves_whole_events_only() {
     let stage = Stage::new().await;
     let stage = &stage;
-    let check = |cut| async move {
-        let script = move |run: &Run| sse_cut(&fixture(run), cut);
+    let check = |cut: usize| async move {
+        let script = move |run: &Run| vec![send(&whole_answer(run).0.as_bytes()[..cut])];
         let frames = stream_run(stage, &format!("cut-{cut}"), script).await;
-        assert_is_prefix(&frames, whole_events(cut), cut);
+        let head = whole_answer(&any_run()).1;
+        assert_is_prefix(&frames, whole_events(cut.saturating_sub(head)), cut);
     };
-    let cuts = 0..=fixture(&any_run()).len();
-    stream::iter(cuts)
+    stream::iter(cuts())
         .for_each_concurrent(TOGETHER, check)
         .await;
 }
 
 /// A reset may overtake bytes that were sent, but never turns them into others.
 #[tokio::test]
-async fn a_stream_that_is_reset_after_any_byte_leaves_whole_events_only() {
+async fn an_answer_that_is_reset_after_any_byte_leaves_whole_events_only() {
     let stage = Stage::new().await;
     let stage = &stage;
-    let check = |cut| async move {
-        let script = move |run: &Run| [sse_cut(&fixture(run), cut), vec![Step::Reset]].concat();
-        let frames = stream_run(stage, &format!("cut-{cut}"), script).await;
+    let check = |cut: usize| async move {
+        let script = move |run: &Run| {
+            let sent = send(&whole_answer(run).0.as_bytes()[..cut]);
+            vec![sent, Step::Reset]
+        };
+        let frames = stream_run(stage, &format!("reset-{cut}"), script).await;
         let last = frames.last().expect("a terminal event");
         let events = frames.len() - usize::from(last.event == "run.failed");
-        assert!(
-            events <= whole_events(cut),
-            "{events} events in {cut} bytes"
-        );
-        if events > 0 || frames[0].data.contains("stream_truncated") {
-            assert_is_prefix(&frames, events, cut);
-        }
+        let head = whole_answer(&any_run()).1;
+        let most = whole_events(cut.saturating_sub(head));
+        assert!(events <= most, "{events} events in {cut} bytes");
+        assert_is_prefix(&frames, events, cut);
     };
-    let cuts = (0..=fixture(&any_run()).len()).step_by(5);
-    stream::iter(cuts)
+    stream::iter(cuts())
         .for_each_concurrent(TOGETHER, check)
         .await;
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use rstest::rstest;
 use serde_json::json;
 
@@ -176,6 +177,110 @@ async fn each_result_is_judged_by_itself(#[case] row: Row) {
         (&counted["duplicates"], &counted["gaps"]),
         (&json!(row.duplicates), &json!(row.gaps))
     );
+}
+
+/// Every order of four numbered results before the end: what is behind the highest is rejected, what
+/// leaves a hole is counted, and nothing is waited for.
+#[tokio::test]
+async fn results_in_any_order_are_taken_as_far_as_they_go_forward() {
+    let stage = Stage::new().await;
+    let stage = &stage;
+    let check = |order: Vec<usize>| async move {
+        let sent = order.clone();
+        let outcome = stage
+            .play(move |run| {
+                let words: String = sent.iter().map(|n| run.delta(n, &format!("{n}"))).collect();
+                sse(words + &run.completed(5))
+            })
+            .await;
+        let (mut highest, mut text, mut backward, mut gaps) = (0, String::new(), 0, 0);
+        for n in order {
+            if n > highest {
+                gaps += u64::from(n > highest + 1);
+                text += &n.to_string();
+                highest = n;
+            } else {
+                backward += 1;
+            }
+        }
+        assert_eq!(outcome.ending(), "completed");
+        assert_eq!(outcome.ledger.text(), text);
+        outcome.assert_rejected(&vec!["sequence_backward"; backward]);
+        assert_eq!(outcome.run["metadata"]["gaps"], gaps, "{text}");
+    };
+    futures_util::stream::iter(orders(&[1, 2, 3, 4]))
+        .for_each_concurrent(8, check)
+        .await;
+}
+
+fn orders(left: &[usize]) -> Vec<Vec<usize>> {
+    if left.is_empty() {
+        return vec![Vec::new()];
+    }
+    let mut all = Vec::new();
+    for first in left {
+        let others: Vec<_> = left.iter().copied().filter(|n| n != first).collect();
+        all.extend(
+            orders(&others)
+                .into_iter()
+                .map(|rest| [vec![*first], rest].concat()),
+        );
+    }
+    all
+}
+
+/// As a proxy does that tries again: all of it, up to the end, and after it.
+#[tokio::test]
+async fn a_stream_that_is_delivered_again_from_any_place_adds_nothing() {
+    let stage = Stage::new().await;
+    for again in 1..=5 {
+        let outcome = stage
+            .play(move |run| {
+                let frames = run.talk(4);
+                sse_and_wait(frames[..again].concat() + &frames.concat() + &frames.concat())
+            })
+            .await;
+        assert_eq!(outcome.ending(), "completed");
+        assert_eq!(outcome.ledger.text(), "1 2 3 4 ");
+        assert_eq!(outcome.ledger.0.len(), 5);
+        if again < 5 {
+            assert_eq!(outcome.run["metadata"]["duplicates"], again);
+        }
+        let late = |row: &serde_json::Value| row["reason"] == "after_terminal";
+        assert!(
+            outcome.rejections.iter().all(late),
+            "{:?}",
+            outcome.rejections
+        );
+    }
+}
+
+/// Both ends in one piece, or each in its own with a breath between: the first one holds.
+#[tokio::test]
+async fn of_two_ends_the_first_one_holds_however_they_come() {
+    let stage = Stage::new().await;
+    for pause in [0, 0, 1, 2, 5, 20] {
+        for is_completed_first in [true, false] {
+            let outcome = stage
+                .play(move |run| {
+                    let mut ends = [run.completed(2), run.failed(2)];
+                    if !is_completed_first {
+                        ends.reverse();
+                    }
+                    let parts = [run.delta(1, "a")].into_iter().chain(ends);
+                    let parts = parts.map(String::into_bytes).collect();
+                    vec![sse_head(), Step::Pace(parts, Duration::from_millis(pause))]
+                })
+                .await;
+            let ending = if is_completed_first {
+                "completed"
+            } else {
+                "failed boom"
+            };
+            assert_eq!(outcome.ending(), ending, "{pause} ms between");
+            assert_eq!(outcome.ledger.0.len(), 2);
+        }
+    }
 }
 
 #[rstest]

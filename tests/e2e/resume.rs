@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use rstest::rstest;
 
-use crate::support::client::{Client, message};
+use crate::support::client::{Client, message, stream};
 use crate::support::gateway::Config;
 use crate::support::ledger::Ledger;
+use crate::support::proxy::{Cut, Proxy, Side, Trap};
 use crate::support::script::{Gate, Run, Step, send, sse_head};
 use crate::support::stream::Frame;
-use crate::support::{Engine, Postgres, Sqlite, Stage};
+use crate::support::{Engine, Postgres, Sqlite, Stage, rounds};
 
 const EVENTS: usize = 200;
 
@@ -131,4 +132,40 @@ async fn what_a_client_saw_before_the_gateway_was_killed_is_in_the_ledger(
     assert_eq!(outcome.ledger.0.len(), EVENTS / 2 + 1);
     assert_is_ledger(&seen, &outcome.ledger);
     assert_eq!(stage.runner.posts(&run_id), 1);
+}
+
+/// Offsets of a response, head and all; every thirteenth, or as `RUNNEL_TEST_CUT_STEP` says.
+#[tokio::test]
+async fn a_client_whose_wire_is_cut_after_any_byte_resumes_without_a_hole() {
+    let stage = Stage::new().await;
+    let run_id = stage
+        .start(|run| {
+            let words = (1..8).map(|n| run.delta(n, "h\u{e9} \u{4e16}\u{754c} \u{1F389}"));
+            let all: String = words.chain([run.completed(8)]).collect();
+            vec![sse_head(), send(all)]
+        })
+        .await;
+    let ledger = stage.outcome(&run_id).await.ledger;
+    let target = stage.gateway.url.trim_start_matches("http://");
+    let proxy = Proxy::to(target).await;
+    let through = Client::new(&proxy.url(), &stage.client.key);
+    let all = through.follow(&run_id, 0).await.rest().await;
+    assert_is_ledger(&all, &ledger);
+    let (length, step) = (proxy.answered(), rounds("RUNNEL_TEST_CUT_STEP", 13));
+    let cuts = (1..length).step_by(step);
+    for (n, after) in cuts.enumerate() {
+        let how = [Cut::Finished, Cut::Reset][n % 2];
+        proxy.lay(Trap::After(Side::Callee, after, how));
+        let mut seen = match stream(through.following(&run_id).header("last-event-id", 0)).await {
+            Ok(cut) => cut.rest().await,
+            Err(_) => Vec::new(),
+        };
+        proxy.sprung(n + 1).await;
+        assert!(seen.len() <= ledger.0.len());
+        if seen.len() < ledger.0.len() {
+            let rest = through.follow(&run_id, sequence(&seen)).await;
+            seen.extend(rest.rest().await);
+        }
+        assert_is_ledger(&seen, &ledger);
+    }
 }

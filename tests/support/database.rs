@@ -76,7 +76,7 @@ impl Drop for Database {
     }
 }
 
-fn postgres_server() -> Option<Url> {
+pub fn postgres_server() -> Option<Url> {
     if let Ok(url) = std::env::var("RUNNEL_TEST_POSTGRES_URL") {
         return Some(Url::parse(&url).unwrap());
     }

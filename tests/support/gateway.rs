@@ -34,8 +34,12 @@ pub struct Config {
     pub agents: Vec<Agent>,
     /// Tables that stand after all others: models, tools, more endpoints.
     pub rest: String,
+    /// Where the gateway reaches its database, made of where it is.
+    pub database_at: Option<Rewrite>,
     runner_url: String,
 }
+
+pub type Rewrite = Box<dyn Fn(&str) -> String + Send + Sync>;
 
 pub struct Agent {
     pub name: &'static str,
@@ -78,7 +82,33 @@ impl Config {
             endpoint: String::new(),
             agents: vec![Agent::default()],
             rest: String::new(),
+            database_at: None,
             runner_url: url.to_owned(),
+        }
+    }
+
+    /// The runner is reached at this URL, of a proxy before it perhaps.
+    pub fn runner_at(&mut self, url: &str) {
+        url.clone_into(&mut self.runner_url);
+    }
+
+    /// The database lies behind this proxy, at `host:port`.
+    pub fn database_through(&mut self, proxy: std::net::SocketAddr) {
+        self.database_at = Some(Box::new(move |url| {
+            let mut url = Url::parse(url).unwrap();
+            url.set_ip_host(proxy.ip()).unwrap();
+            url.set_port(Some(proxy.port())).unwrap();
+            // The proxy reads along.
+            url.set_query(Some("sslmode=disable"));
+            url.into()
+        }));
+    }
+
+    fn database_url(&self, database: &Database) -> String {
+        let url = database.url();
+        match &self.database_at {
+            Some(rewrite) => rewrite(&url),
+            None => url,
         }
     }
 
@@ -98,7 +128,7 @@ impl Config {
             bus = self.bus,
             ledger = self.ledger,
             key = directory.file("master.key").display(),
-            database = database.url(),
+            database = self.database_url(database),
             limits = self.limits,
             // A test makes an endpoint fail as often as it likes.
             breaker = if self.runs.contains("breaker_failures") {
@@ -200,9 +230,14 @@ impl Gateway {
         std::fs::read_to_string(self.directory.file("stderr.log")).unwrap()
     }
 
-    /// The URL of the database.
+    /// The URL of the database itself, past any proxy.
     pub fn database_url(&self) -> String {
         self.database.url()
+    }
+
+    /// The id of the process.
+    pub fn pid(&self) -> u32 {
+        self.process.child.id().expect("the gateway still runs")
     }
 
     /// Another replica on the same database, with the same configuration and an address of its own.

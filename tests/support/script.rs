@@ -123,13 +123,6 @@ pub fn sse_in_chunks<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<Step>
     vec![chunked_head(), send(body)]
 }
 
-/// A stream that announces all of `body` and breaks off after `kept` bytes of it.
-pub fn sse_cut(body: &str, kept: usize) -> Vec<Step> {
-    let mut bytes = format!("{:x}\r\n", body.len()).into_bytes();
-    bytes.extend_from_slice(&body.as_bytes()[..kept]);
-    vec![chunked_head(), send(bytes)]
-}
-
 fn chunked_head() -> Step {
     head(
         "200 OK",

@@ -70,7 +70,10 @@ impl Work for Dispatch {
             .exec(tx)
             .await?;
         if moved.rows_affected != 1 {
-            return Ok(Dispatched::Lost);
+            // Unless it was this very attempt, and the answer to its commit was lost.
+            let row = find_row(tx, self.run_id).await?;
+            let row = row.filter(|row| self.is_own(row));
+            return row.map_or(Ok(Dispatched::Lost), owned);
         }
         let intent = run_attempts::ActiveModel {
             run_id: Set(self.run_id.to_string()),
@@ -83,14 +86,26 @@ impl Work for Dispatch {
         run_attempts::Entity::insert(intent)
             .exec_without_returning(tx)
             .await?;
-        let row = runs::Entity::find_by_id(self.run_id.to_string())
-            .one(tx)
-            .await?;
-        match row {
-            Some(row) => Ok(Dispatched::Owned(Box::new(crate::runs::to_domain(row)?))),
-            None => Ok(Dispatched::Lost),
-        }
+        let row = find_row(tx, self.run_id).await?;
+        row.map_or(Ok(Dispatched::Lost), owned)
     }
+}
+
+impl Dispatch {
+    fn is_own(&self, row: &runs::Model) -> bool {
+        row.status == RunStatus::Running.as_str()
+            && row.lease_epoch == self.epoch + 1
+            && row.lease_owner.as_deref() == Some(self.owner.as_str())
+            && row.attempt == i64::from(self.attempt)
+    }
+}
+
+async fn find_row(tx: &DatabaseTransaction, run: RunId) -> Result<Option<runs::Model>, StoreError> {
+    Ok(runs::Entity::find_by_id(run.to_string()).one(tx).await?)
+}
+
+fn owned(row: runs::Model) -> Result<Dispatched, StoreError> {
+    Ok(Dispatched::Owned(Box::new(crate::runs::to_domain(row)?)))
 }
 
 /// Notes how an attempt was answered.

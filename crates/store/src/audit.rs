@@ -67,6 +67,17 @@ pub(crate) async fn insert(
     Ok(())
 }
 
+/// Whether a call is recorded: then all that was written with it stands.
+pub(crate) async fn is_recorded(
+    conn: &impl ConnectionTrait,
+    entry: &AuditEntry,
+) -> Result<bool, StoreError> {
+    let found = audit_entries::Entity::find_by_id(entry.id.to_string())
+        .one(conn)
+        .await?;
+    Ok(found.is_some())
+}
+
 struct WriteAudit {
     entry: AuditEntry,
 }

@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use migrations::{Migrator, MigratorTrait};
 use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection};
+use sqlx::pool::PoolOptions;
 use sqlx::sqlite::{SqliteJournalMode, SqliteSynchronous};
+use sqlx::{Connection, Postgres, Sqlite};
 
 use crate::error::StoreError;
+use crate::readers::Readers;
 use crate::writer::Writer;
 
 /// Which database stands behind a store.
@@ -20,7 +23,7 @@ pub enum Backend {
 /// The tables of one gateway. Cheap to clone.
 #[derive(Clone)]
 pub struct Store {
-    pub(crate) readers: DatabaseConnection,
+    pub(crate) readers: Readers,
     pub(crate) writer: Writer,
     backend: Backend,
 }
@@ -56,7 +59,7 @@ impl Store {
                 postgres.options(POSTGRES_SETTINGS).options(READING)
             });
         }
-        let readers = Database::connect(reading).await?;
+        let readers = Readers::new(Database::connect(reading).await?);
         let (writer, work) = Writer::new(writes);
         Ok((
             Self {
@@ -73,9 +76,14 @@ impl Store {
         self.backend
     }
 
-    /// True when the database answers a query and the writer takes work.
+    /// True when the database answers a query and the writer takes work. After a commit that failed
+    /// for the database's sake, a disk that is full for example, it is true again once a small
+    /// write is committed, which is tried here.
     pub async fn is_reachable(&self) -> bool {
-        self.writer.is_open() && self.readers.ping().await.is_ok()
+        if !self.writer.is_open() || self.readers.ping().await.is_err() {
+            return false;
+        }
+        !self.writer.is_failing() || self.prove_writing().await
     }
 
     /// Ends the writer once what is queued has been committed. Later writes are refused.
@@ -128,6 +136,7 @@ fn options(url: &str, backend: Backend, connections: u32) -> ConnectOptions {
         .acquire_timeout(ACQUIRE_TIMEOUT)
         .sqlx_logging(false);
     if backend == Backend::Sqlite {
+        options.map_sqlx_sqlite_pool_opts(leave_broken_transactions);
         options.map_sqlx_sqlite_opts(|sqlite| {
             sqlite
                 .journal_mode(SqliteJournalMode::Wal)
@@ -137,9 +146,35 @@ fn options(url: &str, backend: Backend, connections: u32) -> ConnectOptions {
         });
     }
     if backend == Backend::Postgres {
+        options.map_sqlx_postgres_pool_opts(leave_silent_connections);
         options.map_sqlx_postgres_opts(|postgres| postgres.options(POSTGRES_SETTINGS));
     }
     options
+}
+
+/// `SQLite` rolls back by itself when the disk fails it. The driver then counts a transaction that
+/// is there no more, and would refuse every other: such a connection is not used again.
+fn leave_broken_transactions(pool: PoolOptions<Sqlite>) -> PoolOptions<Sqlite> {
+    pool.after_release(|connection, _| {
+        Box::pin(async move {
+            // Behind a rollback that is on its way.
+            connection.ping().await?;
+            Ok(!connection.is_in_transaction())
+        })
+    })
+}
+
+/// A connection that is cut off without a word would keep its place in the pool for a quarter of an
+/// hour, and the writer has one place.
+fn leave_silent_connections(pool: PoolOptions<Postgres>) -> PoolOptions<Postgres> {
+    pool.after_release(|connection, _| {
+        Box::pin(async move {
+            match tokio::time::timeout(ACQUIRE_TIMEOUT, connection.ping()).await {
+                Ok(alive) => alive.map(|()| true),
+                Err(_) => Err(sqlx::Error::PoolTimedOut),
+            }
+        })
+    })
 }
 
 fn sqlite_path(url: &str) -> Option<PathBuf> {

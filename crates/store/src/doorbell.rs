@@ -117,7 +117,7 @@ impl Store {
             while rings.recv().await.is_some() {}
             return;
         }
-        let pool = self.readers.get_postgres_connection_pool();
+        let pool = self.readers.postgres_pool();
         tokio::join!(send(pool, me, rings), listen(pool, me, hear));
     }
 }

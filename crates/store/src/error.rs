@@ -38,14 +38,17 @@ impl From<DbErr> for StoreError {
 }
 
 impl StoreError {
-    /// True when the same work may succeed later: the database is away or busy.
+    /// True when the same work may succeed later: the database is away, busy, full or restarting.
     pub fn may_pass(&self) -> bool {
-        use sea_orm::RuntimeErr::SqlxError;
         match self {
-            Self::Db(DbErr::Exec(SqlxError(error)) | DbErr::Query(SqlxError(error))) => {
-                self.is_contention() || error.as_database_error().is_none()
-            }
             Self::Unreachable | Self::Db(DbErr::Conn(_) | DbErr::ConnectionAcquire(_)) => true,
+            Self::Db(
+                DbErr::Exec(RuntimeErr::SqlxError(error))
+                | DbErr::Query(RuntimeErr::SqlxError(error)),
+            ) => match error.as_database_error() {
+                Some(error) => error.code().is_some_and(|code| is_of_the_moment(&code)),
+                None => true,
+            },
             _ => false,
         }
     }
@@ -61,12 +64,36 @@ impl StoreError {
         let code = error
             .as_database_error()
             .and_then(|error| error.code().map(std::borrow::Cow::into_owned));
-        // PostgreSQL: serialization failure, deadlock, lock timeout. SQLite: busy.
-        matches!(
-            code.as_deref(),
-            Some("40001" | "40P01" | "55P03" | "5" | "517")
-        )
+        code.is_some_and(|code| is_choice(&code))
     }
+}
+
+/// `PostgreSQL`: serialization failure, deadlock, lock timeout. `SQLite`: busy.
+fn is_choice(code: &str) -> bool {
+    match sqlite_code(code) {
+        Some(code) => code == 5,
+        None => matches!(code, "40001" | "40P01" | "55P03"),
+    }
+}
+
+/// What says nothing against the work itself. `PostgreSQL`: a connection that was lost, a resource
+/// that ran out, a server that stops, starts or fails on its disk, a statement or a transaction that
+/// was ended for its time. `SQLite`: a table or a file that is held, a disk that fails or is full.
+fn is_of_the_moment(code: &str) -> bool {
+    match sqlite_code(code) {
+        Some(code) => matches!(code, 5 | 6 | 10 | 13 | 14),
+        None => {
+            is_choice(code)
+                || ["08", "53", "57", "58"].contains(&code.get(..2).unwrap_or_default())
+                || matches!(code, "25006" | "25P03" | "25P04")
+        }
+    }
+}
+
+/// The primary one of `SQLite`'s codes, which are numbers; those of `PostgreSQL` have five places.
+fn sqlite_code(code: &str) -> Option<u32> {
+    let code: u32 = (code.len() < 5).then(|| code.parse().ok())??;
+    Some(code & 0xff)
 }
 
 /// Parses a column that only this crate writes.
@@ -104,4 +131,24 @@ pub(crate) fn unsigned(column: &'static str, row: &str, value: i64) -> Result<u6
 /// A number for a BIGINT column. Ours never come near the end of it.
 pub(crate) fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_passes_is_tried_again_and_what_speaks_against_the_work_is_not() {
+        for code in ["5", "517", "261", "40001", "40P01", "55P03"] {
+            assert!(is_choice(code) && is_of_the_moment(code), "{code}");
+        }
+        for code in [
+            "13", "10", "1034", "8458", "08006", "53100", "57P01", "57P03", "57014", "58030",
+        ] {
+            assert!(!is_choice(code) && is_of_the_moment(code), "{code}");
+        }
+        for code in ["19", "2067", "11", "23505", "42P01", "22P05", "28P01", ""] {
+            assert!(!is_choice(code) && !is_of_the_moment(code), "{code}");
+        }
+    }
 }

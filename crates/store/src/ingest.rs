@@ -155,6 +155,20 @@ impl Work for Ingest {
         failpoint::pass("ingest.before_commit").await?;
         Ok(stored)
     }
+
+    /// The answer names the run, which nobody else has made.
+    async fn stands(
+        &self,
+        tx: &DatabaseTransaction,
+        told: &Self::Output,
+    ) -> Result<bool, StoreError> {
+        let Ingested::Stored { answer: told } = told else {
+            return Ok(false);
+        };
+        let key = (self.workspace.to_string(), self.event_id.clone());
+        let event = events::Entity::find_by_id(key).one(tx).await?;
+        Ok(event.is_some_and(|event| event.answer == *told))
+    }
 }
 
 impl Ingest {

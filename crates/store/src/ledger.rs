@@ -100,6 +100,9 @@ impl Work for Append {
         if !self.advance(tx).await? {
             return Ok(Appended::Lost);
         }
+        if self.is_written(tx).await? {
+            return Ok(Appended::Written { next: Vec::new() });
+        }
         if self.to > self.from {
             let segment = run_segments::ActiveModel {
                 run_id: Set(self.run_id.to_string()),
@@ -129,6 +132,29 @@ impl Work for Append {
         };
         failpoint::pass(self.failpoints().0).await?;
         Ok(Appended::Written { next })
+    }
+
+    async fn stands(
+        &self,
+        tx: &DatabaseTransaction,
+        told: &Self::Output,
+    ) -> Result<bool, StoreError> {
+        let moved = self.to > self.from || self.terminal.is_some();
+        if !moved || *told == Appended::Lost {
+            return Ok(false);
+        }
+        let row = runs::Entity::find_by_id(self.run_id.to_string())
+            .one(tx)
+            .await?;
+        Ok(row.is_some_and(|row| {
+            let status = self
+                .terminal
+                .as_ref()
+                .map_or(RunStatus::Running, |end| end.status);
+            row.lease_epoch == self.epoch
+                && row.last_sequence == signed(self.to)
+                && row.status == status.as_str()
+        }))
     }
 }
 
@@ -195,6 +221,17 @@ impl Append {
             .exec(tx)
             .await?;
         Ok(moved.rows_affected == 1)
+    }
+
+    /// What moves no sequence and ends nothing does not show in the run's row that it was done
+    /// before, by a commit whose answer was lost: the rejections show it.
+    async fn is_written(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
+        if self.to > self.from || self.terminal.is_some() || self.rejections.is_empty() {
+            return Ok(false);
+        }
+        let first = (self.run_id.to_string(), signed(self.first_rejection));
+        let found = run_rejections::Entity::find_by_id(first).one(tx).await?;
+        Ok(found.is_some())
     }
 
     async fn insert_rejections(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {

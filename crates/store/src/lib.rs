@@ -13,6 +13,7 @@ mod error;
 mod event_log;
 pub mod failpoint;
 pub mod meter;
+mod readers;
 pub mod writer;
 
 mod agents;

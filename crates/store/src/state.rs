@@ -108,6 +108,14 @@ impl Work for StateChange {
         let version = upsert(tx, &self.workspace, self.run_id, &update, self.at).await?;
         Ok(StateWritten::Version(version))
     }
+
+    async fn stands(
+        &self,
+        tx: &DatabaseTransaction,
+        _told: &Self::Output,
+    ) -> Result<bool, StoreError> {
+        crate::audit::is_recorded(tx, &self.audit).await
+    }
 }
 
 /// Locks the run's row when the run is live: its terminal commit comes before or after, never between.

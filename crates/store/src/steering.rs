@@ -1,5 +1,7 @@
 //! Events that an active run absorbs: queued, then pulled once, or dropped at its end.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use protocol::id::{RunId, WorkspaceId};
 use sea_orm::sea_query::Expr;
 use sea_orm::{
@@ -33,13 +35,33 @@ pub struct SteeredEvent {
     pub at: i64,
 }
 
-/// Takes the oldest absorbed events out of a live run's queue: each at most once.
-#[derive(Clone, Debug)]
+/// Takes the oldest absorbed events out of a live run's queue: each at most once. Written again, it
+/// tells what it took, so that nothing is lost with the answer of a commit.
+#[derive(Debug)]
 pub struct PullSteering {
-    pub run_id: RunId,
-    pub workspace: WorkspaceId,
-    pub limit: u64,
-    pub audit: AuditEntry,
+    run_id: RunId,
+    workspace: WorkspaceId,
+    limit: u64,
+    audit: AuditEntry,
+    /// What the last try took, whether its commit is known or not.
+    taken: Mutex<Option<Vec<SteeredEvent>>>,
+}
+
+impl PullSteering {
+    /// Takes `limit` events at most, for the call that `audit` records.
+    pub fn new(limit: u64, audit: AuditEntry) -> Self {
+        Self {
+            run_id: audit.run_id,
+            workspace: audit.workspace.clone(),
+            limit,
+            audit,
+            taken: Mutex::default(),
+        }
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Option<Vec<SteeredEvent>>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Work for PullSteering {
@@ -51,14 +73,20 @@ impl Work for PullSteering {
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Self::Output, StoreError> {
+        let before = self.taken().take();
+        if before.is_some() && crate::audit::is_recorded(tx, &self.audit).await? {
+            self.taken().clone_from(&before);
+            return Ok(before);
+        }
         if !hold_live_run(tx, self.run_id).await? {
             return Ok(None);
         }
         crate::audit::insert(tx, std::slice::from_ref(&self.audit)).await?;
         let bounds = (self.limit, PULL_BYTES);
-        let pulled = take(tx, &self.workspace, self.run_id, bounds, PULLED).await?;
+        let taken = take(tx, &self.workspace, self.run_id, bounds, PULLED).await?;
+        self.taken().replace(taken.clone());
         failpoint::pass("steering.before_commit").await?;
-        Ok(Some(pulled))
+        Ok(Some(taken))
     }
 }
 

@@ -98,6 +98,14 @@ impl Work for DeleteBlob {
         discard(tx, &self.access, &blob, self.at).await?;
         Ok(BlobDeleted::Deleted)
     }
+
+    async fn stands(
+        &self,
+        tx: &DatabaseTransaction,
+        _told: &Self::Output,
+    ) -> Result<bool, StoreError> {
+        crate::audit::is_recorded(tx, &self.audit).await
+    }
 }
 
 /// Writers of one area take turns: what is counted stays true until the commit. `SQLite` has one

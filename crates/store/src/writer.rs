@@ -2,24 +2,22 @@
 //!
 //! It drains a bounded queue and commits what has gathered; the commit before is the batching
 //! window. On `SQLite` it owns the only write connection. When a batch fails, its items are tried one
-//! by one, so that a single bad item never takes its neighbours with it.
+//! by one, so that a single bad item never takes its neighbours with it. A commit whose answer was
+//! lost may have been made: before an item is tried again, it is asked whether it stands.
+
+mod commits;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use sea_orm::{
-    DatabaseConnection, DatabaseTransaction, SqliteTransactionMode, TransactionOptions,
-    TransactionTrait,
-};
+use sea_orm::{ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use crate::connect::Store;
 use crate::error::StoreError;
-use crate::failpoint;
-use crate::meter;
+use commits::Commits;
 
 /// Items of one commit at most.
 const BATCH: usize = 256;
@@ -27,14 +25,12 @@ const BATCH: usize = 256;
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// Items that wait at most. Full: whoever writes waits, and so does the runner's socket behind it.
 const QUEUE: usize = 1024;
-/// Tries of one item that lost against another writer.
-const TRIES: u32 = 5;
 
 /// A set of mutations for one run, or one ingest. Applied inside the writer's transaction, and
 /// applied again from the start when that transaction failed.
 pub trait Work: Send + Sync + 'static {
     /// What the caller learns once the transaction is committed.
-    type Output: Send + 'static;
+    type Output: Send + Sync + 'static;
 
     /// True for work that may fail after it has written: it gets a savepoint of its own.
     const SAVEPOINT: bool = false;
@@ -58,6 +54,16 @@ pub trait Work: Send + Sync + 'static {
         &self,
         tx: &DatabaseTransaction,
     ) -> impl Future<Output = Result<Self::Output, StoreError>> + Send;
+
+    /// True when an earlier try of this very work, which told `_told`, is committed, so that it must not
+    /// be applied again. Work that finds this out by itself needs none.
+    fn stands(
+        &self,
+        _tx: &DatabaseTransaction,
+        _told: &Self::Output,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        std::future::ready(Ok(false))
+    }
 }
 
 /// Work that is tried again is shared, not copied.
@@ -79,6 +85,14 @@ impl<W: Work> Work for Arc<W> {
         tx: &DatabaseTransaction,
     ) -> impl Future<Output = Result<Self::Output, StoreError>> + Send {
         W::apply(self, tx)
+    }
+
+    fn stands(
+        &self,
+        tx: &DatabaseTransaction,
+        told: &Self::Output,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        W::stands(self, tx, told)
     }
 }
 
@@ -106,12 +120,40 @@ impl Store {
             }))
             .await
     }
+
+    /// Writes something small, and says whether that went well.
+    pub(crate) async fn prove_writing(&self) -> bool {
+        let proven = self.write(Proof).await.is_ok();
+        if proven {
+            self.writer.is_failing.store(false, Ordering::Release);
+        }
+        proven
+    }
+}
+
+/// A commit that reaches the disk and changes nothing.
+struct Proof;
+
+impl Work for Proof {
+    type Output = ();
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        if tx.get_database_backend() == DbBackend::Sqlite {
+            // A number in the head of the file that is ours to choose; nothing else sets it.
+            tx.execute_unprepared("PRAGMA user_version = 1").await?;
+        } else {
+            tx.execute_unprepared("SELECT pg_current_xact_id()").await?;
+        }
+        Ok(())
+    }
 }
 
 /// The way into the writer's queue.
 #[derive(Clone)]
 pub(crate) struct Writer {
     queue: mpsc::Sender<Message>,
+    /// The database could not commit, and has not proven since that it can.
+    is_failing: Arc<AtomicBool>,
 }
 
 enum Message {
@@ -123,7 +165,12 @@ impl Writer {
     /// The writer and its work, to be run as one task.
     pub(crate) fn new(db: DatabaseConnection) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (queue, inbox) = mpsc::channel(QUEUE);
-        (Self { queue }, run(db, inbox))
+        let is_failing = Arc::new(AtomicBool::new(false));
+        let writer = Self {
+            queue,
+            is_failing: Arc::clone(&is_failing),
+        };
+        (writer, run(Commits::new(db, is_failing), inbox))
     }
 
     async fn send(&self, item: Box<dyn Item>) -> Result<(), StoreError> {
@@ -143,6 +190,11 @@ impl Writer {
         !self.queue.is_closed()
     }
 
+    /// True from a commit that failed for the database's sake to the next proof that it can commit.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.is_failing.load(Ordering::Acquire)
+    }
+
     pub(crate) async fn close(&self) {
         let (done, closed) = oneshot::channel();
         if self.queue.send(Message::Close(done)).await.is_ok() {
@@ -151,7 +203,7 @@ impl Writer {
     }
 }
 
-async fn run(db: DatabaseConnection, mut inbox: mpsc::Receiver<Message>) {
+async fn run(commits: Commits, mut inbox: mpsc::Receiver<Message>) {
     let mut batch: Vec<Box<dyn Item>> = Vec::new();
     while let Some(first) = inbox.recv().await {
         let mut next = Some(first);
@@ -177,130 +229,16 @@ async fn run(db: DatabaseConnection, mut inbox: mpsc::Receiver<Message>) {
             .into_iter()
             .partition(|item| item.is_alone());
         if !together.is_empty() {
-            commit(&db, together).await;
+            commits.together(together).await;
         }
         for item in alone {
-            commit_alone(&db, item).await;
+            commits.alone(item).await;
         }
         if let Some(done) = closing {
             let _ = done.send(());
             return;
         }
     }
-}
-
-async fn commit(db: &DatabaseConnection, mut batch: Vec<Box<dyn Item>>) {
-    if batch.len() == 1 {
-        for item in batch {
-            commit_alone(db, item).await;
-        }
-        return;
-    }
-    match transact(db, &mut batch).await {
-        Ok(refusals) => {
-            for (item, refusal) in batch.into_iter().zip(refusals) {
-                item.settle(refusal);
-            }
-        }
-        // One by one they would wait for the same absent database.
-        Err(StoreError::Unreachable) => {
-            for item in batch {
-                item.settle(Some(StoreError::Unreachable));
-            }
-        }
-        Err(error) => {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                items = batch.len(),
-                "a batch failed, its items are tried one by one"
-            );
-            for item in batch {
-                commit_alone(db, item).await;
-            }
-        }
-    }
-}
-
-async fn commit_alone(db: &DatabaseConnection, item: Box<dyn Item>) {
-    let mut alone = vec![item];
-    let mut outcome = transact(db, &mut alone).await;
-    for _ in 1..TRIES {
-        match &outcome {
-            Err(error) if error.is_contention() => outcome = transact(db, &mut alone).await,
-            _ => break,
-        }
-    }
-    let Some(item) = alone.pop() else { return };
-    match outcome {
-        Ok(mut refusals) => item.settle(refusals.pop().flatten()),
-        Err(error) => item.settle(Some(error)),
-    }
-}
-
-/// One transaction over the batch. Gives each item's refusal; an error means that nothing was written.
-async fn transact(
-    db: &DatabaseConnection,
-    batch: &mut [Box<dyn Item>],
-) -> Result<Vec<Option<StoreError>>, StoreError> {
-    let (items, began) = (batch.len(), Instant::now());
-    let outcome = apply_all(db, batch).await;
-    meter::transacted(items, began.elapsed(), outcome.is_ok());
-    outcome
-}
-
-async fn apply_all(
-    db: &DatabaseConnection,
-    batch: &mut [Box<dyn Item>],
-) -> Result<Vec<Option<StoreError>>, StoreError> {
-    let immediate = TransactionOptions {
-        sqlite_transaction_mode: Some(SqliteTransactionMode::Immediate),
-        ..TransactionOptions::default()
-    };
-    let tx = match db
-        .begin_with_options(immediate)
-        .await
-        .map_err(StoreError::from)
-    {
-        Ok(tx) => tx,
-        Err(error) if error.may_pass() && !error.is_contention() => {
-            tracing::error!(
-                error = &error as &dyn std::error::Error,
-                "no transaction could begin"
-            );
-            return Err(StoreError::Unreachable);
-        }
-        Err(error) => return Err(error),
-    };
-    let mut refusals = Vec::with_capacity(batch.len());
-    for item in batch {
-        if item.in_savepoint() {
-            let inner = tx.begin().await?;
-            match guarded(item.apply(&inner)).await {
-                Ok(()) => {
-                    inner.commit().await?;
-                    refusals.push(None);
-                }
-                Err(error) if error.is_contention() => return Err(error),
-                Err(error) => {
-                    inner.rollback().await?;
-                    refusals.push(Some(error));
-                }
-            }
-        } else {
-            guarded(item.apply(&tx)).await?;
-            refusals.push(None);
-        }
-    }
-    failpoint::pass("writer.before_commit").await?;
-    tx.commit().await?;
-    failpoint::pass("writer.after_commit").await?;
-    Ok(refusals)
-}
-
-/// A panic of one item is its own fault and nobody else's: the writer lives on.
-async fn guarded(applying: impl Future<Output = Result<(), StoreError>>) -> Result<(), StoreError> {
-    let applied = std::panic::AssertUnwindSafe(applying).catch_unwind().await;
-    applied.unwrap_or(Err(StoreError::Panicked))
 }
 
 trait Item: Send {
@@ -343,6 +281,12 @@ impl<W: Work> Item for Job<W> {
         tx: &'a DatabaseTransaction,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
+            if let Some(told) = &self.output
+                && self.work.stands(tx, told).await?
+            {
+                return Ok(());
+            }
+            self.output = None;
             self.output = Some(self.work.apply(tx).await?);
             Ok(())
         })

@@ -177,6 +177,29 @@ fn malformed_bytes_are_named_for_what_they_are() {
         br#"{"run_id":"a","type":"x","data":{"a":"\u0000"}}"#,
         "invalid_json",
     );
+    for poison in [
+        r#""\ud800""#,
+        r#""\udc00""#,
+        r#""\ud800\ud800""#,
+        r#""\ud800\n\udc00""#,
+        r#""\uDBFFx""#,
+        r#""\ud8""#,
+        "1e999",
+        "[-1E400]",
+        "1.5e+309",
+    ] {
+        let result = format!(r#"{{"run_id":"a","type":"x","data":{{"a":{poison}}}}}"#);
+        check(result.as_bytes(), "invalid_json");
+    }
+    let huge = format!(r#"{{"type":"x","n":{}}}"#, "9".repeat(310));
+    check(huge.as_bytes(), "invalid_json");
+    for sound in [
+        r#""\ud83c\udf89 \\ud800 \\u0000 \u00e9""#,
+        "[1e308,-0.0,1e-400,18446744073709551616]",
+    ] {
+        let result = format!(r#"{{"type":"x","data":{{"a":{sound}}}}}"#);
+        check(result.as_bytes(), "invalid_envelope");
+    }
     check(
         format!("{}{}", "[".repeat(65), "]".repeat(65)).as_bytes(),
         "invalid_json",

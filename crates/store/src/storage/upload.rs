@@ -152,6 +152,14 @@ impl Work for GiveUpload {
             .await?;
         crate::audit::insert(tx, std::slice::from_ref(&self.audit)).await
     }
+
+    async fn stands(
+        &self,
+        tx: &DatabaseTransaction,
+        _told: &Self::Output,
+    ) -> Result<bool, StoreError> {
+        crate::audit::is_recorded(tx, &self.audit).await
+    }
 }
 
 /// Writes the last chunk and points the name at the content.

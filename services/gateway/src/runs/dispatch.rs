@@ -61,7 +61,11 @@ pub(super) async fn dispatch(
         if let Some(at) = run.cancel_requested_at {
             live.request_cancel(at);
         }
-        let Some(posted) = post(inner, live, prepared, &grant).await else {
+        let posted = tokio::select! {
+            posted = post(inner, live, prepared, &grant) => posted,
+            () = live.lost.cancelled() => return Ok(Outcome::Lost),
+        };
+        let Some(posted) = posted else {
             return Ok(Outcome::Failed(
                 Box::new(run.clone()),
                 interruption(inner, live),

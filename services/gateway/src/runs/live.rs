@@ -160,7 +160,7 @@ pub(crate) struct LiveRun {
     pub(crate) log: RunLog,
     /// Asks the run's task to end it as cancelled.
     pub(crate) cancel: CancellationToken,
-    /// Cancelled when another process holds the run's lease.
+    /// Cancelled when the run's lease is not ours any more, or cannot be shown to be.
     pub(crate) lost: CancellationToken,
     /// Until when this process may speak for the run, in epoch milliseconds.
     lease_until: AtomicI64,
@@ -301,6 +301,17 @@ impl Live {
             .filter(|entry| leased(entry))
             .map(|entry| *entry.key())
             .collect()
+    }
+
+    /// Lets go of those whose lease has ended by `now`, in epoch milliseconds.
+    pub(crate) fn let_go(&self, now: i64) {
+        for entry in &self.runs {
+            let until = entry.lease_until.load(Ordering::Acquire);
+            if until > 0 && until <= now && !entry.lost.is_cancelled() && !entry.has_ended() {
+                tracing::warn!(run.id = %entry.key(), "run {} is let go: its lease has ended", entry.key());
+                entry.lost.cancel();
+            }
+        }
     }
 
     /// The terminal is committed: the token dies first, then clients see the end.

@@ -9,9 +9,10 @@ use protocol::id::{RunId, WorkspaceId};
 use protocol::message::Message;
 use protocol::run::RunStatus;
 use serde_json::Value;
+use store::writer::Work;
 use store::{
-    Append, Appended, Dispatch, Dispatched, Ring, StoreError, Succession, Terminal,
-    TranscriptWrite, failpoint,
+    Append, Appended, Dispatch, Dispatched, PullSteering, Ring, SteeredEvent, StoreError,
+    Succession, Terminal, TranscriptWrite, failpoint,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -150,23 +151,35 @@ fn message_json(message: &Message) -> String {
 
 /// Writes an append, again while the database is away, for as long as the lease can hold.
 pub(super) async fn commit(inner: &Inner, append: Append) -> Result<Appended, StoreError> {
-    const PAUSE: Duration = Duration::from_millis(200);
     let append = Arc::new(append);
+    match write_surely(inner, append.run_id, &append, append.failpoints().1).await? {
+        // A commit whose answer was lost looks like somebody else's when it is tried again.
+        Appended::Lost => confirm(inner, &append).await,
+        written @ Appended::Written { .. } => {
+            metrics::appended(append.to - append.from, append.lines.len());
+            Ok(written)
+        }
+    }
+}
+
+/// Writes what knows whether it was written before, again while the database is away, for as long
+/// as a lease can hold.
+async fn write_surely<W: Work>(
+    inner: &Inner,
+    run: RunId,
+    work: &Arc<W>,
+    after_commit: &'static str,
+) -> Result<W::Output, StoreError> {
+    const PAUSE: Duration = Duration::from_millis(200);
     let give_up = Instant::now() + inner.limits.lease;
     loop {
         let writing = async {
-            let written = inner.store.write(Arc::clone(&append)).await?;
-            failpoint::pass(append.failpoints().1).await?;
+            let written = inner.store.write(Arc::clone(work)).await?;
+            failpoint::pass(after_commit).await?;
             Ok::<_, StoreError>(written)
         };
         let error = match tokio::time::timeout_at(give_up, writing).await {
-            // A commit whose answer was lost looks like somebody else's when it is tried again,
-            // here or by the writer.
-            Ok(Ok(Appended::Lost)) => return confirm(inner, &append).await,
-            Ok(Ok(written @ Appended::Written { .. })) => {
-                metrics::appended(append.to - append.from, append.lines.len());
-                return Ok(written);
-            }
+            Ok(Ok(written)) => return Ok(written),
             Ok(Err(error)) if error.may_pass() => error,
             Ok(Err(error)) => return Err(error),
             Err(_) => return Err(StoreError::Unreachable),
@@ -175,10 +188,22 @@ pub(super) async fn commit(inner: &Inner, append: Append) -> Result<Appended, St
             return Err(error);
         }
         tracing::warn!(
-            run.id = %append.run_id, error = &error as &dyn std::error::Error,
-            "events of run {} are not stored yet, trying again", append.run_id
+            run.id = %run, error = &error as &dyn std::error::Error,
+            "what run {run} brought is not stored yet, trying again"
         );
         tokio::time::sleep(PAUSE).await;
+    }
+}
+
+impl Runs {
+    /// Takes absorbed events out of the queue of a run. What was taken is told, also when the
+    /// database went away over it.
+    pub async fn pull_steering(
+        &self,
+        run: RunId,
+        pull: PullSteering,
+    ) -> Result<Option<Vec<SteeredEvent>>, StoreError> {
+        write_surely(&self.0, run, &Arc::new(pull), "steering.after_commit").await
     }
 }
 

@@ -6,7 +6,7 @@ use domain::context::{conversation, event_context};
 use protocol::error::ErrorBody;
 use protocol::event::EventEnvelope;
 use protocol::host_api::{SteeringInputItem, SteeringMode, SteeringPull, SteeringPullResult};
-use store::{PullSteering, SteeredEvent, StoreError, failpoint};
+use store::{PullSteering, SteeredEvent, StoreError};
 
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
@@ -41,19 +41,9 @@ pub(in crate::api) async fn pull_steering(
             .limit
             .map_or(Ok(100), |limit| page_limit(Some(limit)))?,
     };
-    let work = PullSteering {
-        run_id: caller.grant.run.id,
-        workspace: caller.grant.run.workspace.clone(),
-        limit,
-        audit: caller.audit_entry(&state, call, None, 0),
-    };
-    let events = state
-        .runs
-        .store()
-        .write(work)
-        .await?
-        .ok_or_else(ApiError::unauthenticated)?;
-    failpoint::pass("steering.after_commit").await?;
+    let work = PullSteering::new(limit, caller.audit_entry(&state, call, None, 0));
+    let events = state.runs.pull_steering(caller.grant.run.id, work).await?;
+    let events = events.ok_or_else(ApiError::unauthenticated)?;
     let items = events
         .into_iter()
         .map(|event| item(&caller, &event))

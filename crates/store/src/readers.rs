@@ -1,0 +1,63 @@
+//! The pool of readers. Every question to it has an end: a database that is cut off without a word
+//! answers nothing, and who asked must be told.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sea_orm::{
+    ConnectionTrait, DatabaseConnection, DbBackend, DbErr, ExecResult, QueryResult, RuntimeErr,
+    Statement,
+};
+use sqlx::PgPool;
+
+/// How long one question may take, with the wait for a connection.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Clone)]
+pub(crate) struct Readers(DatabaseConnection);
+
+impl Readers {
+    pub(crate) fn new(pool: DatabaseConnection) -> Self {
+        Self(pool)
+    }
+
+    /// The pool below, for who listens for ever.
+    pub(crate) fn postgres_pool(&self) -> &PgPool {
+        self.0.get_postgres_connection_pool()
+    }
+
+    pub(crate) async fn ping(&self) -> Result<(), DbErr> {
+        bounded(self.0.ping()).await
+    }
+}
+
+async fn bounded<T>(asking: impl Future<Output = Result<T, DbErr>>) -> Result<T, DbErr> {
+    let answered = tokio::time::timeout(PATIENCE, asking).await;
+    answered.unwrap_or_else(|_| {
+        let message = format!("the database did not answer within {PATIENCE:?}");
+        Err(DbErr::Conn(RuntimeErr::Internal(message)))
+    })
+}
+
+#[async_trait]
+impl ConnectionTrait for Readers {
+    fn get_database_backend(&self) -> DbBackend {
+        self.0.get_database_backend()
+    }
+
+    async fn execute_raw(&self, statement: Statement) -> Result<ExecResult, DbErr> {
+        bounded(self.0.execute_raw(statement)).await
+    }
+
+    async fn execute_unprepared(&self, sql: &str) -> Result<ExecResult, DbErr> {
+        bounded(self.0.execute_unprepared(sql)).await
+    }
+
+    async fn query_one_raw(&self, statement: Statement) -> Result<Option<QueryResult>, DbErr> {
+        bounded(self.0.query_one_raw(statement)).await
+    }
+
+    async fn query_all_raw(&self, statement: Statement) -> Result<Vec<QueryResult>, DbErr> {
+        bounded(self.0.query_all_raw(statement)).await
+    }
+}

@@ -1,0 +1,281 @@
+//! The disk below the embedded database: held by somebody else, full, failing. F55–F57.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Once;
+use std::time::Duration;
+
+use reqwest::Method;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Connection};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStderr, Command};
+
+use crate::support::client::{message, send as ask};
+use crate::support::gateway::Config;
+use crate::support::script::{Gate, Run, Step, send, sse, sse_head};
+use crate::support::{Stage, rounds, run, skipped, within};
+
+fn talk(run: &Run) -> Vec<Step> {
+    sse(run.talk(2).concat())
+}
+
+#[tokio::test]
+async fn a_database_that_another_process_holds_is_waited_for() {
+    let stage = Stage::new().await;
+    stage.runner.answer_all(talk);
+    let path = stage.gateway.database_url();
+    let options = SqliteConnectOptions::new().filename(path.trim_start_matches("sqlite://"));
+    let mut holder = options.connect().await.unwrap();
+    let held = holder.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    let post = async { stage.client.post(&message("m-1")).await };
+    let hold = async {
+        // How long it is held is what this test is about; a write waits for five seconds.
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        held.rollback().await.unwrap();
+    };
+    let (answer, ()) = tokio::join!(post, hold);
+    let outcome = stage.outcome(&answer.run_id()).await;
+    outcome.assert(
+        "completed",
+        &["message.delta", "message.delta", "run.completed"],
+    );
+    assert_eq!(stage.runner.posts(&answer.run_id()), 1);
+}
+
+static NO_TMPFS: Once = Once::new();
+static NO_STRACE: Once = Once::new();
+
+/// A disk of its own, as small as wanted.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// `None`, loudly, where nothing may be mounted.
+    async fn mount(bytes: u64) -> Option<Self> {
+        let name = format!("disk-{}", uuid::Uuid::new_v4());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"]);
+        let mounted = mount.arg(&path).stderr(Stdio::null()).status().await;
+        if mounted.is_ok_and(|status| status.success()) {
+            return Some(Self(path));
+        }
+        std::fs::remove_dir(&path).unwrap();
+        skipped(
+            &NO_TMPFS,
+            "tmpfs",
+            "a tmpfs cannot be mounted (it takes root)",
+        );
+        None
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.0.join("filler")
+    }
+
+    fn fill(&self) {
+        let mut filler = File::create(self.filler()).unwrap();
+        while filler.write_all(&[0; 4096]).is_ok() {}
+        while filler.write_all(&[0]).is_ok() {}
+    }
+
+    fn free(&self) {
+        std::fs::remove_file(self.filler()).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: the gateway may still be on its way out.
+        let unmounted = std::process::Command::new("umount")
+            .arg("-l")
+            .arg(&self.0)
+            .status();
+        if unmounted.is_ok_and(|status| status.success()) {
+            let _ = std::fs::remove_dir(&self.0);
+        }
+    }
+}
+
+async fn readiness(stage: &Stage) -> u16 {
+    let asking = stage.client.anonymous(Method::GET, "/readyz").send();
+    within("readyz", asking).await.unwrap().status().as_u16()
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_events_and_is_over_when_there_is_room_again() {
+    let Some(disk) = SmallDisk::mount(16 * 1024 * 1024).await else {
+        return;
+    };
+    let path = disk.0.join("runnel.db");
+    let stage = Stage::with(|config: &mut Config| {
+        config.database_at = Some(Box::new(move |_| format!("sqlite://{}", path.display())));
+    })
+    .await;
+    stage.runner.answer_all(talk);
+    let gate = Gate::new();
+    let hold = gate.clone();
+    let held = stage.start(move |run| {
+        let rest = [run.delta(2, &"b".repeat(50_000)), run.completed(3)].concat();
+        vec![
+            sse_head(),
+            send(run.delta(1, "a")),
+            Step::Hold(hold.clone()),
+            send(rest),
+        ]
+    });
+    let held = held.await;
+    stage.client.follow(&held, 0).await.event().await.unwrap();
+
+    disk.fill();
+    let mut acknowledged = Vec::new();
+    let refused = loop {
+        let mut event = message(&format!("full-{}", acknowledged.len()));
+        event["data"] = serde_json::json!({"text": "x".repeat(30_000)});
+        let answer = stage.client.post(&event).await;
+        if answer.status != 202 {
+            break answer;
+        }
+        acknowledged.push(answer.run_id());
+    };
+    assert!(matches!(refused.status, 503 | 507), "{}", refused.body);
+    assert!(refused.headers.contains_key("retry-after"));
+    // The held run goes on into the full disk, and waits there.
+    gate.cancel();
+    assert_eq!(readiness(&stage).await, 503);
+    for run_id in &acknowledged {
+        let run = stage.client.get(&format!("/v1/runs/{run_id}")).await;
+        assert_eq!(run.status, 200, "{}", run.body);
+    }
+
+    disk.free();
+    let ready = async {
+        while readiness(&stage).await != 200 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    within("the gateway to be ready again", ready).await;
+    let outcome = stage.outcome(&held).await;
+    outcome.assert(
+        "completed",
+        &["message.delta", "message.delta", "run.completed"],
+    );
+    acknowledged.push(stage.client.post(&message("room-again")).await.run_id());
+    for run_id in &acknowledged {
+        let outcome = stage.outcome(run_id).await;
+        assert_eq!(outcome.ending(), "completed");
+        assert_eq!(stage.runner.posts(run_id), 1);
+    }
+}
+
+/// strace upon a process, with a fault in it.
+struct Tracing {
+    strace: Child,
+    /// Kept open: it says which threads it follows, and would die of a closed pipe.
+    _said: Lines<BufReader<ChildStderr>>,
+    output: PathBuf,
+}
+
+impl Tracing {
+    /// These syncs of each thread fail: `3` the third, `3+` all from there. `None`, loudly, where nothing may be traced.
+    async fn fail_syncs(pid: u32, which: &str) -> Option<Self> {
+        let name = format!("strace-{}", uuid::Uuid::new_v4());
+        let output = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let mut command = Command::new("strace");
+        command
+            .args(["-f", "-e", "trace=fsync,fdatasync", "-e"])
+            .arg(format!("inject=fsync,fdatasync:error=EIO:when={which}"))
+            .args(["-p", &pid.to_string(), "-o"])
+            .arg(&output)
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        let why = "strace is not there, or may not trace (it takes the right to ptrace)";
+        let Ok(mut strace) = command.spawn() else {
+            skipped(&NO_STRACE, "strace", why);
+            return None;
+        };
+        let mut said = BufReader::new(strace.stderr.take().unwrap()).lines();
+        let line = within("strace", said.next_line()).await.unwrap();
+        if !line
+            .as_deref()
+            .is_some_and(|line| line.contains("attached"))
+        {
+            skipped(&NO_STRACE, "strace", why);
+            return None;
+        }
+        Some(Self {
+            strace,
+            _said: said,
+            output,
+        })
+    }
+
+    fn has_hit(&self) -> bool {
+        let told = std::fs::read_to_string(&self.output).unwrap_or_default();
+        told.contains("(INJECTED)")
+    }
+
+    async fn end(mut self) {
+        let pid = self.strace.id().unwrap().to_string();
+        run(Command::new("kill").args(["-INT", &pid])).await;
+        within("strace to end", self.strace.wait()).await.unwrap();
+        let _ = std::fs::remove_file(&self.output);
+    }
+}
+
+/// `RUNNEL_TEST_FAILED_SYNCS`: how far into the syncs of a gateway one fails, one run of it for each.
+#[tokio::test]
+async fn what_was_acknowledged_around_a_failed_sync_is_there_after_a_crash() {
+    let mut stage = Stage::with(|config| config.runs = "lease_seconds = 2".into()).await;
+    stage.runner.answer_all(talk);
+    let mut acknowledged = BTreeMap::new();
+    let mut refused = 0;
+    for n in 1..=rounds("RUNNEL_TEST_FAILED_SYNCS", 6) {
+        // One that fails is made good by the second try; when all fail, nothing is acknowledged.
+        let which = ["", "+"][n % 2];
+        let which = format!("{}{which}", n.div_ceil(2));
+        let Some(tracing) = Tracing::fail_syncs(stage.gateway.pid(), &which).await else {
+            return;
+        };
+        // Until it has hit, and a few more.
+        let mut more = 3;
+        for event in 0..500 {
+            let event_id = format!("sync-{n}-{event}");
+            let answer = ask(stage.client.posting(&message(&event_id)))
+                .await
+                .unwrap();
+            match answer.status {
+                202 => drop(acknowledged.insert(event_id, answer.run_id())),
+                _ => refused += 1,
+            }
+            more -= usize::from(tracing.has_hit());
+            if more == 0 {
+                break;
+            }
+        }
+        assert!(tracing.has_hit(), "no sync was made to fail");
+        tracing.end().await;
+        stage.gateway.kill().await;
+        stage.gateway.start_again().await;
+        for (event_id, run_id) in &acknowledged {
+            let run = stage.client.run(run_id).await;
+            assert_eq!(run["event_id"], event_id.as_str());
+        }
+    }
+    eprintln!("{} acknowledged, {refused} refused", acknowledged.len());
+    assert!(refused > 0, "syncs that fail for good refuse events");
+    for (event_id, run_id) in &acknowledged {
+        let again = stage.client.post(&message(event_id)).await;
+        assert!(again.is_replay(), "{event_id} was not known any more");
+        assert_eq!(again.body["run_id"], run_id.as_str());
+        stage.client.finished(run_id).await;
+        let ledger = stage.client.ledger(run_id).await;
+        ledger.assert_sound(run_id);
+        assert!(ledger.is_ended());
+        assert!(stage.runner.posts(run_id) <= 1);
+    }
+}

@@ -1,0 +1,433 @@
+//! A database that goes away, comes back, is slow, or answers what nobody hears. F50–F54, F59, F89.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+
+use crate::support::client::message;
+use crate::support::database::postgres_server;
+use crate::support::gateway::Config;
+use crate::support::held::HeldRun;
+use crate::support::proxy::{Proxy, Trap, Wire};
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
+use crate::support::script::{Gate, Run, Step, send, sse, sse_and_wait, sse_head};
+use crate::support::{Postgres, Stage, rounds, within};
+
+/// A gateway that reaches its database through a wire of ours.
+async fn stage(configure: impl FnOnce(&mut Config)) -> Option<(Stage, Proxy)> {
+    stage_of(StubRunner::start().await, configure).await
+}
+
+async fn stage_of(
+    runner: StubRunner,
+    configure: impl FnOnce(&mut Config),
+) -> Option<(Stage, Proxy)> {
+    let server = postgres_server()?;
+    let port = server.port().unwrap_or(5432);
+    let proxy = Proxy::to(&format!("{}:{port}", server.host_str().unwrap())).await;
+    let address = proxy.address;
+    let configure = |config: &mut Config| {
+        config.database_through(address);
+        configure(config);
+    };
+    let stage = Stage::of(Postgres, runner, configure).await?;
+    Some((stage, proxy))
+}
+
+fn talk(run: &Run) -> Vec<Step> {
+    sse(run.talk(3).concat())
+}
+
+async fn readiness(stage: &Stage) -> u16 {
+    let asking = stage.client.anonymous(Method::GET, "/readyz").send();
+    within("readyz", asking).await.unwrap().status().as_u16()
+}
+
+async fn ready(stage: &Stage) {
+    let ready = async {
+        while readiness(stage).await != 200 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    within("the gateway to be ready", ready).await;
+}
+
+/// Seconds of an outage that a run outlasts: 2, or what `RUNNEL_TEST_OUTAGE_SECONDS` says.
+fn outage() -> u64 {
+    rounds("RUNNEL_TEST_OUTAGE_SECONDS", 2) as u64
+}
+
+#[rstest]
+#[case::refused(Wire::Refusing)]
+#[case::silent(Wire::Holding)]
+#[tokio::test]
+async fn an_event_is_refused_while_the_database_is_away_and_taken_once_after_it(
+    #[case] wire: Wire,
+) {
+    let Some((stage, proxy)) = stage(|_| {}).await else {
+        return;
+    };
+    stage.runner.answer_all(talk);
+    let before = stage.client.post(&message("before")).await.run_id();
+    stage.outcome(&before).await;
+
+    proxy.set(wire);
+    let refused = stage.client.post(&message("during")).await;
+    assert_eq!(refused.status, 503, "{}", refused.body);
+    assert_eq!(refused.error("code"), "runtime_error");
+    assert_eq!(refused.error("retryable"), true);
+    assert!(refused.headers.contains_key("retry-after"));
+    assert_eq!(readiness(&stage).await, 503);
+
+    proxy.set(Wire::Whole);
+    ready(&stage).await;
+    let run_id = stage.client.post(&message("during")).await.run_id();
+    assert_eq!(stage.outcome(&run_id).await.ending(), "completed");
+    let again = stage.client.post(&message("during")).await;
+    assert!(again.is_replay());
+    assert_eq!(again.body["run_id"], run_id.as_str());
+    let runs = stage.client.get("/v1/runs").await.body;
+    assert_eq!(runs["items"].as_array().unwrap().len(), 2, "{runs}");
+    assert_eq!(stage.runner.posts(&run_id), 1);
+}
+
+/// Of a flood; more than the kernel keeps of it, for the gateway must not.
+const FLOOD: usize = 110;
+
+#[rstest]
+#[case::refused(Wire::Refusing)]
+#[case::silent(Wire::Holding)]
+#[tokio::test]
+async fn a_run_under_way_waits_for_the_database_and_loses_nothing(#[case] wire: Wire) {
+    let runner = StubRunner::start().await;
+    let between = Proxy::to(runner.url.trim_start_matches("http://")).await;
+    let lease = (outage() * 3 / 2).max(6);
+    let url = between.url();
+    let configure = move |config: &mut Config| {
+        config.runs = format!("lease_seconds = {lease}");
+        config.runner_at(&url);
+    };
+    let Some((stage, proxy)) = stage_of(runner, configure).await else {
+        return;
+    };
+    let gate = Gate::new();
+    let hold = gate.clone();
+    stage.runner.answer_all(move |run| {
+        let text = "x".repeat(100_000);
+        let flood: String = (2..FLOOD + 2).map(|n| run.delta(n, &text)).collect();
+        let end = run.completed(FLOOD + 2);
+        vec![
+            sse_head(),
+            send(run.delta(1, "first")),
+            Step::Hold(hold.clone()),
+            send(flood + &end),
+        ]
+    });
+    let mut stream = stage.client.post_streaming(&message("m-1")).await;
+    let run_id = stream.run_id();
+    assert_eq!(stream.event().await.unwrap().id, Some(1));
+
+    proxy.set(wire);
+    gate.cancel();
+    // The outage itself: its length is what this test is about.
+    tokio::time::sleep(Duration::from_secs(outage())).await;
+    let told = between.answered();
+    eprintln!("{told} bytes had been read, or were held by the kernel");
+    assert!(told < 10_000_000, "{told} bytes were read meanwhile");
+    proxy.set(Wire::Whole);
+
+    // A stream may have been ended by the outage; what it showed is the ledger's beginning.
+    let mut seen = 1 + stream.rest().await.len() as u64;
+    while seen < FLOOD as u64 + 2 {
+        let rest = stage.client.follow(&run_id, seen).await.rest().await;
+        seen += rest.len() as u64;
+    }
+    let run = stage.client.run(&run_id).await;
+    assert_eq!(run["status"], "completed", "{run}");
+    assert_eq!(run["metadata"]["rejected"], 0);
+    let ledger = stage.client.ledger(&run_id).await;
+    ledger.assert_sound(&run_id);
+    assert_eq!(ledger.0.len(), FLOOD + 2);
+}
+
+fn words_without_end(run: &Run) -> Vec<Step> {
+    let words: Vec<_> = (1..2000)
+        .map(|n| run.delta(n, "word ").into_bytes())
+        .collect();
+    vec![
+        sse_head(),
+        Step::Pace(words, Duration::from_millis(20)),
+        Step::AwaitClose,
+    ]
+}
+
+#[rstest]
+#[case::refused(Wire::Refusing, |run: &Run| sse_and_wait(run.delta(1, "a")))]
+#[case::silent(Wire::Holding, |run: &Run| sse_and_wait(run.delta(1, "a")))]
+#[case::refused_with_words(Wire::Refusing, words_without_end)]
+#[case::silent_with_words(Wire::Holding, words_without_end)]
+#[tokio::test]
+async fn a_run_whose_lease_ends_in_an_outage_is_let_go_and_ended_as_orphaned_after_it(
+    #[case] wire: Wire,
+    #[case] script: fn(&Run) -> Vec<Step>,
+) {
+    let Some((stage, proxy)) = stage(|config| config.runs = "lease_seconds = 2".into()).await
+    else {
+        return;
+    };
+    let between = stage.start(script).await;
+    let mut stream = stage.client.follow(&between, 0).await;
+    let seen = stream.event().await.unwrap();
+
+    proxy.set(wire);
+    // While the database is away: nobody but the clock has said so.
+    let let_go = async {
+        // Words that wait to be stored may have given up in the same moment.
+        let ends = ["its lease has ended", "its ledger cannot be written"];
+        while !ends.iter().any(|end| stage.gateway.log().contains(end)) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    within("the run to be let go", let_go).await;
+    proxy.set(Wire::Whole);
+
+    let outcome = stage.outcome(&between).await;
+    assert_eq!(outcome.ending(), "failed host.orphaned");
+    assert_eq!(outcome.run["error"]["retryable"], true);
+    assert_eq!(outcome.ledger.0[0], seen.data);
+    assert_eq!(stage.runner.posts(&between), 1);
+}
+
+/// The text of what is written, the way there, and that it is done once.
+#[rstest]
+#[case::never_made(Trap::BeforeCommit as fn(String) -> Trap)]
+#[case::made(Trap::AfterCommit as fn(String) -> Trap)]
+#[tokio::test]
+async fn a_commit_whose_answer_is_lost_is_looked_for_before_it_is_made_again(
+    #[case] trap: fn(String) -> Trap,
+) {
+    let Some((stage, proxy)) = stage(|_| {}).await else {
+        return;
+    };
+    let script = |run: &Run| {
+        let bent = run.result(3, "message.delta", r#"{"rejected-3":1}"#);
+        let words = [run.delta(1, "said-1"), run.delta(2, "said-2"), bent];
+        let message =
+            r#"{"finish_reason":"stop","message":{"role":"assistant","content":"end-4"}}"#;
+        let parts = words
+            .into_iter()
+            .chain([run.result(4, "run.completed", message)]);
+        let parts: Vec<_> = parts.map(String::into_bytes).collect();
+        vec![sse_head(), Step::Pace(parts, Duration::from_millis(60))]
+    };
+    stage.runner.answer_all(script);
+    // Of the event, of the intent to post, of a result, of a rejection alone, of the end.
+    for (n, text) in ["lost-0", "available_apis", "said-2", "rejected-3", "end-4"]
+        .into_iter()
+        .enumerate()
+    {
+        proxy.lay(trap(text.to_owned()));
+        let event_id = format!("lost-{n}");
+        let answer = stage.client.post(&message(&event_id)).await;
+        assert!(!answer.is_replay());
+        let outcome = stage.outcome(&answer.run_id()).await;
+        within(text, proxy.sprung(n + 1)).await;
+        let types = ["message.delta", "message.delta", "run.completed"];
+        outcome.assert("completed", &types);
+        outcome.assert_rejected(&["invalid_payload"]);
+        assert_eq!(stage.runner.posts(&answer.run_id()), 1);
+    }
+    let runs = stage.client.get("/v1/runs").await.body;
+    assert_eq!(runs["items"].as_array().unwrap().len(), 5);
+}
+
+#[tokio::test]
+async fn an_event_that_was_stored_when_the_database_went_away_is_one_event_when_it_is_sent_again() {
+    let Some((stage, proxy)) = stage(|config| config.runs = "lease_seconds = 3".into()).await
+    else {
+        return;
+    };
+    stage.runner.answer_all(talk);
+    proxy.lay_and(Trap::AfterCommit("gone-1".into()), Wire::Refusing);
+    let refused = stage.client.post(&message("gone-1")).await;
+    assert_eq!(refused.status, 503, "{}", refused.body);
+    assert!(proxy.has_sprung());
+    proxy.set(Wire::Whole);
+    ready(&stage).await;
+
+    let again = stage.client.post(&message("gone-1")).await;
+    assert!(again.is_replay(), "{}", again.body);
+    let outcome = stage.outcome(&again.run_id()).await;
+    assert_eq!(outcome.ending(), "completed");
+    assert_eq!(stage.runner.posts(&again.run_id()), 1);
+    let runs = stage.client.get("/v1/runs").await.body;
+    assert_eq!(runs["items"].as_array().unwrap().len(), 1);
+}
+
+#[rstest]
+#[case::never_made(Trap::BeforeCommit as fn(String) -> Trap)]
+#[case::made(Trap::AfterCommit as fn(String) -> Trap)]
+#[tokio::test]
+async fn a_host_call_whose_commit_is_lost_tells_what_it_did(#[case] trap: fn(String) -> Trap) {
+    let Some((stage, proxy)) = stage(|_| {}).await else {
+        return;
+    };
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let path = "/state/conversation/k";
+    assert_eq!(run.put(path, &json!("one")).await.body["version"], 1);
+
+    proxy.lay(trap("unique-two".into()));
+    let written = run.put_over(1, path, &json!("unique-two")).await;
+    assert!(proxy.has_sprung());
+    assert_eq!((written.status, &written.body["version"]), (200, &json!(2)));
+    assert_eq!(run.get(path).await.body["value"], "unique-two");
+    assert_eq!(run.put_over(1, path, &json!("late")).await.status, 409);
+    run.end(&stage).await;
+}
+
+#[rstest]
+#[case::never_made(Trap::BeforeCommit as fn(String) -> Trap, Wire::Whole)]
+#[case::made(Trap::AfterCommit as fn(String) -> Trap, Wire::Whole)]
+#[case::made_and_then_away(Trap::AfterCommit as fn(String) -> Trap, Wire::Refusing)]
+#[tokio::test]
+async fn a_pull_of_follow_ups_whose_commit_is_lost_gives_them_to_the_run(
+    #[case] trap: fn(String) -> Trap,
+    #[case] wire: Wire,
+) {
+    let mut steerable = manifest(RUNNER_ID);
+    steerable["capabilities"]["steering"] = json!(true);
+    let steer = |config: &mut Config| config.agents[0].concurrency = "steer";
+    let runner = StubRunner::start_as(steerable).await;
+    let Some((stage, proxy)) = stage_of(runner, steer).await else {
+        return;
+    };
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    for event_id in ["m-2", "m-3"] {
+        let absorbed = stage.client.post(&message(event_id)).await;
+        assert_eq!(absorbed.body["run_id"], run.run_id.as_str());
+    }
+    proxy.lay_and(trap("pulled".into()), wire);
+    let back = async {
+        proxy.sprung(1).await;
+        if wire == Wire::Refusing {
+            // Longer than the second try waits for a connection.
+            tokio::time::sleep(Duration::from_secs(6)).await;
+        }
+        proxy.set(Wire::Whole);
+    };
+    let all = json!({"mode": "all"});
+    let (pulled, ()) = tokio::join!(run.call("/steering/pull", &all), back);
+    let ids = |body: &Value| {
+        let items = body["items"].as_array().unwrap_or_else(|| panic!("{body}"));
+        let id = |item: &Value| item["event"]["event_id"].as_str().unwrap().to_owned();
+        items.iter().map(id).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&pulled.body), ["m-2", "m-3"]);
+    let again = run.call("/steering/pull", &all).await;
+    assert_eq!(ids(&again.body), [""; 0]);
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn a_slow_database_costs_time_and_no_run() {
+    let Some((stage, proxy)) = stage(|_| {}).await else {
+        return;
+    };
+    stage.runner.answer_all(|run| {
+        let frames = run.talk(30).into_iter().map(String::into_bytes).collect();
+        vec![sse_head(), Step::Pace(frames, Duration::from_millis(50))]
+    });
+    proxy.set(Wire::Late(Duration::from_millis(15)));
+    let posts = (0..4).map(|n| {
+        let client = stage.client.clone();
+        async move { client.post(&message(&format!("slow-{n}"))).await.run_id() }
+    });
+    for run_id in futures_util::future::join_all(posts).await {
+        let outcome = stage.outcome(&run_id).await;
+        assert_eq!(outcome.ending(), "completed");
+        assert_eq!(outcome.ledger.0.len(), 31);
+    }
+    assert!(!stage.gateway.log().contains("its lease has ended"));
+}
+
+async fn database(stage: &Stage) -> PgConnection {
+    PgConnection::connect(&stage.gateway.database_url())
+        .await
+        .unwrap()
+}
+
+async fn execute(database: &mut PgConnection, sql: String) {
+    sqlx::raw_sql(AssertSqlSafe(sql))
+        .execute(database)
+        .await
+        .unwrap();
+}
+
+#[rstest]
+#[case::serialization("40001")]
+#[case::deadlock("40P01")]
+#[case::lock_timeout("55P03")]
+#[tokio::test]
+async fn work_that_lost_against_another_writer_is_done_again_and_once(#[case] code: &str) {
+    let Some(stage) = Stage::on(Postgres, |_| {}).await else {
+        return;
+    };
+    stage.runner.answer_all(talk);
+    let mut database = database(&stage).await;
+    // A sequence is not rolled back: the first three writes to each table lose.
+    for table in ["events", "run_attempts", "run_segments"] {
+        let sql = format!(
+            "CREATE SEQUENCE lost_{table};
+             CREATE FUNCTION lose_{table}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 IF nextval('lost_{table}') <= 3 THEN
+                     RAISE EXCEPTION 'lost' USING ERRCODE = '{code}'; END IF;
+                 RETURN NEW; END $$;
+             CREATE TRIGGER lose BEFORE INSERT ON {table}
+                 FOR EACH ROW EXECUTE FUNCTION lose_{table}();"
+        );
+        execute(&mut database, sql).await;
+    }
+    let answer = stage.client.post(&message("m-1")).await;
+    let outcome = stage.outcome(&answer.run_id()).await;
+    let types = [
+        "message.delta",
+        "message.delta",
+        "message.delta",
+        "run.completed",
+    ];
+    outcome.assert("completed", &types);
+    assert_eq!(stage.runner.posts(&answer.run_id()), 1);
+    let lost: (i64,) = sqlx::query_as("SELECT last_value FROM lost_events")
+        .fetch_one(&mut database)
+        .await
+        .unwrap();
+    assert!(lost.0 > 3, "{}", lost.0);
+}
+
+#[tokio::test]
+async fn a_server_that_ends_its_connections_again_and_again_ends_no_run() {
+    let Some(stage) = Stage::on(Postgres, |_| {}).await else {
+        return;
+    };
+    stage.runner.answer_all(|run| {
+        let frames = run.talk(150).into_iter().map(String::into_bytes).collect();
+        vec![sse_head(), Step::Pace(frames, Duration::from_millis(10))]
+    });
+    let mut database = database(&stage).await;
+    let mut stream = stage.client.post_streaming(&message("m-1")).await;
+    let run_id = stream.run_id();
+    for _ in 0..10 {
+        let all = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+            WHERE datname = current_database() AND pid <> pg_backend_pid()";
+        execute(&mut database, all.to_owned()).await;
+        if stream.events(8).await.is_empty() {
+            break;
+        }
+    }
+    let outcome = stage.outcome(&run_id).await;
+    assert_eq!(outcome.ending(), "completed");
+    assert_eq!(outcome.ledger.0.len(), 151);
+}

@@ -1,0 +1,295 @@
+//! Two ends of one run at the same moment. F82, F83, F85, F86, F88. How often: `RUNNEL_TEST_RACES`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::client::message;
+use crate::support::gateway::Config;
+use crate::support::held::HeldRun;
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
+use crate::support::script::{Gate, Step, send, sse, sse_head};
+use crate::support::stage::Outcome;
+use crate::support::{Engine, Postgres, Sqlite, Stage, rounds};
+
+/// How many go on at a time.
+const TOGETHER: usize = 16;
+
+fn races() -> usize {
+    rounds("RUNNEL_TEST_RACES", 100)
+}
+
+/// 0 to `most` microseconds, the same for the same round: whoever begins is not always the first.
+fn moment(round: usize, most: u64) -> Duration {
+    let mixed = (round as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    Duration::from_micros((mixed >> 20) % most)
+}
+
+async fn at(moment: Duration) {
+    tokio::time::sleep(moment).await;
+}
+
+fn count(outcomes: Vec<String>) -> BTreeMap<String, usize> {
+    let mut counted = BTreeMap::new();
+    for outcome in outcomes {
+        *counted.entry(outcome).or_default() += 1;
+    }
+    counted
+}
+
+/// Runs every round, some at a time, and says how they ended.
+async fn race<F: Future<Output = String>>(what: &str, round: impl Fn(usize) -> F) {
+    let outcomes = stream::iter(0..races()).map(round);
+    let outcomes = outcomes.buffer_unordered(TOGETHER).collect::<Vec<_>>();
+    eprintln!("{what}: {:?}", count(outcomes.await));
+}
+
+#[track_caller]
+fn assert_one_of(outcome: &Outcome, endings: &[&str]) {
+    let ending = outcome.ending();
+    assert!(endings.contains(&ending.as_str()), "{ending}");
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_run_that_completes_while_it_is_cancelled_ends_once_and_the_cancel_tells_how(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let at_once = |config: &mut Config| config.runs = "cancel_grace_seconds = 0.0".into();
+    let Some(stage) = Stage::on(engine, at_once).await else {
+        return;
+    };
+    let stage = &stage;
+    race("cancel and completion", |round| async move {
+        let gate = Gate::new();
+        let hold = gate.clone();
+        let run_id = stage
+            .start(move |run| {
+                let held = Step::Hold(hold.clone());
+                vec![
+                    sse_head(),
+                    send(run.delta(1, "a")),
+                    held,
+                    send(run.completed(2)),
+                ]
+            })
+            .await;
+        stage.client.follow(&run_id, 0).await.event().await.unwrap();
+        let complete = async {
+            at(Duration::from_millis(1) + moment(round, 20_000)).await;
+            gate.cancel();
+        };
+        let cancel = async {
+            at(moment(round * 7 + 3, 4000)).await;
+            stage.client.cancel(&run_id).await
+        };
+        let ((), answer) = tokio::join!(complete, cancel);
+        let outcome = stage.outcome(&run_id).await;
+        assert_one_of(&outcome, &["completed", "cancelled cancelled"]);
+        match answer.status {
+            200 => assert_eq!(answer.body, outcome.run),
+            status => assert_eq!(status, 202, "{}", answer.body),
+        }
+        let late = stage.client.cancel(&run_id).await;
+        assert_eq!((late.status, &late.body), (200, &outcome.run));
+        assert_eq!(stage.runner.posts(&run_id), 1);
+        format!("{} {}", answer.status, outcome.ending())
+    })
+    .await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_run_that_completes_at_its_deadline_ends_once(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let soon = |config: &mut Config| config.agents[0].timeout_seconds = 0.5;
+    let Some(stage) = Stage::on(engine, soon).await else {
+        return;
+    };
+    let stage = &stage;
+    race("deadline and completion", |round| async move {
+        let wait = Duration::from_millis(460) + moment(round, 60_000);
+        let outcome = stage
+            .play(move |run| {
+                let pause = Step::Pace(vec![run.delta(1, "a").into_bytes()], wait);
+                vec![sse_head(), pause, send(run.completed(2))]
+            })
+            .await;
+        assert_one_of(&outcome, &["completed", "timeout deadline_exceeded"]);
+        outcome.ending()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_run_that_is_cancelled_at_its_deadline_while_it_completes_ends_once() {
+    let stage = Stage::with(|config| {
+        config.agents[0].timeout_seconds = 0.5;
+        config.runs = "cancel_grace_seconds = 0.01".into();
+    })
+    .await;
+    let stage = &stage;
+    race("cancel, deadline and completion", |round| async move {
+        let wait = Duration::from_millis(470) + moment(round, 50_000);
+        let run_id = stage
+            .start(move |run| {
+                let pause = Step::Pace(vec![run.delta(1, "a").into_bytes()], wait);
+                vec![sse_head(), pause, send(run.completed(2))]
+            })
+            .await;
+        at(Duration::from_millis(470) + moment(round * 5 + 1, 50_000)).await;
+        stage.client.cancel(&run_id).await;
+        let outcome = stage.outcome(&run_id).await;
+        let endings = [
+            "completed",
+            "timeout deadline_exceeded",
+            "cancelled cancelled",
+        ];
+        assert_one_of(&outcome, &endings);
+        outcome.ending()
+    })
+    .await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_cancel_right_behind_its_event_ends_the_run_and_posts_at_most_once(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let at_once = |config: &mut Config| config.runs = "cancel_grace_seconds = 0.0".into();
+    let Some(stage) = Stage::on(engine, at_once).await else {
+        return;
+    };
+    let stage = &stage;
+    race("cancel and dispatch", |round| async move {
+        let run_id = stage.start(|_| vec![sse_head(), Step::AwaitClose]).await;
+        at(moment(round, 30_000)).await;
+        let answer = stage.client.cancel(&run_id).await;
+        assert!(matches!(answer.status, 200 | 202), "{}", answer.body);
+        let outcome = stage.outcome(&run_id).await;
+        outcome.assert("cancelled cancelled", &["run.failed"]);
+        let posts = stage.runner.posts(&run_id);
+        assert!(posts <= 1);
+        format!("posted {posts} times")
+    })
+    .await;
+}
+
+async fn steering_stage(engine: Engine, policy: &'static str) -> Option<Stage> {
+    let mut steerable = manifest(RUNNER_ID);
+    steerable["capabilities"]["steering"] = json!(true);
+    let runner = StubRunner::start_as(steerable).await;
+    Stage::of(engine, runner, |config| {
+        config.agents[0].concurrency = policy;
+    })
+    .await
+}
+
+fn in_conversation(event_id: &str, conversation: &str) -> Value {
+    let mut event = message(event_id);
+    event["conversation"]["conversation_id"] = json!(conversation);
+    event
+}
+
+#[tokio::test]
+async fn a_run_that_is_cancelled_while_it_waits_is_never_posted() {
+    let stage = steering_stage(Sqlite, "enqueue").await.unwrap();
+    let first = HeldRun::start(&stage, &message("m-1")).await;
+    let second = stage.client.post(&message("m-2")).await.run_id();
+    assert_eq!(stage.client.cancel(&second).await.status, 202);
+    let outcome = stage.outcome(&second).await;
+    outcome.assert("cancelled cancelled", &["run.failed"]);
+    first.end(&stage).await;
+    assert_eq!(stage.runner.posts(&second), 0);
+}
+
+/// The event comes, is pulled, and the run ends, in any order and all at once.
+#[rstest]
+#[tokio::test]
+async fn a_follow_up_at_the_end_of_a_run_is_pulled_or_gets_a_run_of_its_own_and_never_both(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = steering_stage(engine, "steer").await else {
+        return;
+    };
+    let stage = &stage;
+    race("follow-up and end", |round| async move {
+        let conversation = format!("c-{round}");
+        let first = in_conversation(&format!("first-{round}"), &conversation);
+        let run = Arc::new(HeldRun::start(stage, &first).await);
+        let event_id = format!("follow-{round}");
+        stage
+            .runner
+            .answer(&event_id, |run| sse(run.talk(1).concat()));
+        let event = in_conversation(&event_id, &conversation);
+        let follow = async {
+            at(moment(round, 6000)).await;
+            stage.client.post(&event).await
+        };
+        let pull = async {
+            at(Duration::from_millis(2) + moment(round * 3 + 1, 6000)).await;
+            run.call("/steering/pull", &json!({"mode": "all"})).await
+        };
+        let end = async {
+            at(Duration::from_millis(2) + moment(round * 5 + 2, 6000)).await;
+            run.end(stage).await
+        };
+        let (followed, pulled, ended) = tokio::join!(follow, pull, end);
+        assert_eq!(ended.ending(), "completed");
+        assert_eq!(followed.status, 202, "{}", followed.body);
+        let was_absorbed = followed.body["run_id"] == run.run_id.as_str();
+        let was_pulled = match pulled.status {
+            200 => !pulled.body["items"].as_array().unwrap().is_empty(),
+            status => {
+                assert_eq!(status, 401, "{}", pulled.body);
+                false
+            }
+        };
+        let path = format!("/v1/runs?conversation_id={conversation}");
+        let runs = stage.client.get(&path).await.body;
+        let runs = runs["items"].as_array().unwrap();
+        let own: Vec<_> = runs
+            .iter()
+            .filter(|run| run["event_id"] == event_id.as_str())
+            .collect();
+        assert_eq!(own.len(), usize::from(!was_pulled), "{runs:?}");
+        if let Some(own) = own.first() {
+            let own = own["run_id"].as_str().unwrap();
+            assert_eq!(stage.outcome(own).await.ending(), "completed");
+            assert_eq!(stage.runner.posts(own), 1);
+        }
+        match (was_absorbed, was_pulled) {
+            (true, true) => "pulled",
+            (true, false) => "absorbed, dropped, and run by itself",
+            (false, false) => "run by itself",
+            (false, true) => panic!("it was pulled and never absorbed"),
+        }
+        .to_owned()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_runner_that_goes_on_talking_after_a_cancel_is_cut_off_after_the_grace() {
+    let stage = Stage::with(|config| config.runs = "cancel_grace_seconds = 0.3".into()).await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    assert_eq!(run.get("/run").await.status, 200);
+    let talker = stage
+        .start(|run| {
+            let words = Step::Repeat(run.delta(1, "a").into_bytes(), Duration::from_millis(5));
+            vec![sse_head(), words]
+        })
+        .await;
+    stage.client.follow(&talker, 0).await.event().await.unwrap();
+    for run_id in [&run.run_id, &talker] {
+        assert_eq!(stage.client.cancel(run_id).await.status, 202);
+        let outcome = stage.outcome(run_id).await;
+        assert_eq!(outcome.ending(), "cancelled cancelled");
+    }
+    assert_eq!(run.get("/run").await.status, 401);
+}

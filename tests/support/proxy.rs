@@ -1,0 +1,313 @@
+//! A wire that misbehaves: a TCP proxy between any two of client, gateway, runner and database.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+/// What the wire does to everything that goes over it, from now on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wire {
+    #[default]
+    Whole,
+    /// Connections open, bytes are taken and go nowhere, until it is whole again: then they arrive.
+    Holding,
+    /// Each piece is late by this.
+    Late(Duration),
+    /// Nobody listens, and every connection that was open is reset.
+    Refusing,
+}
+
+/// Who says the bytes that are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Caller,
+    Callee,
+}
+
+/// How a connection is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// FIN: as a clean end.
+    Finished,
+    /// RST.
+    Reset,
+}
+
+/// The first connection that this fits is cut, and no other.
+#[derive(Clone, Debug)]
+pub enum Trap {
+    /// After exactly so many bytes of one side.
+    After(Side, usize, Cut),
+    /// When a COMMIT follows this text, before it is sent.
+    BeforeCommit(String),
+    /// When a COMMIT that follows this text was answered; the answer is swallowed.
+    AfterCommit(String),
+}
+
+/// Gone with its connections on drop.
+pub struct Proxy {
+    pub address: SocketAddr,
+    shared: Arc<Shared>,
+    _tasks: JoinSet<()>,
+}
+
+struct Shared {
+    target: SocketAddr,
+    wire: watch::Sender<Wire>,
+    /// Counts the orders to cut everything.
+    cuts: watch::Sender<usize>,
+    trap: Mutex<Option<Trap>>,
+    sprung: watch::Sender<usize>,
+    /// What the wire is after the trap.
+    after: Mutex<Option<Wire>>,
+    answered: AtomicUsize,
+}
+
+impl Proxy {
+    /// To `host:port`, at an address of its own that nobody takes while it refuses.
+    pub async fn to(target: &str) -> Self {
+        let target = tokio::net::lookup_host(target).await.unwrap().next();
+        let [a, b, ..] = *Uuid::new_v4().as_bytes();
+        let listener = TcpListener::bind(format!("127.{a}.{b}.2:0")).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared {
+            target: target.unwrap(),
+            wire: watch::Sender::default(),
+            cuts: watch::Sender::default(),
+            trap: Mutex::default(),
+            sprung: watch::Sender::default(),
+            after: Mutex::default(),
+            answered: AtomicUsize::new(0),
+        });
+        let mut tasks = JoinSet::new();
+        tasks.spawn(listen(listener, address, Arc::clone(&shared)));
+        Self {
+            address,
+            shared,
+            _tasks: tasks,
+        }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub fn set(&self, wire: Wire) {
+        self.shared.wire.send_replace(wire);
+        if wire == Wire::Refusing {
+            self.cut();
+        }
+    }
+
+    /// Resets every connection that is open.
+    pub fn cut(&self) {
+        self.shared.cuts.send_modify(|count| *count += 1);
+    }
+
+    pub fn lay(&self, trap: Trap) {
+        *self.shared.trap() = Some(trap);
+    }
+
+    /// Returns once so many traps have sprung.
+    pub async fn sprung(&self, count: usize) {
+        let mut sprung = self.shared.sprung.subscribe();
+        let enough = sprung.wait_for(|all| *all >= count);
+        super::within("the trap to spring", enough).await.unwrap();
+    }
+
+    /// The same, and once it springs the wire is another.
+    pub fn lay_and(&self, trap: Trap, wire: Wire) {
+        *self.shared.after.lock().unwrap() = Some(wire);
+        self.lay(trap);
+    }
+
+    pub fn has_sprung(&self) -> bool {
+        *self.shared.sprung.borrow() > 0
+    }
+
+    /// How many bytes the callees' words had that were passed on.
+    pub fn answered(&self) -> usize {
+        self.shared.answered.load(Ordering::SeqCst)
+    }
+}
+
+impl Shared {
+    fn trap(&self) -> std::sync::MutexGuard<'_, Option<Trap>> {
+        self.trap.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True for the one who springs it.
+    fn spring(&self) -> bool {
+        let sprung = self.trap().take().is_some();
+        if sprung {
+            if let Some(wire) = self.after.lock().unwrap().take() {
+                self.wire.send_replace(wire);
+                self.cuts.send_modify(|count| *count += 1);
+            }
+            self.sprung.send_modify(|count| *count += 1);
+        }
+        sprung
+    }
+}
+
+async fn listen(listener: TcpListener, address: SocketAddr, shared: Arc<Shared>) {
+    let mut listener = Some(listener);
+    let mut wire = shared.wire.subscribe();
+    let mut connections = JoinSet::new();
+    loop {
+        if *wire.borrow_and_update() == Wire::Refusing {
+            listener = None;
+            wire.changed().await.unwrap();
+            continue;
+        }
+        let listening = match listener.take() {
+            Some(listening) => listening,
+            None => TcpListener::bind(address).await.unwrap(),
+        };
+        tokio::select! {
+            accepted = listening.accept() => {
+                let (caller, _) = accepted.unwrap();
+                connections.spawn(connect(caller, Arc::clone(&shared)));
+            }
+            _ = wire.changed() => {}
+            Some(_) = connections.join_next() => {}
+        }
+        listener = Some(listening);
+    }
+}
+
+async fn connect(mut caller: TcpStream, shared: Arc<Shared>) {
+    let mut cuts = shared.cuts.subscribe();
+    cuts.borrow_and_update();
+    let Ok(mut callee) = TcpStream::connect(shared.target).await else {
+        let _ = caller.set_zero_linger();
+        return;
+    };
+    let _ = (caller.set_nodelay(true), callee.set_nodelay(true));
+    let told = Told::default();
+    let cut = {
+        let (from_caller, to_caller) = caller.split();
+        let (from_callee, to_callee) = callee.split();
+        tokio::select! {
+            both = async { tokio::try_join!(
+                pump(&shared, &told, Side::Caller, from_caller, to_callee),
+                pump(&shared, &told, Side::Callee, from_callee, to_caller),
+            ) } => both.err(),
+            _ = cuts.changed() => Some(Cut::Reset),
+        }
+    };
+    if cut == Some(Cut::Reset) {
+        let _ = (caller.set_zero_linger(), callee.set_zero_linger());
+    }
+}
+
+/// What one connection has said so far, as far as traps ask for it.
+#[derive(Default)]
+struct Told {
+    /// The text was said.
+    text: AtomicBool,
+    /// And a COMMIT after it: its answer is not told.
+    committed: AtomicBool,
+}
+
+/// Carries bytes one way until they end. An error: a trap has sprung.
+async fn pump(
+    shared: &Shared,
+    told: &Told,
+    side: Side,
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+) -> Result<(), Cut> {
+    let mut wire = shared.wire.subscribe();
+    let mut buffer = vec![0; 16 * 1024];
+    let mut count = 0;
+    let mut tail = Vec::new();
+    loop {
+        let Ok(read @ 1..) = from.read(&mut buffer).await else {
+            let _ = to.shutdown().await;
+            return Ok(());
+        };
+        let _ = wire.wait_for(|wire| *wire != Wire::Holding).await;
+        let mut bytes = &buffer[..read];
+        let mut cut = None;
+        let trap = shared.trap().clone();
+        match trap {
+            Some(Trap::After(counted, after, how)) if counted == side && count + read >= after => {
+                bytes = &bytes[..after - count.min(after)];
+                cut = shared.spring().then_some(how);
+            }
+            Some(Trap::BeforeCommit(text))
+                if side == Side::Caller
+                    && told.hear(&mut tail, bytes, &text)
+                    && shared.spring() =>
+            {
+                return Err(Cut::Reset);
+            }
+            Some(Trap::AfterCommit(text))
+                if side == Side::Caller && told.hear(&mut tail, bytes, &text) =>
+            {
+                told.committed.store(true, Ordering::SeqCst);
+            }
+            Some(Trap::AfterCommit(_))
+                if side == Side::Callee
+                    && told.committed.load(Ordering::SeqCst)
+                    && shared.spring() =>
+            {
+                return Err(Cut::Reset);
+            }
+            _ => {}
+        }
+        count += read;
+        let wire = *wire.borrow();
+        if carry(&mut to, bytes, wire).await.is_err() {
+            return Ok(());
+        }
+        if side == Side::Callee {
+            shared.answered.fetch_add(bytes.len(), Ordering::SeqCst);
+        }
+        if let Some(cut) = cut {
+            return Err(cut);
+        }
+    }
+}
+
+impl Told {
+    /// True when these bytes bring a COMMIT behind the text.
+    fn hear(&self, tail: &mut Vec<u8>, bytes: &[u8], text: &str) -> bool {
+        tail.extend_from_slice(bytes);
+        let mut from = 0;
+        if !self.text.load(Ordering::SeqCst) {
+            let Some(at) = find(tail, text.as_bytes()) else {
+                tail.drain(..tail.len().saturating_sub(text.len()));
+                return false;
+            };
+            self.text.store(true, Ordering::SeqCst);
+            from = at;
+        }
+        let committed = find(&tail[from..], b"COMMIT").is_some();
+        tail.drain(..tail.len().saturating_sub(8));
+        committed
+    }
+}
+
+fn find(all: &[u8], part: &[u8]) -> Option<usize> {
+    all.windows(part.len()).position(|window| window == part)
+}
+
+async fn carry(to: &mut WriteHalf<'_>, bytes: &[u8], wire: Wire) -> std::io::Result<()> {
+    match wire {
+        Wire::Late(by) => {
+            tokio::time::sleep(by).await;
+            to.write_all(bytes).await
+        }
+        Wire::Whole | Wire::Holding | Wire::Refusing => to.write_all(bytes).await,
+    }
+}
