@@ -49,6 +49,16 @@ pub fn skipped(once: &Once, need: &str, why: &str) {
     });
 }
 
+/// Returns once `holds`; looks again and again, with a breath in between.
+pub async fn until(what: &str, holds: impl AsyncFn() -> bool) {
+    within(what, async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}
+
 /// What a command printed, once it has ended.
 #[derive(Debug)]
 pub struct Printed {
