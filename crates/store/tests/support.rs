@@ -173,6 +173,19 @@ impl Bench {
         Some(Self::open(&url, Some(database)).await)
     }
 
+    /// Does what no gateway does.
+    pub(crate) async fn tamper(&self, sql: &str) {
+        let url = match (&self.database, &self.file) {
+            (Some(database), _) => database.url(),
+            (None, file) => format!("sqlite://{}", file.as_deref().unwrap()),
+        };
+        let database = sea_orm::Database::connect(url).await.unwrap();
+        sea_orm::ConnectionTrait::execute_unprepared(&database, sql)
+            .await
+            .unwrap();
+        database.close().await.unwrap();
+    }
+
     /// An event whose run is always wanted; its answer is its id.
     pub(crate) fn event(&self, id: &str, body: &str) -> Ingest {
         let answer = id.to_owned();
