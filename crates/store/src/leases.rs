@@ -65,6 +65,24 @@ impl Store {
         })
         .await
     }
+
+    /// The runs of `owner` that were asked to end, and when.
+    pub async fn asked_to_end(&self, owner: &str) -> Result<Vec<(RunId, i64)>, StoreError> {
+        let rows: Vec<(String, i64)> = runs::Entity::find()
+            .select_only()
+            .column(runs::Column::Id)
+            .column(runs::Column::CancelRequestedAt)
+            // As the index has it.
+            .filter(Expr::cust(
+                "status = 'running' AND cancel_requested_at IS NOT NULL",
+            ))
+            .filter(runs::Column::LeaseOwner.eq(owner))
+            .into_tuple()
+            .all(&self.readers)
+            .await?;
+        let read = |(id, at): (String, i64)| Ok((parsed("runs.id", &id, &id)?, at));
+        rows.into_iter().map(read).collect()
+    }
 }
 
 struct RenewLeases {

@@ -45,7 +45,7 @@ pub use connect::{Backend, Store};
 pub use conversation::{LiveRun, occupancy};
 pub use digest::{hex, sha256_hex};
 pub use discovery::{SaveDiscovery, SaveFailure};
-pub use doorbell::{Heard, Ring};
+pub use doorbell::Notice;
 pub use endpoints::{EndpointRecord, SaveEndpoint};
 pub use error::StoreError;
 pub use event_log::{EventFilter, EventPosition, EventRecord, EventsFound};

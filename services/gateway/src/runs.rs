@@ -31,11 +31,12 @@ use domain::run::Run;
 use futures_util::FutureExt;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
-use store::{CancelOutcome, Ring, Store, StoreError};
+use store::{CancelOutcome, Store, StoreError};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::bus::{Bus, Ring};
 use crate::clock::Clock;
 use crate::cursor::Cursors;
 use crate::outbound::egress::Egress;
@@ -79,6 +80,7 @@ pub struct RunLimits {
 /// Everything that runs need.
 pub struct Parts {
     pub store: Store,
+    pub(crate) bus: Box<dyn Bus>,
     pub clock: Clock,
     pub egress: Egress,
     pub client: RunnerClient,
@@ -224,7 +226,7 @@ impl Runs {
             let at = run.cancel_requested_at.unwrap_or(now);
             match runs.0.live.get(id) {
                 Some(live) => live.request_cancel(at),
-                None => runs.0.doorbell.ring(Ring::Cancelled { run: id, at }),
+                None => runs.0.doorbell.ring(Ring::Cancelled(id)),
             }
             Ok(outcome)
         });

@@ -1,5 +1,7 @@
 //! From settings to what the rooms below work with. Everything wrong is said at once.
 
+mod bus;
+
 use domain::agent::{check_agent, check_agent_for};
 use domain::authorization::Catalog;
 use domain::normalize::ResultLimits;
@@ -14,6 +16,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize as _;
 use store::Store;
 
+use crate::bus::BusSettings;
 use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry, ModelEntry};
 use crate::outbound::egress::Egress;
 use crate::outbound::signature::SigningSecret;
@@ -25,6 +28,7 @@ pub(crate) struct Declared {
     pub(crate) endpoints: Vec<EndpointSpec>,
     pub(crate) agents: Vec<AgentSpec>,
     pub(crate) catalog: Catalog,
+    pub(crate) bus: BusSettings,
 }
 
 /// Reads endpoints, agents and catalog of a configuration, secrets included.
@@ -55,14 +59,14 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
             }
         }
     }
-    if faults.is_empty() {
-        Ok(Declared {
+    match bus::bus(config, &mut faults) {
+        Some(bus) if faults.is_empty() => Ok(Declared {
             endpoints,
             agents,
             catalog: catalog(config),
-        })
-    } else {
-        Err(ConfigErrors(faults))
+            bus,
+        }),
+        _ => Err(ConfigErrors(faults)),
     }
 }
 

@@ -10,11 +10,12 @@ use protocol::message::Message;
 use protocol::run::RunStatus;
 use serde_json::Value;
 use store::{
-    Append, Appended, Dispatch, Dispatched, Ring, StoreError, Succession, Terminal, TranscriptWrite,
+    Append, Appended, Dispatch, Dispatched, StoreError, Succession, Terminal, TranscriptWrite,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::bus::Ring;
 use crate::runs::book::Book;
 use crate::runs::decide::{take_up, transcript_text};
 use crate::runs::dispatch::millis;
@@ -54,9 +55,8 @@ pub(super) async fn settle(
     let (append, frames) = book.take(Some(terminal), inner.clock.now_ms());
     match commit(inner, append).await {
         Ok(Appended::Written { next }) => {
-            let to = frames.last();
             inner.live.settle(run.id, live, frames);
-            inner.doorbell.ring(Ring::Advanced { run: run.id, to });
+            inner.doorbell.ring(Ring::Advanced(run.id));
             // After a stop they stay `created`: the next start, or another replica, dispatches them.
             if !inner.stopping.is_cancelled() {
                 for next in next {

@@ -14,6 +14,8 @@ use crate::runs::{ONLY_WAITING, Runs};
 const BETWEEN_DELETES: Duration = Duration::from_millis(20);
 /// Runs of one look at the tables; the next look takes the rest.
 const BATCH: u64 = 200;
+/// Between two looks at who was asked to end: rings come faster than the database should be asked.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
 /// The longest that a run waits behind others.
 const QUEUE_PATIENCE: Duration = Duration::from_hours(1);
 /// A created run this old has lost the process that made it, or was let go by an end whose process
@@ -42,6 +44,7 @@ impl Runs {
         let all = async {
             tokio::join!(
                 self.keep_renewing(),
+                self.keep_hearing_of_cancels(),
                 self.keep_sweeping(),
                 self.keep_clean(),
                 self.keep_indexing()
@@ -64,6 +67,36 @@ impl Runs {
                 );
             }
         }
+    }
+
+    /// What was asked of another replica: a ring says when to look, and without rings it is looked
+    /// for now and then.
+    async fn keep_hearing_of_cancels(&self) {
+        let mut is_failing = false;
+        while self.0.store.backend() == Backend::Postgres {
+            tokio::select! {
+                () = self.0.doorbell.cancels.notified() => {}
+                () = tokio::time::sleep(self.0.limits.poll) => {}
+            }
+            let heard = self.hear_of_cancels().await;
+            if let Err(error) = &heard
+                && !is_failing
+            {
+                let error = error as &dyn std::error::Error;
+                tracing::error!(error, "cancels of other replicas cannot be looked for");
+            }
+            is_failing = heard.is_err();
+            tokio::time::sleep(BETWEEN_LOOKS).await;
+        }
+    }
+
+    async fn hear_of_cancels(&self) -> Result<(), StoreError> {
+        for (id, at) in self.0.store.asked_to_end(&self.0.owner).await? {
+            if let Some(live) = self.0.live.get(id) {
+                live.request_cancel(at);
+            }
+        }
+        Ok(())
     }
 
     async fn keep_sweeping(&self) {
