@@ -5,6 +5,7 @@
 
 mod connect;
 mod conversation;
+mod database_clock;
 mod digest;
 mod doorbell;
 mod entity;
@@ -53,6 +54,7 @@ pub use health::HealthRecord;
 pub use history::{HistoryQuery, HistorySlice, MOST_BYTES, TranscriptRecord};
 pub use history_search::HistoryMatch;
 pub use ingest::{Facts, Ingest, Ingested, Plan};
+pub use leases::Leases;
 pub use ledger::{Append, Appended, Line, RejectionRecord, Terminal};
 pub use new_run::{Candidate, NewRun, UserMessage};
 pub use runners::{FoundRunner, RunnerRecord, RunnerStatus};

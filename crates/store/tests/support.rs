@@ -7,6 +7,7 @@
 )]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use domain::event::ConversationIdentity;
 use domain::run::Run;
@@ -439,7 +440,8 @@ pub(crate) fn dispatch(run: &Run) -> Dispatch {
         from: RunStatus::Created,
         attempt: 1,
         owner: "me".to_owned(),
-        lease_until: 5_000,
+        // Over at once.
+        lease: Duration::ZERO,
         context: "{}".to_owned(),
         deadline_at: run.deadline_at,
         at: 2_000,

@@ -31,8 +31,9 @@ use domain::run::Run;
 use futures_util::FutureExt;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
-use store::{CancelOutcome, Store, StoreError};
+use store::{CancelOutcome, Leases, Store, StoreError};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -50,9 +51,6 @@ use crate::seal::MasterKey;
 
 pub(crate) use prepare::told_limits;
 pub(crate) use relay::reader;
-
-/// No lease has ended before this: a run that is driven by somebody is left alone.
-const ONLY_WAITING: i64 = i64::MIN;
 
 /// Bounds of runs, from the configuration.
 #[derive(Clone, Debug)]
@@ -193,7 +191,8 @@ impl Runs {
                 .is_err()
             {
                 tracing::error!(run.id = %id, "run {id} panicked");
-                settle::settle_orphan(&inner, id, &workspace, i64::MAX, settle::internal()).await;
+                settle::settle_orphan(&inner, id, &workspace, Leases::All, settle::internal())
+                    .await;
             }
             inner.live.leave(id, &live);
         });
@@ -220,7 +219,7 @@ impl Runs {
             };
             if run.status == RunStatus::Queued {
                 let failure = settle::cancelled();
-                settle::settle_orphan(&runs.0, id, &workspace, ONLY_WAITING, failure).await;
+                settle::settle_orphan(&runs.0, id, &workspace, Leases::None, failure).await;
             }
             // It may have been let go meanwhile.
             let at = run.cancel_requested_at.unwrap_or(now);
@@ -248,7 +247,7 @@ impl Runs {
             if live.has_ended() {
                 return Ok(None);
             }
-            if let Some(grant) = live.grant(self.0.clock.now_ms()) {
+            if let Some(grant) = live.grant(Instant::now()) {
                 return Ok(Some(grant));
             }
         }

@@ -10,7 +10,8 @@ use protocol::message::Message;
 use protocol::run::RunStatus;
 use serde_json::Value;
 use store::{
-    Append, Appended, Dispatch, Dispatched, StoreError, Succession, Terminal, TranscriptWrite,
+    Append, Appended, Dispatch, Dispatched, Leases, StoreError, Succession, Terminal,
+    TranscriptWrite,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -18,7 +19,6 @@ use uuid::Uuid;
 use crate::bus::Ring;
 use crate::runs::book::Book;
 use crate::runs::decide::{take_up, transcript_text};
-use crate::runs::dispatch::millis;
 use crate::runs::live::LiveRun;
 use crate::runs::{Inner, Runs};
 
@@ -179,26 +179,17 @@ async fn confirm(inner: &Inner, append: &Append) -> Result<Appended, StoreError>
     })
 }
 
-/// Ends a run that nobody drives any more, when its lease ended before `before`. Its old owner's
-/// writes are fenced off by the new epoch.
+/// Ends a run that nobody drives any more, when its lease is among `leases` or nobody has it. Its old
+/// owner's writes are fenced off by the new epoch.
 pub(super) async fn settle_orphan(
     inner: &Arc<Inner>,
     id: RunId,
     workspace: &WorkspaceId,
-    before: i64,
+    leases: Leases,
     failure: Failure,
 ) {
-    match own_orphan(inner, id, workspace, before).await {
-        Ok(Some(run)) => {
-            let live = inner.live.enter(id);
-            let book = Book::new(&run);
-            let ending = Ending::Gateway {
-                failure,
-                message: None,
-            };
-            settle(inner, &live, &run, book, Tally::default(), ending).await;
-            inner.live.leave(id, &live);
-        }
+    match own_orphan(inner, id, workspace, leases).await {
+        Ok(Some(run)) => settle_taken(inner, &run, failure).await,
         Ok(None) => {}
         Err(error) => {
             tracing::error!(run.id = %id, error = &error as &dyn std::error::Error, "run {id} could not be taken over");
@@ -206,23 +197,34 @@ pub(super) async fn settle_orphan(
     }
 }
 
+/// Ends a run that was taken over.
+pub(super) async fn settle_taken(inner: &Arc<Inner>, run: &Run, failure: Failure) {
+    let live = inner.live.enter(run.id);
+    let book = Book::new(run);
+    let ending = Ending::Gateway {
+        failure,
+        message: None,
+    };
+    settle(inner, &live, run, book, Tally::default(), ending).await;
+    inner.live.leave(run.id, &live);
+}
+
 /// Takes the run's lease, whoever had it.
 async fn own_orphan(
     inner: &Inner,
     id: RunId,
     workspace: &WorkspaceId,
-    before: i64,
+    leases: Leases,
 ) -> Result<Option<Run>, StoreError> {
     let Some(run) = inner.store.find_run(workspace, id).await? else {
         return Ok(None);
     };
-    let now = inner.clock.now_ms();
-    let lease_until = now + millis(inner.limits.lease);
+    let lease = inner.limits.lease;
     match run.status {
         RunStatus::Running => {
             let taken = inner
                 .store
-                .take_over(&run, &inner.owner, lease_until, before)
+                .take_over(&run, &inner.owner, lease, leases)
                 .await?;
             let Some(epoch) = taken else { return Ok(None) };
             // Read again under the new epoch: nothing is appended by anybody else from here on.
@@ -236,10 +238,10 @@ async fn own_orphan(
                 from: run.status,
                 attempt: run.attempt + 1,
                 owner: inner.owner.clone(),
-                lease_until,
+                lease,
                 context: "null".to_owned(),
                 deadline_at: run.deadline_at,
-                at: now,
+                at: inner.clock.now_ms(),
             };
             match inner.store.write(dispatch).await? {
                 Dispatched::Owned(run) => Ok(Some(*run)),

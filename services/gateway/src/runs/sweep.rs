@@ -4,18 +4,25 @@ use std::time::Duration;
 
 use domain::run::{Failure, FailureCode, Run};
 use protocol::run::RunStatus;
-use store::{Backend, StoreError};
+use store::{Backend, Leases, StoreError};
+use tokio::time::Instant;
 
+use crate::runs::Runs;
 use crate::runs::dispatch::millis;
-use crate::runs::settle::settle_orphan;
-use crate::runs::{ONLY_WAITING, Runs};
+use crate::runs::settle::{settle_orphan, settle_taken};
 
 /// Others commit in between.
 const BETWEEN_DELETES: Duration = Duration::from_millis(20);
 /// Runs of one look at the tables; the next look takes the rest.
 const BATCH: u64 = 200;
+/// Orphans that are ended at once: they share commits.
+const AT_ONCE: usize = 32;
+/// The longest that a lapsed lease goes unnoticed.
+const BETWEEN_SWEEPS: Duration = Duration::from_secs(1);
 /// Between two looks at who was asked to end: rings come faster than the database should be asked.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
+/// Past this, other replicas refuse the tokens that this one signs.
+const MOST_SKEW_MS: u64 = 5_000;
 /// The longest that a run waits behind others.
 const QUEUE_PATIENCE: Duration = Duration::from_hours(1);
 /// A created run this old has lost the process that made it, or was let go by an end whose process
@@ -31,12 +38,12 @@ impl Runs {
     /// Before the first request: what an earlier process left behind. The embedded database has no
     /// other owner, so everything that runs there is an orphan.
     pub async fn sweep_at_boot(&self) -> Result<(), StoreError> {
-        let before = match self.0.store.backend() {
-            Backend::Sqlite => i64::MAX,
-            Backend::Postgres => self.0.clock.now_ms(),
+        let leases = match self.0.store.backend() {
+            Backend::Sqlite => Leases::All,
+            Backend::Postgres => Leases::Lapsed,
         };
-        self.end_orphans(before).await?;
-        self.dispatch_created(i64::MAX).await
+        self.end_orphans(leases).await?;
+        self.dispatch_created(None).await
     }
 
     /// Renews leases, and sweeps, deletes and indexes beside that, until the process stops.
@@ -58,8 +65,11 @@ impl Runs {
 
     async fn keep_renewing(&self) {
         let mut tick = self.tick();
+        let mut are_apart = false;
         loop {
             tick.tick().await;
+            // Who cannot ask hears of it by the renewal.
+            let _ = self.compare_clocks(&mut are_apart).await;
             if let Err(error) = self.renew_leases().await {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
@@ -100,7 +110,7 @@ impl Runs {
     }
 
     async fn keep_sweeping(&self) {
-        let mut tick = self.tick();
+        let mut tick = self.tick_of(BETWEEN_SWEEPS.min(self.0.limits.lease / 3));
         loop {
             tick.tick().await;
             if let Err(error) = self.sweep().await {
@@ -131,7 +141,11 @@ impl Runs {
     }
 
     fn tick(&self) -> tokio::time::Interval {
-        let mut tick = tokio::time::interval(self.0.limits.lease / 3);
+        self.tick_of(self.0.limits.lease / 3)
+    }
+
+    fn tick_of(&self, pause: Duration) -> tokio::time::Interval {
+        let mut tick = tokio::time::interval(pause);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         tick
     }
@@ -143,11 +157,12 @@ impl Runs {
         if ids.is_empty() {
             return Ok(());
         }
-        let until = self.0.clock.now_ms() + millis(self.0.limits.lease);
+        // Before the database's clock is asked: ours ends first.
+        let until = Instant::now() + self.0.limits.lease;
         let held = self
             .0
             .store
-            .renew_leases(&self.0.owner, ids.clone(), until)
+            .renew_leases(&self.0.owner, ids.clone(), self.0.limits.lease)
             .await?;
         for id in ids {
             let Some(live) = self.0.live.get(id) else {
@@ -168,13 +183,12 @@ impl Runs {
     }
 
     async fn sweep(&self) -> Result<(), StoreError> {
-        let now = self.0.clock.now_ms();
-        self.end_orphans(now).await?;
-        self.end_overdue(now - millis(QUEUE_PATIENCE)).await?;
+        self.end_orphans(Leases::Lapsed).await?;
+        self.end_overdue().await?;
         if self.0.stopping.is_cancelled() {
             return Ok(());
         }
-        self.dispatch_created(now - millis(CREATED_PATIENCE)).await
+        self.dispatch_created(Some(CREATED_PATIENCE)).await
     }
 
     /// Deletes what has had its time: a little at once, so that nobody waits long behind it.
@@ -206,26 +220,39 @@ impl Runs {
         Ok(deleted)
     }
 
-    async fn end_orphans(&self, before: i64) -> Result<(), StoreError> {
+    async fn end_orphans(&self, leases: Leases) -> Result<(), StoreError> {
         loop {
-            let expired = self.0.store.expired_runs(before, BATCH).await?;
+            let mut expired = self.0.store.expired_runs(leases, BATCH).await?;
             let is_last = (expired.len() as u64) < BATCH;
-            let mut settled = 0;
             // Those that live here are driven here: their leases are renewed, or they hear of it.
-            for run in expired.iter().filter(|run| !self.0.live.contains(run.id)) {
-                tracing::warn!(run.id = %run.id, "run {} has lost its gateway", run.id);
-                settle_orphan(&self.0, run.id, &run.workspace, before, orphaned()).await;
-                settled += 1;
+            expired.retain(|run| !self.0.live.contains(run.id));
+            if expired.is_empty() {
+                return Ok(());
             }
-            if is_last || settled == 0 {
+            // Others sweep as well: each takes what no other is at.
+            for some in expired.chunks(AT_ONCE) {
+                let ids = some.iter().map(|run| run.id).collect();
+                let (owner, lease) = (&self.0.owner, self.0.limits.lease);
+                let taken = self
+                    .0
+                    .store
+                    .take_over_some(ids, owner, lease, leases)
+                    .await?;
+                let ending = futures_util::future::join_all(taken.iter().map(|run| {
+                    tracing::warn!(run.id = %run.id, "run {} has lost its gateway", run.id);
+                    settle_taken(&self.0, run, orphaned())
+                }));
+                ending.await;
+            }
+            if is_last {
                 return Ok(());
             }
         }
     }
 
     /// Runs that have waited behind others for too long.
-    async fn end_overdue(&self, before: i64) -> Result<(), StoreError> {
-        for run in self.0.store.overdue_runs(before, BATCH).await? {
+    async fn end_overdue(&self) -> Result<(), StoreError> {
+        for run in self.0.store.overdue_runs(QUEUE_PATIENCE, BATCH).await? {
             let message = "the run waited an hour behind others of its conversation";
             let failure = Failure::new(FailureCode::DeadlineExceeded, message);
             self.end_waiting(&run, failure).await?;
@@ -237,17 +264,38 @@ impl Runs {
     async fn end_waiting(&self, run: &Run, failure: Failure) -> Result<(), StoreError> {
         let now = self.0.store.find_run(&run.workspace, run.id).await?;
         if now.is_some_and(|now| now.status == RunStatus::Queued) {
-            settle_orphan(&self.0, run.id, &run.workspace, ONLY_WAITING, failure).await;
+            settle_orphan(&self.0, run.id, &run.workspace, Leases::None, failure).await;
         }
         Ok(())
     }
 
-    async fn dispatch_created(&self, before: i64) -> Result<(), StoreError> {
-        for run in self.0.store.created_runs(BATCH).await? {
-            if run.created_at <= before {
-                self.spawn(run.id, run.workspace);
-            }
+    async fn dispatch_created(&self, age: Option<Duration>) -> Result<(), StoreError> {
+        for run in self.0.store.created_runs(age, BATCH).await? {
+            self.spawn(run.id, run.workspace);
         }
+        Ok(())
+    }
+
+    /// Says so when this clock and the database's have come apart, and when they have met again.
+    async fn compare_clocks(&self, are_apart: &mut bool) -> Result<(), StoreError> {
+        let before = self.0.clock.now_ms();
+        let Some(theirs) = self.0.store.read_clock().await? else {
+            return Ok(());
+        };
+        let after = self.0.clock.now_ms();
+        // Their moment lies between ours: what the answer took is nobody's fault.
+        let skew_ms = theirs - theirs.clamp(before.min(after), after.max(before));
+        let apart = skew_ms.unsigned_abs() > MOST_SKEW_MS;
+        if apart && !*are_apart {
+            tracing::error!(
+                skew_ms,
+                "this clock differs from the database's: run tokens of this replica are refused by \
+                 others; set both by the same source of time"
+            );
+        } else if *are_apart && !apart {
+            tracing::info!("this clock agrees with the database's again");
+        }
+        *are_apart = apart;
         Ok(())
     }
 }
