@@ -7,6 +7,7 @@ pub mod gateway;
 pub mod held;
 pub mod ledger;
 pub mod listening;
+pub mod nats;
 pub mod node;
 pub mod playground;
 pub mod python;
@@ -47,6 +48,11 @@ pub fn skipped(once: &Once, need: &str, why: &str) {
     once.call_once(|| {
         let _ = writeln!(std::io::stderr(), "SKIPPED {need}: {why}");
     });
+}
+
+/// A number of the environment: tests are short without.
+pub fn number(variable: &str, default: usize) -> usize {
+    std::env::var(variable).map_or(default, |text| text.parse().unwrap())
 }
 
 /// Returns once `holds`; looks again and again, with a breath in between.
