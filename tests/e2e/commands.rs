@@ -65,7 +65,11 @@ async fn a_valid_configuration_is_called_so() {
     assert_eq!(answer, json!({"valid": true, "faults": []}));
 }
 
-/// On PostgreSQL, with this `[bus]`.
+const POSTGRES: &str = "postgres://db/runnel";
+const SQLITE: &str = "sqlite://DIRECTORY/runnel.db";
+const NATS: &str = "kind = \"nats\"\nurl = \"nats://127.0.0.1:4222\"\n";
+
+/// With this database and this `[bus]`.
 async fn faults_of_bus(database: &str, bus: &str) -> String {
     let config = VALID
         .replace("sqlite://DIRECTORY/runnel.db", database)
@@ -77,9 +81,6 @@ async fn faults_of_bus(database: &str, bus: &str) -> String {
 
 #[tokio::test]
 async fn a_bus_that_cannot_be_had_is_refused_with_what_to_do() {
-    const POSTGRES: &str = "postgres://db/runnel";
-    const SQLITE: &str = "sqlite://DIRECTORY/runnel.db";
-    const NATS: &str = "kind = \"nats\"\nurl = \"nats://127.0.0.1:4222\"\n";
     for (database, bus, fault) in [
         (SQLITE, "kind = \"none\"", ""),
         (POSTGRES, "kind = \"none\"", ""),
@@ -111,6 +112,10 @@ async fn a_bus_that_cannot_be_had_is_refused_with_what_to_do() {
             "{bus}: {said}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_nats_server_that_cannot_be_used_is_refused_with_what_to_do() {
     if cfg!(not(feature = "nats")) {
         let said = faults_of_bus(POSTGRES, NATS).await;
         let advice = "built without NATS: build it with the feature `nats`, or take \"postgres\"";

@@ -34,6 +34,12 @@ fn orphaned() -> Failure {
     Failure::new(FailureCode::HostOrphaned, message)
 }
 
+fn tick_of(pause: Duration) -> tokio::time::Interval {
+    let mut tick = tokio::time::interval(pause);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    tick
+}
+
 impl Runs {
     /// Before the first request: what an earlier process left behind. The embedded database has no
     /// other owner, so everything that runs there is an orphan.
@@ -110,7 +116,7 @@ impl Runs {
     }
 
     async fn keep_sweeping(&self) {
-        let mut tick = self.tick_of(BETWEEN_SWEEPS.min(self.0.limits.lease / 3));
+        let mut tick = tick_of(BETWEEN_SWEEPS.min(self.0.limits.lease / 3));
         loop {
             tick.tick().await;
             if let Err(error) = self.sweep().await {
@@ -141,13 +147,7 @@ impl Runs {
     }
 
     fn tick(&self) -> tokio::time::Interval {
-        self.tick_of(self.0.limits.lease / 3)
-    }
-
-    fn tick_of(&self, pause: Duration) -> tokio::time::Interval {
-        let mut tick = tokio::time::interval(pause);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        tick
+        tick_of(self.0.limits.lease / 3)
     }
 
     /// Renews what lives here, hears of cancels that came by another way, and lets go of runs
