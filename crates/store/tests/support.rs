@@ -150,7 +150,9 @@ impl Bench {
 
     pub(crate) async fn sqlite() -> Self {
         let url = sqlite_url();
-        Self::open(&url, None).await
+        let mut bench = Self::open(&url, None).await;
+        bench.file = url.strip_prefix("sqlite://").map(str::to_owned);
+        bench
     }
 
     /// On a file in memory, where there is such a place: for tests that are long and not about disks.

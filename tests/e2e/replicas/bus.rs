@@ -6,7 +6,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::{Bus, gated, stage_on};
-use crate::support::client::message;
+use crate::support::client::{Client, message};
 use crate::support::gateway::{Config, Replica};
 use crate::support::held::HeldRun;
 use crate::support::script::sse_and_wait;
@@ -95,6 +95,8 @@ async fn a_follow_up_that_came_by_one_replica_is_pulled_through_another(
     #[values(Bus::Postgres, Bus::Nats, Bus::Silent)] bus: Bus,
 ) {
     let steering = |config: &mut Config| {
+        // Tokens are issued in the name that all replicas have in common.
+        "public_url = \"http://runnel.invalid\"".clone_into(&mut config.server);
         config.agents[0].concurrency = "steer";
     };
     let Some(stage) = stage_on(bus, steering).await else {
@@ -108,14 +110,13 @@ async fn a_follow_up_that_came_by_one_replica_is_pulled_through_another(
         assert_eq!(answer.body["steered"], json!(true), "{}", answer.body);
     }
     // By the replica that drives the run, and by the one that does not.
-    let mut other = active.host.clone();
-    other.url = active
-        .host
-        .url
-        .replace(&stage.client.url, &beside.client.url);
-    assert_ne!(other.url, active.host.url);
+    let host_of = |replica: &Client| {
+        let path = active.host.url.trim_start_matches("http://runnel.invalid");
+        Client::new(&format!("{}{path}", replica.url), &active.token)
+    };
+    let (here, other) = (host_of(&stage.client), host_of(&beside.client));
     let one = json!({"mode": "one-at-a-time"});
-    for (host, event_id) in [(&active.host, "m-2"), (&other, "m-3")] {
+    for (host, event_id) in [(&here, "m-2"), (&other, "m-3")] {
         let answer = host.create("/steering/pull", &one).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
         let pulled = &answer.body["items"][0]["event"]["event_id"];
