@@ -7,6 +7,7 @@ pub mod gateway;
 pub mod held;
 pub mod ledger;
 pub mod listening;
+pub mod nats;
 pub mod node;
 pub mod playground;
 pub mod proxy;
@@ -54,6 +55,21 @@ pub fn skipped(once: &Once, need: &str, why: &str) {
     once.call_once(|| {
         let _ = writeln!(std::io::stderr(), "SKIPPED {need}: {why}");
     });
+}
+
+/// A number of the environment: tests are short without.
+pub fn number(variable: &str, default: usize) -> usize {
+    std::env::var(variable).map_or(default, |text| text.parse().unwrap())
+}
+
+/// Returns once `holds`; looks again and again, with a breath in between.
+pub async fn until(what: &str, holds: impl AsyncFn() -> bool) {
+    within(what, async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
 }
 
 /// What a command printed, once it has ended.

@@ -11,6 +11,7 @@ mod m20261122_000005_transcript_search;
 mod m20261122_000007_storage;
 mod m20261122_000008_raw_payloads;
 mod m20261122_000009_retention;
+mod m20261122_000012_cancel_requests;
 mod m20261122_000014_capacity;
 
 /// All migrations, in order.
@@ -28,6 +29,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261122_000007_storage::Migration),
             Box::new(m20261122_000008_raw_payloads::Migration),
             Box::new(m20261122_000009_retention::Migration),
+            Box::new(m20261122_000012_cancel_requests::Migration),
             Box::new(m20261122_000014_capacity::Migration),
         ]
     }

@@ -65,6 +65,114 @@ async fn a_valid_configuration_is_called_so() {
     assert_eq!(answer, json!({"valid": true, "faults": []}));
 }
 
+const POSTGRES: &str = "postgres://db/runnel";
+const SQLITE: &str = "sqlite://DIRECTORY/runnel.db";
+const NATS: &str = "kind = \"nats\"\nurl = \"nats://127.0.0.1:4222\"\n";
+
+/// With this database and this `[bus]`.
+async fn faults_of_bus(database: &str, bus: &str) -> String {
+    let config = VALID
+        .replace("sqlite://DIRECTORY/runnel.db", database)
+        .replace("[egress]", &format!("[bus]\n{bus}\n[egress]"));
+    let printed = with_config("check-config", &config, &[]).await;
+    assert!(!printed.stderr.contains("hunter2"), "{printed:?}");
+    printed.stderr
+}
+
+#[tokio::test]
+async fn a_bus_that_cannot_be_had_is_refused_with_what_to_do() {
+    for (database, bus, fault) in [
+        (SQLITE, "kind = \"none\"", ""),
+        (POSTGRES, "kind = \"none\"", ""),
+        (POSTGRES, "kind = \"postgres\"", ""),
+        (
+            SQLITE,
+            "kind = \"postgres\"",
+            "bus.kind: is for replicas on PostgreSQL",
+        ),
+        (
+            POSTGRES,
+            "kind = \"redis\"",
+            "bus.kind: must be \"postgres\", \"nats\" or \"none\"",
+        ),
+        (
+            POSTGRES,
+            "url = \"nats://nats\"",
+            "bus.url: is for bus.kind = \"nats\" alone",
+        ),
+        (
+            POSTGRES,
+            "kind = \"none\"\nsubject = \"x\"",
+            "bus.subject: is for bus.kind",
+        ),
+    ] {
+        let said = faults_of_bus(database, bus).await;
+        assert!(
+            said.starts_with(fault) && fault.is_empty() == said.is_empty(),
+            "{bus}: {said}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_nats_server_that_cannot_be_used_is_refused_with_what_to_do() {
+    if cfg!(not(feature = "nats")) {
+        let said = faults_of_bus(POSTGRES, NATS).await;
+        let advice = "built without NATS: build it with the feature `nats`, or take \"postgres\"";
+        assert!(said.contains(advice), "{said}");
+        return;
+    }
+    for (more, fault) in [
+        ("", ""),
+        ("user = \"u\"\npassword = \"env:E2E_SECRET\"", ""),
+        ("token = \"env:E2E_SECRET\"\nsubject = \"runnel.test\"", ""),
+        (
+            "user = \"u\"",
+            "bus: bus.user and bus.password belong together",
+        ),
+        (
+            "user = \"u\"\npassword = \"hunter2\"",
+            "bus.password: must not hold the secret itself",
+        ),
+        (
+            "token = \"env:RUNNEL_SURELY_NOT_SET\"",
+            "bus.token: the variable of env:RUNNEL_SURELY_NOT_SET is not set",
+        ),
+        (
+            "user = \"u\"\npassword = \"env:E2E_SECRET\"\ntoken = \"env:E2E_SECRET\"",
+            "bus: name one way to log in",
+        ),
+        (
+            "credentials = \"env:E2E_SECRET\"",
+            "bus: bus.credentials must hold a NATS credentials file",
+        ),
+        (
+            "ca_file = \"/nowhere/ca.pem\"",
+            "bus: the file of bus.ca_file cannot be read",
+        ),
+        ("subject = \"runnel.>\"", "bus.subject: must be words"),
+    ] {
+        let said = faults_of_bus(POSTGRES, &format!("{NATS}{more}")).await;
+        assert!(
+            said.starts_with(fault) && fault.is_empty() == said.is_empty(),
+            "{more}: {said}"
+        );
+    }
+    let said = faults_of_bus(SQLITE, NATS).await;
+    assert!(
+        said.starts_with("bus.kind: is for replicas on PostgreSQL"),
+        "{said}"
+    );
+    let said = faults_of_bus(POSTGRES, "kind = \"nats\"").await;
+    assert!(said.starts_with("bus.url: is required"), "{said}");
+    let with_password = "kind = \"nats\"\nurl = \"nats://u:hunter2@nats\"";
+    let said = faults_of_bus(POSTGRES, with_password).await;
+    assert!(
+        said.starts_with("bus.url: must hold no credentials"),
+        "{said}"
+    );
+}
+
 #[tokio::test]
 async fn all_that_is_wrong_is_said_at_once() {
     let wrong = VALID

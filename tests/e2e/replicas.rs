@@ -1,24 +1,72 @@
-//! Two gateways on one database: what one stores the other tells at once, by the doorbell alone.
+//! Several gateways on one database: what one does the others tell, whoever of them dies, hangs or is wrong.
 
-use serde_json::json;
+#[path = "replicas/bus.rs"]
+mod bus;
+#[path = "replicas/clocks.rs"]
+mod clocks;
+#[path = "replicas/nats.rs"]
+#[cfg(feature = "nats")]
+mod nats;
+#[path = "replicas/once.rs"]
+mod once;
+#[path = "replicas/orphans.rs"]
+mod orphans;
+#[path = "replicas/rolling.rs"]
+mod rolling;
 
-use crate::support::client::message;
 use crate::support::gateway::Config;
+use crate::support::nats::nats_server;
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{Gate, Step, send, sse_head};
-use crate::support::{Postgres, Stage};
+use crate::support::{Postgres, Stage, until};
 
-/// Nobody looks by itself for a minute: what is told before is told by a ring.
-async fn stage() -> Option<Stage> {
-    let patient = |config: &mut Config| {
-        "poll_seconds = 60.0".clone_into(&mut config.bus);
-        "heartbeat_seconds = 300.0".clone_into(&mut config.server);
-        "lease_seconds = 300.0\ncancel_grace_seconds = 0.0".clone_into(&mut config.runs);
-    };
-    Stage::on(Postgres, patient).await
+/// What carries rings in a test.
+#[derive(Clone, Copy, Debug)]
+enum Bus {
+    Postgres,
+    Nats,
+    Silent,
 }
 
-/// A run that says a word, waits for the gate, and completes.
-async fn start(stage: &Stage, event_id: &str) -> (String, Gate) {
+impl Bus {
+    /// The section. Where there are rings nobody looks by itself for a minute: what is told before is
+    /// told by a ring. `None`: not at hand.
+    fn section(self) -> Option<String> {
+        Some(match self {
+            Self::Postgres => "kind = \"postgres\"\npoll_seconds = 60.0".to_owned(),
+            Self::Nats => {
+                let server = nats_server()?;
+                format!("kind = \"nats\"\nurl = \"{server}\"\npoll_seconds = 60.0")
+            }
+            Self::Silent => "kind = \"none\"\npoll_seconds = 0.2".to_owned(),
+        })
+    }
+
+    /// Returns once what is rung from here on is heard.
+    async fn ready(self, log: impl Fn() -> String) {
+        if matches!(self, Self::Nats) {
+            until("NATS", async || log().contains("rings are carried by NATS")).await;
+        }
+    }
+}
+
+/// A gateway and a runner that pulls follow-ups, on this bus.
+async fn stage_on(bus: Bus, configure: impl FnOnce(&mut Config)) -> Option<Stage> {
+    let section = bus.section()?;
+    let mut steerable = manifest(RUNNER_ID);
+    steerable["capabilities"]["steering"] = true.into();
+    let runner = StubRunner::start_as(steerable).await;
+    let stage = Stage::of(Postgres, runner, |config| {
+        section.clone_into(&mut config.bus);
+        configure(config);
+    });
+    let stage = stage.await?;
+    bus.ready(|| stage.gateway.log()).await;
+    Some(stage)
+}
+
+/// A script that says a word, waits for the gate, and completes.
+fn gated(stage: &Stage, event_id: &str) -> Gate {
     let gate = Gate::new();
     let hold = gate.clone();
     stage.runner.answer(event_id, move |run| {
@@ -30,43 +78,5 @@ async fn start(stage: &Stage, event_id: &str) -> (String, Gate) {
             send(end),
         ]
     });
-    let run_id = stage.client.post(&message(event_id)).await.run_id();
-    (run_id, gate)
-}
-
-#[tokio::test]
-async fn a_stream_watched_through_another_replica_goes_on_by_itself() {
-    let Some(stage) = stage().await else { return };
-    let beside = stage.gateway.beside().await;
-    let (run_id, gate) = start(&stage, "m-1").await;
-    // Here, so that the first word is stored; there, so that somebody waits.
-    let mut here = stage.client.follow(&run_id, 0).await;
-    assert_eq!(here.event().await.unwrap().id, Some(1));
-    let mut there = beside.client.follow(&run_id, 0).await;
-    assert_eq!(there.event().await.unwrap().id, Some(1));
-    gate.cancel();
-    let told: Vec<_> = there
-        .rest()
-        .await
-        .into_iter()
-        .map(|frame| frame.data)
-        .collect();
-    let stored = stage.client.ledger(&run_id).await;
-    assert_eq!(told, stored.0[1..]);
-    stored.assert_sound(&run_id);
-}
-
-#[tokio::test]
-async fn a_cancel_reaches_the_replica_that_drives_the_run() {
-    let Some(stage) = stage().await else { return };
-    let beside = stage.gateway.beside().await;
-    let (run_id, _gate) = start(&stage, "m-1").await;
-    let mut here = stage.client.follow(&run_id, 0).await;
-    assert_eq!(here.event().await.unwrap().id, Some(1));
-    let answer = beside.client.cancel(&run_id).await;
-    assert_eq!(answer.status, 202, "{}", answer.body);
-    here.rest().await;
-    let run = beside.client.run(&run_id).await;
-    assert_eq!(run["status"], json!("cancelled"), "{run}");
-    assert_eq!(stage.client.run(&run_id).await, run);
+    gate
 }

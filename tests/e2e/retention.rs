@@ -7,7 +7,7 @@ use crate::support::client::message;
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::script::sse;
-use crate::support::{Engine, Postgres, Sqlite, Stage, within};
+use crate::support::{Engine, Postgres, Sqlite, Stage, until, within};
 
 #[rstest]
 #[tokio::test]
@@ -70,4 +70,35 @@ async fn old_events_go_and_the_run_stays(#[values(Sqlite, Postgres)] engine: Eng
     );
     assert_eq!(live.get("/context").await.status, 200);
     assert_eq!(live.get("/run/events").await.status, 200);
+}
+
+/// More than sockets hold on their way, so that whoever does not read falls behind.
+const LARGE_EVENTS: usize = 240;
+
+#[tokio::test]
+async fn a_reader_whom_the_deletion_overtakes_is_cut_off_and_told_when_it_comes_back() {
+    let impatient = |config: &mut Config| {
+        "lease_seconds = 0.5".clone_into(&mut config.runs);
+        "retention_days = 0.000001".clone_into(&mut config.ledger);
+    };
+    let stage = Stage::with(impatient).await;
+    stage.runner.answer_all(|run| {
+        let word = "x".repeat(100_000);
+        let mut frames: Vec<_> = (1..=LARGE_EVENTS).map(|n| run.delta(n, &word)).collect();
+        frames.push(run.completed(LARGE_EVENTS + 1));
+        sse(frames.concat())
+    });
+    let mut slow = stage.client.post_streaming(&message("m-1")).await;
+    let run_id = slow.run_id();
+    let mut last = slow.event().await.unwrap().id.unwrap();
+    let events = format!("/v1/runs/{run_id}/events");
+    let gone = async || stage.client.get(&events).await.status == 410;
+    until("the events to go", gone).await;
+    while let Some(frame) = slow.event().await {
+        last = frame.id.unwrap();
+        assert!(!frame.event.starts_with("run."), "it was not overtaken");
+    }
+    assert!(last < 1 + LARGE_EVENTS as u64);
+    let again = stage.client.follow(&run_id, last).await;
+    assert_eq!(again.response.status(), 410);
 }

@@ -125,7 +125,7 @@ impl Config {
              [[runner_endpoints]]\nname = \"stub\"\nbase_url = \"{runner}\"\n\
              secret = \"file:{secret}\"\n{endpoint}\n",
             server = self.server,
-            bus = self.bus,
+            bus = bus_section(&self.bus),
             ledger = self.ledger,
             key = directory.file("master.key").display(),
             database = self.database_url(database),
@@ -162,6 +162,15 @@ impl Config {
         }
         text.push_str(&self.rest);
         directory.write("runnel.toml", &text)
+    }
+}
+
+/// As the test has it; where it names no kind of its own, as `RUNNEL_TEST_BUS` says: `none` has the
+/// whole suite run without a ring.
+fn bus_section(of_test: &str) -> String {
+    match std::env::var("RUNNEL_TEST_BUS") {
+        Ok(kind) if !of_test.contains("kind = ") => format!("kind = \"{kind}\"\n{of_test}"),
+        _ => of_test.to_owned(),
     }
 }
 
@@ -242,6 +251,11 @@ impl Gateway {
 
     /// Another replica on the same database, with the same configuration and an address of its own.
     pub async fn beside(&self) -> Replica {
+        self.beside_under(&[]).await
+    }
+
+    /// As `beside`, with variables of its own.
+    pub async fn beside_under(&self, variables: &[(&str, &str)]) -> Replica {
         let directory = Directory::new();
         for name in ["master.key", "endpoint.secret"] {
             directory.write(
@@ -252,41 +266,38 @@ impl Gateway {
         let file = self
             .config
             .write(&own_address(), &self.database, &directory);
-        let (process, url) = Process::spawn(&file, &directory.file("stderr.log")).await;
+        let log = directory.file("stderr.log");
+        let (process, url) = Process::spawn_under(variables, &file, &log).await;
         Replica {
             client: Client::new(&url, &self.key),
-            _process: process,
-            _directory: directory,
+            process,
+            file,
+            directory,
         }
-    }
-
-    /// The id of its process.
-    pub fn pid(&self) -> u32 {
-        self.process.child.id().expect("the gateway still runs")
     }
 
     /// SIGKILL, and gone when this returns.
     pub async fn kill(&mut self) {
-        within("the killed gateway to be gone", self.process.child.kill())
-            .await
-            .unwrap();
+        self.process.kill().await;
     }
 
     /// SIGTERM; returns at once.
     pub async fn terminate(&self) {
-        let pid = self.pid().to_string();
-        let sent = Command::new("kill")
-            .args(["-TERM", &pid])
-            .status()
-            .await
-            .unwrap();
-        assert!(sent.success(), "kill -TERM {pid}");
+        self.process.signal("TERM").await;
+    }
+
+    /// SIGSTOP: it does nothing more, and nobody is told.
+    pub async fn pause(&self) {
+        self.process.signal("STOP").await;
+    }
+
+    /// SIGCONT.
+    pub async fn go_on(&self) {
+        self.process.signal("CONT").await;
     }
 
     pub async fn exited(&mut self) -> ExitStatus {
-        within("the gateway to exit", self.process.child.wait())
-            .await
-            .unwrap()
+        self.process.exited().await
     }
 
     /// SIGTERM, and gone when this returns.
@@ -324,15 +335,43 @@ impl Gateway {
     fn begin(&self, failpoints: &str) -> Process {
         let listen = self.url.trim_start_matches("http://").to_owned();
         let file = self.config.write(&listen, &self.database, &self.directory);
-        Process::begin(&file, &self.directory.file("stderr.log"), failpoints)
+        Process::begin(&file, &self.directory.file("stderr.log"), failpoints, &[])
     }
 }
 
 /// A second process on the database of a [`Gateway`]. Gone before it, as it was made after it.
 pub struct Replica {
     pub client: Client,
-    _process: Process,
-    _directory: Directory,
+    process: Process,
+    file: PathBuf,
+    directory: Directory,
+}
+
+impl Replica {
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.file("stderr.log")).unwrap()
+    }
+
+    /// SIGKILL, and gone when this returns.
+    pub async fn kill(&mut self) {
+        self.process.kill().await;
+    }
+
+    /// SIGTERM, and gone when this returns.
+    pub async fn stop(&mut self) {
+        self.process.signal("TERM").await;
+        let status = self.process.exited().await;
+        assert!(status.success(), "a graceful stop ends with {status}");
+    }
+
+    /// At an address that its client knows from then on.
+    pub async fn start_again(&mut self) {
+        let log = self.directory.file("stderr.log");
+        let (process, url) = Process::spawn(&self.file, &log).await;
+        self.client = Client::new(&url, &self.client.key);
+        self.process = process;
+    }
 }
 
 /// An address of its own on loopback with port 0: no one takes the port while the gateway is down.
@@ -384,12 +423,18 @@ struct Process {
 impl Process {
     /// Returns when the gateway accepts connections, with its URL.
     async fn spawn(config: &Path, log: &Path) -> (Self, String) {
-        let mut process = Self::begin(config, log, "");
+        let mut process = Self::begin(config, log, "", &[]);
         let url = within("the gateway to listen", process.listening()).await;
         (process, url.expect("the gateway ended before it listened"))
     }
 
-    fn begin(config: &Path, log: &Path, failpoints: &str) -> Self {
+    async fn spawn_under(variables: &[(&str, &str)], config: &Path, log: &Path) -> (Self, String) {
+        let mut process = Self::begin(config, log, "", variables);
+        let url = within("the gateway to listen", process.listening()).await;
+        (process, url.expect("the gateway ended before it listened"))
+    }
+
+    fn begin(config: &Path, log: &Path, failpoints: &str, variables: &[(&str, &str)]) -> Self {
         let stderr = OpenOptions::new()
             .create(true)
             .append(true)
@@ -401,6 +446,7 @@ impl Process {
             .env(STUB_API_KEY.0, STUB_API_KEY.1)
             .env(STUB_SECRET.0, STUB_SECRET.1)
             .env("FAILPOINTS", failpoints)
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(stderr)
@@ -413,6 +459,28 @@ impl Process {
             stdout,
             log: log.to_owned(),
         }
+    }
+
+    async fn kill(&mut self) {
+        within("the killed gateway to be gone", self.child.kill())
+            .await
+            .unwrap();
+    }
+
+    async fn signal(&self, name: &str) {
+        let pid = self.child.id().expect("the gateway still runs").to_string();
+        let sent = Command::new("kill")
+            .args([format!("-{name}"), pid])
+            .status()
+            .await
+            .unwrap();
+        assert!(sent.success(), "kill -{name}");
+    }
+
+    async fn exited(&mut self) -> ExitStatus {
+        within("the gateway to exit", self.child.wait())
+            .await
+            .unwrap()
     }
 
     /// `None` when the gateway ended before it listened.

@@ -1,15 +1,19 @@
 //! The intent to POST: written before the POST, so that an uncertain one is never repeated.
 
+use std::time::Duration;
+
 use domain::run::Run;
 use protocol::id::RunId;
 use protocol::run::RunStatus;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
-    ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder,
+    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter,
+    QueryOrder,
 };
 use uuid::Uuid;
 
 use crate::connect::Store;
+use crate::database_clock::lease_end;
 use crate::entity::{run_attempts, runs};
 use crate::error::StoreError;
 use crate::writer::Work;
@@ -24,7 +28,8 @@ pub struct Dispatch {
     /// From 1.
     pub attempt: u32,
     pub owner: String,
-    pub lease_until: i64,
+    /// How long the owner has the run, from the commit on.
+    pub lease: Duration,
     /// The context as it will be sent.
     pub context: String,
     /// When the run must have ended: its time begins with its first attempt.
@@ -57,7 +62,10 @@ impl Work for Dispatch {
             .col_expr(runs::Column::Attempt, Expr::value(i64::from(self.attempt)))
             .col_expr(runs::Column::LeaseOwner, Expr::value(self.owner.as_str()))
             .col_expr(runs::Column::LeaseEpoch, Expr::value(self.epoch + 1))
-            .col_expr(runs::Column::LeaseExpiresAt, Expr::value(self.lease_until));
+            .col_expr(
+                runs::Column::LeaseExpiresAt,
+                lease_end(tx.get_database_backend(), self.lease),
+            );
         if self.from == RunStatus::Created {
             update = update
                 .col_expr(runs::Column::StartedAt, Expr::value(self.at))

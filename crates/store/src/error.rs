@@ -11,6 +11,9 @@ pub enum StoreError {
     /// The name or id is taken.
     #[error("a row with this name or id exists")]
     Taken,
+    /// The events were deleted for their age while they were read.
+    #[error("the events of the run have been deleted")]
+    Pruned,
     /// The decision inside the transaction was to store nothing.
     #[error("the decision was to store nothing")]
     Refused,

@@ -181,18 +181,28 @@ impl Ingest {
         if let Some(event) = same_key
             && !self.free_old_key(tx, &event).await?
         {
-            let known = if event.body_sha256 == self.body_sha256 {
-                Ingested::Replayed {
-                    answer: event.answer,
-                }
-            } else {
-                Ingested::Mismatch
-            };
-            return Ok(Some(known));
+            return Ok(Some(self.known(event)));
         }
         let key = (self.workspace.to_string(), self.event_id.clone());
         let same_id = events::Entity::find_by_id(key).one(tx).await?;
-        Ok(same_id.map(|_| Ingested::EventExists))
+        // Between the two looks another replica may have stored the very same.
+        Ok(same_id.map(|event| {
+            if event.dedupe_key == self.dedupe_key {
+                self.known(event)
+            } else {
+                Ingested::EventExists
+            }
+        }))
+    }
+
+    fn known(&self, event: events::Model) -> Ingested {
+        if event.body_sha256 == self.body_sha256 {
+            Ingested::Replayed {
+                answer: event.answer,
+            }
+        } else {
+            Ingested::Mismatch
+        }
     }
 
     /// A key that a client chose is kept for a week; after that it names another event.

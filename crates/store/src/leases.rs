@@ -1,28 +1,57 @@
-//! Leases: who drives a run, and for how long (runs §2).
+//! Leases: who drives a run, and for how long (runs §2). Their ends are told and compared by the
+//! database's clock.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use domain::run::Run;
 use protocol::id::RunId;
 use protocol::run::RunStatus;
-use sea_orm::sea_query::Expr;
+use sea_orm::sea_query::{Expr, ExprTrait};
 use sea_orm::{
-    ColumnTrait, Condition, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
+    ColumnTrait, Condition, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait,
+    QueryFilter, QueryOrder, QuerySelect,
 };
 use uuid::Uuid;
 
 use crate::connect::Store;
+use crate::database_clock::{database_now, lease_end};
 use crate::entity::runs;
 use crate::error::{StoreError, parsed};
+use crate::retention::left_to_us;
 use crate::runs::readable;
 use crate::writer::Work;
 
+/// Which leases may be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leases {
+    /// Those whose time is over.
+    Lapsed,
+    /// All: there is no other owner, or the owner is who asks.
+    All,
+    /// None: who has an owner is left alone.
+    None,
+}
+
+impl Leases {
+    fn condition(self, backend: DbBackend) -> Condition {
+        match self {
+            Self::Lapsed => {
+                let end = Expr::col(runs::Column::LeaseExpiresAt);
+                Condition::all().add(end.lt(database_now(backend)))
+            }
+            Self::All => Condition::all(),
+            Self::None => Condition::all().add(Expr::value(1).eq(0)),
+        }
+    }
+}
+
 impl Store {
-    /// Running runs whose lease ended before `before`; all running ones for `i64::MAX`.
-    pub async fn expired_runs(&self, before: i64, limit: u64) -> Result<Vec<Run>, StoreError> {
+    /// Running runs of these leases, the longest lapsed first.
+    pub async fn expired_runs(&self, leases: Leases, limit: u64) -> Result<Vec<Run>, StoreError> {
         let models = runs::Entity::find()
             .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
-            .filter(runs::Column::LeaseExpiresAt.lt(before))
+            .filter(leases.condition(self.readers.get_database_backend()))
             .order_by_asc(runs::Column::LeaseExpiresAt)
             .limit(limit)
             .all(&self.readers)
@@ -36,41 +65,78 @@ impl Store {
         &self,
         owner: &str,
         ids: Vec<RunId>,
-        until: i64,
+        lease: Duration,
     ) -> Result<HashMap<RunId, Option<i64>>, StoreError> {
         self.write(RenewLeases {
             owner: owner.to_owned(),
             ids,
-            until,
+            lease,
         })
         .await
     }
 
-    /// Takes over a run whose lease ended before `before`: a new epoch, so that its old owner
-    /// writes nothing more. `None`: it was renewed, taken or ended meanwhile.
+    /// Takes over a run: a new epoch, so that its old owner writes nothing more. `None`: its lease is
+    /// not among those that may be taken, or it was renewed, taken or ended meanwhile.
     pub async fn take_over(
         &self,
         run: &Run,
         owner: &str,
-        until: i64,
-        before: i64,
+        lease: Duration,
+        leases: Leases,
     ) -> Result<Option<i64>, StoreError> {
         let (id, epoch, owner) = (run.id, run.lease_epoch, owner.to_owned());
         self.write(TakeOver {
             id,
             epoch,
             owner,
-            until,
-            before,
+            lease,
+            leases,
         })
         .await
+    }
+
+    /// Takes over those of these runs that [`Store::take_over`] would, all at once: each in its new
+    /// epoch. What another is at is left to it, and nobody waits for anybody.
+    pub async fn take_over_some(
+        &self,
+        ids: Vec<RunId>,
+        owner: &str,
+        lease: Duration,
+        leases: Leases,
+    ) -> Result<Vec<Run>, StoreError> {
+        let owner = owner.to_owned();
+        self.write(TakeOverSome {
+            ids,
+            owner,
+            lease,
+            leases,
+        })
+        .await
+    }
+
+    /// The runs of `owner` that were asked to end, and when.
+    pub async fn asked_to_end(&self, owner: &str) -> Result<Vec<(RunId, i64)>, StoreError> {
+        let rows: Vec<(String, i64)> = runs::Entity::find()
+            .select_only()
+            .column(runs::Column::Id)
+            .column(runs::Column::CancelRequestedAt)
+            // As the index has it.
+            .filter(Expr::cust(
+                "status = 'running' AND cancel_requested_at IS NOT NULL",
+            ))
+            .filter(runs::Column::LeaseOwner.eq(owner))
+            .into_tuple()
+            .all(&self.readers)
+            .await?;
+        let read = |(id, at): (String, i64)| Ok((parsed("runs.id", &id, &id)?, at));
+        rows.into_iter().map(read).collect()
     }
 }
 
 struct RenewLeases {
     owner: String,
     ids: Vec<RunId>,
-    until: i64,
+    lease: Duration,
 }
 
 /// Ids of one statement: databases bound the number of its values.
@@ -87,7 +153,10 @@ impl Work for RenewLeases {
                 .add(runs::Column::LeaseOwner.eq(self.owner.as_str()))
                 .add(runs::Column::Id.is_in(ids.iter().map(ToString::to_string)));
             runs::Entity::update_many()
-                .col_expr(runs::Column::LeaseExpiresAt, Expr::value(self.until))
+                .col_expr(
+                    runs::Column::LeaseExpiresAt,
+                    lease_end(tx.get_database_backend(), self.lease),
+                )
                 .filter(own.clone())
                 .exec(tx)
                 .await?;
@@ -111,8 +180,8 @@ struct TakeOver {
     id: RunId,
     epoch: i64,
     owner: String,
-    until: i64,
-    before: i64,
+    lease: Duration,
+    leases: Leases,
 }
 
 impl Work for TakeOver {
@@ -123,16 +192,56 @@ impl Work for TakeOver {
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Option<i64>, StoreError> {
+        let backend = tx.get_database_backend();
         let moved = runs::Entity::update_many()
             .col_expr(runs::Column::LeaseEpoch, Expr::value(self.epoch + 1))
             .col_expr(runs::Column::LeaseOwner, Expr::value(self.owner.as_str()))
-            .col_expr(runs::Column::LeaseExpiresAt, Expr::value(self.until))
+            .col_expr(runs::Column::LeaseExpiresAt, lease_end(backend, self.lease))
             .filter(runs::Column::Id.eq(self.id.to_string()))
             .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
             .filter(runs::Column::LeaseEpoch.eq(self.epoch))
-            .filter(runs::Column::LeaseExpiresAt.lt(self.before))
+            .filter(self.leases.condition(backend))
             .exec(tx)
             .await?;
         Ok((moved.rows_affected == 1).then_some(self.epoch + 1))
+    }
+}
+
+struct TakeOverSome {
+    ids: Vec<RunId>,
+    owner: String,
+    lease: Duration,
+    leases: Leases,
+}
+
+impl Work for TakeOverSome {
+    type Output = Vec<Run>;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Vec<Run>, StoreError> {
+        let backend = tx.get_database_backend();
+        let mut taken = Vec::new();
+        for ids in self.ids.chunks(IDS) {
+            let query = runs::Entity::find()
+                .select_only()
+                .column(runs::Column::Id)
+                .filter(runs::Column::Id.is_in(ids.iter().map(ToString::to_string)))
+                .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
+                .filter(self.leases.condition(backend));
+            let free: Vec<String> = left_to_us(tx, query).into_tuple().all(tx).await?;
+            let epoch = Expr::col(runs::Column::LeaseEpoch).add(1);
+            runs::Entity::update_many()
+                .col_expr(runs::Column::LeaseEpoch, epoch)
+                .col_expr(runs::Column::LeaseOwner, Expr::value(self.owner.as_str()))
+                .col_expr(runs::Column::LeaseExpiresAt, lease_end(backend, self.lease))
+                .filter(runs::Column::Id.is_in(free.clone()))
+                .exec(tx)
+                .await?;
+            let models = runs::Entity::find()
+                .filter(runs::Column::Id.is_in(free))
+                .all(tx)
+                .await?;
+            taken.extend(readable(models));
+        }
+        Ok(taken)
     }
 }

@@ -1,6 +1,7 @@
 //! Runs: finding, listing, cancelling, leases.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use domain::run::Run;
 use protocol::id::{EndpointId, RunId, RunnerId, WorkspaceId};
@@ -13,6 +14,7 @@ use sea_orm::{
 use uuid::Uuid;
 
 use crate::connect::Store;
+use crate::database_clock::ago;
 use crate::entity::{conversations, events, runs, transcript_items};
 use crate::error::{StoreError, parsed, parsed_json, unsigned};
 use crate::failpoint;
@@ -215,10 +217,18 @@ impl Store {
         Ok(newest.unwrap_or(0))
     }
 
-    /// Runs that wait for a dispatch, oldest first.
-    pub async fn created_runs(&self, limit: u64) -> Result<Vec<Run>, StoreError> {
+    /// Runs that have waited for a dispatch since `age` ago, oldest first; all of them for `None`.
+    pub async fn created_runs(
+        &self,
+        age: Option<Duration>,
+        limit: u64,
+    ) -> Result<Vec<Run>, StoreError> {
+        let backend = self.readers.get_database_backend();
+        let created = Expr::col(runs::Column::CreatedAt);
+        let is_old = age.map(|age| created.lte(ago(backend, age)));
         let models = runs::Entity::find()
             .filter(runs::Column::Status.eq(RunStatus::Created.as_str()))
+            .filter(Condition::all().add_option(is_old))
             .order_by_asc(runs::Column::CreatedAt)
             .limit(limit)
             .all(&self.readers)
@@ -226,11 +236,17 @@ impl Store {
         Ok(readable(models))
     }
 
-    /// Runs that have waited behind others since before `before`.
-    pub async fn overdue_runs(&self, before: i64, limit: u64) -> Result<Vec<Run>, StoreError> {
+    /// Runs that have waited behind others for longer than `patience`, by the database's clock.
+    pub async fn overdue_runs(
+        &self,
+        patience: Duration,
+        limit: u64,
+    ) -> Result<Vec<Run>, StoreError> {
+        let backend = self.readers.get_database_backend();
+        let created = Expr::col(runs::Column::CreatedAt);
         let models = runs::Entity::find()
             .filter(runs::Column::Status.eq(RunStatus::Queued.as_str()))
-            .filter(runs::Column::CreatedAt.lt(before))
+            .filter(created.lt(ago(backend, patience)))
             .order_by_asc(runs::Column::CreatedAt)
             .limit(limit)
             .all(&self.readers)

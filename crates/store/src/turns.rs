@@ -1,6 +1,5 @@
 //! Whose turn it is to be asked for its runners, and by whom.
 
-use protocol::id::EndpointId;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
     ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
@@ -12,10 +11,13 @@ use crate::entity::runner_endpoints;
 use crate::error::StoreError;
 use crate::writer::Work;
 
+/// How long a row that cannot be read is left alone.
+const UNREADABLE_PAUSE_MS: i64 = 5 * 60 * 1000;
+
 /// Takes the turn of asking an endpoint: one of those who saw the same time gets it.
 #[derive(Clone, Debug)]
 struct ClaimCheck {
-    endpoint_id: EndpointId,
+    endpoint_id: String,
     seen: i64,
     until: i64,
 }
@@ -29,7 +31,7 @@ impl Work for ClaimCheck {
                 runner_endpoints::Column::NextCheckAt,
                 Expr::value(self.until),
             )
-            .filter(runner_endpoints::Column::Id.eq(self.endpoint_id.to_string()))
+            .filter(runner_endpoints::Column::Id.eq(self.endpoint_id.as_str()))
             .filter(runner_endpoints::Column::NextCheckAt.eq(self.seen))
             .exec(tx)
             .await?;
@@ -38,7 +40,8 @@ impl Work for ClaimCheck {
 }
 
 impl Store {
-    /// Enabled endpoints of all workspaces that are to be asked again, the longest due first.
+    /// Enabled endpoints of all workspaces that are to be asked again, the longest due first. A row
+    /// that cannot be read is left out, and does not stand in the others' way for a while.
     pub async fn due_endpoints(
         &self,
         now: i64,
@@ -52,7 +55,27 @@ impl Store {
             .limit(limit)
             .all(&self.readers)
             .await?;
-        rows.into_iter().map(endpoint_record).collect()
+        let mut due = Vec::with_capacity(rows.len());
+        for row in rows {
+            let (endpoint_id, seen) = (row.id.clone(), row.next_check_at);
+            match endpoint_record(row) {
+                Ok(record) => due.push(record),
+                Err(error) => {
+                    tracing::error!(
+                        error = &error as &dyn std::error::Error,
+                        "an endpoint is left out of discovery"
+                    );
+                    let until = now + UNREADABLE_PAUSE_MS;
+                    let later = ClaimCheck {
+                        endpoint_id,
+                        seen,
+                        until,
+                    };
+                    self.write(later).await?;
+                }
+            }
+        }
+        Ok(due)
     }
 
     /// Takes the turn of asking an endpoint that is due, until then; false when another has it.
@@ -62,7 +85,7 @@ impl Store {
         until: i64,
     ) -> Result<bool, StoreError> {
         self.write(ClaimCheck {
-            endpoint_id: endpoint.id,
+            endpoint_id: endpoint.id.to_string(),
             seen: endpoint.next_check_at,
             until,
         })

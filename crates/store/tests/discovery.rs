@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 on_both!(
     a_turn_is_taken_by_one_and_the_longest_due_comes_first,
+    a_row_that_cannot_be_read_does_not_stand_in_the_others_way,
     a_vanished_runner_stays_in_sight_of_its_agents_alone,
     a_failure_keeps_what_was_listed_and_every_change_leaves_a_row,
     the_history_of_health_is_bounded,
@@ -30,6 +31,19 @@ fn failure(endpoint_id: protocol::id::EndpointId, reason: &str, asked_at: i64) -
         next_check_at: 100,
         at: asked_at,
     }
+}
+
+async fn a_row_that_cannot_be_read_does_not_stand_in_the_others_way(bench: Bench) {
+    let broken = bench.endpoint("broken").await;
+    let sound = bench.endpoint("sound").await;
+    let tamper = format!("UPDATE runner_endpoints SET mode = 'bent' WHERE id = '{broken}'");
+    bench.tamper(&tamper).await;
+    // The broken one is first in the row, and there is room for one.
+    let first = bench.store.due_endpoints(60, 1).await.unwrap();
+    assert_eq!(first, []);
+    let due = bench.store.due_endpoints(60, 1).await.unwrap();
+    let ids: Vec<_> = due.iter().map(|endpoint| endpoint.id).collect();
+    assert_eq!(ids, [sound]);
 }
 
 async fn a_turn_is_taken_by_one_and_the_longest_due_comes_first(bench: Bench) {

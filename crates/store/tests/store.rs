@@ -4,16 +4,18 @@
 mod support;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use domain::normalize::{Reason, Rejection, StateUpdate};
+use domain::run::Run;
 use migrations::{Migrator, MigratorTrait};
 use protocol::id::WorkspaceId;
 use protocol::resources::StateScope;
 use protocol::run::RunStatus;
 use sea_orm::Database;
 use store::{
-    Append, Appended, CancelOutcome, Dispatch, Dispatched, HistoryQuery, Ingest, Ingested, Plan,
-    StateAccess, StateWritten, Terminal, TranscriptWrite,
+    Append, Appended, CancelOutcome, Dispatch, Dispatched, HistoryQuery, Ingest, Ingested, Leases,
+    Plan, StateAccess, StateWritten, Terminal, TranscriptWrite,
 };
 use support::{Bench, audit, create_database, dispatch, on_both, sqlite_url};
 use uuid::Uuid;
@@ -303,27 +305,45 @@ async fn a_cancel_is_noted_once_and_only_while_the_run_lives(bench: Bench) {
 
 async fn an_expired_run_is_taken_over_by_one(bench: Bench) {
     let run = bench.running("e-1").await;
-    let expired = bench.store.expired_runs(i64::MAX, 10).await.unwrap();
-    assert_eq!(
-        expired.iter().map(|run| run.id).collect::<Vec<_>>(),
-        [run.id]
-    );
-    assert!(
-        bench.store.expired_runs(1, 10).await.unwrap().is_empty(),
-        "its lease holds"
-    );
-    let takers = (0..8).map(|n| {
+    let ids = |runs: Vec<Run>| runs.iter().map(|run| run.id).collect::<Vec<_>>();
+    let minute = Duration::from_mins(1);
+    let hold = |lease| bench.store.renew_leases("me", vec![run.id], lease);
+    assert!(hold(minute).await.unwrap().contains_key(&run.id));
+    for (leases, expected) in [
+        (Leases::All, vec![run.id]),
+        (Leases::Lapsed, vec![]),
+        (Leases::None, vec![]),
+    ] {
+        let expired = bench.store.expired_runs(leases, 10).await.unwrap();
+        assert_eq!(ids(expired), expected, "{leases:?}: its lease holds");
+    }
+    let renewed = bench.store.take_over(&run, "o", minute, Leases::Lapsed);
+    assert_eq!(renewed.await.unwrap(), None, "its lease holds");
+    hold(Duration::ZERO).await.unwrap();
+    // By the database's clock, whose milliseconds may not have moved yet.
+    while bench
+        .store
+        .expired_runs(Leases::Lapsed, 10)
+        .await
+        .unwrap()
+        .is_empty()
+    {
+        tokio::task::yield_now().await;
+    }
+    let left = bench.store.take_over(&run, "o", minute, Leases::None);
+    assert_eq!(left.await.unwrap(), None, "none may be taken");
+    let takers = (0..64).map(|n| {
         let (bench, run) = (&bench, &run);
         async move {
-            bench
-                .store
-                .take_over(run, &format!("o-{n}"), 99, i64::MAX)
-                .await
-                .unwrap()
+            let (store, taker) = (&bench.store, format!("o-{n}"));
+            if n % 2 == 0 {
+                let taking = store.take_over(run, &taker, minute, Leases::Lapsed);
+                return taking.await.unwrap();
+            }
+            let taking = store.take_over_some(vec![run.id], &taker, minute, Leases::Lapsed);
+            taking.await.unwrap().first().map(|run| run.lease_epoch)
         }
     });
-    let renewed = bench.store.take_over(&run, "o", 99, 1).await.unwrap();
-    assert_eq!(renewed, None, "its lease holds");
     let taken = futures_util::future::join_all(takers).await;
     assert_eq!(taken.iter().flatten().count(), 1);
     let append = bench.append(&run, 0, &["zombie"]);

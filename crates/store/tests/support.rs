@@ -7,6 +7,7 @@
 )]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use domain::event::ConversationIdentity;
 use domain::run::Run;
@@ -149,7 +150,9 @@ impl Bench {
 
     pub(crate) async fn sqlite() -> Self {
         let url = sqlite_url();
-        Self::open(&url, None).await
+        let mut bench = Self::open(&url, None).await;
+        bench.file = url.strip_prefix("sqlite://").map(str::to_owned);
+        bench
     }
 
     /// On a file in memory, where there is such a place: for tests that are long and not about disks.
@@ -171,6 +174,19 @@ impl Bench {
         let database = create_database().await?;
         let url = database.url();
         Some(Self::open(&url, Some(database)).await)
+    }
+
+    /// Does what no gateway does.
+    pub(crate) async fn tamper(&self, sql: &str) {
+        let url = match (&self.database, &self.file) {
+            (Some(database), _) => database.url(),
+            (None, file) => format!("sqlite://{}", file.as_deref().unwrap()),
+        };
+        let database = sea_orm::Database::connect(url).await.unwrap();
+        sea_orm::ConnectionTrait::execute_unprepared(&database, sql)
+            .await
+            .unwrap();
+        database.close().await.unwrap();
     }
 
     /// An event whose run is always wanted; its answer is its id.
@@ -428,7 +444,8 @@ pub(crate) fn dispatch(run: &Run) -> Dispatch {
         from: RunStatus::Created,
         attempt: 1,
         owner: "me".to_owned(),
-        lease_until: 5_000,
+        // Over at once.
+        lease: Duration::ZERO,
         context: "{}".to_owned(),
         deadline_at: run.deadline_at,
         at: 2_000,

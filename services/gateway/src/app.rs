@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::api::{self, Api, ApiState, Router};
+use crate::bus::{self, BusSettings};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::http_server::{ServerOptions, affordable_connections, serve};
@@ -66,7 +67,7 @@ impl App {
     /// process left behind. `public_url` has no slash at its end.
     pub(crate) async fn build(
         config: &Config,
-        declared: Declared,
+        mut declared: Declared,
         master_key: MasterKey,
         public_url: &str,
     ) -> anyhow::Result<Self> {
@@ -83,7 +84,9 @@ impl App {
         )
         .await?;
         let egress = Egress::new(config.egress.allow.clone(), config.limits.connect)?;
+        let bus = std::mem::replace(&mut declared.bus, BusSettings::Silent);
         let runs = Runs::new(Parts {
+            bus: bus::open(bus, &store, &master_key)?,
             client: RunnerClient::new(egress.clone(), clock),
             keys,
             master_key,

@@ -1,6 +1,7 @@
 //! Settings: read whole, judged whole, before anything is opened.
 
 mod allow_rule;
+mod bus;
 mod catalog;
 mod endpoint;
 mod fault;
@@ -18,6 +19,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 pub use allow_rule::{AllowRule, AllowRuleError};
+pub use bus::{BusConfig, BusKind};
 pub use catalog::{KnowledgeBaseEntry, ModelEntry, SkillEntry, ToolEntry};
 pub use endpoint::EndpointEntry;
 pub use fault::{ConfigErrors, ConfigFault};
@@ -25,7 +27,7 @@ pub use header_name::{HeaderNameError, outgoing_header_name};
 pub use plain_url::{PlainUrlError, check_parsed_url, parse_plain_url};
 pub use secret_ref::{SecretError, SecretRef, SecretRefError};
 pub use sections::{
-    AuthConfig, BusConfig, DatabaseConfig, EgressConfig, LedgerConfig, LimitsConfig, MetricsConfig,
+    AuthConfig, DatabaseConfig, EgressConfig, LedgerConfig, LimitsConfig, MetricsConfig,
     RunsConfig, ServerConfig,
 };
 

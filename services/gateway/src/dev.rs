@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::api_key::{issue, prefix_of};
 use crate::app::{App, DEFAULT_WORKSPACE, Declared};
+use crate::bus::BusSettings;
 use crate::clock::Clock;
 use crate::config::{AllowRule, Config};
 use crate::http_server::bind;
@@ -129,6 +130,7 @@ fn declared(runner: SocketAddr, secret: &str) -> anyhow::Result<Declared> {
         endpoints: vec![endpoint],
         agents: vec![agent],
         catalog,
+        bus: BusSettings::Silent,
     })
 }
 

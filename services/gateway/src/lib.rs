@@ -1,12 +1,13 @@
 //! The Runnel gateway: everything the `runnel` binary is made of.
 //!
-//! `cli → app → api → runs → {outbound, store} → domain → protocol`: imports point down.
+//! `cli → app → api → runs → {outbound, bus, store} → domain → protocol`: imports point down.
 
 pub mod cli;
 
 pub mod api;
 mod api_key;
 pub mod app;
+mod bus;
 pub mod clock;
 pub mod config;
 pub mod conform;

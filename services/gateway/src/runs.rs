@@ -35,11 +35,13 @@ use domain::run::Run;
 use futures_util::FutureExt;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
-use store::{CancelOutcome, Ring, Store, StoreError, failpoint};
+use store::{CancelOutcome, Leases, Store, StoreError, failpoint};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::bus::{Bus, Ring};
 use crate::clock::Clock;
 use crate::cursor::Cursors;
 use crate::outbound::egress::Egress;
@@ -56,9 +58,6 @@ use crate::telemetry::metrics;
 
 pub(crate) use prepare::told_limits;
 pub(crate) use relay::reader;
-
-/// No lease has ended before this: a run that is driven by somebody is left alone.
-const ONLY_WAITING: i64 = i64::MIN;
 
 /// Bounds of runs, from the configuration.
 #[derive(Clone, Debug)]
@@ -92,6 +91,7 @@ pub struct RunLimits {
 /// Everything that runs need.
 pub struct Parts {
     pub store: Store,
+    pub(crate) bus: Box<dyn Bus>,
     pub clock: Clock,
     pub egress: Egress,
     pub client: RunnerClient,
@@ -210,7 +210,8 @@ impl Runs {
             {
                 tracing::error!(run.id = %id, "run {id} panicked");
                 metrics::panicked(metrics::Task::Run);
-                settle::settle_orphan(&inner, id, &workspace, i64::MAX, settle::internal()).await;
+                settle::settle_orphan(&inner, id, &workspace, Leases::All, settle::internal())
+                    .await;
             }
         });
     }
@@ -237,13 +238,13 @@ impl Runs {
             };
             if run.status == RunStatus::Queued {
                 let failure = settle::cancelled();
-                settle::settle_orphan(&runs.0, id, &workspace, ONLY_WAITING, failure).await;
+                settle::settle_orphan(&runs.0, id, &workspace, Leases::None, failure).await;
             }
             // It may have been let go meanwhile.
             let at = run.cancel_requested_at.unwrap_or(now);
             match runs.0.live.get(id) {
                 Some(live) => live.request_cancel(at),
-                None => runs.0.doorbell.ring(Ring::Cancelled { run: id, at }),
+                None => runs.0.doorbell.ring(Ring::Cancelled(id)),
             }
             Ok(outcome)
         });
@@ -265,7 +266,7 @@ impl Runs {
             if live.has_ended() {
                 return Ok(None);
             }
-            if let Some(grant) = live.grant(self.0.clock.now_ms()) {
+            if let Some(grant) = live.grant(Instant::now()) {
                 return Ok(Some(grant));
             }
         }

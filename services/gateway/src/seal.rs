@@ -3,10 +3,10 @@
 //! A sealed text is `v1.` and the unpadded base64url of nonce, ciphertext and tag. The purpose is
 //! authenticated with it, so a text sealed for one column cannot be opened in another.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
-use aws_lc_rs::rand;
+use aws_lc_rs::{hmac, rand};
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE_NO_PAD};
 use base64::{Engine, alphabet};
@@ -36,7 +36,10 @@ pub enum SealError {
 }
 
 /// The key under which every secret in the tables is sealed. Prints nothing of itself.
-pub struct MasterKey(RandomizedNonceKey);
+pub struct MasterKey {
+    sealing: RandomizedNonceKey,
+    marking: hmac::Key,
+}
 
 impl fmt::Debug for MasterKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -69,7 +72,7 @@ impl MasterKey {
     pub fn seal(&self, purpose: &str, plain: &[u8]) -> String {
         let mut sealed = plain.to_vec();
         let nonce = self
-            .0
+            .sealing
             .seal_in_place_append_tag(Aad::from(purpose.as_bytes()), &mut sealed)
             .expect("AES-GCM seals anything under 64 GiB");
         let mut whole = nonce.as_ref().to_vec();
@@ -92,14 +95,28 @@ impl MasterKey {
 
         let mut body = body.to_vec();
         let plain = self
-            .0
+            .sealing
             .open_in_place(nonce, Aad::from(purpose.as_bytes()), &mut body)
             .map_err(|_| SealError::Unopenable)?;
         Ok(plain.to_vec())
     }
 
+    /// 32 hex digits that whoever has the same key comes to for the same `purpose`, and nobody else.
+    pub fn mark(&self, purpose: &str) -> String {
+        let purpose = format!("runnel mark: {purpose}");
+        let tag = hmac::sign(&self.marking, purpose.as_bytes());
+        let mut hex = String::new();
+        for byte in &tag.as_ref()[..16] {
+            let _ = write!(hex, "{byte:02x}");
+        }
+        hex
+    }
+
     fn from_bytes(bytes: &[u8; KEY_BYTES]) -> Self {
-        Self(RandomizedNonceKey::new(&AES_256_GCM, bytes).expect("AES-256 takes 32 bytes"))
+        Self {
+            sealing: RandomizedNonceKey::new(&AES_256_GCM, bytes).expect("AES-256 takes 32 bytes"),
+            marking: hmac::Key::new(hmac::HMAC_SHA256, bytes),
+        }
     }
 }
 

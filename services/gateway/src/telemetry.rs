@@ -32,12 +32,15 @@ pub fn init(json: bool) {
 }
 
 fn filter() -> EnvFilter {
+    let directive = |text| Directive::from_str(text).expect("the directive is well formed");
     // A migrated database is no news, and three lines of it hide what is.
-    let quiet =
-        Directive::from_str("sea_orm_migration=warn").expect("the directive is well formed");
+    let quiet = directive("sea_orm_migration=warn");
+    // Every try to reach a server that is away would be a line; we say it once an outage.
+    let quieter = directive("async_nats=error");
     EnvFilter::builder()
         .with_default_directive(LevelFilter::INFO.into())
         .with_env_var(FILTER_VARIABLE)
         .from_env_lossy()
         .add_directive(quiet)
+        .add_directive(quieter)
 }

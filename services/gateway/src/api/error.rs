@@ -259,6 +259,7 @@ impl From<StoreError> for ApiError {
             }
             StoreError::Taken
             | StoreError::Refused
+            | StoreError::Pruned
             | StoreError::Panicked
             | StoreError::Corrupt { .. } => Self::internal(),
         }

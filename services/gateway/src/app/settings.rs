@@ -1,5 +1,7 @@
 //! From settings to what the rooms below work with. Everything wrong is said at once.
 
+mod bus;
+
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -18,6 +20,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize as _;
 use store::Store;
 
+use crate::bus::BusSettings;
 use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry};
 use crate::outbound::egress::Egress;
 use crate::outbound::signature::SigningSecret;
@@ -30,6 +33,7 @@ pub(crate) struct Declared {
     pub(crate) endpoints: Vec<EndpointSpec>,
     pub(crate) agents: Vec<AgentSpec>,
     pub(crate) catalog: Catalog,
+    pub(crate) bus: BusSettings,
 }
 
 /// Reads endpoints, agents and catalog of a configuration, secrets included.
@@ -60,14 +64,14 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
             }
         }
     }
-    if faults.is_empty() {
-        Ok(Declared {
+    match bus::bus(config, &mut faults) {
+        Some(bus) if faults.is_empty() => Ok(Declared {
             endpoints,
             agents,
             catalog: catalog(config),
-        })
-    } else {
-        Err(ConfigErrors(faults))
+            bus,
+        }),
+        _ => Err(ConfigErrors(faults)),
     }
 }
 

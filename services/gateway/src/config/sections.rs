@@ -160,21 +160,6 @@ impl fmt::Debug for DatabaseConfig {
     }
 }
 
-/// `[bus]`: how replicas on one database hear of each other.
-#[derive(Clone, Debug)]
-pub struct BusConfig {
-    /// How often a watcher looks at a run that lives elsewhere when no ring is heard.
-    pub poll: Duration,
-}
-
-impl BusConfig {
-    pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
-        let poll = table.required("poll_seconds", seconds(0.05..=60.0));
-        table.close()?;
-        Ok(Self { poll: poll? })
-    }
-}
-
 /// `[metrics]`: for whoever watches from outside.
 #[derive(Clone, Debug)]
 pub struct MetricsConfig {

@@ -11,6 +11,7 @@ use protocol::request::HostAccess;
 use serde_json::json;
 use serde_json::value::RawValue;
 use store::{Dispatch, Dispatched, StoreError, failpoint};
+use tokio::time::Instant;
 
 use crate::outbound::runner::{StartError, Started};
 use crate::runs::Inner;
@@ -41,9 +42,10 @@ pub(super) async fn dispatch(
     let mut attempt = 0;
     loop {
         attempt += 1;
-        let lease_until = inner.clock.now_ms() + millis(inner.limits.lease);
+        // Before the database's clock is asked: ours ends first.
+        let held_until = Instant::now() + inner.limits.lease;
         failpoint::pass("post.before_intent").await?;
-        match claim(inner, &run, attempt, lease_until, &prepared.context).await? {
+        match claim(inner, &run, attempt, &prepared.context).await? {
             Dispatched::Owned(owned) => run = *owned,
             Dispatched::Lost => return Ok(Outcome::Lost),
         }
@@ -57,7 +59,7 @@ pub(super) async fn dispatch(
             attempt,
         });
         live.set_grant(Arc::clone(&grant));
-        live.hold_until(lease_until);
+        live.hold_until(held_until);
         if let Some(at) = run.cancel_requested_at {
             live.request_cancel(at);
         }
@@ -115,7 +117,6 @@ async fn claim(
     inner: &Inner,
     run: &Run,
     attempt: u32,
-    lease_until: i64,
     context: &str,
 ) -> Result<Dispatched, StoreError> {
     inner
@@ -126,7 +127,7 @@ async fn claim(
             from: run.status,
             attempt,
             owner: inner.owner.clone(),
-            lease_until,
+            lease: inner.limits.lease,
             context: context.to_owned(),
             deadline_at: run.deadline_at,
             at: inner.clock.now_ms(),

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use dashmap::DashMap;
 use protocol::id::RunId;
-use store::{Heard, Ring};
 use tokio::sync::{Notify, mpsc};
-use uuid::Uuid;
 
+use crate::bus::{Heard, Ring};
 use crate::runs::{Inner, Runs};
 use crate::telemetry::metrics::{self, Ringing};
 
@@ -20,6 +19,8 @@ pub(crate) struct Doorbell {
     /// Taken once, by the task that sends.
     pending: std::sync::Mutex<Option<mpsc::Receiver<Ring>>>,
     bells: DashMap<RunId, Arc<Notify>>,
+    /// Rings when somebody may have asked for the end of a run that lives here.
+    pub(super) cancels: Notify,
 }
 
 impl Default for Doorbell {
@@ -29,6 +30,7 @@ impl Default for Doorbell {
             out,
             pending: std::sync::Mutex::new(Some(pending)),
             bells: DashMap::new(),
+            cancels: Notify::new(),
         }
     }
 }
@@ -94,40 +96,32 @@ impl Runs {
             pending.as_mut().ok().and_then(|pending| pending.take())
         };
         let Some(pending) = pending else { return };
-        let me = Uuid::now_v7();
-        let hear = |heard| self.hear(heard);
+        let hear = |heard| self.0.hear(heard);
         tokio::select! {
             () = self.0.closing.cancelled() => {}
-            () = self.0.store.attend_doorbell(me, pending, hear) => {}
+            () = self.0.bus.attend(pending, &hear) => {}
         }
     }
+}
 
-    /// Anybody with a login of the database can ring: what holds is what the table says.
-    fn look_for_cancel(&self, id: RunId) {
-        let runs = self.clone();
-        self.0.tasks.spawn(async move {
-            let run = runs.0.store.find_run_anywhere(id).await;
-            let asked = run.ok().flatten().and_then(|run| run.cancel_requested_at);
-            if let (Some(at), Some(live)) = (asked, runs.0.live.get(id)) {
-                live.request_cancel(at);
-            }
-        });
-    }
-
+impl Inner {
     fn hear(&self, heard: Heard) {
         metrics::rang(match heard {
             Heard::Ring(_) => Ringing::Heard,
             Heard::Missed => Ringing::Missed,
         });
         match heard {
-            Heard::Ring(Ring::Advanced { run, .. }) => self.0.doorbell.wake(run),
-            Heard::Ring(Ring::Cancelled { run, .. }) => {
-                if self.0.live.contains(run) {
-                    self.look_for_cancel(run);
+            Heard::Ring(Ring::Advanced(run)) => self.doorbell.wake(run),
+            Heard::Ring(Ring::Cancelled(run)) => {
+                if self.live.contains(run) {
+                    self.doorbell.cancels.notify_one();
                 }
-                self.0.doorbell.wake(run);
+                self.doorbell.wake(run);
             }
-            Heard::Missed => self.0.doorbell.wake_all(),
+            Heard::Missed => {
+                self.doorbell.cancels.notify_one();
+                self.doorbell.wake_all();
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use domain::normalize::Tally;
 use domain::run::{Failure, FailureCode};
 use protocol::id::{RunId, WorkspaceId};
-use store::failpoint;
+use store::{Leases, failpoint};
 
 use crate::runs::Inner;
 use crate::runs::book::Book;
@@ -31,7 +31,7 @@ pub(super) async fn drive(
         Err(PrepareError::Broken(why)) => {
             tracing::error!(run.id = %id, "run {id} cannot be dispatched: {why}");
             let failure = Failure::new(FailureCode::HostInternal, why);
-            return settle_orphan(&inner, id, workspace, i64::MAX, failure).await;
+            return settle_orphan(&inner, id, workspace, Leases::All, failure).await;
         }
         Err(PrepareError::Store(error)) => return unwritable(id, &error),
     };

@@ -4,7 +4,7 @@
 //! and what is new is known everywhere long before it signs (`domain::signing_key`). Whoever notices
 //! first makes a key that is due, and deletes what is over.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aws_lc_rs::rand;
@@ -12,7 +12,7 @@ use domain::signing_key::{
     KeyPhase, KeyPurpose, KeyTimes, Occasion, RotationPlan, key_phases, plan_rotation,
 };
 use store::{ForgetKeys, RotateKey, SigningKeyRecord, Store, StoreError};
-use tokio::sync::Mutex;
+use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::clock::Clock;
@@ -45,7 +45,7 @@ pub struct Keyring {
     master_key: Arc<MasterKey>,
     clock: Clock,
     most_age_ms: i64,
-    /// Held while somebody looks: what was read earlier never stands above what was read later.
+    /// Never held while the table is read.
     known: Mutex<Known>,
 }
 
@@ -54,6 +54,47 @@ struct Known {
     kids: Vec<String>,
     /// When an unknown key id was last a reason to look.
     asked_at: i64,
+    /// Closed once the look for an unknown key id is over.
+    asking: watch::Receiver<()>,
+    /// Looks that have begun, and the last of them that counts: what was read earlier never stands
+    /// above what was read later.
+    begun: u64,
+    taken: u64,
+}
+
+/// What to do about an unknown key id.
+enum Turn {
+    /// Look; whoever waits goes on when this is dropped.
+    Look(watch::Sender<()>),
+    /// Somebody looks already.
+    Wait(watch::Receiver<()>),
+    /// Somebody has looked just now.
+    Done,
+}
+
+impl Known {
+    fn new(kids: Vec<String>) -> Self {
+        Self {
+            kids,
+            asked_at: i64::MIN,
+            asking: watch::channel(()).1,
+            begun: 0,
+            taken: 0,
+        }
+    }
+
+    fn turn(&mut self, now: i64) -> Turn {
+        if self.asking.has_changed().is_ok() {
+            return Turn::Wait(self.asking.clone());
+        }
+        if (0..UNKNOWN_PAUSE_MS).contains(&now.saturating_sub(self.asked_at)) {
+            return Turn::Done;
+        }
+        let (looking, asking) = watch::channel(());
+        self.asked_at = now;
+        self.asking = asking;
+        Turn::Look(looking)
+    }
 }
 
 /// A rotation as it was carried out, or why not.
@@ -82,10 +123,7 @@ impl Keyring {
         Ok(Self {
             tokens: RunTokens::new(public_url, &tokens)?,
             cursors: Cursors::new(&cursors).ok_or(KeyFault)?,
-            known: Mutex::new(Known {
-                kids: kids_in_force(&records, now),
-                asked_at: i64::MIN,
-            }),
+            known: Mutex::new(Known::new(kids_in_force(&records, now))),
             store,
             master_key,
             clock,
@@ -102,21 +140,35 @@ impl Keyring {
         if !is_unknown(&verdict) {
             return verdict;
         }
-        let mut known = self.known.lock().await;
-        let verdict = verify();
-        let now = self.clock.now_ms();
-        let asked_lately = (0..UNKNOWN_PAUSE_MS).contains(&now.saturating_sub(known.asked_at));
-        if !is_unknown(&verdict) || asked_lately {
-            return verdict;
-        }
-        known.asked_at = now;
-        if let Err(error) = self.look(&mut known).await {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "the signing keys could not be looked at"
-            );
+        let turn = self.known().turn(self.clock.now_ms());
+        match turn {
+            Turn::Look(_looking) => {
+                if let Err(error) = self.look().await {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "the signing keys could not be looked at"
+                    );
+                }
+            }
+            Turn::Wait(mut asking) => while asking.changed().await.is_ok() {},
+            Turn::Done => {}
         }
         verify()
+    }
+
+    // Whole after any panic: its fields are set one by one, and each stands for itself.
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The table as it is, and the number of this look.
+    async fn read(&self) -> Result<(u64, Vec<SigningKeyRecord>), StoreError> {
+        let look = {
+            let mut known = self.known();
+            known.begun += 1;
+            known.begun
+        };
+        Ok((look, self.store.list_signing_keys().await?))
     }
 
     /// Looks at the table again and again, makes what is due and forgets what is over.
@@ -140,8 +192,7 @@ impl Keyring {
     }
 
     async fn keep_once(&self) -> Result<(), KeyringError> {
-        let mut known = self.known.lock().await;
-        let mut records = self.store.list_signing_keys().await?;
+        let (mut look, mut records) = self.read().await?;
         let now = self.clock.now_ms();
         let made = make_due(
             &self.store,
@@ -152,26 +203,30 @@ impl Keyring {
         )
         .await;
         if matches!(made, Ok(true)) {
-            records = self.store.list_signing_keys().await?;
+            (look, records) = self.read().await?;
         }
         // Also when none could be made: what was withdrawn must go.
-        self.take(&mut known, &records)?;
-        drop(known);
+        self.take(look, &records)?;
         if records.iter().any(|record| record.times.is_over(now)) {
             self.store.write(ForgetKeys { before: now }).await?;
         }
         made.map(|_| ())
     }
 
-    async fn look(&self, known: &mut Known) -> Result<(), KeyringError> {
-        let records = self.store.list_signing_keys().await?;
-        self.take(known, &records)
+    async fn look(&self) -> Result<(), KeyringError> {
+        let (look, records) = self.read().await?;
+        self.take(look, &records)
     }
 
-    /// Takes the keys as the table has them this moment.
-    fn take(&self, known: &mut Known, records: &[SigningKeyRecord]) -> Result<(), KeyringError> {
+    /// Takes the keys as the table had them at this look, unless a later one was taken.
+    fn take(&self, look: u64, records: &[SigningKeyRecord]) -> Result<(), KeyringError> {
         let now = self.clock.now_ms();
         let kids = kids_in_force(records, now);
+        let mut known = self.known();
+        if look < known.taken {
+            return Ok(());
+        }
+        known.taken = look;
         if kids == known.kids {
             return Ok(());
         }
@@ -379,12 +434,49 @@ mod tests {
 
         bench.leak().await;
         let later = token_of(&bench.keyring().await);
-        here.known.lock().await.asked_at = Clock::system().now_ms();
+        here.known().asked_at = Clock::system().now_ms();
         assert_eq!(here.verify(&later).await, Err(TokenFault::UnknownKey));
         assert!(here.verify(&there).await.is_ok(), "it was looked for");
-        here.known.lock().await.asked_at -= UNKNOWN_PAUSE_MS;
+        here.known().asked_at -= UNKNOWN_PAUSE_MS;
         assert!(here.verify(&later).await.is_ok());
         assert_eq!(here.verify(&there).await, Err(TokenFault::UnknownKey));
+    }
+
+    #[tokio::test]
+    async fn who_asks_for_an_unknown_key_meanwhile_waits_for_the_same_look() {
+        let bench = Bench::new().await;
+        let here = bench.keyring().await;
+        bench.leak().await;
+        let there = token_of(&bench.keyring().await);
+        let asking = (0..64).map(|_| here.verify(&there));
+        let answers = futures_util::future::join_all(asking).await;
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+        assert_eq!(here.known().begun, 1, "one look for all of them");
+        // Who gives up in the middle of a look leaves nobody waiting.
+        bench.leak().await;
+        let later = token_of(&bench.keyring().await);
+        here.known().asked_at = i64::MIN;
+        let mut given_up = Box::pin(here.verify(&later));
+        assert!(futures_util::poll!(&mut given_up).is_pending());
+        let waiting = here.verify(&later);
+        tokio::pin!(waiting);
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        drop(given_up);
+        assert_eq!(waiting.await, Err(TokenFault::UnknownKey));
+        here.known().asked_at = i64::MIN;
+        assert!(here.verify(&later).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_was_read_earlier_never_stands_above_what_was_read_later() {
+        let bench = Bench::new().await;
+        let here = bench.keyring().await;
+        let early = here.read().await.unwrap();
+        bench.leak().await;
+        here.look().await.unwrap();
+        let there = token_of(&bench.keyring().await);
+        here.take(early.0, &early.1).unwrap();
+        assert!(here.verify(&there).await.is_ok());
     }
 
     #[tokio::test]

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use dashmap::{DashMap, Entry};
 use protocol::id::RunId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::runs::grant::Grant;
@@ -162,8 +163,8 @@ pub(crate) struct LiveRun {
     pub(crate) cancel: CancellationToken,
     /// Cancelled when the run's lease is not ours any more, or cannot be shown to be.
     pub(crate) lost: CancellationToken,
-    /// Until when this process may speak for the run, in epoch milliseconds.
-    lease_until: AtomicI64,
+    /// Until when this process may speak for the run, by the clock that nobody sets.
+    held_until: Mutex<Option<Instant>>,
     calls: Mutex<CallWindow>,
     /// Room for uploads that go on.
     uploads: Arc<Semaphore>,
@@ -178,7 +179,7 @@ impl LiveRun {
             log: RunLog::new(),
             cancel: CancellationToken::new(),
             lost: CancellationToken::new(),
-            lease_until: AtomicI64::new(0),
+            held_until: Mutex::new(None),
             calls: Mutex::default(),
             uploads: Arc::new(Semaphore::new(UPLOADS)),
             grant: Mutex::new(None),
@@ -192,14 +193,20 @@ impl LiveRun {
         *self.grant.lock().unwrap_or_else(PoisonError::into_inner) = Some(grant);
     }
 
-    /// The lease is ours until then.
-    pub(crate) fn hold_until(&self, until: i64) {
-        self.lease_until.store(until, Ordering::Release);
+    /// The lease is ours until then. It was asked for before it began: it ends no earlier.
+    pub(crate) fn hold_until(&self, until: Instant) {
+        *self.held_until() = Some(until);
+    }
+
+    fn held_until(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.held_until
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the run's token opens, while the run lives and its lease is surely ours.
-    pub(crate) fn grant(&self, now: i64) -> Option<Arc<Grant>> {
-        if self.has_ended() || self.lease_until.load(Ordering::Acquire) <= now {
+    pub(crate) fn grant(&self, now: Instant) -> Option<Arc<Grant>> {
+        if self.has_ended() || self.held_until().is_none_or(|until| until <= now) {
             return None;
         }
         self.grant
@@ -295,7 +302,7 @@ impl Live {
 
     /// The ids of those whose lease this process has taken.
     pub(crate) fn leased(&self) -> Vec<RunId> {
-        let leased = |live: &LiveRun| live.lease_until.load(Ordering::Acquire) > 0;
+        let leased = |live: &LiveRun| live.held_until().is_some();
         self.runs
             .iter()
             .filter(|entry| leased(entry))
@@ -303,11 +310,11 @@ impl Live {
             .collect()
     }
 
-    /// Lets go of those whose lease has ended by `now`, in epoch milliseconds.
-    pub(crate) fn let_go(&self, now: i64) {
+    /// Lets go of those whose lease has ended by `now`.
+    pub(crate) fn let_go(&self, now: Instant) {
         for entry in &self.runs {
-            let until = entry.lease_until.load(Ordering::Acquire);
-            if until > 0 && until <= now && !entry.lost.is_cancelled() && !entry.has_ended() {
+            let has_lapsed = entry.held_until().is_some_and(|until| until <= now);
+            if has_lapsed && !entry.lost.is_cancelled() && !entry.has_ended() {
                 tracing::warn!(run.id = %entry.key(), "run {} is let go: its lease has ended", entry.key());
                 entry.lost.cancel();
             }

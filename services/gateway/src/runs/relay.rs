@@ -13,10 +13,11 @@ use domain::run::{Failure, FailureCode, Run};
 use futures_util::future::BoxFuture;
 use protocol::id::RunId;
 use protocol::sse::SseError;
-use store::{Appended, AuditEntry, Ring, StoreError};
+use store::{Appended, AuditEntry, StoreError};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::bus::Ring;
 use crate::outbound::Response;
 use crate::outbound::runner::Started;
 use crate::runs::Inner;
@@ -323,9 +324,8 @@ fn shown(
 ) -> Result<(), Stopped> {
     match outcome {
         Ok(Appended::Written { .. }) => {
-            let to = frames.last();
             live.log.publish(frames);
-            inner.doorbell.ring(Ring::Advanced { run, to });
+            inner.doorbell.ring(Ring::Advanced(run));
             Ok(())
         }
         Ok(Appended::Lost) => Err(Stopped::Lost),

@@ -11,15 +11,15 @@ use protocol::run::RunStatus;
 use serde_json::Value;
 use store::writer::Work;
 use store::{
-    Append, Appended, Dispatch, Dispatched, PullSteering, Ring, SteeredEvent, StoreError,
+    Append, Appended, Dispatch, Dispatched, Leases, PullSteering, SteeredEvent, StoreError,
     Succession, Terminal, TranscriptWrite, failpoint,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::bus::Ring;
 use crate::runs::book::Book;
 use crate::runs::decide::{take_up, transcript_text};
-use crate::runs::dispatch::millis;
 use crate::runs::live::LiveRun;
 use crate::runs::{Inner, Runs};
 use crate::telemetry::metrics;
@@ -69,9 +69,8 @@ pub(super) async fn settle(
     let (append, frames) = book.take(Some(terminal), inner.clock.now_ms());
     match commit(inner, append).await {
         Ok(Appended::Written { next }) => {
-            let to = frames.last();
             inner.live.settle(run.id, live, frames);
-            inner.doorbell.ring(Ring::Advanced { run: run.id, to });
+            inner.doorbell.ring(Ring::Advanced(run.id));
             // After a stop they stay `created`: the next start, or another replica, dispatches them.
             let passed = failpoint::pass("succession.before_dispatch").await;
             if !inner.stopping.is_cancelled() && passed.is_ok() {
@@ -228,26 +227,17 @@ async fn confirm(inner: &Inner, append: &Append) -> Result<Appended, StoreError>
     })
 }
 
-/// Ends a run that nobody drives any more, when its lease ended before `before`. Its old owner's
-/// writes are fenced off by the new epoch.
+/// Ends a run that nobody drives any more, when its lease is among `leases` or nobody has it. Its old
+/// owner's writes are fenced off by the new epoch.
 pub(super) async fn settle_orphan(
     inner: &Arc<Inner>,
     id: RunId,
     workspace: &WorkspaceId,
-    before: i64,
+    leases: Leases,
     failure: Failure,
 ) {
-    match own_orphan(inner, id, workspace, before).await {
-        Ok(Some(run)) => {
-            let live = inner.live.enter(id);
-            let _leaving = inner.live.leaving(id, &live);
-            let book = Book::new(&run);
-            let ending = Ending::Gateway {
-                failure,
-                message: None,
-            };
-            settle(inner, &live, &run, book, Tally::default(), ending).await;
-        }
+    match own_orphan(inner, id, workspace, leases).await {
+        Ok(Some(run)) => settle_taken(inner, &run, failure).await,
         Ok(None) => {}
         Err(error) => {
             tracing::error!(run.id = %id, error = &error as &dyn std::error::Error, "run {id} could not be taken over");
@@ -255,23 +245,34 @@ pub(super) async fn settle_orphan(
     }
 }
 
+/// Ends a run that was taken over.
+pub(super) async fn settle_taken(inner: &Arc<Inner>, run: &Run, failure: Failure) {
+    let live = inner.live.enter(run.id);
+    let _leaving = inner.live.leaving(run.id, &live);
+    let book = Book::new(run);
+    let ending = Ending::Gateway {
+        failure,
+        message: None,
+    };
+    settle(inner, &live, run, book, Tally::default(), ending).await;
+}
+
 /// Takes the run's lease, whoever had it.
 async fn own_orphan(
     inner: &Inner,
     id: RunId,
     workspace: &WorkspaceId,
-    before: i64,
+    leases: Leases,
 ) -> Result<Option<Run>, StoreError> {
     let Some(run) = inner.store.find_run(workspace, id).await? else {
         return Ok(None);
     };
-    let now = inner.clock.now_ms();
-    let lease_until = now + millis(inner.limits.lease);
+    let lease = inner.limits.lease;
     match run.status {
         RunStatus::Running => {
             let taken = inner
                 .store
-                .take_over(&run, &inner.owner, lease_until, before)
+                .take_over(&run, &inner.owner, lease, leases)
                 .await?;
             let Some(epoch) = taken else { return Ok(None) };
             failpoint::pass("orphan.after_takeover").await?;
@@ -286,10 +287,10 @@ async fn own_orphan(
                 from: run.status,
                 attempt: run.attempt + 1,
                 owner: inner.owner.clone(),
-                lease_until,
+                lease,
                 context: "null".to_owned(),
                 deadline_at: run.deadline_at,
-                at: now,
+                at: inner.clock.now_ms(),
             };
             match inner.store.write(dispatch).await? {
                 Dispatched::Owned(run) => Ok(Some(*run)),

@@ -8,9 +8,10 @@ use protocol::context::RawEventRef;
 use protocol::event::{EventAccepted, EventEnvelope};
 use protocol::id::{RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
-use store::{Ingest, Ingested, Ring, StoreError, failpoint, sha256_hex};
+use store::{Ingest, Ingested, StoreError, failpoint, sha256_hex};
 use uuid::Uuid;
 
+use crate::bus::Ring;
 use crate::runs::Runs;
 use crate::runs::decide::Aside;
 use crate::telemetry::metrics;
@@ -179,7 +180,7 @@ impl Runs {
             for run in aside.cancelled() {
                 match runs.0.live.get(run) {
                     Some(live) => live.request_cancel(at),
-                    None => runs.0.doorbell.ring(Ring::Cancelled { run, at }),
+                    None => runs.0.doorbell.ring(Ring::Cancelled(run)),
                 }
             }
             if let Ok(EventAccepted {

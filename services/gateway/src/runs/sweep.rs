@@ -4,17 +4,26 @@ use std::time::Duration;
 
 use domain::run::{Failure, FailureCode, Run};
 use protocol::run::RunStatus;
-use store::{Backend, StoreError, failpoint};
+use store::{Backend, Leases, StoreError, failpoint};
+use tokio::time::Instant;
 
+use crate::runs::Runs;
 use crate::runs::dispatch::millis;
-use crate::runs::settle::settle_orphan;
-use crate::runs::{ONLY_WAITING, Runs};
+use crate::runs::settle::{settle_orphan, settle_taken};
 use crate::telemetry::metrics::{self, Swept};
 
 /// Others commit in between.
 const BETWEEN_DELETES: Duration = Duration::from_millis(20);
 /// Runs of one look at the tables; the next look takes the rest.
 const BATCH: u64 = 200;
+/// Orphans that are ended at once: they share commits.
+const AT_ONCE: usize = 32;
+/// The longest that a lapsed lease goes unnoticed.
+const BETWEEN_SWEEPS: Duration = Duration::from_secs(1);
+/// Between two looks at who was asked to end: rings come faster than the database should be asked.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
+/// Past this, other replicas refuse the tokens that this one signs.
+const MOST_SKEW_MS: u64 = 5_000;
 /// The longest that a run waits behind others.
 const QUEUE_PATIENCE: Duration = Duration::from_hours(1);
 /// A created run this old has lost the process that made it, or was let go by an end whose process
@@ -26,16 +35,22 @@ fn orphaned() -> Failure {
     Failure::new(FailureCode::HostOrphaned, message)
 }
 
+fn tick_of(pause: Duration) -> tokio::time::Interval {
+    let mut tick = tokio::time::interval(pause);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    tick
+}
+
 impl Runs {
     /// Before the first request: what an earlier process left behind. The embedded database has no
     /// other owner, so everything that runs there is an orphan.
     pub async fn sweep_at_boot(&self) -> Result<(), StoreError> {
-        let before = match self.0.store.backend() {
-            Backend::Sqlite => i64::MAX,
-            Backend::Postgres => self.0.clock.now_ms(),
+        let leases = match self.0.store.backend() {
+            Backend::Sqlite => Leases::All,
+            Backend::Postgres => Leases::Lapsed,
         };
-        self.end_orphans(before).await?;
-        self.dispatch_created(i64::MAX).await
+        self.end_orphans(leases).await?;
+        self.dispatch_created(None).await
     }
 
     /// Renews leases, and sweeps, deletes and indexes beside that, until the process stops.
@@ -43,6 +58,7 @@ impl Runs {
         let all = async {
             tokio::join!(
                 self.keep_renewing(),
+                self.keep_hearing_of_cancels(),
                 self.keep_sweeping(),
                 self.keep_clean(),
                 self.keep_indexing()
@@ -56,10 +72,14 @@ impl Runs {
 
     /// Five times within a lease: an outage of the database of two thirds of it costs no run.
     async fn keep_renewing(&self) {
-        let mut tick = self.tick_of(5);
+        let mut tick = tick_of(self.0.limits.lease / 5);
+        let mut are_apart = false;
         loop {
             tick.tick().await;
-            if let Err(error) = self.renew_or_let_go().await {
+            let renewed = self.renew_or_let_go().await;
+            // Who cannot ask hears of it by the renewal.
+            let _ = self.compare_clocks(&mut are_apart).await;
+            if let Err(error) = renewed {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
                     "leases could not be renewed"
@@ -78,13 +98,43 @@ impl Runs {
             tokio::select! {
                 biased;
                 renewed = &mut renewing => return renewed,
-                () = tokio::time::sleep(look) => self.0.live.let_go(self.0.clock.now_ms()),
+                () = tokio::time::sleep(look) => self.0.live.let_go(Instant::now()),
             }
         }
     }
 
+    /// What was asked of another replica: a ring says when to look, and without rings it is looked
+    /// for now and then.
+    async fn keep_hearing_of_cancels(&self) {
+        let mut is_failing = false;
+        while self.0.store.backend() == Backend::Postgres {
+            tokio::select! {
+                () = self.0.doorbell.cancels.notified() => {}
+                () = tokio::time::sleep(self.0.limits.poll) => {}
+            }
+            let heard = self.hear_of_cancels().await;
+            if let Err(error) = &heard
+                && !is_failing
+            {
+                let error = error as &dyn std::error::Error;
+                tracing::error!(error, "cancels of other replicas cannot be looked for");
+            }
+            is_failing = heard.is_err();
+            tokio::time::sleep(BETWEEN_LOOKS).await;
+        }
+    }
+
+    async fn hear_of_cancels(&self) -> Result<(), StoreError> {
+        for (id, at) in self.0.store.asked_to_end(&self.0.owner).await? {
+            if let Some(live) = self.0.live.get(id) {
+                live.request_cancel(at);
+            }
+        }
+        Ok(())
+    }
+
     async fn keep_sweeping(&self) {
-        let mut tick = self.tick();
+        let mut tick = tick_of(BETWEEN_SWEEPS.min(self.0.limits.lease / 3));
         loop {
             tick.tick().await;
             if let Err(error) = self.sweep().await {
@@ -115,14 +165,7 @@ impl Runs {
     }
 
     fn tick(&self) -> tokio::time::Interval {
-        self.tick_of(3)
-    }
-
-    /// So often within a lease.
-    fn tick_of(&self, times: u32) -> tokio::time::Interval {
-        let mut tick = tokio::time::interval(self.0.limits.lease / times);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        tick
+        tick_of(self.0.limits.lease / 3)
     }
 
     /// Renews what lives here, hears of cancels that came by another way, and lets go of runs
@@ -132,12 +175,13 @@ impl Runs {
         if ids.is_empty() {
             return Ok(());
         }
-        let until = self.0.clock.now_ms() + millis(self.0.limits.lease);
+        // Before the database's clock is asked: ours ends first.
+        let until = Instant::now() + self.0.limits.lease;
         failpoint::pass("lease.before_renew").await?;
         let held = self
             .0
             .store
-            .renew_leases(&self.0.owner, ids.clone(), until)
+            .renew_leases(&self.0.owner, ids.clone(), self.0.limits.lease)
             .await?;
         for id in ids {
             let Some(live) = self.0.live.get(id) else {
@@ -161,13 +205,12 @@ impl Runs {
     }
 
     async fn sweep(&self) -> Result<(), StoreError> {
-        let now = self.0.clock.now_ms();
-        self.end_orphans(now).await?;
-        self.end_overdue(now - millis(QUEUE_PATIENCE)).await?;
+        self.end_orphans(Leases::Lapsed).await?;
+        self.end_overdue().await?;
         if self.0.stopping.is_cancelled() {
             return Ok(());
         }
-        self.dispatch_created(now - millis(CREATED_PATIENCE)).await
+        self.dispatch_created(Some(CREATED_PATIENCE)).await
     }
 
     /// Deletes what has had its time: a little at once, so that nobody waits long behind it.
@@ -199,27 +242,41 @@ impl Runs {
         Ok(deleted)
     }
 
-    async fn end_orphans(&self, before: i64) -> Result<(), StoreError> {
+    async fn end_orphans(&self, leases: Leases) -> Result<(), StoreError> {
         loop {
-            let expired = self.0.store.expired_runs(before, BATCH).await?;
+            let mut expired = self.0.store.expired_runs(leases, BATCH).await?;
             let is_last = (expired.len() as u64) < BATCH;
-            let mut settled = 0;
             // Those that live here are driven here: their leases are renewed, or they hear of it.
-            for run in expired.iter().filter(|run| !self.0.live.contains(run.id)) {
-                tracing::warn!(run.id = %run.id, "run {} has lost its gateway", run.id);
-                metrics::swept(Swept::Orphaned);
-                settle_orphan(&self.0, run.id, &run.workspace, before, orphaned()).await;
-                settled += 1;
+            expired.retain(|run| !self.0.live.contains(run.id));
+            if expired.is_empty() {
+                return Ok(());
             }
-            if is_last || settled == 0 {
+            // Others sweep as well: each takes what no other is at.
+            for some in expired.chunks(AT_ONCE) {
+                let ids = some.iter().map(|run| run.id).collect();
+                let (owner, lease) = (&self.0.owner, self.0.limits.lease);
+                let taken = self
+                    .0
+                    .store
+                    .take_over_some(ids, owner, lease, leases)
+                    .await?;
+                failpoint::pass("orphan.after_takeover").await?;
+                let ending = futures_util::future::join_all(taken.iter().map(|run| {
+                    tracing::warn!(run.id = %run.id, "run {} has lost its gateway", run.id);
+                    metrics::swept(Swept::Orphaned);
+                    settle_taken(&self.0, run, orphaned())
+                }));
+                ending.await;
+            }
+            if is_last {
                 return Ok(());
             }
         }
     }
 
     /// Runs that have waited behind others for too long.
-    async fn end_overdue(&self, before: i64) -> Result<(), StoreError> {
-        for run in self.0.store.overdue_runs(before, BATCH).await? {
+    async fn end_overdue(&self) -> Result<(), StoreError> {
+        for run in self.0.store.overdue_runs(QUEUE_PATIENCE, BATCH).await? {
             let message = "the run waited an hour behind others of its conversation";
             let failure = Failure::new(FailureCode::DeadlineExceeded, message);
             self.end_waiting(&run, failure).await?;
@@ -232,20 +289,41 @@ impl Runs {
         let now = self.0.store.find_run(&run.workspace, run.id).await?;
         if now.is_some_and(|now| now.status == RunStatus::Queued) {
             metrics::swept(Swept::Overdue);
-            settle_orphan(&self.0, run.id, &run.workspace, ONLY_WAITING, failure).await;
+            settle_orphan(&self.0, run.id, &run.workspace, Leases::None, failure).await;
         }
         Ok(())
     }
 
-    async fn dispatch_created(&self, before: i64) -> Result<(), StoreError> {
-        for run in self.0.store.created_runs(BATCH).await? {
-            if run.created_at <= before {
-                if !self.0.live.contains(run.id) {
-                    metrics::swept(Swept::Dispatched);
-                }
-                self.spawn(run.id, run.workspace);
+    async fn dispatch_created(&self, age: Option<Duration>) -> Result<(), StoreError> {
+        for run in self.0.store.created_runs(age, BATCH).await? {
+            if !self.0.live.contains(run.id) {
+                metrics::swept(Swept::Dispatched);
             }
+            self.spawn(run.id, run.workspace);
         }
+        Ok(())
+    }
+
+    /// Says so when this clock and the database's have come apart, and when they have met again.
+    async fn compare_clocks(&self, are_apart: &mut bool) -> Result<(), StoreError> {
+        let before = self.0.clock.now_ms();
+        let Some(theirs) = self.0.store.read_clock().await? else {
+            return Ok(());
+        };
+        let after = self.0.clock.now_ms();
+        // Their moment lies between ours: what the answer took is nobody's fault.
+        let skew_ms = theirs - theirs.clamp(before.min(after), after.max(before));
+        let apart = skew_ms.unsigned_abs() > MOST_SKEW_MS;
+        if apart && !*are_apart {
+            tracing::error!(
+                skew_ms,
+                "this clock differs from the database's: run tokens of this replica are refused by \
+                 others; set both by the same source of time"
+            );
+        } else if *are_apart && !apart {
+            tracing::info!("this clock agrees with the database's again");
+        }
+        *are_apart = apart;
         Ok(())
     }
 }

@@ -101,7 +101,14 @@ impl Watcher {
                 self.ready.push_back(bytes);
                 Ok(())
             }
-            Tail::Behind => self.read_table().await.map(drop),
+            Tail::Behind => {
+                if !self.read_table().await? {
+                    // What the ring no longer has is not in the table either: it was deleted.
+                    self.live = None;
+                    return self.read_elsewhere().await;
+                }
+                Ok(())
+            }
             Tail::UpToDate if seen.settled => {
                 self.done = true;
                 Ok(())
@@ -139,9 +146,13 @@ impl Watcher {
         rung.as_mut().enable();
         // The status first: what was terminal before the read has all its events in it.
         let run = self.inner.store.find_run_anywhere(self.run).await?;
-        let ended = run.is_none_or(|run| run.status.is_terminal());
+        let ended = run.as_ref().is_none_or(|run| run.status.is_terminal());
         if self.read_table().await? {
             return Ok(());
+        }
+        if run.is_some_and(|run| ended && self.cursor < run.last_sequence) {
+            // Deleted for its age while it was read: who comes back is told so.
+            return Err(StoreError::Pruned);
         }
         if ended {
             self.done = true;

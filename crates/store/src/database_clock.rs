@@ -1,0 +1,56 @@
+//! The clock of the database: the one that all replicas share.
+//!
+//! What one replica writes and another compares is compared by it. A replica whose own clock is
+//! wrong takes nothing from the others.
+
+use std::time::Duration;
+
+use sea_orm::sea_query::{Expr, ExprTrait, SimpleExpr};
+use sea_orm::{ConnectionTrait, DbBackend, Statement};
+
+use crate::connect::{Backend, Store};
+use crate::error::StoreError;
+
+fn sql(backend: DbBackend) -> &'static str {
+    match backend {
+        DbBackend::Postgres => "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)",
+        // The clock of the process, since the database is in it.
+        _ => "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
+    }
+}
+
+/// Now, in epoch milliseconds.
+pub(crate) fn database_now(backend: DbBackend) -> SimpleExpr {
+    Expr::cust(sql(backend))
+}
+
+/// The end of a lease that is taken now.
+pub(crate) fn lease_end(backend: DbBackend, lease: Duration) -> SimpleExpr {
+    database_now(backend).add(millis(lease))
+}
+
+/// So long ago.
+pub(crate) fn ago(backend: DbBackend, age: Duration) -> SimpleExpr {
+    database_now(backend).sub(millis(age))
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 2)
+}
+
+impl Store {
+    /// What the database's clock says, in epoch milliseconds. `None` on `SQLite`, which has none of
+    /// its own.
+    pub async fn read_clock(&self) -> Result<Option<i64>, StoreError> {
+        if self.backend() == Backend::Sqlite {
+            return Ok(None);
+        }
+        let backend = self.readers.get_database_backend();
+        let query = format!("SELECT {} AS now", sql(backend));
+        let row = self
+            .readers
+            .query_one_raw(Statement::from_string(backend, query));
+        let row = row.await?;
+        Ok(row.map(|row| row.try_get("", "now")).transpose()?)
+    }
+}

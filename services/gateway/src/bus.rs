@@ -1,0 +1,119 @@
+//! What carries rings between replicas: latency hangs on it, never data (runs §2).
+//!
+//! A ring may be lost, doubled, late, or forged by whoever reaches the bus: what holds is what the
+//! tables say, and whoever waits also looks there by itself.
+
+#[cfg(feature = "nats")]
+mod nats;
+mod postgres;
+mod ring;
+mod silent;
+
+use std::path::PathBuf;
+
+use futures_util::future::BoxFuture;
+use secrecy::SecretString;
+use store::Store;
+use tokio::sync::mpsc;
+
+use crate::seal::MasterKey;
+use postgres::PostgresBus;
+use silent::SilentBus;
+
+pub(crate) use ring::{Heard, Ring};
+
+/// Called for everything that is heard. Does not wait.
+pub(crate) type Hear<'a> = &'a (dyn Fn(Heard) + Send + Sync);
+
+/// A way to ring other replicas.
+pub(crate) trait Bus: Send + Sync {
+    /// Sends what comes out of `rings` and calls `hear` for what other replicas send, until dropped.
+    /// Waits out every outage by itself, and says [`Heard::Missed`] when it is over.
+    fn attend<'a>(&'a self, rings: mpsc::Receiver<Ring>, hear: Hear<'a>) -> BoxFuture<'a, ()>;
+}
+
+/// Which bus the configuration wants, with all that it needs.
+#[derive(Debug)]
+pub(crate) enum BusSettings {
+    /// There are no other replicas, or they look by themselves.
+    Silent,
+    /// LISTEN and NOTIFY of the database.
+    Postgres,
+    Nats(NatsSettings),
+}
+
+/// A NATS server and how to log in.
+#[derive(Debug)]
+#[cfg_attr(
+    not(feature = "nats"),
+    expect(dead_code, reason = "they are judged also where nobody can use them")
+)]
+pub(crate) struct NatsSettings {
+    /// `nats://` or `tls://`, without credentials.
+    pub(crate) url: String,
+    pub(crate) login: NatsLogin,
+    /// Authorities in PEM, in place of those of the system.
+    pub(crate) ca_file: Option<PathBuf>,
+    /// `None`: one that only gateways with the same master key know.
+    pub(crate) subject: Option<String>,
+}
+
+/// Who we are to a NATS server.
+#[derive(Debug)]
+#[cfg_attr(
+    not(feature = "nats"),
+    expect(dead_code, reason = "they are judged also where nobody can use them")
+)]
+pub(crate) enum NatsLogin {
+    Nobody,
+    User(String, SecretString),
+    Token(SecretString),
+    /// The text of a credentials file: a JWT and the seed of its key.
+    Credentials(SecretString),
+}
+
+/// The settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct BusFault(pub(crate) &'static str);
+
+/// Says what of the settings cannot be used, without a connection.
+#[cfg(feature = "nats")]
+pub(crate) fn check(settings: &NatsSettings) -> Result<(), BusFault> {
+    nats::options(settings).map(drop)
+}
+
+/// This binary was built without.
+#[cfg(not(feature = "nats"))]
+pub(crate) fn check(_: &NatsSettings) -> Result<(), BusFault> {
+    Err(BusFault(
+        "this binary was built without NATS: build it with the feature `nats`, or take \"postgres\"",
+    ))
+}
+
+/// The bus that `settings` name. Nothing is connected before it is attended.
+pub(crate) fn open(
+    settings: BusSettings,
+    store: &Store,
+    master_key: &MasterKey,
+) -> Result<Box<dyn Bus>, BusFault> {
+    Ok(match settings {
+        BusSettings::Silent => Box::new(SilentBus),
+        BusSettings::Postgres => Box::new(PostgresBus::new(store.clone())),
+        BusSettings::Nats(settings) => open_nats(settings, master_key)?,
+    })
+}
+
+#[cfg(feature = "nats")]
+fn open_nats(settings: NatsSettings, master_key: &MasterKey) -> Result<Box<dyn Bus>, BusFault> {
+    check(&settings)?;
+    let own = || format!("runnel.{}", master_key.mark("bus subject"));
+    let subject = settings.subject.clone().unwrap_or_else(own);
+    Ok(Box::new(nats::NatsBus::new(settings, subject)))
+}
+
+#[cfg(not(feature = "nats"))]
+fn open_nats(settings: NatsSettings, _: &MasterKey) -> Result<Box<dyn Bus>, BusFault> {
+    check(&settings)?;
+    Err(BusFault("there is no NATS here"))
+}

@@ -1,0 +1,188 @@
+//! Rings by a NATS server: core NATS alone, where nothing is kept.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use async_nats::connection::State;
+use async_nats::{Client, ConnectOptions, Event, Subject, Subscriber};
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use secrecy::ExposeSecret;
+use tokio::sync::{Notify, mpsc};
+
+use super::ring::{Gathered, Name};
+use super::{Bus, BusFault, Hear, Heard, NatsLogin, NatsSettings, Ring};
+
+/// Notices that wait to be heard. Full: the client drops them and says so, and everybody looks.
+const INBOX: usize = 4096;
+/// A connection that is dead without a word is noticed after two of these.
+const PING: Duration = Duration::from_secs(5);
+/// The longest that a notice may take to leave; the next ones gather meanwhile.
+const PATIENCE: Duration = Duration::from_secs(1);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A NATS server that all replicas reach.
+pub(crate) struct NatsBus {
+    settings: NatsSettings,
+    subject: Subject,
+}
+
+/// What the connection says of itself.
+#[derive(Default)]
+struct Line {
+    state: AtomicU8,
+    missed: Notify,
+}
+
+const THERE: u8 = 1;
+const AWAY: u8 = 2;
+
+impl Line {
+    fn tell(&self, event: &Event) {
+        match event {
+            Event::Connected => {
+                if self.state.swap(THERE, Ordering::AcqRel) != THERE {
+                    tracing::info!("rings are carried by NATS");
+                }
+                self.missed.notify_one();
+            }
+            Event::SlowConsumer(_) => self.missed.notify_one(),
+            Event::Disconnected | Event::ClientError(_) | Event::ServerError(_) => {
+                // Once an outage, however often it is tried.
+                if self.state.swap(AWAY, Ordering::AcqRel) != AWAY {
+                    let remark =
+                        "rings are not carried; replicas look by themselves until NATS is there";
+                    tracing::warn!(reason = %event, "{remark}");
+                }
+            }
+            // Closed is what we do ourselves, at the end.
+            Event::Closed | Event::LameDuckMode | Event::Draining => {}
+        }
+    }
+}
+
+impl NatsBus {
+    /// Rings go to `subject`, which everybody who shares the database must name alike.
+    pub(crate) fn new(settings: NatsSettings, subject: String) -> Self {
+        let subject = Subject::from(subject);
+        Self { settings, subject }
+    }
+
+    async fn connect(&self, line: &Arc<Line>) -> Result<(Client, Subscriber), String> {
+        let told = Arc::clone(line);
+        let options = options(&self.settings).map_err(|fault| fault.to_string())?;
+        let client = options
+            .event_callback(move |event| {
+                told.tell(&event);
+                std::future::ready(())
+            })
+            .connect(self.settings.url.as_str())
+            .await
+            .map_err(|error| error.to_string())?;
+        let subscribed = client.subscribe(self.subject.clone()).await;
+        let subscriber = subscribed.map_err(|error| error.to_string())?;
+        Ok((client, subscriber))
+    }
+
+    async fn send(&self, client: &Client, me: Name, mut rings: mpsc::Receiver<Ring>) {
+        while let Some(first) = rings.recv().await {
+            let notice = Gathered::of(first, &mut rings).write(me);
+            // Nobody needs to hear later what they look for meanwhile.
+            if client.connection_state() != State::Connected {
+                continue;
+            }
+            let sending = async {
+                let sent = client.publish(self.subject.clone(), notice.into()).await;
+                sent.is_ok() && client.flush().await.is_ok()
+            };
+            let _ = tokio::time::timeout(PATIENCE, sending).await;
+        }
+    }
+}
+
+async fn listen(mut subscriber: Subscriber, line: &Line, me: Name, hear: Hear<'_>) {
+    loop {
+        tokio::select! {
+            () = line.missed.notified() => hear(Heard::Missed),
+            message = subscriber.next() => {
+                let Some(message) = message else { return };
+                let notice = std::str::from_utf8(&message.payload).unwrap_or_default();
+                me.read(notice).for_each(|ring| hear(Heard::Ring(ring)));
+            }
+        }
+    }
+}
+
+impl Bus for NatsBus {
+    fn attend<'a>(&'a self, rings: mpsc::Receiver<Ring>, hear: Hear<'a>) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let (me, line) = (Name::new(), Arc::new(Line::default()));
+            match self.connect(&line).await {
+                Ok((client, subscriber)) => {
+                    tokio::join!(
+                        self.send(&client, me, rings),
+                        listen(subscriber, &line, me, hear)
+                    );
+                }
+                // The settings were checked at start, and the client connects in the background.
+                Err(error) => tracing::error!(error, "NATS cannot be used"),
+            }
+        })
+    }
+}
+
+/// How to connect, for ever.
+pub(crate) fn options(settings: &NatsSettings) -> Result<ConnectOptions, BusFault> {
+    let options = ConnectOptions::new()
+        .name("runnel")
+        .no_echo()
+        .retry_on_initial_connect()
+        .max_reconnects(None)
+        .reconnect_delay_callback(pause)
+        .ping_interval(PING)
+        .subscription_capacity(INBOX)
+        // We go where the operator said, not where a server sends us.
+        .ignore_discovered_servers();
+    let options = match &settings.login {
+        NatsLogin::Nobody => options,
+        NatsLogin::User(user, password) => {
+            options.user_and_password(user.clone(), password.expose_secret().to_owned())
+        }
+        NatsLogin::Token(token) => options.token(token.expose_secret().to_owned()),
+        NatsLogin::Credentials(text) => options
+            .credentials(text.expose_secret())
+            .map_err(|_| BusFault("bus.credentials must hold a NATS credentials file"))?,
+    };
+    let Some(file) = &settings.ca_file else {
+        return Ok(options);
+    };
+    if std::fs::File::open(file).is_err() {
+        return Err(BusFault("the file of bus.ca_file cannot be read"));
+    }
+    Ok(options.add_root_certificates(file.clone()))
+}
+
+fn pause(attempts: usize) -> Duration {
+    let doublings = u32::try_from(attempts.saturating_sub(1)).unwrap_or(u32::MAX);
+    match attempts {
+        0 | 1 => Duration::ZERO,
+        _ => FIRST_PAUSE
+            .saturating_mul(2_u32.saturating_pow(doublings))
+            .min(LONGEST_PAUSE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_away_is_asked_again_once_a_second_and_for_ever() {
+        assert_eq!(pause(1), Duration::ZERO);
+        assert_eq!(pause(2), FIRST_PAUSE * 2);
+        assert_eq!(pause(100), LONGEST_PAUSE);
+        assert_eq!(pause(usize::MAX), LONGEST_PAUSE);
+    }
+}

@@ -1,0 +1,128 @@
+//! What one replica stores the others tell at once, whatever carries the rings.
+
+use std::time::{Duration, Instant};
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::{Bus, gated, stage_on};
+use crate::support::client::{Client, message};
+use crate::support::gateway::{Config, Replica};
+use crate::support::held::HeldRun;
+use crate::support::script::sse_and_wait;
+use crate::support::{Stage, number};
+
+/// No lease is renewed while the test lasts: a cancel that is heard is heard by the bus, or looked for.
+fn patient(config: &mut Config) {
+    "heartbeat_seconds = 300.0".clone_into(&mut config.server);
+    "lease_seconds = 300.0\ncancel_grace_seconds = 0.0".clone_into(&mut config.runs);
+}
+
+async fn two(bus: Bus) -> Option<(Stage, Replica)> {
+    let stage = stage_on(bus, patient).await?;
+    let beside = stage.gateway.beside().await;
+    bus.ready(|| beside.log()).await;
+    Some((stage, beside))
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_stream_watched_through_another_replica_goes_on_by_itself(
+    #[values(Bus::Postgres, Bus::Nats, Bus::Silent)] bus: Bus,
+) {
+    let Some((stage, beside)) = two(bus).await else {
+        return;
+    };
+    let gate = gated(&stage, "m-1");
+    let run_id = stage.client.post(&message("m-1")).await.run_id();
+    // Here, so that the first word is stored; there, so that somebody waits.
+    let mut here = stage.client.follow(&run_id, 0).await;
+    assert_eq!(here.event().await.unwrap().id, Some(1));
+    let mut there = beside.client.follow(&run_id, 0).await;
+    assert_eq!(there.event().await.unwrap().id, Some(1));
+    gate.cancel();
+    let told: Vec<_> = there
+        .rest()
+        .await
+        .into_iter()
+        .map(|frame| frame.data)
+        .collect();
+    let stored = stage.client.ledger(&run_id).await;
+    assert_eq!(told, stored.0[1..]);
+    stored.assert_sound(&run_id);
+}
+
+/// `RUNNEL_TEST_CANCELS` of them, and how long each took from the request to the closed socket.
+#[rstest]
+#[tokio::test]
+async fn a_cancel_through_another_replica_closes_the_runners_socket(
+    #[values(Bus::Postgres, Bus::Nats, Bus::Silent)] bus: Bus,
+) {
+    let Some((stage, beside)) = two(bus).await else {
+        return;
+    };
+    stage
+        .runner
+        .answer_all(|run| sse_and_wait(run.delta(1, "one")));
+    let mut took = Vec::new();
+    for n in 1..=number("RUNNEL_TEST_CANCELS", 3) {
+        let run_id = stage
+            .client
+            .post(&message(&format!("m-{n}")))
+            .await
+            .run_id();
+        let mut here = stage.client.follow(&run_id, 0).await;
+        assert_eq!(here.event().await.unwrap().id, Some(1));
+        let asked = Instant::now();
+        let answer = beside.client.cancel(&run_id).await;
+        assert_eq!(answer.status, 202, "{}", answer.body);
+        stage.runner.closed(n).await;
+        took.push(asked.elapsed());
+        here.rest().await;
+        let run = beside.client.run(&run_id).await;
+        assert_eq!(run["status"], json!("cancelled"), "{run}");
+        assert_eq!(stage.client.run(&run_id).await, run);
+    }
+    took.sort_unstable();
+    let at = |part: usize| took[(took.len() - 1) * part / 100];
+    let (median, p99, most): (Duration, _, _) = (at(50), at(99), at(100));
+    eprintln!("{bus:?}: cancel to closed socket: p50 {median:?}, p99 {p99:?}, most {most:?}");
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_follow_up_that_came_by_one_replica_is_pulled_through_another(
+    #[values(Bus::Postgres, Bus::Nats, Bus::Silent)] bus: Bus,
+) {
+    let steering = |config: &mut Config| {
+        // Tokens are issued in the name that all replicas have in common.
+        "public_url = \"http://runnel.invalid\"".clone_into(&mut config.server);
+        config.agents[0].concurrency = "steer";
+    };
+    let Some(stage) = stage_on(bus, steering).await else {
+        return;
+    };
+    let beside = stage.gateway.beside().await;
+    let active = HeldRun::start(&stage, &message("m-1")).await;
+    for (client, event_id) in [(&beside.client, "m-2"), (&stage.client, "m-3")] {
+        let answer = client.post(&message(event_id)).await;
+        assert_eq!(answer.run_id(), active.run_id);
+        assert_eq!(answer.body["steered"], json!(true), "{}", answer.body);
+    }
+    // By the replica that drives the run, and by the one that does not.
+    let host_of = |replica: &Client| {
+        let path = active.host.url.trim_start_matches("http://runnel.invalid");
+        Client::new(&format!("{}{path}", replica.url), &active.token)
+    };
+    let (here, other) = (host_of(&stage.client), host_of(&beside.client));
+    let one = json!({"mode": "one-at-a-time"});
+    for (host, event_id) in [(&here, "m-2"), (&other, "m-3")] {
+        let answer = host.create("/steering/pull", &one).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let pulled = &answer.body["items"][0]["event"]["event_id"];
+        assert_eq!(pulled, event_id, "{}", answer.body);
+    }
+    let nothing = other.create("/steering/pull", &json!({})).await.body;
+    assert_eq!(nothing["items"], json!([]));
+    active.end(&stage).await;
+}

@@ -1,0 +1,114 @@
+//! A replica whose clock is wrong harms nobody else.
+
+use std::path::PathBuf;
+use std::sync::Once;
+
+use serde_json::json;
+
+use super::gated;
+use crate::support::client::message;
+use crate::support::gateway::Config;
+use crate::support::script::sse_and_wait;
+use crate::support::{Postgres, Stage, skipped, until};
+
+static SKIPPED: Once = Once::new();
+
+/// The library that lies about the time; `None`, loudly, where there is none.
+fn faketime() -> Option<String> {
+    let places = ["/usr/lib", "/usr/lib64", "/usr/local/lib"];
+    let inside = |place: &str| {
+        let below = std::fs::read_dir(place).into_iter().flatten().flatten();
+        let below: Vec<PathBuf> = below.map(|entry| entry.path()).collect();
+        below.into_iter().chain([PathBuf::from(place)])
+    };
+    let libraries = places.iter().flat_map(|place| inside(place));
+    let mut libraries = libraries.map(|path| path.join("faketime/libfaketimeMT.so.1"));
+    let found = libraries.find(|library| library.exists());
+    if found.is_none() {
+        skipped(&SKIPPED, "faketime", "there is no libfaketime");
+    }
+    found.map(|library| library.display().to_string())
+}
+
+/// Ahead by the hour that a run may wait in its queue, and behind by a little less: the time for
+/// which a run has waited is the one thing that its own replica says.
+#[tokio::test]
+async fn a_replica_whose_clock_is_an_hour_off_ends_nobodys_runs_and_loses_none() {
+    let Some(library) = faketime() else { return };
+    let queueing = |config: &mut Config| {
+        "lease_seconds = 1.5".clone_into(&mut config.runs);
+        config.agents[0].concurrency = "enqueue";
+    };
+    let Some(stage) = Stage::on(Postgres, queueing).await else {
+        return;
+    };
+    let wrong = |offset: &'static str| {
+        let library = library.clone();
+        let gateway = &stage.gateway;
+        async move {
+            // The clock that only counts is left alone, as it is where somebody sets the other.
+            let variables = [
+                ("LD_PRELOAD", library.as_str()),
+                ("FAKETIME", offset),
+                ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+                ("DONT_FAKE_MONOTONIC", "1"),
+            ];
+            gateway.beside_under(&variables).await
+        }
+    };
+    let in_conversation = |event_id: &str, conversation: &str| {
+        let mut event = message(event_id);
+        event["conversation"]["conversation_id"] = json!(conversation);
+        event
+    };
+    let (ahead, behind) = (wrong("+1h").await, wrong("-50m").await);
+    let mut victim = stage.gateway.beside().await;
+    let told = async || {
+        let says = |log: String| log.contains("this clock differs from the database's");
+        says(ahead.log()) && says(behind.log()) && !says(stage.gateway.log())
+    };
+    until("the wrong clocks to be told", told).await;
+
+    // On each a run, and behind it one that waits.
+    let mut held = Vec::new();
+    for (client, name) in [
+        (&stage.client, "here"),
+        (&ahead.client, "ahead"),
+        (&behind.client, "behind"),
+    ] {
+        let (first, second) = (format!("{name}-1"), format!("{name}-2"));
+        let gates = [gated(&stage, &first), gated(&stage, &second)];
+        let run_id = client.post(&in_conversation(&first, name)).await.run_id();
+        let mut stream = client.follow(&run_id, 0).await;
+        assert_eq!(stream.event().await.unwrap().id, Some(1));
+        let waiting = client.post(&in_conversation(&second, name)).await.run_id();
+        held.push((run_id, waiting, gates));
+    }
+    // Somebody looks for lapsed leases, for longer than one lasts.
+    for n in 0..2 {
+        stage.runner.answer(&format!("victim-{n}"), |run| {
+            sse_and_wait(run.delta(1, "one"))
+        });
+        let event = in_conversation(&format!("victim-{n}"), "victim");
+        let run_id = victim.client.post(&event).await.run_id();
+        let mut stream = victim.client.follow(&run_id, 0).await;
+        assert_eq!(stream.event().await.unwrap().id, Some(1));
+        victim.kill().await;
+        let run = stage.client.finished(&run_id).await;
+        assert_eq!(run["error"]["code"], "host.orphaned", "{run}");
+        victim.start_again().await;
+    }
+    for (run_id, waiting, gates) in held {
+        assert_eq!(stage.client.run(&run_id).await["status"], "running");
+        assert_eq!(stage.client.run(&waiting).await["status"], "queued");
+        for gate in &gates {
+            gate.cancel();
+        }
+        for run_id in [run_id, waiting] {
+            let run = stage.client.finished(&run_id).await;
+            assert_eq!(run["status"], "completed", "{run}");
+            stage.client.ledger(&run_id).await.assert_sound(&run_id);
+            assert_eq!(stage.runner.posts(&run_id), 1);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! NATS is a hint: while it is away, lies or says everything twice, nothing is lost and nothing is done.
+
+use serde_json::json;
+use uuid::Uuid;
+
+use super::{Bus, gated, stage_on};
+use crate::support::client::message;
+use crate::support::gateway::Config;
+use crate::support::nats::{Line, Listener, nats_server, publish};
+use crate::support::{Postgres, Stage, until};
+
+const AWAY: &str = "rings are not carried";
+const THERE: &str = "rings are carried by NATS";
+
+/// On NATS by this URL, looking by itself this often.
+async fn stage_by(url: &str, poll_seconds: f64, more: &str) -> Option<Stage> {
+    let bus = format!("kind = \"nats\"\nurl = \"{url}\"\npoll_seconds = {poll_seconds:?}\n{more}");
+    let configure = |config: &mut Config| {
+        bus.clone_into(&mut config.bus);
+        "heartbeat_seconds = 300.0".clone_into(&mut config.server);
+        "lease_seconds = 300.0\ncancel_grace_seconds = 0.0".clone_into(&mut config.runs);
+    };
+    Stage::on(Postgres, configure).await
+}
+
+/// A run on one replica is watched and cancelled through the other.
+async fn assert_works(stage: &Stage, other: &crate::support::client::Client, name: &str) {
+    let watched = format!("{name}-watched");
+    let gate = gated(stage, &watched);
+    let run_id = stage.client.post(&message(&watched)).await.run_id();
+    let mut there = other.follow(&run_id, 0).await;
+    assert_eq!(there.event().await.unwrap().id, Some(1));
+    gate.cancel();
+    assert_eq!(there.rest().await.len(), 2);
+    stage.client.ledger(&run_id).await.assert_sound(&run_id);
+
+    let cancelled = format!("{name}-cancelled");
+    let _gate = gated(stage, &cancelled);
+    let run_id = stage.client.post(&message(&cancelled)).await.run_id();
+    let mut here = stage.client.follow(&run_id, 0).await;
+    assert_eq!(here.event().await.unwrap().id, Some(1));
+    assert_eq!(other.cancel(&run_id).await.status, 202);
+    here.rest().await;
+    assert_eq!(other.run(&run_id).await["status"], "cancelled");
+}
+
+#[tokio::test]
+async fn nats_may_be_away_at_start_and_later_and_is_mentioned_once_an_outage() {
+    let Some(server) = nats_server() else { return };
+    let line = Line::to(&server).await;
+    let Some(stage) = stage_by(&line.url, 0.2, "").await else {
+        return;
+    };
+    let beside = stage.gateway.beside().await;
+    let logged =
+        |words: &str| [stage.gateway.log(), beside.log()].map(|log| log.matches(words).count());
+    until("the outage to be told", async || logged(AWAY) == [1, 1]).await;
+    assert_works(&stage, &beside.client, "down-at-start").await;
+    line.mend();
+    until("NATS to be found", async || logged(THERE) == [1, 1]).await;
+    assert_works(&stage, &beside.client, "there").await;
+    line.cut();
+    until("the second outage to be told", async || {
+        logged(AWAY) == [2, 2]
+    })
+    .await;
+    assert_works(&stage, &beside.client, "down-again").await;
+    assert_eq!(logged(AWAY), [2, 2], "once an outage");
+    line.mend();
+    until("NATS to be found again", async || logged(THERE) == [2, 2]).await;
+}
+
+/// Nobody looks by itself for a minute: what is heard afterwards is heard by NATS.
+#[tokio::test]
+async fn rings_are_carried_again_after_an_outage() {
+    let Some(server) = nats_server() else { return };
+    let line = Line::to(&server).await;
+    line.mend();
+    let Some(stage) = stage_by(&line.url, 60.0, "").await else {
+        return;
+    };
+    let beside = stage.gateway.beside().await;
+    let logged =
+        |words: &str| [stage.gateway.log(), beside.log()].map(|log| log.matches(words).count());
+    until("NATS to be found", async || logged(THERE) == [1, 1]).await;
+    // One watches through the whole outage, and what happened in it is seen when it is over.
+    let gate = gated(&stage, "through");
+    let run_id = stage.client.post(&message("through")).await.run_id();
+    let mut there = beside.client.follow(&run_id, 0).await;
+    assert_eq!(there.event().await.unwrap().id, Some(1));
+    line.cut();
+    until("the outage to be told", async || logged(AWAY) == [1, 1]).await;
+    gate.cancel();
+    stage.client.finished(&run_id).await;
+    line.mend();
+    assert_eq!(there.rest().await.len(), 2);
+    until("NATS to be found again", async || logged(THERE) == [2, 2]).await;
+    assert_works(&stage, &beside.client, "after").await;
+}
+
+#[tokio::test]
+async fn what_a_stranger_rings_cancels_nothing_and_shows_nothing() {
+    let Some(server) = nats_server() else { return };
+    let subject = format!("test.{}", Uuid::new_v4().simple());
+    let named = format!("subject = \"{subject}\"");
+    let Some(stage) = stage_by(&server, 60.0, &named).await else {
+        return;
+    };
+    let beside = stage.gateway.beside().await;
+    for log in [stage.gateway.log(), beside.log()] {
+        assert!(!log.contains(AWAY), "{log}");
+    }
+    let both = async || stage.gateway.log().contains(THERE) && beside.log().contains(THERE);
+    until("NATS to be found", both).await;
+
+    let gate = gated(&stage, "m-1");
+    let run_id = stage.client.post(&message("m-1")).await.run_id();
+    let mut there = beside.client.follow(&run_id, 0).await;
+    assert_eq!(there.event().await.unwrap().id, Some(1));
+    let (run, me, other) = (
+        run_id.replace('-', ""),
+        Uuid::new_v4().simple(),
+        Uuid::new_v4().simple(),
+    );
+    let mut forged: Vec<Vec<u8>> = [
+        format!("{me} c{run}"),
+        format!("{me} a{run}"),
+        format!("{me} a{run}:999999 c{run}:1"),
+        format!("{me} c{other} a{other}"),
+        format!("{me} {}", format!("c{run} ").repeat(250)),
+        format!("c{run}"),
+        String::new(),
+        " ".repeat(9_000),
+        format!("{me} x{run} \u{0} \u{fffd}"),
+        json!({"run_id": run_id, "type": "run.failed"}).to_string(),
+    ]
+    .map(String::into_bytes)
+    .into();
+    forged.push(vec![0xff; 1_000]);
+    // Everything again and again, as a server may do whose client lost its place.
+    let storm: Vec<_> = (0..200).flat_map(|_| forged.clone()).collect();
+    publish(&server, &subject, &storm).await;
+    assert_eq!(stage.client.run(&run_id).await["status"], "running");
+    gate.cancel();
+    assert_eq!(
+        there.rest().await.len(),
+        2,
+        "the gateway's own rings are heard through it all"
+    );
+    let run = beside.client.run(&run_id).await;
+    assert_eq!(
+        (&run["status"], &run["cancel_requested_at"]),
+        (&json!("completed"), &json!(null))
+    );
+    stage.client.ledger(&run_id).await.assert_sound(&run_id);
+    assert_works(&stage, &beside.client, "after").await;
+}
+
+/// Two installations on one NATS: each has a subject of its own.
+#[tokio::test]
+async fn installations_with_keys_of_their_own_do_not_hear_each_other() {
+    let mut subjects = Vec::new();
+    for event_id in ["m-1", "m-2"] {
+        let Some(stage) = stage_on(Bus::Nats, |_| {}).await else {
+            return;
+        };
+        let mut everything = Listener::to(&nats_server().unwrap(), "runnel.>").await;
+        gated(&stage, event_id).cancel();
+        let run_id = stage.client.post(&message(event_id)).await.run_id();
+        let ring = format!("a{}", run_id.replace('-', ""));
+        subjects.push(everything.subject_of(&ring).await);
+    }
+    assert_ne!(subjects[0], subjects[1]);
+}

@@ -1,0 +1,55 @@
+//! What many send through many replicas is done once.
+
+use std::collections::{HashMap, HashSet};
+
+use futures_util::StreamExt;
+
+use crate::support::client::{message, send};
+use crate::support::script::sse;
+use crate::support::{Postgres, Stage, number};
+
+/// `RUNNEL_TEST_KEYS` events, each by `RUNNEL_TEST_SENDERS` senders at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_that_many_post_through_two_replicas_is_one_run() {
+    let Some(stage) = Stage::on(Postgres, |_| {}).await else {
+        return;
+    };
+    let beside = stage.gateway.beside().await;
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+    let keys = number("RUNNEL_TEST_KEYS", 50);
+    let senders = number("RUNNEL_TEST_SENDERS", 10);
+    let posts = (0..keys).flat_map(|key| (0..senders).map(move |sender| (key, sender)));
+    let answers: Vec<(usize, String, bool)> = futures_util::stream::iter(posts)
+        .map(|(key, sender)| {
+            let client = [&stage.client, &beside.client][sender % 2].clone();
+            let event_id = format!("m-{key}");
+            async move {
+                // By the event's id, and by a key of the sender's choice.
+                let mut request = client.posting(&message(&event_id));
+                if key % 2 == 0 {
+                    request = request.header("idempotency-key", &event_id);
+                }
+                let answer = send(request).await.unwrap();
+                (key, answer.run_id(), answer.is_replay())
+            }
+        })
+        .buffer_unordered(64)
+        .collect()
+        .await;
+    let mut runs: HashMap<usize, HashSet<String>> = HashMap::new();
+    for (key, run_id, _) in &answers {
+        runs.entry(*key).or_default().insert(run_id.clone());
+    }
+    assert!(runs.values().all(|of_key| of_key.len() == 1), "{runs:?}");
+    let firsts = answers.iter().filter(|(.., is_replay)| !is_replay).count();
+    assert_eq!((runs.len(), firsts), (keys, keys));
+    for run_id in runs.values().flatten() {
+        let run = beside.client.finished(run_id).await;
+        assert_eq!(run["status"], "completed", "{run}");
+    }
+    let asked = stage.runner.requests();
+    let asked = asked.iter().filter(|request| request.is_run()).count();
+    assert_eq!(asked, keys, "each run was posted once");
+    let page = stage.client.get("/v1/events?limit=1").await;
+    assert_eq!(page.status, 200, "{}", page.body);
+}

@@ -1,0 +1,148 @@
+//! Replicas that die or hang with runs in their hands.
+
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::support::client::message;
+use crate::support::gateway::Config;
+use crate::support::script::{Gate, Step, send, sse_and_wait, sse_head};
+use crate::support::{Postgres, Stage, number, until};
+
+/// What is promised with the settings as they come: a lease of 15 s, and 5 s.
+const PROMISED: Duration = Duration::from_secs(20);
+
+/// `RUNNEL_TEST_ORPHANS` runs on one of three replicas.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn runs_of_a_killed_replica_end_once_and_in_time() {
+    let Some(stage) = Stage::on(Postgres, |_| {}).await else {
+        return;
+    };
+    let mut victim = stage.gateway.beside().await;
+    let sweeper = stage.gateway.beside().await;
+    stage
+        .runner
+        .answer_all(|run| sse_and_wait(run.delta(1, "one")));
+    let count = number("RUNNEL_TEST_ORPHANS", 50);
+    let runs: Vec<String> = futures_util::stream::iter(0..count)
+        .map(|n| {
+            let victim = victim.client.clone();
+            async move {
+                let mut event = message(&format!("m-{n}"));
+                event["conversation"]["conversation_id"] = json!(format!("c-{n}"));
+                let run_id = victim.post(&event).await.run_id();
+                let mut stream = victim.follow(&run_id, 0).await;
+                assert_eq!(stream.event().await.unwrap().id, Some(1));
+                run_id
+            }
+        })
+        .buffer_unordered(32)
+        .collect()
+        .await;
+    let mut watching = JoinSet::new();
+    for (n, run_id) in runs.iter().cloned().enumerate() {
+        let client = [&stage.client, &sweeper.client][n % 2].clone();
+        watching.spawn(async move {
+            let seen = client.follow(&run_id, 0).await.rest().await;
+            (Instant::now(), seen.len())
+        });
+    }
+    victim.kill().await;
+    let killed = Instant::now();
+    let mut last = killed;
+    while let Some(ended) = watching.join_next().await {
+        let (at, seen) = ended.unwrap();
+        assert_eq!(seen, 2, "one event and one terminal");
+        last = last.max(at);
+    }
+    let took = last - killed;
+    eprintln!("{count} orphans: the last has ended {took:?} after the kill");
+    assert!(took <= PROMISED, "{took:?}");
+    for run_id in &runs {
+        let run = stage.client.run(run_id).await;
+        assert_eq!(
+            (
+                &run["status"],
+                &run["error"]["code"],
+                &run["error"]["retryable"]
+            ),
+            (&json!("failed"), &json!("host.orphaned"), &json!(true)),
+            "{run}"
+        );
+        let ledger = stage.client.ledger(run_id).await;
+        ledger.assert_sound(run_id);
+        assert_eq!(ledger.types(), ["message.delta", "run.failed"]);
+        assert_eq!(stage.runner.posts(run_id), 1);
+    }
+    // Each was taken by one: the other found it done.
+    let ended = |log: String| log.matches("ended as failed").count();
+    assert_eq!(ended(stage.gateway.log()) + ended(sweeper.log()), count);
+}
+
+/// A replica that hangs for longer than its lease and comes back: `RUNNEL_TEST_ZOMBIES` of them, each
+/// with a thousand results in its hands that it may no longer write.
+#[tokio::test]
+async fn a_replica_that_comes_back_after_its_lease_writes_nothing() {
+    let short = |config: &mut Config| config.runs = "lease_seconds = 1.0".into();
+    let Some(stage) = Stage::on(Postgres, short).await else {
+        return;
+    };
+    let beside = stage.gateway.beside().await;
+    for n in 1..=number("RUNNEL_TEST_ZOMBIES", 1) {
+        let (event_id, gate) = (format!("m-{n}"), Gate::new());
+        let hold = gate.clone();
+        stage.runner.answer(&event_id, move |run| {
+            let late: String = (2..=1_001).map(|n| run.delta(n, "late")).collect();
+            vec![
+                sse_head(),
+                send(run.delta(1, "one")),
+                Step::Hold(hold.clone()),
+                send(late + &run.completed(1_002)),
+                Step::AwaitClose,
+            ]
+        });
+        let run_id = stage.client.post(&message(&event_id)).await.run_id();
+        let mut here = stage.client.follow(&run_id, 0).await;
+        assert_eq!(here.event().await.unwrap().id, Some(1));
+        let mut there = beside.client.follow(&run_id, 0).await;
+        assert_eq!(there.event().await.unwrap().id, Some(1));
+
+        stage.gateway.pause().await;
+        let told = there.rest().await;
+        assert_eq!(
+            told.last().unwrap().event,
+            "run.failed",
+            "another took over"
+        );
+        let before = beside.client.ledger(&run_id).await;
+        gate.cancel();
+        stage.gateway.go_on().await;
+        stage.runner.closed(n).await;
+        let lost = async || {
+            let log = stage.gateway.log();
+            let run = format!("run {run_id} was ");
+            log.contains(&(run.clone() + "taken over")) || log.contains(&(run + "settled by"))
+        };
+        until("the zombie to notice", lost).await;
+
+        // Its own watcher is told the end that the other has written.
+        assert_eq!(here.rest().await.last(), told.last());
+        for client in [&stage.client, &beside.client] {
+            assert_eq!(client.ledger(&run_id).await, before);
+            let run = client.run(&run_id).await;
+            assert_eq!(run["error"]["code"], "host.orphaned", "{run}");
+            assert_eq!(client.rejections(&run_id).await.len(), 0);
+        }
+        before.assert_sound(&run_id);
+        assert_eq!(before.types(), ["message.delta", "run.failed"]);
+        assert_eq!(stage.runner.posts(&run_id), 1);
+    }
+    // And it lives on.
+    stage
+        .runner
+        .answer_all(|run| crate::support::script::sse(run.talk(2).concat()));
+    let run_id = stage.client.post(&message("after")).await.run_id();
+    assert_eq!(stage.client.finished(&run_id).await["status"], "completed");
+}

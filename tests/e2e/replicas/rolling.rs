@@ -1,0 +1,130 @@
+//! Replicas are replaced one after the other while clients post and read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::StatusCode;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::support::client::{Client, message, send, stream};
+use crate::support::gateway::Config;
+use crate::support::script::{Run, Step, sse_head};
+use crate::support::{Postgres, Stage, number, within};
+
+const WORKERS: usize = 6;
+const EVENTS: usize = 31;
+
+/// A run of some 150 ms, so that a stop meets runs of every age.
+fn steady(run: &Run) -> Vec<Step> {
+    let frames = run.talk(EVENTS - 1).into_iter().map(String::into_bytes);
+    vec![
+        sse_head(),
+        Step::Pace(frames.collect(), Duration::from_millis(5)),
+    ]
+}
+
+/// Where the replicas are. One that is away is asked in vain, and then another is.
+type Replicas = watch::Receiver<[Client; 2]>;
+
+/// `RUNNEL_TEST_ROLLS` times each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_loses_anything_while_replicas_are_replaced() {
+    let soon = |config: &mut Config| config.runs = "lease_seconds = 2.0".into();
+    let Some(mut stage) = Stage::on(Postgres, soon).await else {
+        return;
+    };
+    stage.runner.answer_all(steady);
+    let mut beside = stage.gateway.beside().await;
+    let places = watch::Sender::new([stage.client.clone(), beside.client.clone()]);
+    let enough = CancellationToken::new();
+    let mut load = JoinSet::new();
+    for worker in 0..WORKERS {
+        load.spawn(work(places.subscribe(), worker, enough.clone()));
+    }
+    for _ in 0..number("RUNNEL_TEST_ROLLS", 2) {
+        stage.gateway.stop().await;
+        stage.gateway.start_again().await;
+        beside.stop().await;
+        beside.start_again().await;
+        places.send_replace([stage.client.clone(), beside.client.clone()]);
+    }
+    enough.cancel();
+    let done = within("the clients to finish", load.join_all()).await;
+    let (runs, gaps) =
+        done.into_iter()
+            .fold((Vec::new(), 0), |(mut runs, gaps), (own, own_gaps)| {
+                runs.extend(own);
+                (runs, gaps + own_gaps)
+            });
+    eprintln!(
+        "{} runs, {gaps} streams that broke off and were resumed",
+        runs.len()
+    );
+    assert!(runs.len() >= WORKERS && gaps > 0, "no roll met a stream");
+    for (run_id, seen) in &runs {
+        let ledger = stage.client.ledger(run_id).await;
+        ledger.assert_sound(run_id);
+        assert_eq!(&ledger.0, seen, "the client has seen all of it, once");
+        assert_eq!(ledger.types().last().unwrap(), "run.completed");
+        assert_eq!(stage.runner.posts(run_id), 1);
+    }
+    let asked = stage.runner.requests();
+    let asked = asked.iter().filter(|request| request.is_run()).count();
+    assert_eq!(asked, runs.len(), "and there are no others");
+}
+
+/// Runs with all that was seen of them, and how often a stream broke off.
+async fn work(
+    replicas: Replicas,
+    worker: usize,
+    enough: CancellationToken,
+) -> (Vec<(String, Vec<String>)>, usize) {
+    let (mut runs, mut gaps) = (Vec::new(), 0);
+    let mut turn = worker;
+    while !enough.is_cancelled() {
+        let event = Arc::new(message(&Uuid::new_v4().to_string()));
+        let run_id = loop {
+            let client = one_of(&replicas, turn);
+            match send(client.posting(&event)).await {
+                Ok(answer) if answer.status == 202 => break answer.run_id(),
+                // It stops, or is not there: the same event by another way.
+                Ok(answer) => assert_eq!(answer.status, 503, "{}", answer.body),
+                Err(error) => assert!(error.is_request() || error.is_body(), "{error:?}"),
+            }
+            turn += 1;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        turn += 1;
+        let mut seen: Vec<String> = Vec::new();
+        while seen.last().is_none_or(|last| !last.contains("\"run.")) {
+            let client = one_of(&replicas, turn);
+            turn += 1;
+            let request = client
+                .following(&run_id)
+                .header("last-event-id", seen.len());
+            let Ok(mut stream) = stream(request).await else {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            };
+            let status = stream.response.status();
+            if status == StatusCode::SERVICE_UNAVAILABLE {
+                continue;
+            }
+            assert_eq!(status, StatusCode::OK);
+            while let Some(frame) = stream.event().await {
+                seen.push(frame.data);
+            }
+            gaps += 1;
+        }
+        gaps -= 1;
+        runs.push((run_id, seen));
+    }
+    (runs, gaps)
+}
+
+fn one_of(replicas: &Replicas, turn: usize) -> Client {
+    replicas.borrow()[turn % 2].clone()
+}
