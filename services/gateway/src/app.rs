@@ -13,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::api::{self, Api, ApiState, Router};
+use crate::api::{self, Api, ApiState, OwnNames, Router};
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, ServerConfig};
 use crate::http_server::{ServerOptions, serve};
 use crate::outbound::egress::Egress;
 use crate::outbound::runner::RunnerClient;
@@ -92,6 +92,8 @@ impl App {
         let state = ApiState::new(Api {
             runs: runs.clone(),
             heartbeat: config.server.heartbeat,
+            most_refusals: config.limits.refused_credentials,
+            own_names: own_names(&config.server),
         });
         let drain = config.runs.shutdown_grace;
         Ok(Self {
@@ -152,6 +154,16 @@ impl App {
         }
         Ok(())
     }
+}
+
+/// The names that requests may come under. What listens for this machine alone is guarded always, the
+/// rest where the operator has listed names.
+fn own_names(server: &ServerConfig) -> Option<OwnNames> {
+    let public = server.public_url.as_ref().and_then(|url| url.host_str());
+    let is_guarded = server.listen.ip().is_loopback() || !server.allowed_hosts.is_empty();
+    let names = server.allowed_hosts.iter().map(String::as_str);
+    let names = names.chain(public).map(str::to_owned);
+    is_guarded.then(|| OwnNames::new(names))
 }
 
 /// Enters endpoints and agents of the configuration; those that are gone from it are disabled.

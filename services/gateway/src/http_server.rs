@@ -11,7 +11,10 @@ use std::pin::pin;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::ConnectInfo;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -94,9 +97,9 @@ async fn accept_until_stop(
             () = stop.cancelled() => return,
             Some(ended) = connections.join_next() => log_panic(ended),
             accepted = listener.accept(), if has_room => match accepted {
-                Ok((stream, _)) => {
-                    let connection =
-                        serve_connection(stream, app.clone(), options.clone(), stop.clone());
+                Ok((stream, peer)) => {
+                    let app = Peered::new(app.clone(), peer);
+                    let connection = serve_connection(stream, app, options.clone(), stop.clone());
                     connections.spawn(connection);
                 }
                 Err(error) => back_off(&error, stop).await,
@@ -105,9 +108,33 @@ async fn accept_until_stop(
     }
 }
 
+/// The app for one connection: each request knows whom the connection is with.
+struct Peered {
+    app: TowerToHyperService<Router>,
+    peer: SocketAddr,
+}
+
+impl Peered {
+    fn new(app: Router, peer: SocketAddr) -> Self {
+        let app = TowerToHyperService::new(app);
+        Self { app, peer }
+    }
+}
+
+impl Service<hyper::Request<Incoming>> for Peered {
+    type Response = <TowerToHyperService<Router> as Service<hyper::Request<Incoming>>>::Response;
+    type Error = <TowerToHyperService<Router> as Service<hyper::Request<Incoming>>>::Error;
+    type Future = <TowerToHyperService<Router> as Service<hyper::Request<Incoming>>>::Future;
+
+    fn call(&self, mut request: hyper::Request<Incoming>) -> Self::Future {
+        request.extensions_mut().insert(ConnectInfo(self.peer));
+        self.app.call(request)
+    }
+}
+
 async fn serve_connection(
     stream: TcpStream,
-    app: Router,
+    app: Peered,
     options: ServerOptions,
     stop: CancellationToken,
 ) {
@@ -121,7 +148,7 @@ async fn serve_connection(
         .header_read_timeout(options.header_timeout)
         .max_header_size(MOST_HEAD_BYTES)
         .max_buf_size(BUFFER_BYTES)
-        .serve_connection(io, TowerToHyperService::new(app));
+        .serve_connection(io, app);
     let mut connection = pin!(connection);
     let served = tokio::select! { biased;
         served = connection.as_mut() => served,

@@ -30,6 +30,8 @@ pub struct ServerConfig {
     pub listen: SocketAddr,
     /// The origin that runners and tokens know us by; without it, the address we listen on.
     pub public_url: Option<Url>,
+    /// Further names that requests may come under, without ports.
+    pub allowed_hosts: Vec<String>,
     /// How long an event stream stays silent before a comment is sent.
     pub heartbeat: Duration,
 }
@@ -38,11 +40,18 @@ impl ServerConfig {
     pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
         let listen = table.required("listen", listen_address);
         let public_url = table.optional("public_url", origin);
+        let allowed_hosts = table.items("allowed_hosts", |pointer, value, faults| {
+            host_name(value).map_err(|message| {
+                faults.push(ConfigFault::new(pointer, message));
+                Reported
+            })
+        });
         let heartbeat = table.required("heartbeat_seconds", seconds(0.05..=300.0));
         table.close()?;
         Ok(Self {
             listen: listen?,
             public_url: public_url?,
+            allowed_hosts: allowed_hosts?,
             heartbeat: heartbeat?,
         })
     }
@@ -60,6 +69,15 @@ fn origin(value: Value) -> Result<Url, String> {
         return Err("must have no path and no query, like https://runnel.example".to_owned());
     }
     Ok(url)
+}
+
+fn host_name(value: Value) -> Result<String, &'static str> {
+    let name = text(value)?;
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    let is_name = (1..=253).contains(&name.len()) && name.bytes().all(is_plain);
+    is_name
+        .then_some(name)
+        .ok_or("must be a name without a port, like runnel.example")
 }
 
 /// `[auth]`.
@@ -178,6 +196,8 @@ pub struct LimitsConfig {
     pub first_byte: Duration,
     /// Between two bytes of a stream.
     pub silence: Duration,
+    /// Wrong credentials of one address in ten seconds.
+    pub refused_credentials: u32,
 }
 
 impl LimitsConfig {
@@ -193,6 +213,7 @@ impl LimitsConfig {
         let connect = table.required("connect_seconds", seconds(0.05..=60.0));
         let first_byte = table.required("first_byte_seconds", seconds(0.05..=600.0));
         let silence = table.required("silence_seconds", seconds(0.05..=3600.0));
+        let refused_credentials = table.required("refused_credentials", whole(10..=1_000_000));
         let order = check_order(&mut table, &line_bytes, &event_bytes, &run_bytes);
         if let (Ok(blob), Ok(area)) = (&storage_blob_bytes, &storage_area_bytes)
             && blob > area
@@ -213,6 +234,7 @@ impl LimitsConfig {
             connect: connect?,
             first_byte: first_byte?,
             silence: silence?,
+            refused_credentials: u32::try_from(refused_credentials?).unwrap_or(u32::MAX),
         })
     }
 }

@@ -169,6 +169,8 @@ pub(crate) struct LiveRun {
     uploads: Arc<Semaphore>,
     grant: Mutex<Option<Arc<Grant>>>,
     cancel_requested_at: AtomicI64,
+    /// The terminal is on its way into the table.
+    ending: AtomicBool,
     ended: AtomicBool,
 }
 
@@ -183,6 +185,7 @@ impl LiveRun {
             uploads: Arc::new(Semaphore::new(UPLOADS)),
             grant: Mutex::new(None),
             cancel_requested_at: AtomicI64::new(0),
+            ending: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         }
     }
@@ -197,9 +200,16 @@ impl LiveRun {
         self.lease_until.store(until, Ordering::Release);
     }
 
-    /// What the run's token opens, while the run lives and its lease is surely ours.
+    /// The terminal goes into the table now: whether the run lives is asked there, for between the
+    /// commit and the moment we hear of it nobody here would know.
+    pub(crate) fn begin_end(&self) {
+        self.ending.store(true, Ordering::Release);
+    }
+
+    /// What the run's token opens, while the run surely lives and its lease is surely ours.
     pub(crate) fn grant(&self, now: i64) -> Option<Arc<Grant>> {
-        if self.has_ended() || self.lease_until.load(Ordering::Acquire) <= now {
+        let is_ending = self.has_ended() || self.ending.load(Ordering::Acquire);
+        if is_ending || self.lease_until.load(Ordering::Acquire) <= now {
             return None;
         }
         self.grant
