@@ -31,6 +31,10 @@ pub struct Config {
     pub agents: Vec<Agent>,
     /// Tables that stand after all others: models, tools, more endpoints.
     pub rest: String,
+    /// What is logged; empty: as by default.
+    pub log_filter: String,
+    /// A password in the database's URL, where it has one; the server need not ask for it.
+    pub database_password: Option<String>,
     runner_url: String,
 }
 
@@ -75,8 +79,18 @@ impl Config {
             endpoint: String::new(),
             agents: vec![Agent::default()],
             rest: String::new(),
+            log_filter: String::new(),
+            database_password: None,
             runner_url: url.to_owned(),
         }
+    }
+
+    fn database_url(&self, database: &Database) -> String {
+        let mut url = Url::parse(&database.url()).unwrap();
+        if url.scheme() != "sqlite" && self.database_password.is_some() {
+            url.set_password(self.database_password.as_deref()).unwrap();
+        }
+        url.into()
     }
 
     fn write(&self, listen: &str, database: &Database, directory: &Directory) -> PathBuf {
@@ -95,7 +109,7 @@ impl Config {
             bus = self.bus,
             ledger = self.ledger,
             key = directory.file("master.key").display(),
-            database = database.url(),
+            database = self.database_url(database),
             limits = self.limits,
             runs = self.runs,
             runner = self.runner_url,
@@ -146,7 +160,8 @@ impl Gateway {
 
         let file = config.write(&own_address(), &database, &directory);
         let key = create_key("client", &file).await;
-        let (process, url) = Process::spawn(&file, &directory.file("stderr.log")).await;
+        let (process, url) =
+            Process::spawn(&file, &directory.file("stderr.log"), &config.log_filter).await;
         Some(Self {
             process,
             url,
@@ -185,6 +200,11 @@ impl Gateway {
         before
     }
 
+    /// The key that seals what the database keeps.
+    pub fn master_key(&self) -> String {
+        std::fs::read_to_string(self.directory.file("master.key")).unwrap()
+    }
+
     /// What the gateway has logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.file("stderr.log")).unwrap()
@@ -207,7 +227,12 @@ impl Gateway {
         let file = self
             .config
             .write(&own_address(), &self.database, &directory);
-        let (process, url) = Process::spawn(&file, &directory.file("stderr.log")).await;
+        let (process, url) = Process::spawn(
+            &file,
+            &directory.file("stderr.log"),
+            &self.config.log_filter,
+        )
+        .await;
         Replica {
             client: Client::new(&url, &self.key),
             _process: process,
@@ -255,7 +280,12 @@ impl Gateway {
     pub async fn start_again(&mut self) {
         let listen = self.url.trim_start_matches("http://").to_owned();
         let file = self.config.write(&listen, &self.database, &self.directory);
-        let (process, url) = Process::spawn(&file, &self.directory.file("stderr.log")).await;
+        let (process, url) = Process::spawn(
+            &file,
+            &self.directory.file("stderr.log"),
+            &self.config.log_filter,
+        )
+        .await;
         assert_eq!(url, self.url);
         self.process = process;
     }
@@ -315,7 +345,7 @@ struct Process {
 
 impl Process {
     /// Returns when the gateway accepts connections, with its URL.
-    async fn spawn(config: &Path, log: &Path) -> (Self, String) {
+    async fn spawn(config: &Path, log: &Path, filter: &str) -> (Self, String) {
         let stderr = OpenOptions::new()
             .create(true)
             .append(true)
@@ -325,6 +355,8 @@ impl Process {
             .args(["serve", "--config"])
             .arg(config)
             .env(STUB_API_KEY.0, STUB_API_KEY.1)
+            // An empty one would be a filter that lets nothing pass.
+            .envs((!filter.is_empty()).then_some(("RUNNEL_LOG", filter)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(stderr)
