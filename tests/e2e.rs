@@ -53,6 +53,8 @@ mod facts;
 mod failing_disk;
 #[path = "e2e/first_run.rs"]
 mod first_run;
+#[path = "e2e/forged_tokens.rs"]
+mod forged_tokens;
 #[path = "e2e/framing.rs"]
 mod framing;
 #[path = "e2e/history.rs"]

@@ -3,6 +3,7 @@
 pub mod bent;
 pub mod client;
 pub mod database;
+pub mod forger;
 pub mod gateway;
 pub mod held;
 pub mod ledger;
@@ -12,6 +13,7 @@ pub mod node;
 pub mod playground;
 pub mod proxy;
 pub mod python;
+pub mod routes;
 pub mod runner;
 pub mod script;
 pub mod slow;

@@ -2,7 +2,7 @@
 
 use std::sync::Once;
 
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Row, SqliteConnection};
 use url::Url;
 use uuid::Uuid;
 
@@ -73,6 +73,22 @@ impl Drop for Database {
         if !matches!(dropped.join(), Ok(Ok(()))) {
             eprintln!("could not drop the database {name}");
         }
+    }
+}
+
+/// The first column, a text, of what a query finds.
+pub async fn rows(url: &str, sql: &str) -> Vec<String> {
+    let sql = AssertSqlSafe(sql.to_owned());
+    if url.starts_with("sqlite:") {
+        let mut database = SqliteConnection::connect(url).await.unwrap();
+        let rows = sqlx::raw_sql(sql).fetch_all(&mut database).await.unwrap();
+        database.close().await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
+    } else {
+        let mut database = PgConnection::connect(url).await.unwrap();
+        let rows = sqlx::raw_sql(sql).fetch_all(&mut database).await.unwrap();
+        database.close().await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
     }
 }
 

@@ -194,7 +194,8 @@ impl Gateway {
 
         let file = config.write(&own_address(), &database, &directory);
         let key = create_key("client", &file).await;
-        let (process, url) = Process::spawn(&file, &directory.file("stderr.log")).await;
+        let (process, url) =
+            Process::spawn(&file, &directory.file("stderr.log"), &config.log_filter).await;
         Some(Self {
             process,
             url,
@@ -232,6 +233,11 @@ impl Gateway {
         let before = std::fs::read_to_string(self.directory.file("master.key")).unwrap();
         self.directory.write("master.key", key);
         before
+    }
+
+    /// The key that seals what the database keeps.
+    pub fn master_key(&self) -> String {
+        std::fs::read_to_string(self.directory.file("master.key")).unwrap()
     }
 
     /// What the gateway has logged.

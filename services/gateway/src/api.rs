@@ -15,30 +15,37 @@ mod error;
 mod health;
 mod host;
 mod json;
+mod names;
 mod query;
+mod refusals;
 mod run_pages;
 mod stream;
 mod transcript;
 mod view;
+mod watched_keys;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
 use http::header::{CACHE_CONTROL, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 
 use crate::runs::Runs;
 use error::ApiError;
+pub use names::OwnNames;
+use refusals::Refusals;
+use watched_keys::WatchedKeys;
 
 /// The largest body of any route that names no other bound.
 const BODY_BYTES: usize = 1024 * 1024;
 
 /// What handlers work with. Cheap to clone.
 #[derive(Clone)]
-pub struct ApiState(Arc<Api>);
+pub struct ApiState(Arc<Shared>);
 
 /// The parts of the state.
 pub struct Api {
@@ -47,11 +54,33 @@ pub struct Api {
     pub heartbeat: Duration,
     /// How long the body of a request may take.
     pub body: Duration,
+    /// Wrong credentials of one address in ten seconds, before it waits.
+    pub most_refusals: u32,
+    /// What requests may come under; `None`: any name.
+    pub own_names: Option<OwnNames>,
+}
+
+struct Shared {
+    api: Api,
+    refusals: Refusals,
+    watched_keys: WatchedKeys,
 }
 
 impl ApiState {
     pub fn new(api: Api) -> Self {
-        Self(Arc::new(api))
+        Self(Arc::new(Shared {
+            refusals: Refusals::new(api.most_refusals),
+            watched_keys: WatchedKeys::default(),
+            api,
+        }))
+    }
+
+    fn refusals(&self) -> &Refusals {
+        &self.0.refusals
+    }
+
+    fn watched_keys(&self) -> &WatchedKeys {
+        &self.0.watched_keys
     }
 }
 
@@ -59,7 +88,7 @@ impl std::ops::Deref for ApiState {
     type Target = Api;
 
     fn deref(&self) -> &Api {
-        &self.0
+        &self.0.api
     }
 }
 
@@ -72,12 +101,18 @@ fn header(name: HeaderName, value: &'static str) -> SetResponseHeaderLayer<Heade
 pub fn router(state: ApiState) -> Router {
     let (router, _) = openapi::documented().split_for_parts();
     let patience = axum::Extension(json::BodyPatience(state.body));
-    router
+    let own_names = state.own_names.clone().map(Arc::new);
+    let router = router
         .merge(docs::page())
         .fallback(async || ApiError::no_route())
         .method_not_allowed_fallback(async || ApiError::no_method())
         .layer(DefaultBodyLimit::max(BODY_BYTES))
-        .layer(patience)
+        .layer(patience);
+    let router = match own_names {
+        Some(names) => router.layer(from_fn_with_state(names, names::refuse_foreign)),
+        None => router,
+    };
+    router
         .layer(header(CACHE_CONTROL, "no-store"))
         .layer(header(X_CONTENT_TYPE_OPTIONS, "nosniff"))
         .layer(CatchPanicLayer::custom(|_| {

@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::api::{self, Api, ApiState, Router};
+use crate::api::{self, Api, ApiState, OwnNames, Router};
 use crate::bus::{self, BusSettings};
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, ServerConfig};
 use crate::http_server::{ServerOptions, affordable_connections, serve};
 use crate::outbound::egress::Egress;
 use crate::outbound::runner::RunnerClient;
@@ -105,6 +105,8 @@ impl App {
             runs: runs.clone(),
             heartbeat: config.server.heartbeat,
             body: config.server.body,
+            most_refusals: config.limits.refused_credentials,
+            own_names: own_names(&config.server),
         });
         let server = ServerOptions {
             max_connections: affordable_connections(config.server.connections),
@@ -191,6 +193,16 @@ impl App {
         }
         Ok(())
     }
+}
+
+/// The names that requests may come under. What listens for this machine alone is guarded always, the
+/// rest where the operator has listed names.
+fn own_names(server: &ServerConfig) -> Option<OwnNames> {
+    let public = server.public_url.as_ref().and_then(|url| url.host_str());
+    let is_guarded = server.listen.ip().is_loopback() || !server.allowed_hosts.is_empty();
+    let names = server.allowed_hosts.iter().map(String::as_str);
+    let names = names.chain(public).map(str::to_owned);
+    is_guarded.then(|| OwnNames::new(names))
 }
 
 /// Enters endpoints and agents of the configuration; those that are gone from it are disabled.

@@ -13,7 +13,10 @@ use std::pin::pin;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::ConnectInfo;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -112,8 +115,9 @@ async fn accept_until_stop(
                         tracing::debug!(%peer, "a connection was closed: its address has too many");
                         continue;
                     };
+                    let app = Peered::new(app.clone(), peer);
                     let connection =
-                        serve_connection(stream, place, app.clone(), options.clone(), stop.clone());
+                        serve_connection(stream, place, app, options.clone(), stop.clone());
                     connections.spawn(connection);
                 }
                 Err(error) if is_of_the_peer(&error) => {}
@@ -129,10 +133,34 @@ async fn accept_until_stop(
     }
 }
 
+/// The app for one connection: each request knows whom the connection is with.
+struct Peered {
+    app: TowerToHyperService<Router>,
+    peer: SocketAddr,
+}
+
+impl Peered {
+    fn new(app: Router, peer: SocketAddr) -> Self {
+        let app = TowerToHyperService::new(app);
+        Self { app, peer }
+    }
+}
+
+impl Service<hyper::Request<Incoming>> for Peered {
+    type Response = <TowerToHyperService<Router> as Service<hyper::Request<Incoming>>>::Response;
+    type Error = <TowerToHyperService<Router> as Service<hyper::Request<Incoming>>>::Error;
+    type Future = <TowerToHyperService<Router> as Service<hyper::Request<Incoming>>>::Future;
+
+    fn call(&self, mut request: hyper::Request<Incoming>) -> Self::Future {
+        request.extensions_mut().insert(ConnectInfo(self.peer));
+        self.app.call(request)
+    }
+}
+
 async fn serve_connection(
     stream: TcpStream,
     _place: Place,
-    app: Router,
+    app: Peered,
     options: ServerOptions,
     stop: CancellationToken,
 ) {
@@ -146,7 +174,7 @@ async fn serve_connection(
         .header_read_timeout(options.header_timeout)
         .max_header_size(MOST_HEAD_BYTES)
         .max_buf_size(BUFFER_BYTES)
-        .serve_connection(io, TowerToHyperService::new(app));
+        .serve_connection(io, app);
     let mut connection = pin!(connection);
     let served = tokio::select! { biased;
         served = connection.as_mut() => served,

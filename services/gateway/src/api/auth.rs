@@ -9,14 +9,16 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
 use protocol::api_key::KeyRole;
-use protocol::id::{ApiKeyId, WorkspaceId};
+use protocol::id::{ApiKeyId, RunId, WorkspaceId};
 use store::{ApiKeyRecord, AuditEntry, sha256_hex};
 use uuid::Uuid;
 
 use crate::api::ApiState;
 use crate::api::error::{ApiError, ApiResult};
+use crate::api::refusals::Source;
 use crate::api_key::prefix_of;
 use crate::runs::grant::Grant;
+use crate::runs::token::TokenFault;
 
 /// A client of a workspace: an API key of role `client` or `admin`.
 pub(super) struct ClientCaller {
@@ -49,7 +51,7 @@ impl FromRequestParts<ApiState> for ClientCaller {
             workspace,
             role,
             ..
-        } = authenticate_key(&parts.headers, state).await?;
+        } = authenticate_key(parts, state).await?;
         match role {
             KeyRole::Admin | KeyRole::Client => Ok(Self { workspace, key }),
         }
@@ -60,7 +62,7 @@ impl FromRequestParts<ApiState> for AdminCaller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
-        let record = authenticate_key(&parts.headers, state).await?;
+        let record = authenticate_key(parts, state).await?;
         match record.role {
             KeyRole::Admin => Ok(Self {
                 workspace: record.workspace,
@@ -77,7 +79,7 @@ impl FromRequestParts<ApiState> for RunCaller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
-        authenticate_run(&parts.headers, state).await
+        authenticate_run(parts, state).await
     }
 }
 
@@ -85,7 +87,7 @@ impl FromRequestParts<ApiState> for LiveCaller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
-        let caller = authenticate_run(&parts.headers, state).await?;
+        let caller = authenticate_run(parts, state).await?;
         if caller.cancelled {
             Err(ApiError::cancelled())
         } else {
@@ -110,34 +112,36 @@ pub(super) fn bearer(headers: &HeaderMap) -> Result<&str, ApiError> {
 
 /// The live key that the caller sent. It is read with every request: a key that was revoked opens
 /// nothing from then on, on no replica.
-async fn authenticate_key(headers: &HeaderMap, state: &ApiState) -> Result<ApiKeyRecord, ApiError> {
-    let key = bearer(headers)?;
-    let prefix = prefix_of(key).ok_or_else(ApiError::unauthenticated)?;
-    let record = state.runs.store().find_api_key(prefix).await?;
-    let record = record.ok_or_else(ApiError::unauthenticated)?;
-    let hash = sha256_hex(key.as_bytes());
-    aws_lc_rs::constant_time::verify_slices_are_equal(hash.as_bytes(), record.hash.as_bytes())
-        .map_err(|_| ApiError::unauthenticated())?;
-    Ok(record)
+async fn authenticate_key(parts: &Parts, state: &ApiState) -> Result<ApiKeyRecord, ApiError> {
+    let source = Source::of(parts);
+    let now = state.runs.clock().now_seconds();
+    let _place = state.refusals().pass(source, now).await?;
+    let found = find_key(bearer(&parts.headers)?, state).await?;
+    found.ok_or_else(|| state.refusals().refuse(source, now, || {}))
 }
 
-async fn authenticate_run(headers: &HeaderMap, state: &ApiState) -> Result<RunCaller, ApiError> {
-    let token = bearer(headers)?;
-    let claims = state.runs.keys().verify(token).await.map_err(|fault| {
-        tracing::info!(?fault, "a run token was refused");
-        ApiError::unauthenticated()
-    })?;
-    let grant = state.runs.find_grant(claims.run_id).await?;
-    let grant = grant.filter(|grant| {
-        grant.attempt == claims.attempt
-            && grant.run.workspace.as_str() == claims.ws
-            && grant.run.runner_id == claims.sub
-            && grant.run.snapshot_sha256 == claims.res
-    });
-    let Some(grant) = grant else {
-        tracing::info!(run.id = %claims.run_id, "the token of run {} was refused: it does not live", claims.run_id);
-        return Err(ApiError::unauthenticated());
+async fn find_key(key: &str, state: &ApiState) -> Result<Option<ApiKeyRecord>, ApiError> {
+    let Some(prefix) = prefix_of(key) else {
+        return Ok(None);
     };
+    let record = state.runs.store().find_api_key(prefix).await?;
+    let hash = sha256_hex(key.as_bytes());
+    let is_same = |record: &ApiKeyRecord| {
+        let (sent, kept) = (hash.as_bytes(), record.hash.as_bytes());
+        aws_lc_rs::constant_time::verify_slices_are_equal(sent, kept).is_ok()
+    };
+    Ok(record.filter(is_same))
+}
+
+async fn authenticate_run(parts: &Parts, state: &ApiState) -> Result<RunCaller, ApiError> {
+    let source = Source::of(parts);
+    let now = state.runs.clock().now_seconds();
+    let _place = state.refusals().pass(source, now).await?;
+    let found = find_live_grant(bearer(&parts.headers)?, state).await?;
+    let grant = found.map_err(|refusal| {
+        let log = || tracing::info!(?refusal, "a run token was refused");
+        state.refusals().refuse(source, now, log)
+    })?;
     if state.runs.clock().now_ms() >= grant.run.deadline_at {
         return Err(ApiError::deadline_exceeded());
     }
@@ -146,6 +150,33 @@ async fn authenticate_run(headers: &HeaderMap, state: &ApiState) -> Result<RunCa
     }
     let cancelled = state.runs.is_cancel_requested(&grant);
     Ok(RunCaller { grant, cancelled })
+}
+
+/// Why a token opens nothing. Its caller is not told.
+#[derive(Debug)]
+#[expect(dead_code, reason = "the log shows it whole")]
+enum Refusal {
+    Fault(TokenFault),
+    DoesNotLive(RunId),
+}
+
+/// The rights of the live run that a token speaks for.
+async fn find_live_grant(
+    token: &str,
+    state: &ApiState,
+) -> Result<Result<Arc<Grant>, Refusal>, ApiError> {
+    let claims = match state.runs.keys().verify(token).await {
+        Ok(claims) => claims,
+        Err(fault) => return Ok(Err(Refusal::Fault(fault))),
+    };
+    let grant = state.runs.find_grant(claims.run_id).await?;
+    let grant = grant.filter(|grant| {
+        grant.attempt == claims.attempt
+            && grant.run.workspace.as_str() == claims.ws
+            && grant.run.runner_id == claims.sub
+            && grant.run.snapshot_sha256 == claims.res
+    });
+    Ok(grant.ok_or(Refusal::DoesNotLive(claims.run_id)))
 }
 
 /// One host call, as the audit names it.

@@ -181,6 +181,30 @@ impl ApiError {
             .with("last_sequence", json!(last_sequence))
     }
 
+    /// Too many credentials of one address were wrong.
+    pub(super) fn refused_too_often() -> Self {
+        let message = "too many credentials from this address were refused; send a valid one, and not \
+                       sooner than `Retry-After` says";
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message)
+            .with("reason", json!("refused_too_often"))
+            .retryable_after(10)
+    }
+
+    /// The request came under a name that is not ours.
+    pub(super) fn foreign_name() -> Self {
+        Self::unauthorized(
+            "the gateway is not known by this `Host`; name it in server.public_url or \
+             server.allowed_hosts",
+        )
+    }
+
+    /// The request came from a web page that is not ours.
+    pub(super) fn foreign_origin() -> Self {
+        Self::unauthorized(
+            "pages of this `Origin` may not call the gateway; name it in server.allowed_hosts",
+        )
+    }
+
     pub(super) fn rate_limited() -> Self {
         let message = "this run calls too often; wait as long as `Retry-After` says";
         Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message).retryable_after(1)

@@ -33,6 +33,8 @@ pub struct ServerConfig {
     pub listen: SocketAddr,
     /// The origin that runners and tokens know us by; without it, the address we listen on.
     pub public_url: Option<Url>,
+    /// Further names that requests may come under, without ports.
+    pub allowed_hosts: Vec<String>,
     /// How long an event stream stays silent before a comment is sent.
     pub heartbeat: Duration,
     /// All connections together; further ones wait.
@@ -51,6 +53,12 @@ impl ServerConfig {
     pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
         let listen = table.required("listen", listen_address);
         let public_url = table.optional("public_url", origin);
+        let allowed_hosts = table.items("allowed_hosts", |pointer, value, faults| {
+            host_name(value).map_err(|message| {
+                faults.push(ConfigFault::new(pointer, message));
+                Reported
+            })
+        });
         let heartbeat = table.required("heartbeat_seconds", seconds(0.05..=300.0));
         let connections = table.required("connections", whole(1..=1_000_000));
         let connections_per_peer = table.required("connections_per_peer", whole(0..=1_000_000));
@@ -61,6 +69,7 @@ impl ServerConfig {
         Ok(Self {
             listen: listen?,
             public_url: public_url?,
+            allowed_hosts: allowed_hosts?,
             heartbeat: heartbeat?,
             connections: bytes(connections?),
             connections_per_peer: bytes(connections_per_peer?),
@@ -83,6 +92,15 @@ fn origin(value: Value) -> Result<Url, String> {
         return Err("must have no path and no query, like https://runnel.example".to_owned());
     }
     Ok(url)
+}
+
+fn host_name(value: Value) -> Result<String, &'static str> {
+    let name = text(value)?;
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    let is_name = (1..=253).contains(&name.len()) && name.bytes().all(is_plain);
+    is_name
+        .then_some(name)
+        .ok_or("must be a name without a port, like runnel.example")
 }
 
 /// `[auth]`.
@@ -222,6 +240,8 @@ pub struct LimitsConfig {
     pub workspace_events_per_second: u32,
     /// 0: as many as may come in a second.
     pub workspace_event_burst: u32,
+    /// Wrong credentials of one address in ten seconds.
+    pub refused_credentials: u32,
 }
 
 impl LimitsConfig {
@@ -240,6 +260,7 @@ impl LimitsConfig {
         let workspace_runs = table.required("workspace_runs", whole(0..=MOST_RUNS));
         let per_second = table.required("workspace_events_per_second", whole(0..=MOST_RUNS));
         let burst = table.required("workspace_event_burst", whole(0..=MOST_RUNS));
+        let refused_credentials = table.required("refused_credentials", whole(10..=1_000_000));
         let order = check_order(&mut table, &line_bytes, &event_bytes, &run_bytes);
         if let (Ok(blob), Ok(area)) = (&storage_blob_bytes, &storage_area_bytes)
             && blob > area
@@ -263,6 +284,7 @@ impl LimitsConfig {
             workspace_runs: workspace_runs?,
             workspace_events_per_second: small(per_second?),
             workspace_event_burst: small(burst?),
+            refused_credentials: u32::try_from(refused_credentials?).unwrap_or(u32::MAX),
         })
     }
 }

@@ -25,6 +25,7 @@ pub(super) fn merge(
         .try_parsing(true)
         .list_separator(",")
         .with_list_parse_key("egress.allow")
+        .with_list_parse_key("server.allowed_hosts")
         .source(variables);
     ::config::Config::builder()
         .add_source(File::from_str(default_toml, FileFormat::Toml))

@@ -170,6 +170,8 @@ pub(crate) struct LiveRun {
     uploads: Arc<Semaphore>,
     grant: Mutex<Option<Arc<Grant>>>,
     cancel_requested_at: AtomicI64,
+    /// The terminal is on its way into the table.
+    ending: AtomicBool,
     ended: AtomicBool,
 }
 
@@ -184,6 +186,7 @@ impl LiveRun {
             uploads: Arc::new(Semaphore::new(UPLOADS)),
             grant: Mutex::new(None),
             cancel_requested_at: AtomicI64::new(0),
+            ending: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         }
     }
@@ -204,9 +207,16 @@ impl LiveRun {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the run's token opens, while the run lives and its lease is surely ours.
+    /// The terminal goes into the table now: whether the run lives is asked there, for between the
+    /// commit and the moment we hear of it nobody here would know.
+    pub(crate) fn begin_end(&self) {
+        self.ending.store(true, Ordering::Release);
+    }
+
+    /// What the run's token opens, while the run surely lives and its lease is surely ours.
     pub(crate) fn grant(&self, now: Instant) -> Option<Arc<Grant>> {
-        if self.has_ended() || self.held_until().is_none_or(|until| until <= now) {
+        let is_ending = self.has_ended() || self.ending.load(Ordering::Acquire);
+        if is_ending || self.held_until().is_none_or(|until| until <= now) {
             return None;
         }
         self.grant

@@ -67,6 +67,7 @@ pub(super) async fn settle(
     let terminal = terminal_of(inner, run, &mut book, tally, ending);
     let (status, reason) = (terminal.status, terminal.reason.clone());
     let (append, frames) = book.take(Some(terminal), inner.clock.now_ms());
+    live.begin_end();
     match commit(inner, append).await {
         Ok(Appended::Written { next }) => {
             inner.live.settle(run.id, live, frames);

@@ -93,7 +93,7 @@ pub(in crate::api) async fn get_api_key(
 }
 
 /// Revokes an API key: the next request with it, to any replica, is answered by 401, and a stream that
-/// it watches ends within `server.heartbeat_seconds`. The runs that it began go on. A key that is revoked already stays so. The last key of role admin is refused.
+/// it watches ends within two seconds. The runs that it began go on. A key that is revoked already stays so. The last key of role admin is refused.
 #[utoipa::path(delete, path = "/v1/api-keys/{api_key_id}", tag = "admin", security(("api_key" = [])),
     params(("api_key_id" = String, Path, description = "The key's id")), responses(
     (status = 204, description = "It opens nothing any more"),

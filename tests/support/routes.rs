@@ -1,0 +1,74 @@
+//! Every operation that the gateway serves, as its own document lists them.
+
+use reqwest::Method;
+use serde_json::Value;
+
+use super::client::{Client, send};
+
+/// Whose routes they are, by the credential that opens them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Face {
+    Client,
+    Admin,
+    Host,
+    /// Anybody's.
+    Open,
+}
+
+#[derive(Clone, Debug)]
+pub struct Operation {
+    pub id: String,
+    pub method: Method,
+    /// With its parameters in braces, from the root on.
+    pub path: String,
+    pub face: Face,
+}
+
+impl Operation {
+    /// The path with each parameter replaced; a value is written as it is.
+    pub fn path_with(&self, value: impl Fn(&str) -> String) -> String {
+        let mut path = String::new();
+        let mut rest = self.path.as_str();
+        while let Some((before, after)) = rest.split_once('{') {
+            let (name, after) = after.split_once('}').unwrap();
+            path = format!("{path}{before}{}", value(name));
+            rest = after;
+        }
+        path + rest
+    }
+}
+
+/// All of them, from the document that this gateway serves.
+pub async fn operations(client: &Client) -> Vec<Operation> {
+    let document = send(client.anonymous(Method::GET, "/openapi.json")).await;
+    let document = document.unwrap().body;
+    let mut operations = Vec::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            operations.push(Operation {
+                id: operation["operationId"].as_str().unwrap().to_owned(),
+                method: method.to_uppercase().parse().unwrap(),
+                path: path.clone(),
+                face: face_of(operation),
+            });
+        }
+    }
+    operations
+}
+
+fn face_of(operation: &Value) -> Face {
+    let has = |scheme: &str| {
+        operation
+            .pointer(&format!("/security/0/{scheme}"))
+            .is_some()
+    };
+    match (has("run_token"), has("api_key")) {
+        (true, false) => Face::Host,
+        (false, true) if operation["tags"][0] == "admin" => Face::Admin,
+        (false, true) => Face::Client,
+        _ => {
+            assert_eq!(operation["security"], Value::Null, "{operation}");
+            Face::Open
+        }
+    }
+}
