@@ -24,8 +24,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use axum::Router;
-use axum::extract::DefaultBodyLimit;
-use http::header::{CACHE_CONTROL, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use http::header::{
+    CACHE_CONTROL, CONTENT_ENCODING, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS,
+};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 
@@ -65,6 +69,16 @@ fn header(name: HeaderName, value: &'static str) -> SetResponseHeaderLayer<Heade
     SetResponseHeaderLayer::if_not_present(name, HeaderValue::from_static(value))
 }
 
+/// Nothing is unpacked here, and nothing packed is kept as if it were not.
+async fn refuse_encoded(request: Request, next: Next) -> Response {
+    let mut encodings = request.headers().get_all(CONTENT_ENCODING).iter();
+    if encodings.all(|encoding| encoding == "identity") {
+        next.run(request).await
+    } else {
+        ApiError::encoded_body().into_response()
+    }
+}
+
 /// Every route, with its errors in the one envelope.
 pub fn router(state: ApiState) -> Router {
     let (router, _) = openapi::documented().split_for_parts();
@@ -73,10 +87,11 @@ pub fn router(state: ApiState) -> Router {
         .fallback(async || ApiError::no_route())
         .method_not_allowed_fallback(async || ApiError::no_method())
         .layer(DefaultBodyLimit::max(BODY_BYTES))
+        .layer(middleware::from_fn(refuse_encoded))
         .layer(header(CACHE_CONTROL, "no-store"))
         .layer(header(X_CONTENT_TYPE_OPTIONS, "nosniff"))
         .layer(CatchPanicLayer::custom(|_| {
-            axum::response::IntoResponse::into_response(ApiError::panicked())
+            ApiError::panicked().into_response()
         }))
         .with_state(state)
 }

@@ -7,36 +7,6 @@ use serde_json::value::RawValue;
 
 use super::payload::Delta;
 
-/// The most levels of nesting of one event.
-const DEPTH: usize = 64;
-
-/// Refuses what one database takes and another does not: deep nesting and U+0000. One linear pass.
-pub(super) fn check_json_text(text: &str) -> Result<(), &'static str> {
-    let bytes = text.as_bytes();
-    let (mut depth, mut in_string, mut at) = (0_usize, false, 0);
-    while at < bytes.len() {
-        match bytes[at] {
-            b'\\' if in_string => {
-                if bytes[at..].starts_with(b"\\u0000") {
-                    return Err("an event holds the character U+0000");
-                }
-                at += 1;
-            }
-            b'"' => in_string = !in_string,
-            b'{' | b'[' if !in_string => {
-                depth += 1;
-                if depth > DEPTH {
-                    return Err("an event is nested deeper than 64 levels");
-                }
-            }
-            b'}' | b']' if !in_string => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        at += 1;
-    }
-    Ok(())
-}
-
 /// The same JSON on one line: a line end can only stand between tokens.
 pub(super) fn one_line(json: &str) -> Box<RawValue> {
     let line = if json.contains(['\n', '\r']) {
