@@ -15,6 +15,8 @@ mod agents;
 mod api_keys;
 #[path = "e2e/authorization.rs"]
 mod authorization;
+#[path = "e2e/bombs.rs"]
+mod bombs;
 #[path = "e2e/clients.rs"]
 mod clients;
 #[path = "e2e/commands.rs"]
@@ -59,6 +61,8 @@ mod host_runs;
 mod host_tokens;
 #[path = "e2e/ingest.rs"]
 mod ingest;
+#[path = "e2e/injection.rs"]
+mod injection;
 #[path = "e2e/langbot_entities.rs"]
 mod langbot_entities;
 #[path = "e2e/langbot_peer.rs"]
@@ -73,6 +77,8 @@ mod migrate;
 mod misbehaviour;
 #[path = "e2e/pipeline_adapter.rs"]
 mod pipeline_adapter;
+#[path = "e2e/poison.rs"]
+mod poison;
 #[path = "e2e/policies.rs"]
 mod policies;
 #[path = "e2e/reading.rs"]
@@ -87,6 +93,8 @@ mod retention;
 mod same_ledger;
 #[path = "e2e/signing_keys.rs"]
 mod signing_keys;
+#[path = "e2e/ssrf.rs"]
+mod ssrf;
 #[path = "e2e/storage.rs"]
 mod storage;
 #[path = "e2e/transport.rs"]

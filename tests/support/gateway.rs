@@ -23,6 +23,7 @@ pub const STUB_API_KEY: (&str, &str) = ("STUB_API_KEY", "opens-sesame");
 /// The sections are TOML as they stand in the file.
 pub struct Config {
     pub server: String,
+    pub egress: String,
     pub bus: String,
     pub ledger: String,
     pub limits: String,
@@ -31,6 +32,8 @@ pub struct Config {
     pub agents: Vec<Agent>,
     /// Tables that stand after all others: models, tools, more endpoints.
     pub rest: String,
+    /// Variables of the gateway's process.
+    pub environment: Vec<(&'static str, String)>,
     runner_url: String,
 }
 
@@ -68,6 +71,7 @@ impl Config {
     pub fn for_runner_at(url: &str) -> Self {
         Self {
             server: String::new(),
+            egress: "allow = [\"127.0.0.0/8\"]".to_owned(),
             bus: String::new(),
             ledger: String::new(),
             limits: String::new(),
@@ -75,6 +79,7 @@ impl Config {
             endpoint: String::new(),
             agents: vec![Agent::default()],
             rest: String::new(),
+            environment: Vec::new(),
             runner_url: url.to_owned(),
         }
     }
@@ -86,12 +91,13 @@ impl Config {
              [database]\nurl = \"{database}\"\n\
              [bus]\n{bus}\n\
              [ledger]\n{ledger}\n\
-             [egress]\nallow = [\"127.0.0.0/8\"]\n\
+             [egress]\n{egress}\n\
              [limits]\n{limits}\n\
              [runs]\n{runs}\n\
              [[runner_endpoints]]\nname = \"stub\"\nbase_url = \"{runner}\"\n\
              secret = \"file:{secret}\"\n{endpoint}\n",
             server = self.server,
+            egress = self.egress,
             bus = self.bus,
             ledger = self.ledger,
             key = directory.file("master.key").display(),
@@ -146,7 +152,7 @@ impl Gateway {
 
         let file = config.write(&own_address(), &database, &directory);
         let key = create_key("client", &file).await;
-        let (process, url) = Process::spawn(&file, &directory.file("stderr.log")).await;
+        let (process, url) = Process::spawn(&config, &file, &directory.file("stderr.log")).await;
         Some(Self {
             process,
             url,
@@ -190,6 +196,16 @@ impl Gateway {
         std::fs::read_to_string(self.directory.file("stderr.log")).unwrap()
     }
 
+    /// The most memory that the process has ever had, in KiB. `None` where no `/proc` tells.
+    pub fn peak_memory(&self) -> Option<u64> {
+        let pid = self.process.child.id().expect("the gateway still runs");
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))?;
+        line.split_whitespace().next()?.parse().ok()
+    }
+
     /// The URL of the database.
     pub fn database_url(&self) -> String {
         self.database.url()
@@ -207,7 +223,8 @@ impl Gateway {
         let file = self
             .config
             .write(&own_address(), &self.database, &directory);
-        let (process, url) = Process::spawn(&file, &directory.file("stderr.log")).await;
+        let (process, url) =
+            Process::spawn(&self.config, &file, &directory.file("stderr.log")).await;
         Replica {
             client: Client::new(&url, &self.key),
             _process: process,
@@ -255,7 +272,8 @@ impl Gateway {
     pub async fn start_again(&mut self) {
         let listen = self.url.trim_start_matches("http://").to_owned();
         let file = self.config.write(&listen, &self.database, &self.directory);
-        let (process, url) = Process::spawn(&file, &self.directory.file("stderr.log")).await;
+        let (process, url) =
+            Process::spawn(&self.config, &file, &self.directory.file("stderr.log")).await;
         assert_eq!(url, self.url);
         self.process = process;
     }
@@ -315,7 +333,7 @@ struct Process {
 
 impl Process {
     /// Returns when the gateway accepts connections, with its URL.
-    async fn spawn(config: &Path, log: &Path) -> (Self, String) {
+    async fn spawn(config: &Config, file: &Path, log: &Path) -> (Self, String) {
         let stderr = OpenOptions::new()
             .create(true)
             .append(true)
@@ -323,8 +341,9 @@ impl Process {
             .unwrap();
         let mut child = Command::new(BINARY)
             .args(["serve", "--config"])
-            .arg(config)
+            .arg(file)
             .env(STUB_API_KEY.0, STUB_API_KEY.1)
+            .envs(config.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(stderr)
