@@ -109,7 +109,7 @@ fn assert_is_ours(stream: &str, ledger: &[String]) {
     for line in lines(stream) {
         match line.split_once(": ") {
             Some(("id", id)) => {
-                assert_eq!(id.parse::<usize>().ok(), Some(data.len() + 1), "{line}")
+                assert_eq!(id.parse::<usize>().ok(), Some(data.len() + 1), "{line}");
             }
             Some(("event", name)) => {
                 assert!(

@@ -537,6 +537,12 @@ async fn no_time_that_somebody_names_is_out_of_bounds() {
             "{timeout}: {left} s in {run}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_time_of_an_event_is_kept_or_refused() {
+    let stage = Stage::with(|config| config.agents[0].event_types = "*").await;
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     for (index, at) in [
         0,
         -1,

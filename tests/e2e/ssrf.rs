@@ -145,11 +145,11 @@ async fn check_config_with(urls: &[String]) -> String {
     let mut file = String::new();
     for (index, url) in urls.iter().enumerate() {
         // A JSON text is a TOML text, too.
-        file += &format!(
-            "[[runner_endpoints]]\nname = \"e{index}\"\nbase_url = {}\nsecret = \"file:{}\"\n",
-            json!(url),
-            secret.display()
+        let (url, secret) = (json!(url), secret.display());
+        let entry = format!(
+            "[[runner_endpoints]]\nname = \"e{index}\"\nbase_url = {url}\nsecret = \"file:{secret}\"\n"
         );
+        file.push_str(&entry);
     }
     let file = directory.write("runnel.toml", &file);
     let checked = run(Command::new(BINARY)
@@ -516,11 +516,12 @@ async fn a_client_learns_a_code_and_no_address() {
             "plugin:test/ssh/default",
             "plugin:test/tls/default",
         ]) {
-            config.rest += &format!(
+            let entry = format!(
                 "[[runner_endpoints]]\nname = \"{name}\"\nbase_url = \"{url}\"\nsecret = \"env:SECRET\"\n\
                  manifests = [{{ id = \"{runner_id}\", name = \"default\", label = {{ en_US = \"x\" }}, \
                  permissions = {{ history = [\"page\"] }} }}]\n",
             );
+            config.rest.push_str(&entry);
         }
         config.environment.push(("SECRET", SECRET.to_owned()));
         for (name, event, runner_id) in [

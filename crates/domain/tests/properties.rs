@@ -1,4 +1,8 @@
 //! What the fuzz targets `judge` and `event` hold the domain to, for thousands of inputs in every run of the tests.
+#![expect(
+    unreachable_pub,
+    reason = "the properties are public to the fuzz targets"
+)]
 
 use proptest::prelude::*;
 
@@ -120,7 +124,8 @@ proptest! {
         members in prop::collection::vec((prop::sample::select(&WORDS[7..]), prop::sample::select(&WORDS[..])), 0..6),
     ) {
         event::check(words.concat().as_bytes());
-        let members: String = members.iter().map(|(name, value)| format!(",{name}:{value}")).collect();
+        let members: Vec<_> = members.iter().map(|(name, value)| format!(",{name}:{value}")).collect();
+        let members = members.concat();
         event::check(format!("{{\"event_type\":\"a\"{members}}}").as_bytes());
     }
 }

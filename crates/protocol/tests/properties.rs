@@ -1,4 +1,8 @@
 //! What the fuzz target `sse` holds the decoder to, for thousands of streams in every run of the tests.
+#![expect(
+    unreachable_pub,
+    reason = "the properties are public to the fuzz targets"
+)]
 
 use proptest::prelude::*;
 
