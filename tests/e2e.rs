@@ -15,6 +15,8 @@ mod agents;
 mod api_keys;
 #[path = "e2e/authorization.rs"]
 mod authorization;
+#[path = "e2e/bombs.rs"]
+mod bombs;
 #[path = "e2e/capacity.rs"]
 mod capacity;
 #[path = "e2e/circuit.rs"]
@@ -67,6 +69,8 @@ mod host_runs;
 mod host_tokens;
 #[path = "e2e/ingest.rs"]
 mod ingest;
+#[path = "e2e/injection.rs"]
+mod injection;
 #[path = "e2e/langbot_entities.rs"]
 mod langbot_entities;
 #[path = "e2e/langbot_peer.rs"]
@@ -107,6 +111,8 @@ mod retention;
 mod same_ledger;
 #[path = "e2e/signing_keys.rs"]
 mod signing_keys;
+#[path = "e2e/ssrf.rs"]
+mod ssrf;
 #[path = "e2e/storage.rs"]
 mod storage;
 #[path = "e2e/transport.rs"]

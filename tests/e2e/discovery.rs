@@ -360,7 +360,7 @@ async fn the_history_of_health_is_paged_from_its_end() {
         .map(|row| row["health"].as_str().unwrap())
         .collect();
     assert_eq!(healths, ["unreachable", "healthy", "healthy"]);
-    let reason = "the endpoint cannot be reached: could not connect";
+    let reason = "the endpoint cannot be reached; the gateway's log says why";
     assert_eq!(rows[0]["reason"], reason);
 
     let mut paged = Vec::new();

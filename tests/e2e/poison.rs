@@ -1,160 +1,607 @@
-//! Values that one database stores and the other refuses: the same answer before both. F60, S27.
+//! What one parser or database takes and another refuses, sent by clients and by runners: the same verdict on both
+//! databases, and whatever was taken can be read again. F60, D6, D16, D22.
 
-use std::fmt::Write;
-
+use futures_util::{StreamExt, stream};
 use reqwest::Method;
-use reqwest::header::CONTENT_TYPE;
-use serde_json::json;
+use reqwest::header::ACCEPT;
+use serde_json::{Value, json};
 
-use crate::support::client::{message, send};
+use crate::support::client::{Answer, Client, message, send as ask};
 use crate::support::held::HeldRun;
-use crate::support::script::{Run, sse};
-use crate::support::{Engine, Postgres, Sqlite, Stage};
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
+use crate::support::script::{Run, chunk, frame, sse};
+use crate::support::stage::Outcome;
+use crate::support::{Engine, Postgres, Sqlite, Stage, within};
 
-/// JSON values as they are written, bytes and all.
-const VALUES: [&[u8]; 31] = [
-    br#""plain""#,
-    br#""\u0000""#,
-    br#""a\u0000b""#,
-    br#""a\\u0000b""#,
-    b"\"a\x00b\"",
-    br#""\ud800""#,
-    br#""\udc00 backward \ud800""#,
-    br#""\ud83c\udf89""#,
-    "\"\u{1F389} \u{FFFE} \u{FFFF} \u{10FFFF}\"".as_bytes(),
-    b"\"\xed\xa0\x80\"",
-    b"\"\xff\"",
-    b"\"\xc0\x80\"",
-    br#""\u0001\u001f\u007f\u0085\u2028""#,
-    b"\"\x01\"",
-    b"0",
-    b"-0",
-    b"-0.0",
-    b"1e308",
-    b"1e309",
-    b"1e999",
-    b"-1e400000",
-    b"1e-400",
-    b"18446744073709551615",
-    b"18446744073709551616",
-    b"340282366920938463463374607431768211456.00000000000000000001",
-    b"0.1000000000000000055511151231257827021181583404541015625",
-    br#"{"a":1,"a":2}"#,
-    br#"{"":0}"#,
-    br#"{"\u0000":1}"#,
-    b"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]",
-    b"NaN",
-];
+/// How many runs go on at a time.
+const TOGETHER: usize = 6;
 
-/// `text` with `value` for its marker.
-fn around(text: &str, value: &[u8]) -> Vec<u8> {
-    let (before, after) = text.split_once("\"VALUE\"").unwrap();
-    [before.as_bytes(), value, after.as_bytes()].concat()
+fn nested(levels: usize) -> String {
+    format!("{}{}", "[".repeat(levels), "]".repeat(levels))
 }
 
-/// What became of each value: in an event, in an event's text, as state, in a result.
-async fn verdicts(engine: Engine) -> Option<Vec<String>> {
-    let stage = Stage::on(engine, |_| {}).await?;
-    let held = HeldRun::start(&stage, &message("held")).await;
-    let mut verdicts = Vec::new();
-    for (n, value) in VALUES.into_iter().enumerate() {
-        let mut told = String::from_utf8_lossy(value).into_owned();
-        for (place, pointer) in [("data", "/data"), ("raw", "/raw"), ("text", "/input/text")] {
-            let event_id = format!("{place}-{n}");
-            stage
-                .runner
-                .answer(&event_id, |run| sse(run.talk(1).concat()));
-            let mut event = message(&event_id);
-            event["data"] = json!({});
-            event["raw"] = json!({});
-            *event.pointer_mut(pointer).unwrap() = match place {
-                "text" => json!("VALUE"),
-                _ => json!({"v": "VALUE"}),
-            };
-            let body = around(&event.to_string(), value);
-            let request = stage.client.request(Method::POST, "/v1/events");
-            let request = request.header(CONTENT_TYPE, "application/json").body(body);
-            let answer = send(request).await.unwrap();
-            let code = answer.error("code").as_str().unwrap_or("taken").to_owned();
-            write!(told, " | {place} {} {code}", answer.status).unwrap();
-            if answer.status == 202 {
-                let outcome = stage.outcome(&answer.run_id()).await;
-                let stored = stage.client.get(&format!("/v1/events/{event_id}")).await;
-                write!(
-                    told,
-                    " {} {}",
-                    outcome.ending(),
-                    stored.body["input"]["text"]
-                )
-                .unwrap();
-            } else {
-                assert_eq!(answer.status, 400, "{told}");
-            }
-        }
-        let body = around(r#"{"value":"VALUE"}"#, value);
-        let request = held.request(Method::PUT, "/state/conversation/k");
-        let request = request.header(CONTENT_TYPE, "application/json").body(body);
-        let put = send(request).await.unwrap();
-        write!(told, " | state {}", put.status).unwrap();
-        if put.status == 200 {
-            told += &held.get("/state/conversation/k").await.body["value"].to_string();
-        }
-        write!(told, " | result {}", result_with(&stage, value).await).unwrap();
-        verdicts.push(told);
-    }
-    held.end(&stage).await;
-    Some(verdicts)
-}
-
-async fn result_with(stage: &Stage, value: &'static [u8]) -> String {
-    let script = move |run: &Run| {
-        let state = r#"{"scope":"conversation","key":"r","value":"VALUE"}"#;
-        let bent = [
-            run.result(2, "vendor.thing", r#"{"v":"VALUE"}"#),
-            run.result(3, "state.updated", state),
-        ];
-        let bent = bent.map(|frame| around(&frame, value)).concat();
-        sse([
-            run.delta(1, "a").into_bytes(),
-            bent,
-            run.completed(4).into_bytes(),
-        ]
-        .concat())
+/// JSON texts and whether anybody may send them.
+fn values() -> Vec<(&'static str, String, bool)> {
+    let keys = |count: usize| {
+        (0..count)
+            .map(|n| format!("\"k{n}\":{n}"))
+            .collect::<Vec<_>>()
+            .join(",")
     };
-    let outcome = stage.play(script).await;
-    let reasons: Vec<_> = outcome
-        .rejections
-        .iter()
-        .map(|row| &row["reason"])
-        .collect();
-    let types = outcome.ledger.types();
-    // What stands between the word and the end, byte for byte.
-    let data: Vec<_> = outcome
-        .ledger
-        .events()
-        .iter()
-        .map(|event| event["data"].clone())
-        .collect();
-    format!("{} {types:?} {reasons:?} {data:?}", outcome.ending())
+    let text = |json: &str| json.to_owned();
+    vec![
+        ("plain", text(r#"{"a":[1,2.5,null,true,"é\n"]}"#), true),
+        ("NUL", text(r#""\u0000""#), false),
+        ("NUL in a key", text(r#"{"\u0000":1}"#), false),
+        ("NUL that is none", text(r#""\\u0000""#), true),
+        ("a raw NUL", text("\"\0\""), false),
+        ("a raw control character", text("\"\u{1}\""), false),
+        (
+            "U+0001 to U+001F, escaped",
+            text(r#""\u0001\u001f\b\f""#),
+            true,
+        ),
+        (
+            "what is no character",
+            text("\"\u{ffff}\u{fdd0}\u{fffd}\""),
+            true,
+        ),
+        (
+            "separators of lines",
+            text("\"\u{2028}\u{2029}\u{85}\u{b}\"").replace('\u{b}', "\\u000b"),
+            true,
+        ),
+        ("half a pair", text(r#""\ud800""#), false),
+        ("the other half", text(r#""\udc00x""#), false),
+        (
+            "halves in the wrong order",
+            text(r#""\udf89\ud83c""#),
+            false,
+        ),
+        ("a pair", text(r#""\ud83c\udf89""#), true),
+        ("a number that is none", text("NaN"), false),
+        ("infinity", text("-Infinity"), false),
+        ("1e400", text("1e400"), false),
+        ("1e-400", text("1e-400"), true),
+        ("2^64", text("18446744073709551616"), true),
+        ("-2^63 - 1", text("-9223372036854775809"), true),
+        ("four hundred digits", "9".repeat(400), false),
+        (
+            "four hundred decimals",
+            format!("0.{}", "3".repeat(400)),
+            true,
+        ),
+        ("a leading zero", text("01"), false),
+        ("-0", text("[-0,-0.0]"), true),
+        ("60 levels", nested(60), true),
+        ("66 levels", nested(66), false),
+        ("129 levels", nested(129), false),
+        ("10,000 levels", nested(10_000), false),
+        ("open levels", "[".repeat(10_000), false),
+        ("5,000 keys", format!("{{{}}}", keys(5_000)), true),
+        (
+            "a key of 10 KiB",
+            format!("{{\"{}\":1}}", "k".repeat(10_000)),
+            true,
+        ),
+        ("a key twice", text(r#"{"a":1,"a":2}"#), true),
+        ("an empty key", text(r#"{"":{"":""}}"#), true),
+        (
+            "__proto__",
+            text(r#"{"__proto__":{"x":1},"constructor":null}"#),
+            true,
+        ),
+        ("single quotes", text("{'a':1}"), false),
+        ("a comma too many", text("[1,]"), false),
+        ("a comment", text("/* x */ 1"), false),
+        (
+            "what PostgreSQL would read",
+            text(r#""\\x00 E'\\000' $1 :a ?""#),
+            true,
+        ),
+        ("SQL", text(r#""'; DROP TABLE runs; --""#), true),
+    ]
+}
+
+async fn stage(engine: Engine) -> Option<Stage> {
+    let mut reader = manifest(RUNNER_ID);
+    reader["permissions"] = json!({
+        "events": ["get", "page"], "history": ["page", "search"], "storage": ["plugin"],
+    });
+    let runner = StubRunner::start_as(reader).await;
+    runner.answer_all(|run| sse(run.talk(1).concat()));
+    Stage::of(engine, runner, |config| {
+        config.agents[0].event_types = "*";
+        config.agents[0].resources =
+            r#"events = ["get", "page"], history = ["page", "search"], storage = ["plugin"]"#;
+    })
+    .await
+}
+
+async fn post_text(client: &Client, path: &str, body: String) -> Answer {
+    let request = client.request(Method::POST, path).body(body);
+    ask(request.header("content-type", "application/json"))
+        .await
+        .unwrap()
+}
+
+/// Both databases give the same list, or there is only one.
+async fn on_both<F: Future<Output = Vec<String>>>(play: impl Fn(Stage) -> F) {
+    let sqlite = play(stage(Sqlite).await.unwrap()).await;
+    if let Some(postgres) = stage(Postgres).await {
+        let postgres = play(postgres).await;
+        for (sqlite, postgres) in sqlite.iter().zip(&postgres) {
+            assert_eq!(sqlite, postgres);
+        }
+        assert_eq!(sqlite.len(), postgres.len());
+    }
 }
 
 #[tokio::test]
-async fn what_one_database_would_refuse_is_answered_the_same_before_both() {
-    let Some(on_postgres) = verdicts(Postgres).await else {
-        return;
-    };
-    let on_sqlite = verdicts(Sqlite).await.unwrap();
-    for (one, other) in on_sqlite.iter().zip(&on_postgres) {
-        assert_eq!(one, other);
-        assert!(!one.contains(" 500 ") && !one.contains("orphaned"), "{one}");
+async fn a_client_is_taken_or_refused_alike_on_both_databases() {
+    on_both(async |stage: Stage| {
+        let posting = values().into_iter().map(|value| post_value(&stage, value));
+        let verdicts: Vec<_> = stream::iter(posting).buffered(TOGETHER).collect().await;
+        verdicts.concat()
+    })
+    .await;
+}
+
+async fn post_value(stage: &Stage, (what, value, taken): (&str, String, bool)) -> Vec<String> {
+    let mut verdicts = Vec::new();
+    let contents = format!(r#"[{{"type":"other","v":{value}}}]"#);
+    for (place, member) in [
+        ("data", format!(r#""data":{{"v":{value}}}"#)),
+        ("raw", format!(r#""raw":{{"v":{value}}}"#)),
+        (
+            "contents",
+            format!(r#""input":{{"text":"x","contents":{contents}}}"#),
+        ),
+    ] {
+        let body = format!(r#"{{"event_type":"test.poison",{member}}}"#);
+        let answer = post_text(&stage.client, "/v1/events", body).await;
+        let pointer = answer.detail("pointer");
+        verdicts.push(format!("{what} as {place}: {} {pointer}", answer.status));
+        if place != "contents" {
+            let expected = if taken { 202 } else { 400 };
+            assert_eq!(
+                answer.status, expected,
+                "{what} as {place}: {}",
+                answer.body
+            );
+        }
+        if answer.status == 202 {
+            let event_id = answer.body["event_id"].as_str().unwrap();
+            read_again(stage, &answer.run_id(), event_id).await;
+        }
     }
-    let verdict = |n: usize| on_sqlite[n].split(" | ").nth(1).unwrap().to_owned();
-    assert!(verdict(0).starts_with("data 202"), "{}", verdict(0));
-    for refused in [1, 2, 4, 5, 6, 9, 10, 11, 13, 19, 28, 30] {
+    verdicts
+}
+
+/// Whatever was taken ends and can be read by all who may.
+async fn read_again(stage: &Stage, run_id: &str, event_id: &str) {
+    let outcome = stage.outcome(run_id).await;
+    assert_eq!(outcome.ending(), "completed", "{}", outcome.run);
+    let authorization = format!("/v1/runs/{run_id}/authorization");
+    for path in [format!("/v1/events/{event_id}"), authorization] {
+        let answer = stage.client.get(&path).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+    }
+}
+
+#[tokio::test]
+async fn a_runner_is_taken_or_refused_alike_on_both_databases() {
+    on_both(async |stage: Stage| {
+        let playing = values().into_iter().enumerate();
+        let playing = playing.map(|(index, value)| play_value(&stage, index, value));
+        let verdicts: Vec<_> = stream::iter(playing).buffered(TOGETHER).collect().await;
+        verdicts.concat()
+    })
+    .await;
+}
+
+async fn play_value(
+    stage: &Stage,
+    index: usize,
+    (what, value, taken): (&str, String, bool),
+) -> Vec<String> {
+    let mut verdicts = Vec::new();
+    let in_chunk = format!(r#"{{"chunk":{{"role":"assistant","content":"a","v":{value}}}}}"#);
+    let in_state = format!(r#"{{"scope":"actor","key":"k{index}","value":{value}}}"#);
+    for (place, kind, data) in [
+        ("telemetry", "vendor.thing", format!(r#"{{"v":{value}}}"#)),
+        ("an unknown member", "message.delta", in_chunk),
+        ("state", "state.updated", in_state),
+    ] {
+        let script = move |run: &Run| {
+            let poison = run.result(1, kind, &data);
+            let told = run.result(2, "message.delta", &chunk("b"));
+            sse(poison + &told + &run.completed(3))
+        };
+        let outcome = stage.play(script).await;
+        let reasons = reasons(&outcome);
+        verdicts.push(format!(
+            "{what} as {place}: {} {reasons:?}",
+            outcome.ending()
+        ));
+        assert_eq!(outcome.ending(), "completed", "{what} as {place}");
+        assert_eq!(reasons.is_empty(), taken, "{what} as {place}: {reasons:?}");
+    }
+    let run = HeldRun::start(stage, &message(&format!("read {index}"))).await;
+    let state = run.get(&format!("/state/actor/k{index}")).await;
+    let expected = if taken { 200 } else { 404 };
+    assert_eq!(state.status, expected, "{what}: {}", state.body);
+    run.end(stage).await;
+    verdicts
+}
+
+fn reasons(outcome: &Outcome) -> Vec<String> {
+    let rows = outcome.rejections.iter();
+    rows.map(|row| row["reason"].to_string()).collect()
+}
+
+#[tokio::test]
+async fn what_stands_around_a_result_is_judged_alike_on_both_databases() {
+    on_both(async |stage: Stage| {
+        let mut verdicts = Vec::new();
+        for (what, json) in [
+            ("behind it", r#"{"run_id":"ID","type":"a.b","data":{}} {}"#),
+            (
+                "a comma behind it",
+                r#"{"run_id":"ID","type":"a.b","data":{}},"#,
+            ),
+            (
+                "a mark before it",
+                "\u{feff}{\"run_id\":\"ID\",\"type\":\"a.b\",\"data\":{}}",
+            ),
+            (
+                "a member twice",
+                r#"{"run_id":"ID","run_id":"ID","type":"a.b","data":{}}"#,
+            ),
+            (
+                "two data",
+                r#"{"run_id":"ID","type":"a.b","data":{},"data":{"x":1}}"#,
+            ),
+            ("a list", r#"["ID","a.b",{}]"#),
+            ("a text", r#""ID""#),
+            (
+                "a run id of another case",
+                r#"{"RUN_ID":"ID","type":"a.b","data":{}}"#,
+            ),
+            (
+                "a type of one NUL",
+                r#"{"run_id":"ID","type":"\u0000","data":{}}"#,
+            ),
+            (
+                "half a type",
+                r#"{"run_id":"ID","type":"\ud800","data":{}}"#,
+            ),
+            (
+                "a type of lines",
+                r#"{"run_id":"ID","type":"a\r\ndata: x\n\n","data":{}}"#,
+            ),
+            ("no type", r#"{"run_id":"ID","type":"","data":{}}"#),
+            (
+                "usage of numbers",
+                r#"{"run_id":"ID","type":"a.b","data":{},"usage":{"total_tokens":1e400}}"#,
+            ),
+            (
+                "usage that is a list",
+                r#"{"run_id":"ID","type":"a.b","data":{},"usage":[1]}"#,
+            ),
+            (
+                "escaped names",
+                r#"{"run\u005fid":"ID","\u0074ype":"a.b","data":{}}"#,
+            ),
+        ] {
+            let json = json.to_owned();
+            let script = move |run: &Run| {
+                sse(run.delta("null", "a")
+                    + &frame(&json.replace("ID", &run.id))
+                    + &run.completed("null"))
+            };
+            let outcome = stage.play(script).await;
+            let reasons = reasons(&outcome);
+            verdicts.push(format!(
+                "{what}: {} {:?} {reasons:?}",
+                outcome.ending(),
+                outcome.ledger.types()
+            ));
+            assert_eq!(outcome.ending(), "completed", "{what}: {reasons:?}");
+        }
+        verdicts
+    })
+    .await;
+}
+
+// --- every parameter of every route ---
+
+const HOSTILE: [&str; 9] = [
+    "a%00b",
+    "%FF",
+    "%F0%9F%8E%89",
+    "%0D%0Ax-injected:%201",
+    "..%2F..%2Fetc",
+    "%27%20OR%201%3D1--%5C%25_",
+    "-1",
+    "18446744073709551616",
+    "LONG",
+];
+
+/// The paths of the document with their parameters, each filled with `value` in turn.
+fn addresses(value: &str) -> Vec<(String, String)> {
+    let document: Value = serde_json::from_str(include_str!("../../openapi/gateway.json")).unwrap();
+    let mut addresses = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            let none = Vec::new();
+            let parameters = operation["parameters"].as_array().unwrap_or(&none);
+            for parameter in parameters {
+                let name = parameter["name"].as_str().unwrap();
+                let filled = match parameter["in"].as_str().unwrap() {
+                    "path" => path.replace(&format!("{{{name}}}"), value),
+                    "query" => format!("{path}?{name}={value}"),
+                    _ => continue,
+                };
+                addresses.push((method.to_uppercase(), filled));
+            }
+        }
+    }
+    addresses
+}
+
+/// Stands for every parameter that is not the hostile one.
+fn fill(path: &str, run_id: &str) -> String {
+    let mut filled = path.to_owned();
+    for (name, value) in [
+        ("{run_id}", run_id),
+        ("{conversation_id}", "c-7"),
+        ("{scope}", "conversation"),
+        ("{area}", "plugin"),
+        ("{key}", "k"),
+        ("{event_id}", "m-1"),
+    ] {
+        filled = filled.replace(name, value);
+    }
+    while let (Some(from), Some(to)) = (filled.find('{'), filled.find('}')) {
+        filled.replace_range(from..=to, run_id);
+    }
+    filled
+}
+
+#[tokio::test]
+async fn no_parameter_of_any_route_fails_on_either_database() {
+    on_both(async |stage: Stage| {
+        let admin = stage.gateway.admin().await;
+        let mut verdicts = Vec::new();
+        for (index, value) in HOSTILE.iter().enumerate() {
+            let long = "x".repeat(9_000);
+            let value = if *value == "LONG" { &long } else { *value };
+            let run = HeldRun::start(&stage, &message(&format!("m-{index}"))).await;
+            let addresses = addresses(value).into_iter();
+            let asking = addresses.map(|(method, path)| ask_hostile(&admin, &run, method, path));
+            let told: Vec<_> = stream::iter(asking).buffered(TOGETHER).collect().await;
+            verdicts.extend(told.into_iter().flatten());
+            assert_eq!(run.end(&stage).await.ending(), "completed");
+        }
+        assert!(verdicts.len() > 700, "{}", verdicts.len());
+        verdicts
+    })
+    .await;
+}
+
+async fn ask_hostile(
+    admin: &Client,
+    run: &HeldRun,
+    method: String,
+    path: String,
+) -> Option<String> {
+    let path = fill(&path, &run.run_id);
+    // What would end the run that everything is asked of.
+    if path.ends_with("/cancel") || path.ends_with("/token") {
+        return None;
+    }
+    let key = if path.starts_with("/host/") {
+        &run.token
+    } else {
+        &admin.key
+    };
+    let method: Method = method.parse().unwrap();
+    let request = Client::new(&admin.url, key).request(method.clone(), &path);
+    let request = request.header(ACCEPT, "application/json");
+    let request = if [Method::POST, Method::PUT].contains(&method) {
+        request
+            .header("content-type", "application/json")
+            .body("{}")
+    } else {
+        request
+    };
+    let response = within("an answer", request.send()).await.unwrap();
+    let status = response.status().as_u16();
+    let path = path.replace(&run.run_id, "RUN");
+    assert!(status < 500, "{method} {path:.200}: {status}");
+    assert!(
+        response.headers().get("x-injected").is_none(),
+        "{method} {path:.200}"
+    );
+    // Another request may have written there a moment before.
+    let status = if [200, 204].contains(&status) {
+        404
+    } else {
+        status
+    };
+    Some(format!("{method} {path:.120}: {status}"))
+}
+
+#[tokio::test]
+async fn a_page_and_a_search_have_their_size_at_most() {
+    let stage = stage(Sqlite).await.unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let admin = stage.gateway.admin().await;
+    for limit in [
+        "0",
+        "101",
+        "-1",
+        "1000000",
+        "18446744073709551615",
+        "1.5",
+        "",
+        "a",
+    ] {
+        for path in [
+            "/v1/events",
+            "/v1/runs",
+            "/v1/agents",
+            "/v1/runner-endpoints",
+            "/v1/conversations/c-7/history",
+        ] {
+            let refused = admin.get(&format!("{path}?limit={limit}")).await;
+            assert_eq!(
+                refused.status, 400,
+                "{path}?limit={limit}: {}",
+                refused.body
+            );
+        }
+        for path in [
+            "/history",
+            "/events",
+            "/runs",
+            "/state/conversation",
+            "/storage/plugin",
+        ] {
+            let refused = run.get(&format!("{path}?limit={limit}")).await;
+            assert_eq!(
+                refused.status, 400,
+                "{path}?limit={limit}: {}",
+                refused.body
+            );
+        }
+    }
+    for top_k in [json!(0), json!(101), json!(-1), json!(1e9), json!("5")] {
+        let refused = run
+            .call("/history/search", &json!({"query": "a", "top_k": top_k}))
+            .await;
+        assert_eq!(refused.status, 400, "{top_k}: {}", refused.body);
+    }
+    let long = "word ".repeat(50_000);
+    let refused = run.call("/history/search", &json!({"query": long})).await;
+    assert_eq!(refused.status, 400, "{}", refused.body);
+    run.end(&stage).await;
+}
+
+// --- times ---
+
+#[tokio::test]
+async fn no_time_that_somebody_names_is_out_of_bounds() {
+    const CAP: f64 = 86_400.0;
+    let stage = Stage::new().await;
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+    let admin = stage.gateway.admin().await;
+    let timeouts = [
+        json!(0),
+        json!(null),
+        json!(-1),
+        json!(-1e300),
+        json!("NaN"),
+        json!("3600"),
+        json!(1e18),
+        json!(1e308),
+        json!(253_402_300_800_i64),
+        json!(i64::MAX),
+        json!(u64::MAX),
+        json!(0.000_001),
+        json!(true),
+        json!([1]),
+        json!({}),
+    ];
+    for (index, timeout) in timeouts.iter().enumerate() {
+        let event_type = format!("time.t{index}");
+        let agent = json!({
+            "name": event_type, "event_types": [event_type], "runner_id": RUNNER_ID, "config": {"timeout": timeout},
+        });
+        let created = admin.create("/v1/agents", &agent).await;
+        if created.status == 400 {
+            continue;
+        }
+        assert_eq!(created.status, 201, "{timeout}: {}", created.body);
+        let run_id = stage
+            .client
+            .post(&json!({"event_type": event_type}))
+            .await
+            .run_id();
+        let run = stage.client.finished(&run_id).await;
+        let time = |member: &str| run[member].as_f64().unwrap();
+        let left = time("deadline_at") - time("created_at");
         assert!(
-            verdict(refused).starts_with("data 400"),
-            "{}",
-            on_sqlite[refused]
+            (0.0..=CAP + 1.0).contains(&left),
+            "{timeout}: {left} s in {run}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_time_of_an_event_is_kept_or_refused() {
+    let stage = Stage::with(|config| config.agents[0].event_types = "*").await;
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+    for (index, at) in [
+        0,
+        -1,
+        i64::MIN,
+        i64::MAX,
+        253_402_300_800,
+        1_000_000_000_000_000_000,
+    ]
+    .iter()
+    .enumerate()
+    {
+        let mut event = message(&format!("time-{index}"));
+        event["event_time"] = json!(at);
+        let answer = stage.client.post(&event).await;
+        if answer.status == 400 {
+            assert_eq!(answer.detail("pointer"), "/event_time", "{at}");
+            continue;
+        }
+        assert_eq!(
+            stage.client.finished(&answer.run_id()).await["status"],
+            "completed",
+            "{at}"
+        );
+        let shown = stage.client.get(&format!("/v1/events/time-{index}")).await;
+        assert_eq!((shown.status, &shown.body["event_time"]), (200, &json!(at)));
+    }
+    for at in [
+        "1e3",
+        "1.5",
+        "\"2026-01-01\"",
+        "9223372036854775808",
+        "1e400",
+        "true",
+    ] {
+        let body = format!(r#"{{"event_type":"time.t0","event_time":{at}}}"#);
+        let refused = post_text(&stage.client, "/v1/events", body).await;
+        assert_eq!(refused.status, 400, "{at}: {}", refused.body);
+    }
+    for time in [
+        "9999-12-31T23:59:59Z",
+        "0000-01-01T00:00:00Z",
+        "-0001-01-01T00:00:00Z",
+        "2026-13-01T00:00:00Z",
+        "NaN",
+    ] {
+        let event = json!({
+            "specversion": "1.0", "id": time, "source": "/t", "type": "time.t0", "time": time, "data": {},
+        });
+        let request = stage
+            .client
+            .request(Method::POST, "/v1/events")
+            .body(event.to_string());
+        let answer = ask(request.header("content-type", "application/cloudevents+json"))
+            .await
+            .unwrap();
+        assert!(
+            [202, 400].contains(&answer.status),
+            "{time}: {}",
+            answer.body
         );
     }
 }

@@ -26,6 +26,7 @@ const STUB_SECRET: (&str, &str) = ("STUB_SECRET", SECRET);
 /// The sections are TOML as they stand in the file.
 pub struct Config {
     pub server: String,
+    pub egress: String,
     pub bus: String,
     pub ledger: String,
     pub limits: String,
@@ -36,6 +37,8 @@ pub struct Config {
     pub rest: String,
     /// Where the gateway reaches its database, made of where it is.
     pub database_at: Option<Rewrite>,
+    /// Variables of the gateway's process.
+    pub environment: Vec<(&'static str, String)>,
     runner_url: String,
 }
 
@@ -75,6 +78,7 @@ impl Config {
     pub fn for_runner_at(url: &str) -> Self {
         Self {
             server: String::new(),
+            egress: "allow = [\"127.0.0.0/8\"]".to_owned(),
             bus: String::new(),
             ledger: String::new(),
             limits: String::new(),
@@ -83,6 +87,7 @@ impl Config {
             agents: vec![Agent::default()],
             rest: String::new(),
             database_at: None,
+            environment: Vec::new(),
             runner_url: url.to_owned(),
         }
     }
@@ -119,12 +124,13 @@ impl Config {
              [database]\nurl = \"{database}\"\n\
              [bus]\n{bus}\n\
              [ledger]\n{ledger}\n\
-             [egress]\nallow = [\"127.0.0.0/8\"]\n\
+             [egress]\n{egress}\n\
              [limits]\n{limits}\n\
              [runs]\n{breaker}{runs}\n\
              [[runner_endpoints]]\nname = \"stub\"\nbase_url = \"{runner}\"\n\
              secret = \"file:{secret}\"\n{endpoint}\n",
             server = self.server,
+            egress = self.egress,
             bus = bus_section(&self.bus),
             ledger = self.ledger,
             key = directory.file("master.key").display(),
@@ -194,8 +200,8 @@ impl Gateway {
 
         let file = config.write(&own_address(), &database, &directory);
         let key = create_key("client", &file).await;
-        let (process, url) =
-            Process::spawn(&file, &directory.file("stderr.log"), &config.log_filter).await;
+        let log = directory.file("stderr.log");
+        let (process, url) = Process::spawn_under(&[], &config.environment, &file, &log).await;
         Some(Self {
             process,
             url,
@@ -245,6 +251,16 @@ impl Gateway {
         std::fs::read_to_string(self.directory.file("stderr.log")).unwrap()
     }
 
+    /// The most memory that the process has ever had, in KiB. `None` where no `/proc` tells.
+    pub fn peak_memory(&self) -> Option<u64> {
+        let pid = self.pid();
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))?;
+        line.split_whitespace().next()?.parse().ok()
+    }
+
     /// The URL of the database itself, past any proxy.
     pub fn database_url(&self) -> String {
         self.database.url()
@@ -273,11 +289,13 @@ impl Gateway {
             .config
             .write(&own_address(), &self.database, &directory);
         let log = directory.file("stderr.log");
-        let (process, url) = Process::spawn_under(variables, &file, &log).await;
+        let (process, url) =
+            Process::spawn_under(variables, &self.config.environment, &file, &log).await;
         Replica {
             client: Client::new(&url, &self.key),
             process,
             file,
+            environment: self.config.environment.clone(),
             directory,
         }
     }
@@ -341,7 +359,8 @@ impl Gateway {
     fn begin(&self, failpoints: &str) -> Process {
         let listen = self.url.trim_start_matches("http://").to_owned();
         let file = self.config.write(&listen, &self.database, &self.directory);
-        Process::begin(&file, &self.directory.file("stderr.log"), failpoints, &[])
+        let log = self.directory.file("stderr.log");
+        Process::begin(&self.config.environment, &file, &log, failpoints, &[])
     }
 }
 
@@ -350,6 +369,7 @@ pub struct Replica {
     pub client: Client,
     process: Process,
     file: PathBuf,
+    environment: Vec<(&'static str, String)>,
     directory: Directory,
 }
 
@@ -374,7 +394,7 @@ impl Replica {
     /// At an address that its client knows from then on.
     pub async fn start_again(&mut self) {
         let log = self.directory.file("stderr.log");
-        let (process, url) = Process::spawn(&self.file, &log).await;
+        let (process, url) = Process::spawn_under(&[], &self.environment, &self.file, &log).await;
         self.client = Client::new(&url, &self.client.key);
         self.process = process;
     }
@@ -428,19 +448,24 @@ struct Process {
 
 impl Process {
     /// Returns when the gateway accepts connections, with its URL.
-    async fn spawn(config: &Path, log: &Path) -> (Self, String) {
-        let mut process = Self::begin(config, log, "", &[]);
+    async fn spawn_under(
+        variables: &[(&str, &str)],
+        environment: &[(&'static str, String)],
+        file: &Path,
+        log: &Path,
+    ) -> (Self, String) {
+        let mut process = Self::begin(environment, file, log, "", variables);
         let url = within("the gateway to listen", process.listening()).await;
         (process, url.expect("the gateway ended before it listened"))
     }
 
-    async fn spawn_under(variables: &[(&str, &str)], config: &Path, log: &Path) -> (Self, String) {
-        let mut process = Self::begin(config, log, "", variables);
-        let url = within("the gateway to listen", process.listening()).await;
-        (process, url.expect("the gateway ended before it listened"))
-    }
-
-    fn begin(config: &Path, log: &Path, failpoints: &str, variables: &[(&str, &str)]) -> Self {
+    fn begin(
+        environment: &[(&'static str, String)],
+        file: &Path,
+        log: &Path,
+        failpoints: &str,
+        variables: &[(&str, &str)],
+    ) -> Self {
         let stderr = OpenOptions::new()
             .create(true)
             .append(true)
@@ -448,10 +473,11 @@ impl Process {
             .unwrap();
         let mut child = Command::new(BINARY)
             .args(["serve", "--config"])
-            .arg(config)
+            .arg(file)
             .env(STUB_API_KEY.0, STUB_API_KEY.1)
             .env(STUB_SECRET.0, STUB_SECRET.1)
             .env("FAILPOINTS", failpoints)
+            .envs(environment.iter().map(|(name, value)| (name, value)))
             .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -25,4 +25,5 @@ pub mod migrate;
 
 pub mod canonical;
 pub mod history;
+pub mod json_text;
 pub mod text_index;

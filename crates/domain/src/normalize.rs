@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::authorization::AuthorizationSnapshot;
+use crate::json_text::check_json_text;
 use crate::run::{Failure, FailureCode};
 
 mod payload;
@@ -132,8 +133,9 @@ impl<'a> Judge<'a> {
         let Ok(line) = std::str::from_utf8(raw) else {
             return self.strike(Reason::InvalidUtf8, None, raw, "an event is not UTF-8");
         };
-        if let Err(message) = text::check_json_text(line) {
-            return self.strike(Reason::InvalidJson, None, raw, message);
+        if let Err(fault) = check_json_text(raw) {
+            let message = format!("an event {fault}");
+            return self.strike(Reason::InvalidJson, None, raw, &message);
         }
         let envelope = match serde_json::from_str::<Envelope<'_>>(line) {
             Ok(envelope) => envelope,

@@ -28,9 +28,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use axum::Router;
-use axum::extract::DefaultBodyLimit;
-use axum::middleware::from_fn_with_state;
-use http::header::{CACHE_CONTROL, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::middleware::{self, Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use http::header::{
+    CACHE_CONTROL, CONTENT_ENCODING, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS,
+};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 
@@ -97,6 +100,16 @@ fn header(name: HeaderName, value: &'static str) -> SetResponseHeaderLayer<Heade
     SetResponseHeaderLayer::if_not_present(name, HeaderValue::from_static(value))
 }
 
+/// Nothing is unpacked here, and nothing packed is kept as if it were not.
+async fn refuse_encoded(request: Request, next: Next) -> Response {
+    let mut encodings = request.headers().get_all(CONTENT_ENCODING).iter();
+    if encodings.all(|encoding| encoding == "identity") {
+        next.run(request).await
+    } else {
+        ApiError::encoded_body().into_response()
+    }
+}
+
 /// Every route, with its errors in the one envelope.
 pub fn router(state: ApiState) -> Router {
     let (router, _) = openapi::documented().split_for_parts();
@@ -113,11 +126,12 @@ pub fn router(state: ApiState) -> Router {
         None => router,
     };
     router
+        .layer(middleware::from_fn(refuse_encoded))
         .layer(header(CACHE_CONTROL, "no-store"))
         .layer(header(X_CONTENT_TYPE_OPTIONS, "nosniff"))
         .layer(CatchPanicLayer::custom(|_| {
-            axum::response::IntoResponse::into_response(ApiError::panicked())
+            ApiError::panicked().into_response()
         }))
-        .layer(axum::middleware::from_fn(metrics_page::count))
+        .layer(middleware::from_fn(metrics_page::count))
         .with_state(state)
 }

@@ -64,11 +64,12 @@ pub(crate) async fn open_store(url: &str, tasks: &TaskTracker) -> anyhow::Result
 
 impl App {
     /// Builds everything, enters what the configuration declares, and settles what an earlier
-    /// process left behind. `public_url` has no slash at its end.
+    /// process left behind. `listener` is where it will be served; `public_url` has no slash at its end.
     pub(crate) async fn build(
         config: &Config,
         mut declared: Declared,
         master_key: MasterKey,
+        listener: &TcpListener,
         public_url: &str,
     ) -> anyhow::Result<Self> {
         let tasks = TaskTracker::new();
@@ -83,7 +84,8 @@ impl App {
             config.auth.signing_key_age,
         )
         .await?;
-        let egress = Egress::new(config.egress.allow.clone(), config.limits.connect)?;
+        let egress = Egress::new(config.egress.allow.clone(), config.limits.connect)?
+            .refusing_own(listener.local_addr()?);
         let bus = std::mem::replace(&mut declared.bus, BusSettings::Silent);
         let runs = Runs::new(Parts {
             bus: bus::open(bus, &store, &master_key)?,

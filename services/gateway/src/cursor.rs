@@ -148,6 +148,8 @@ pub fn history_place(
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn secrets(keys: &[u8]) -> Vec<Vec<u8>> {
@@ -210,6 +212,29 @@ mod tests {
                 Err(InvalidCursor),
                 "{garbage}"
             );
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+        #[test]
+        fn only_what_was_made_opens_and_only_where_it_was_made_for(
+            list in ".{0,12}",
+            position in prop::collection::vec(any::<u8>(), 0..40),
+            text in "[A-Za-z0-9_=.+/ -]{0,60}",
+            place in any::<prop::sample::Index>(),
+            letter in prop::sample::select(&b"ABab01-_+/=. "[..]),
+        ) {
+            let cursors = with_keys(&[1, 2]);
+            prop_assert_eq!(cursors.decode(Kind::Runs, &list, &text), Err(InvalidCursor));
+            let made = cursors.encode(Kind::Runs, &list, &position);
+            prop_assert_eq!(cursors.decode(Kind::Runs, &list, &made), Ok(position));
+            let mut bent = made.clone().into_bytes();
+            *place.get_mut(&mut bent) = letter;
+            let bent = String::from_utf8(bent).unwrap();
+            let opens = cursors.decode(Kind::Runs, &list, &bent).is_ok();
+            prop_assert_eq!(opens, bent == made, "{}", bent);
         }
     }
 }

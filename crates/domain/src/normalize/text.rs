@@ -7,67 +7,6 @@ use serde_json::value::RawValue;
 
 use super::payload::Delta;
 
-/// The most levels of nesting of one event.
-const DEPTH: usize = 64;
-
-/// Refuses what one reader or database takes and another does not: deep nesting, U+0000, half a
-/// surrogate pair, a number past all floating point. One linear pass.
-pub(super) fn check_json_text(text: &str) -> Result<(), &'static str> {
-    let bytes = text.as_bytes();
-    let (mut depth, mut in_string, mut at) = (0_usize, false, 0);
-    while at < bytes.len() {
-        match bytes[at] {
-            b'\\' if in_string => at += escape(&bytes[at..])? - 1,
-            b'"' => in_string = !in_string,
-            b'{' | b'[' if !in_string => {
-                depth += 1;
-                if depth > DEPTH {
-                    return Err("an event is nested deeper than 64 levels");
-                }
-            }
-            b'}' | b']' if !in_string => depth = depth.saturating_sub(1),
-            b'0'..=b'9' if !in_string => at += number(&text[at..])? - 1,
-            _ => {}
-        }
-        at += 1;
-    }
-    Ok(())
-}
-
-/// The bytes of an escape, with its other half where it is the first one of a pair.
-fn escape(bytes: &[u8]) -> Result<usize, &'static str> {
-    const HALF: &str = "an event holds half a surrogate pair";
-    match unit(bytes) {
-        None => Ok(2),
-        Some(0) => Err("an event holds the character U+0000"),
-        Some(0xdc00..=0xdfff) => Err(HALF),
-        Some(0xd800..=0xdbff) => match unit(&bytes[6..]) {
-            Some(0xdc00..=0xdfff) => Ok(12),
-            _ => Err(HALF),
-        },
-        Some(_) => Ok(6),
-    }
-}
-
-/// The number of `\uXXXX`.
-fn unit(bytes: &[u8]) -> Option<u32> {
-    let digits = bytes.strip_prefix(b"\\u")?.get(..4)?;
-    u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
-}
-
-/// The bytes of a number without its sign.
-fn number(text: &str) -> Result<usize, &'static str> {
-    let is_part = |c: char| matches!(c, '0'..='9' | '.' | 'e' | 'E' | '+' | '-');
-    let end = text.find(|c| !is_part(c)).unwrap_or(text.len());
-    let number = &text[..end];
-    // Shorter ones without an exponent are far from the limit.
-    let may_be_large = end > 300 || number.contains(['e', 'E']);
-    if may_be_large && number.parse().is_ok_and(f64::is_infinite) {
-        return Err("an event holds a number that is too large");
-    }
-    Ok(end)
-}
-
 /// The same JSON on one line: a line end can only stand between tokens.
 pub(super) fn one_line(json: &str) -> Box<RawValue> {
     let line = if json.contains(['\n', '\r']) {

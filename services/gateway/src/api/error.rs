@@ -133,6 +133,16 @@ impl ApiError {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", message)
     }
 
+    /// What a few bytes unpack to is not bounded by the few bytes.
+    pub(super) fn encoded_body() -> Self {
+        let message = "send the body as it is, without `Content-Encoding`";
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "invalid_argument",
+            message,
+        )
+    }
+
     pub(super) fn area_full() -> Self {
         let message = "this storage area is full; delete what is not needed any more";
         Self::too_large(message).with("reason", json!("area_full"))

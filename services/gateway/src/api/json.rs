@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, Request};
+use domain::json_text::check_json_text;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
 use protocol::admin::Fault;
@@ -85,6 +86,7 @@ pub(super) fn parse_part<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> 
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
         return Err(Fault::new("", "must be a JSON object"));
     }
+    check_json_text(bytes).map_err(|fault| Fault::new("", fault.to_string()))?;
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let message = plain_message(error.inner());

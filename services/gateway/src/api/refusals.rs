@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(status(refusals.refuse(bad, 110, || {})), 401);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn the_line_is_short_and_nobody_waits_in_it_for_long() {
         let refusals = Refusals::new(1);
         let bad = source("192.0.2.1");

@@ -9,6 +9,7 @@ use domain::agent::{check_agent, check_agent_for};
 use domain::authorization::Catalog;
 use domain::breaker::BreakerPolicy;
 use domain::normalize::ResultLimits;
+use http::HeaderValue;
 use protocol::admin::{AgentSpec, EndpointSpec, Fault};
 use protocol::id::WorkspaceId;
 use protocol::manifest::AgentRunnerManifest;
@@ -43,7 +44,9 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
     if let Err(error) = &egress {
         faults.push(ConfigFault::new("egress", error));
     }
-    let egress = egress.ok();
+    let egress = egress
+        .ok()
+        .map(|egress| egress.refusing_own(config.server.listen));
     let mut endpoints = Vec::new();
     for (index, entry) in config.runner_endpoints.iter().enumerate() {
         let place = format!("runner_endpoints[{index}]");
@@ -112,6 +115,10 @@ fn endpoint(
     let mut headers = std::collections::BTreeMap::new();
     for (name, reference) in &entry.headers {
         match reference.resolve() {
+            Ok(value) if HeaderValue::from_str(value.expose_secret()).is_err() => {
+                let message = "holds characters that no header may have";
+                faults.push(ConfigFault::new(format!("{place}.headers.{name}"), message));
+            }
             Ok(value) => {
                 headers.insert(name.clone(), value.expose_secret().to_owned());
             }

@@ -4,10 +4,12 @@
 //! address the connection really has.
 
 mod address;
+mod own;
 mod policy;
 mod resolver;
 
 use std::error::Error;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,8 +18,9 @@ use reqwest::{Client, Method, RequestBuilder, Response};
 use url::Url;
 
 use crate::config::AllowRule;
+use own::OwnAddress;
 use policy::Policy;
-use resolver::GuardedResolver;
+use resolver::{GuardedResolver, Lookup};
 
 pub use policy::Refusal;
 
@@ -90,35 +93,96 @@ fn refusal_in(error: &reqwest::Error) -> Option<Refusal> {
 pub struct Egress {
     client: Client,
     policy: Arc<Policy>,
+    lookup: Lookup,
+    own: Option<OwnAddress>,
 }
 
 impl Egress {
     /// A client that reaches public HTTPS and what `allow` opens. `connect_timeout` covers name
     /// resolution, connection and TLS; any other deadline is the caller's.
     pub fn new(allow: Vec<AllowRule>, connect_timeout: Duration) -> Result<Self, EgressError> {
+        Self::with_lookup(allow, connect_timeout, Lookup::of_the_system())
+    }
+
+    fn with_lookup(
+        allow: Vec<AllowRule>,
+        connect_timeout: Duration,
+        lookup: Lookup,
+    ) -> Result<Self, EgressError> {
         let policy = Arc::new(Policy::new(allow));
-        let client = build_client(Arc::clone(&policy), connect_timeout)?;
-        Ok(Self { client, policy })
+        let resolver = GuardedResolver(Arc::clone(&policy), lookup.clone());
+        Ok(Self {
+            client: build_client(resolver, connect_timeout)?,
+            policy,
+            lookup,
+            own: None,
+        })
+    }
+
+    /// Refuses, whatever is allowed, where this process listens itself: nobody shall make the gateway
+    /// ask the gateway. An unspecified address stands for every address of the machine.
+    #[must_use]
+    pub fn refusing_own(mut self, listen: SocketAddr) -> Self {
+        self.own = Some(OwnAddress(listen));
+        self
     }
 
     /// Judges a URL that somebody wants to register. A name is not resolved yet.
     pub fn check_url(&self, raw: &str) -> Result<Url, EgressError> {
-        Ok(self.policy.check_text(raw)?)
+        let url = self.policy.check_text(raw)?;
+        self.check_own_address(&url)?;
+        Ok(url)
     }
 
     /// Starts a request, if the URL may be asked.
     pub fn request(&self, method: Method, url: &Url) -> Result<RequestBuilder, EgressError> {
         self.policy.check_url(url)?;
+        self.check_own_address(url)?;
         Ok(self.client.request(method, url.clone()))
     }
 
     /// Sends a request of [`Egress::request`]. What comes back comes from an address that is
     /// allowed; its body has not been read yet.
     pub async fn send(&self, request: RequestBuilder) -> Result<Response, EgressError> {
-        let response = request.send().await?;
-        self.policy
-            .check_peer(response.url(), response.remote_addr())?;
-        Ok(response)
+        let request = request.build()?;
+        self.check_own_name(request.url()).await?;
+        let response = self.client.execute(request).await?;
+        let peer = response.remote_addr();
+        self.policy.check_peer(response.url(), peer)?;
+        match peer {
+            Some(peer) if self.is_own(peer) => Err(Refusal::Own.into()),
+            _ => Ok(response),
+        }
+    }
+
+    fn is_own(&self, address: SocketAddr) -> bool {
+        self.own.is_some_and(|own| own.is_at(address))
+    }
+
+    fn check_own_address(&self, url: &Url) -> Result<(), Refusal> {
+        match policy::literal(url) {
+            Some(address) if self.is_own(address) => Err(Refusal::Own),
+            _ => Ok(()),
+        }
+    }
+
+    // The client's resolver hears no port, and most names at our port are other machines.
+    async fn check_own_name(&self, url: &Url) -> Result<(), Refusal> {
+        let (Some(name), Some(port), Some(own)) =
+            (url.domain(), url.port_or_known_default(), self.own)
+        else {
+            return Ok(());
+        };
+        if port != own.0.port() {
+            return Ok(());
+        }
+        // A name that leads nowhere is the connection's failure.
+        let addresses = self.lookup.addresses(name).await.unwrap_or_default();
+        let is_own = |address: &SocketAddr| own.is_at(SocketAddr::new(address.ip(), port));
+        if addresses.iter().any(is_own) {
+            return Err(Refusal::Own);
+        }
+        Ok(())
     }
 }
 
@@ -126,13 +190,16 @@ impl Egress {
     clippy::disallowed_methods,
     reason = "this is the one place that makes a client"
 )]
-fn build_client(policy: Arc<Policy>, connect_timeout: Duration) -> Result<Client, reqwest::Error> {
+fn build_client(
+    resolver: GuardedResolver,
+    connect_timeout: Duration,
+) -> Result<Client, reqwest::Error> {
     Client::builder()
         .user_agent(USER_AGENT)
         .redirect(RedirectPolicy::none())
         .referer(false)
         .no_proxy()
-        .dns_resolver(GuardedResolver(policy))
+        .dns_resolver(resolver)
         .connect_timeout(connect_timeout)
         .pool_idle_timeout(IDLE_TIMEOUT)
         .pool_max_idle_per_host(MOST_IDLE_PER_HOST)
@@ -142,8 +209,10 @@ fn build_client(policy: Arc<Policy>, connect_timeout: Duration) -> Result<Client
 }
 
 #[cfg(test)]
+mod attacks;
+
+#[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use reqwest::header::LOCATION;

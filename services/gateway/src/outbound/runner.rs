@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use domain::json_text::{JsonFault, check_json_text};
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use protocol::admin::EndpointMode;
@@ -210,6 +211,8 @@ pub enum ListError {
     TooLarge,
     #[error("the endpoint's answer is not JSON")]
     NotJson,
+    #[error("the endpoint's answer {0}")]
+    Bent(JsonFault),
 }
 
 impl RunnerClient {
@@ -229,6 +232,7 @@ impl RunnerClient {
         if body.len() > LIST_BYTES {
             return Err(ListError::TooLarge);
         }
+        check_json_text(&body).map_err(ListError::Bent)?;
         serde_json::from_slice(&body).map_err(|_| ListError::NotJson)
     }
 

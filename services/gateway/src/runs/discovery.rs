@@ -45,8 +45,13 @@ enum Outcome {
     Failed {
         health: &'static str,
         reason: String,
+        /// What the log alone says.
+        cause: Option<String>,
     },
 }
+
+/// One reason for every way not to be reached: who may register endpoints shall not scan a network by them.
+const UNREACHABLE: &str = "the endpoint cannot be reached; the gateway's log says why";
 
 impl Outcome {
     /// An answer came, and it is no list of runners.
@@ -54,6 +59,7 @@ impl Outcome {
         Self::Failed {
             health: "unhealthy",
             reason: reason.into(),
+            cause: None,
         }
     }
 
@@ -65,7 +71,8 @@ impl Outcome {
             },
             Err(ListError::Egress(error)) => Self::Failed {
                 health: "unreachable",
-                reason: format!("the endpoint cannot be reached: {error}"),
+                reason: UNREACHABLE.to_owned(),
+                cause: Some(error.to_string()),
             },
             Err(error) => Self::unhealthy(error.to_string()),
         }
@@ -173,8 +180,12 @@ impl Runs {
         let mut found = discovery.outcome.found();
         let discovered = match discovery.outcome {
             Outcome::Found(discovered) => discovered,
-            Outcome::Failed { health, reason } => {
-                report_failure(record, health, &reason);
+            Outcome::Failed {
+                health,
+                reason,
+                cause,
+            } => {
+                report_failure(record, health, &reason, cause.as_deref());
                 let failure = SaveFailure {
                     endpoint_id: record.id,
                     version: record.version,
@@ -271,8 +282,9 @@ fn findings(discovered: &Discovered) -> Findings {
 }
 
 /// Said once, not at every look.
-fn report_failure(record: &EndpointRecord, health: &str, reason: &str) {
+fn report_failure(record: &EndpointRecord, health: &str, reason: &str, cause: Option<&str>) {
     if record.health != health || record.health_reason.as_deref() != Some(reason) {
+        let reason = cause.unwrap_or(reason);
         tracing::warn!(
             endpoint.name = record.name,
             "endpoint {} is {health}: {reason}",

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use domain::authorization::{AuthorizationSnapshot, SNAPSHOT_VERSION};
 use domain::run::Run;
 
+use crate::runs::token::TokenSubject;
+
 /// The rights of one live run.
 #[derive(Debug)]
 pub struct Grant {
@@ -38,5 +40,21 @@ impl Grant {
             snapshot,
             run,
         })
+    }
+}
+
+impl<'a> TokenSubject<'a> {
+    /// What every token of a live run says.
+    pub fn of(grant: &'a Grant) -> Self {
+        let run = &grant.run;
+        Self {
+            runner_id: &run.runner_id,
+            run_id: run.id,
+            attempt: grant.attempt,
+            workspace: run.workspace.as_str(),
+            scope: grant.snapshot.scope_claim(),
+            res: &run.snapshot_sha256,
+            deadline_at: run.deadline_at.div_euclid(1000) + 1,
+        }
     }
 }

@@ -14,8 +14,6 @@ use protocol::id::{RunId, RunnerId};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::runs::grant::Grant;
-
 /// The longest life of one token, in seconds.
 pub const LIFETIME_SECONDS: i64 = 900;
 const LEEWAY_SECONDS: i64 = 5;
@@ -55,22 +53,6 @@ pub struct TokenSubject<'a> {
     pub res: &'a str,
     /// Epoch seconds, rounded up.
     pub deadline_at: i64,
-}
-
-impl<'a> TokenSubject<'a> {
-    /// What every token of a live run says.
-    pub fn of(grant: &'a Grant) -> Self {
-        let run = &grant.run;
-        Self {
-            runner_id: &run.runner_id,
-            run_id: run.id,
-            attempt: grant.attempt,
-            workspace: run.workspace.as_str(),
-            scope: grant.snapshot.scope_claim(),
-            res: &run.snapshot_sha256,
-            deadline_at: run.deadline_at.div_euclid(1000) + 1,
-        }
-    }
 }
 
 /// A fresh token and its end in epoch seconds. Its `Debug` shows no token.

@@ -5,6 +5,7 @@ use std::fmt;
 use axum::extract::{FromRequest, Request};
 use chrono::DateTime;
 use domain::event::{RAW_BYTES, check_posted};
+use domain::json_text::check_json_text;
 use http::HeaderMap;
 use percent_encoding::percent_decode_str;
 use protocol::JsonObject;
@@ -177,6 +178,7 @@ impl<'de> Deserialize<'de> for Bounded {
 
 /// JSON batch format: a list of structured events.
 fn read_batch(bytes: &[u8]) -> Result<Vec<Posted>, ApiError> {
+    check_json_text(bytes).map_err(|fault| ApiError::invalid("", fault.to_string()))?;
     let Bounded(list) = serde_json::from_slice(bytes)
         .map_err(|_| ApiError::invalid("", "must be a JSON list of CloudEvents"))?;
     if list.len() > BATCH_EVENTS {

@@ -31,6 +31,9 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 ///
 /// With `Accept: text/event-stream` the answer is the run's stream itself. Repeating a request with
 /// the same `Idempotency-Key`, or else the same `event_id`, gives the first answer again.
+///
+/// Here as on every route, JSON has at most 64 levels and 100,000 values, without U+0000 and halves of surrogate
+/// pairs, and a body with a `Content-Encoding` is refused.
 #[utoipa::path(post, path = "/v1/events", tag = "client", security(("api_key" = [])),
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters")),
     request_body(content = EventEnvelope, example = json!({
@@ -46,6 +49,7 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
     (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
     (status = 429, description = "`details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events; `Retry-After` tells how long to wait", body = ErrorBody),
     (status = 413, description = "The envelope is larger than 1 MiB, `raw` aside", body = ErrorBody),
+    (status = 415, description = "The body has a `Content-Encoding`", body = ErrorBody),
     (status = 503, description = "Try again after `Retry-After`", body = ErrorBody)))]
 pub(in crate::api) async fn post_event(
     caller: ClientCaller,

@@ -29,6 +29,8 @@ pub enum Refusal {
     ResolvedAddress,
     #[error("the connection went to an address that is not allowed")]
     Peer,
+    #[error("the gateway listens there itself")]
+    Own,
 }
 
 impl From<PlainUrlError> for Refusal {
@@ -130,6 +132,12 @@ impl Policy {
             |rule: &AllowRule| matches!(rule, AllowRule::Host { name: ours, .. } if ours == name);
         self.allow.iter().any(ours)
     }
+}
+
+/// Where a URL goes that holds an address and no name.
+pub(super) fn literal(url: &Url) -> Option<SocketAddr> {
+    let (host, port) = target(url).ok()?;
+    address_of(&host).map(|address| SocketAddr::new(address, port))
 }
 
 fn target(url: &Url) -> Result<(Host<&str>, u16), Refusal> {

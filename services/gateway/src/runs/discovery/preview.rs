@@ -56,7 +56,7 @@ impl Runs {
         };
         let found = match discovery.outcome {
             Outcome::Found(found) => found,
-            Outcome::Failed { health, reason } => {
+            Outcome::Failed { health, reason, .. } => {
                 let kept = known.into_iter().filter(|one| one.listed);
                 let diff = DiscoveryDiff {
                     unchanged: kept.map(|one| one.id).collect(),

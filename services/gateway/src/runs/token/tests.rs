@@ -1,3 +1,6 @@
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
@@ -236,4 +239,30 @@ fn the_first_key_signs_and_all_verify_until_they_are_taken_away() {
     // Nothing is taken away for nothing.
     assert!(tokens.replace(&[]).is_err() && tokens.replace(&[vec![1]]).is_err());
     assert!(tokens.verify(&after, NOW).is_ok());
+}
+
+static BENCH: LazyLock<(Bench, String)> = LazyLock::new(|| {
+    let bench = bench();
+    let runner: RunnerId = "plugin:a/b/c".parse().unwrap();
+    let minted = bench.tokens.mint(&subject(&runner), NOW).unwrap();
+    (bench, minted.token)
+});
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(5_000))]
+
+    #[test]
+    fn no_text_but_the_minted_one_is_a_token(
+        text in "[A-Za-z0-9_.=-]{0,80}",
+        part in "[A-Za-z0-9_.=+/ -]{0,4}",
+        from in any::<prop::sample::Index>(),
+        length in 0..4_usize,
+    ) {
+        let (bench, minted) = &*BENCH;
+        prop_assert!(bench.tokens.verify(&text, NOW).is_err());
+        let from = from.index(minted.len() + 1);
+        let to = minted.len().min(from + length);
+        let bent = format!("{}{part}{}", &minted[..from], &minted[to..]);
+        prop_assert_eq!(bench.tokens.verify(&bent, NOW).is_ok(), bent == *minted, "{}", bent);
+    }
 }

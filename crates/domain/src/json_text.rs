@@ -1,0 +1,196 @@
+//! What no JSON text may hold, whoever sends it: what one parser or database takes and another refuses, and what
+//! costs far more to keep than to send.
+//!
+//! One pass, nothing copied, no recursion: it stands before every parser that builds values.
+
+/// The most levels of nesting.
+pub const DEPTH: usize = 64;
+/// The most values in one document. A value in memory takes dozens of times its two bytes on the wire.
+pub const VALUES: usize = 100_000;
+
+/// A number that is written longer than this is looked at closely.
+const SHORT_NUMBER: usize = 300;
+
+/// Why a JSON text is not taken, whatever a parser says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JsonFault {
+    #[error("is nested deeper than 64 levels")]
+    TooDeep,
+    #[error("holds more than 100,000 values")]
+    TooManyValues,
+    #[error("holds the character U+0000")]
+    Nul,
+    #[error("holds half of a surrogate pair")]
+    LoneSurrogate,
+    #[error("holds a number that no computer has")]
+    HugeNumber,
+}
+
+/// Refuses what is JSON and still no good. Text that is no JSON at all passes or not: the parser tells.
+pub fn check_json_text(text: &[u8]) -> Result<(), JsonFault> {
+    let (mut depth, mut values, mut at) = (0_usize, 0_usize, 0_usize);
+    while let Some(byte) = text.get(at) {
+        match byte {
+            b'"' => {
+                at = check_string(text, at + 1)?;
+                continue;
+            }
+            b'{' | b'[' => {
+                depth += 1;
+                values += 1;
+                if depth > DEPTH {
+                    return Err(JsonFault::TooDeep);
+                }
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b',' => values += 1,
+            b'0'..=b'9' => {
+                at = check_number(text, at)?;
+                continue;
+            }
+            _ => {}
+        }
+        if values > VALUES {
+            return Err(JsonFault::TooManyValues);
+        }
+        at += 1;
+    }
+    Ok(())
+}
+
+/// From behind the opening quote to behind the closing one.
+fn check_string(text: &[u8], mut at: usize) -> Result<usize, JsonFault> {
+    // A high half that was read and waits for its low one.
+    let mut waits = false;
+    loop {
+        if !waits {
+            let plain = |byte: &&u8| !matches!(byte, b'"' | b'\\');
+            at += text[at.min(text.len())..].iter().take_while(plain).count();
+        }
+        let half = match text.get(at) {
+            None => return Ok(at),
+            Some(b'"') if waits => return Err(JsonFault::LoneSurrogate),
+            Some(b'"') => return Ok(at + 1),
+            Some(b'\\') => {
+                let unit = code_unit(text, at);
+                at += if unit.is_some() { 6 } else { 2 };
+                unit
+            }
+            Some(_) => {
+                at += 1;
+                None
+            }
+        };
+        waits = match (waits, half) {
+            (_, Some(0)) => return Err(JsonFault::Nul),
+            (false, Some(0xD800..=0xDBFF)) => true,
+            (true, Some(0xDC00..=0xDFFF)) => false,
+            (true, _) | (false, Some(0xDC00..=0xDFFF)) => return Err(JsonFault::LoneSurrogate),
+            (false, _) => false,
+        };
+    }
+}
+
+/// The code unit of `\uXXXX`.
+fn code_unit(text: &[u8], at: usize) -> Option<u16> {
+    let digits = text.get(at..at + 6)?.strip_prefix(b"\\u")?;
+    let digits = std::str::from_utf8(digits).ok()?;
+    let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    u16::from_str_radix(digits, 16).ok().filter(|_| is_hex)
+}
+
+/// From the first digit to behind the last.
+fn check_number(text: &[u8], at: usize) -> Result<usize, JsonFault> {
+    let is_of_number =
+        |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'e' | b'E' | b'+' | b'-');
+    let length = text[at..]
+        .iter()
+        .take_while(|byte| is_of_number(byte))
+        .count();
+    let number = &text[at..at + length];
+    if length > SHORT_NUMBER || number.iter().any(|byte| matches!(byte, b'e' | b'E')) {
+        let value = std::str::from_utf8(number)
+            .ok()
+            .and_then(|text| text.parse::<f64>().ok());
+        if value.is_some_and(f64::is_infinite) {
+            return Err(JsonFault::HugeNumber);
+        }
+    }
+    Ok(at + length)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn check(text: &str, expected: Result<(), JsonFault>) {
+        assert_eq!(check_json_text(text.as_bytes()), expected, "{text:.80}");
+    }
+
+    #[test]
+    fn what_parsers_and_databases_disagree_about_is_refused() {
+        use JsonFault::*;
+        let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        for (text, fault) in [
+            (nested(65).as_str(), TooDeep),
+            (&nested(100_000), TooDeep),
+            (&"{\"a\":".repeat(65), TooDeep),
+            (&format!("[{}0]", "0,".repeat(VALUES)), TooManyValues),
+            (
+                &format!("[{}0]", "[],".repeat(VALUES / 2 + 1)),
+                TooManyValues,
+            ),
+            (r#"{"a":"\u0000"}"#, Nul),
+            (r#"{"\u0000":1}"#, Nul),
+            (r#""\\\u0000""#, Nul),
+            (r#""\ud800""#, LoneSurrogate),
+            (r#""\uD83C x \uDF89""#, LoneSurrogate),
+            (r#""\udf89\ud83c""#, LoneSurrogate),
+            (r#""\ud83c\ud83c\udf89""#, LoneSurrogate),
+            (r#""\ud83c\n""#, LoneSurrogate),
+            ("1e309", HugeNumber),
+            ("[-1E+999]", HugeNumber),
+            (&"9".repeat(400), HugeNumber),
+            ("[1e99999999999999999999]", HugeNumber),
+        ] {
+            check(text, Err(fault));
+        }
+        for text in [
+            nested(64).as_str(),
+            &format!("[{}0]", "0,".repeat(VALUES - 1)),
+            r#""\\u0000 \\ud800""#,
+            r#""\ud83c\udf89 \u00e9 \" \/""#,
+            &format!("\"{}\"", "[{,1e999".repeat(VALUES)),
+            "[1e308, -1.5E-400, 18446744073709551616]",
+            &format!("0.{}", "1".repeat(400)),
+            "",
+            "\"open",
+            "\"open\\",
+            "\"\\u12",
+            "nope",
+        ] {
+            check(text, Ok(()));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+        #[test]
+        fn what_is_written_by_us_passes_and_what_passes_and_is_json_is_a_value(
+            text in "[\\[\\]{}\",:0-9eE+.\\-a\\\\u dD8fFc]{0,40}",
+            any in ".{0,20}",
+        ) {
+            let ours = Value::String(any.replace('\0', "")).to_string();
+            prop_assert_eq!(check_json_text(ours.as_bytes()), Ok(()));
+            // The lazy parser takes more than the one that builds values: what passes here, both take.
+            let lazy = serde_json::from_str::<&serde_json::value::RawValue>(&text).is_ok();
+            if lazy && check_json_text(text.as_bytes()).is_ok() {
+                prop_assert!(serde_json::from_str::<Value>(&text).is_ok(), "{}", text);
+            }
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! A cursor opens as it was made, in its own list, and nothing else opens at all.
+
+use std::sync::LazyLock;
+
+use crate::gateway_cursor::{Cursors, Kind};
+
+static CURSORS: LazyLock<Cursors> =
+    LazyLock::new(|| Cursors::new(&[vec![1; 32], vec![2; 32]]).expect("two keys"));
+static OTHERS: LazyLock<Cursors> = LazyLock::new(|| Cursors::new(&[vec![3; 32]]).expect("a key"));
+
+const KINDS: [Kind; 4] = [Kind::History, Kind::Runs, Kind::Names, Kind::Storage];
+
+pub fn check(data: &[u8]) {
+    let (choice, rest) = crate::split(data);
+    let (at, rest) = crate::split(rest);
+    let kind = KINDS[usize::from(choice) % KINDS.len()];
+    let (list, position) = rest.split_at(usize::from(at) % (rest.len() + 1));
+    let list = String::from_utf8_lossy(list);
+    // Whatever opens is, to the letter, what is made of the place it opens. (libFuzzer listens to comparisons, and so
+    // comes to know cursors that were made here.)
+    if let Ok(text) = std::str::from_utf8(rest)
+        && let Ok(place) = CURSORS.decode(kind, &list, text)
+    {
+        assert_eq!(CURSORS.encode(kind, &list, &place), text, "never made");
+    }
+    let made = CURSORS.encode(kind, &list, position);
+    let opened = CURSORS.decode(kind, &list, &made);
+    if made.len() <= 1024 {
+        assert_eq!(opened.as_deref(), Ok(position));
+    } else {
+        assert!(opened.is_err(), "larger than any cursor");
+    }
+    assert!(OTHERS.decode(kind, &list, &made).is_err(), "opened by another key");
+    assert!(CURSORS.decode(kind, &format!("{list}x"), &made).is_err(), "opened in another list");
+    for other in KINDS.into_iter().filter(|other| *other != kind) {
+        assert!(CURSORS.decode(other, &list, &made).is_err(), "opened as {other:?}");
+    }
+    // Bent at one place, by what the input says.
+    let mut bent = made.clone().into_bytes();
+    let place = usize::from(at) % bent.len();
+    bent[place] = b"ABCabc019-_+/=. "[usize::from(choice) % 16];
+    let bent = String::from_utf8(bent).expect("ASCII");
+    assert_eq!(CURSORS.decode(kind, &list, &bent).is_ok(), bent == made && made.len() <= 1024);
+    assert!(CURSORS.decode(kind, &list, &format!("{made}=")).is_err());
+}

@@ -1,0 +1,43 @@
+//! The gateway's guard of URLs, without the client behind it.
+
+#[path = "../../services/gateway/src/outbound/egress/address.rs"]
+mod address;
+#[path = "../../services/gateway/src/outbound/egress/policy.rs"]
+mod policy;
+
+use std::net::{IpAddr, SocketAddr};
+
+use url::Url;
+
+pub(crate) struct Guard(policy::Policy);
+
+impl Guard {
+    pub(crate) fn allowing(rules: &[&str]) -> Self {
+        let rules = rules.iter().map(|rule| rule.parse().expect("a rule"));
+        Self(policy::Policy::new(rules.collect()))
+    }
+
+    pub(crate) fn check_text(&self, raw: &str) -> Option<Url> {
+        self.0.check_text(raw).ok()
+    }
+
+    pub(crate) fn check_url(&self, url: &Url) -> bool {
+        self.0.check_url(url).is_ok()
+    }
+
+    pub(crate) fn check_peer(&self, url: &Url, peer: SocketAddr) -> bool {
+        self.0.check_peer(url, Some(peer)).is_ok()
+    }
+
+    pub(crate) fn check_resolved(&self, name: &str, address: SocketAddr) -> bool {
+        self.0.check_resolved(name, &[address]).is_ok()
+    }
+}
+
+pub(crate) fn is_public(address: IpAddr) -> bool {
+    address::is_public(address)
+}
+
+pub(crate) fn literal(url: &Url) -> Option<SocketAddr> {
+    policy::literal(url)
+}

@@ -1,0 +1,68 @@
+//! A body that is taken for an event is one on every database and for every reader, and is the same when it is read again.
+
+use domain::event::{check_posted, completed, contains_nul, conversation_of};
+use domain::json_text::check_json_text;
+use protocol::event::EventEnvelope;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+pub fn check(data: &[u8]) {
+    let sound = check_json_text(data).is_ok();
+    let lazy = serde_json::from_slice::<&RawValue>(data).is_ok();
+    let value = serde_json::from_slice::<Value>(data);
+    if sound {
+        assert_eq!(
+            lazy,
+            value.is_ok(),
+            "the lazy parser and the one that builds values"
+        );
+    }
+    if let Ok(value) = &value {
+        let text = value.to_string();
+        // What a value can hold is refused for its depth, its number of values and its NULs alone.
+        if !sound {
+            assert!(
+                check_json_text(text.as_bytes()).is_err() || data.len() > text.len(),
+                "{text}"
+            );
+        }
+        assert_eq!(contains_nul(&text), has_nul(value), "{text}");
+    }
+    if !sound {
+        return;
+    }
+    let Ok(event) = serde_json::from_slice::<EventEnvelope>(data) else {
+        return;
+    };
+    if !check_posted(&event).is_empty() {
+        return;
+    }
+    let event = completed(event);
+    let text = serde_json::to_string(&event).expect("an event is JSON");
+    assert!(!contains_nul(&text), "{text}");
+    assert!(
+        check_json_text(text.as_bytes()).is_ok(),
+        "what we write is sound"
+    );
+    let again: EventEnvelope = serde_json::from_str(&text).expect("what was written is read");
+    // Numbers with a point may change in their last digit; all else stays.
+    if !text.contains(['.', 'e', 'E']) {
+        assert_eq!(again, event);
+    }
+    assert_eq!(conversation_of(&again), conversation_of(&event));
+    assert!((1..=128).contains(&event.event_type.len()));
+    if let Some(id) = &event.event_id {
+        assert!((1..=512).contains(&id.len()) && id.is_ascii(), "{id:?}");
+    }
+}
+
+fn has_nul(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains('\0'),
+        Value::Array(list) => list.iter().any(has_nul),
+        Value::Object(members) => members
+            .iter()
+            .any(|(key, value)| key.contains('\0') || has_nul(value)),
+        _ => false,
+    }
+}

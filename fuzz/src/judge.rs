@@ -1,0 +1,125 @@
+//! Whatever lines a runner sends: what is accepted is sound, each is counted once, and nothing follows the end.
+
+use std::sync::LazyLock;
+
+use domain::authorization::AuthorizationSnapshot;
+use domain::normalize::{Effect, Judge, Reason, ResultLimits, Verdict};
+use protocol::admin::DeltaMode;
+use protocol::resources::StateScope;
+use serde_json::{Value, json};
+
+const LIMITS: ResultLimits = ResultLimits {
+    event_bytes: 512,
+    run_bytes: 4096,
+    run_events: 24,
+    state_value_bytes: 64,
+};
+
+static SNAPSHOT: LazyLock<AuthorizationSnapshot> = LazyLock::new(|| {
+    let nil = "00000000-0000-0000-0000-000000000000";
+    serde_json::from_value(json!({
+        "v": 1, "run_id": nil, "workspace_id": "default", "agent_id": nil, "agent_version": 1,
+        "runner_id": "plugin:a/b/c", "endpoint_id": nil, "event_id": "e", "conversation": null, "resources": {},
+        "available_apis": {}, "operations": ["state:conversation"], "state": {"conversation": "identity"},
+        "decisions": [],
+    }))
+    .expect("a snapshot")
+});
+
+pub fn check(data: &[u8]) {
+    let (kind, stream) = crate::split(data);
+    // `#` stands for the run, so that a line that fits is found soon.
+    let id = SNAPSHOT.run_id.to_string();
+    let lines: Vec<Vec<u8>> = stream
+        .split(|byte| *byte == b'\n')
+        .map(|line| {
+            line.iter()
+                .flat_map(|byte| match byte {
+                    b'#' => id.as_bytes().to_vec(),
+                    byte => vec![*byte],
+                })
+                .collect()
+        })
+        .collect();
+    let first = judge(kind, &lines);
+    assert_eq!(first, judge(kind, &lines), "judged twice");
+}
+
+fn judge(kind: u8, lines: &[Vec<u8>]) -> Vec<String> {
+    let mode = if kind & 1 == 0 {
+        DeltaMode::Increment
+    } else {
+        DeltaMode::Snapshot
+    };
+    let mut judge = Judge::new(&SNAPSHOT, LIMITS, mode, kind & 2 == 0);
+    let (mut told, mut ended, mut last) = (Vec::new(), false, 0);
+    let (mut rejected, mut duplicates, mut gaps) = (0, 0, 0);
+    for line in lines {
+        let verdict = judge.judge(line);
+        let mut over = false;
+        match &verdict {
+            Verdict::Accept(accepted) => {
+                assert!(!ended, "accepted behind the end");
+                assert!(line.len() <= LIMITS.event_bytes, "larger than any event");
+                gaps += u64::from(accepted.gap);
+                if let Some(number) = accepted.runner_sequence {
+                    assert!(number > last, "{number} behind {last}");
+                    last = number;
+                }
+                check_sound(accepted.data.get());
+                if let Some(usage) = &accepted.usage {
+                    check_sound(usage.get());
+                }
+                match &accepted.effect {
+                    Effect::End(_) => ended = true,
+                    Effect::SetState(update) => {
+                        assert_eq!(
+                            (update.scope, update.identity.as_str()),
+                            (StateScope::Conversation, "identity")
+                        );
+                        assert!(!update.key.starts_with("host."), "the gateway's own key");
+                        assert!(update.value.len() <= LIMITS.state_value_bytes);
+                        assert!(
+                            serde_json::from_str::<Value>(&update.value).is_ok(),
+                            "a value that nobody reads"
+                        );
+                    }
+                    Effect::None => {}
+                }
+            }
+            Verdict::Duplicate => duplicates += 1,
+            Verdict::Reject(rejection) => {
+                rejected += 1;
+                assert!(!ended || rejection.reason == Reason::AfterTerminal);
+                assert!(rejection.excerpt.len() <= 3 * 4096 && !rejection.excerpt.contains('\0'));
+            }
+            Verdict::Fail(..) => {
+                rejected += 1;
+                assert!(!ended, "failed behind the end");
+                over = true;
+            }
+        }
+        told.push(format!("{verdict:?}"));
+        if over {
+            break;
+        }
+    }
+    let tally = judge.tally();
+    assert_eq!(
+        (tally.rejected, tally.duplicates, tally.gaps),
+        (rejected, duplicates, gaps)
+    );
+    told
+}
+
+/// One line that every parser reads as an object.
+fn check_sound(json: &str) {
+    assert!(
+        !json.contains(['\n', '\r', '\0']),
+        "{json:?} is more than a line"
+    );
+    let value: Value = serde_json::from_str(json).expect("what was accepted is JSON");
+    assert!(value.is_object(), "{json}");
+    let text = value.to_string();
+    assert!(!domain::event::contains_nul(&text), "{text}");
+}

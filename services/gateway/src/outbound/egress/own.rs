@@ -1,0 +1,55 @@
+//! Where this process listens itself.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+/// The address that the gateway listens on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OwnAddress(pub(super) SocketAddr);
+
+impl OwnAddress {
+    /// Whether a connection to `address` would come back to us.
+    pub(super) fn is_at(self, address: SocketAddr) -> bool {
+        if address.port() != self.0.port() {
+            return false;
+        }
+        let (ours, theirs) = (self.0.ip().to_canonical(), address.ip().to_canonical());
+        // The kernel takes the unspecified address for loopback.
+        theirs == ours || theirs.is_unspecified() || (ours.is_unspecified() && is_here(theirs))
+    }
+}
+
+/// Whether an address is one of this machine's: only those can be bound.
+fn is_here(address: IpAddr) -> bool {
+    address.is_loopback() || UdpSocket::bind((address, 0)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_port_is_ours_under_every_address_that_leads_to_it() {
+        for (listen, address, expected) in [
+            ("127.0.0.1:8700", "127.0.0.1:8700", true),
+            ("127.0.0.1:8700", "[::ffff:127.0.0.1]:8700", true),
+            ("127.0.0.1:8700", "0.0.0.0:8700", true),
+            ("127.0.0.1:8700", "[::]:8700", true),
+            ("127.0.0.1:8700", "127.0.0.1:8701", false),
+            ("127.0.0.1:8700", "127.0.0.2:8700", false),
+            ("127.0.0.1:8700", "10.0.0.1:8700", false),
+            ("0.0.0.0:8700", "127.8.9.1:8700", true),
+            ("[::]:8700", "127.0.0.1:8700", true),
+            ("[::]:8700", "[::1]:8700", true),
+            ("0.0.0.0:8700", "0.0.0.0:8700", true),
+            ("0.0.0.0:8700", "8.8.8.8:8700", false),
+            ("0.0.0.0:8700", "127.0.0.1:9100", false),
+        ] {
+            let own = OwnAddress(listen.parse().unwrap());
+            assert_eq!(
+                own.is_at(address.parse().unwrap()),
+                expected,
+                "{listen} {address}"
+            );
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Bytes that are made to be kept, unpacked or counted for ever: from runners and from clients. D1–D5, D13, F24, F37, F38.
+
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use reqwest::{Body, Method};
+use serde_json::json;
+
+use crate::support::Stage;
+use crate::support::client::{message, send as ask};
+use crate::support::held::HeldRun;
+use crate::support::script::{Run, Script, Step, answer, head, send, sse, sse_head, sse_in_chunks};
+
+/// What a series of bombs may add to the memory of the process, in KiB.
+const ROOM: u64 = 64 * 1024;
+const STREAM: &str = "content-type: text/event-stream\r\n";
+const LIMIT: &str = "failed runner.output_limit";
+const TRUNCATED: &str = "failed runner.stream_truncated";
+
+fn for_ever(bytes: impl AsRef<[u8]>) -> Step {
+    let bytes = bytes.as_ref();
+    Step::Repeat(bytes.repeat(64 * 1024 / bytes.len() + 1), Duration::ZERO)
+}
+
+fn endless(start: &str, bytes: &str) -> Vec<Step> {
+    vec![sse_head(), send(start), for_ever(bytes)]
+}
+
+/// Three words, after `count` times the same bytes.
+fn after(run: &Run, bytes: &str, count: usize) -> Vec<Step> {
+    sse(bytes.repeat(count) + &run.talk(3).concat())
+}
+
+const BOMBS: [(&str, &str, Script); 21] = [
+    ("a line without end", LIMIT, |_| endless("data: ", "x")),
+    ("a field name without end", LIMIT, |_| endless("x", "x")),
+    ("a comment without end", LIMIT, |_| endless(":", "x")),
+    ("NUL without end", LIMIT, |_| endless("", "\0")),
+    ("an event without end", LIMIT, |_| endless("", "data: x\n")),
+    ("an event of empty lines", LIMIT, |_| endless("", "data\r")),
+    ("a JSON line without end", LIMIT, |_| {
+        vec![
+            head("200 OK", "content-type: application/x-ndjson\r\n"),
+            for_ever("["),
+        ]
+    }),
+    ("a long line in small pieces", LIMIT, |_| {
+        let line = "x".repeat(300 * 1024);
+        sse_in_chunks(line.as_bytes().chunks(7))
+    }),
+    ("a million empty events", "completed", |run| {
+        after(run, "\n", 1_000_000)
+    }),
+    ("a million comments", "completed", |run| {
+        after(run, ":\n", 1_000_000)
+    }),
+    ("half a million events without data", "completed", |run| {
+        after(run, "id: 1\n\n", 500_000)
+    }),
+    ("half a million empty data", "completed", |run| {
+        after(run, "data\n\n", 500_000)
+    }),
+    ("half a million field lines", "completed", |run| {
+        after(run, "event: x\nretry: 9\r", 250_000)
+    }),
+    ("byte by byte", "completed", |run| {
+        sse_in_chunks(run.talk(40).concat().as_bytes().chunks(1))
+    }),
+    ("a chunk as large as numbers go", TRUNCATED, |_| {
+        let head = head(
+            "200 OK",
+            "content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n",
+        );
+        vec![head, send("fffffffffffffffff\r\n"), for_ever("x")]
+    }),
+    ("a head without end", TRUNCATED, |_| {
+        vec![
+            send("HTTP/1.1 200 OK\r\n"),
+            for_ever("x-a: aaaaaaaaaaaaaa\r\n"),
+        ]
+    }),
+    ("a status line without end", TRUNCATED, |_| {
+        vec![send("HTTP/1.1 200 "), for_ever("a")]
+    }),
+    (
+        "gzip that says so",
+        "failed runner.bad_content_type",
+        |_| packed("gzip"),
+    ),
+    ("gzip twice", "failed runner.bad_content_type", |_| {
+        packed("gzip, gzip")
+    }),
+    (
+        "a coding named identity beside another",
+        "failed runner.bad_content_type",
+        |_| packed("identity, br"),
+    ),
+    ("gzip that does not say so", TRUNCATED, |_| {
+        answer("200 OK", STREAM, gzip_bomb())
+    }),
+];
+
+fn packed(coding: &str) -> Vec<Step> {
+    answer(
+        "200 OK",
+        &format!("{STREAM}content-encoding: {coding}\r\n"),
+        gzip_bomb(),
+    )
+}
+
+/// The beginning of a stream of zeros, which says what it is and never comes to its end.
+fn gzip_bomb() -> Vec<u8> {
+    let mut bytes = vec![
+        0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 0xed, 0xc1, 1, 1, 0, 0, 0, 0x80, 0x90, 0xfe, 0xaf,
+    ];
+    bytes.extend_from_slice(&[0; 4096]);
+    bytes
+}
+
+#[tokio::test]
+async fn no_stream_of_a_runner_grows_the_gateway() {
+    let stage = Stage::with(|config| {
+        config.limits = "first_byte_seconds = 4.0\nsilence_seconds = 4.0".into();
+    })
+    .await;
+    stage.play(|run| sse(run.talk(3).concat())).await;
+    let before = stage.gateway.peak_memory();
+    for (what, ending, script) in BOMBS {
+        let outcome = stage.play(script).await;
+        let told = outcome.ending();
+        // How far hyper reads a head that is none is its own affair.
+        let is_head = what.contains("head") || what.contains("status line");
+        assert!(
+            told == ending || (is_head && told.starts_with("failed runner.")),
+            "{what}: {told}"
+        );
+        assert!(
+            outcome.ledger.0.len() <= 41,
+            "{what}: {}",
+            outcome.ledger.0.len()
+        );
+        let kept: usize = outcome
+            .rejections
+            .iter()
+            .map(|row| row.to_string().len())
+            .sum();
+        assert!(kept < 64 * 1024, "{what}: {kept} bytes of rejections");
+    }
+    assert_flat(&stage, before);
+    stage.play(|run| sse(run.talk(3).concat())).await.assert(
+        "completed",
+        &[
+            "message.delta",
+            "message.delta",
+            "message.delta",
+            "run.completed",
+        ],
+    );
+}
+
+fn assert_flat(stage: &Stage, before: Option<u64>) {
+    let Some((before, after)) = before.zip(stage.gateway.peak_memory()) else {
+        return;
+    };
+    assert!(after < before + ROOM, "from {before} KiB to {after} KiB");
+}
+
+/// A runner may hang by a thread for as long as its run has time; others do not notice.
+#[tokio::test]
+async fn a_stream_that_drips_ends_at_its_deadline() {
+    let stage = Stage::with(|config| config.agents[0].timeout_seconds = 2.0).await;
+    let drip = |run: &Run| {
+        let frame = run.delta(1, &"x".repeat(10_000));
+        let drops = frame.into_bytes().chunks(1).map(<[u8]>::to_vec).collect();
+        vec![sse_head(), Step::Pace(drops, Duration::from_millis(5))]
+    };
+    let dripping = stage.start(drip).await;
+    let outcome = stage.play(|run| sse(run.talk(1).concat())).await;
+    assert_eq!(outcome.ending(), "completed");
+    let outcome = stage.outcome(&dripping).await;
+    outcome.assert("timeout deadline_exceeded", &["run.failed"]);
+}
+
+// --- from clients ---
+
+const CODINGS: [&str; 8] = [
+    "gzip",
+    "br",
+    "zstd",
+    "deflate",
+    "x-gzip",
+    "gzip, identity",
+    "identity, gzip",
+    "nonsense",
+];
+
+#[tokio::test]
+async fn a_body_that_is_packed_is_refused_on_every_route() {
+    let stage = Stage::new().await;
+    let admin = stage.gateway.admin().await;
+    let run = HeldRun::start(&stage, &message("held")).await;
+    for coding in CODINGS {
+        let requests = [
+            stage.client.request(Method::POST, "/v1/events"),
+            stage
+                .client
+                .request(Method::POST, "/v1/adapters/pipeline/queries"),
+            admin.request(Method::POST, "/v1/runner-endpoints"),
+            admin.request(Method::POST, "/v1/agents"),
+            run.request(Method::PUT, "/state/conversation/key"),
+            run.request(Method::PUT, "/storage/plugin/key"),
+            run.request(Method::POST, "/steering/pull"),
+        ];
+        for request in requests {
+            let request = request
+                .header("content-type", "application/json")
+                .header("content-encoding", coding)
+                .body(gzip_bomb());
+            let refused = ask(request).await.unwrap();
+            assert_eq!(refused.status, 415, "{coding}: {}", refused.body);
+            assert_eq!(refused.error("code"), "invalid_argument", "{coding}");
+        }
+    }
+    let plain = stage
+        .client
+        .posting(&message("plain"))
+        .header("content-encoding", "identity");
+    assert_eq!(ask(plain).await.unwrap().status, 202);
+    run.end(&stage).await;
+}
+
+/// Small on the wire, large as values.
+fn amplifiers() -> Vec<(&'static str, String)> {
+    let many = |part: &str| part.repeat(4_000_000 / part.len());
+    let keys: Vec<_> = (0..300_000).map(|n| format!("\"{n:x}\":1,")).collect();
+    let keys = keys.concat();
+    vec![
+        ("empty lists", format!("[{}0]", many("[],"))),
+        ("numbers", format!("[{}0]", many("1,"))),
+        ("empty objects", format!("[{}0]", many("{},"))),
+        ("keys", format!("{{{keys}\"z\":1}}")),
+        ("the same key", format!("{{{}\"a\":1}}", many("\"a\":1,"))),
+        ("levels", many("[")),
+        ("levels of objects", many("{\"a\":")),
+    ]
+}
+
+#[tokio::test]
+async fn no_body_of_a_client_grows_the_gateway() {
+    let stage = Stage::new().await;
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+    // What 4 MiB of a plain payload take is what any such bomb may take.
+    let mut event = message("large");
+    event["raw"] = json!("x".repeat(4_000_000));
+    assert_eq!(stage.client.post(&event).await.status, 202);
+    let before = stage.gateway.peak_memory();
+    for (what, raw) in amplifiers() {
+        let body = format!("{{\"event_type\":\"message.received\",\"raw\":{raw}}}");
+        let request = stage.client.request(Method::POST, "/v1/events").body(body);
+        let refused = ask(request.header("content-type", "application/json"))
+            .await
+            .unwrap();
+        assert_eq!(refused.status, 400, "{what}: {}", refused.body);
+    }
+    assert_flat(&stage, before);
+    let events = stage.client.get("/v1/events?limit=100").await.body;
+    assert_eq!(
+        events["items"].as_array().unwrap().len(),
+        1,
+        "what is refused is not kept"
+    );
+}
+
+#[tokio::test]
+async fn a_body_without_a_length_is_read_to_the_limit_and_no_further() {
+    let stage = Stage::new().await;
+    let admin = stage.gateway.admin().await;
+    let before = stage.gateway.peak_memory();
+    let endless = || {
+        let parts = stream::repeat_with(|| Ok::<_, std::io::Error>(vec![b' '; 64 * 1024]));
+        Body::wrap_stream(parts.take(1024))
+    };
+    for path in [
+        "/v1/events",
+        "/v1/adapters/pipeline/queries",
+        "/v1/runner-endpoints",
+    ] {
+        let request = admin.request(Method::POST, path).body(endless());
+        let sent = ask(request.header("content-type", "application/json")).await;
+        // It may be cut off before it comes to read why.
+        if let Ok(refused) = sent {
+            assert_eq!(refused.status, 413, "{path}: {}", refused.body);
+        }
+    }
+    assert_flat(&stage, before);
+}

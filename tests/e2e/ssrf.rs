@@ -1,0 +1,557 @@
+//! Where the gateway may be sent, and what it tells of the way. O1–O5, O7–O16.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::Command;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::aws_lc_rs::default_provider;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::support::client::Client;
+use crate::support::gateway::{Agent, BINARY};
+use crate::support::runner::{SECRET, StubRunner, manifest};
+use crate::support::script::{answer, sse};
+use crate::support::{Directory, Sqlite, Stage, run};
+
+const CORPUS: &str = include_str!("../fixtures/ssrf.txt");
+const ENDPOINTS: &str = "/v1/runner-endpoints";
+
+fn corpus() -> Vec<String> {
+    let lines = CORPUS.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// A server that says one thing to whoever comes, and counts them.
+struct Trap {
+    address: std::net::SocketAddr,
+    count: Arc<AtomicUsize>,
+    _tasks: JoinSet<()>,
+}
+
+impl Trap {
+    async fn saying(words: &'static [u8]) -> Self {
+        Self::with(move |mut stream| async move {
+            let _ = stream.read(&mut [0; 1024]).await;
+            let _ = stream.write_all(words).await;
+        })
+        .await
+    }
+
+    async fn with<F: Future<Output = ()> + Send + 'static>(
+        serve: impl Fn(TcpStream) -> F + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut open = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                counted.fetch_add(1, Ordering::SeqCst);
+                open.spawn(serve(stream));
+            }
+        });
+        Self {
+            address,
+            count,
+            _tasks: tasks,
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+}
+
+/// A stage that may call its stub runner, and what is listed.
+async fn stage_allowing(more: &[String]) -> Stage {
+    let runner = StubRunner::start().await;
+    let stub = runner.url.trim_start_matches("http://").to_owned();
+    let rules: Vec<_> = more
+        .iter()
+        .chain([&stub])
+        .map(|rule| format!("{rule:?}"))
+        .collect();
+    let egress = format!("allow = [{}]", rules.join(", "));
+    Stage::of(Sqlite, runner, |config| config.egress = egress)
+        .await
+        .unwrap()
+}
+
+async fn endpoint_names(admin: &Client) -> Vec<Value> {
+    let list = admin.get(ENDPOINTS).await.body;
+    let items = list["items"].as_array().unwrap();
+    items.iter().map(|item| item["name"].clone()).collect()
+}
+
+#[tokio::test]
+async fn no_url_of_the_corpus_is_registered_previewed_or_configured() {
+    let stage = stage_allowing(&[]).await;
+    let admin = stage.gateway.admin().await;
+    let urls = corpus();
+    for url in &urls {
+        for path in [ENDPOINTS, "/v1/runner-endpoints?dry_run=true"] {
+            let refused = admin
+                .create(path, &json!({"name": "x", "base_url": url}))
+                .await;
+            let told = (refused.status, refused.detail("pointer"));
+            assert_eq!(
+                told,
+                (400, &json!("/base_url")),
+                "{url:?}: {}",
+                refused.body
+            );
+            assert!(
+                !refused.body.to_string().contains("secret@"),
+                "{}",
+                refused.body
+            );
+        }
+    }
+    assert_eq!(endpoint_names(&admin).await, ["stub"]);
+
+    // What the file says is judged first, then where it leads.
+    let mut left = urls;
+    loop {
+        let told = check_config_with(&left).await;
+        let mut index = 0..;
+        let before = left.len();
+        left.retain(|_| {
+            let place = format!("runner_endpoints[{}].base_url", index.next().unwrap());
+            !told.contains(&place)
+        });
+        if left.len() == before {
+            break;
+        }
+    }
+    assert!(left.is_empty(), "may stand in the configuration: {left:?}");
+}
+
+/// What `check-config` says to a file with these endpoints.
+async fn check_config_with(urls: &[String]) -> String {
+    let directory = Directory::new();
+    let secret = directory.write("secret", SECRET);
+    let mut file = String::new();
+    for (index, url) in urls.iter().enumerate() {
+        // A JSON text is a TOML text, but for this one character.
+        let url = json!(url).to_string().replace('\u{7f}', "\\u007f");
+        let secret = secret.display();
+        let entry = format!(
+            "[[runner_endpoints]]\nname = \"e{index}\"\nbase_url = {url}\nsecret = \"file:{secret}\"\n"
+        );
+        file.push_str(&entry);
+    }
+    let file = directory.write("runnel.toml", &file);
+    let checked = run(Command::new(BINARY)
+        .args(["check-config", "--config"])
+        .arg(file))
+    .await;
+    checked.stdout + &checked.stderr
+}
+
+/// Its own address, also where all of loopback is allowed.
+#[tokio::test]
+async fn the_gateway_is_no_endpoint_of_its_own() {
+    let stage = Stage::new().await;
+    let admin = stage.gateway.admin().await;
+    let spec = json!({"name": "own", "base_url": stage.gateway.url});
+    for path in [ENDPOINTS, "/v1/runner-endpoints?dry_run=true"] {
+        let refused = admin.create(path, &spec).await;
+        assert_eq!(refused.status, 400, "{path}: {}", refused.body);
+        assert_eq!(refused.detail("pointer"), "/base_url");
+    }
+    let listen = stage.gateway.url.trim_start_matches("http://");
+    let directory = Directory::new();
+    let secret = directory.write("secret", SECRET);
+    let file = format!(
+        "[server]\nlisten = \"{listen}\"\n[egress]\nallow = [\"127.0.0.0/8\"]\n[[runner_endpoints]]\n\
+         name = \"own\"\nbase_url = \"http://{listen}\"\nsecret = \"file:{}\"\n",
+        secret.display()
+    );
+    let file = directory.write("runnel.toml", &file);
+    let checked = run(Command::new(BINARY)
+        .args(["check-config", "--config"])
+        .arg(file))
+    .await;
+    let told = checked.stdout + &checked.stderr;
+    assert!(told.contains("runner_endpoints[0].base_url"), "{told}");
+    assert!(told.contains("the gateway listens there itself"), "{told}");
+}
+
+#[tokio::test]
+async fn a_proxy_of_the_environment_hears_nothing() {
+    let trap = Trap::saying(b"HTTP/1.1 502 Bad Gateway\r\nconnection: close\r\n\r\n").await;
+    let proxy = format!("http://{}", trap.address);
+    let stage = Stage::with(|config| {
+        for name in [
+            "http_proxy",
+            "HTTP_PROXY",
+            "https_proxy",
+            "HTTPS_PROXY",
+            "all_proxy",
+            "ALL_PROXY",
+        ] {
+            config.environment.push((name, proxy.clone()));
+        }
+        config.environment.push(("no_proxy", String::new()));
+    })
+    .await;
+    let outcome = stage.play(|run| sse(run.talk(1).concat())).await;
+    assert_eq!(outcome.ending(), "completed");
+    let admin = stage.gateway.admin().await;
+    // A name that leads nowhere would be the proxy's to find.
+    let https = format!("https://{}.invalid", "a".repeat(64));
+    let answer = admin
+        .create(ENDPOINTS, &json!({"name": "gone", "base_url": https}))
+        .await;
+    assert_eq!(answer.body["health"], "unreachable", "{}", answer.body);
+    assert_eq!(trap.count(), 0);
+}
+
+/// What registering an endpoint, and asking it again, tells about a place in the network.
+async fn probe(admin: &Client, name: &str, base_url: &str) -> Vec<Value> {
+    let told = |mut body: Value| {
+        let members = [
+            "id",
+            "name",
+            "base_url",
+            "discovered_at",
+            "next_check_at",
+            "secret",
+        ];
+        for member in members {
+            body[member] = Value::Null;
+        }
+        body
+    };
+    let registered = admin
+        .create(ENDPOINTS, &json!({"name": name, "base_url": base_url}))
+        .await;
+    assert_eq!(registered.status, 201, "{}", registered.body);
+    let path = format!("{ENDPOINTS}/{}", registered.body["id"].as_str().unwrap());
+    let refreshed = admin.create(&format!("{path}/refresh"), &json!({})).await;
+    let history = admin.get(&format!("{path}/health")).await;
+    let reason = history.body["items"][0]["reason"].clone();
+    vec![told(registered.body), told(refreshed.body), reason]
+}
+
+#[tokio::test]
+async fn who_registers_endpoints_cannot_tell_a_closed_port_from_one_that_speaks_otherwise() {
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let ssh = Trap::saying(b"SSH-2.0-OpenSSH_9.9\r\n").await;
+    let mute = Trap::saying(b"").await;
+    let redis = Trap::saying(b"-ERR unknown command 'GET'\r\n").await;
+    let stage = Stage::new().await;
+    let admin = stage.gateway.admin().await;
+    let expected = probe(&admin, "closed", &format!("http://{closed}")).await;
+    assert_eq!(expected[0]["health"], "unreachable");
+    for (name, address) in [
+        ("ssh", ssh.address),
+        ("mute", mute.address),
+        ("redis", redis.address),
+    ] {
+        for scheme in ["http", "https"] {
+            let url = format!("{scheme}://{address}");
+            let told = probe(&admin, &format!("{name}-{scheme}"), &url).await;
+            assert_eq!(told, expected, "{name} {scheme}");
+        }
+    }
+    assert!(ssh.count() > 0 && mute.count() > 0 && redis.count() > 0);
+    // Who runs the gateway does learn it.
+    let log = stage.gateway.log();
+    assert!(
+        log.contains("could not connect") && log.contains("the exchange failed"),
+        "{log}"
+    );
+}
+
+#[tokio::test]
+async fn what_a_service_inside_says_is_not_passed_on() {
+    const CANARY: &str = "the-services-own-secret";
+    let stage = Stage::new().await;
+    let admin = stage.gateway.admin().await;
+    for (status, content_type) in [
+        ("200 OK", "text/html"),
+        ("200 OK", "text/plain"),
+        ("200 OK", "application/xml"),
+        ("200 OK", "application/octet-stream"),
+        ("200 OK", "text/event-stream-not"),
+        ("401 Unauthorized", "text/event-stream"),
+        ("403 Forbidden", "application/json"),
+        ("500 Oops", "text/event-stream"),
+        ("302 Found", "text/event-stream"),
+    ] {
+        let headers = format!(
+            "content-type: {content_type}\r\nlocation: http://127.0.0.1:1/{CANARY}\r\n\
+             refresh: 0;url=http://127.0.0.1:1/{CANARY}\r\nx-secret: {CANARY}\r\n\
+             set-cookie: session={CANARY}\r\n"
+        );
+        let outcome = stage
+            .play(move |_| {
+                answer(
+                    status,
+                    &headers,
+                    format!("data: {{\"password\":\"{CANARY}\"}}\n\n"),
+                )
+            })
+            .await;
+        assert_eq!(outcome.run["status"], "failed", "{status} {content_type}");
+        let told = format!(
+            "{} {:?} {:?}",
+            outcome.run, outcome.ledger, outcome.rejections
+        );
+        assert!(!told.contains(CANARY), "{status} {content_type}: {told}");
+    }
+    let page =
+        format!("HTTP/1.1 200 OK\r\nx: {CANARY}\r\nconnection: close\r\n\r\n<p>{CANARY}</p>");
+    let page: &'static [u8] = page.leak().as_bytes();
+    let other = Trap::saying(page).await;
+    let url = format!("http://{}", other.address);
+    let answer = admin
+        .create(ENDPOINTS, &json!({"name": "page", "base_url": url}))
+        .await;
+    assert_eq!(answer.body["health"], "unhealthy", "{}", answer.body);
+    assert!(!answer.body.to_string().contains(CANARY), "{}", answer.body);
+    assert!(!stage.gateway.log().contains(CANARY));
+}
+
+#[tokio::test]
+async fn headers_that_frame_a_request_cannot_be_configured() {
+    let directory = Directory::new();
+    let secret = directory.write("secret", SECRET);
+    let names = [
+        "Host",
+        "content-length",
+        "Transfer-Encoding",
+        "connection",
+        "keep-alive",
+        "te",
+        "trailer",
+        "upgrade",
+        "expect",
+        "proxy-authorization",
+        "proxy-connection",
+        "content-type",
+        "accept-encoding",
+        "http2-settings",
+        "webhook-id",
+        "webhook-signature",
+        "runnel-run-id",
+        "sec-fetch-mode",
+        "a b",
+        "a:b",
+        "x\\r\\ny",
+        "",
+        "\u{fc}",
+    ];
+    let values = [
+        ("LF", "a\nx-injected: 1"),
+        ("CR", "a\rx-injected: 1"),
+        ("CRLF", "a\r\n\r\nGET / HTTP/1.1"),
+        ("UNIT", "a\u{1f}b"),
+    ];
+    let mut file = String::new();
+    let endpoint = |header: &str, value: &str| {
+        format!(
+            "[[runner_endpoints]]\nname = \"e{}\"\nbase_url = \"https://runner.example\"\n\
+             secret = \"file:{}\"\nheaders = {{ \"{header}\" = \"{value}\" }}\n",
+            uuid::Uuid::new_v4(),
+            secret.display()
+        )
+    };
+    for name in names {
+        file += &endpoint(name, "env:GOOD");
+    }
+    for (variable, _) in values {
+        file += &endpoint("x-value", &format!("env:{variable}"));
+    }
+    let file = directory.write("runnel.toml", &file);
+    let mut command = Command::new(BINARY);
+    command
+        .args(["check-config", "--config"])
+        .arg(file)
+        .env("GOOD", "fine");
+    let checked = run(command.envs(values)).await;
+    let told = checked.stdout + &checked.stderr;
+    for (index, name) in names.iter().enumerate() {
+        assert!(
+            told.contains(&format!("runner_endpoints[{index}].headers")),
+            "{name}: {told}"
+        );
+    }
+    if !told.contains(&format!("runner_endpoints[{}].headers", names.len())) {
+        // What the file itself says is told first; then what it refers to.
+        let good: String = values
+            .iter()
+            .map(|(name, _)| endpoint("x-value", &format!("env:{name}")))
+            .collect();
+        let file = directory.write("values.toml", &good);
+        let mut command = Command::new(BINARY);
+        command.args(["check-config", "--config"]).arg(file);
+        let checked = run(command.envs(values)).await;
+        let told = checked.stdout + &checked.stderr;
+        for (index, (name, _)) in values.iter().enumerate() {
+            assert!(
+                told.contains(&format!("runner_endpoints[{index}].headers.x-value")),
+                "{name}: {told}"
+            );
+        }
+        assert!(!told.contains("x-injected"), "{told}");
+    }
+}
+
+// --- TLS ---
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/fixtures/tls")
+        .join(name)
+}
+
+/// Lists one runner to whoever takes its certificate.
+async fn tls_runner(certificate: &str, runner_id: &str) -> Trap {
+    let chain = CertificateDer::pem_file_iter(fixture(&format!("{certificate}.pem"))).unwrap();
+    let chain: Vec<_> = chain.map(Result::unwrap).collect();
+    let key = PrivateKeyDer::from_pem_file(fixture(&format!("{certificate}.key"))).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let body = json!({"runners": [manifest(runner_id)]}).to_string();
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    Trap::with(move |stream| {
+        let (acceptor, answer) = (acceptor.clone(), answer.clone());
+        async move {
+            if let Ok(mut stream) = acceptor.accept(stream).await {
+                let _ = stream.read(&mut [0; 4096]).await;
+                let _ = stream.write_all(answer.as_bytes()).await;
+                let _ = stream.shutdown().await;
+            }
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_not_good_is_refused() {
+    let authority = fixture("authority.pem").display().to_string();
+    let stage = Stage::with(|config| config.environment.push(("SSL_CERT_FILE", authority))).await;
+    let admin = stage.gateway.admin().await;
+    for certificate in [
+        "good",
+        "expired",
+        "early",
+        "elsewhere",
+        "nameless",
+        "client",
+        "self-signed",
+    ] {
+        let runner = tls_runner(certificate, "plugin:test/tls/default").await;
+        let url = format!("https://{}", runner.address);
+        let answer = admin
+            .create(ENDPOINTS, &json!({"name": certificate, "base_url": url}))
+            .await;
+        let expected = if certificate == "good" {
+            "healthy"
+        } else {
+            "unreachable"
+        };
+        assert_eq!(
+            answer.body["health"], expected,
+            "{certificate}: {}",
+            answer.body
+        );
+        assert!(runner.count() > 0, "{certificate}: nobody came");
+    }
+    // Without that authority the good one is no better.
+    let stage = Stage::new().await;
+    let admin = stage.gateway.admin().await;
+    let runner = tls_runner("good", "plugin:test/tls/default").await;
+    let url = format!("https://{}", runner.address);
+    let answer = admin
+        .create(ENDPOINTS, &json!({"name": "good", "base_url": url}))
+        .await;
+    assert_eq!(answer.body["health"], "unreachable", "{}", answer.body);
+}
+
+// --- what clients learn ---
+
+#[tokio::test]
+async fn a_client_learns_a_code_and_no_address() {
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let ssh = Trap::saying(b"SSH-2.0-OpenSSH_9.9\r\n").await;
+    let tls = tls_runner("self-signed", "plugin:test/tls/default").await;
+    let stage = Stage::with(|config| {
+        let endpoints = [
+            ("closed", format!("http://{closed}")),
+            ("ssh", format!("http://{}", ssh.address)),
+            ("tls", format!("https://{}", tls.address)),
+        ];
+        for ((name, url), runner_id) in endpoints.into_iter().zip([
+            "plugin:test/closed/default",
+            "plugin:test/ssh/default",
+            "plugin:test/tls/default",
+        ]) {
+            let entry = format!(
+                "[[runner_endpoints]]\nname = \"{name}\"\nbase_url = \"{url}\"\nsecret = \"env:SECRET\"\n\
+                 manifests = [{{ id = \"{runner_id}\", name = \"default\", label = {{ en_US = \"x\" }}, \
+                 permissions = {{ history = [\"page\"] }} }}]\n",
+            );
+            config.rest.push_str(&entry);
+        }
+        config.environment.push(("SECRET", SECRET.to_owned()));
+        for (name, event, runner_id) in [
+            ("a-closed", "probe.closed", "plugin:test/closed/default"),
+            ("a-ssh", "probe.ssh", "plugin:test/ssh/default"),
+            ("a-tls", "probe.tls", "plugin:test/tls/default"),
+        ] {
+            config.agents.push(Agent { name, event_types: event, runner_id, ..Agent::default() });
+        }
+    })
+    .await;
+    for (event, code, port) in [
+        ("probe.closed", "runner.unreachable", closed.port()),
+        ("probe.tls", "runner.unreachable", tls.address.port()),
+        // Something was sent, so it may have begun: that is said, and nothing else.
+        ("probe.ssh", "runner.stream_truncated", ssh.address.port()),
+    ] {
+        let posted = stage.client.post(&json!({"event_type": event})).await;
+        let outcome = stage.outcome(&posted.run_id()).await;
+        assert_eq!(outcome.ending(), format!("failed {code}"));
+        let mut run = outcome.run.clone();
+        // Ids and times are digits, too.
+        for member in ["error", "output", "metadata"] {
+            let told = run[member].take().to_string();
+            assert!(
+                !told.contains(&port.to_string()) && !told.contains("127.0.0"),
+                "{told}"
+            );
+            assert!(!told.to_lowercase().contains("certificate"), "{told}");
+        }
+    }
+}
