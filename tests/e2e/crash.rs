@@ -42,13 +42,16 @@ async fn stage(engine: Engine, lease: &str) -> Option<Stage> {
 
 fn configure(config: &mut Config, lease: &str) {
     config.runs = format!("lease_seconds = {lease}\ncancel_grace_seconds = 0.1");
-    for policy in load::BUSY {
-        config.rest += &format!(
-            "[[agents]]\nname = \"{policy}\"\nevent_types = [\"message.received\"]\n\
-             scope = {{ kind = \"bot\", bot_id = \"{policy}\" }}\nconcurrency = \"{policy}\"\n\
-             runner_id = \"{RUNNER_ID}\"\nconfig = {{ timeout = 50.0 }}\nretry = {{ max = 0 }}\n\
-             resource_policy = {{ history = [\"page\"] }}\n\
-             state_policy = {{ enabled = true, scopes = [\"conversation\", \"actor\"] }}\n"
-        );
-    }
+    config.rest = load::BUSY.map(agent).concat();
+}
+
+/// For the events of the bot that is named like the policy.
+fn agent(policy: &str) -> String {
+    format!(
+        "[[agents]]\nname = \"{policy}\"\nevent_types = [\"message.received\"]\n\
+         scope = {{ kind = \"bot\", bot_id = \"{policy}\" }}\nconcurrency = \"{policy}\"\n\
+         runner_id = \"{RUNNER_ID}\"\nconfig = {{ timeout = 50.0 }}\nretry = {{ max = 0 }}\n\
+         resource_policy = {{ history = [\"page\"] }}\n\
+         state_policy = {{ enabled = true, scopes = [\"conversation\", \"actor\"] }}\n"
+    )
 }

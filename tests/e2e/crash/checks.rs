@@ -194,16 +194,13 @@ async fn runs_of(client: &Client, talk: &Talk) -> Vec<Value> {
 
 /// What is known of runs that do not end.
 async fn dump(client: &Client, runs: &[Value]) -> String {
-    let mut told = String::new();
+    let mut told = Vec::new();
     for run in runs {
         let ledger = client.ledger(text(run, "run_id")).await;
-        told += &format!(
-            "\n{run}\n  {} events, the last: {}",
-            ledger.0.len(),
-            ledger.last()
-        );
+        let (count, last) = (ledger.0.len(), ledger.last());
+        told.push(format!("{run}\n  {count} events, the last: {last}"));
     }
-    told
+    told.join("\n")
 }
 
 fn text<'a>(object: &'a Value, name: &str) -> &'a str {
@@ -362,8 +359,8 @@ impl Check<'_> {
         let (run_id, event_id) = (text(run, "run_id"), text(run, "event_id"));
         assert_eq!(self.asked.posts(run_id), 1, "{run}");
         let deltas = deltas_of(event_id);
-        let said: String = (1..=deltas).map(|n| format!("{n} ")).collect();
-        assert_eq!(ledger.text(), said, "{run}");
+        let said: Vec<_> = (1..=deltas).map(|n| format!("{n} ")).collect();
+        assert_eq!(ledger.text(), said.concat(), "{run}");
         let states = ledger
             .types()
             .iter()
