@@ -3,24 +3,20 @@
 use domain::run::Run;
 use protocol::id::RunId;
 use protocol::run::RunStatus;
-use sea_orm::sea_query::Expr;
-use sea_orm::{
-    ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder,
-};
+use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder};
 use uuid::Uuid;
 
+use crate::bulk::{self, Done, Together};
 use crate::connect::Store;
-use crate::entity::{run_attempts, runs};
+use crate::entity::run_attempts;
 use crate::error::StoreError;
 use crate::writer::Work;
 
 /// Moves a run into its next attempt: `created` → `running`, or a retry of a `running` one.
 #[derive(Clone, Debug)]
 pub struct Dispatch {
-    pub run_id: RunId,
-    /// The epoch that the caller holds.
-    pub epoch: i64,
-    pub from: RunStatus,
+    /// The run as the caller knows it: its status and its epoch must still stand.
+    pub run: Run,
     /// From 1.
     pub attempt: u32,
     pub owner: String,
@@ -41,88 +37,69 @@ pub enum Dispatched {
     Lost,
 }
 
+impl Dispatch {
+    /// The time of the run begins now.
+    pub(crate) fn begins(&self) -> bool {
+        self.run.status == RunStatus::Created
+    }
+}
+
 impl Work for Dispatch {
     type Output = Dispatched;
+    const CHANGES_AGENTS: bool = false;
 
     fn order(&self) -> Uuid {
-        self.run_id.0
+        self.run.id.0
+    }
+
+    fn weight(&self) -> usize {
+        self.context.len()
+    }
+
+    fn together(&self) -> Option<Together<'_>> {
+        Some(Together::Dispatch(self))
+    }
+
+    fn output_of(&self, done: Done) -> Option<Dispatched> {
+        match done {
+            Done::Dispatch(dispatched) => Some(dispatched),
+            Done::Append(_) | Done::Outcome => None,
+        }
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Dispatched, StoreError> {
-        let mut update = runs::Entity::update_many()
-            .col_expr(
-                runs::Column::Status,
-                Expr::value(RunStatus::Running.as_str()),
-            )
-            .col_expr(runs::Column::Attempt, Expr::value(i64::from(self.attempt)))
-            .col_expr(runs::Column::LeaseOwner, Expr::value(self.owner.as_str()))
-            .col_expr(runs::Column::LeaseEpoch, Expr::value(self.epoch + 1))
-            .col_expr(runs::Column::LeaseExpiresAt, Expr::value(self.lease_until));
-        if self.from == RunStatus::Created {
-            update = update
-                .col_expr(runs::Column::StartedAt, Expr::value(self.at))
-                .col_expr(runs::Column::DeadlineAt, Expr::value(self.deadline_at));
-        }
-        let moved = update
-            .filter(runs::Column::Id.eq(self.run_id.to_string()))
-            .filter(runs::Column::Status.eq(self.from.as_str()))
-            .filter(runs::Column::LeaseEpoch.eq(self.epoch))
-            .exec(tx)
-            .await?;
-        if moved.rows_affected != 1 {
-            return Ok(Dispatched::Lost);
-        }
-        let intent = run_attempts::ActiveModel {
-            run_id: Set(self.run_id.to_string()),
-            attempt: Set(i64::from(self.attempt)),
-            intent_at: Set(self.at),
-            context: Set(self.context.clone()),
-            outcome: Set(None),
-            http_status: Set(None),
-        };
-        run_attempts::Entity::insert(intent)
-            .exec_without_returning(tx)
-            .await?;
-        let row = runs::Entity::find_by_id(self.run_id.to_string())
-            .one(tx)
-            .await?;
-        match row {
-            Some(row) => Ok(Dispatched::Owned(Box::new(crate::runs::to_domain(row)?))),
-            None => Ok(Dispatched::Lost),
-        }
+        let done = bulk::apply(tx, &[Together::Dispatch(self)]).await?;
+        let dispatched = done.into_iter().find_map(|done| self.output_of(done));
+        Ok(dispatched.unwrap_or(Dispatched::Lost))
     }
 }
 
 /// Notes how an attempt was answered.
-struct AttemptOutcome {
-    run_id: RunId,
-    attempt: u32,
-    outcome: String,
-    http_status: Option<i64>,
+pub struct AttemptOutcome {
+    pub(crate) run_id: RunId,
+    pub(crate) attempt: u32,
+    pub(crate) outcome: String,
+    pub(crate) http_status: Option<i64>,
 }
 
 impl Work for AttemptOutcome {
     type Output = ();
+    const CHANGES_AGENTS: bool = false;
 
     fn order(&self) -> Uuid {
         self.run_id.0
     }
 
+    fn together(&self) -> Option<Together<'_>> {
+        Some(Together::Outcome(self))
+    }
+
+    fn output_of(&self, _done: Done) -> Option<()> {
+        Some(())
+    }
+
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        run_attempts::Entity::update_many()
-            .col_expr(
-                run_attempts::Column::Outcome,
-                Expr::value(self.outcome.as_str()),
-            )
-            .col_expr(
-                run_attempts::Column::HttpStatus,
-                Expr::value(self.http_status),
-            )
-            .filter(run_attempts::Column::RunId.eq(self.run_id.to_string()))
-            .filter(run_attempts::Column::Attempt.eq(i64::from(self.attempt)))
-            .exec(tx)
-            .await?;
-        Ok(())
+        bulk::apply(tx, &[Together::Outcome(self)]).await.map(drop)
     }
 }
 

@@ -4,10 +4,10 @@
 //! window. On `SQLite` it owns the only write connection. When a batch fails, its items are tried one
 //! by one, so that a single bad item never takes its neighbours with it.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use sea_orm::{
     DatabaseConnection, DatabaseTransaction, SqliteTransactionMode, TransactionOptions,
     TransactionTrait,
@@ -15,8 +15,13 @@ use sea_orm::{
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
+use crate::bulk::{self, Done, Together};
+use crate::common::Common;
 use crate::connect::Store;
 use crate::error::StoreError;
+use job::{Item, Job};
+
+mod job;
 
 /// Items of one commit at most.
 const BATCH: usize = 256;
@@ -50,11 +55,33 @@ pub trait Work: Send + Sync + 'static {
         Uuid::nil()
     }
 
+    /// False for work that surely leaves agents and runners as they are.
+    const CHANGES_AGENTS: bool = true;
+
+    /// What it is, when many of its kind can be done in few statements. It is then not applied by itself.
+    fn together(&self) -> Option<Together<'_>> {
+        None
+    }
+
+    /// What the caller learns, when it was done together with others.
+    fn output_of(&self, _done: Done) -> Option<Self::Output> {
+        None
+    }
+
     /// The mutations.
     fn apply(
         &self,
         tx: &DatabaseTransaction,
     ) -> impl Future<Output = Result<Self::Output, StoreError>> + Send;
+
+    /// The mutations, with what other items of the same transaction have read.
+    fn apply_with(
+        &self,
+        tx: &DatabaseTransaction,
+        _common: &mut Common,
+    ) -> impl Future<Output = Result<Self::Output, StoreError>> + Send {
+        self.apply(tx)
+    }
 }
 
 /// Work that is tried again is shared, not copied.
@@ -71,11 +98,29 @@ impl<W: Work> Work for Arc<W> {
         W::order(self)
     }
 
+    const CHANGES_AGENTS: bool = W::CHANGES_AGENTS;
+
+    fn together(&self) -> Option<Together<'_>> {
+        W::together(self)
+    }
+
+    fn output_of(&self, done: Done) -> Option<Self::Output> {
+        W::output_of(self, done)
+    }
+
     fn apply(
         &self,
         tx: &DatabaseTransaction,
     ) -> impl Future<Output = Result<Self::Output, StoreError>> + Send {
         W::apply(self, tx)
+    }
+
+    fn apply_with(
+        &self,
+        tx: &DatabaseTransaction,
+        common: &mut Common,
+    ) -> impl Future<Output = Result<Self::Output, StoreError>> + Send {
+        W::apply_with(self, tx, common)
     }
 }
 
@@ -83,25 +128,13 @@ impl Store {
     /// Does `work` and returns once it is committed.
     pub async fn write<W: Work>(&self, work: W) -> Result<W::Output, StoreError> {
         let (reply, answer) = oneshot::channel();
-        self.writer
-            .send(Box::new(Job {
-                work,
-                output: None,
-                reply: Some(reply),
-            }))
-            .await?;
+        self.writer.send(Job::new(work, Some(reply))).await?;
         answer.await.map_err(|_| StoreError::Closed)?
     }
 
     /// Queues `work` and returns without waiting for its commit. For rows that nobody waits for.
     pub async fn write_later<W: Work>(&self, work: W) -> Result<(), StoreError> {
-        self.writer
-            .send(Box::new(Job {
-                work,
-                output: None,
-                reply: None,
-            }))
-            .await
+        self.writer.send(Job::new(work, None)).await
     }
 }
 
@@ -254,97 +287,83 @@ async fn transact(
         Err(error) => return Err(error),
     };
     let mut refusals = Vec::with_capacity(batch.len());
-    for item in batch {
-        if item.in_savepoint() {
-            let inner = tx.begin().await?;
-            match guarded(item.apply(&inner)).await {
-                Ok(()) => {
-                    inner.commit().await?;
-                    refusals.push(None);
-                }
-                Err(error) if error.is_contention() => return Err(error),
-                Err(error) => {
-                    inner.rollback().await?;
-                    refusals.push(Some(error));
-                }
-            }
+    let mut common = Common::default();
+    let together = first_of_each_run(batch);
+    for (place, item) in batch.iter_mut().enumerate() {
+        let refusal = if together.contains(&place) {
+            None
         } else {
-            guarded(item.apply(&tx)).await?;
-            refusals.push(None);
-        }
+            apply(&tx, item.as_mut(), &mut common).await?
+        };
+        refusals.push(refusal);
     }
+    // Last, as an ingest does: conversations first, their runs after.
+    guarded(apply_together(&tx, batch, &together)).await?;
     tx.commit().await?;
     Ok(refusals)
+}
+
+/// Applies one item. Gives its refusal; an error takes the whole transaction back.
+async fn apply(
+    tx: &DatabaseTransaction,
+    item: &mut dyn Item,
+    common: &mut Common,
+) -> Result<Option<StoreError>, StoreError> {
+    let changes_agents = item.changes_agents();
+    let refusal = if item.in_savepoint() {
+        let inner = tx.begin().await?;
+        match guarded(item.apply(&inner, common)).await {
+            Ok(()) => {
+                inner.commit().await?;
+                None
+            }
+            Err(error) if error.is_contention() => return Err(error),
+            Err(error) => {
+                inner.rollback().await?;
+                Some(error)
+            }
+        }
+    } else {
+        guarded(item.apply(tx, common)).await?;
+        None
+    };
+    if changes_agents {
+        *common = Common::default();
+    }
+    Ok(refusal)
+}
+
+/// The places of what can be done together. Two items of one kind for one run are not: the second one
+/// must see what the first one did.
+fn first_of_each_run(batch: &[Box<dyn Item>]) -> Vec<usize> {
+    let mut seen = HashSet::new();
+    let kinds = batch
+        .iter()
+        .map(|item| item.together().map(|work| work.key()));
+    let first = kinds
+        .enumerate()
+        .filter(|(_, key)| key.is_some_and(|key| seen.insert(key)));
+    first.map(|(place, _)| place).collect()
+}
+
+async fn apply_together(
+    tx: &DatabaseTransaction,
+    batch: &mut [Box<dyn Item>],
+    places: &[usize],
+) -> Result<(), StoreError> {
+    let work: Vec<_> = places
+        .iter()
+        .filter_map(|place| batch[*place].together())
+        .collect();
+    let done = bulk::apply(tx, &work).await?;
+    for (place, done) in places.iter().zip(done) {
+        batch[*place].note_done(done);
+    }
+    Ok(())
 }
 
 /// A panic of one item is its own fault and nobody else's: the writer lives on.
 async fn guarded(applying: impl Future<Output = Result<(), StoreError>>) -> Result<(), StoreError> {
     let applied = std::panic::AssertUnwindSafe(applying).catch_unwind().await;
     applied.unwrap_or(Err(StoreError::Panicked))
-}
-
-trait Item: Send {
-    fn order(&self) -> Uuid;
-    fn in_savepoint(&self) -> bool;
-    fn is_alone(&self) -> bool;
-    fn weight(&self) -> usize;
-    fn apply<'a>(
-        &'a mut self,
-        tx: &'a DatabaseTransaction,
-    ) -> BoxFuture<'a, Result<(), StoreError>>;
-    fn settle(self: Box<Self>, refusal: Option<StoreError>);
-}
-
-struct Job<W: Work> {
-    work: W,
-    output: Option<W::Output>,
-    reply: Option<oneshot::Sender<Result<W::Output, StoreError>>>,
-}
-
-impl<W: Work> Item for Job<W> {
-    fn order(&self) -> Uuid {
-        self.work.order()
-    }
-
-    fn in_savepoint(&self) -> bool {
-        W::SAVEPOINT
-    }
-
-    fn is_alone(&self) -> bool {
-        W::ALONE
-    }
-
-    fn weight(&self) -> usize {
-        self.work.weight()
-    }
-
-    fn apply<'a>(
-        &'a mut self,
-        tx: &'a DatabaseTransaction,
-    ) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(async move {
-            self.output = Some(self.work.apply(tx).await?);
-            Ok(())
-        })
-    }
-
-    fn settle(self: Box<Self>, refusal: Option<StoreError>) {
-        let outcome = match (refusal, self.output) {
-            (Some(error), _) => Err(error),
-            (None, Some(output)) => Ok(output),
-            (None, None) => Err(StoreError::Closed),
-        };
-        match self.reply {
-            // Nobody waits any more: the work is done all the same.
-            Some(reply) => drop(reply.send(outcome)),
-            None => {
-                if let Err(error) = outcome {
-                    tracing::error!(
-                        error = &error as &dyn std::error::Error,
-                        "a write that nobody waits for failed"
-                    );
-                }
-            }
-        }
-    }
 }

@@ -60,7 +60,7 @@ pub(super) async fn settle(
             // After a stop they stay `created`: the next start, or another replica, dispatches them.
             if !inner.stopping.is_cancelled() {
                 for next in next {
-                    Runs(Arc::clone(inner)).spawn(next, run.workspace.clone());
+                    Runs(Arc::clone(inner)).spawn(next, run.workspace.clone(), None);
                 }
             }
             let duration_ms = inner.clock.now_ms() - run.created_at;
@@ -231,15 +231,13 @@ async fn own_orphan(
         }
         RunStatus::Created | RunStatus::Queued => {
             let dispatch = Dispatch {
-                run_id: id,
-                epoch: run.lease_epoch,
-                from: run.status,
                 attempt: run.attempt + 1,
                 owner: inner.owner.clone(),
                 lease_until,
                 context: "null".to_owned(),
                 deadline_at: run.deadline_at,
                 at: now,
+                run,
             };
             match inner.store.write(dispatch).await? {
                 Dispatched::Owned(run) => Ok(Some(*run)),

@@ -75,6 +75,7 @@ impl Runs {
             });
         }
         let aside = Aside::default();
+        let at = self.0.clock.now_ms();
         let ingest = Ingest {
             workspace: workspace.clone(),
             event_id: event_id.clone(),
@@ -87,8 +88,8 @@ impl Runs {
             new_conversation_key: Uuid::now_v7(),
             envelope: canonical_json(&event),
             raw,
-            at: self.0.clock.now_ms(),
-            decide: self.decider(workspace, event_id, event, aside.clone()),
+            at,
+            decide: self.decider(workspace, event_id, (event, at), aside.clone()),
         };
         let (answer, replayed) = match self.take(ingest, aside.clone()).await? {
             Ingested::Stored { answer } => (answer, false),
@@ -131,7 +132,8 @@ impl Runs {
                 ..
             }) = serde_json::from_str(answer)
             {
-                runs.spawn(run, workspace);
+                let fresh = aside.fresh().filter(|fresh| fresh.run.id == run);
+                runs.spawn(run, workspace, fresh);
             }
             Ok(ingested)
         });

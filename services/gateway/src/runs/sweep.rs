@@ -212,7 +212,7 @@ impl Runs {
     async fn dispatch_created(&self, before: i64) -> Result<(), StoreError> {
         for run in self.0.store.created_runs(BATCH).await? {
             if run.created_at <= before {
-                self.spawn(run.id, run.workspace);
+                self.spawn(run.id, run.workspace, None);
             }
         }
         Ok(())
