@@ -32,6 +32,7 @@ const KNOWN_BY: [(&str, &[&str]); 11] = [
     ("sqlx", &["crates/store", "tests"]),
 ];
 const HTTP_IN: &[&str] = &[
+    "benches",
     "services/gateway/src/api",
     "services/gateway/src/http_server",
     "crates/runner-kit",

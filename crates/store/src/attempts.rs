@@ -5,15 +5,11 @@ use std::time::Duration;
 use domain::run::Run;
 use protocol::id::RunId;
 use protocol::run::RunStatus;
-use sea_orm::sea_query::Expr;
-use sea_orm::{
-    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter,
-    QueryOrder,
-};
+use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder};
 use uuid::Uuid;
 
+use crate::bulk::{self, Done, Together};
 use crate::connect::Store;
-use crate::database_clock::lease_end;
 use crate::entity::{run_attempts, runs};
 use crate::error::StoreError;
 use crate::writer::Work;
@@ -21,10 +17,8 @@ use crate::writer::Work;
 /// Moves a run into its next attempt: `created` → `running`, or a retry of a `running` one.
 #[derive(Clone, Debug)]
 pub struct Dispatch {
-    pub run_id: RunId,
-    /// The epoch that the caller holds.
-    pub epoch: i64,
-    pub from: RunStatus,
+    /// The run as the caller knows it: its status and its epoch must still stand.
+    pub run: Run,
     /// From 1.
     pub attempt: u32,
     pub owner: String,
@@ -46,106 +40,110 @@ pub enum Dispatched {
     Lost,
 }
 
+impl Dispatch {
+    /// The time of the run begins now.
+    pub(crate) fn begins(&self) -> bool {
+        self.run.status == RunStatus::Created
+    }
+}
+
 impl Work for Dispatch {
     type Output = Dispatched;
+    const CHANGES_AGENTS: bool = false;
 
     fn order(&self) -> Uuid {
-        self.run_id.0
+        self.run.id.0
+    }
+
+    fn weight(&self) -> usize {
+        self.context.len()
+    }
+
+    fn together(&self) -> Option<Together<'_>> {
+        Some(Together::Dispatch(self))
+    }
+
+    fn output_of(&self, done: Done) -> Option<Dispatched> {
+        match done {
+            Done::Dispatch(dispatched) => Some(dispatched),
+            Done::Append(_) | Done::Outcome => None,
+        }
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Dispatched, StoreError> {
-        let mut update = runs::Entity::update_many()
-            .col_expr(
-                runs::Column::Status,
-                Expr::value(RunStatus::Running.as_str()),
-            )
-            .col_expr(runs::Column::Attempt, Expr::value(i64::from(self.attempt)))
-            .col_expr(runs::Column::LeaseOwner, Expr::value(self.owner.as_str()))
-            .col_expr(runs::Column::LeaseEpoch, Expr::value(self.epoch + 1))
-            .col_expr(
-                runs::Column::LeaseExpiresAt,
-                lease_end(tx.get_database_backend(), self.lease),
-            );
-        if self.from == RunStatus::Created {
-            update = update
-                .col_expr(runs::Column::StartedAt, Expr::value(self.at))
-                .col_expr(runs::Column::DeadlineAt, Expr::value(self.deadline_at));
-        }
-        let moved = update
-            .filter(runs::Column::Id.eq(self.run_id.to_string()))
-            .filter(runs::Column::Status.eq(self.from.as_str()))
-            .filter(runs::Column::LeaseEpoch.eq(self.epoch))
-            .exec(tx)
-            .await?;
-        if moved.rows_affected != 1 {
-            // Unless it was this very attempt, and the answer to its commit was lost.
-            let row = find_row(tx, self.run_id).await?;
-            let row = row.filter(|row| self.is_own(row));
-            return row.map_or(Ok(Dispatched::Lost), owned);
-        }
-        let intent = run_attempts::ActiveModel {
-            run_id: Set(self.run_id.to_string()),
-            attempt: Set(i64::from(self.attempt)),
-            intent_at: Set(self.at),
-            context: Set(self.context.clone()),
-            outcome: Set(None),
-            http_status: Set(None),
-        };
-        run_attempts::Entity::insert(intent)
-            .exec_without_returning(tx)
-            .await?;
-        let row = find_row(tx, self.run_id).await?;
-        row.map_or(Ok(Dispatched::Lost), owned)
+        let done = bulk::apply(tx, &[Together::Dispatch(self)]).await?;
+        let dispatched = done.into_iter().find_map(|done| self.output_of(done));
+        Ok(dispatched.unwrap_or(Dispatched::Lost))
     }
 }
 
 impl Dispatch {
+    /// The run as its row is after this: `told` are the time and the reason of a cancel.
+    pub(crate) fn taken(&self, told: (Option<i64>, Option<String>)) -> Run {
+        let (cancel_requested_at, status_reason) = told;
+        let mut run = Run {
+            status: RunStatus::Running,
+            attempt: self.attempt,
+            lease_epoch: self.run.lease_epoch + 1,
+            cancel_requested_at,
+            status_reason,
+            ..self.run.clone()
+        };
+        if self.begins() {
+            run.started_at = Some(self.at);
+            run.deadline_at = self.deadline_at;
+        }
+        run
+    }
+
+    /// The run, when it was this very attempt that took it and the answer to its commit was lost.
+    pub(crate) async fn find_own(
+        &self,
+        tx: &DatabaseTransaction,
+    ) -> Result<Dispatched, StoreError> {
+        let row = runs::Entity::find_by_id(self.run.id.to_string())
+            .one(tx)
+            .await?;
+        match row.filter(|row| self.is_own(row)) {
+            Some(row) => Ok(Dispatched::Owned(Box::new(crate::runs::to_domain(row)?))),
+            None => Ok(Dispatched::Lost),
+        }
+    }
+
     fn is_own(&self, row: &runs::Model) -> bool {
         row.status == RunStatus::Running.as_str()
-            && row.lease_epoch == self.epoch + 1
+            && row.lease_epoch == self.run.lease_epoch + 1
             && row.lease_owner.as_deref() == Some(self.owner.as_str())
             && row.attempt == i64::from(self.attempt)
     }
 }
 
-async fn find_row(tx: &DatabaseTransaction, run: RunId) -> Result<Option<runs::Model>, StoreError> {
-    Ok(runs::Entity::find_by_id(run.to_string()).one(tx).await?)
-}
-
-fn owned(row: runs::Model) -> Result<Dispatched, StoreError> {
-    Ok(Dispatched::Owned(Box::new(crate::runs::to_domain(row)?)))
-}
-
 /// Notes how an attempt was answered.
-struct AttemptOutcome {
-    run_id: RunId,
-    attempt: u32,
-    outcome: String,
-    http_status: Option<i64>,
+pub struct AttemptOutcome {
+    pub(crate) run_id: RunId,
+    pub(crate) attempt: u32,
+    pub(crate) outcome: String,
+    pub(crate) http_status: Option<i64>,
 }
 
 impl Work for AttemptOutcome {
     type Output = ();
+    const CHANGES_AGENTS: bool = false;
 
     fn order(&self) -> Uuid {
         self.run_id.0
     }
 
+    fn together(&self) -> Option<Together<'_>> {
+        Some(Together::Outcome(self))
+    }
+
+    fn output_of(&self, _done: Done) -> Option<()> {
+        Some(())
+    }
+
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        run_attempts::Entity::update_many()
-            .col_expr(
-                run_attempts::Column::Outcome,
-                Expr::value(self.outcome.as_str()),
-            )
-            .col_expr(
-                run_attempts::Column::HttpStatus,
-                Expr::value(self.http_status),
-            )
-            .filter(run_attempts::Column::RunId.eq(self.run_id.to_string()))
-            .filter(run_attempts::Column::Attempt.eq(i64::from(self.attempt)))
-            .exec(tx)
-            .await?;
-        Ok(())
+        bulk::apply(tx, &[Together::Outcome(self)]).await.map(drop)
     }
 }
 

@@ -29,12 +29,17 @@ pub(crate) fn lease_end(backend: DbBackend, lease: Duration) -> SimpleExpr {
     database_now(backend).add(millis(lease))
 }
 
+/// The end of a lease of so many milliseconds that is taken now, as SQL.
+pub(crate) fn lease_end_sql(backend: DbBackend, millis: &str) -> String {
+    format!("{} + {millis}", sql(backend))
+}
+
 /// So long ago.
 pub(crate) fn ago(backend: DbBackend, age: Duration) -> SimpleExpr {
     database_now(backend).sub(millis(age))
 }
 
-fn millis(duration: Duration) -> i64 {
+pub(crate) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 2)
 }
 

@@ -8,18 +8,18 @@ use protocol::run::RunStatus;
 use sea_orm::sea_query::{Expr, OnConflict};
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, ExprTrait, QueryFilter,
+    QuerySelect,
 };
 use uuid::Uuid;
 
 use crate::capacity::{Capacities, hold_capacity};
+use crate::common::Common;
 use crate::connect::Store;
 use crate::conversation::{LiveRun, cancel_all, live_runs};
 use crate::entity::{conversations, events, raw_payloads};
 use crate::error::StoreError;
 use crate::failpoint;
-use crate::new_run::{
-    Candidate, NewRun, RunEvent, UserMessage, candidates, insert_run, insert_user_message,
-};
+use crate::new_run::{Candidate, NewRun, RunEvent, UserMessage, insert_run, insert_user_message};
 use crate::steering::absorb;
 use crate::writer::Work;
 
@@ -29,10 +29,22 @@ const KEY_LIFE_MS: i64 = 7 * 24 * 60 * 60 * 1000;
 /// What a decision may look at, read under the conversation's lock.
 #[derive(Debug)]
 pub struct Facts {
-    pub candidates: Vec<Candidate>,
+    pub candidates: Arc<[Candidate]>,
+    /// Where the event stands, when it is one of a conversation.
+    pub place: Option<Place>,
     /// The live runs of the event's conversation, oldest first.
     pub live: Vec<LiveRun>,
     pub capacities: Capacities,
+}
+
+/// The place of an event in its conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The key of the conversation's row.
+    pub conversation_key: String,
+    pub event_seq: i64,
+    /// The newest place of the transcript before the event's own message; 0 for none.
+    pub transcript_before: i64,
 }
 
 /// What shall be stored.
@@ -120,6 +132,7 @@ impl Store {
 impl Work for Ingest {
     type Output = Ingested;
     const SAVEPOINT: bool = true;
+    const CHANGES_AGENTS: bool = false;
 
     /// Before every run, workspace by workspace: replicas that hold the capacity of several take turns.
     fn order(&self) -> Uuid {
@@ -135,6 +148,14 @@ impl Work for Ingest {
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Ingested, StoreError> {
+        self.apply_with(tx, &mut Common::default()).await
+    }
+
+    async fn apply_with(
+        &self,
+        tx: &DatabaseTransaction,
+        common: &mut Common,
+    ) -> Result<Ingested, StoreError> {
         if let Some(known) = self.find_known(tx).await? {
             return Ok(known);
         }
@@ -143,15 +164,23 @@ impl Work for Ingest {
             Some(identity) => Some(self.lock_conversation(tx, identity).await?),
             None => None,
         };
-        let key = conversation.as_ref().map(|row| row.key.clone());
+        // A conversation that begins has no runs.
+        let lived = conversation.as_ref().filter(|row| row.version > 1);
         let facts = Facts {
-            candidates: candidates(tx, &self.workspace).await?,
-            live: live_runs(tx, key.as_deref()).await?,
+            candidates: common.candidates(tx, &self.workspace).await?,
+            live: live_runs(tx, lived.map(|row| row.key.as_str())).await?,
+            place: conversation.map(|row| Place {
+                conversation_key: row.key,
+                event_seq: row.last_event_seq,
+                transcript_before: row.last_transcript_seq,
+            }),
             capacities,
         };
         let plan = (self.decide)(&facts);
-        let event_seq = conversation.map(|row| row.last_event_seq);
-        let stored = self.carry_out(tx, plan, key.as_deref(), event_seq).await?;
+        let place = facts.place.as_ref();
+        let key = place.map(|place| place.conversation_key.as_str());
+        let event_seq = place.map(|place| place.event_seq);
+        let stored = self.carry_out(tx, plan, key, event_seq).await?;
         failpoint::pass("ingest.before_commit").await?;
         Ok(stored)
     }
@@ -171,45 +200,77 @@ impl Work for Ingest {
     }
 }
 
+/// What an event that came before tells a later one with its key or id.
+struct Known {
+    event_id: String,
+    dedupe_key: String,
+    body_sha256: String,
+    answer: String,
+    received_at: i64,
+}
+
+impl Known {
+    fn of(
+        (event_id, dedupe_key, body_sha256, answer, received_at): (
+            String,
+            String,
+            String,
+            String,
+            i64,
+        ),
+    ) -> Self {
+        Self {
+            event_id,
+            dedupe_key,
+            body_sha256,
+            answer,
+            received_at,
+        }
+    }
+}
+
 impl Ingest {
     async fn find_known(&self, tx: &DatabaseTransaction) -> Result<Option<Ingested>, StoreError> {
-        let same_key = events::Entity::find()
+        let same = events::Column::DedupeKey
+            .eq(self.dedupe_key.as_str())
+            .or(events::Column::EventId.eq(self.event_id.as_str()));
+        let rows: Vec<(String, String, String, String, i64)> = events::Entity::find()
+            .select_only()
+            .column(events::Column::EventId)
+            .column(events::Column::DedupeKey)
+            .column(events::Column::BodySha256)
+            .column(events::Column::Answer)
+            .column(events::Column::ReceivedAt)
             .filter(events::Column::WorkspaceId.eq(self.workspace.as_str()))
-            .filter(events::Column::DedupeKey.eq(self.dedupe_key.as_str()))
-            .one(tx)
+            .filter(same)
+            .into_tuple()
+            .all(tx)
             .await?;
+        let known: Vec<_> = rows.into_iter().map(Known::of).collect();
+        let same_key = known
+            .iter()
+            .find(|event| event.dedupe_key == self.dedupe_key);
         if let Some(event) = same_key
-            && !self.free_old_key(tx, &event).await?
+            && !self.free_old_key(tx, event).await?
         {
-            return Ok(Some(self.known(event)));
-        }
-        let key = (self.workspace.to_string(), self.event_id.clone());
-        let same_id = events::Entity::find_by_id(key).one(tx).await?;
-        // Between the two looks another replica may have stored the very same.
-        Ok(same_id.map(|event| {
-            if event.dedupe_key == self.dedupe_key {
-                self.known(event)
+            let known = if event.body_sha256 == self.body_sha256 {
+                Ingested::Replayed {
+                    answer: event.answer.clone(),
+                }
             } else {
-                Ingested::EventExists
-            }
-        }))
-    }
-
-    fn known(&self, event: events::Model) -> Ingested {
-        if event.body_sha256 == self.body_sha256 {
-            Ingested::Replayed {
-                answer: event.answer,
-            }
-        } else {
-            Ingested::Mismatch
+                Ingested::Mismatch
+            };
+            return Ok(Some(known));
         }
+        let same_id = known.iter().any(|event| event.event_id == self.event_id);
+        Ok(same_id.then_some(Ingested::EventExists))
     }
 
     /// A key that a client chose is kept for a week; after that it names another event.
     async fn free_old_key(
         &self,
         tx: &DatabaseTransaction,
-        event: &events::Model,
+        event: &Known,
     ) -> Result<bool, StoreError> {
         if event.event_id == self.event_id || event.received_at > self.at - KEY_LIFE_MS {
             return Ok(false);

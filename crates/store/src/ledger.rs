@@ -10,6 +10,7 @@ use sea_orm::{ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, Q
 use uuid::Uuid;
 
 use crate::audit::AuditEntry;
+use crate::bulk::{Done, Together};
 use crate::entity::{run_rejections, run_segments, runs};
 use crate::error::{StoreError, signed};
 use crate::failpoint;
@@ -85,6 +86,24 @@ impl Work for Append {
 
     fn order(&self) -> Uuid {
         self.run_id.0
+    }
+
+    const CHANGES_AGENTS: bool = false;
+
+    fn together(&self) -> Option<Together<'_>> {
+        let is_plain = self.to > self.from
+            && self.terminal.is_none()
+            && self.states.is_empty()
+            && self.rejections.is_empty()
+            && self.audits.is_empty();
+        is_plain.then_some(Together::Append(self))
+    }
+
+    fn output_of(&self, done: Done) -> Option<Appended> {
+        match done {
+            Done::Append(appended) => Some(appended),
+            Done::Dispatch(_) | Done::Outcome => None,
+        }
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Appended, StoreError> {

@@ -3,7 +3,9 @@
 //! All writes go through one task per database ([`writer`]) that commits what has gathered; reads
 //! have a pool of their own. Every query starts from its workspace or its run.
 
+mod bulk;
 mod capacity;
+mod common;
 mod connect;
 mod conversation;
 mod database_clock;
@@ -59,7 +61,7 @@ pub use event_log::{EventFilter, EventPosition, EventRecord, EventsFound};
 pub use health::HealthRecord;
 pub use history::{HistoryQuery, HistorySlice, MOST_BYTES, TranscriptRecord};
 pub use history_search::HistoryMatch;
-pub use ingest::{Facts, Ingest, Ingested, Plan};
+pub use ingest::{Facts, Ingest, Ingested, Place, Plan};
 pub use leases::Leases;
 pub use ledger::{Append, Appended, Line, RejectionRecord, Terminal};
 pub use new_run::{Candidate, NewRun, UserMessage};

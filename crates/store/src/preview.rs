@@ -31,7 +31,8 @@ impl Store {
             Some(identity) => self.key_of(workspace, identity).await?,
         };
         Ok(Facts {
-            candidates: with_runners(&self.readers, workspace, all).await?,
+            candidates: with_runners(&self.readers, workspace, all).await?.into(),
+            place: None,
             live: live_runs(&self.readers, key.as_deref()).await?,
             capacities: count_live(&self.readers, workspace, most_runs).await?,
         })

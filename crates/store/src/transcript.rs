@@ -5,12 +5,12 @@ use protocol::id::RunId;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait,
-    ExprTrait, QueryFilter, QueryOrder, QuerySelect, Statement,
+    QueryFilter, QueryOrder, QuerySelect, Statement,
 };
 use uuid::Uuid;
 
 use crate::connect::Store;
-use crate::entity::{conversations, transcript_items};
+use crate::entity::transcript_items;
 use crate::error::StoreError;
 use crate::writer::Work;
 
@@ -38,24 +38,15 @@ pub(crate) async fn write_transcript(
     at: i64,
 ) -> Result<(), StoreError> {
     let key = item.conversation_key.as_str();
-    conversations::Entity::update_many()
-        .col_expr(
-            conversations::Column::LastTranscriptSeq,
-            Expr::col(conversations::Column::LastTranscriptSeq).add(1),
-        )
-        .filter(conversations::Column::Key.eq(key))
-        .exec(conn)
-        .await?;
-    let seq: Option<i64> = conversations::Entity::find_by_id(key)
-        .select_only()
-        .column(conversations::Column::LastTranscriptSeq)
-        .into_tuple()
-        .one(conn)
-        .await?;
-    let seq = seq.ok_or_else(|| StoreError::Corrupt {
+    let next = "UPDATE conversations SET last_transcript_seq = last_transcript_seq + 1 \
+        WHERE key = $1 RETURNING last_transcript_seq";
+    let next = Statement::from_sql_and_values(conn.get_database_backend(), next, [key.into()]);
+    let row = conn.query_one_raw(next).await?;
+    let row = row.ok_or_else(|| StoreError::Corrupt {
         column: "runs.conversation_key",
         row: run_id.to_string(),
     })?;
+    let seq: i64 = row.try_get("", "last_transcript_seq")?;
     let row = transcript_items::ActiveModel {
         conversation_key: Set(key.to_owned()),
         seq: Set(seq),

@@ -6,18 +6,21 @@
 //! lost may have been made: before an item is tried again, it is asked whether it stands.
 
 mod commits;
+mod job;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures_util::future::BoxFuture;
 use sea_orm::{ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
+use crate::bulk::{Done, Together};
+use crate::common::Common;
 use crate::connect::Store;
 use crate::error::StoreError;
 use commits::Commits;
+use job::{Item, Job};
 
 /// Items of one commit at most.
 const BATCH: usize = 256;
@@ -49,11 +52,33 @@ pub trait Work: Send + Sync + 'static {
         Uuid::nil()
     }
 
+    /// False for work that surely leaves agents and runners as they are.
+    const CHANGES_AGENTS: bool = true;
+
+    /// What it is, when many of its kind can be done in few statements. It is then not applied by itself.
+    fn together(&self) -> Option<Together<'_>> {
+        None
+    }
+
+    /// What the caller learns, when it was done together with others.
+    fn output_of(&self, _done: Done) -> Option<Self::Output> {
+        None
+    }
+
     /// The mutations.
     fn apply(
         &self,
         tx: &DatabaseTransaction,
     ) -> impl Future<Output = Result<Self::Output, StoreError>> + Send;
+
+    /// The mutations, with what other items of the same transaction have read.
+    fn apply_with(
+        &self,
+        tx: &DatabaseTransaction,
+        _common: &mut Common,
+    ) -> impl Future<Output = Result<Self::Output, StoreError>> + Send {
+        self.apply(tx)
+    }
 
     /// True when an earlier try of this very work, which told `_told`, is committed, so that it must not
     /// be applied again. Work that finds this out by itself needs none.
@@ -80,11 +105,29 @@ impl<W: Work> Work for Arc<W> {
         W::order(self)
     }
 
+    const CHANGES_AGENTS: bool = W::CHANGES_AGENTS;
+
+    fn together(&self) -> Option<Together<'_>> {
+        W::together(self)
+    }
+
+    fn output_of(&self, done: Done) -> Option<Self::Output> {
+        W::output_of(self, done)
+    }
+
     fn apply(
         &self,
         tx: &DatabaseTransaction,
     ) -> impl Future<Output = Result<Self::Output, StoreError>> + Send {
         W::apply(self, tx)
+    }
+
+    fn apply_with(
+        &self,
+        tx: &DatabaseTransaction,
+        common: &mut Common,
+    ) -> impl Future<Output = Result<Self::Output, StoreError>> + Send {
+        W::apply_with(self, tx, common)
     }
 
     fn stands(
@@ -100,25 +143,13 @@ impl Store {
     /// Does `work` and returns once it is committed.
     pub async fn write<W: Work>(&self, work: W) -> Result<W::Output, StoreError> {
         let (reply, answer) = oneshot::channel();
-        self.writer
-            .send(Box::new(Job {
-                work,
-                output: None,
-                reply: Some(reply),
-            }))
-            .await?;
+        self.writer.send(Job::new(work, Some(reply))).await?;
         answer.await.map_err(|_| StoreError::Closed)?
     }
 
     /// Queues `work` and returns without waiting for its commit. For rows that nobody waits for.
     pub async fn write_later<W: Work>(&self, work: W) -> Result<(), StoreError> {
-        self.writer
-            .send(Box::new(Job {
-                work,
-                output: None,
-                reply: None,
-            }))
-            .await
+        self.writer.send(Job::new(work, None)).await
     }
 
     /// Writes something small, and says whether that went well.
@@ -237,78 +268,6 @@ async fn run(commits: Commits, mut inbox: mpsc::Receiver<Message>) {
         if let Some(done) = closing {
             let _ = done.send(());
             return;
-        }
-    }
-}
-
-trait Item: Send {
-    fn order(&self) -> Uuid;
-    fn in_savepoint(&self) -> bool;
-    fn is_alone(&self) -> bool;
-    fn weight(&self) -> usize;
-    fn apply<'a>(
-        &'a mut self,
-        tx: &'a DatabaseTransaction,
-    ) -> BoxFuture<'a, Result<(), StoreError>>;
-    fn settle(self: Box<Self>, refusal: Option<StoreError>);
-}
-
-struct Job<W: Work> {
-    work: W,
-    output: Option<W::Output>,
-    reply: Option<oneshot::Sender<Result<W::Output, StoreError>>>,
-}
-
-impl<W: Work> Item for Job<W> {
-    fn order(&self) -> Uuid {
-        self.work.order()
-    }
-
-    fn in_savepoint(&self) -> bool {
-        W::SAVEPOINT
-    }
-
-    fn is_alone(&self) -> bool {
-        W::ALONE
-    }
-
-    fn weight(&self) -> usize {
-        self.work.weight()
-    }
-
-    fn apply<'a>(
-        &'a mut self,
-        tx: &'a DatabaseTransaction,
-    ) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(async move {
-            if let Some(told) = &self.output
-                && self.work.stands(tx, told).await?
-            {
-                return Ok(());
-            }
-            self.output = None;
-            self.output = Some(self.work.apply(tx).await?);
-            Ok(())
-        })
-    }
-
-    fn settle(self: Box<Self>, refusal: Option<StoreError>) {
-        let outcome = match (refusal, self.output) {
-            (Some(error), _) => Err(error),
-            (None, Some(output)) => Ok(output),
-            (None, None) => Err(StoreError::Closed),
-        };
-        match self.reply {
-            // Nobody waits any more: the work is done all the same.
-            Some(reply) => drop(reply.send(outcome)),
-            None => {
-                if let Err(error) = outcome {
-                    tracing::error!(
-                        error = &error as &dyn std::error::Error,
-                        "a write that nobody waits for failed"
-                    );
-                }
-            }
         }
     }
 }

@@ -439,9 +439,7 @@ pub(crate) fn new_run(id: RunId) -> NewRun {
 /// The first attempt of a created run.
 pub(crate) fn dispatch(run: &Run) -> Dispatch {
     Dispatch {
-        run_id: run.id,
-        epoch: run.lease_epoch,
-        from: RunStatus::Created,
+        run: run.clone(),
         attempt: 1,
         owner: "me".to_owned(),
         // Over at once.

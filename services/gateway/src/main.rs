@@ -2,6 +2,12 @@
 
 use std::process::ExitCode;
 
+use mimalloc::MiMalloc;
+
+/// Runs allocate much and little at a time, on every thread.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
 #[tokio::main]
 async fn main() -> ExitCode {
     gateway::cli::run().await

@@ -51,6 +51,7 @@ use crate::runs::doorbell::Doorbell;
 use crate::runs::grant::Grant;
 use crate::runs::keyring::Keyring;
 use crate::runs::live::Live;
+use crate::runs::prepare::Fresh;
 use crate::runs::rate::{EventRate, EventRates};
 use crate::runs::token::{Minted, RunTokens, TokenSubject};
 use crate::seal::MasterKey;
@@ -194,15 +195,16 @@ impl Runs {
         &self.0.stopping
     }
 
-    /// Drives a created run in a task of its own, unless it is driven here already.
-    fn spawn(&self, id: RunId, workspace: WorkspaceId) {
+    /// Drives a created run in a task of its own, unless it is driven here already. `fresh`: what is
+    /// known of a run that was stored just now.
+    fn spawn(&self, id: RunId, workspace: WorkspaceId, fresh: Option<Box<Fresh>>) {
         let Some(live) = self.0.live.enter_new(id) else {
             return;
         };
         let inner = Arc::clone(&self.0);
         self.0.tasks.spawn(async move {
             let _leaving = inner.live.leaving(id, &live);
-            let driven = drive::drive(Arc::clone(&inner), Arc::clone(&live), id, &workspace);
+            let driven = drive::drive(&inner, &live, (id, &workspace), fresh);
             if std::panic::AssertUnwindSafe(driven)
                 .catch_unwind()
                 .await

@@ -1,13 +1,19 @@
 //! Transactions over what has gathered, and what is done when one fails.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use sea_orm::{DatabaseConnection, SqliteTransactionMode, TransactionOptions, TransactionTrait};
+use sea_orm::{
+    DatabaseConnection, DatabaseTransaction, SqliteTransactionMode, TransactionOptions,
+    TransactionTrait,
+};
 
-use super::Item;
+use super::job::Item;
+use crate::bulk;
+use crate::common::Common;
 use crate::error::StoreError;
 use crate::{failpoint, meter};
 
@@ -154,29 +160,81 @@ async fn transact(
         Err(error) => return Err(error),
     };
     let mut refusals = Vec::with_capacity(batch.len());
-    for item in batch {
-        if item.in_savepoint() {
-            let inner = tx.begin().await?;
-            match guarded(item.apply(&inner)).await {
-                Ok(()) => {
-                    inner.commit().await?;
-                    refusals.push(None);
-                }
-                Err(error) if error.is_contention() => return Err(error),
-                Err(error) => {
-                    inner.rollback().await?;
-                    refusals.push(Some(error));
-                }
-            }
+    let mut common = Common::default();
+    let together = first_of_each_run(batch);
+    for (place, item) in batch.iter_mut().enumerate() {
+        let refusal = if together.contains(&place) {
+            None
         } else {
-            guarded(item.apply(&tx)).await?;
-            refusals.push(None);
-        }
+            apply(&tx, item.as_mut(), &mut common).await?
+        };
+        refusals.push(refusal);
     }
+    // Last, as an ingest does: conversations first, their runs after.
+    guarded(apply_together(&tx, batch, &together)).await?;
     failpoint::pass("writer.before_commit").await?;
     tx.commit().await?;
     failpoint::pass("writer.after_commit").await?;
     Ok(refusals)
+}
+
+/// Applies one item. Gives its refusal; an error takes the whole transaction back.
+async fn apply(
+    tx: &DatabaseTransaction,
+    item: &mut dyn Item,
+    common: &mut Common,
+) -> Result<Option<StoreError>, StoreError> {
+    let changes_agents = item.changes_agents();
+    let refusal = if item.in_savepoint() {
+        let inner = tx.begin().await?;
+        match guarded(item.apply(&inner, common)).await {
+            Ok(()) => {
+                inner.commit().await?;
+                None
+            }
+            Err(error) if error.is_contention() => return Err(error),
+            Err(error) => {
+                inner.rollback().await?;
+                Some(error)
+            }
+        }
+    } else {
+        guarded(item.apply(tx, common)).await?;
+        None
+    };
+    if changes_agents {
+        *common = Common::default();
+    }
+    Ok(refusal)
+}
+
+/// The places of what can be done together. Two items of one kind for one run are not: the second one
+/// must see what the first one did.
+fn first_of_each_run(batch: &[Box<dyn Item>]) -> Vec<usize> {
+    let mut seen = HashSet::new();
+    let kinds = batch
+        .iter()
+        .map(|item| item.together().map(|work| work.key()));
+    let first = kinds
+        .enumerate()
+        .filter(|(_, key)| key.is_some_and(|key| seen.insert(key)));
+    first.map(|(place, _)| place).collect()
+}
+
+async fn apply_together(
+    tx: &DatabaseTransaction,
+    batch: &mut [Box<dyn Item>],
+    places: &[usize],
+) -> Result<(), StoreError> {
+    let work: Vec<_> = places
+        .iter()
+        .filter_map(|place| batch[*place].together())
+        .collect();
+    let done = bulk::apply(tx, &work).await?;
+    for (place, done) in places.iter().zip(done) {
+        batch[*place].note_done(done);
+    }
+    Ok(())
 }
 
 /// A panic of one item is its own fault and nobody else's: the writer lives on.

@@ -9,6 +9,7 @@ use domain::canonical::canonical_json;
 use domain::event::conversation_of;
 use domain::run::deadline;
 use domain::state::Owner;
+use protocol::admin::AgentSpec;
 use protocol::context::{AgentInput, InputAttachment};
 use protocol::event::{EventAccepted, EventEnvelope, MESSAGE_RECEIVED};
 use protocol::id::{AgentId, EndpointId, RunId, WorkspaceId};
@@ -21,6 +22,7 @@ use store::{
 };
 use uuid::Uuid;
 
+use crate::runs::prepare::Fresh;
 use crate::runs::start::StartError;
 use crate::runs::{Inner, Runs};
 
@@ -35,6 +37,7 @@ pub(super) struct Aside(Arc<Mutex<Left>>);
 struct Left {
     refused: Option<StartError>,
     cancelled: Vec<RunId>,
+    fresh: Option<Box<Fresh>>,
 }
 
 impl Aside {
@@ -51,6 +54,11 @@ impl Aside {
     pub(super) fn cancelled(&self) -> Vec<RunId> {
         std::mem::take(&mut self.left().cancelled)
     }
+
+    /// The run that begins now: its rows need not be read again.
+    pub(super) fn fresh(&self) -> Option<Box<Fresh>> {
+        self.left().fresh.take()
+    }
 }
 
 impl Runs {
@@ -59,7 +67,7 @@ impl Runs {
         &self,
         workspace: &WorkspaceId,
         event_id: String,
-        event: EventEnvelope,
+        (event, at): (EventEnvelope, i64),
         aside: Aside,
     ) -> Arc<dyn Fn(&Facts) -> Plan + Send + Sync> {
         let inner = Arc::clone(&self.0);
@@ -78,9 +86,14 @@ impl Runs {
             let mut left = aside.left();
             *left = Left::default();
             match decided {
-                Ok(plan) => {
-                    if let Plan::Queue { cancel, .. } = &plan {
-                        left.cancelled.clone_from(cancel);
+                Ok((plan, made)) => {
+                    match &plan {
+                        Plan::Queue { cancel, .. } => left.cancelled.clone_from(cancel),
+                        Plan::Start { run, .. } => {
+                            left.fresh =
+                                made.map(|made| Fresh::of(&deciding, run, made, facts, at));
+                        }
+                        Plan::Refuse | Plan::Keep { .. } | Plan::Absorb { .. } => {}
                     }
                     plan
                 }
@@ -147,47 +160,57 @@ pub(super) struct Judged {
     pub(super) steerable: bool,
 }
 
+/// What a new run is made from.
+pub(super) struct Made {
+    pub(super) snapshot: AuthorizationSnapshot,
+    /// The agent's specification, frozen.
+    pub(super) spec: AgentSpec,
+    steerable: bool,
+    pub(super) interruptible: bool,
+}
+
 impl Deciding<'_> {
-    pub(super) fn decide(&self, facts: &Facts) -> Result<Plan, StartError> {
+    /// What shall be stored, and what the run was made from when there is one.
+    pub(super) fn decide(&self, facts: &Facts) -> Result<(Plan, Option<Made>), StartError> {
         let winner = match resolve(&facts.candidates, |one| &one.agent.spec, self.event) {
             Resolution::Nobody => {
-                return Ok(Plan::Keep {
-                    answer: self.no_agent(),
-                });
+                let answer = self.no_agent();
+                return Ok((Plan::Keep { answer }, None));
             }
             Resolution::Tie(names) => return Err(StartError::BindingConflict(names)),
             Resolution::Winner(winner) => winner,
         };
-        let (run, steerable) = self.new_run(winner)?;
+        let (run, made) = self.new_run(winner)?;
         let occupancy = occupancy(&facts.live, winner.agent.id);
         let message = self.user_message();
         let run = Box::new(run);
-        let admission = admit(winner.agent.spec.concurrency, steerable, &occupancy);
+        let admission = admit(winner.agent.spec.concurrency, made.steerable, &occupancy);
         if admission.makes_run() {
             check_capacity(&facts.capacities, run.endpoint_id)?;
         }
-        match admission {
+        let plan = match admission {
             Admission::Start => {
                 let answer = self.accepted(run.id, RunStatus::Created, false);
-                Ok(Plan::Start {
+                Plan::Start {
                     run,
                     message,
                     answer,
-                })
+                }
             }
-            Admission::Queue => Ok(self.queue(run, message, Vec::new())),
-            Admission::Interrupt(cancel) => Ok(self.queue(run, message, cancel)),
+            Admission::Queue => self.queue(run, message, Vec::new()),
+            Admission::Interrupt(cancel) => self.queue(run, message, cancel),
             Admission::Absorb(active) => {
                 let answer = self.accepted(active, RunStatus::Running, true);
-                Ok(Plan::Absorb {
+                Plan::Absorb {
                     run: active,
                     message,
                     answer,
-                })
+                }
             }
-            Admission::Busy(active) => Err(StartError::RunActive(active)),
-            Admission::QueueFull => Err(StartError::QueueFull),
-        }
+            Admission::Busy(active) => return Err(StartError::RunActive(active)),
+            Admission::QueueFull => return Err(StartError::QueueFull),
+        };
+        Ok((plan, Some(made)))
     }
 
     fn queue(&self, run: Box<NewRun>, message: Option<UserMessage>, cancel: Vec<RunId>) -> Plan {
@@ -200,8 +223,8 @@ impl Deciding<'_> {
         }
     }
 
-    /// The run of a winner, and whether its runner can pull this event into another run.
-    fn new_run(&self, winner: &Candidate) -> Result<(NewRun, bool), StartError> {
+    /// The run of a winner, and what it is made from.
+    fn new_run(&self, winner: &Candidate) -> Result<(NewRun, Made), StartError> {
         let spec = &winner.agent.spec;
         let judged = self.judge(winner)?;
         let snapshot = canonical_json(&judged.snapshot);
@@ -220,7 +243,13 @@ impl Deciding<'_> {
             snapshot_sha256: sha256_hex(snapshot.as_bytes()),
             snapshot,
         };
-        Ok((run, judged.steerable))
+        let made = Made {
+            snapshot: judged.snapshot,
+            spec: frozen,
+            steerable: judged.steerable,
+            interruptible: judged.manifest.capabilities.interrupt,
+        };
+        Ok((run, made))
     }
 
     /// What a run of this agent may touch, if its runner can be called.

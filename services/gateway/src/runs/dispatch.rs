@@ -122,9 +122,7 @@ async fn claim(
     inner
         .store
         .write(Dispatch {
-            run_id: run.id,
-            epoch: run.lease_epoch,
-            from: run.status,
+            run: run.clone(),
             attempt,
             owner: inner.owner.clone(),
             lease: inner.limits.lease,

@@ -11,27 +11,28 @@ use crate::runs::Inner;
 use crate::runs::book::Book;
 use crate::runs::dispatch::{Outcome, dispatch};
 use crate::runs::live::LiveRun;
-use crate::runs::prepare::{PrepareError, prepare};
+use crate::runs::prepare::{Fresh, PrepareError, prepare};
 use crate::runs::relay::{Relayed, Stopped, relay};
 use crate::runs::settle::{Ending, settle, settle_orphan};
 
 /// Drives a created run to its end. What cannot be ended here, the sweep ends.
 pub(super) async fn drive(
-    inner: Arc<Inner>,
-    live: Arc<LiveRun>,
-    id: RunId,
-    workspace: &WorkspaceId,
+    inner: &Arc<Inner>,
+    live: &LiveRun,
+    (id, workspace): (RunId, &WorkspaceId),
+    fresh: Option<Box<Fresh>>,
 ) {
     if let Err(error) = failpoint::pass("dispatch.before_run").await {
         return unwritable(id, &error);
     }
-    let prepared = match prepare(&inner, workspace, id).await {
+    // Each step in a box of its own: a run that waits for its runner holds nothing of the steps before.
+    let mut prepared = match Box::pin(prepare(inner, workspace, id, fresh)).await {
         Ok(Some(prepared)) => prepared,
         Ok(None) => return,
         Err(PrepareError::Broken(why)) => {
             tracing::error!(run.id = %id, "run {id} cannot be dispatched: {why}");
             let failure = Failure::new(FailureCode::HostInternal, why);
-            return settle_orphan(&inner, id, workspace, Leases::All, failure).await;
+            return settle_orphan(inner, id, workspace, Leases::All, failure).await;
         }
         Err(PrepareError::Store(error)) => return unwritable(id, &error),
     };
@@ -39,22 +40,15 @@ pub(super) async fn drive(
         run.id = %id, runner.id = %prepared.run.runner_id, agent.name = prepared.spec.name,
         "run {id} starts"
     );
-    let (run, started) = match dispatch(&inner, &live, &prepared).await {
+    let (run, started) = match Box::pin(dispatch(inner, live, &prepared)).await {
         Ok(Outcome::Started(run, started)) => (run, started),
         Ok(Outcome::Failed(run, failure)) => {
             let ending = Ending::Gateway {
                 failure,
                 message: None,
             };
-            return settle(
-                &inner,
-                &live,
-                &run,
-                Book::new(&run),
-                Tally::default(),
-                ending,
-            )
-            .await;
+            let book = Book::new(&run);
+            return settle(inner, live, &run, book, Tally::default(), ending).await;
         }
         Ok(Outcome::Lost) => {
             tracing::warn!(run.id = %id, "run {id} is driven by somebody else");
@@ -65,13 +59,14 @@ pub(super) async fn drive(
     if let Err(error) = failpoint::pass("run.task").await {
         return unwritable(id, &error);
     }
-    match relay(&inner, &live, &prepared, &run, started).await {
+    prepared.context = String::new();
+    match Box::pin(relay(inner, live, &prepared, &run, started)).await {
         Ok(Relayed {
             book,
             tally,
             ending,
         }) => {
-            settle(&inner, &live, &run, book, tally, ending).await;
+            settle(inner, live, &run, book, tally, ending).await;
         }
         Err(Stopped::Lost) => {
             tracing::warn!(run.id = %id, "run {id} was taken over, its stream is closed");

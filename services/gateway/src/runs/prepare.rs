@@ -14,10 +14,11 @@ use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::StateScope;
 use protocol::run::RunStatus;
 use serde_json::json;
-use store::{StateAccess, StoreError};
+use store::{Facts, NewRun, StateAccess, StoreError};
 
 use crate::cursor::history_cursor;
 use crate::outbound::runner::Endpoint;
+use crate::runs::decide::{Deciding, Made};
 use crate::runs::discovery::open_endpoint;
 use crate::runs::grant::read_snapshot;
 use crate::runs::{Inner, RunLimits};
@@ -48,32 +49,93 @@ pub(super) enum PrepareError {
     Store(#[from] StoreError),
 }
 
-/// Reads a created run again and builds its context.
+/// A created run and what it was made from: as it was stored just now, or as it was read again.
+pub(super) struct Fresh {
+    pub(super) run: Run,
+    pub(super) snapshot: AuthorizationSnapshot,
+    pub(super) spec: AgentSpec,
+    pub(super) event: EventEnvelope,
+    pub(super) event_seq: Option<i64>,
+    /// The newest place of the transcript, the event's own message apart; 0 for none.
+    pub(super) transcript_before: i64,
+    pub(super) interruptible: bool,
+}
+
+impl Fresh {
+    /// A run that begins now, as its rows will have it.
+    pub(super) fn of(
+        deciding: &Deciding<'_>,
+        new: &NewRun,
+        made: Made,
+        facts: &Facts,
+        at: i64,
+    ) -> Box<Self> {
+        let place = facts.place.as_ref();
+        let run = Run {
+            id: new.id,
+            workspace: deciding.workspace.clone(),
+            event_id: deciding.event_id.to_owned(),
+            agent_id: new.agent_id,
+            agent_version: new.agent_version,
+            runner_id: new.runner_id.clone(),
+            endpoint_id: new.endpoint_id,
+            conversation_key: place.map(|place| place.conversation_key.clone()),
+            status: RunStatus::Created,
+            status_reason: None,
+            attempt: 0,
+            lease_epoch: 0,
+            last_sequence: 0,
+            deadline_at: new.deadline_at,
+            cancel_requested_at: None,
+            snapshot: new.snapshot.clone(),
+            snapshot_sha256: new.snapshot_sha256.clone(),
+            output: None,
+            error: None,
+            usage: None,
+            metadata: json!({}),
+            created_at: at,
+            started_at: None,
+            finished_at: None,
+            pruned_at: None,
+        };
+        Box::new(Self {
+            run,
+            snapshot: made.snapshot,
+            spec: made.spec,
+            event: deciding.event.clone(),
+            event_seq: place.map(|place| place.event_seq),
+            transcript_before: place.map_or(0, |place| place.transcript_before),
+            interruptible: made.interruptible,
+        })
+    }
+}
+
+/// Builds the context of a created run; reads the run again unless it is fresh.
 pub(super) async fn prepare(
     inner: &Inner,
     workspace: &WorkspaceId,
     id: RunId,
+    fresh: Option<Box<Fresh>>,
 ) -> Result<Option<Prepared>, PrepareError> {
-    let Some(mut run) = inner.store.find_run(workspace, id).await? else {
-        return Ok(None);
+    let fresh = match fresh {
+        Some(fresh) => fresh,
+        None => match read_again(inner, workspace, id).await? {
+            Some(read) => Box::new(read),
+            None => return Ok(None),
+        },
     };
-    if run.status != RunStatus::Created {
-        return Ok(None);
-    }
+    let Fresh {
+        mut run,
+        snapshot,
+        spec,
+        event,
+        event_seq,
+        transcript_before,
+        interruptible,
+    } = *fresh;
     // The time of a run begins now, however long it has waited for its turn.
     run.deadline_at += inner.clock.now_ms() - run.created_at;
     let broken = PrepareError::Broken;
-    let inputs = inner
-        .store
-        .find_run_inputs(&run)
-        .await?
-        .ok_or(broken("its event is gone"))?;
-    let spec: AgentSpec =
-        serde_json::from_str(&inputs.agent_spec).map_err(|_| broken("its agent is unreadable"))?;
-    let event: EventEnvelope =
-        serde_json::from_str(&inputs.envelope).map_err(|_| broken("its event is unreadable"))?;
-    let snapshot =
-        read_snapshot(&run.snapshot).map_err(|_| broken("its snapshot is unreadable"))?;
     let record = inner
         .store
         .find_endpoint(workspace, run.endpoint_id)
@@ -81,13 +143,12 @@ pub(super) async fn prepare(
     let record = record.ok_or(broken("its endpoint is gone"))?;
     let endpoint = open_endpoint(&inner.master_key, &record)
         .map_err(|_| broken("its endpoint cannot be opened with this master key"))?;
-    let runner = inner.store.find_runner(workspace, &run.runner_id).await?;
-    let latest = (inputs.transcript_before > 0).then_some(inputs.transcript_before);
+    let latest = (transcript_before > 0).then_some(transcript_before);
     let context = build_context(ContextParts {
         snapshot_sha256: &run.snapshot_sha256,
         event: &event,
-        event_seq: inputs.event_seq,
-        transcript_before: inputs.transcript_before,
+        event_seq,
+        transcript_before,
         latest_cursor: latest
             .zip(snapshot.conversation.as_ref())
             .map(|(seq, conversation)| {
@@ -101,8 +162,6 @@ pub(super) async fn prepare(
         context_window: inner.catalog.context_window(&snapshot.resources),
         snapshot: &snapshot,
     });
-    let manifest = runner
-        .and_then(|runner| serde_json::from_str::<AgentRunnerManifest>(&runner.manifest).ok());
     Ok(Some(Prepared {
         context: context_json(&context),
         snapshot: Arc::new(snapshot),
@@ -110,8 +169,46 @@ pub(super) async fn prepare(
         event,
         endpoint,
         delta_mode: record.delta_mode,
-        interruptible: manifest.is_some_and(|manifest| manifest.capabilities.interrupt),
+        interruptible,
         run,
+    }))
+}
+
+/// A created run as its rows have it. `None`: it is not there, or not created any more.
+async fn read_again(
+    inner: &Inner,
+    workspace: &WorkspaceId,
+    id: RunId,
+) -> Result<Option<Fresh>, PrepareError> {
+    let Some(run) = inner.store.find_run(workspace, id).await? else {
+        return Ok(None);
+    };
+    if run.status != RunStatus::Created {
+        return Ok(None);
+    }
+    let broken = PrepareError::Broken;
+    let inputs = inner
+        .store
+        .find_run_inputs(&run)
+        .await?
+        .ok_or(broken("its event is gone"))?;
+    let spec: AgentSpec =
+        serde_json::from_str(&inputs.agent_spec).map_err(|_| broken("its agent is unreadable"))?;
+    let event: EventEnvelope =
+        serde_json::from_str(&inputs.envelope).map_err(|_| broken("its event is unreadable"))?;
+    let snapshot =
+        read_snapshot(&run.snapshot).map_err(|_| broken("its snapshot is unreadable"))?;
+    let runner = inner.store.find_runner(workspace, &run.runner_id).await?;
+    let manifest = runner
+        .and_then(|runner| serde_json::from_str::<AgentRunnerManifest>(&runner.manifest).ok());
+    Ok(Some(Fresh {
+        run,
+        snapshot,
+        spec,
+        event,
+        event_seq: inputs.event_seq,
+        transcript_before: inputs.transcript_before,
+        interruptible: manifest.is_some_and(|manifest| manifest.capabilities.interrupt),
     }))
 }
 

@@ -89,7 +89,7 @@ impl Runs {
             run_id: RunId(Uuid::now_v7()),
             message_id: Uuid::now_v7(),
         };
-        let outcome = deciding.decide(&facts).map(|plan| outcome_of(&plan));
+        let outcome = deciding.decide(&facts).map(|(plan, _)| outcome_of(&plan));
         let candidates = considered(&facts, &event);
         let chosen = candidates.iter().find(|one| match agent {
             Some(id) => one.candidate.agent.id == id,

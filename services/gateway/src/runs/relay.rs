@@ -132,10 +132,14 @@ impl Relay<'_> {
             format,
         } = started;
         let mut reader = ResultReader::new(format, limits.line_bytes, limits.results);
-        let mut silent_at = Instant::now() + limits.silence;
+        let mut heard_at = Instant::now();
+        let silence = tokio::time::sleep_until(heard_at + limits.silence);
+        tokio::pin!(silence);
         let (inner, live, run) = (self.inner, self.live, self.run);
         let mut interrupt: Pin<Box<dyn Future<Output = ()> + Send + '_>> =
             Box::pin(interrupted(inner, live, run));
+        let lost = live.lost.cancelled();
+        tokio::pin!(lost);
         let mut cancelling = false;
         loop {
             if let Some(ending) = self.judge_waiting(cancelling) {
@@ -154,10 +158,10 @@ impl Relay<'_> {
                     shown(inner, (live, run.id), frames, outcome)?;
                     told(read_at);
                     if full {
-                        silent_at = Instant::now() + limits.silence;
+                        heard_at = Instant::now();
                     }
                 }
-                () = live.lost.cancelled() => return Err(Stopped::Lost),
+                () = &mut lost => return Err(Stopped::Lost),
                 () = &mut interrupt => {
                     let failure = interruption(inner, live);
                     if cancelling || failure.code != FailureCode::Cancelled {
@@ -166,9 +170,17 @@ impl Relay<'_> {
                     cancelling = true;
                     interrupt = Box::pin(grace(inner, prepared, run));
                 }
-                read = next_chunk(&mut response, silent_at), if !full => {
+                read = next_chunk(&mut response), if !full => {
                     self.take(read, &mut reader);
-                    silent_at = Instant::now() + limits.silence;
+                    heard_at = Instant::now();
+                }
+                // Set again only when it is over: each event would cost a timer.
+                () = &mut silence, if !full => {
+                    let silent_at = heard_at + limits.silence;
+                    if Instant::now() >= silent_at {
+                        self.take(Read::Silent, &mut reader);
+                    }
+                    silence.as_mut().reset(silent_at.max(Instant::now()));
                 }
             }
         }
@@ -354,11 +366,10 @@ async fn grace(inner: &Inner, prepared: &Prepared, run: &Run) {
     tokio::join!(tell_runner(inner, prepared, run), tokio::time::sleep(grace));
 }
 
-async fn next_chunk(response: &mut Response, silent_at: Instant) -> Read {
-    match tokio::time::timeout_at(silent_at, response.chunk()).await {
-        Ok(Ok(Some(chunk))) => Read::Chunk(chunk),
-        Ok(Ok(None)) => Read::End,
-        Ok(Err(_)) => Read::Broken,
-        Err(_) => Read::Silent,
+async fn next_chunk(response: &mut Response) -> Read {
+    match response.chunk().await {
+        Ok(Some(chunk)) => Read::Chunk(chunk),
+        Ok(None) => Read::End,
+        Err(_) => Read::Broken,
     }
 }

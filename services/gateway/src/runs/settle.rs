@@ -76,7 +76,7 @@ pub(super) async fn settle(
             let passed = failpoint::pass("succession.before_dispatch").await;
             if !inner.stopping.is_cancelled() && passed.is_ok() {
                 for next in next {
-                    Runs(Arc::clone(inner)).spawn(next, run.workspace.clone());
+                    Runs(Arc::clone(inner)).spawn(next, run.workspace.clone(), None);
                 }
             }
             let duration_ms = inner.clock.now_ms() - run.created_at;
@@ -283,15 +283,13 @@ async fn own_orphan(
         }
         RunStatus::Created | RunStatus::Queued => {
             let dispatch = Dispatch {
-                run_id: id,
-                epoch: run.lease_epoch,
-                from: run.status,
                 attempt: run.attempt + 1,
                 owner: inner.owner.clone(),
                 lease,
                 context: "null".to_owned(),
                 deadline_at: run.deadline_at,
                 at: inner.clock.now_ms(),
+                run,
             };
             match inner.store.write(dispatch).await? {
                 Dispatched::Owned(run) => Ok(Some(*run)),

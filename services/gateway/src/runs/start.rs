@@ -131,6 +131,7 @@ impl Runs {
             });
         }
         let aside = Aside::default();
+        let at = self.0.clock.now_ms();
         let ingest = Ingest {
             workspace: workspace.clone(),
             event_id: event_id.clone(),
@@ -144,8 +145,8 @@ impl Runs {
             envelope: canonical_json(&event),
             raw,
             most_runs: self.0.limits.workspace_runs,
-            at: self.0.clock.now_ms(),
-            decide: self.decider(workspace, event_id, event, aside.clone()),
+            at,
+            decide: self.decider(workspace, event_id, (event, at), aside.clone()),
         };
         let (answer, replayed) = match self.take(ingest, aside.clone()).await? {
             Ingested::Stored { answer } => (answer, false),
@@ -189,7 +190,8 @@ impl Runs {
                 ..
             }) = serde_json::from_str(answer)
             {
-                runs.spawn(run, workspace);
+                let fresh = aside.fresh().filter(|fresh| fresh.run.id == run);
+                runs.spawn(run, workspace, fresh);
             }
             Ok(ingested)
         });

@@ -299,7 +299,7 @@ impl Runs {
             if !self.0.live.contains(run.id) {
                 metrics::swept(Swept::Dispatched);
             }
-            self.spawn(run.id, run.workspace);
+            self.spawn(run.id, run.workspace, None);
         }
         Ok(())
     }

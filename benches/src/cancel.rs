@@ -1,0 +1,118 @@
+//! From a cancel to the runner's closed socket. The grace that a runner has to end by itself is set to
+//! nothing, so that what is left is the gateway's own time.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use crate::Options;
+use crate::client::Connection;
+use crate::figures::{percentile, write};
+use crate::load::{Ask, Target};
+use crate::stage::Stage;
+use crate::stub::{Script, Shared, serve};
+
+const RUNS: usize = 500;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
+    let stage = Stage::new(options).await?;
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let runner = listener.local_addr()?.to_string();
+    let shared = Shared::new(Script {
+        deltas: 1,
+        per_write: 1,
+        hold: true,
+    });
+    let mut serving = JoinSet::new();
+    serving.spawn(serve(listener, Arc::clone(&shared)));
+    let mut told = Vec::new();
+    let databases = [("sqlite", None), ("postgres", options.postgres.as_deref())];
+    for (name, url) in databases {
+        if name == "postgres" && url.is_none() {
+            continue;
+        }
+        let grace = "cancel_grace_seconds = 0.0";
+        let gateway = stage.gateway(name, &runner, url, grace).await?;
+        let target = Target {
+            name,
+            address: gateway.served.address.clone(),
+            pid: Some(gateway.served.pid),
+            ask: Ask::Gateway {
+                key: gateway.key.clone(),
+            },
+        };
+        let mut times = Vec::new();
+        for number in 0..RUNS {
+            times.push(one(&target, &gateway.key, &shared, number).await?);
+        }
+        let [p50, p99] = [50.0, 99.0].map(|at| percentile(&times, at));
+        println!(
+            "{name:<12} cancel → closed socket: p50 {p50:.1} ms, p99 {p99:.1} ms, {RUNS} runs"
+        );
+        told.push(json!({"target": name, "p50_ms": p50, "p99_ms": p99, "runs": RUNS}));
+    }
+    write(options, &json!({"cancel": told}))
+}
+
+/// Milliseconds from the sending of the cancel until the runner's socket is closed.
+async fn one(target: &Target, key: &str, shared: &Shared, number: usize) -> anyhow::Result<f64> {
+    let mut posting = Connection::open(&target.address).await?;
+    let request = target.request(number, "application/json", "message.received");
+    posting.send(&request).await?;
+    let mut body = Vec::new();
+    let status = posting.answer(|part| body.extend_from_slice(part)).await?;
+    ensure!(status == 202, "HTTP {status}");
+    let accepted: Value = serde_json::from_slice(&body)?;
+    let run = accepted["run_id"].as_str().context("a run")?.to_owned();
+
+    // Once the first event is there, the runner is at work.
+    let mut watching = Connection::open(&target.address).await?;
+    let about = format!("host: bench\r\nauthorization: Bearer {key}\r\n");
+    let watch =
+        format!("GET /v1/runs/{run}/events HTTP/1.1\r\n{about}accept: text/event-stream\r\n\r\n");
+    watching.send(watch.as_bytes()).await?;
+    let mut seen = Vec::new();
+    let (status, _) = watching
+        .answer_until(|part| {
+            seen.extend_from_slice(part);
+            seen.windows(6).any(|six| six == b"data: ")
+        })
+        .await?;
+    ensure!(status == 200, "HTTP {status}");
+
+    let cancel = format!("POST /v1/runs/{run}/cancel HTTP/1.1\r\n{about}content-length: 0\r\n\r\n");
+    let begin = Instant::now();
+    posting.send(cancel.as_bytes()).await?;
+    let status = posting.answer(|_| {}).await?;
+    ensure!(
+        (200..300).contains(&status),
+        "the cancel was answered with {status}"
+    );
+    let closed = closed_at(&shared.closed, &run).await?;
+    Ok(closed.duration_since(begin).as_secs_f64() * 1000.0)
+}
+
+async fn closed_at(closed: &Mutex<HashMap<String, Instant>>, run: &str) -> anyhow::Result<Instant> {
+    let begin = Instant::now();
+    loop {
+        let at = closed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(run);
+        if let Some(at) = at {
+            return Ok(at);
+        }
+        ensure!(
+            begin.elapsed() < PATIENCE,
+            "the socket of run {run} stays open"
+        );
+        // When it was closed is noted by the stub: this only looks.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}

@@ -1,0 +1,141 @@
+//! What a stream costs in memory while nothing happens on it.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tokio::task::JoinSet;
+
+use crate::client::{Connection, Framing, Stream};
+use crate::load::{Ask, Target, drive};
+use crate::process::resident;
+use crate::stage::{Stage, play, release};
+use crate::stub::Script;
+
+const STREAMS: usize = 1000;
+/// Before they are held, so that what is made once is there.
+const WARM_SECONDS: f64 = 1.0;
+const OPENING: usize = 32;
+
+/// Of one target, in bytes per stream.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) name: &'static str,
+    pub(crate) idle: u64,
+    pub(crate) full: u64,
+    pub(crate) per_stream: f64,
+}
+
+impl Held {
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "target": self.name, "idle_bytes": self.idle, "held_bytes": self.full,
+            "bytes_per_stream": self.per_stream, "streams": STREAMS,
+        })
+    }
+}
+
+/// Measures fresh processes, one after the other.
+pub(crate) async fn measure(stage: &Stage) -> anyhow::Result<Vec<Held>> {
+    let stub = stage.stub().await?;
+    let mut all = Vec::new();
+    {
+        let proxy = stage.passthrough(&stub.address).await?;
+        let target = Target {
+            name: "passthrough",
+            address: proxy.address.clone(),
+            pid: Some(proxy.pid),
+            ask: Ask::Runner,
+        };
+        all.push(hold(&target, proxy.pid, &stub.address, stub.pid).await?);
+    }
+    let databases = [
+        ("sqlite", None),
+        ("postgres", stage.options.postgres.as_deref()),
+    ];
+    for (name, url) in databases {
+        if name == "postgres" && url.is_none() {
+            continue;
+        }
+        let place = format!("held-{name}");
+        let gateway = stage.gateway(&place, &stub.address, url, "").await?;
+        let target = Target {
+            name,
+            address: gateway.served.address.clone(),
+            pid: Some(gateway.served.pid),
+            ask: Ask::Gateway {
+                key: gateway.key.clone(),
+            },
+        };
+        all.push(hold(&target, gateway.served.pid, &stub.address, stub.pid).await?);
+    }
+    Ok(all)
+}
+
+async fn hold(target: &Target, pid: u32, stub: &str, stub_pid: u32) -> anyhow::Result<Held> {
+    let script = Script {
+        deltas: 10,
+        per_write: 1,
+        hold: false,
+    };
+    play(stub, script).await?;
+    let warm = drive(target, stub_pid, 8, 11, WARM_SECONDS).await?;
+    ensure!(
+        warm.failures == 0,
+        "failures before it began: {:?}",
+        warm.told
+    );
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let idle = resident(pid)?;
+
+    let script = Script {
+        hold: true,
+        ..script
+    };
+    play(stub, script).await?;
+    let mut opening = JoinSet::new();
+    let mut streams = Vec::new();
+    for number in 0..STREAMS {
+        if opening.len() >= OPENING
+            && let Some(opened) = opening.join_next().await
+        {
+            streams.push(opened??);
+        }
+        opening.spawn(open(target.clone(), number));
+    }
+    while let Some(opened) = opening.join_next().await {
+        streams.push(opened??);
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let full = resident(pid)?;
+
+    release(stub).await?;
+    for (mut connection, framing, mut stream) in streams {
+        connection.rest(framing, |part| stream.push(part)).await?;
+        ensure!(
+            stream.is_whole(11),
+            "a held stream is not whole: {stream:?}"
+        );
+    }
+    Ok(Held {
+        name: target.name,
+        idle,
+        full,
+        per_stream: (full as f64 - idle as f64) / STREAMS as f64,
+    })
+}
+
+/// A stream with all its deltas, that has not ended.
+async fn open(target: Target, number: usize) -> anyhow::Result<(Connection, Framing, Stream)> {
+    let mut connection = Connection::open(&target.address).await?;
+    let request = target.request(number, "text/event-stream", "message.received");
+    connection.send(&request).await?;
+    let mut stream = Stream::new();
+    let (status, framing) = connection
+        .answer_until(|part| {
+            stream.push(part);
+            stream.events >= 10
+        })
+        .await?;
+    ensure!(status == 200, "HTTP {status}");
+    Ok((connection, framing, stream))
+}

@@ -1,0 +1,197 @@
+//! The load: clients that post and read to the end, one run after the other, and check each.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use tokio::task::LocalSet;
+use uuid::Uuid;
+
+use crate::client::{Connection, Stream};
+use crate::process::cpu;
+
+/// Every scenario begins with this much that is not counted.
+const WARM_UP: Duration = Duration::from_millis(500);
+/// Failures that are told; all are counted.
+const TOLD: usize = 3;
+
+/// What is asked, and who answers.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub(crate) name: &'static str,
+    pub(crate) address: String,
+    /// Absent: the stub runner itself is asked.
+    pub(crate) pid: Option<u32>,
+    pub(crate) ask: Ask,
+}
+
+#[derive(Clone)]
+pub(crate) enum Ask {
+    /// `POST /runs`, as the gateway would.
+    Runner,
+    /// `POST /v1/events` with this key.
+    Gateway { key: String },
+}
+
+impl Target {
+    /// The request of one run: its idempotency key is its own.
+    pub(crate) fn request(&self, client: usize, accept: &str, event: &str) -> Vec<u8> {
+        let body = format!(
+            "{{\"event_type\":\"{event}\",\"conversation\":{{\"conversation_id\":\"c-{client}\"}},\
+             \"actor\":{{\"actor_type\":\"user\",\"actor_id\":\"u-{client}\"}},\
+             \"input\":{{\"text\":\"hello big world\"}}}}"
+        );
+        let (path, about) = match &self.ask {
+            Ask::Runner => ("/runs", format!("runnel-run-id: {}\r\n", Uuid::nil())),
+            Ask::Gateway { key } => {
+                let own = Uuid::now_v7();
+                let about = format!("authorization: Bearer {key}\r\nidempotency-key: {own}\r\n");
+                ("/v1/events", about)
+            }
+        };
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: {}\r\n{about}content-type: application/json\r\n\
+             accept: {accept}\r\ncontent-length: {}\r\n\r\n{body}",
+            self.address,
+            body.len()
+        )
+        .into_bytes()
+    }
+}
+
+/// What one target did in one scenario of one round.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) seconds: f64,
+    pub(crate) runs: u64,
+    pub(crate) events: u64,
+    pub(crate) failures: u64,
+    pub(crate) told: Vec<String>,
+    /// CPU seconds of the target, of the stub runner and of the load generator.
+    pub(crate) cpu: f64,
+    pub(crate) cpu_stub: f64,
+    pub(crate) cpu_load: f64,
+    /// From the request to the first event, in milliseconds.
+    pub(crate) first_event_ms: Vec<f64>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Phase {
+    WarmUp,
+    Counting,
+    Over,
+}
+
+struct Counts {
+    phase: Cell<Phase>,
+    outcome: RefCell<Outcome>,
+}
+
+impl Counts {
+    fn count(&self, count: impl FnOnce(&mut Outcome)) {
+        if self.phase.get() == Phase::Counting {
+            count(&mut self.outcome.borrow_mut());
+        }
+    }
+
+    /// Also of the warm-up, and after the end: a failure is never left out.
+    fn fail(&self, target: &Target, error: &anyhow::Error) {
+        let mut outcome = self.outcome.borrow_mut();
+        outcome.failures += 1;
+        if outcome.told.len() < TOLD {
+            outcome.told.push(format!("{}: {error:#}", target.name));
+        }
+    }
+}
+
+/// Drives `clients` clients for `seconds`. Each run must bring `events` events and its end.
+pub(crate) async fn drive(
+    target: &Target,
+    stub: u32,
+    clients: usize,
+    events: u64,
+    seconds: f64,
+) -> anyhow::Result<Outcome> {
+    let counts = Rc::new(Counts {
+        phase: Cell::new(Phase::WarmUp),
+        outcome: RefCell::default(),
+    });
+    let local = LocalSet::new();
+    let working: Vec<_> = (0..clients)
+        .map(|client| {
+            let (target, counts) = (target.clone(), Rc::clone(&counts));
+            local.spawn_local(async move { work(&target, client, events, &counts).await })
+        })
+        .collect();
+    let own = std::process::id();
+    let used = || -> anyhow::Result<[Duration; 3]> {
+        Ok([cpu(target.pid.unwrap_or(stub))?, cpu(stub)?, cpu(own)?])
+    };
+    local
+        .run_until(async {
+            tokio::time::sleep(WARM_UP).await;
+            let (before, begin) = (used()?, Instant::now());
+            counts.phase.set(Phase::Counting);
+            tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+            counts.phase.set(Phase::Over);
+            let (after, elapsed) = (used()?, begin.elapsed());
+            for client in working {
+                client.await?;
+            }
+            let mut outcome = counts.outcome.take();
+            let [target, stub, load] =
+                [0, 1, 2].map(|one| (after[one].saturating_sub(before[one])).as_secs_f64());
+            (outcome.cpu, outcome.cpu_stub, outcome.cpu_load) = (target, stub, load);
+            outcome.seconds = elapsed.as_secs_f64();
+            Ok(outcome)
+        })
+        .await
+}
+
+async fn work(target: &Target, client: usize, events: u64, counts: &Counts) {
+    let mut connection = None;
+    while counts.phase.get() != Phase::Over {
+        let ran = one_run(target, client, events, counts, &mut connection).await;
+        match ran {
+            Ok(()) => counts.count(|outcome| outcome.runs += 1),
+            Err(error) => {
+                connection = None;
+                counts.fail(target, &error);
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+async fn one_run(
+    target: &Target,
+    client: usize,
+    events: u64,
+    counts: &Counts,
+    kept: &mut Option<Connection>,
+) -> anyhow::Result<()> {
+    let mut connection = match kept.take() {
+        Some(connection) => connection,
+        None => Connection::open(&target.address).await?,
+    };
+    let request = target.request(client, "text/event-stream", "message.received");
+    let begin = Instant::now();
+    connection.send(&request).await.context("the request")?;
+    let (mut stream, mut first) = (Stream::new(), None);
+    let read = |part: &[u8]| {
+        let before = stream.events;
+        stream.push(part);
+        if first.is_none() && stream.events > 0 {
+            first = Some(begin.elapsed());
+        }
+        counts.count(|outcome| outcome.events += stream.events - before);
+    };
+    let status = connection.answer(read).await?;
+    ensure!(status == 200, "HTTP {status}");
+    ensure!(stream.is_whole(events), "not whole: {stream:?}");
+    let first = first.context("no event")?.as_secs_f64() * 1000.0;
+    counts.count(|outcome| outcome.first_event_ms.push(first));
+    *kept = Some(connection);
+    Ok(())
+}

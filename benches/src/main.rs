@@ -1,0 +1,116 @@
+//! How fast is it? The gateway beside a proxy that does nothing, with every event persisted.
+//!
+//! `cargo run --release -p benches` runs everything. See `benches/README.md`.
+#![expect(clippy::print_stdout, reason = "what it prints is what it is for")]
+#![expect(
+    clippy::cast_precision_loss,
+    reason = "figures for people have three digits"
+)]
+
+mod cancel;
+mod client;
+mod figures;
+mod held;
+mod ingest;
+mod load;
+mod passthrough;
+mod process;
+mod rounds;
+mod stage;
+mod stub;
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::{Args, Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(about = "Compares the gateway with a proxy that does nothing")]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// What every command takes.
+#[derive(Args, Clone)]
+struct Options {
+    /// How often everything is measured; medians are told.
+    #[arg(long, global = true, default_value_t = 5)]
+    rounds: usize,
+    /// How long one target is measured in one scenario of one round.
+    #[arg(long, global = true, default_value_t = 3.0)]
+    seconds: f64,
+    /// Scenarios of `all`, by their beginning: `short-1,long`.
+    #[arg(long, global = true, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Events that the stub runner sends in one write.
+    #[arg(long, global = true, default_value_t = 1)]
+    per_write: usize,
+    /// The gateway's binary; built when absent.
+    #[arg(long, global = true)]
+    gateway: Option<PathBuf>,
+    /// Where the SQLite database lies while it is measured: a directory on a real disk.
+    #[arg(long, global = true)]
+    directory: Option<PathBuf>,
+    /// An empty PostgreSQL database; absent: SQLite alone is measured.
+    #[arg(long, global = true, env = "RUNNEL_BENCH_POSTGRES_URL")]
+    postgres: Option<String>,
+    /// Where the figures go as JSON.
+    #[arg(long, global = true)]
+    json: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Throughput, CPU, time to the first event and memory, as ratios to the proxy (the default).
+    All,
+    /// From a cancel to the runner's closed socket.
+    Cancel,
+    /// Events per second that are taken durably, answered with 202.
+    Ingest,
+    /// Memory per held stream alone.
+    Held,
+    /// The stub runner.
+    #[command(hide = true)]
+    Stub,
+    /// The proxy that does nothing.
+    #[command(hide = true)]
+    Passthrough { upstream: String },
+}
+
+fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    let options = cli.options;
+    match cli.command.unwrap_or(Command::All) {
+        Command::Passthrough { upstream } => many_threads(passthrough::serve(upstream)),
+        Command::Stub => one_thread(stub::serve_as_process()),
+        Command::All => one_thread(rounds::run(&options)),
+        Command::Cancel => one_thread(cancel::run(&options)),
+        Command::Ingest => one_thread(ingest::run(&options)),
+        Command::Held => one_thread(async {
+            let stage = stage::Stage::new(&options).await?;
+            let held = held::measure(&stage).await?;
+            figures::print_held(&held);
+            let held: Vec<_> = held.iter().map(held::Held::to_json).collect();
+            figures::write(&options, &serde_json::json!({"held": held}))
+        }),
+    }
+}
+
+/// The load generator and the stub shall cost less than what they measure.
+fn one_thread(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.context("no runtime")?.block_on(work)
+}
+
+/// The proxy gets what the gateway has.
+fn many_threads(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    runtime.context("no runtime")?.block_on(work)
+}

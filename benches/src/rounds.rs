@@ -1,0 +1,169 @@
+//! All targets in turn, again and again: what disturbs one round disturbs all of them.
+
+use anyhow::ensure;
+use serde_json::json;
+
+use crate::Options;
+use crate::figures::{self, Row};
+use crate::held;
+use crate::load::{Ask, Outcome, Target, drive};
+use crate::process::machine;
+use crate::stage::{Stage, play, seen};
+use crate::stub::Script;
+
+/// What is played, and by how many at once.
+#[derive(Clone, Copy)]
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    pub(crate) deltas: usize,
+    pub(crate) clients: usize,
+}
+
+const SCENARIOS: [Scenario; 4] = [
+    Scenario {
+        name: "short-1",
+        deltas: 10,
+        clients: 1,
+    },
+    Scenario {
+        name: "short-32",
+        deltas: 10,
+        clients: 32,
+    },
+    Scenario {
+        name: "short-256",
+        deltas: 10,
+        clients: 256,
+    },
+    Scenario {
+        name: "long-16",
+        deltas: 2000,
+        clients: 16,
+    },
+];
+
+pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
+    let wanted = |scenario: &&Scenario| {
+        let names = &options.only;
+        names.is_empty()
+            || names
+                .iter()
+                .any(|name| scenario.name.starts_with(name.as_str()))
+    };
+    let scenarios: Vec<_> = SCENARIOS.iter().filter(wanted).copied().collect();
+    let stage = Stage::new(options).await?;
+    let durable = stage.durable_write_ms()?;
+    println!("{}; a durable write takes {durable:.1} ms", machine());
+    let (rows, connections) = measure(&stage, &scenarios).await?;
+    figures::print_rows(&rows);
+    for (name, connections, runs) in &connections {
+        println!("{name:<12} opened {connections} connections to the runner for {runs} runs");
+    }
+    let holds = options.only.is_empty() || options.only.iter().any(|name| name == "held");
+    let held = if holds {
+        held::measure(&stage).await?
+    } else {
+        Vec::new()
+    };
+    figures::print_held(&held);
+    let held: Vec<_> = held.iter().map(held::Held::to_json).collect();
+    let told = json!({
+        "machine": machine(), "durable_write_ms": durable, "rounds": options.rounds,
+        "seconds": options.seconds, "per_write": options.per_write,
+        "scenarios": rows.iter().map(Row::to_json).collect::<Vec<_>>(), "held": held,
+    });
+    figures::write(options, &told)?;
+    let failures: u64 = rows
+        .iter()
+        .flat_map(|row| &row.rounds)
+        .map(|one| one.failures)
+        .sum();
+    ensure!(
+        failures == 0,
+        "{failures} runs failed: these figures count for nothing"
+    );
+    Ok(())
+}
+
+type Connections = Vec<(&'static str, u64, u64)>;
+
+async fn measure(stage: &Stage, scenarios: &[Scenario]) -> anyhow::Result<(Vec<Row>, Connections)> {
+    let options = &stage.options;
+    let stub = stage.stub().await?;
+    let proxy = stage.passthrough(&stub.address).await?;
+    let mut gateways = vec![(
+        "sqlite",
+        stage.gateway("sqlite", &stub.address, None, "").await?,
+    )];
+    if let Some(url) = options.postgres.as_deref() {
+        let gateway = stage
+            .gateway("postgres", &stub.address, Some(url), "")
+            .await?;
+        gateways.push(("postgres", gateway));
+    }
+    let mut targets = vec![
+        Target {
+            name: "direct",
+            address: stub.address.clone(),
+            pid: None,
+            ask: Ask::Runner,
+        },
+        Target {
+            name: "passthrough",
+            address: proxy.address.clone(),
+            pid: Some(proxy.pid),
+            ask: Ask::Runner,
+        },
+    ];
+    targets.extend(gateways.iter().map(|(name, gateway)| Target {
+        name,
+        address: gateway.served.address.clone(),
+        pid: Some(gateway.served.pid),
+        ask: Ask::Gateway {
+            key: gateway.key.clone(),
+        },
+    }));
+    let mut connections: Connections = targets.iter().map(|one| (one.name, 0, 0)).collect();
+    let mut rows: Vec<_> = scenarios
+        .iter()
+        .flat_map(|scenario| {
+            targets
+                .iter()
+                .map(|target| Row::new(*scenario, target.name))
+        })
+        .collect();
+    for _ in 0..options.rounds {
+        for (place, scenario) in scenarios.iter().enumerate() {
+            let script = Script {
+                deltas: scenario.deltas,
+                per_write: options.per_write,
+                hold: false,
+            };
+            play(&stub.address, script).await?;
+            for (number, target) in targets.iter().enumerate() {
+                let before = seen(&stub.address).await?;
+                let outcome = segment(target, stub.pid, scenario, options.seconds).await?;
+                let after = seen(&stub.address).await?;
+                // One of them is the question itself.
+                connections[number].1 += after.0 - before.0 - 1;
+                connections[number].2 += after.1 - before.1;
+                rows[place * targets.len() + number].rounds.push(outcome);
+            }
+        }
+    }
+    Ok((rows, connections))
+}
+
+async fn segment(
+    target: &Target,
+    stub: u32,
+    scenario: &Scenario,
+    seconds: f64,
+) -> anyhow::Result<Outcome> {
+    let events = scenario.deltas as u64 + 1;
+    let outcome = drive(target, stub, scenario.clients, events, seconds).await?;
+    for complaint in &outcome.told {
+        println!("FAILED in {}: {complaint}", scenario.name);
+    }
+    Ok(outcome)
+}

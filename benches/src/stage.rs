@@ -1,0 +1,252 @@
+//! The processes that are measured: stub runner, proxy, gateways. Killed on drop.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Instant;
+
+use anyhow::{Context as _, bail, ensure};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::net::TcpListener;
+use tokio::process::{Child, ChildStdout, Command};
+use uuid::Uuid;
+
+use crate::Options;
+use crate::client::Connection;
+use crate::stub::{RUNNER_ID, Script};
+
+/// Says where a role of this program listens.
+pub(crate) fn announce(listener: &TcpListener) -> anyhow::Result<()> {
+    println!("listening http://{}", listener.local_addr()?);
+    Ok(())
+}
+
+/// A process that serves.
+pub(crate) struct Served {
+    pub(crate) address: String,
+    pub(crate) pid: u32,
+    _child: Child,
+    /// Kept open: a closed pipe would be an error for whoever prints into it.
+    _stdout: Lines<BufReader<ChildStdout>>,
+}
+
+impl Served {
+    async fn spawn(command: &mut Command, stderr: &Path) -> anyhow::Result<Self> {
+        let stderr = fs::File::create(stderr)?;
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .kill_on_drop(true)
+            .spawn()?;
+        let pid = child.id().context("it has ended")?;
+        let mut stdout = BufReader::new(child.stdout.take().context("its output")?).lines();
+        while let Some(line) = stdout.next_line().await? {
+            if let Some(url) = line.strip_prefix("listening http://") {
+                return Ok(Self {
+                    address: url.trim_end_matches('/').to_owned(),
+                    pid,
+                    _child: child,
+                    _stdout: stdout,
+                });
+            }
+        }
+        bail!("it ended before it listened")
+    }
+}
+
+/// A gateway and a key of role client.
+pub(crate) struct Gateway {
+    pub(crate) served: Served,
+    pub(crate) key: String,
+}
+
+/// The binary, the directory, and what was asked for.
+pub(crate) struct Stage {
+    pub(crate) options: Options,
+    binary: PathBuf,
+    directory: PathBuf,
+}
+
+impl Stage {
+    pub(crate) async fn new(options: &Options) -> anyhow::Result<Self> {
+        let own = std::env::current_exe()?;
+        let beside = own.parent().context("a directory of this program")?;
+        let binary = match &options.gateway {
+            Some(binary) => binary.clone(),
+            None => build(beside).await?,
+        };
+        let parent = options.directory.as_deref().unwrap_or(beside);
+        let directory = parent.join(format!("bench-{}", Uuid::now_v7().simple()));
+        fs::create_dir_all(&directory)?;
+        let stage = Self {
+            options: options.clone(),
+            binary: fs::canonicalize(&binary).context("there is no such gateway binary")?,
+            directory: fs::canonicalize(directory)?,
+        };
+        stage.refuse_memory()?;
+        Ok(stage)
+    }
+
+    /// A commit to memory is none.
+    fn refuse_memory(&self) -> anyhow::Result<()> {
+        let mounts = fs::read_to_string("/proc/mounts")?;
+        let mut mounted: Vec<_> = mounts
+            .lines()
+            .filter_map(|line| {
+                let mut fields = line.split(' ').skip(1);
+                fields.next().zip(fields.next())
+            })
+            .filter(|(place, _)| self.directory.starts_with(place))
+            .collect();
+        mounted.sort_by_key(|(place, _)| place.len());
+        let kind = mounted.last().map_or("unknown", |(_, kind)| kind);
+        ensure!(
+            !["tmpfs", "ramfs"].contains(&kind),
+            "{} is {kind}: name a directory on a disk with --directory",
+            self.directory.display()
+        );
+        Ok(())
+    }
+
+    /// The median time of a small durable write, in milliseconds.
+    pub(crate) fn durable_write_ms(&self) -> anyhow::Result<f64> {
+        use std::io::Write;
+        let path = self.directory.join("probe");
+        let mut file = fs::File::create(&path)?;
+        let mut times = Vec::new();
+        for _ in 0..100 {
+            let begin = Instant::now();
+            file.write_all(&[7; 4096])?;
+            file.sync_data()?;
+            times.push(begin.elapsed().as_secs_f64() * 1000.0);
+        }
+        fs::remove_file(path)?;
+        Ok(crate::figures::median(&times))
+    }
+
+    pub(crate) async fn stub(&self) -> anyhow::Result<Served> {
+        let mut command = Command::new(std::env::current_exe()?);
+        let served = Served::spawn(command.arg("stub"), &self.directory.join("stub.log")).await;
+        served.context("the stub runner does not start")
+    }
+
+    pub(crate) async fn passthrough(&self, upstream: &str) -> anyhow::Result<Served> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["passthrough", upstream]);
+        let log = self.directory.join("passthrough.log");
+        let served = Served::spawn(&mut command, &log).await;
+        served.context("the proxy does not start")
+    }
+
+    /// `runnel serve`, as it comes, on a database of its own. `extra`: lines of section `[runs]`.
+    pub(crate) async fn gateway(
+        &self,
+        name: &str,
+        runner: &str,
+        postgres: Option<&str>,
+        extra: &str,
+    ) -> anyhow::Result<Gateway> {
+        let directory = self.directory.join(name);
+        fs::create_dir_all(&directory)?;
+        let url = postgres.map_or_else(
+            || format!("sqlite://{}", directory.join("runnel.db").display()),
+            str::to_owned,
+        );
+        // The same for all: they may come to one PostgreSQL database after each other.
+        fs::write(directory.join("master.key"), "5e".repeat(32))?;
+        let secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
+        fs::write(directory.join("endpoint.secret"), secret)?;
+        let config = directory.join("runnel.toml");
+        let text = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\n[auth]\nmaster_key = \"file:{key}\"\n\
+             [database]\nurl = \"{url}\"\n[egress]\nallow = [\"{runner}\"]\n[runs]\n{extra}\n\
+             [[runner_endpoints]]\nname = \"stub\"\nbase_url = \"http://{runner}\"\n\
+             secret = \"file:{secret}\"\n\
+             [[agents]]\nname = \"main\"\nevent_types = [\"message.received\"]\n\
+             scope = {{ kind = \"global\" }}\nrunner_id = \"{RUNNER_ID}\"\n\
+             resource_policy = {{ history = [\"page\"] }}\n",
+            key = directory.join("master.key").display(),
+            secret = directory.join("endpoint.secret").display(),
+        );
+        fs::write(&config, text)?;
+        let key = self.create_key(&config).await?;
+        let mut command = Command::new(&self.binary);
+        command.arg("serve").arg("--config").arg(&config);
+        let log = directory.join("stderr.log");
+        let served = Served::spawn(&mut command, &log).await;
+        let told = || fs::read_to_string(&log).unwrap_or_default();
+        let served = served.with_context(|| format!("the gateway does not start: {}", told()))?;
+        Ok(Gateway { served, key })
+    }
+
+    async fn create_key(&self, config: &Path) -> anyhow::Result<String> {
+        let mut command = Command::new(&self.binary);
+        command.args(["token", "create", "--role", "client", "--name", "bench"]);
+        let output = command.args(["--json", "--config"]).arg(config).output();
+        let output = output.await.context("the gateway's binary does not run")?;
+        let told: Value = serde_json::from_slice(&output.stdout).with_context(|| {
+            let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+            format!("no API key: {complaint}")
+        })?;
+        Ok(told["key"].as_str().context("no API key")?.to_owned())
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Builds the gateway as it is shipped, beside this program.
+async fn build(beside: &Path) -> anyhow::Result<PathBuf> {
+    ensure!(
+        beside.ends_with("release"),
+        "only a release build tells anything: cargo run --release -p benches"
+    );
+    let mut command = Command::new("cargo");
+    command.args(["build", "--release", "-p", "gateway", "--bin", "runnel"]);
+    let built = command.status().await.context("cargo does not run")?;
+    ensure!(built.success(), "the gateway does not build");
+    Ok(beside.join("runnel"))
+}
+
+/// What the stub runner plays from now on.
+pub(crate) async fn play(stub: &str, script: Script) -> anyhow::Result<()> {
+    let status = post(stub, "/control", &script.to_json().to_string()).await?;
+    ensure!(status == 200, "the stub runner answered {status}");
+    Ok(())
+}
+
+/// Lets held streams go on to their end.
+pub(crate) async fn release(stub: &str) -> anyhow::Result<()> {
+    let status = post(stub, "/release", "{}").await?;
+    ensure!(status == 200, "the stub runner answered {status}");
+    Ok(())
+}
+
+/// Connections that the stub runner has taken, and runs that it has played.
+pub(crate) async fn seen(stub: &str) -> anyhow::Result<(u64, u64)> {
+    let mut connection = Connection::open(stub).await?;
+    connection
+        .send(b"GET /control HTTP/1.1\r\nhost: stub\r\n\r\n")
+        .await?;
+    let mut body = Vec::new();
+    connection
+        .answer(|part| body.extend_from_slice(part))
+        .await?;
+    let seen: Value = serde_json::from_slice(&body)?;
+    let count = |name: &str| seen[name].as_u64().context("a count");
+    Ok((count("connections")?, count("runs")?))
+}
+
+async fn post(address: &str, path: &str, body: &str) -> anyhow::Result<u16> {
+    let mut connection = Connection::open(address).await?;
+    let length = body.len();
+    let request =
+        format!("POST {path} HTTP/1.1\r\nhost: stub\r\ncontent-length: {length}\r\n\r\n{body}");
+    connection.send(request.as_bytes()).await?;
+    connection.answer(|_| {}).await
+}

@@ -1,0 +1,288 @@
+//! A runner that costs little: its answer is prepared, and each event leaves in a write of its own,
+//! as a model's tokens do.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::stage::announce;
+
+pub(crate) const RUNNER_ID: &str = "plugin:bench/stub/default";
+/// Takes the place of a run's id in what is prepared.
+const NO_RUN: &str = "00000000-0000-0000-0000-000000000000";
+
+/// What the stub answers from now on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Script {
+    /// Events before `run.completed`.
+    pub(crate) deltas: usize,
+    /// Events of one write.
+    pub(crate) per_write: usize,
+    /// After the deltas it waits until it is told to go on, or is closed.
+    pub(crate) hold: bool,
+}
+
+impl Script {
+    pub(crate) fn to_json(self) -> Value {
+        json!({"deltas": self.deltas, "per_write": self.per_write, "hold": self.hold})
+    }
+}
+
+/// One answer, ready to be written: the run's id is put in at `ids`.
+struct Prepared {
+    bytes: Vec<u8>,
+    ids: Vec<usize>,
+    /// The ends of the writes; the last part waits for the release when the script holds.
+    ends: Vec<usize>,
+    hold: bool,
+}
+
+/// What the stub has seen, and what it plays.
+pub(crate) struct Shared {
+    prepared: Mutex<Arc<Prepared>>,
+    released: watch::Sender<u64>,
+    connections: AtomicU64,
+    runs: AtomicU64,
+    /// When a held run was told to stop, and when its socket was closed.
+    pub(crate) told: Mutex<HashMap<String, Instant>>,
+    pub(crate) closed: Mutex<HashMap<String, Instant>>,
+}
+
+impl Shared {
+    pub(crate) fn new(script: Script) -> Arc<Self> {
+        Arc::new(Self {
+            prepared: Mutex::new(Arc::new(prepare(script))),
+            released: watch::Sender::new(0),
+            connections: AtomicU64::new(0),
+            runs: AtomicU64::new(0),
+            told: Mutex::default(),
+            closed: Mutex::default(),
+        })
+    }
+
+    fn play(&self, body: &[u8]) -> Option<()> {
+        let told: Value = serde_json::from_slice(body).ok()?;
+        let count = |name: &str| usize::try_from(told.get(name)?.as_u64()?).ok();
+        let script = Script {
+            deltas: count("deltas")?,
+            per_write: count("per_write")?.max(1),
+            hold: told.get("hold")?.as_bool()?,
+        };
+        let prepared = Arc::new(prepare(script));
+        *self.prepared.lock().unwrap_or_else(PoisonError::into_inner) = prepared;
+        Some(())
+    }
+
+    fn prepared(&self) -> Arc<Prepared> {
+        Arc::clone(&self.prepared.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn note(times: &Mutex<HashMap<String, Instant>>, run: &str) {
+    let mut times = times.lock().unwrap_or_else(PoisonError::into_inner);
+    times.insert(run.to_owned(), Instant::now());
+}
+
+fn prepare(script: Script) -> Prepared {
+    let mut bytes = Vec::from(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
+    );
+    let (mut ids, mut ends) = (Vec::new(), Vec::new());
+    for number in 1..=script.deltas + 1 {
+        let is_last = number > script.deltas;
+        if is_last || (number > 1 && (number - 1).is_multiple_of(script.per_write.max(1))) {
+            ends.push(bytes.len());
+        }
+        let (kind, data) = if is_last {
+            ("run.completed", r#"{"finish_reason":"stop"}"#.to_owned())
+        } else {
+            let chunk = format!(r#"{{"chunk":{{"role":"assistant","content":"word {number} "}}}}"#);
+            ("message.delta", chunk)
+        };
+        let head = format!("event: {kind}\nid: {number}\ndata: {{\"run_id\":\"");
+        let tail = format!("\",\"type\":\"{kind}\",\"data\":{data},\"sequence\":{number}}}\n\n");
+        let length = head.len() + NO_RUN.len() + tail.len();
+        bytes.extend_from_slice(format!("{length:x}\r\n{head}").as_bytes());
+        ids.push(bytes.len());
+        bytes.extend_from_slice(format!("{NO_RUN}{tail}\r\n").as_bytes());
+    }
+    bytes.extend_from_slice(b"0\r\n\r\n");
+    ends.push(bytes.len());
+    ends.retain(|end| *end > 0);
+    // The head goes with the first event.
+    Prepared {
+        bytes,
+        ids,
+        ends,
+        hold: script.hold,
+    }
+}
+
+pub(crate) async fn serve_as_process() -> anyhow::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    announce(&listener)?;
+    serve(listener, Shared::new(Script::default())).await;
+    Ok(())
+}
+
+pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => if let Ok((socket, _)) = accepted {
+                shared.connections.fetch_add(1, Ordering::Relaxed);
+                connections.spawn(converse(socket, Arc::clone(&shared)));
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+struct Request {
+    method: String,
+    path: String,
+    run: String,
+    body: Vec<u8>,
+}
+
+/// One request after the other, until the peer closes.
+async fn converse(mut socket: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    let mut buffer = Vec::with_capacity(16 * 1024);
+    let mut answer = Vec::new();
+    while let Some(request) = read_request(&mut socket, &mut buffer).await? {
+        match (request.method.as_str(), request.path.as_str()) {
+            ("POST", "/runs") => run(&mut socket, &shared, &request.run, &mut answer).await?,
+            ("GET", "/runners") => whole(&mut socket, "200 OK", &manifests()).await?,
+            ("POST", "/control") => {
+                let status = match shared.play(&request.body) {
+                    Some(()) => "200 OK",
+                    None => "400 Bad Request",
+                };
+                whole(&mut socket, status, &json!({})).await?;
+            }
+            ("GET", "/control") => {
+                let seen = json!({
+                    "connections": shared.connections.load(Ordering::Relaxed),
+                    "runs": shared.runs.load(Ordering::Relaxed),
+                });
+                whole(&mut socket, "200 OK", &seen).await?;
+            }
+            ("POST", "/release") => {
+                shared.released.send_modify(|count| *count += 1);
+                whole(&mut socket, "200 OK", &json!({})).await?;
+            }
+            ("POST", path) if path.ends_with("/cancel") => {
+                note(&shared.told, &request.run);
+                whole(&mut socket, "202 Accepted", &json!({})).await?;
+            }
+            _ => whole(&mut socket, "404 Not Found", &json!({})).await?,
+        }
+    }
+    Ok(())
+}
+
+async fn run(
+    socket: &mut TcpStream,
+    shared: &Shared,
+    run: &str,
+    answer: &mut Vec<u8>,
+) -> io::Result<()> {
+    shared.runs.fetch_add(1, Ordering::Relaxed);
+    let prepared = shared.prepared();
+    answer.clear();
+    answer.extend_from_slice(&prepared.bytes);
+    if run.len() == NO_RUN.len() {
+        for at in &prepared.ids {
+            answer[*at..at + run.len()].copy_from_slice(run.as_bytes());
+        }
+    }
+    let mut released = shared.released.subscribe();
+    let mut from = 0;
+    let (last, before) = prepared.ends.split_last().expect("an answer has an end");
+    for end in before {
+        socket.write_all(&answer[from..*end]).await?;
+        from = *end;
+    }
+    if prepared.hold {
+        let mut byte = [0];
+        tokio::select! {
+            _ = released.changed() => {}
+            _ = socket.read(&mut byte) => {
+                note(&shared.closed, run);
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+        }
+    }
+    socket.write_all(&answer[from..*last]).await
+}
+
+fn manifests() -> Value {
+    json!({"runners": [{
+        "id": RUNNER_ID,
+        "name": "default",
+        "label": {"en_US": "Stub"},
+        "capabilities": {
+            "streaming": true, "interrupt": true, "tool_calling": false,
+            "knowledge_retrieval": false, "multimodal_input": false, "event_context": false,
+            "platform_api": false, "stateful_session": false, "self_managed_context": false,
+            "skill_authoring": false, "steering": false, "interactions": false,
+        },
+        "permissions": {"history": ["page"]},
+    }]})
+}
+
+async fn whole(socket: &mut TcpStream, status: &str, body: &Value) -> io::Result<()> {
+    let body = body.to_string();
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    );
+    socket.write_all(format!("{head}{body}").as_bytes()).await
+}
+
+/// `None`: the peer has closed. What came behind the request stays in `buffer`.
+async fn read_request(socket: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Option<Request>> {
+    let head_end = loop {
+        let found = buffer.windows(4).position(|four| four == b"\r\n\r\n");
+        if let Some(at) = found {
+            break at + 4;
+        }
+        if socket.read_buf(buffer).await? == 0 {
+            return Ok(None);
+        }
+    };
+    let head = String::from_utf8_lossy(&buffer[..head_end]).into_owned();
+    let mut lines = head.split("\r\n");
+    let mut first = lines.next().unwrap_or_default().split(' ');
+    let mut request = Request {
+        method: first.next().unwrap_or_default().to_owned(),
+        path: first.next().unwrap_or_default().to_owned(),
+        run: String::new(),
+        body: Vec::new(),
+    };
+    let mut length = 0;
+    for (name, value) in lines.filter_map(|line| line.split_once(':')) {
+        if name.eq_ignore_ascii_case("content-length") {
+            length = value.trim().parse().unwrap_or(0);
+        } else if name.eq_ignore_ascii_case("runnel-run-id") {
+            value.trim().clone_into(&mut request.run);
+        }
+    }
+    while buffer.len() < head_end + length {
+        if socket.read_buf(buffer).await? == 0 {
+            return Ok(None);
+        }
+    }
+    request.body = buffer[head_end..head_end + length].to_vec();
+    buffer.drain(..head_end + length);
+    Ok(Some(request))
+}

@@ -1,0 +1,33 @@
+//! What items of one transaction read alike: once is enough.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use protocol::id::WorkspaceId;
+use sea_orm::DatabaseTransaction;
+
+use crate::error::StoreError;
+use crate::new_run::{Candidate, candidates};
+
+/// Read by one item, for those after it in the same transaction. Forgotten with each item that may change
+/// it.
+#[derive(Default)]
+pub struct Common {
+    candidates: HashMap<WorkspaceId, Arc<[Candidate]>>,
+}
+
+impl Common {
+    /// The enabled agents of a workspace, with their runners.
+    pub(crate) async fn candidates(
+        &mut self,
+        tx: &DatabaseTransaction,
+        workspace: &WorkspaceId,
+    ) -> Result<Arc<[Candidate]>, StoreError> {
+        if let Some(known) = self.candidates.get(workspace) {
+            return Ok(Arc::clone(known));
+        }
+        let read: Arc<[Candidate]> = candidates(tx, workspace).await?.into();
+        self.candidates.insert(workspace.clone(), Arc::clone(&read));
+        Ok(read)
+    }
+}

@@ -1,0 +1,116 @@
+//! What stands in the writer's queue.
+
+use futures_util::future::BoxFuture;
+use sea_orm::DatabaseTransaction;
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use crate::bulk::{Done, Together};
+use crate::common::Common;
+use crate::error::StoreError;
+use crate::writer::Work;
+
+/// One item of the queue, whatever its work.
+pub(super) trait Item: Send {
+    fn order(&self) -> Uuid;
+    fn in_savepoint(&self) -> bool;
+    fn is_alone(&self) -> bool;
+    fn weight(&self) -> usize;
+    fn changes_agents(&self) -> bool;
+    fn together(&self) -> Option<Together<'_>>;
+    fn note_done(&mut self, done: Done);
+    fn apply<'a>(
+        &'a mut self,
+        tx: &'a DatabaseTransaction,
+        common: &'a mut Common,
+    ) -> BoxFuture<'a, Result<(), StoreError>>;
+    fn settle(self: Box<Self>, refusal: Option<StoreError>);
+}
+
+/// A work and who waits for it.
+pub(super) struct Job<W: Work> {
+    work: W,
+    output: Option<W::Output>,
+    reply: Option<oneshot::Sender<Result<W::Output, StoreError>>>,
+}
+
+impl<W: Work> Job<W> {
+    pub(super) fn new(
+        work: W,
+        reply: Option<oneshot::Sender<Result<W::Output, StoreError>>>,
+    ) -> Box<Self> {
+        Box::new(Self {
+            work,
+            output: None,
+            reply,
+        })
+    }
+}
+
+impl<W: Work> Item for Job<W> {
+    fn order(&self) -> Uuid {
+        self.work.order()
+    }
+
+    fn in_savepoint(&self) -> bool {
+        W::SAVEPOINT
+    }
+
+    fn is_alone(&self) -> bool {
+        W::ALONE
+    }
+
+    fn weight(&self) -> usize {
+        self.work.weight()
+    }
+
+    fn changes_agents(&self) -> bool {
+        W::CHANGES_AGENTS
+    }
+
+    fn together(&self) -> Option<Together<'_>> {
+        // What was tried before may stand: it is asked by itself.
+        self.output.is_none().then(|| self.work.together())?
+    }
+
+    fn note_done(&mut self, done: Done) {
+        self.output = self.work.output_of(done);
+    }
+
+    fn apply<'a>(
+        &'a mut self,
+        tx: &'a DatabaseTransaction,
+        common: &'a mut Common,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(async move {
+            if let Some(told) = &self.output
+                && self.work.stands(tx, told).await?
+            {
+                return Ok(());
+            }
+            self.output = None;
+            self.output = Some(self.work.apply_with(tx, common).await?);
+            Ok(())
+        })
+    }
+
+    fn settle(self: Box<Self>, refusal: Option<StoreError>) {
+        let outcome = match (refusal, self.output) {
+            (Some(error), _) => Err(error),
+            (None, Some(output)) => Ok(output),
+            (None, None) => Err(StoreError::Closed),
+        };
+        match self.reply {
+            // Nobody waits any more: the work is done all the same.
+            Some(reply) => drop(reply.send(outcome)),
+            None => {
+                if let Err(error) = outcome {
+                    tracing::error!(
+                        error = &error as &dyn std::error::Error,
+                        "a write that nobody waits for failed"
+                    );
+                }
+            }
+        }
+    }
+}
