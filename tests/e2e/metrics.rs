@@ -11,7 +11,7 @@ use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::python::repository_file;
 use crate::support::runner::SECRET;
-use crate::support::script::sse;
+use crate::support::script::{answer, sse};
 use crate::support::stage::Outcome;
 use crate::support::{Stage, within};
 
@@ -23,10 +23,18 @@ struct Watched {
 
 impl Watched {
     async fn new() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    async fn with(configure: impl FnOnce(&mut Config)) -> Self {
         let [a, b, ..] = *Uuid::new_v4().as_bytes();
         let address = format!("127.{a}.{b}.2:9464");
         let listen = format!("[metrics]\nlisten = \"{address}\"\n");
-        let stage = Stage::with(|config: &mut Config| config.rest = listen).await;
+        let stage = Stage::with(|config: &mut Config| {
+            config.rest = listen;
+            configure(config);
+        })
+        .await;
         Self {
             stage,
             metrics: Client::new(&format!("http://{address}"), ""),
@@ -421,4 +429,26 @@ fn alerts_name_metrics_that_there_are() {
             "OPERATIONS.md does not name {name}"
         );
     }
+}
+
+#[tokio::test]
+async fn an_endpoint_whose_circuit_opens_shows_it() {
+    let watched = Watched::with(|config| {
+        config.runs = "breaker_failures = 2\nbreaker_wait_seconds = 3600.0\n\
+                       breaker_longest_wait_seconds = 3600.0"
+            .to_owned();
+    })
+    .await;
+    let state = "runnel_breaker_state{endpoint=\"stub\"}";
+    assert_eq!(watched.scrape().await.find(state), None);
+    for _ in 0..2 {
+        let outcome = watched
+            .stage
+            .play(|_| answer("500 Internal Server Error", "", ""))
+            .await;
+        assert_eq!(outcome.ending(), "failed runner.http_error");
+    }
+    watched
+        .scrape_when(|scrape| scrape.find(state) == Some(2.0))
+        .await;
 }

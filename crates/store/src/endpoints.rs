@@ -167,6 +167,17 @@ impl Store {
         row.map(endpoint_record).transpose()
     }
 
+    /// The name of an endpoint of any workspace: for operators, never for clients.
+    pub async fn find_endpoint_name(&self, id: EndpointId) -> Result<Option<String>, StoreError> {
+        let name = runner_endpoints::Entity::find_by_id(id.to_string())
+            .select_only()
+            .column(runner_endpoints::Column::Name)
+            .into_tuple()
+            .one(&self.readers)
+            .await?;
+        Ok(name)
+    }
+
     /// An endpoint of the workspace by its name.
     pub async fn find_endpoint_by_name(
         &self,

@@ -1,11 +1,14 @@
 //! What is looked at for whoever watches from outside.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
+use domain::breaker::Circuit;
+use protocol::id::EndpointId;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::runs::Runs;
-use crate::telemetry::metrics::{self, Here};
+use crate::telemetry::metrics::{self, Breaker, Here};
 
 /// Between two looks at the database. However often somebody asks, it is looked at no more often.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
@@ -17,12 +20,14 @@ impl Runs {
     pub async fn keep_gauges(&self, settle: impl Fn()) {
         let mut tick = interval(BETWEEN_LOOKS);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut failing = HashMap::new();
         loop {
             tokio::select! {
                 () = self.0.closing.cancelled() => return,
                 _ = tick.tick() => {}
             }
             self.look().await;
+            self.look_at_circuits(&mut failing).await;
             settle();
         }
     }
@@ -38,6 +43,31 @@ impl Runs {
                 metrics::runs_are(status.as_str(), count);
             }
         }
+    }
+
+    /// `failing`: the names of the endpoints that were told not to be closed.
+    async fn look_at_circuits(&self, failing: &mut HashMap<EndpointId, String>) {
+        let circuits: HashMap<_, _> = self.open_circuits().into_iter().collect();
+        for id in circuits.keys() {
+            if !failing.contains_key(id)
+                && let Ok(Ok(Some(name))) =
+                    timeout(PATIENCE, self.0.store.find_endpoint_name(*id)).await
+            {
+                failing.insert(*id, name);
+            }
+        }
+        failing.retain(|id, name| {
+            let circuit = circuits.get(id).copied().unwrap_or(Circuit::Closed);
+            metrics::breaker_is(
+                name,
+                match circuit {
+                    Circuit::Closed => Breaker::Closed,
+                    Circuit::HalfOpen => Breaker::HalfOpen,
+                    Circuit::Open => Breaker::Open,
+                },
+            );
+            circuit != Circuit::Closed
+        });
     }
 
     /// What can be told without the database.
