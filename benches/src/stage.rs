@@ -67,6 +67,8 @@ pub(crate) struct Stage {
     pub(crate) options: Options,
     binary: PathBuf,
     directory: PathBuf,
+    /// One for all gateways: they come to one PostgreSQL database after each other.
+    master_key: String,
 }
 
 impl Stage {
@@ -84,6 +86,7 @@ impl Stage {
             options: options.clone(),
             binary: fs::canonicalize(&binary).context("there is no such gateway binary")?,
             directory: fs::canonicalize(directory)?,
+            master_key: format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple()),
         };
         stage.refuse_memory()?;
         Ok(stage)
@@ -154,8 +157,7 @@ impl Stage {
             || format!("sqlite://{}", directory.join("runnel.db").display()),
             str::to_owned,
         );
-        // The same for all: they may come to one PostgreSQL database after each other.
-        fs::write(directory.join("master.key"), "5e".repeat(32))?;
+        fs::write(directory.join("master.key"), &self.master_key)?;
         let secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
         fs::write(directory.join("endpoint.secret"), secret)?;
         let config = directory.join("runnel.toml");

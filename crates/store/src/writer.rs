@@ -143,13 +143,14 @@ impl Store {
     /// Does `work` and returns once it is committed.
     pub async fn write<W: Work>(&self, work: W) -> Result<W::Output, StoreError> {
         let (reply, answer) = oneshot::channel();
-        self.writer.send(Job::new(work, Some(reply))).await?;
+        let job = Job::new(work, Some(reply));
+        self.writer.send(Box::new(job)).await?;
         answer.await.map_err(|_| StoreError::Closed)?
     }
 
     /// Queues `work` and returns without waiting for its commit. For rows that nobody waits for.
     pub async fn write_later<W: Work>(&self, work: W) -> Result<(), StoreError> {
-        self.writer.send(Job::new(work, None)).await
+        self.writer.send(Box::new(Job::new(work, None))).await
     }
 
     /// Writes something small, and says whether that went well.

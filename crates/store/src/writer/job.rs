@@ -38,12 +38,12 @@ impl<W: Work> Job<W> {
     pub(super) fn new(
         work: W,
         reply: Option<oneshot::Sender<Result<W::Output, StoreError>>>,
-    ) -> Box<Self> {
-        Box::new(Self {
+    ) -> Self {
+        Self {
             work,
             output: None,
             reply,
-        })
+        }
     }
 }
 

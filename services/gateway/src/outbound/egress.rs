@@ -27,7 +27,7 @@ pub use policy::Refusal;
 const USER_AGENT: &str = concat!("runnel/", env!("CARGO_PKG_VERSION"));
 // A name is resolved and judged again at least this often.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
-const MOST_IDLE_PER_HOST: usize = 16;
+const MOST_IDLE_PER_HOST: usize = 256;
 const MOST_HEADER_BYTES: u32 = 64 * 1024;
 
 /// Why a request brought no response. Shows no URL: one may hold a secret.
