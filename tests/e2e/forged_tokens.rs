@@ -526,7 +526,7 @@ async fn every_bad_token_is_refused_by_every_host_route_in_the_same_words() {
     .map(|(route, bad, refusal)| format!("{} {}: {refusal:?}", route.id, bad.what))
     .collect()
     .await;
-    assert_eq!(wrong, [String::new(); 0], "of {} tokens", bad.len());
+    assert_eq!(wrong, Vec::<String>::new(), "of {} tokens", bad.len());
 
     // Two headers are no credential but a fault, and a megabyte is not read to its end.
     let bearer = HeaderValue::try_from(format!("Bearer {}", run.token)).unwrap();
