@@ -71,6 +71,8 @@ mod host_tokens;
 mod ingest;
 #[path = "e2e/injection.rs"]
 mod injection;
+#[path = "e2e/isolation.rs"]
+mod isolation;
 #[path = "e2e/langbot_entities.rs"]
 mod langbot_entities;
 #[path = "e2e/langbot_peer.rs"]
