@@ -17,6 +17,8 @@ mod api_keys;
 mod authorization;
 #[path = "e2e/bombs.rs"]
 mod bombs;
+#[path = "e2e/canaries.rs"]
+mod canaries;
 #[path = "e2e/capacity.rs"]
 mod capacity;
 #[path = "e2e/circuit.rs"]
