@@ -69,6 +69,8 @@ mod host_api;
 mod host_runs;
 #[path = "e2e/host_tokens.rs"]
 mod host_tokens;
+#[path = "e2e/inbound.rs"]
+mod inbound;
 #[path = "e2e/ingest.rs"]
 mod ingest;
 #[path = "e2e/injection.rs"]
