@@ -17,6 +17,8 @@ mod api_keys;
 mod authorization;
 #[path = "e2e/bombs.rs"]
 mod bombs;
+#[path = "e2e/canaries.rs"]
+mod canaries;
 #[path = "e2e/capacity.rs"]
 mod capacity;
 #[path = "e2e/circuit.rs"]
@@ -67,10 +69,14 @@ mod host_api;
 mod host_runs;
 #[path = "e2e/host_tokens.rs"]
 mod host_tokens;
+#[path = "e2e/inbound.rs"]
+mod inbound;
 #[path = "e2e/ingest.rs"]
 mod ingest;
 #[path = "e2e/injection.rs"]
 mod injection;
+#[path = "e2e/isolation.rs"]
+mod isolation;
 #[path = "e2e/langbot_entities.rs"]
 mod langbot_entities;
 #[path = "e2e/langbot_peer.rs"]

@@ -59,6 +59,13 @@ pub fn skipped(once: &Once, need: &str, why: &str) {
     });
 }
 
+/// Two small digits a byte.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
+}
+
 /// A number of the environment: tests are short without.
 pub fn number(variable: &str, default: usize) -> usize {
     std::env::var(variable).map_or(default, |text| text.parse().unwrap())

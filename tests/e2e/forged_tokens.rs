@@ -634,7 +634,7 @@ async fn no_call_that_begins_after_the_terminal_is_committed_is_answered_on_any_
 }
 
 #[tokio::test]
-async fn guesses_wait_in_line_and_a_good_credential_never_does() {
+async fn guesses_wait_in_line_and_a_good_credential_counts_when_its_turn_comes() {
     let stage =
         Stage::with(|config| "refused_credentials = 20".clone_into(&mut config.limits)).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
@@ -661,6 +661,7 @@ async fn guesses_wait_in_line_and_a_good_credential_never_does() {
             }
             status => panic!("{status}"),
         }
+        // Of the same address: past the bound they wait in the same line, which is empty here.
         if number % 50 == 0 {
             assert_eq!(stage.client.get("/v1/runs").await.status, 200);
             assert_eq!(run.get("/run").await.status, 200);

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::client::Client;
 use super::database::{Database, Engine};
 use super::runner::{RUNNER_ID, SECRET, StubRunner};
-use super::{Directory, Printed, run, within};
+use super::{Directory, Printed, hex, run, within};
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_runnel");
 /// A secret in the environment of every gateway, as `env:STUB_API_KEY`.
@@ -413,9 +413,7 @@ fn own_address() -> String {
 fn random_hex(bytes: usize) -> String {
     let mut random = vec![0_u8; bytes];
     aws_lc_rs::rand::fill(&mut random).unwrap();
-    random
-        .iter()
-        .fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
+    hex(&random)
 }
 
 async fn create_key(role: &str, config: &Path) -> String {

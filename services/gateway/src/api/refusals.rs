@@ -1,6 +1,8 @@
 //! How often one address has been refused. A credential cannot be guessed (256 random bits), but each
 //! guess costs a look into a table or a signature: whoever guesses too often waits in one line with all
-//! others who do, and is told so. A good credential is taken from any address at any time.
+//! others who do, and is told so. A good credential of another address is judged at once. One of the same
+//! address (a proxy's, say) waits in that line too until the window is over: it counts when its turn
+//! comes, and is answered by 429 when that takes more than a second.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

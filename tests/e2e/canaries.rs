@@ -1,0 +1,360 @@
+//! Secrets with a mark: a gateway that tells all it can tell in its log, its tables, its answers and to
+//! its runners, and a search for the marks in all of it.
+
+use std::path::Path;
+
+use reqwest::header::ACCEPT;
+use reqwest::{Method, RequestBuilder};
+use rstest::rstest;
+use serde_json::{Value, json};
+use url::Url;
+
+use crate::support::client::{Client, message};
+use crate::support::database::rows;
+use crate::support::gateway::{Config, STUB_API_KEY};
+use crate::support::held::HeldRun;
+use crate::support::routes::{Face, operations};
+use crate::support::runner::{Request, SECRET};
+use crate::support::script::answer;
+use crate::support::{Engine, Postgres, Sqlite, Stage, within};
+
+/// A secret, and the places where it may stand all the same.
+struct Canary {
+    what: &'static str,
+    text: String,
+    may_be_in: &'static [&'static str],
+}
+
+fn canary(what: &'static str, text: &str, may_be_in: &'static [&'static str]) -> Canary {
+    let text = text.trim().to_owned();
+    assert!(text.len() >= 12, "{what} is too short to be searched for");
+    Canary {
+        what,
+        text,
+        may_be_in,
+    }
+}
+
+/// What was found, by place.
+#[derive(Default)]
+struct Haystack(Vec<(&'static str, String, Vec<u8>)>);
+
+impl Haystack {
+    fn add(&mut self, place: &'static str, name: impl Into<String>, bytes: impl Into<Vec<u8>>) {
+        self.0.push((place, name.into(), bytes.into()));
+    }
+
+    async fn call(&mut self, name: &str, request: RequestBuilder) -> Vec<u8> {
+        let response = within("an answer", request.send()).await.unwrap();
+        let mut bytes = format!("{:?}\n", response.headers()).into_bytes();
+        bytes.extend_from_slice(&within("its body", response.bytes()).await.unwrap());
+        self.add("answers", name, bytes.clone());
+        bytes
+    }
+
+    fn hits(&self, canaries: &[Canary]) -> Vec<String> {
+        let mut hits = Vec::new();
+        for canary in canaries {
+            let needle = canary.text.as_bytes();
+            for (place, name, bytes) in &self.0 {
+                let found = bytes.windows(needle.len()).position(|part| part == needle);
+                if let Some(at) = found.filter(|_| !canary.may_be_in.contains(place)) {
+                    let around =
+                        &bytes[at.saturating_sub(80)..(at + needle.len() + 20).min(bytes.len())];
+                    let around = String::from_utf8_lossy(around).into_owned();
+                    hits.push(format!("{} in {place}, {name}: …{around}…", canary.what));
+                }
+            }
+        }
+        hits
+    }
+}
+
+/// All tables as text, and the file itself where the database is one.
+async fn dump(url: &str, haystack: &mut Haystack) {
+    if let Some(path) = url.strip_prefix("sqlite://") {
+        for end in ["", "-wal", "-journal"] {
+            if let Ok(bytes) = std::fs::read(Path::new(&format!("{path}{end}"))) {
+                haystack.add("database", format!("the file{end}"), bytes);
+            }
+        }
+        return;
+    }
+    let tables = "SELECT tablename::text FROM pg_tables WHERE schemaname = 'public'";
+    let tables = rows(url, tables).await;
+    assert!(tables.len() > 15, "{tables:?}");
+    for table in tables {
+        let rows = rows(url, &format!("SELECT t::text FROM \"{table}\" t")).await;
+        haystack.add("database", table, rows.join("\n"));
+    }
+}
+
+const USER_TEXT: &str = "canary-user-text-Kj3";
+const PASSWORD: &str = "canary-database-password-Zq8";
+const ENDPOINT_SECRET: &str = "whsec_Y2FuYXJ5Y2FuYXJ5Y2FuYXJ5Y2FuYXJ5Y2FuYXI=";
+const ENDPOINT_HEADER: &str = "canary-endpoint-header-Wm2";
+
+/// The URL as an operator has it, whose server takes the user without asking for the password. A file
+/// has none.
+fn with_password(url: &str) -> String {
+    let mut url = Url::parse(url).unwrap();
+    let _ = url.set_password(Some(PASSWORD));
+    url.into()
+}
+
+/// Requests that are wrong, each with something secret in it.
+fn wrong_requests(client: &Client, url: &str) -> Vec<RequestBuilder> {
+    let anonymous = |method, path: &str| client.anonymous(method, path);
+    let long = format!("rnl_canaryky_{}", "canary-wrong-key-Xc4".repeat(3));
+    vec![
+        anonymous(Method::GET, "/v1/runs").bearer_auth("canary-wrong-key-Xc4"),
+        anonymous(Method::GET, "/v1/runs").bearer_auth(&long[..56]),
+        anonymous(Method::GET, "/v1/runs").header("authorization", "Basic canary-wrong-key-Xc4"),
+        anonymous(Method::GET, "/v1/runs").header("cookie", "session=canary-wrong-key-Xc4"),
+        anonymous(Method::GET, "/host/v1/run").bearer_auth("a.canary-wrong-key-Xc4.b"),
+        anonymous(Method::GET, "/v1/runs?access_token=canary-wrong-key-Xc4"),
+        anonymous(Method::GET, "/canary-wrong-key-Xc4"),
+        client.request(Method::GET, "/v1/runs?cursor=canary-wrong-key-Xc4"),
+        client.request(Method::GET, "/v1/runs/canary-wrong-key-Xc4"),
+        client
+            .request(Method::POST, "/v1/events")
+            .header("content-type", "application/json")
+            .body("{\"canary-wrong-key-Xc4"),
+        client
+            .request(Method::POST, "/v1/api-keys")
+            .json(&json!({"name": "x", "role": "canary-wrong-key-Xc4"})),
+        client.request(Method::POST, "/v1/runner-endpoints").json(&json!({
+            "name": "bad", "base_url": format!("{url}/x"), "secret": "whsec_canary-wrong-key-Xc4",
+        })),
+        client.request(Method::POST, "/v1/runner-endpoints").json(&json!({
+            "name": "bad", "base_url": "http://user:canary-wrong-key-Xc4@127.0.0.1:1/", "secret": ENDPOINT_SECRET,
+        })),
+    ]
+}
+
+#[rstest]
+#[tokio::test]
+async fn no_secret_stands_in_a_log_a_table_an_answer_or_a_request(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let staged = Stage::on(engine, |config: &mut Config| {
+        config.environment.push(("RUNNEL_LOG", "trace".to_owned()));
+        config.database_at = Some(Box::new(with_password));
+        config.endpoint = format!("headers = {{ x-api-key = \"env:{}\" }}", STUB_API_KEY.0);
+    });
+    let Some(stage) = staged.await else {
+        return;
+    };
+    let admin = stage.gateway.admin().await;
+    let mut all = Haystack::default();
+
+    let made = admin
+        .create("/v1/api-keys", &json!({"name": "made", "role": "client"}))
+        .await
+        .body;
+    let made_key = made["key"].as_str().unwrap().to_owned();
+    let endpoint = json!({
+        "name": "second", "base_url": format!("{}/second", stage.runner.url), "secret": ENDPOINT_SECRET,
+        "headers": {"x-token": ENDPOINT_HEADER},
+    });
+    all.call(
+        "register",
+        admin
+            .request(Method::POST, "/v1/runner-endpoints")
+            .json(&endpoint),
+    )
+    .await;
+
+    let mut event = message("m-1");
+    event["input"]["text"] = json!(USER_TEXT);
+    let run = HeldRun::start(&stage, &event).await;
+    let renewed = run.post("/token").await.body["token"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    run.put("/state/conversation/k", &json!(USER_TEXT)).await;
+    let mut failing = message("m-2");
+    failing["input"]["text"] = json!(USER_TEXT);
+    stage
+        .runner
+        .answer("m-2", |_| answer("500 Oops", "x-secret: canary\r\n", "no"));
+    let failed = stage.client.post(&failing).await.run_id();
+    stage.client.finished(&failed).await;
+
+    for request in wrong_requests(&admin, &stage.runner.url) {
+        let response = within("an answer", request.send()).await.unwrap();
+        assert!(response.status().is_client_error(), "{response:?}");
+        all.add(
+            "answers to who sent it",
+            "wrong",
+            within("a body", response.bytes()).await.unwrap(),
+        );
+    }
+    let host = Client::new(&stage.client.url, &run.token);
+    for operation in operations(&stage.client).await {
+        let own = operation.path_with(|name| match name {
+            "run_id" => run.run_id.clone(),
+            "event_id" => "m-1".to_owned(),
+            "scope" | "area" => "conversation".to_owned(),
+            "key" => "k".to_owned(),
+            "conversation_id" => "c-7".to_owned(),
+            _ => "x".to_owned(),
+        });
+        let caller = if operation.face == Face::Host {
+            &host
+        } else {
+            &admin
+        };
+        if operation.method == Method::GET {
+            let request = caller
+                .request(Method::GET, &own)
+                .header(ACCEPT, "application/json");
+            all.call(&operation.id, request).await;
+        }
+        all.call(&operation.id, caller.anonymous(operation.method, &own))
+            .await;
+    }
+    for path in ["/v1/runner-endpoints", "/v1/api-keys"] {
+        for item in admin.get(path).await.body["items"].as_array().unwrap() {
+            let path = format!("{path}/{}", item["id"].as_str().unwrap());
+            all.call(&path, admin.request(Method::GET, &path)).await;
+        }
+    }
+    let outcome = run.end(&stage).await;
+    all.add("answers", "the ledger", outcome.ledger.0.join("\n"));
+    all.call("after the end", host.request(Method::GET, "/host/v1/run"))
+        .await;
+    for arguments in [
+        &["check-config"][..],
+        &["check-config", "--json"],
+        &["token", "list"],
+        &["keys", "list"],
+        &["keys", "rotate"],
+        &["explain", "--url", &admin.url, "--key", &admin.key],
+    ] {
+        // `explain` reads no configuration.
+        let printed = match arguments[0] {
+            "explain" => {
+                let mut command = tokio::process::Command::new(crate::support::gateway::BINARY);
+                crate::support::run(command.args(arguments)).await
+            }
+            _ => stage.gateway.command(arguments).await,
+        };
+        assert!(printed.status.success(), "{printed:?}");
+        all.add(
+            "commands",
+            arguments.join(" "),
+            printed.stdout + &printed.stderr,
+        );
+    }
+    let mut gateway_log = stage.gateway.log();
+    assert!(
+        gateway_log.contains("\"level\":\"TRACE\""),
+        "it logs all that it can"
+    );
+    // A line of a library that names a table's row is a row all the same.
+    gateway_log.push('\n');
+    all.add("log", "stderr", gateway_log);
+    dump(&stage.gateway.database_url(), &mut all).await;
+    for request in stage.runner.requests() {
+        all.add(
+            "requests to runners",
+            request.path.clone(),
+            format!("{request:?}\n{}", String::from_utf8_lossy(&request.body)),
+        );
+    }
+
+    let signature = |token: &str| token.rsplit_once('.').unwrap().1.to_owned();
+    let secret_part = |key: &str| key.splitn(3, '_').nth(2).unwrap().to_owned();
+    let canaries = [
+        canary("the master key", &stage.gateway.master_key(), &[]),
+        canary(
+            "the secret of the endpoint",
+            SECRET.trim_start_matches("whsec_"),
+            &[],
+        ),
+        canary(
+            "the secret of an endpoint that was registered",
+            ENDPOINT_SECRET.trim_start_matches("whsec_"),
+            &[],
+        ),
+        canary(
+            "a header of the endpoint",
+            STUB_API_KEY.1,
+            &["requests to runners"],
+        ),
+        canary(
+            "a header of an endpoint that was registered",
+            ENDPOINT_HEADER,
+            &["requests to runners"],
+        ),
+        canary("the password of the database", PASSWORD, &[]),
+        canary("the key of a client", &secret_part(&stage.client.key), &[]),
+        canary("the key of an admin", &secret_part(&admin.key), &[]),
+        canary("a key that was made", &secret_part(&made_key), &[]),
+        canary(
+            "the token of a run",
+            &signature(&run.token),
+            &["requests to runners"],
+        ),
+        canary("a renewed token", &signature(&renewed), &[]),
+        // Who sent it is told what is wrong with it.
+        canary(
+            "a wrong credential",
+            "canary-wrong-key-Xc4",
+            &["answers to who sent it"],
+        ),
+        canary(
+            "the text of a user",
+            USER_TEXT,
+            &["answers", "database", "requests to runners"],
+        ),
+    ];
+    let hits = all.hits(&canaries);
+    assert!(hits.is_empty(), "{} hits:\n{}", hits.len(), hits.join("\n"));
+    // The search finds what is there.
+    let places = ["answers", "database", "requests to runners"];
+    for place in places {
+        let text = canary("the text of a user", USER_TEXT, &[]);
+        assert!(
+            all.hits(&[text]).iter().any(|hit| hit.contains(place)),
+            "{place}"
+        );
+    }
+}
+
+/// What is posted by a client is not passed on: headers, credentials, cookies.
+#[tokio::test]
+async fn what_a_client_shows_to_the_gateway_no_runner_sees() {
+    let stage = Stage::new().await;
+    let posting = stage
+        .client
+        .posting(&message("m-1"))
+        .header("cookie", "session=canary-cookie")
+        .header("x-api-key", "canary-header")
+        .header("traceparent", "00-canary-trace-01")
+        .header("x-forwarded-host", "canary-forwarded.example")
+        .header("x-forwarded-for", "203.0.113.77")
+        .header(
+            "forwarded",
+            "for=203.0.113.77;host=canary-forwarded.example",
+        );
+    let accepted = crate::support::client::send(posting).await.unwrap();
+    assert_eq!(accepted.status, 202, "{}", accepted.body);
+    let run_id = accepted.run_id();
+    assert_eq!(
+        accepted.body["run_url"],
+        json!(format!("/v1/runs/{run_id}"))
+    );
+    stage.client.finished(&run_id).await;
+    let asked = stage.runner.asked("the run", Request::is_run).await;
+    let whole = format!("{asked:?}{}", String::from_utf8_lossy(&asked.body));
+    for text in ["canary", "203.0.113.77", &stage.client.key] {
+        assert!(!whole.contains(text), "{text}");
+    }
+    let told: Value = asked.json();
+    assert_eq!(
+        told["host"]["base_url"],
+        json!(format!("{}/host/v1", stage.client.url))
+    );
+}

@@ -1,0 +1,223 @@
+//! What a request may come under, what an answer says to browsers, and secrets that protect nothing.
+
+use aws_lc_rs::digest::{SHA256, digest};
+use reqwest::Method;
+use serde_json::json;
+
+use crate::support::client::{Client, message, send};
+use crate::support::held::HeldRun;
+use crate::support::routes::{Face, operations};
+use crate::support::{Stage, hex, within};
+
+/// The status of `GET path` under this name, from this page.
+async fn under(client: &Client, path: &str, host: Option<&str>, origin: Option<&str>) -> u16 {
+    let mut request = client.request(Method::GET, path);
+    for (name, value) in [("host", host), ("origin", origin)] {
+        if let Some(value) = value {
+            request = request.header(name, value);
+        }
+    }
+    // The page of the API is no JSON.
+    let response = within("an answer", request.send()).await.unwrap();
+    response.status().as_u16()
+}
+
+#[tokio::test]
+async fn a_page_that_names_this_machine_after_itself_comes_to_nothing() {
+    let stage = Stage::with(|config| {
+        config.server =
+            "public_url = \"https://runnel.example\"\nallowed_hosts = [\"gateway\"]".into();
+    })
+    .await;
+    let client = &stage.client;
+    for path in [
+        "/v1/runs",
+        "/healthz",
+        "/docs/",
+        "/openapi.json",
+        "/nowhere",
+    ] {
+        let known = under(client, path, None, None).await;
+        for host in [
+            "127.0.0.1",
+            "localhost:8700",
+            "[::1]",
+            "runnel.example",
+            "gateway:8700",
+            "10.1.2.3",
+        ] {
+            assert_eq!(
+                under(client, path, Some(host), None).await,
+                known,
+                "{path} {host}"
+            );
+        }
+        for host in [
+            "evil.example",
+            "evil.example:80",
+            "runnel.example.evil",
+            "127.0.0.1.evil.example",
+            "x",
+        ] {
+            assert_eq!(
+                under(client, path, Some(host), None).await,
+                403,
+                "{path} {host}"
+            );
+        }
+        for origin in [
+            "http://localhost:3000",
+            "https://runnel.example",
+            "http://127.0.0.1",
+        ] {
+            assert_eq!(
+                under(client, path, None, Some(origin)).await,
+                known,
+                "{path} {origin}"
+            );
+        }
+        for origin in [
+            "http://evil.example",
+            "null",
+            "https://evil.example",
+            "file://",
+        ] {
+            assert_eq!(
+                under(client, path, None, Some(origin)).await,
+                403,
+                "{path} {origin}"
+            );
+        }
+    }
+    let refused = client
+        .request(Method::GET, "/v1/runs")
+        .header("host", "evil.example");
+    let refused = send(refused).await.unwrap();
+    assert_eq!(refused.error("code"), "unauthorized");
+    let message = refused.error("message").as_str().unwrap();
+    assert!(message.contains("server.allowed_hosts"), "{message}");
+    let posting = client.posting(&crate::support::client::message("m-1"));
+    let refused = send(posting.header("origin", "http://evil.example"))
+        .await
+        .unwrap();
+    assert_eq!(refused.status, 403);
+    assert_eq!(client.get("/v1/runs").await.body["items"], json!([]));
+}
+
+#[tokio::test]
+async fn no_other_origin_may_read_an_answer_and_none_is_kept_or_guessed_at() {
+    let stage = Stage::new().await;
+    let admin = stage.gateway.admin().await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let host = Client::new(&stage.client.url, &run.token);
+    for operation in operations(&stage.client).await {
+        let path = operation.path_with(|_| "x".to_owned());
+        let caller = match operation.face {
+            Face::Host => &host,
+            _ => &admin,
+        };
+        let preflight = caller
+            .anonymous(Method::OPTIONS, &path)
+            .header("origin", "http://localhost:3000")
+            .header("access-control-request-method", operation.method.as_str())
+            .header("access-control-request-headers", "authorization");
+        assert_eq!(send(preflight).await.unwrap().status, 405, "{path}");
+        if operation.id == "cancel_own_run" {
+            continue;
+        }
+        for request in [
+            caller.request(operation.method.clone(), &path),
+            caller.anonymous(operation.method.clone(), &path),
+        ] {
+            let answer = send(request.header("origin", "http://localhost:3000"))
+                .await
+                .unwrap();
+            let header = |name: &str| {
+                answer
+                    .headers
+                    .get(name)
+                    .map(|value| value.to_str().unwrap())
+            };
+            for (name, _) in &answer.headers {
+                assert!(
+                    !name.as_str().starts_with("access-control-"),
+                    "{path}: {name}"
+                );
+            }
+            assert_eq!(header("x-content-type-options"), Some("nosniff"), "{path}");
+            let public = operation.id == "jwks";
+            let cache = if public {
+                "public, max-age=300"
+            } else {
+                "no-store"
+            };
+            assert_eq!(header("cache-control"), Some(cache), "{path}");
+            assert_eq!(header("set-cookie"), None, "{path}");
+            assert_eq!(header("server"), None, "{path}");
+        }
+    }
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn a_secret_that_protects_nothing_does_not_start() {
+    let stage = Stage::new().await;
+    let counting = hex(&std::array::from_fn::<u8, 32, _>(|at| {
+        u8::try_from(at).unwrap()
+    }));
+    for key in [
+        "",
+        "secret",
+        "changeme",
+        &"0".repeat(64),
+        &"f".repeat(64),
+        &"ab".repeat(31),
+        &"ab".repeat(33),
+        &"5a".repeat(32),
+        &counting,
+        // "0123456789abcdef0123456789abcdef" and "change-me-change-me-change-me-32"
+        "3031323334353637383961626364656630313233343536373839616263646566",
+        "6368616e67652d6d652d6368616e67652d6d652d6368616e67652d6d652d3332",
+    ] {
+        let before = stage.gateway.replace_master_key(key);
+        let printed = stage.gateway.command(&["serve"]).await;
+        assert_eq!(printed.status.code(), Some(1), "{key}: {printed:?}");
+        assert!(printed.stderr.contains("auth.master_key"), "{printed:?}");
+        assert!(!printed.stdout.contains("listening"), "{printed:?}");
+        assert!(
+            key.len() < 12 || !printed.stderr.contains(key),
+            "{printed:?}"
+        );
+        stage.gateway.replace_master_key(&before);
+    }
+    // And a good one that is another's opens nothing.
+    let other = hex(digest(&SHA256, b"another's").as_ref());
+    let before = stage.gateway.replace_master_key(&other);
+    let printed = stage.gateway.command(&["serve"]).await;
+    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    stage.gateway.replace_master_key(&before);
+}
+
+#[tokio::test]
+async fn a_stream_ends_within_seconds_of_its_keys_end_however_seldom_it_shows_life() {
+    let seldom = "heartbeat_seconds = 300.0";
+    let stage = Stage::with(|config| seldom.clone_into(&mut config.server)).await;
+    let admin = stage.gateway.admin().await;
+    let spec = json!({"name": "viewer", "role": "client"});
+    let made = admin.create("/v1/api-keys", &spec).await.body;
+    let viewer = Client::new(&stage.client.url, made["key"].as_str().unwrap());
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let mut theirs = Vec::new();
+    for _ in 0..20 {
+        theirs.push(viewer.follow(&run.run_id, 0).await);
+    }
+    let ours = stage.client.follow(&run.run_id, 0).await;
+    let path = format!("/v1/api-keys/{}", made["id"].as_str().unwrap());
+    assert_eq!(admin.delete(&path).await.status, 204);
+    for stream in theirs {
+        assert_eq!(stream.rest().await, [], "it ends while the run goes on");
+    }
+    assert_eq!(stage.client.run(&run.run_id).await["status"], "running");
+    run.end(&stage).await;
+    assert_eq!(ours.rest().await.len(), 2);
+}

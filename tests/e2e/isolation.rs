@@ -1,0 +1,806 @@
+//! Whose is whose: every operation of the gateway with the credentials of others and the ids of others.
+//!
+//! An operation that has no row here fails the first test.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
+use reqwest::Method;
+use reqwest::header::{ACCEPT, HeaderMap};
+use rstest::rstest;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::support::client::{Client, message};
+use crate::support::database::rows;
+use crate::support::gateway::{Agent, Config};
+use crate::support::held::HeldRun;
+use crate::support::routes::{Face, Operation, operations};
+use crate::support::runner::{SECRET, StubRunner};
+use crate::support::script::sse;
+use crate::support::{Engine, Postgres, Sqlite, Stage, hex, within};
+
+/// What an operation is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum About {
+    /// The caller's workspace or run, as a whole: there is no id to send.
+    Own,
+    Run,
+    Event,
+    Agent,
+    Endpoint,
+    Key,
+    /// A conversation is whatever clients call so: an unknown one is an empty one.
+    Conversation,
+    /// Of the run's own scope or area, under a key of its own.
+    Entry,
+    /// What the operator declared for all.
+    Installation,
+}
+
+/// Each operation: what it is about, and for the host API what a run gets that was granted nothing.
+const ROWS: &[(&str, About, u16)] = &[
+    ("list_events", About::Own, 0),
+    ("post_event", About::Own, 0),
+    ("dry_run_event", About::Own, 0),
+    ("dry_run_agent", About::Agent, 0),
+    ("get_raw_payload", About::Event, 0),
+    ("get_event", About::Event, 0),
+    ("post_pipeline_query", About::Own, 0),
+    ("list_runs", About::Own, 0),
+    ("get_run", About::Run, 0),
+    ("list_run_events", About::Run, 0),
+    ("list_run_rejections", About::Run, 0),
+    ("get_run_authorization", About::Run, 0),
+    ("list_run_audit", About::Run, 0),
+    ("cancel_run", About::Run, 0),
+    ("get_conversation_history", About::Conversation, 0),
+    ("search_conversation_history", About::Conversation, 0),
+    ("register_runner_endpoint", About::Own, 0),
+    ("list_runner_endpoints", About::Own, 0),
+    ("get_runner_endpoint", About::Endpoint, 0),
+    ("delete_runner_endpoint", About::Endpoint, 0),
+    ("refresh_runner_endpoint", About::Endpoint, 0),
+    ("list_endpoint_health", About::Endpoint, 0),
+    ("list_runners", About::Own, 0),
+    ("create_agent", About::Own, 0),
+    ("list_agents", About::Own, 0),
+    ("get_agent", About::Agent, 0),
+    ("update_agent", About::Agent, 0),
+    ("delete_agent", About::Agent, 0),
+    ("create_api_key", About::Own, 0),
+    ("list_api_keys", About::Own, 0),
+    ("get_api_key", About::Key, 0),
+    ("revoke_api_key", About::Key, 0),
+    ("list_models", About::Installation, 0),
+    ("list_tools", About::Installation, 0),
+    ("list_knowledge_bases", About::Installation, 0),
+    ("list_skills", About::Installation, 0),
+    ("get_own_context", About::Own, 200),
+    ("get_prompt", About::Own, 404),
+    ("get_own_run", About::Own, 200),
+    ("page_own_run_events", About::Own, 200),
+    ("cancel_own_run", About::Own, 400),
+    ("list_scope_runs", About::Own, 200),
+    ("get_scope_run", About::Run, 404),
+    ("page_scope_run_events", About::Run, 404),
+    ("cancel_scope_run", About::Run, 404),
+    ("renew_token", About::Own, 200),
+    ("list_state", About::Entry, 403),
+    ("get_state", About::Entry, 403),
+    ("put_state", About::Entry, 403),
+    ("delete_state", About::Entry, 403),
+    ("page_history", About::Own, 403),
+    ("search_history", About::Own, 403),
+    ("page_own_events", About::Own, 403),
+    ("get_own_event", About::Event, 403),
+    ("list_blobs", About::Entry, 403),
+    ("get_blob", About::Entry, 403),
+    ("put_blob", About::Entry, 403),
+    ("delete_blob", About::Entry, 403),
+    ("pull_steering", About::Own, 403),
+    ("healthz", About::Installation, 0),
+    ("readyz", About::Installation, 0),
+    ("jwks", About::Installation, 0),
+    ("openapi_json", About::Installation, 0),
+];
+
+fn row(id: &str) -> (About, u16) {
+    let found = ROWS.iter().find(|(row, ..)| *row == id);
+    let (_, about, bare) = found.unwrap_or_else(|| panic!("{id} has no row in this file"));
+    (*about, *bare)
+}
+
+#[tokio::test]
+async fn every_operation_has_a_row() {
+    let stage = Stage::new().await;
+    let served: BTreeSet<_> = operations(&stage.client)
+        .await
+        .into_iter()
+        .map(|operation| operation.id)
+        .collect();
+    let rows: BTreeSet<_> = ROWS.iter().map(|(id, ..)| (*id).to_owned()).collect();
+    assert_eq!(served, rows);
+    assert_eq!(rows.len(), ROWS.len());
+}
+
+/// What a caller sees of an answer.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    status: u16,
+    headers: Vec<(String, String)>,
+    body: String,
+}
+
+async fn seen(request: reqwest::RequestBuilder) -> Seen {
+    let response = within("an answer", request.send()).await.unwrap();
+    let status = response.status().as_u16();
+    let shown = |headers: &HeaderMap| {
+        let mut shown: Vec<_> = headers
+            .iter()
+            .filter(|(name, _)| *name != "date")
+            .map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()))
+            .collect();
+        shown.sort();
+        shown
+    };
+    Seen {
+        status,
+        headers: shown(response.headers()),
+        body: within("a body", response.text()).await.unwrap(),
+    }
+}
+
+type Ids = BTreeMap<&'static str, String>;
+
+/// The request of an operation about these ids, sound but for them.
+fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::RequestBuilder {
+    let path = operation.path_with(|name| match name {
+        "scope" => "conversation".to_owned(),
+        "area" => "plugin".to_owned(),
+        "key" => "k".to_owned(),
+        _ => ids.get(name).unwrap_or_else(|| panic!("{name}")).clone(),
+    });
+    let query = match operation.id.as_str() {
+        "search_conversation_history" => "?query=hello",
+        "refresh_runner_endpoint" => "?dry_run=true",
+        _ => "",
+    };
+    let request = client.request(operation.method.clone(), &format!("{path}{query}"));
+    let body = match operation.id.as_str() {
+        "dry_run_event" | "dry_run_agent" => message("dry"),
+        "update_agent" => spec("renamed"),
+        // Not a sound one: what it would do is not what is asked here.
+        "post_event"
+        | "post_pipeline_query"
+        | "register_runner_endpoint"
+        | "create_agent"
+        | "create_api_key" => {
+            json!({"unknown": 1})
+        }
+        "cancel_own_run" => json!({"reason": ""}),
+        "cancel_scope_run" => json!({"reason": "mine"}),
+        "put_state" => json!({"value": 1}),
+        "search_history" => json!({"query": "hello"}),
+        "pull_steering" => json!({}),
+        "put_blob" => return request.body("bytes"),
+        _ => return request,
+    };
+    request.json(&body)
+}
+
+fn spec(name: &str) -> Value {
+    json!({
+        "name": name, "event_types": ["message.received"], "scope": {"kind": "global"},
+        "runner_id": crate::support::runner::RUNNER_ID, "config": {"timeout": 50},
+        "resource_policy": {"history": ["page", "search"]},
+    })
+}
+
+/// Ids that nobody has.
+fn absent() -> Ids {
+    let id = || Uuid::now_v7().to_string();
+    [
+        "run_id",
+        "event_id",
+        "agent_id",
+        "endpoint_id",
+        "api_key_id",
+        "conversation_id",
+    ]
+    .map(|name| (name, id()))
+    .into()
+}
+
+/// A workspace with one of everything. Its text, names and ids are its own; what clients may choose is
+/// the same in both.
+struct Tenant {
+    admin: Client,
+    ids: Ids,
+    mark: String,
+}
+
+const ONLY: &str = "c-only";
+
+impl Tenant {
+    /// `default`, which the configuration has filled, or one that is made in the database.
+    async fn new(stage: &Stage, workspace: &str) -> Self {
+        let mark = format!("mark-of-{workspace}");
+        let url = &stage.client.url;
+        let admin = if workspace == "default" {
+            stage.gateway.admin().await
+        } else {
+            let admin = Client::new(url, &admin_key_of(stage, workspace).await);
+            let endpoint = json!({
+                "name": format!("stub-{mark}"), "base_url": stage.runner.url, "secret": SECRET,
+            });
+            let made = admin.create("/v1/runner-endpoints", &endpoint).await;
+            assert_eq!(made.status, 201, "{}", made.body);
+            let made = admin
+                .create("/v1/agents", &spec(&format!("agent-{mark}")))
+                .await;
+            assert_eq!(made.status, 201, "{}", made.body);
+            admin
+        };
+        let key = json!({"name": format!("key-{mark}"), "role": "client"});
+        let key = admin.create("/v1/api-keys", &key).await.body;
+        let mut event = message("m-1");
+        event["input"]["text"] = json!(format!("hello {mark}"));
+        event["raw"] = json!({"mark": mark});
+        let run_id = admin.post(&event).await.run_id();
+        admin.finished(&run_id).await;
+        let first = |page: Value| page["items"][0].clone();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let endpoint = first(admin.get("/v1/runner-endpoints").await.body);
+        let agent = first(admin.get("/v1/agents").await.body);
+        let ids = [
+            ("run_id", run_id),
+            ("event_id", "m-1".to_owned()),
+            ("agent_id", text(&agent["id"])),
+            ("endpoint_id", text(&endpoint["id"])),
+            ("api_key_id", text(&key["id"])),
+            ("conversation_id", "c-7".to_owned()),
+        ];
+        Self {
+            admin,
+            ids: ids.into(),
+            mark,
+        }
+    }
+}
+
+async fn admin_key_of(stage: &Stage, workspace: &str) -> String {
+    let prefix = Uuid::new_v4().simple().to_string()[..8].to_owned();
+    let key = format!("rnl_{prefix}_{}", BASE64_URL_SAFE_NO_PAD.encode([5; 32]));
+    let hash = hex(digest(&SHA256, key.as_bytes()).as_ref());
+    let sql = format!(
+        "INSERT INTO workspaces (id, name, created_at) VALUES ('{workspace}', '{workspace}', 0); \
+         INSERT INTO api_keys (id, workspace_id, name, role, prefix, hash, created_at) \
+         VALUES ('{}', '{workspace}', 'root', 'admin', '{prefix}', '{hash}', 0)",
+        Uuid::now_v7()
+    );
+    rows(&stage.gateway.database_url(), &sql).await;
+    key
+}
+
+async fn two_tenants(engine: Engine) -> Option<(Stage, Tenant, Tenant)> {
+    let runner = StubRunner::start().await;
+    runner.answer_all(|run| sse(run.talk(1).concat()));
+    let stage = Stage::of(engine, runner, |config: &mut Config| {
+        config.agents[0].resources = r#"history = ["page", "search"]"#;
+    })
+    .await?;
+    let ours = Tenant::new(&stage, "default").await;
+    let theirs = Tenant::new(&stage, "other").await;
+    Some((stage, ours, theirs))
+}
+
+#[rstest]
+#[tokio::test]
+async fn what_is_another_workspaces_is_answered_as_what_is_absent(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some((stage, ours, theirs)) = two_tenants(engine).await else {
+        return;
+    };
+    let mut only = message("m-only");
+    only["conversation"]["conversation_id"] = json!(ONLY);
+    only["input"]["text"] = json!(format!("hello {}", ours.mark));
+    let run_id = ours.admin.post(&only).await.run_id();
+    ours.admin.finished(&run_id).await;
+
+    let mut foreign = ours.ids.clone();
+    // What both have by the same name is theirs; these they have not.
+    foreign.insert("event_id", "m-only".to_owned());
+    foreign.insert("conversation_id", ONLY.to_owned());
+    let absent = absent();
+    for operation in operations(&stage.client).await {
+        if !matches!(operation.face, Face::Client | Face::Admin) {
+            continue;
+        }
+        let (about, _) = row(&operation.id);
+        let their = |ids: &Ids| request(&theirs.admin, &operation, ids);
+        let answer = seen(their(&foreign)).await;
+        for text in [
+            &ours.mark,
+            &ours.ids["run_id"],
+            &ours.ids["agent_id"],
+            &ours.ids["endpoint_id"],
+            &ours.ids["api_key_id"],
+        ] {
+            assert!(
+                !answer.body.contains(text.as_str()),
+                "{}: {}",
+                operation.id,
+                answer.body
+            );
+        }
+        let nothing = seen(their(&absent)).await;
+        match about {
+            About::Own | About::Installation => {}
+            About::Conversation => assert_eq!(answer, nothing, "{}", operation.id),
+            _ => {
+                assert_eq!(
+                    (answer.status, &answer),
+                    (404, &nothing),
+                    "{}",
+                    operation.id
+                );
+                let streamed = |ids| {
+                    their(ids)
+                        .header(ACCEPT, "text/event-stream")
+                        .header("last-event-id", 1)
+                };
+                assert_eq!(
+                    seen(streamed(&foreign)).await,
+                    seen(streamed(&absent)).await,
+                    "{}",
+                    operation.id
+                );
+            }
+        }
+        // The id is a good one for who owns it.
+        if operation.method == Method::GET {
+            let own = seen(request(&ours.admin, &operation, &foreign)).await;
+            // `m-only` has brought no raw payload.
+            let expected = if operation.id == "get_raw_payload" {
+                404
+            } else {
+                200
+            };
+            assert_eq!(own.status, expected, "{}: {}", operation.id, own.body);
+        }
+    }
+    // Nothing of ours has moved.
+    for (operation, id) in [
+        ("agents", "agent_id"),
+        ("runner-endpoints", "endpoint_id"),
+        ("api-keys", "api_key_id"),
+    ] {
+        let path = format!("/v1/{operation}/{}", ours.ids[id]);
+        assert_eq!(ours.admin.get(&path).await.status, 200, "{path}");
+    }
+    assert_eq!(
+        ours.admin.run(&ours.ids["run_id"]).await["status"],
+        "completed"
+    );
+    // What both call the same is each one's own.
+    for (tenant, other) in [(&ours, &theirs), (&theirs, &ours)] {
+        for path in [
+            "/v1/events/m-1",
+            "/v1/conversations/c-7/history",
+            "/v1/events",
+            "/v1/raw-payloads/m-1",
+            "/v1/conversations/c-7/history/search?query=hello",
+        ] {
+            let answer = seen(tenant.admin.request(Method::GET, path)).await;
+            assert!(
+                answer.body.contains(&tenant.mark),
+                "{path}: {}",
+                answer.body
+            );
+            assert!(
+                !answer.body.contains(&other.mark),
+                "{path}: {}",
+                answer.body
+            );
+        }
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_credential_opens_no_operation_of_another_face(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = Stage::on(engine, |_| {}).await else {
+        return;
+    };
+    let admin = stage.gateway.admin().await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let ended = HeldRun::start(&stage, &message("m-2")).await;
+    ended.end(&stage).await;
+    let made = admin
+        .create("/v1/api-keys", &json!({"name": "gone", "role": "admin"}))
+        .await
+        .body;
+    let path = format!("/v1/api-keys/{}", made["id"].as_str().unwrap());
+    assert_eq!(admin.delete(&path).await.status, 204);
+    let as_who = |key: &str| Client::new(&stage.client.url, key);
+    let (client, token) = (as_who(&stage.client.key), as_who(&run.token));
+    let nobodies = [
+        as_who(""),
+        as_who("x"),
+        as_who(&ended.token),
+        as_who(made["key"].as_str().unwrap()),
+    ];
+    let absent = absent();
+    let mut refusals = BTreeSet::new();
+    for operation in operations(&stage.client).await {
+        let ask = async |who: &Client| seen(request(who, &operation, &absent)).await;
+        let id = &operation.id;
+        for nobody in &nobodies {
+            let answer = ask(nobody).await;
+            if operation.face == Face::Open {
+                assert_eq!(answer.status, 200, "{id}");
+            } else {
+                assert_eq!(answer.status, 401, "{id}: {}", answer.body);
+                refusals.insert(format!("{answer:?}"));
+            }
+        }
+        let statuses = [
+            ask(&client).await.status,
+            ask(&admin).await.status,
+            ask(&token).await.status,
+        ];
+        let opens = |status: u16| !matches!(status, 401 | 500..);
+        match operation.face {
+            Face::Open => assert_eq!(statuses, [200; 3], "{id}"),
+            Face::Client => {
+                assert!(
+                    opens(statuses[0]) && statuses[0] != 403,
+                    "{id} {statuses:?}"
+                );
+                assert!(
+                    opens(statuses[1]) && statuses[2] == 401,
+                    "{id} {statuses:?}"
+                );
+            }
+            Face::Admin => {
+                assert_eq!((statuses[0], statuses[2]), (403, 401), "{id}");
+                assert!(
+                    opens(statuses[1]) && statuses[1] != 403,
+                    "{id} {statuses:?}"
+                );
+            }
+            Face::Host => {
+                assert_eq!(statuses[..2], [401, 401], "{id}");
+                assert!(opens(statuses[2]), "{id} {statuses:?}");
+            }
+        }
+    }
+    assert_eq!(refusals.len(), 1, "all in the same words: {refusals:?}");
+    run.end(&stage).await;
+}
+
+/// A run on each side of every wall of a run, each with a mark in all that it may write.
+#[rstest]
+#[tokio::test]
+async fn a_run_gets_nothing_of_another_and_nothing_that_it_was_not_granted(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let runner = StubRunner::start_as(generous()).await;
+    runner.answer_all(|run| sse(run.talk(1).concat()));
+    let staged = Stage::of(engine, runner, |config: &mut Config| {
+        config.agents[0].resources = ALL;
+        config.agents[0].state_scopes = r#""conversation", "actor", "subject", "runner""#;
+        config.agents.push(Agent {
+            name: "bare",
+            event_types: "test.bare",
+            resources: "",
+            state_scopes: "",
+            ..Agent::default()
+        });
+    });
+    let Some(stage) = staged.await else {
+        return;
+    };
+    let tenant = Tenant::new(&stage, "other").await;
+    let own = HeldRun::start(&stage, &message("m-1")).await;
+    let mut event = message("m-2");
+    event["conversation"]["conversation_id"] = json!("c-8");
+    event["actor"]["actor_id"] = json!("u-2");
+    let near = HeldRun::start(&stage, &event).await;
+    event["event_id"] = json!("m-3");
+    let far = stage.client.post(&event).await.run_id();
+    stage.client.finished(&far).await;
+    let routes = operations(&stage.client).await;
+    let host: Vec<_> = routes
+        .iter()
+        .filter(|route| route.face == Face::Host)
+        .collect();
+    let as_run = |run: &HeldRun| Client::new(&stage.client.url, &run.token);
+
+    // The other one writes first, wherever it may.
+    for path in ["/state/conversation/k", "/state/actor/k"] {
+        assert_eq!(near.put(path, &json!("mark-of-near")).await.status, 200);
+    }
+    let absent = absent();
+    for operation in &host {
+        let (about, _) = row(&operation.id);
+        let ask = async |ids: &Ids| seen(request(&as_run(&own), operation, ids)).await;
+        let nothing = ask(&absent).await;
+        for (run_id, event_id) in [
+            (&near.run_id, "m-2"),
+            (&far, "m-3"),
+            (&tenant.ids["run_id"], "m-other"),
+        ] {
+            let mut foreign = absent.clone();
+            foreign.insert("run_id", run_id.clone());
+            foreign.insert("event_id", event_id.to_owned());
+            let answer = ask(&foreign).await;
+            assert!(
+                !answer.body.contains("mark-of"),
+                "{}: {}",
+                operation.id,
+                answer.body
+            );
+            if matches!(about, About::Run | About::Event) {
+                assert_eq!(
+                    (answer.status, &answer),
+                    (404, &nothing),
+                    "{}",
+                    operation.id
+                );
+            }
+            // A run is named by its token alone.
+            let path = operation.path_with(|_| "x".to_owned());
+            if operation.id == "get_own_run" {
+                let elsewhere =
+                    as_run(&own).request(Method::GET, &format!("{path}?run_id={run_id}"));
+                let answer = seen(elsewhere.header("runnel-run-id", run_id)).await;
+                assert!(answer.body.contains(&own.run_id), "{}", answer.body);
+            }
+        }
+    }
+    for path in ["/history", "/events", "/runs"] {
+        let named = async |id: &str| {
+            seen(own.request(Method::GET, &format!("{path}?conversation_id={id}"))).await
+        };
+        let (foreign, nothing) = (named("c-8").await, named("c-nobody").await);
+        assert_eq!((foreign.status, &foreign), (403, &nothing), "{path}");
+        assert_eq!(named("c-7").await.status, 200, "{path}");
+    }
+    assert_eq!(stage.client.run(&near.run_id).await["status"], "running");
+
+    let mut event = message("m-4");
+    event["event_type"] = json!("test.bare");
+    event["conversation"]["conversation_id"] = json!("c-9");
+    let bare = HeldRun::start(&stage, &event).await;
+    let told: Vec<_> = futures_util::future::join_all(host.iter().map(async |operation| {
+        let answer = seen(request(&as_run(&bare), operation, &absent)).await;
+        (operation.id.clone(), answer.status)
+    }))
+    .await;
+    let expected: Vec<_> = host
+        .iter()
+        .map(|route| (route.id.clone(), row(&route.id).1))
+        .collect();
+    assert_eq!(told, expected);
+    for run in [own, near, bare] {
+        run.end(&stage).await;
+    }
+}
+
+const ALL: &str = r#"history = ["page", "search"], events = ["get", "page"], storage = ["plugin", "workspace", "binding"]"#;
+
+fn generous() -> Value {
+    let mut manifest = crate::support::runner::manifest(crate::support::runner::RUNNER_ID);
+    manifest["permissions"] = json!({
+        "history": ["page", "search"], "events": ["get", "page"],
+        "storage": ["plugin", "workspace", "binding"],
+    });
+    manifest
+}
+
+/// Texts that mean something to a path, a query language, a pattern or a search.
+const HOSTILE: &[&str] = &[
+    "' OR 1=1--",
+    "'; DROP TABLE runs;--",
+    "\" OR \"\"=\"",
+    "`id`",
+    "$(id)",
+    "${jndi:ldap://x}",
+    "{{7*7}}",
+    "%",
+    "%%",
+    "_",
+    "a%",
+    "\\",
+    "\\'",
+    "a\\%b",
+    "[a-z]",
+    "^",
+    "*",
+    "?",
+    "NEAR(a b)",
+    "a AND b",
+    "a OR b",
+    "NOT a",
+    "a* b",
+    "\"a",
+    "\"a\" \"b",
+    "col:a",
+    "-a",
+    "+a",
+    "(a",
+    "a)",
+    "a & b",
+    "a | !b",
+    "a:*",
+    "<->",
+    "..",
+    "../..",
+    "../../etc/passwd",
+    "..\\..\\windows",
+    "/etc/passwd",
+    "//x",
+    "a//b",
+    "a/./b",
+    "a/../b",
+    "%2e%2e/",
+    "%252e",
+    "~",
+    "CON",
+    "NUL",
+    "aux.txt",
+    "a:b",
+    "a b",
+    " a",
+    "a ",
+    "a\tb",
+    "a\nb",
+    "a\r\nx: y",
+    "\u{1}",
+    "\u{7f}",
+    "\u{202e}a",
+    "\u{feff}a",
+    "e\u{301}",
+    "é",
+    "ﬁ",
+    "Ⅷ",
+    "\u{1f600}",
+    "\u{10ffff}",
+    "host.x",
+    "HOST.X",
+    ".",
+    "-",
+    "x",
+];
+
+fn encoded(text: &str) -> String {
+    text.bytes()
+        .fold(String::new(), |all, byte| format!("{all}%{byte:02X}"))
+}
+
+#[rstest]
+#[tokio::test]
+async fn no_text_of_a_caller_is_code_or_a_pattern_or_a_path(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let runner = StubRunner::start_as(generous()).await;
+    let staged = Stage::of(engine, runner, |config: &mut Config| {
+        config.agents[0].resources = ALL;
+    });
+    let Some(stage) = staged.await else {
+        return;
+    };
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    assert_eq!(
+        run.put("/state/conversation/secret", &json!("hidden"))
+            .await
+            .status,
+        200
+    );
+    let mut kept = BTreeSet::from(["secret".to_owned()]);
+    let mut long = HOSTILE
+        .iter()
+        .map(|text| (*text).to_owned())
+        .collect::<Vec<_>>();
+    long.extend([
+        "a".repeat(256),
+        "a".repeat(257),
+        "é".repeat(129),
+        "../".repeat(500),
+    ]);
+    for text in &long {
+        // A path of dots is another path to every client: those are sent where they are no whole part.
+        let dots = text.bytes().all(|byte| byte == b'.');
+        let key = format!("{}{}", if dots { "x" } else { "" }, encoded(text));
+        let state = format!("/state/conversation/{key}");
+        let put = run.put(&state, &json!(text)).await.status;
+        assert!([200, 400, 403].contains(&put), "{put} {text:?}");
+        let got = run.get(&state).await;
+        if put == 200 {
+            assert_eq!(got.body["value"], json!(text));
+            kept.insert(got.body["key"].as_str().unwrap_or(text).to_owned());
+        } else {
+            assert!(
+                [400, 403, 404].contains(&got.status),
+                "{} {text:?}",
+                got.status
+            );
+        }
+        let blob = format!("/storage/plugin/{key}");
+        let put = seen(run.request(Method::PUT, &blob).body(text.clone()))
+            .await
+            .status;
+        let got = seen(run.request(Method::GET, &blob)).await;
+        if put < 300 {
+            assert_eq!((got.status, &got.body), (200, text));
+            let header = |name: &str| {
+                got.headers
+                    .iter()
+                    .find(|(header, _)| header == name)
+                    .map(|(_, value)| value.clone())
+            };
+            assert_eq!(header("content-disposition").as_deref(), Some("attachment"));
+            assert_eq!(header("x-content-type-options").as_deref(), Some("nosniff"));
+        } else {
+            assert!([400, 403].contains(&put), "{put} {text:?}");
+        }
+        // Beginnings, ids and words: nothing that was not asked for comes, and nothing breaks.
+        for path in [
+            format!("/state/conversation?prefix={key}"),
+            format!("/storage/plugin?prefix={key}"),
+            format!("/events/{key}"),
+            format!("/runs/{key}"),
+            format!("/history?before_cursor={key}"),
+            format!("/events?event_types={key}"),
+            format!("/runs?statuses={key}"),
+        ] {
+            let answer = seen(run.request(Method::GET, &path)).await;
+            assert!(answer.status < 500, "{path}: {}", answer.body);
+            let is_beginning = "secret".starts_with(text.as_str());
+            assert!(
+                is_beginning || !answer.body.contains("secret"),
+                "{path}: {}",
+                answer.body
+            );
+        }
+        for path in [
+            format!("/v1/events/{key}"),
+            format!("/v1/runs/{key}"),
+            format!("/v1/runs?conversation_id={key}"),
+            format!("/v1/runs?cursor={key}"),
+            format!("/v1/events?event_types={key}"),
+            format!("/v1/conversations/{key}/history"),
+            format!("/v1/conversations/c-7/history?bot_id={key}"),
+        ] {
+            let answer = seen(stage.client.request(Method::GET, &path)).await;
+            assert!(answer.status < 500, "{path}: {}", answer.body);
+            assert!(
+                !answer.body.contains("hello big"),
+                "{path}: {}",
+                answer.body
+            );
+        }
+        let search = run.call("/history/search", &json!({"query": text})).await;
+        assert!(
+            [200, 400].contains(&search.status),
+            "{text:?}: {}",
+            search.body
+        );
+        if search.status == 200 {
+            assert_eq!(search.body["items"], json!([]), "{text:?}");
+        }
+    }
+    let listed = run.get("/state/conversation?limit=100").await.body;
+    assert!(listed.to_string().contains("secret"), "{listed}");
+    // All that was kept is plain, and the tables stand.
+    for key in &kept {
+        assert!(key.bytes().all(|byte| byte.is_ascii_graphic()), "{key:?}");
+    }
+    assert_eq!(run.end(&stage).await.ending(), "completed");
+}
