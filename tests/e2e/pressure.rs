@@ -308,9 +308,9 @@ async fn slow_senders_are_cut_and_healthy_requests_are_served_meanwhile() {
     stage.play(|run| sse(run.talk(3).concat())).await;
     let files = open_files(pid);
     let (url, key) = (stage.client.url.clone(), &stage.client.key);
-    let head = "POST /v1/events HTTP/1.1\r\nhost: gateway\r\nx-slow: ".to_owned();
+    let head = "POST /v1/events HTTP/1.1\r\nhost: localhost\r\nx-slow: ".to_owned();
     let body = format!(
-        "POST /v1/events HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer {key}\r\n\
+        "POST /v1/events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\
          content-type: application/json\r\ncontent-length: 100000\r\n\r\n{{"
     );
     let mut slow = JoinSet::new();
@@ -333,7 +333,7 @@ async fn a_body_that_trickles_is_answered_with_408() {
     let stage = Stage::with(|config| config.server = "body_seconds = 0.5".into()).await;
     let key = &stage.client.key;
     let start = format!(
-        "POST /v1/events HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer {key}\r\n\
+        "POST /v1/events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\
          content-type: application/json\r\ncontent-length: 100000\r\n\r\n{{"
     );
     let answer = dribble(stage.client.url.clone(), start).await;
@@ -359,7 +359,7 @@ async fn without_files_to_open_new_work_waits_and_live_runs_go_on() {
     for _ in 0..20 {
         let mut socket = connect(&stage.client.url).await;
         socket
-            .write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            .write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             .await
             .unwrap();
         waiting.push(socket);

@@ -26,7 +26,7 @@ impl SlowReader {
     pub async fn follow(url: &str, key: &str, run_id: &str, after: u64) -> Self {
         let mut socket = connect(url).await;
         let head = format!(
-            "GET /v1/runs/{run_id}/events HTTP/1.1\r\nhost: gateway\r\naccept: text/event-stream\r\n\
+            "GET /v1/runs/{run_id}/events HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\
              authorization: Bearer {key}\r\nlast-event-id: {after}\r\n\r\n"
         );
         socket.write_all(head.as_bytes()).await.unwrap();

@@ -4,6 +4,7 @@
 //! have a pool of their own. Every query starts from its workspace or its run.
 
 mod bulk;
+mod cancel;
 mod capacity;
 mod common;
 mod connect;
@@ -49,6 +50,7 @@ pub use agents::{AgentRecord, SaveAgent, SavedAgent};
 pub use api_keys::{ApiKeyRecord, LastAdmin, RevokeApiKey, Revoked};
 pub use attempts::{Dispatch, Dispatched};
 pub use audit::{AuditEntry, AuditRecord};
+pub use cancel::CancelOutcome;
 pub use capacity::Capacities;
 pub use connect::{Backend, Store};
 pub use conversation::{LiveRun, occupancy};
@@ -66,7 +68,7 @@ pub use leases::Leases;
 pub use ledger::{Append, Appended, Line, RejectionRecord, Terminal};
 pub use new_run::{Candidate, NewRun, UserMessage};
 pub use runners::{FoundRunner, RunnerRecord, RunnerStatus};
-pub use runs::{CancelOutcome, RunFilter, RunInputs, RunPosition, RunWindow, RunsFound};
+pub use runs::{RunFilter, RunInputs, RunPosition, RunWindow, RunsFound};
 pub use signing_keys::{ForgetKeys, RotateKey, SigningKeyRecord};
 pub use state::{STATE_KEYS, StateAccess, StateChange, StateRecord, StateWritten};
 pub use steering::{PullSteering, SteeredEvent};

@@ -1,4 +1,4 @@
-//! Runs: finding, listing, cancelling, leases.
+//! Runs: finding, listing, counting.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,17 +8,14 @@ use protocol::id::{EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
 use sea_orm::sea_query::{Alias, Expr, Func, Query};
 use sea_orm::{
-    ColumnTrait, Condition, ConnectionTrait, DatabaseTransaction, EntityTrait, ExprTrait, Order,
-    QueryFilter, QueryOrder, QuerySelect, QueryTrait,
+    ColumnTrait, Condition, ConnectionTrait, EntityTrait, ExprTrait, Order, QueryFilter,
+    QueryOrder, QuerySelect, QueryTrait,
 };
-use uuid::Uuid;
 
 use crate::connect::Store;
 use crate::database_clock::ago;
 use crate::entity::{conversations, events, runs, transcript_items};
 use crate::error::{StoreError, parsed, parsed_json, unsigned};
-use crate::failpoint;
-use crate::writer::Work;
 
 /// Which runs a list shows.
 #[derive(Clone, Debug, Default)]
@@ -69,16 +66,6 @@ pub struct RunInputs {
     pub event_seq: Option<i64>,
     /// The newest place of the transcript, the event's own message apart; 0 for none.
     pub transcript_before: i64,
-}
-
-/// What became of a request to cancel.
-#[derive(Clone, Debug)]
-pub enum CancelOutcome {
-    /// Noted: the owner of the run will end it.
-    Requested(Box<Run>),
-    /// The run had ended before.
-    Ended(Box<Run>),
-    Unknown,
 }
 
 /// How far runs are counted: a count costs as much as it counts.
@@ -253,23 +240,6 @@ impl Store {
             .await?;
         Ok(readable(models))
     }
-
-    /// Writes the intent to cancel. The run's owner acts on it; the first reason given stays.
-    pub async fn request_cancel(
-        &self,
-        workspace: &WorkspaceId,
-        id: RunId,
-        reason: Option<String>,
-        at: i64,
-    ) -> Result<CancelOutcome, StoreError> {
-        self.write(RequestCancel {
-            workspace: workspace.clone(),
-            id,
-            reason,
-            at,
-        })
-        .await
-    }
 }
 
 /// The runs that a filter lets through.
@@ -309,48 +279,6 @@ pub(crate) async fn find(
         .one(conn)
         .await?;
     model.map(to_domain).transpose()
-}
-
-struct RequestCancel {
-    workspace: WorkspaceId,
-    id: RunId,
-    reason: Option<String>,
-    at: i64,
-}
-
-impl Work for RequestCancel {
-    type Output = CancelOutcome;
-
-    fn order(&self) -> Uuid {
-        self.id.0
-    }
-
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<CancelOutcome, StoreError> {
-        let live = [
-            RunStatus::Created,
-            RunStatus::Queued,
-            RunStatus::Claimed,
-            RunStatus::Running,
-        ];
-        let mut update = runs::Entity::update_many()
-            .col_expr(runs::Column::CancelRequestedAt, Expr::value(self.at));
-        if let Some(reason) = &self.reason {
-            update = update.col_expr(runs::Column::StatusReason, Expr::value(reason.as_str()));
-        }
-        update
-            .filter(runs::Column::Id.eq(self.id.to_string()))
-            .filter(runs::Column::WorkspaceId.eq(self.workspace.as_str()))
-            .filter(runs::Column::Status.is_in(live.map(RunStatus::as_str)))
-            .filter(runs::Column::CancelRequestedAt.is_null())
-            .exec(tx)
-            .await?;
-        failpoint::pass("cancel.before_commit").await?;
-        Ok(match find(tx, &self.workspace, self.id).await? {
-            None => CancelOutcome::Unknown,
-            Some(run) if run.status.is_terminal() => CancelOutcome::Ended(Box::new(run)),
-            Some(run) => CancelOutcome::Requested(Box::new(run)),
-        })
-    }
 }
 
 /// What can be read of a batch: one corrupt row does not stop the sweep of the others.

@@ -6,6 +6,7 @@ mod catalog;
 mod endpoint;
 mod fault;
 mod header_name;
+mod limits;
 mod plain_url;
 mod secret_ref;
 mod sections;
@@ -24,11 +25,11 @@ pub use catalog::{KnowledgeBaseEntry, ModelEntry, SkillEntry, ToolEntry};
 pub use endpoint::EndpointEntry;
 pub use fault::{ConfigErrors, ConfigFault};
 pub use header_name::{HeaderNameError, outgoing_header_name};
+pub use limits::LimitsConfig;
 pub use plain_url::{PlainUrlError, check_parsed_url, parse_plain_url};
 pub use secret_ref::{SecretError, SecretRef, SecretRefError};
 pub use sections::{
-    AuthConfig, DatabaseConfig, EgressConfig, LedgerConfig, LimitsConfig, MetricsConfig,
-    RunsConfig, ServerConfig,
+    AuthConfig, DatabaseConfig, EgressConfig, LedgerConfig, MetricsConfig, RunsConfig, ServerConfig,
 };
 
 use source::Variables;

@@ -11,21 +11,12 @@ use url::Url;
 
 use super::allow_rule::AllowRule;
 use super::fault::ConfigFault;
+use super::limits::{bytes, small};
 use super::plain_url::parse_plain_url;
 use super::secret_ref::{SecretRef, SecretRefError};
 use super::table::{Reported, Table, parsed, seconds, text, whole};
 
-const KIB: u64 = 1024;
-const MIB: u64 = 1024 * KIB;
-const GIB: u64 = 1024 * MIB;
 const DAY_SECONDS: u64 = 24 * 60 * 60;
-
-/// What the host API takes as the value of one key; the wire contract allows no more.
-const MOST_STATE_VALUE_BYTES: u64 = 256 * KIB;
-/// What the host API takes as one blob.
-const MOST_BLOB_BYTES: u64 = 10 * MIB;
-/// Runs, or events, of one workspace.
-const MOST_RUNS: u64 = 1_000_000;
 
 /// `[server]`: where clients and runners reach us.
 #[derive(Clone, Debug)]
@@ -210,112 +201,6 @@ impl EgressConfig {
         table.close()?;
         Ok(Self { allow: allow? })
     }
-}
-
-/// `[limits]`: what one runner, one run and one value may use up.
-#[derive(Clone, Debug)]
-pub struct LimitsConfig {
-    /// One line of a runner's stream.
-    pub line_bytes: usize,
-    /// One event of a runner's stream.
-    pub event_bytes: usize,
-    /// All events of one run together.
-    pub run_bytes: u64,
-    pub run_events: u64,
-    /// One value of state, as JSON.
-    pub state_value_bytes: usize,
-    /// One blob of storage.
-    pub storage_blob_bytes: u64,
-    /// All blobs of one owner in one area.
-    pub storage_area_bytes: u64,
-    /// From the first packet to an open connection.
-    pub connect: Duration,
-    /// From the request to the first byte of the answer.
-    pub first_byte: Duration,
-    /// Between two bytes of a stream.
-    pub silence: Duration,
-    /// Runs of one workspace that may live; 0: any number.
-    pub workspace_runs: u64,
-    /// 0: as they come.
-    pub workspace_events_per_second: u32,
-    /// 0: as many as may come in a second.
-    pub workspace_event_burst: u32,
-    /// Wrong credentials of one address in ten seconds.
-    pub refused_credentials: u32,
-}
-
-impl LimitsConfig {
-    pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
-        let line_bytes = table.required("line_bytes", whole(4 * KIB..=16 * MIB));
-        let event_bytes = table.required("event_bytes", whole(4 * KIB..=64 * MIB));
-        let run_bytes = table.required("run_bytes", whole(64 * KIB..=4096 * MIB));
-        let run_events = table.required("run_events", whole(10..=10_000_000));
-        let state_value_bytes =
-            table.required("state_value_bytes", whole(KIB..=MOST_STATE_VALUE_BYTES));
-        let storage_blob_bytes = table.required("storage_blob_bytes", whole(1..=MOST_BLOB_BYTES));
-        let storage_area_bytes = table.required("storage_area_bytes", whole(KIB..=GIB * KIB));
-        let connect = table.required("connect_seconds", seconds(0.05..=60.0));
-        let first_byte = table.required("first_byte_seconds", seconds(0.05..=600.0));
-        let silence = table.required("silence_seconds", seconds(0.05..=3600.0));
-        let workspace_runs = table.required("workspace_runs", whole(0..=MOST_RUNS));
-        let per_second = table.required("workspace_events_per_second", whole(0..=MOST_RUNS));
-        let burst = table.required("workspace_event_burst", whole(0..=MOST_RUNS));
-        let refused_credentials = table.required("refused_credentials", whole(10..=1_000_000));
-        let order = check_order(&mut table, &line_bytes, &event_bytes, &run_bytes);
-        if let (Ok(blob), Ok(area)) = (&storage_blob_bytes, &storage_area_bytes)
-            && blob > area
-        {
-            let message = "must not be less than limits.storage_blob_bytes";
-            return Err(table.fault("storage_area_bytes", message));
-        }
-        table.close()?;
-        order?;
-        Ok(Self {
-            line_bytes: bytes(line_bytes?),
-            event_bytes: bytes(event_bytes?),
-            run_bytes: run_bytes?,
-            run_events: run_events?,
-            state_value_bytes: bytes(state_value_bytes?),
-            storage_blob_bytes: storage_blob_bytes?,
-            storage_area_bytes: storage_area_bytes?,
-            connect: connect?,
-            first_byte: first_byte?,
-            silence: silence?,
-            workspace_runs: workspace_runs?,
-            workspace_events_per_second: small(per_second?),
-            workspace_event_burst: small(burst?),
-            refused_credentials: u32::try_from(refused_credentials?).unwrap_or(u32::MAX),
-        })
-    }
-}
-
-// The range was checked.
-fn small(number: u64) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
-}
-
-fn bytes(number: u64) -> usize {
-    usize::try_from(number).unwrap_or(usize::MAX)
-}
-
-// A larger part than its whole would be accepted and never obeyed.
-fn check_order(
-    table: &mut Table<'_>,
-    line_bytes: &Result<u64, Reported>,
-    event_bytes: &Result<u64, Reported>,
-    run_bytes: &Result<u64, Reported>,
-) -> Result<(), Reported> {
-    let (Ok(line_bytes), Ok(event_bytes), Ok(run_bytes)) = (line_bytes, event_bytes, run_bytes)
-    else {
-        return Err(Reported);
-    };
-    if line_bytes > event_bytes {
-        return Err(table.fault("event_bytes", "must not be less than limits.line_bytes"));
-    }
-    if event_bytes > run_bytes {
-        return Err(table.fault("run_bytes", "must not be less than limits.event_bytes"));
-    }
-    Ok(())
 }
 
 /// `[ledger]`: how long the events of runs are kept.

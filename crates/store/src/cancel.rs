@@ -1,0 +1,86 @@
+//! Asking a run to end.
+
+use domain::run::Run;
+use protocol::id::{RunId, WorkspaceId};
+use protocol::run::RunStatus;
+use sea_orm::sea_query::Expr;
+use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter};
+use uuid::Uuid;
+
+use crate::connect::Store;
+use crate::entity::runs;
+use crate::error::StoreError;
+use crate::failpoint;
+use crate::runs::find;
+use crate::writer::Work;
+
+/// What became of a request to cancel.
+#[derive(Clone, Debug)]
+pub enum CancelOutcome {
+    /// Noted: the owner of the run will end it.
+    Requested(Box<Run>),
+    /// The run had ended before.
+    Ended(Box<Run>),
+    Unknown,
+}
+
+impl Store {
+    /// Writes the intent to cancel. The run's owner acts on it; the first reason given stays.
+    pub async fn request_cancel(
+        &self,
+        workspace: &WorkspaceId,
+        id: RunId,
+        reason: Option<String>,
+        at: i64,
+    ) -> Result<CancelOutcome, StoreError> {
+        self.write(RequestCancel {
+            workspace: workspace.clone(),
+            id,
+            reason,
+            at,
+        })
+        .await
+    }
+}
+
+struct RequestCancel {
+    workspace: WorkspaceId,
+    id: RunId,
+    reason: Option<String>,
+    at: i64,
+}
+
+impl Work for RequestCancel {
+    type Output = CancelOutcome;
+
+    fn order(&self) -> Uuid {
+        self.id.0
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<CancelOutcome, StoreError> {
+        let live = [
+            RunStatus::Created,
+            RunStatus::Queued,
+            RunStatus::Claimed,
+            RunStatus::Running,
+        ];
+        let mut update = runs::Entity::update_many()
+            .col_expr(runs::Column::CancelRequestedAt, Expr::value(self.at));
+        if let Some(reason) = &self.reason {
+            update = update.col_expr(runs::Column::StatusReason, Expr::value(reason.as_str()));
+        }
+        update
+            .filter(runs::Column::Id.eq(self.id.to_string()))
+            .filter(runs::Column::WorkspaceId.eq(self.workspace.as_str()))
+            .filter(runs::Column::Status.is_in(live.map(RunStatus::as_str)))
+            .filter(runs::Column::CancelRequestedAt.is_null())
+            .exec(tx)
+            .await?;
+        failpoint::pass("cancel.before_commit").await?;
+        Ok(match find(tx, &self.workspace, self.id).await? {
+            None => CancelOutcome::Unknown,
+            Some(run) if run.status.is_terminal() => CancelOutcome::Ended(Box::new(run)),
+            Some(run) => CancelOutcome::Requested(Box::new(run)),
+        })
+    }
+}
