@@ -1,15 +1,14 @@
 //! Ingest: dedupe, decision and all rows of an accepted event in one transaction (contracts §3).
 
+mod known;
+
 use std::sync::Arc;
 
 use domain::event::ConversationIdentity;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use sea_orm::sea_query::{Expr, OnConflict};
-use sea_orm::{
-    ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, ExprTrait, QueryFilter,
-    QuerySelect,
-};
+use sea_orm::{ActiveValue::Set, DatabaseTransaction, EntityTrait, ExprTrait};
 use uuid::Uuid;
 
 use crate::capacity::{Capacities, hold_capacity};
@@ -22,9 +21,6 @@ use crate::failpoint;
 use crate::new_run::{Candidate, NewRun, RunEvent, UserMessage, insert_run, insert_user_message};
 use crate::steering::absorb;
 use crate::writer::Work;
-
-/// How long an idempotency key names its event.
-const KEY_LIFE_MS: i64 = 7 * 24 * 60 * 60 * 1000;
 
 /// What a decision may look at, read under the conversation's lock.
 #[derive(Debug)]
@@ -200,91 +196,7 @@ impl Work for Ingest {
     }
 }
 
-/// What an event that came before tells a later one with its key or id.
-struct Known {
-    event_id: String,
-    dedupe_key: String,
-    body_sha256: String,
-    answer: String,
-    received_at: i64,
-}
-
-impl Known {
-    fn of(
-        (event_id, dedupe_key, body_sha256, answer, received_at): (
-            String,
-            String,
-            String,
-            String,
-            i64,
-        ),
-    ) -> Self {
-        Self {
-            event_id,
-            dedupe_key,
-            body_sha256,
-            answer,
-            received_at,
-        }
-    }
-}
-
 impl Ingest {
-    async fn find_known(&self, tx: &DatabaseTransaction) -> Result<Option<Ingested>, StoreError> {
-        let same = events::Column::DedupeKey
-            .eq(self.dedupe_key.as_str())
-            .or(events::Column::EventId.eq(self.event_id.as_str()));
-        let rows: Vec<(String, String, String, String, i64)> = events::Entity::find()
-            .select_only()
-            .column(events::Column::EventId)
-            .column(events::Column::DedupeKey)
-            .column(events::Column::BodySha256)
-            .column(events::Column::Answer)
-            .column(events::Column::ReceivedAt)
-            .filter(events::Column::WorkspaceId.eq(self.workspace.as_str()))
-            .filter(same)
-            .into_tuple()
-            .all(tx)
-            .await?;
-        let known: Vec<_> = rows.into_iter().map(Known::of).collect();
-        let same_key = known
-            .iter()
-            .find(|event| event.dedupe_key == self.dedupe_key);
-        if let Some(event) = same_key
-            && !self.free_old_key(tx, event).await?
-        {
-            let known = if event.body_sha256 == self.body_sha256 {
-                Ingested::Replayed {
-                    answer: event.answer.clone(),
-                }
-            } else {
-                Ingested::Mismatch
-            };
-            return Ok(Some(known));
-        }
-        let same_id = known.iter().any(|event| event.event_id == self.event_id);
-        Ok(same_id.then_some(Ingested::EventExists))
-    }
-
-    /// A key that a client chose is kept for a week; after that it names another event.
-    async fn free_old_key(
-        &self,
-        tx: &DatabaseTransaction,
-        event: &Known,
-    ) -> Result<bool, StoreError> {
-        if event.event_id == self.event_id || event.received_at > self.at - KEY_LIFE_MS {
-            return Ok(false);
-        }
-        let freed = format!("old:{}", event.event_id);
-        events::Entity::update_many()
-            .col_expr(events::Column::DedupeKey, Expr::value(freed))
-            .filter(events::Column::WorkspaceId.eq(self.workspace.as_str()))
-            .filter(events::Column::EventId.eq(event.event_id.as_str()))
-            .exec(tx)
-            .await?;
-        Ok(true)
-    }
-
     /// The conversation's row is the lock: written first, then read. Counts this event in it.
     async fn lock_conversation(
         &self,
