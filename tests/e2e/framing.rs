@@ -112,7 +112,7 @@ fn kind(frame: &Frame) -> String {
 
 /// Every offset, or every one of so many (`RUNNEL_TEST_CUT_STEP`; 1 is every byte).
 fn cuts() -> impl Iterator<Item = usize> {
-    (0..=whole_answer(&any_run()).0.len()).step_by(rounds("RUNNEL_TEST_CUT_STEP", 5))
+    (0..=whole_answer(&any_run()).0.len()).step_by(rounds("RUNNEL_TEST_CUT_STEP", 7))
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use super::stage;
 use crate::support::{Engine, Postgres, Sqlite, Stage};
 
 /// Kills on each database, unless `RUNNEL_TEST_KILL_CYCLES` says otherwise.
-const CYCLES: usize = 8;
+const CYCLES: usize = 4;
 /// The longest that the load goes on before a kill.
 const LONGEST: Duration = Duration::from_millis(400);
 /// One start out of so many is killed on its way.
