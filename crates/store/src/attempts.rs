@@ -9,6 +9,7 @@ use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryO
 use uuid::Uuid;
 
 use crate::bulk::{self, Done, Together};
+use crate::common::Common;
 use crate::connect::Store;
 use crate::entity::{run_attempts, runs};
 use crate::error::StoreError;
@@ -66,13 +67,17 @@ impl Work for Dispatch {
     fn output_of(&self, done: Done) -> Option<Dispatched> {
         match done {
             Done::Dispatch(dispatched) => Some(dispatched),
-            Done::Append(_) | Done::Outcome => None,
+            _ => None,
         }
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Dispatched, StoreError> {
-        let done = bulk::apply(tx, &[Together::Dispatch(self)]).await?;
-        let dispatched = done.into_iter().find_map(|done| self.output_of(done));
+        let work = [Together::Dispatch(self)];
+        let done = bulk::apply(tx, &work, &mut Common::default()).await?;
+        let dispatched = done
+            .into_iter()
+            .flatten()
+            .find_map(|done| self.output_of(done));
         Ok(dispatched.unwrap_or(Dispatched::Lost))
     }
 }
@@ -143,7 +148,10 @@ impl Work for AttemptOutcome {
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        bulk::apply(tx, &[Together::Outcome(self)]).await.map(drop)
+        let work = [Together::Outcome(self)];
+        bulk::apply(tx, &work, &mut Common::default())
+            .await
+            .map(drop)
     }
 }
 

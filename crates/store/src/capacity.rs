@@ -35,6 +35,14 @@ impl Capacities {
         self.endpoints.get(&endpoint).copied().unwrap_or_default()
     }
 
+    /// One run more, at this endpoint.
+    pub(crate) fn add(&mut self, endpoint: EndpointId) {
+        self.workspace.live += 1;
+        if let Some(capacity) = self.endpoints.get_mut(&endpoint) {
+            capacity.live += 1;
+        }
+    }
+
     fn is_bounded(&self) -> bool {
         self.workspace.most.is_some() || !self.endpoints.is_empty()
     }

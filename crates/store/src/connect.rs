@@ -29,6 +29,8 @@ pub struct Store {
 }
 
 const READERS: u32 = 8;
+/// Statements that a connection knows by heart: each kind that the writer has comes in all its widths.
+const STATEMENTS: usize = 60 * crate::rows::WIDTHS;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -142,12 +144,17 @@ fn options(url: &str, backend: Backend, connections: u32) -> ConnectOptions {
                 .journal_mode(SqliteJournalMode::Wal)
                 .synchronous(SqliteSynchronous::Full)
                 .busy_timeout(BUSY_TIMEOUT)
+                .statement_cache_capacity(STATEMENTS)
                 .foreign_keys(true)
         });
     }
     if backend == Backend::Postgres {
         options.map_sqlx_postgres_pool_opts(leave_silent_connections);
-        options.map_sqlx_postgres_opts(|postgres| postgres.options(POSTGRES_SETTINGS));
+        options.map_sqlx_postgres_opts(|postgres| {
+            postgres
+                .options(POSTGRES_SETTINGS)
+                .statement_cache_capacity(STATEMENTS)
+        });
     }
     options
 }

@@ -1,18 +1,19 @@
 //! One conversation: its lock, its live runs, and who comes next (contracts §4).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use domain::admission::{ActiveRun, Occupancy};
 use protocol::id::{AgentId, RunId};
 use protocol::run::RunStatus;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
-    ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, ExprTrait, QueryFilter,
+    ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter,
     QueryOrder, QuerySelect,
 };
 
-use crate::entity::{conversations, events, runs, steering_items};
+use crate::entity::{events, runs, steering_items};
 use crate::error::{StoreError, parsed};
+use crate::rows::{executed, returned};
 use crate::steering::QUEUED;
 
 /// A run of the conversation that has not ended.
@@ -43,17 +44,23 @@ pub fn occupancy(live: &[LiveRun], agent: AgentId) -> Occupancy {
     }
 }
 
-/// Takes the lock: whoever decides about the conversation writes its row first.
-pub(crate) async fn lock(tx: &DatabaseTransaction, key: &str) -> Result<(), StoreError> {
-    conversations::Entity::update_many()
-        .col_expr(
-            conversations::Column::Version,
-            Expr::col(conversations::Column::Version).add(1),
+/// Takes the locks of conversations, in one order: whoever decides about one writes its row first.
+/// `SQLite` has one writer, which is lock enough.
+pub(crate) async fn lock_all(
+    tx: &DatabaseTransaction,
+    keys: impl Iterator<Item = &str>,
+) -> Result<(), StoreError> {
+    if tx.get_database_backend() == DbBackend::Sqlite {
+        return Ok(());
+    }
+    let keys: BTreeSet<_> = keys.collect();
+    let lock = |values: &str| {
+        format!(
+            "UPDATE conversations SET version = version + 1 FROM ({values}) AS v \
+             WHERE key = v.column1"
         )
-        .filter(conversations::Column::Key.eq(key))
-        .exec(tx)
-        .await?;
-    Ok(())
+    };
+    executed(tx, keys.into_iter().map(|key| [key.into()]).collect(), lock).await
 }
 
 const LIVE: [RunStatus; 4] = [
@@ -62,6 +69,38 @@ const LIVE: [RunStatus; 4] = [
     RunStatus::Claimed,
     RunStatus::Running,
 ];
+
+/// Those of these conversations in which runs live.
+pub(crate) async fn busy_among(
+    tx: &impl ConnectionTrait,
+    keys: impl Iterator<Item = &str>,
+) -> Result<HashSet<String>, StoreError> {
+    among(tx, keys, "'created', 'queued', 'claimed', 'running'").await
+}
+
+/// Those of these conversations in which runs wait for their turn.
+pub(crate) async fn waiting_among(
+    tx: &impl ConnectionTrait,
+    keys: impl Iterator<Item = &str>,
+) -> Result<HashSet<String>, StoreError> {
+    among(tx, keys, "'queued'").await
+}
+
+async fn among(
+    tx: &impl ConnectionTrait,
+    keys: impl Iterator<Item = &str>,
+    statuses: &str,
+) -> Result<HashSet<String>, StoreError> {
+    let among = |values: &str| {
+        format!(
+            "SELECT v.column1 AS key FROM ({values}) AS v WHERE EXISTS (SELECT 1 FROM runs r \
+             WHERE r.conversation_key = v.column1 AND r.status IN ({statuses}))"
+        )
+    };
+    let found = returned(tx, keys.map(|key| [key.into()]).collect(), among).await?;
+    let keys = found.iter().map(|row| Ok(row.try_get("", "key")?));
+    keys.collect()
+}
 
 /// The live runs of the conversation, in the order of their events: counted under the conversation's
 /// lock, whatever the clocks of the replicas say.

@@ -4,8 +4,8 @@ use protocol::admin::{DeltaMode, EndpointMode};
 use protocol::id::{EndpointId, WorkspaceId};
 use sea_orm::sea_query::Expr;
 use sea_orm::{
-    ActiveModelTrait, ColumnTrait, DatabaseTransaction, EntityTrait, IntoActiveModel, QueryFilter,
-    QueryOrder, QuerySelect,
+    ActiveModelTrait, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait,
+    IntoActiveModel, QueryFilter, QueryOrder, QuerySelect,
 };
 use serde_json::Value;
 
@@ -43,6 +43,31 @@ pub struct EndpointRecord {
     pub next_check_at: i64,
     pub version: i64,
     pub created_at: i64,
+}
+
+/// What a call of an endpoint needs. `secret` and `headers` are sealed under the master key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EndpointAddress {
+    pub id: EndpointId,
+    pub base_url: String,
+    pub mode: EndpointMode,
+    pub delta_mode: DeltaMode,
+    pub secret: String,
+    pub headers: String,
+}
+
+impl EndpointRecord {
+    /// How it is called.
+    pub fn address(&self) -> EndpointAddress {
+        EndpointAddress {
+            id: self.id,
+            base_url: self.base_url.clone(),
+            mode: self.mode,
+            delta_mode: self.delta_mode,
+            secret: self.secret.clone(),
+            headers: self.headers.clone(),
+        }
+    }
 }
 
 /// Creates, changes or removes an endpoint.
@@ -167,6 +192,16 @@ impl Store {
         row.map(endpoint_record).transpose()
     }
 
+    /// How an endpoint of the workspace is called.
+    pub async fn find_endpoint_address(
+        &self,
+        workspace: &WorkspaceId,
+        id: EndpointId,
+    ) -> Result<Option<EndpointAddress>, StoreError> {
+        let found = endpoint_addresses(&self.readers, workspace, [id.to_string()]).await?;
+        Ok(found.into_iter().next())
+    }
+
     /// The name of an endpoint of any workspace: for operators, never for clients.
     pub async fn find_endpoint_name(&self, id: EndpointId) -> Result<Option<String>, StoreError> {
         let name = runner_endpoints::Entity::find_by_id(id.to_string())
@@ -208,6 +243,40 @@ impl Store {
             .await?;
         rows.into_iter().map(endpoint_record).collect()
     }
+}
+
+/// How these endpoints of a workspace are called.
+pub(crate) async fn endpoint_addresses(
+    conn: &impl ConnectionTrait,
+    workspace: &WorkspaceId,
+    ids: impl IntoIterator<Item = String>,
+) -> Result<Vec<EndpointAddress>, StoreError> {
+    let rows: Vec<(String, String, String, String, String, String)> =
+        runner_endpoints::Entity::find()
+            .select_only()
+            .column(runner_endpoints::Column::Id)
+            .column(runner_endpoints::Column::BaseUrl)
+            .column(runner_endpoints::Column::Mode)
+            .column(runner_endpoints::Column::DeltaMode)
+            .column(runner_endpoints::Column::Secret)
+            .column(runner_endpoints::Column::Headers)
+            .filter(runner_endpoints::Column::WorkspaceId.eq(workspace.as_str()))
+            .filter(runner_endpoints::Column::Id.is_in(ids))
+            .into_tuple()
+            .all(conn)
+            .await?;
+    let address =
+        |(id, base_url, mode, delta_mode, secret, headers): (String, _, String, String, _, _)| {
+            Ok(EndpointAddress {
+                id: parsed("runner_endpoints.id", &id, &id)?,
+                base_url,
+                mode: parsed_json("runner_endpoints.mode", &id, &quoted(&mode))?,
+                delta_mode: parsed_json("runner_endpoints.delta_mode", &id, &quoted(&delta_mode))?,
+                secret,
+                headers,
+            })
+        };
+    rows.into_iter().map(address).collect()
 }
 
 pub(crate) fn endpoint_record(row: runner_endpoints::Model) -> Result<EndpointRecord, StoreError> {

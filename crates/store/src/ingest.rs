@@ -1,26 +1,29 @@
 //! Ingest: dedupe, decision and all rows of an accepted event in one transaction (contracts §3).
 
 mod known;
+mod rows;
+mod together;
 
 use std::sync::Arc;
 
 use domain::event::ConversationIdentity;
 use protocol::id::{RunId, WorkspaceId};
-use protocol::run::RunStatus;
-use sea_orm::sea_query::{Expr, OnConflict};
-use sea_orm::{ActiveValue::Set, DatabaseTransaction, EntityTrait, ExprTrait};
+use sea_orm::{DatabaseTransaction, EntityTrait};
 use uuid::Uuid;
 
+use crate::bulk::{Done, Together};
 use crate::capacity::{Capacities, hold_capacity};
 use crate::common::Common;
 use crate::connect::Store;
-use crate::conversation::{LiveRun, cancel_all, live_runs};
-use crate::entity::{conversations, events, raw_payloads};
+use crate::conversation::{LiveRun, live_runs};
+use crate::entity::events;
 use crate::error::StoreError;
 use crate::failpoint;
-use crate::new_run::{Candidate, NewRun, RunEvent, UserMessage, insert_run, insert_user_message};
-use crate::steering::absorb;
+use crate::new_run::{Candidate, NewRun, UserMessage};
 use crate::writer::Work;
+use rows::{Rows, lock_conversations};
+
+pub(crate) use together::take_together;
 
 /// What a decision may look at, read under the conversation's lock.
 #[derive(Debug)]
@@ -143,6 +146,17 @@ impl Work for Ingest {
         self.envelope.len() + self.raw.as_ref().map_or(0, String::len)
     }
 
+    fn together(&self) -> Option<Together<'_>> {
+        Some(Together::Ingest(self))
+    }
+
+    fn output_of(&self, done: Done) -> Option<Ingested> {
+        match done {
+            Done::Ingest(ingested) => Some(ingested),
+            _ => None,
+        }
+    }
+
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Ingested, StoreError> {
         self.apply_with(tx, &mut Common::default()).await
     }
@@ -156,27 +170,20 @@ impl Work for Ingest {
             return Ok(known);
         }
         let capacities = hold_capacity(tx, &self.workspace, self.most_runs).await?;
-        let conversation = match &self.conversation {
-            Some(identity) => Some(self.lock_conversation(tx, identity).await?),
-            None => None,
-        };
+        let conversation = lock_conversations(tx, &[self]).await?.pop();
         // A conversation that begins has no runs.
         let lived = conversation.as_ref().filter(|row| row.version > 1);
         let facts = Facts {
             candidates: common.candidates(tx, &self.workspace).await?,
-            live: live_runs(tx, lived.map(|row| row.key.as_str())).await?,
-            place: conversation.map(|row| Place {
-                conversation_key: row.key,
-                event_seq: row.last_event_seq,
-                transcript_before: row.last_transcript_seq,
-            }),
+            live: live_runs(tx, lived.map(|row| row.place.conversation_key.as_str())).await?,
+            place: conversation.map(|row| row.place),
             capacities,
         };
-        let plan = (self.decide)(&facts);
-        let place = facts.place.as_ref();
-        let key = place.map(|place| place.conversation_key.as_str());
-        let event_seq = place.map(|place| place.event_seq);
-        let stored = self.carry_out(tx, plan, key, event_seq).await?;
+        let mut rows = Rows::default();
+        let stored = rows
+            .gather(tx, self, (self.decide)(&facts), facts.place.as_ref())
+            .await?;
+        rows.write(tx).await?;
         failpoint::pass("ingest.before_commit").await?;
         Ok(stored)
     }
@@ -193,139 +200,5 @@ impl Work for Ingest {
         let key = (self.workspace.to_string(), self.event_id.clone());
         let event = events::Entity::find_by_id(key).one(tx).await?;
         Ok(event.is_some_and(|event| event.answer == *told))
-    }
-}
-
-impl Ingest {
-    /// The conversation's row is the lock: written first, then read. Counts this event in it.
-    async fn lock_conversation(
-        &self,
-        tx: &DatabaseTransaction,
-        identity: &ConversationIdentity,
-    ) -> Result<conversations::Model, StoreError> {
-        let row = conversations::ActiveModel {
-            key: Set(self.new_conversation_key.to_string()),
-            workspace_id: Set(self.workspace.to_string()),
-            bot_id: Set(identity.bot_id.clone()),
-            conversation_id: Set(identity.conversation_id.clone()),
-            thread_id: Set(identity.thread_id.clone()),
-            last_event_seq: Set(1),
-            last_transcript_seq: Set(0),
-            version: Set(1),
-        };
-        let next = |column| Expr::col((conversations::Entity, column)).add(1);
-        let on_conflict = OnConflict::columns([
-            conversations::Column::WorkspaceId,
-            conversations::Column::BotId,
-            conversations::Column::ConversationId,
-            conversations::Column::ThreadId,
-        ])
-        .value(
-            conversations::Column::LastEventSeq,
-            next(conversations::Column::LastEventSeq),
-        )
-        .value(
-            conversations::Column::Version,
-            next(conversations::Column::Version),
-        )
-        .to_owned();
-        let row = conversations::Entity::insert(row)
-            .on_conflict(on_conflict)
-            .exec_with_returning(tx)
-            .await?;
-        Ok(row)
-    }
-
-    async fn carry_out(
-        &self,
-        tx: &DatabaseTransaction,
-        plan: Plan,
-        key: Option<&str>,
-        event_seq: Option<i64>,
-    ) -> Result<Ingested, StoreError> {
-        let event = RunEvent {
-            workspace: &self.workspace,
-            event_id: &self.event_id,
-            conversation_key: key,
-            at: self.at,
-        };
-        let mut steered_into = None;
-        let (heard, message, answer) = match plan {
-            Plan::Refuse => return Err(StoreError::Refused),
-            Plan::Keep { answer } => (None, None, answer),
-            Plan::Start {
-                run,
-                message,
-                answer,
-            } => {
-                insert_run(tx, &event, &run, RunStatus::Created).await?;
-                (Some(run.id), message, answer)
-            }
-            Plan::Queue {
-                run,
-                message,
-                cancel,
-                answer,
-            } => {
-                cancel_all(tx, &cancel, self.at).await?;
-                insert_run(tx, &event, &run, RunStatus::Queued).await?;
-                (Some(run.id), message, answer)
-            }
-            Plan::Absorb {
-                run,
-                message,
-                answer,
-            } => {
-                absorb(tx, run, &self.event_id, self.at).await?;
-                steered_into = Some(run);
-                (Some(run), message, answer)
-            }
-        };
-        self.insert_event(tx, key, event_seq, steered_into, &answer)
-            .await?;
-        if let (Some(run), Some(message)) = (heard, message) {
-            insert_user_message(tx, &event, run, &message).await?;
-        }
-        Ok(Ingested::Stored { answer })
-    }
-
-    async fn insert_event(
-        &self,
-        tx: &DatabaseTransaction,
-        key: Option<&str>,
-        event_seq: Option<i64>,
-        steered_into: Option<RunId>,
-        answer: &str,
-    ) -> Result<(), StoreError> {
-        let row = events::ActiveModel {
-            workspace_id: Set(self.workspace.to_string()),
-            event_id: Set(self.event_id.clone()),
-            dedupe_key: Set(self.dedupe_key.clone()),
-            body_sha256: Set(self.body_sha256.clone()),
-            answer: Set(answer.to_owned()),
-            event_type: Set(self.event_type.clone()),
-            source: Set(self.source.clone()),
-            bot_id: Set(self.bot_id.clone().unwrap_or_default()),
-            conversation_key: Set(key.map(str::to_owned)),
-            event_seq: Set(event_seq),
-            envelope: Set(self.envelope.clone()),
-            steered_into: Set(steered_into.map(|run| run.to_string())),
-            received_at: Set(self.at),
-        };
-        events::Entity::insert(row)
-            .exec_without_returning(tx)
-            .await?;
-        if let Some(raw) = &self.raw {
-            let row = raw_payloads::ActiveModel {
-                workspace_id: Set(self.workspace.to_string()),
-                event_id: Set(self.event_id.clone()),
-                payload: Set(raw.clone()),
-                created_at: Set(self.at),
-            };
-            raw_payloads::Entity::insert(row)
-                .exec_without_returning(tx)
-                .await?;
-        }
-        Ok(())
     }
 }

@@ -5,17 +5,17 @@ mod lines;
 use domain::normalize::{Rejection, StateUpdate};
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
-use sea_orm::sea_query::{Expr, Func, SimpleExpr};
-use sea_orm::{ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter};
+use sea_orm::{ActiveValue::Set, DatabaseTransaction, EntityTrait};
 use uuid::Uuid;
 
 use crate::audit::AuditEntry;
-use crate::bulk::{Done, Together};
-use crate::entity::{run_rejections, run_segments, runs};
+use crate::bulk::{Done, Together, advance, insert_segments, item_of};
+use crate::conversation::lock_all;
+use crate::entity::{run_rejections, runs};
 use crate::error::{StoreError, signed};
 use crate::failpoint;
 use crate::succession::Succession;
-use crate::transcript::{TranscriptWrite, write_transcript};
+use crate::transcript::{TranscriptWrite, write_transcripts};
 use crate::writer::Work;
 
 pub use lines::{Line, RejectionRecord};
@@ -56,18 +56,6 @@ pub struct Terminal {
     pub succession: Option<Succession>,
 }
 
-impl Terminal {
-    /// Why a run was cancelled is said by who did it, when they said so.
-    fn reason_told(&self) -> SimpleExpr {
-        let reason = Expr::value(self.reason.as_str());
-        if self.status == RunStatus::Cancelled {
-            Func::coalesce([Expr::col(runs::Column::StatusReason), reason]).into()
-        } else {
-            reason
-        }
-    }
-}
-
 /// Whether an append was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Appended {
@@ -92,17 +80,19 @@ impl Work for Append {
 
     fn together(&self) -> Option<Together<'_>> {
         let is_plain = self.to > self.from
-            && self.terminal.is_none()
             && self.states.is_empty()
             && self.rejections.is_empty()
             && self.audits.is_empty();
-        is_plain.then_some(Together::Append(self))
+        is_plain.then_some(match self.terminal {
+            Some(_) => Together::End(self),
+            None => Together::Append(self),
+        })
     }
 
     fn output_of(&self, done: Done) -> Option<Appended> {
         match done {
             Done::Append(appended) => Some(appended),
-            Done::Dispatch(_) | Done::Outcome => None,
+            _ => None,
         }
     }
 
@@ -111,39 +101,21 @@ impl Work for Append {
             .terminal
             .as_ref()
             .and_then(|terminal| terminal.succession.as_ref());
-        if let Some(succession) = succession {
-            // As an ingest does: the conversation first, its runs after. Two batches may still meet
-            // crosswise; the database then chooses one, and its items are tried again.
-            crate::conversation::lock(tx, &succession.conversation_key).await?;
-        }
-        if !self.advance(tx).await? {
+        let key = succession.map(|succession| succession.conversation_key.as_str());
+        lock_all(tx, key.into_iter()).await?;
+        if advance(tx, &[self]).await?.is_empty() {
             return Ok(Appended::Lost);
         }
         if self.is_written(tx).await? {
             return Ok(Appended::Written { next: Vec::new() });
         }
-        if self.to > self.from {
-            let segment = run_segments::ActiveModel {
-                run_id: Set(self.run_id.to_string()),
-                first_sequence: Set(signed(self.from + 1)),
-                last_sequence: Set(signed(self.to)),
-                payload: Set(self.lines.clone()),
-                created_at: Set(self.at),
-            };
-            run_segments::Entity::insert(segment)
-                .exec_without_returning(tx)
-                .await?;
-        }
+        insert_segments(tx, &[self]).await?;
         let audits = self.apply_states(tx).await?;
         self.insert_rejections(tx).await?;
         crate::audit::insert(tx, &audits).await?;
-        if let Some(item) = self
-            .terminal
-            .as_ref()
-            .and_then(|terminal| terminal.transcript.as_ref())
-        {
+        if let Some(item) = item_of(self) {
             failpoint::pass("project.transcript").await?;
-            write_transcript(tx, self.run_id, item, self.at).await?;
+            write_transcripts(tx, vec![item]).await?;
         }
         let next = match succession {
             Some(succession) => succession.carry_out(tx, self).await?,
@@ -209,37 +181,6 @@ impl Append {
             }
         }
         Ok(audits)
-    }
-
-    /// The compare-and-set that everything else hangs on: epoch, sequence and status in one.
-    async fn advance(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
-        let mut update = runs::Entity::update_many()
-            .col_expr(runs::Column::LastSequence, Expr::value(signed(self.to)));
-        if let Some(terminal) = &self.terminal {
-            update = update
-                .col_expr(runs::Column::Status, Expr::value(terminal.status.as_str()))
-                .col_expr(runs::Column::StatusReason, terminal.reason_told())
-                .col_expr(runs::Column::Output, Expr::value(terminal.output.clone()))
-                .col_expr(runs::Column::Error, Expr::value(terminal.error.clone()))
-                .col_expr(runs::Column::Usage, Expr::value(terminal.usage.clone()))
-                .col_expr(
-                    runs::Column::Metadata,
-                    Expr::value(terminal.metadata.as_str()),
-                )
-                .col_expr(
-                    runs::Column::LeaseExpiresAt,
-                    Expr::value(Option::<i64>::None),
-                )
-                .col_expr(runs::Column::FinishedAt, Expr::value(self.at));
-        }
-        let moved = update
-            .filter(runs::Column::Id.eq(self.run_id.to_string()))
-            .filter(runs::Column::LeaseEpoch.eq(self.epoch))
-            .filter(runs::Column::LastSequence.eq(signed(self.from)))
-            .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
-            .exec(tx)
-            .await?;
-        Ok(moved.rows_affected == 1)
     }
 
     /// What moves no sequence and ends nothing does not show in the run's row that it was done

@@ -18,6 +18,7 @@ mod event_log;
 pub mod failpoint;
 pub mod meter;
 mod readers;
+mod rows;
 pub mod writer;
 
 mod agents;
@@ -57,7 +58,7 @@ pub use conversation::{LiveRun, occupancy};
 pub use digest::{hex, sha256_hex};
 pub use discovery::{SaveDiscovery, SaveFailure};
 pub use doorbell::Notice;
-pub use endpoints::{EndpointRecord, SaveEndpoint};
+pub use endpoints::{EndpointAddress, EndpointRecord, SaveEndpoint};
 pub use error::StoreError;
 pub use event_log::{EventFilter, EventPosition, EventRecord, EventsFound};
 pub use health::HealthRecord;

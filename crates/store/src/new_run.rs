@@ -1,25 +1,27 @@
 //! New runs: who may win their event, and the rows they begin with.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
-use sea_orm::{
-    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter,
-};
+use sea_orm::{ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter};
 use uuid::Uuid;
 
 use crate::agents::{AgentRecord, agent_record};
-use crate::entity::{agents, runners, runs};
+use crate::endpoints::{EndpointAddress, endpoint_addresses};
+use crate::entity::{agents, runners};
 use crate::error::StoreError;
+use crate::rows::inserted;
 use crate::runners::{RunnerRecord, runner_record};
-use crate::transcript::{TranscriptWrite, write_transcript};
+use crate::transcript::TranscriptWrite;
 
-/// An agent that might win, with what is known of its runner.
+/// An agent that might win, with what is known of its runner and how that is called.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     pub agent: AgentRecord,
     pub runner: Option<RunnerRecord>,
+    pub endpoint: Option<Arc<EndpointAddress>>,
 }
 
 /// The row of a new run.
@@ -47,6 +49,7 @@ pub struct UserMessage {
 }
 
 /// The event that a run is for, and where it stands.
+#[derive(Clone, Copy)]
 pub(crate) struct RunEvent<'a> {
     pub(crate) workspace: &'a WorkspaceId,
     pub(crate) event_id: &'a str,
@@ -79,79 +82,81 @@ pub(crate) async fn with_runners(
         .filter(runners::Column::RunnerId.is_in(names))
         .all(conn)
         .await?;
+    let served_by: BTreeSet<_> = known
+        .iter()
+        .map(|runner| runner.endpoint_id.clone())
+        .collect();
+    let endpoints = endpoint_addresses(conn, workspace, served_by).await?;
+    let endpoints: Vec<_> = endpoints.into_iter().map(Arc::new).collect();
     let mut candidates = Vec::with_capacity(agents.len());
     for agent in agents {
         let runner = known
             .iter()
             .find(|runner| runner.runner_id == agent.runner_id);
         let runner = runner.cloned().map(runner_record).transpose()?;
+        let serves = |endpoint: &&Arc<EndpointAddress>| {
+            let runner: Option<&RunnerRecord> = runner.as_ref();
+            runner.is_some_and(|runner| runner.endpoint_id == endpoint.id)
+        };
         candidates.push(Candidate {
             agent: agent_record(agent)?,
+            endpoint: endpoints.iter().find(serves).cloned(),
             runner,
         });
     }
     Ok(candidates)
 }
 
-/// Writes a run that waits to be dispatched (`created`) or for another run to end (`queued`).
-pub(crate) async fn insert_run(
-    tx: &DatabaseTransaction,
-    event: &RunEvent<'_>,
-    run: &NewRun,
-    status: RunStatus,
-) -> Result<(), StoreError> {
-    let row = runs::ActiveModel {
-        id: Set(run.id.to_string()),
-        workspace_id: Set(event.workspace.to_string()),
-        event_id: Set(event.event_id.to_owned()),
-        agent_id: Set(run.agent_id.to_string()),
-        agent_version: Set(run.agent_version),
-        runner_id: Set(run.runner_id.to_string()),
-        endpoint_id: Set(run.endpoint_id.to_string()),
-        conversation_key: Set(event.conversation_key.map(str::to_owned)),
-        status: Set(status.as_str().to_owned()),
-        status_reason: Set(None),
-        attempt: Set(0),
-        lease_owner: Set(None),
-        lease_epoch: Set(0),
-        lease_expires_at: Set(None),
-        last_sequence: Set(0),
-        deadline_at: Set(run.deadline_at),
-        cancel_requested_at: Set(None),
-        agent_spec: Set(run.agent_spec.clone()),
-        snapshot: Set(run.snapshot.clone()),
-        snapshot_sha256: Set(run.snapshot_sha256.clone()),
-        output: Set(None),
-        error: Set(None),
-        usage: Set(None),
-        metadata: Set("{}".to_owned()),
-        created_at: Set(event.at),
-        started_at: Set(None),
-        finished_at: Set(None),
-        pruned_at: Set(None),
-    };
-    runs::Entity::insert(row).exec_without_returning(tx).await?;
-    Ok(())
+/// A run that waits to be dispatched (`created`) or for another run to end (`queued`).
+pub(crate) struct RunRow<'a> {
+    pub(crate) event: RunEvent<'a>,
+    pub(crate) run: &'a NewRun,
+    pub(crate) status: RunStatus,
 }
 
-/// Writes the user's message of an event into its conversation, under the run that hears it.
-pub(crate) async fn insert_user_message(
+/// Writes new runs.
+pub(crate) async fn insert_runs(
     tx: &DatabaseTransaction,
-    event: &RunEvent<'_>,
-    run: RunId,
-    message: &UserMessage,
+    rows: &[RunRow<'_>],
 ) -> Result<(), StoreError> {
-    let Some(key) = event.conversation_key else {
-        return Ok(());
-    };
-    let item = TranscriptWrite {
+    let values = rows.iter().map(|RunRow { event, run, status }| {
+        [
+            run.id.to_string().into(),
+            event.workspace.as_str().into(),
+            event.event_id.into(),
+            run.agent_id.to_string().into(),
+            run.agent_version.into(),
+            run.runner_id.to_string().into(),
+            run.endpoint_id.to_string().into(),
+            event.conversation_key.map(str::to_owned).into(),
+            status.as_str().into(),
+            0_i64.into(),
+            0_i64.into(),
+            0_i64.into(),
+            run.deadline_at.into(),
+            run.agent_spec.as_str().into(),
+            run.snapshot.as_str().into(),
+            run.snapshot_sha256.as_str().into(),
+            "{}".into(),
+            event.at.into(),
+        ]
+    });
+    let into = "runs (id, workspace_id, event_id, agent_id, agent_version, runner_id, endpoint_id, \
+        conversation_key, status, attempt, lease_epoch, last_sequence, deadline_at, agent_spec, \
+        snapshot, snapshot_sha256, metadata, created_at)";
+    inserted(tx, into, values.collect()).await
+}
+
+/// The user's message of an event as an item of its conversation, under the run that hears it. `None`
+/// without a conversation.
+pub(crate) fn user_item(event: &RunEvent<'_>, message: UserMessage) -> Option<TranscriptWrite> {
+    Some(TranscriptWrite {
         id: message.id,
-        conversation_key: key.to_owned(),
+        conversation_key: event.conversation_key?.to_owned(),
         event_id: event.event_id.to_owned(),
         role: "user",
-        content: message.content.clone(),
-        content_json: message.content_json.clone(),
-        attachment_refs: message.attachment_refs.clone(),
-    };
-    write_transcript(tx, run, &item, event.at).await
+        content: message.content,
+        content_json: message.content_json,
+        attachment_refs: message.attachment_refs,
+    })
 }

@@ -1,5 +1,6 @@
 //! Events that an active run absorbs: queued, then pulled once, or dropped at its end.
 
+use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use protocol::id::{RunId, WorkspaceId};
@@ -15,6 +16,7 @@ use crate::connect::Store;
 use crate::entity::{events, steering_items};
 use crate::error::{StoreError, signed};
 use crate::failpoint;
+use crate::rows::returned;
 use crate::state::hold_live_run;
 use crate::writer::Work;
 
@@ -131,6 +133,21 @@ pub(crate) async fn absorb(
         .exec_without_returning(tx)
         .await?;
     Ok(())
+}
+
+/// Those of these runs that have left events unpulled.
+pub(crate) async fn left_among(
+    tx: &DatabaseTransaction,
+    runs: impl Iterator<Item = RunId>,
+) -> Result<HashSet<String>, StoreError> {
+    let left = |values: &str| {
+        format!(
+            "SELECT v.column1 AS id FROM ({values}) AS v WHERE EXISTS (SELECT 1 FROM steering_items s \
+             WHERE s.run_id = v.column1 AND s.status = '{QUEUED}')"
+        )
+    };
+    let found = returned(tx, runs.map(|run| [run.to_string().into()]).collect(), left).await?;
+    found.iter().map(|row| Ok(row.try_get("", "id")?)).collect()
 }
 
 /// Drops what a run leaves unpulled at its end, and gives it for other runs to take up.

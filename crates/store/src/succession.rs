@@ -10,7 +10,7 @@ use crate::conversation::promote_next;
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::ledger::Append;
-use crate::new_run::{Candidate, NewRun, RunEvent, candidates, insert_run};
+use crate::new_run::{Candidate, NewRun, RunEvent, RunRow, candidates, insert_runs};
 use crate::steering::{SteeredEvent, drop_leftovers};
 
 /// What the end of a run lets go: events it left unpulled, and the next run that waits.
@@ -53,7 +53,9 @@ impl Succession {
                     conversation_key: Some(key),
                     at: end.at,
                 };
-                insert_run(tx, &event, &run, RunStatus::Queued).await?;
+                let status = RunStatus::Queued;
+                let (run, event) = (&run, event);
+                insert_runs(tx, &[RunRow { event, run, status }]).await?;
             }
         }
         failpoint::pass("succession.before_next").await?;

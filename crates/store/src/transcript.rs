@@ -1,17 +1,20 @@
 //! Transcripts as they are written: each item with its terms in the full-text index.
 
+use std::collections::HashMap;
+
 use domain::text_index::index_terms;
 use protocol::id::RunId;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
-    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait,
-    QueryFilter, QueryOrder, QuerySelect, Statement,
+    ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter,
+    QueryOrder, QuerySelect,
 };
 use uuid::Uuid;
 
 use crate::connect::Store;
 use crate::entity::transcript_items;
 use crate::error::StoreError;
+use crate::rows::{executed, inserted, returned};
 use crate::writer::Work;
 
 /// The terms that this binary makes.
@@ -30,66 +33,98 @@ pub struct TranscriptWrite {
     pub attachment_refs: String,
 }
 
-/// Allocates the next place under the conversation row's lock and writes the item there.
-pub(crate) async fn write_transcript(
-    conn: &impl ConnectionTrait,
-    run_id: RunId,
-    item: &TranscriptWrite,
-    at: i64,
-) -> Result<(), StoreError> {
-    let key = item.conversation_key.as_str();
-    let next = "UPDATE conversations SET last_transcript_seq = last_transcript_seq + 1 \
-        WHERE key = $1 RETURNING last_transcript_seq";
-    let next = Statement::from_sql_and_values(conn.get_database_backend(), next, [key.into()]);
-    let row = conn.query_one_raw(next).await?;
-    let row = row.ok_or_else(|| StoreError::Corrupt {
-        column: "runs.conversation_key",
-        row: run_id.to_string(),
-    })?;
-    let seq: i64 = row.try_get("", "last_transcript_seq")?;
-    let row = transcript_items::ActiveModel {
-        conversation_key: Set(key.to_owned()),
-        seq: Set(seq),
-        id: Set(item.id.to_string()),
-        run_id: Set(run_id.to_string()),
-        event_id: Set(item.event_id.clone()),
-        role: Set(item.role.to_owned()),
-        item_type: Set("message".to_owned()),
-        content: Set(item.content.clone()),
-        content_json: Set(Some(item.content_json.clone())),
-        attachment_refs: Set(item.attachment_refs.clone()),
-        created_at: Set(at),
-        terms_version: Set(TERMS_VERSION),
-    };
-    transcript_items::Entity::insert(row)
-        .exec_without_returning(conn)
-        .await?;
-    enter_terms(conn, key, seq, item.content.as_deref()).await
+/// An item under the run that heard or said it.
+pub(crate) struct TranscriptRow {
+    pub(crate) run: RunId,
+    pub(crate) item: TranscriptWrite,
+    pub(crate) at: i64,
 }
 
-/// Enters what a search finds the item by. Items without words have no row.
-async fn enter_terms(
+/// Allocates the next place of each conversation under its row's lock and writes the item there. No two
+/// rows are of one conversation.
+pub(crate) async fn write_transcripts(
     conn: &impl ConnectionTrait,
-    conversation_key: &str,
-    seq: i64,
-    content: Option<&str>,
+    rows: Vec<TranscriptRow>,
 ) -> Result<(), StoreError> {
-    let terms = index_terms(conversation_key, content.unwrap_or_default());
-    if terms.is_empty() {
-        return Ok(());
-    }
-    let backend = conn.get_database_backend();
-    let value = match backend {
-        DbBackend::Postgres => "array_to_tsvector(string_to_array($1, ' '))",
-        _ => "$1",
+    let placed = place(conn, rows).await?;
+    let items = placed.iter().map(|(row, seq)| {
+        [
+            row.item.conversation_key.as_str().into(),
+            (*seq).into(),
+            row.item.id.to_string().into(),
+            row.run.to_string().into(),
+            row.item.event_id.as_str().into(),
+            row.item.role.into(),
+            "message".into(),
+            row.item.content.clone().into(),
+            row.item.content_json.as_str().into(),
+            row.item.attachment_refs.as_str().into(),
+            row.at.into(),
+            TERMS_VERSION.into(),
+        ]
+    });
+    let into = "transcript_items (conversation_key, seq, id, run_id, event_id, role, item_type, \
+        content, content_json, attachment_refs, created_at, terms_version)";
+    inserted(conn, into, items.collect()).await?;
+    let texts = placed.iter().map(|(row, seq)| {
+        let content = row.item.content.as_deref();
+        (row.item.conversation_key.as_str(), *seq, content)
+    });
+    enter_terms(conn, texts).await
+}
+
+/// The next place of each row's conversation.
+async fn place(
+    conn: &impl ConnectionTrait,
+    rows: Vec<TranscriptRow>,
+) -> Result<Vec<(TranscriptRow, i64)>, StoreError> {
+    let keys = rows
+        .iter()
+        .map(|row| [row.item.conversation_key.as_str().into()]);
+    let next = |values: &str| {
+        format!(
+            "UPDATE conversations SET last_transcript_seq = last_transcript_seq + 1 \
+             FROM ({values}) AS v WHERE key = v.column1 RETURNING key, last_transcript_seq"
+        )
     };
-    let sql = format!(
-        "INSERT INTO transcript_terms (terms, conversation_key, seq) VALUES ({value}, $2, $3)"
-    );
-    let values = [terms.join(" ").into(), conversation_key.into(), seq.into()];
-    conn.execute_raw(Statement::from_sql_and_values(backend, sql, values))
-        .await?;
-    Ok(())
+    let mut places = HashMap::new();
+    for row in returned(conn, keys.collect(), next).await? {
+        let key: String = row.try_get("", "key")?;
+        places.insert(key, row.try_get::<i64>("", "last_transcript_seq")?);
+    }
+    let placed = rows.into_iter().map(|row| {
+        let place = places.remove(&row.item.conversation_key);
+        let place = place.ok_or_else(|| StoreError::Corrupt {
+            column: "runs.conversation_key",
+            row: row.run.to_string(),
+        })?;
+        Ok((row, place))
+    });
+    placed.collect()
+}
+
+/// Enters what a search finds items by: their conversations, places and texts. Items without words have
+/// no row.
+async fn enter_terms<'a>(
+    conn: &impl ConnectionTrait,
+    items: impl Iterator<Item = (&'a str, i64, Option<&'a str>)>,
+) -> Result<(), StoreError> {
+    let rows = items.filter_map(|(conversation_key, seq, content)| {
+        let terms = index_terms(conversation_key, content.unwrap_or_default());
+        let row = [terms.join(" ").into(), conversation_key.into(), seq.into()];
+        (!terms.is_empty()).then_some(row)
+    });
+    let terms = match conn.get_database_backend() {
+        DbBackend::Postgres => "array_to_tsvector(string_to_array(v.column1, ' '))",
+        _ => "v.column1",
+    };
+    let insert = |values: &str| {
+        format!(
+            "INSERT INTO transcript_terms (terms, conversation_key, seq) \
+             SELECT {terms}, v.column2, v.column3 FROM ({values}) AS v"
+        )
+    };
+    executed(conn, rows.collect(), insert).await
 }
 
 /// Enters items that have no terms yet: those of an older gateway.
@@ -132,7 +167,8 @@ impl Work for EnterBacklog {
                 .await?;
             // Else another replica was here in this very moment.
             if entered.rows_affected == 1 {
-                enter_terms(tx, key, *seq, content.as_deref()).await?;
+                let item = (key.as_str(), *seq, content.as_deref());
+                enter_terms(tx, std::iter::once(item)).await?;
             }
         }
         Ok(rows.len() as u64)

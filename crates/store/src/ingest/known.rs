@@ -1,11 +1,14 @@
 //! Was this event seen before?
 
+use std::collections::HashSet;
+
 use sea_orm::sea_query::Expr;
 use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, ExprTrait, QueryFilter, QuerySelect};
 
 use super::{Ingest, Ingested};
 use crate::entity::events;
-use crate::error::StoreError;
+use crate::error::{StoreError, signed};
+use crate::rows::returned;
 
 /// How long an idempotency key names its event.
 const KEY_LIFE_MS: i64 = 7 * 24 * 60 * 60 * 1000;
@@ -37,6 +40,39 @@ impl Known {
             received_at,
         }
     }
+}
+
+/// Those of these events whose key or id was seen before.
+pub(super) async fn known_among(
+    tx: &DatabaseTransaction,
+    ingests: &[&Ingest],
+    places: &[usize],
+) -> Result<HashSet<usize>, StoreError> {
+    let rows = places.iter().map(|place| {
+        let ingest = ingests[*place];
+        [
+            ingest.workspace.as_str().into(),
+            ingest.event_id.as_str().into(),
+            ingest.dedupe_key.as_str().into(),
+            signed(*place as u64).into(),
+        ]
+    });
+    let known = |values: &str| {
+        let seen = |column: &str| {
+            format!(
+                "EXISTS (SELECT 1 FROM events e WHERE e.workspace_id = v.column1 AND e.{column})"
+            )
+        };
+        let (id, key) = (seen("event_id = v.column2"), seen("dedupe_key = v.column3"));
+        format!("SELECT v.column4 AS place FROM ({values}) AS v WHERE {id} OR {key}")
+    };
+    let found = returned(tx, rows.collect(), known).await?;
+    let places = found.iter().map(|row| row.try_get::<i64>("", "place"));
+    let places: Result<Vec<_>, _> = places.collect();
+    Ok(places?
+        .into_iter()
+        .filter_map(|place| usize::try_from(place).ok())
+        .collect())
 }
 
 impl Ingest {

@@ -1,6 +1,6 @@
 //! Transactions over what has gathered, and what is done when one fails.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use sea_orm::{
 };
 
 use super::job::Item;
-use crate::bulk;
+use crate::bulk::{self, Key};
 use crate::common::Common;
 use crate::error::StoreError;
 use crate::{failpoint, meter};
@@ -159,22 +159,33 @@ async fn transact(
         }
         Err(error) => return Err(error),
     };
-    let mut refusals = Vec::with_capacity(batch.len());
-    let mut common = Common::default();
-    let together = first_of_each_run(batch);
-    for (place, item) in batch.iter_mut().enumerate() {
-        let refusal = if together.contains(&place) {
-            None
-        } else {
-            apply(&tx, item.as_mut(), &mut common).await?
-        };
-        refusals.push(refusal);
-    }
-    // Last, as an ingest does: conversations first, their runs after.
-    guarded(apply_together(&tx, batch, &together)).await?;
+    let refusals = apply_all(&tx, batch).await?;
     failpoint::pass("writer.before_commit").await?;
     tx.commit().await?;
     failpoint::pass("writer.after_commit").await?;
+    Ok(refusals)
+}
+
+/// Events first, since they hold capacities; what is done for many at once last, since it takes conversations
+/// before runs, as events do.
+async fn apply_all(
+    tx: &DatabaseTransaction,
+    batch: &mut [Box<dyn Item>],
+) -> Result<Vec<Option<StoreError>>, StoreError> {
+    let mut refusals: Vec<_> = batch.iter().map(|_| None).collect();
+    let mut common = Common::default();
+    let (events, others) = first_of_each_run(batch);
+    let alone: Vec<_> = (0..batch.len())
+        .filter(|place| !events.contains(place) && !others.contains(place))
+        .collect();
+    let left = guarded(apply_together(tx, batch, &events, &mut common)).await?;
+    for place in left.into_iter().chain(alone) {
+        refusals[place] = apply(tx, batch[place].as_mut(), &mut common).await?;
+    }
+    let left = guarded(apply_together(tx, batch, &others, &mut common)).await?;
+    for place in left {
+        refusals[place] = apply(tx, batch[place].as_mut(), &mut common).await?;
+    }
     Ok(refusals)
 }
 
@@ -208,37 +219,51 @@ async fn apply(
     Ok(refusal)
 }
 
-/// The places of what can be done together. Two items of one kind for one run are not: the second one
-/// must see what the first one did.
-fn first_of_each_run(batch: &[Box<dyn Item>]) -> Vec<usize> {
+/// The places of what can be done together: events, and other work. Two items of one kind for one run
+/// cannot: the second one must see what the first one did.
+fn first_of_each_run(batch: &[Box<dyn Item>]) -> (BTreeSet<usize>, BTreeSet<usize>) {
+    let (mut events, mut others) = (BTreeSet::new(), BTreeSet::new());
     let mut seen = HashSet::new();
-    let kinds = batch
-        .iter()
-        .map(|item| item.together().map(|work| work.key()));
-    let first = kinds
-        .enumerate()
-        .filter(|(_, key)| key.is_some_and(|key| seen.insert(key)));
-    first.map(|(place, _)| place).collect()
+    for (place, item) in batch.iter().enumerate() {
+        match item.together().map(|work| work.key()) {
+            None => {}
+            Some(Key::Ingest) => drop(events.insert(place)),
+            Some(key) => {
+                if seen.insert(key) {
+                    others.insert(place);
+                }
+            }
+        }
+    }
+    (events, others)
 }
 
+/// Does the work at these places together. Gives the places of what is to be applied by itself.
 async fn apply_together(
     tx: &DatabaseTransaction,
     batch: &mut [Box<dyn Item>],
-    places: &[usize],
-) -> Result<(), StoreError> {
+    places: &BTreeSet<usize>,
+    common: &mut Common,
+) -> Result<Vec<usize>, StoreError> {
     let work: Vec<_> = places
         .iter()
         .filter_map(|place| batch[*place].together())
         .collect();
-    let done = bulk::apply(tx, &work).await?;
+    let done = bulk::apply(tx, &work, common).await?;
+    let mut left = Vec::new();
     for (place, done) in places.iter().zip(done) {
-        batch[*place].note_done(done);
+        match done {
+            Some(done) => batch[*place].note_done(done),
+            None => left.push(*place),
+        }
     }
-    Ok(())
+    Ok(left)
 }
 
 /// A panic of one item is its own fault and nobody else's: the writer lives on.
-async fn guarded(applying: impl Future<Output = Result<(), StoreError>>) -> Result<(), StoreError> {
+async fn guarded<T>(
+    applying: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
     let applied = std::panic::AssertUnwindSafe(applying).catch_unwind().await;
     applied.unwrap_or(Err(StoreError::Panicked))
 }

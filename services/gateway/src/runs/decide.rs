@@ -17,8 +17,8 @@ use protocol::manifest::AgentRunnerManifest;
 use protocol::run::RunStatus;
 use serde_json::json;
 use store::{
-    Candidate, Capacities, Facts, NewRun, Plan, RunnerRecord, SteeredEvent, TakeUp, UserMessage,
-    occupancy, sha256_hex,
+    Candidate, Capacities, EndpointAddress, Facts, NewRun, Plan, RunnerRecord, SteeredEvent,
+    TakeUp, UserMessage, occupancy, sha256_hex,
 };
 use uuid::Uuid;
 
@@ -167,6 +167,8 @@ pub(super) struct Made {
     pub(super) spec: AgentSpec,
     steerable: bool,
     pub(super) interruptible: bool,
+    /// How its runner is called.
+    pub(super) endpoint: Option<Arc<EndpointAddress>>,
 }
 
 impl Deciding<'_> {
@@ -248,6 +250,7 @@ impl Deciding<'_> {
             spec: frozen,
             steerable: judged.steerable,
             interruptible: judged.manifest.capabilities.interrupt,
+            endpoint: winner.endpoint.clone(),
         };
         Ok((run, made))
     }

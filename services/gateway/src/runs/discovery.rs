@@ -12,7 +12,7 @@ use protocol::admin::{AcceptedRunner, DeltaMode, EndpointMode, Fault, Incompatib
 use protocol::id::{EndpointId, RunnerId, WorkspaceId};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
-use store::{EndpointRecord, FoundRunner, SaveDiscovery, SaveFailure, StoreError};
+use store::{EndpointAddress, EndpointRecord, FoundRunner, SaveDiscovery, SaveFailure, StoreError};
 
 use crate::config::outgoing_header_name;
 use crate::outbound::runner::{Endpoint, ListError};
@@ -93,10 +93,10 @@ impl Outcome {
     }
 }
 
-/// Opens a stored endpoint for calling.
+/// Opens the address of a stored endpoint for calling.
 pub(crate) fn open_endpoint(
     key: &MasterKey,
-    record: &EndpointRecord,
+    record: &EndpointAddress,
 ) -> Result<Endpoint, Unopenable> {
     let text = |purpose, sealed| {
         let plain = key.open(purpose, sealed).map_err(|_| Unopenable)?;
@@ -140,7 +140,7 @@ impl Runs {
 
     /// The names of an endpoint's static headers; their values are never shown.
     pub fn header_names(&self, record: &EndpointRecord) -> Vec<String> {
-        let endpoint = open_endpoint(&self.0.master_key, record);
+        let endpoint = open_endpoint(&self.0.master_key, &record.address());
         let names = |endpoint: Endpoint| endpoint.headers.keys().map(ToString::to_string).collect();
         endpoint.map(names).unwrap_or_default()
     }
@@ -162,7 +162,7 @@ impl Runs {
     }
 
     async fn ask(&self, record: &EndpointRecord) -> Outcome {
-        match open_endpoint(&self.0.master_key, record) {
+        match open_endpoint(&self.0.master_key, &record.address()) {
             Ok(endpoint) => Outcome::of(self.0.client.list_runners(&endpoint).await),
             Err(error) => Outcome::unhealthy(error.to_string()),
         }

@@ -14,7 +14,7 @@ use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::StateScope;
 use protocol::run::RunStatus;
 use serde_json::json;
-use store::{Facts, NewRun, StateAccess, StoreError};
+use store::{EndpointAddress, Facts, NewRun, StateAccess, StoreError};
 
 use crate::cursor::history_cursor;
 use crate::outbound::runner::Endpoint;
@@ -59,6 +59,8 @@ pub(super) struct Fresh {
     /// The newest place of the transcript, the event's own message apart; 0 for none.
     pub(super) transcript_before: i64,
     pub(super) interruptible: bool,
+    /// How its runner is called; `None`: to be read.
+    pub(super) endpoint: Option<Arc<EndpointAddress>>,
 }
 
 impl Fresh {
@@ -106,6 +108,7 @@ impl Fresh {
             event_seq: place.map(|place| place.event_seq),
             transcript_before: place.map_or(0, |place| place.transcript_before),
             interruptible: made.interruptible,
+            endpoint: made.endpoint,
         })
     }
 }
@@ -132,16 +135,22 @@ pub(super) async fn prepare(
         event_seq,
         transcript_before,
         interruptible,
+        endpoint,
     } = *fresh;
     // The time of a run begins now, however long it has waited for its turn.
     run.deadline_at += inner.clock.now_ms() - run.created_at;
     let broken = PrepareError::Broken;
-    let record = inner
-        .store
-        .find_endpoint(workspace, run.endpoint_id)
-        .await?;
-    let record = record.ok_or(broken("its endpoint is gone"))?;
-    let endpoint = open_endpoint(&inner.master_key, &record)
+    let address = match endpoint {
+        Some(address) => Some(address),
+        None => {
+            let found = inner
+                .store
+                .find_endpoint_address(workspace, run.endpoint_id);
+            found.await?.map(Arc::new)
+        }
+    };
+    let address = address.ok_or(broken("its endpoint is gone"))?;
+    let endpoint = open_endpoint(&inner.master_key, &address)
         .map_err(|_| broken("its endpoint cannot be opened with this master key"))?;
     let latest = (transcript_before > 0).then_some(transcript_before);
     let context = build_context(ContextParts {
@@ -168,7 +177,7 @@ pub(super) async fn prepare(
         spec,
         event,
         endpoint,
-        delta_mode: record.delta_mode,
+        delta_mode: address.delta_mode,
         interruptible,
         run,
     }))
@@ -209,6 +218,7 @@ async fn read_again(
         event_seq: inputs.event_seq,
         transcript_before: inputs.transcript_before,
         interruptible: manifest.is_some_and(|manifest| manifest.capabilities.interrupt),
+        endpoint: None,
     }))
 }
 

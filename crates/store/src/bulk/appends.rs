@@ -1,0 +1,184 @@
+//! Events of runs, and the ends of runs.
+
+use std::collections::HashSet;
+
+use sea_orm::{DatabaseTransaction, Value};
+
+use super::text;
+use crate::conversation::{lock_all, waiting_among};
+use crate::error::{StoreError, signed};
+use crate::failpoint;
+use crate::ledger::{Append, Appended, Terminal};
+use crate::rows::{inserted, returned};
+use crate::steering::left_among;
+use crate::transcript::{TranscriptRow, write_transcripts};
+
+/// Appends that end nothing and bring nothing beside their events.
+pub(super) async fn append_all(
+    tx: &DatabaseTransaction,
+    appends: &[&Append],
+) -> Result<Vec<Appended>, StoreError> {
+    let moved = advance(tx, appends).await?;
+    insert_segments(tx, &written(appends, &moved)).await?;
+    if !appends.is_empty() {
+        failpoint::pass("relay.before_commit").await?;
+    }
+    Ok(appends
+        .iter()
+        .map(|append| outcome(append, &moved))
+        .collect())
+}
+
+/// Ends of runs after which nothing is left to decide. `None`: somebody waits for this end, it is to be
+/// applied by itself.
+pub(super) async fn end_all(
+    tx: &DatabaseTransaction,
+    ends: &[&Append],
+) -> Result<Vec<Option<Appended>>, StoreError> {
+    let mut conversations = HashSet::new();
+    let mut apart = Vec::new();
+    for end in ends {
+        if conversation_of(end).is_none_or(|key| conversations.insert(key)) {
+            apart.push(*end);
+        }
+    }
+    // As an ingest does: the conversation first, its runs after. Two batches may still meet crosswise;
+    // the database then chooses one, and its items are tried again.
+    let keys = || apart.iter().filter_map(|end| conversation_of(end));
+    lock_all(tx, keys()).await?;
+    let waiting = waiting_among(tx, keys()).await?;
+    let left = left_among(tx, apart.iter().map(|end| end.run_id)).await?;
+    let is_plain = |end: &&&Append| {
+        let awaited = conversation_of(end).is_some_and(|key| waiting.contains(key));
+        !awaited && !left.contains(&end.run_id.to_string())
+    };
+    let plain: Vec<_> = apart.iter().filter(is_plain).copied().collect();
+    if plain.is_empty() {
+        return Ok(ends.iter().map(|_| None).collect());
+    }
+    let moved = end(tx, &plain).await?;
+    let is_done = |end: &Append| plain.iter().any(|plain| std::ptr::eq(*plain, end));
+    let done = ends
+        .iter()
+        .map(|end| is_done(end).then(|| outcome(end, &moved)));
+    Ok(done.collect())
+}
+
+/// Ends runs, without looking at who comes next. Gives those that were the caller's to end.
+async fn end(tx: &DatabaseTransaction, ends: &[&Append]) -> Result<HashSet<String>, StoreError> {
+    let moved = advance(tx, ends).await?;
+    let written = written(ends, &moved);
+    insert_segments(tx, &written).await?;
+    let items: Vec<_> = written.iter().filter_map(|end| item_of(end)).collect();
+    if !items.is_empty() {
+        failpoint::pass("project.transcript").await?;
+    }
+    write_transcripts(tx, items).await?;
+    failpoint::pass("succession.before_next").await?;
+    failpoint::pass("terminal.before_commit").await?;
+    Ok(moved)
+}
+
+fn conversation_of(end: &Append) -> Option<&str> {
+    let succession = end.terminal.as_ref()?.succession.as_ref()?;
+    Some(&succession.conversation_key)
+}
+
+/// What the end of a run adds to its conversation.
+pub(crate) fn item_of(end: &Append) -> Option<TranscriptRow> {
+    let item = end.terminal.as_ref()?.transcript.clone()?;
+    let (run, at) = (end.run_id, end.at);
+    Some(TranscriptRow { run, item, at })
+}
+
+fn outcome(append: &Append, moved: &HashSet<String>) -> Appended {
+    if moved.contains(&append.run_id.to_string()) {
+        Appended::Written { next: Vec::new() }
+    } else {
+        Appended::Lost
+    }
+}
+
+fn written<'a>(appends: &[&'a Append], moved: &HashSet<String>) -> Vec<&'a Append> {
+    let is_written = |append: &&Append| moved.contains(&append.run_id.to_string());
+    appends.iter().copied().filter(is_written).collect()
+}
+
+/// The compare-and-set that everything else hangs on: epoch, sequence and status in one, for each run by
+/// itself. Gives the runs that were moved. All of `appends` end their runs, or none does.
+pub(crate) async fn advance(
+    tx: &DatabaseTransaction,
+    appends: &[&Append],
+) -> Result<HashSet<String>, StoreError> {
+    let own = |append: &Append| {
+        [
+            text(append.run_id),
+            append.epoch.into(),
+            signed(append.from).into(),
+            signed(append.to).into(),
+        ]
+    };
+    let ends: Vec<_> = appends
+        .iter()
+        .filter_map(|append| Some((append, append.terminal.as_ref()?)))
+        .map(|(append, terminal)| ended(own(append), terminal, append.at))
+        .collect();
+    let rows = if ends.is_empty() {
+        let rows = appends.iter().map(|append| own(append)).collect();
+        returned(tx, rows, |values| moving("", values)).await?
+    } else {
+        returned(tx, ends, |values| moving(ENDING, values)).await?
+    };
+    let moved = rows.iter().map(|row| Ok(row.try_get("", "id")?));
+    moved.collect()
+}
+
+fn moving(also: &str, values: &str) -> String {
+    format!(
+        "UPDATE runs SET last_sequence = v.column4{also} FROM ({values}) AS v \
+         WHERE runs.id = v.column1 AND runs.lease_epoch = v.column2 \
+         AND runs.last_sequence = v.column3 AND runs.status = 'running' RETURNING runs.id"
+    )
+}
+
+/// Why a run was cancelled is said by who did it, when they said so.
+const ENDING: &str = ", status = v.column5, status_reason = CASE v.column5 \
+    WHEN 'cancelled' THEN COALESCE(runs.status_reason, v.column6) ELSE v.column6 END, \
+    output = v.column7, error = v.column8, usage = v.column9, metadata = v.column10, \
+    lease_expires_at = NULL, finished_at = v.column11";
+
+fn ended(own: [Value; 4], terminal: &Terminal, at: i64) -> [Value; 11] {
+    let [id, epoch, from, to] = own;
+    [
+        id,
+        epoch,
+        from,
+        to,
+        terminal.status.as_str().into(),
+        terminal.reason.as_str().into(),
+        terminal.output.clone().into(),
+        terminal.error.clone().into(),
+        terminal.usage.clone().into(),
+        terminal.metadata.as_str().into(),
+        at.into(),
+    ]
+}
+
+/// Writes the events of appends into the ledger.
+pub(crate) async fn insert_segments(
+    tx: &DatabaseTransaction,
+    appends: &[&Append],
+) -> Result<(), StoreError> {
+    let moved = appends.iter().filter(|append| append.to > append.from);
+    let segments = moved.map(|append| {
+        [
+            text(append.run_id),
+            signed(append.from + 1).into(),
+            signed(append.to).into(),
+            append.lines.as_str().into(),
+            append.at.into(),
+        ]
+    });
+    let into = "run_segments (run_id, first_sequence, last_sequence, payload, created_at)";
+    inserted(tx, into, segments.collect()).await
+}

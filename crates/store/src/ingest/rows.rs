@@ -1,0 +1,226 @@
+//! The rows that events leave: gathered first, written together.
+
+use std::collections::HashMap;
+
+use domain::event::ConversationIdentity;
+use protocol::id::RunId;
+use protocol::run::RunStatus;
+use sea_orm::{DatabaseTransaction, QueryResult, Value};
+
+use super::{Ingest, Ingested, Place, Plan};
+use crate::conversation::cancel_all;
+use crate::error::StoreError;
+use crate::new_run::{NewRun, RunEvent, RunRow, insert_runs, user_item};
+use crate::rows::{inserted, returned};
+use crate::steering::absorb;
+use crate::transcript::{TranscriptRow, write_transcripts};
+
+/// A conversation whose row is written, which is its lock, and which has counted an event.
+pub(super) struct Locked {
+    pub(super) place: Place,
+    /// 1: it begins with this event.
+    pub(super) version: i64,
+}
+
+/// Locks the conversations of events, none of them twice. Gives those of the events that have one, in
+/// their order.
+pub(super) async fn lock_conversations(
+    tx: &DatabaseTransaction,
+    ingests: &[&Ingest],
+) -> Result<Vec<Locked>, StoreError> {
+    let mut rows: Vec<_> = ingests
+        .iter()
+        .filter_map(|ingest| {
+            let identity = ingest.conversation.as_ref()?;
+            Some((identity_of(ingest, identity), ingest.new_conversation_key))
+        })
+        .collect();
+    let wanted: Vec<_> = rows.iter().map(|(identity, _)| identity.clone()).collect();
+    // Replicas take their locks in one order.
+    rows.sort();
+    let values = rows.into_iter().map(|(identity, key)| {
+        let [workspace, bot, conversation, thread] = identity.map(Value::from);
+        let key = key.to_string().into();
+        [
+            key,
+            workspace,
+            bot,
+            conversation,
+            thread,
+            1_i64.into(),
+            0_i64.into(),
+            1_i64.into(),
+        ]
+    });
+    let upsert = |values: &str| {
+        format!(
+            "INSERT INTO conversations (key, workspace_id, bot_id, conversation_id, thread_id, \
+             last_event_seq, last_transcript_seq, version) {values} \
+             ON CONFLICT (workspace_id, bot_id, conversation_id, thread_id) DO UPDATE SET \
+             last_event_seq = conversations.last_event_seq + 1, version = conversations.version + 1 \
+             RETURNING key, workspace_id, bot_id, conversation_id, thread_id, last_event_seq, \
+             last_transcript_seq, version"
+        )
+    };
+    let mut locked = HashMap::new();
+    for row in returned(tx, values.collect(), upsert).await? {
+        let text = |column| row.try_get::<String>("", column);
+        let identity = [
+            text("workspace_id")?,
+            text("bot_id")?,
+            text("conversation_id")?,
+            text("thread_id")?,
+        ];
+        locked.insert(identity, read_locked(&row)?);
+    }
+    let found = wanted.iter().map(|identity| {
+        locked.remove(identity).ok_or_else(|| StoreError::Corrupt {
+            column: "conversations.conversation_id",
+            row: identity.join(" "),
+        })
+    });
+    found.collect()
+}
+
+fn identity_of(ingest: &Ingest, identity: &ConversationIdentity) -> [String; 4] {
+    [
+        ingest.workspace.to_string(),
+        identity.bot_id.clone(),
+        identity.conversation_id.clone(),
+        identity.thread_id.clone(),
+    ]
+}
+
+fn read_locked(row: &QueryResult) -> Result<Locked, StoreError> {
+    Ok(Locked {
+        place: Place {
+            conversation_key: row.try_get("", "key")?,
+            event_seq: row.try_get("", "last_event_seq")?,
+            transcript_before: row.try_get("", "last_transcript_seq")?,
+        },
+        version: row.try_get("", "version")?,
+    })
+}
+
+/// What shall be written.
+#[derive(Default)]
+pub(super) struct Rows<'a> {
+    runs: Vec<(RunEvent<'a>, Box<NewRun>, RunStatus)>,
+    events: Vec<[Value; 13]>,
+    raw: Vec<[Value; 4]>,
+    messages: Vec<TranscriptRow>,
+}
+
+impl<'a> Rows<'a> {
+    /// Adds what was decided about an event. Runs that it cancels or steers are written at once.
+    pub(super) async fn gather(
+        &mut self,
+        tx: &DatabaseTransaction,
+        ingest: &'a Ingest,
+        plan: Plan,
+        place: Option<&'a Place>,
+    ) -> Result<Ingested, StoreError> {
+        let event = RunEvent {
+            workspace: &ingest.workspace,
+            event_id: &ingest.event_id,
+            conversation_key: place.map(|place| place.conversation_key.as_str()),
+            at: ingest.at,
+        };
+        let mut steered_into = None;
+        let (heard, message, answer) = match plan {
+            Plan::Refuse => return Err(StoreError::Refused),
+            Plan::Keep { answer } => (None, None, answer),
+            Plan::Start {
+                run,
+                message,
+                answer,
+            } => (
+                Some(self.run(event, run, RunStatus::Created)),
+                message,
+                answer,
+            ),
+            Plan::Queue {
+                run,
+                message,
+                cancel,
+                answer,
+            } => {
+                cancel_all(tx, &cancel, ingest.at).await?;
+                (
+                    Some(self.run(event, run, RunStatus::Queued)),
+                    message,
+                    answer,
+                )
+            }
+            Plan::Absorb {
+                run,
+                message,
+                answer,
+            } => {
+                absorb(tx, run, &ingest.event_id, ingest.at).await?;
+                steered_into = Some(run);
+                (Some(run), message, answer)
+            }
+        };
+        self.event(ingest, place, steered_into, &answer);
+        let item = message.and_then(|message| user_item(&event, message));
+        if let Some((run, item)) = heard.zip(item) {
+            let at = ingest.at;
+            self.messages.push(TranscriptRow { run, item, at });
+        }
+        Ok(Ingested::Stored { answer })
+    }
+
+    fn run(&mut self, event: RunEvent<'a>, run: Box<NewRun>, status: RunStatus) -> RunId {
+        let id = run.id;
+        self.runs.push((event, run, status));
+        id
+    }
+
+    fn event(
+        &mut self,
+        ingest: &Ingest,
+        place: Option<&Place>,
+        steered_into: Option<RunId>,
+        answer: &str,
+    ) {
+        self.events.push([
+            ingest.workspace.as_str().into(),
+            ingest.event_id.as_str().into(),
+            ingest.dedupe_key.as_str().into(),
+            ingest.body_sha256.as_str().into(),
+            answer.into(),
+            ingest.event_type.as_str().into(),
+            ingest.source.as_str().into(),
+            ingest.bot_id.clone().unwrap_or_default().into(),
+            place.map(|place| place.conversation_key.clone()).into(),
+            place.map(|place| place.event_seq).into(),
+            ingest.envelope.as_str().into(),
+            steered_into.map(|run| run.to_string()).into(),
+            ingest.at.into(),
+        ]);
+        self.raw.extend(ingest.raw.as_deref().map(|raw| {
+            let (workspace, event) = (ingest.workspace.as_str(), ingest.event_id.as_str());
+            [workspace.into(), event.into(), raw.into(), ingest.at.into()]
+        }));
+    }
+
+    /// Writes everything. No two messages are of one conversation.
+    pub(super) async fn write(self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        let runs: Vec<_> = self
+            .runs
+            .iter()
+            .map(|(event, run, status)| {
+                let (event, status) = (*event, *status);
+                RunRow { event, run, status }
+            })
+            .collect();
+        insert_runs(tx, &runs).await?;
+        let into = "events (workspace_id, event_id, dedupe_key, body_sha256, answer, event_type, \
+            source, bot_id, conversation_key, event_seq, envelope, steered_into, received_at)";
+        inserted(tx, into, self.events).await?;
+        let into = "raw_payloads (workspace_id, event_id, payload, created_at)";
+        inserted(tx, into, self.raw).await?;
+        write_transcripts(tx, self.messages).await
+    }
+}

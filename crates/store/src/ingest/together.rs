@@ -1,0 +1,119 @@
+//! Many events in few statements.
+
+use std::collections::{HashMap, HashSet};
+
+use protocol::id::WorkspaceId;
+use sea_orm::{DatabaseTransaction, TransactionTrait};
+
+use super::known::known_among;
+use super::rows::{Rows, lock_conversations};
+use super::{Facts, Ingest, Ingested, Plan};
+use crate::capacity::{Capacities, hold_capacity};
+use crate::common::Common;
+use crate::conversation::{busy_among, live_runs};
+use crate::error::StoreError;
+use crate::failpoint;
+
+/// Takes those of many events that are new and have nothing in common. `None`: it is to be taken by itself.
+pub(crate) async fn take_together(
+    tx: &DatabaseTransaction,
+    ingests: &[&Ingest],
+    common: &mut Common,
+) -> Result<Vec<Option<Ingested>>, StoreError> {
+    let mut taken: Vec<_> = ingests.iter().map(|_| None).collect();
+    let mut plain = apart(ingests);
+    let known = known_among(tx, ingests, &plain).await?;
+    plain.retain(|place| !known.contains(place));
+    if plain.is_empty() {
+        return Ok(taken);
+    }
+    let mut capacities = HashMap::new();
+    for place in &plain {
+        let (workspace, most) = (&ingests[*place].workspace, ingests[*place].most_runs);
+        if !capacities.contains_key(workspace) {
+            let held = hold_capacity(tx, workspace, most).await?;
+            capacities.insert(workspace.clone(), held);
+        }
+    }
+    let events: Vec<_> = plain.iter().map(|place| ingests[*place]).collect();
+    // One that is refused leaves nothing: then all of this is taken back, and each goes by itself.
+    let inner = tx.begin().await?;
+    match take_all(&inner, &events, capacities, common).await {
+        Ok(stored) => {
+            inner.commit().await?;
+            for (place, stored) in plain.into_iter().zip(stored) {
+                taken[place] = Some(stored);
+            }
+        }
+        Err(StoreError::Refused | StoreError::Taken) => inner.rollback().await?,
+        Err(error) => return Err(error),
+    }
+    Ok(taken)
+}
+
+/// The places of events that have neither key nor id nor conversation in common with one before them.
+fn apart(ingests: &[&Ingest]) -> Vec<usize> {
+    let (mut keys, mut ids, mut conversations) = (HashSet::new(), HashSet::new(), HashSet::new());
+    let mut is_apart = |ingest: &Ingest| {
+        let workspace = ingest.workspace.as_str();
+        let key = keys.insert((workspace.to_owned(), ingest.dedupe_key.clone()));
+        let id = ids.insert((workspace.to_owned(), ingest.event_id.clone()));
+        let conversation = ingest.conversation.clone();
+        let conversation = conversation
+            .is_none_or(|identity| conversations.insert((workspace.to_owned(), identity)));
+        key && id && conversation
+    };
+    let apart = ingests.iter().enumerate();
+    let apart = apart.filter(|(_, ingest)| is_apart(ingest));
+    apart.map(|(place, _)| place).collect()
+}
+
+async fn take_all(
+    tx: &DatabaseTransaction,
+    events: &[&Ingest],
+    mut capacities: HashMap<WorkspaceId, Capacities>,
+    common: &mut Common,
+) -> Result<Vec<Ingested>, StoreError> {
+    let mut all_facts = facts_of(tx, events, common).await?;
+    let mut rows = Rows::default();
+    let mut stored = Vec::with_capacity(events.len());
+    for (event, facts) in events.iter().zip(&mut all_facts) {
+        let capacities = capacities.entry(event.workspace.clone()).or_default();
+        facts.capacities = capacities.clone();
+        let facts: &Facts = facts;
+        let plan = (event.decide)(facts);
+        if let Plan::Start { run, .. } | Plan::Queue { run, .. } = &plan {
+            capacities.add(run.endpoint_id);
+        }
+        stored.push(rows.gather(tx, event, plan, facts.place.as_ref()).await?);
+    }
+    rows.write(tx).await?;
+    failpoint::pass("ingest.before_commit").await?;
+    Ok(stored)
+}
+
+/// What each event's decision may look at, but for the capacities.
+async fn facts_of(
+    tx: &DatabaseTransaction,
+    events: &[&Ingest],
+    common: &mut Common,
+) -> Result<Vec<Facts>, StoreError> {
+    let locked = lock_conversations(tx, events).await?;
+    // A conversation that begins has no runs.
+    let lived = locked.iter().filter(|locked| locked.version > 1);
+    let keys = lived.map(|locked| locked.place.conversation_key.as_str());
+    let busy = busy_among(tx, keys).await?;
+    let mut places = locked.into_iter().map(|locked| locked.place);
+    let mut all_facts = Vec::with_capacity(events.len());
+    for event in events {
+        let place = event.conversation.as_ref().and_then(|_| places.next());
+        let key = place.as_ref().map(|place| place.conversation_key.as_str());
+        all_facts.push(Facts {
+            candidates: common.candidates(tx, &event.workspace).await?,
+            live: live_runs(tx, key.filter(|key| busy.contains(*key))).await?,
+            place,
+            capacities: Capacities::default(),
+        });
+    }
+    Ok(all_facts)
+}
