@@ -1,6 +1,6 @@
 //! Transactions over what has gathered, and what is done when one fails.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -174,15 +174,14 @@ async fn apply_all(
 ) -> Result<Vec<Option<StoreError>>, StoreError> {
     let mut refusals: Vec<_> = batch.iter().map(|_| None).collect();
     let mut common = Common::default();
-    let (events, others) = first_of_each_run(batch);
-    let alone: Vec<_> = (0..batch.len())
-        .filter(|place| !events.contains(place) && !others.contains(place))
-        .collect();
-    let left = guarded(apply_together(tx, batch, &events, &mut common)).await?;
-    for place in left.into_iter().chain(alone) {
+    let places = Places::of(batch);
+    let mut left = guarded(apply_together(tx, batch, &places.events, &mut common)).await?;
+    left.extend(places.alone);
+    for place in left {
         refusals[place] = apply(tx, batch[place].as_mut(), &mut common).await?;
     }
-    let left = guarded(apply_together(tx, batch, &others, &mut common)).await?;
+    let mut left = guarded(apply_together(tx, batch, &places.others, &mut common)).await?;
+    left.extend(places.after);
     for place in left {
         refusals[place] = apply(tx, batch[place].as_mut(), &mut common).await?;
     }
@@ -219,30 +218,41 @@ async fn apply(
     Ok(refusal)
 }
 
-/// The places of what can be done together: events, and other work. Two items of one kind for one run
-/// cannot: the second one must see what the first one did.
-fn first_of_each_run(batch: &[Box<dyn Item>]) -> (BTreeSet<usize>, BTreeSet<usize>) {
-    let (mut events, mut others) = (BTreeSet::new(), BTreeSet::new());
-    let mut seen = HashSet::new();
-    for (place, item) in batch.iter().enumerate() {
-        match item.together().map(|work| work.key()) {
-            None => {}
-            Some(Key::Ingest) => drop(events.insert(place)),
-            Some(key) => {
-                if seen.insert(key) {
-                    others.insert(place);
-                }
-            }
+/// How the items of a batch are applied: where they stand in it.
+#[derive(Default)]
+struct Places {
+    /// Events, together.
+    events: Vec<usize>,
+    /// What can only be applied by itself.
+    alone: Vec<usize>,
+    /// Other work, together: the first of each kind for each run.
+    others: Vec<usize>,
+    /// The second one and those behind it: each must see what the one before did.
+    after: Vec<usize>,
+}
+
+impl Places {
+    fn of(batch: &[Box<dyn Item>]) -> Self {
+        let mut places = Self::default();
+        let mut seen = HashSet::new();
+        for (place, item) in batch.iter().enumerate() {
+            let into = match item.together().map(|work| work.key()) {
+                None => &mut places.alone,
+                Some(Key::Ingest) => &mut places.events,
+                Some(key) if seen.insert(key) => &mut places.others,
+                Some(_) => &mut places.after,
+            };
+            into.push(place);
         }
+        places
     }
-    (events, others)
 }
 
 /// Does the work at these places together. Gives the places of what is to be applied by itself.
 async fn apply_together(
     tx: &DatabaseTransaction,
     batch: &mut [Box<dyn Item>],
-    places: &BTreeSet<usize>,
+    places: &[usize],
     common: &mut Common,
 ) -> Result<Vec<usize>, StoreError> {
     let work: Vec<_> = places
