@@ -35,7 +35,7 @@ pub enum Done {
 }
 
 /// Each run stands among the work of one kind once.
-#[derive(PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
     Ingest,
     Append(RunId),
