@@ -10,6 +10,7 @@ use sea_orm::{
 use crate::connect::Store;
 use crate::entity::agents;
 use crate::error::{StoreError, parsed, parsed_json};
+use crate::sql::Row;
 use crate::writer::Work;
 
 /// Where an object was written. What stands in the config file is read-only over the API.
@@ -243,6 +244,26 @@ fn columns(spec: &AgentSpec) -> agents::Model {
         created_at: 0,
         updated_at: 0,
     }
+}
+
+/// An agent as a statement gave it.
+pub(crate) fn read_agent(row: &Row) -> Result<AgentRecord, StoreError> {
+    agent_record(agents::Model {
+        id: row.text("id")?,
+        workspace_id: row.text("workspace_id")?,
+        name: row.text("name")?,
+        origin: row.text("origin")?,
+        enabled: row.flag("enabled")?,
+        priority: row.number("priority")?,
+        scope_kind: row.text("scope_kind")?,
+        scope_bot: row.text("scope_bot")?,
+        scope_conversation: row.text("scope_conversation")?,
+        runner_id: row.text("runner_id")?,
+        spec: row.text("spec")?,
+        version: row.number("version")?,
+        created_at: row.number("created_at")?,
+        updated_at: row.number("updated_at")?,
+    })
 }
 
 pub(crate) fn agent_record(row: agents::Model) -> Result<AgentRecord, StoreError> {

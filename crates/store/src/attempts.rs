@@ -78,7 +78,10 @@ impl Work for Dispatch {
             .into_iter()
             .flatten()
             .find_map(|done| self.output_of(done));
-        Ok(dispatched.unwrap_or(Dispatched::Lost))
+        match dispatched {
+            Some(dispatched) => Ok(dispatched),
+            None => self.find_own(tx).await,
+        }
     }
 }
 
@@ -102,10 +105,7 @@ impl Dispatch {
     }
 
     /// The run, when it was this very attempt that took it and the answer to its commit was lost.
-    pub(crate) async fn find_own(
-        &self,
-        tx: &DatabaseTransaction,
-    ) -> Result<Dispatched, StoreError> {
+    async fn find_own(&self, tx: &DatabaseTransaction) -> Result<Dispatched, StoreError> {
         let row = runs::Entity::find_by_id(self.run.id.to_string())
             .one(tx)
             .await?;

@@ -4,13 +4,14 @@ mod appends;
 mod attempts;
 
 use protocol::id::RunId;
-use sea_orm::{DatabaseTransaction, Value};
+use sea_orm::Value;
 
 use crate::attempts::{AttemptOutcome, Dispatch, Dispatched};
 use crate::common::Common;
 use crate::error::StoreError;
 use crate::ingest::{Ingest, Ingested, take_together};
 use crate::ledger::{Append, Appended};
+use crate::sql::Sql;
 
 pub(crate) use appends::{advance, insert_segments, item_of};
 
@@ -58,7 +59,7 @@ impl Together<'_> {
 /// Does the work of many, each run once for each kind. In the order of `work`; `None`: it needs more than
 /// the others and is to be applied by itself.
 pub(crate) async fn apply(
-    tx: &DatabaseTransaction,
+    tx: &impl Sql,
     work: &[Together<'_>],
     common: &mut Common,
 ) -> Result<Vec<Option<Done>>, StoreError> {
@@ -83,7 +84,7 @@ pub(crate) async fn apply(
         Together::Ingest(_) => ingested.next().flatten().map(Done::Ingest),
         Together::End(_) => ended.next().flatten().map(Done::Append),
         Together::Append(_) => appended.next().map(Done::Append),
-        Together::Dispatch(_) => dispatched.next().map(Done::Dispatch),
+        Together::Dispatch(_) => dispatched.next().flatten().map(Done::Dispatch),
         Together::Outcome(_) => Some(Done::Outcome),
     });
     Ok(done.collect())

@@ -4,14 +4,10 @@ use std::collections::HashMap;
 
 use domain::admission::Capacity;
 use protocol::id::{EndpointId, WorkspaceId};
-use sea_orm::sea_query::{Alias, Expr, Func};
-use sea_orm::{
-    ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait, ExprTrait,
-    QueryFilter, QuerySelect, Statement,
-};
+use sea_orm::DbBackend;
 
-use crate::entity::{runner_endpoints, runs};
 use crate::error::{StoreError, parsed, unsigned};
+use crate::sql::Sql;
 
 /// The condition of the index `runs_live`, to the letter: bound values would not show that it fits.
 const LIVE: &str = "status IN ('created', 'queued', 'claimed', 'running')";
@@ -59,43 +55,35 @@ impl Capacities {
 /// Counts, and keeps what is counted true until the commit: of several replicas one at a time makes
 /// runs in a workspace whose bound is near. Comes before every other lock of its transaction.
 pub(crate) async fn hold_capacity(
-    tx: &DatabaseTransaction,
+    tx: &impl Sql,
     workspace: &WorkspaceId,
     most: Option<u64>,
 ) -> Result<Capacities, StoreError> {
     let counted = count_live(tx, workspace, most).await?;
     // `SQLite` has one writer anyway.
-    if tx.get_database_backend() != DbBackend::Postgres || !counted.is_tight() {
+    if tx.backend() != DbBackend::Postgres || !counted.is_tight() {
         return Ok(counted);
     }
-    let statement = Statement::from_sql_and_values(
-        DbBackend::Postgres,
-        "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))",
-        [format!("live runs of {workspace}").into()],
-    );
-    tx.execute_raw(statement).await?;
+    let lock = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))";
+    let name = format!("live runs of {workspace}");
+    tx.execute_sql(lock.to_owned(), vec![name.into()]).await?;
     count_live(tx, workspace, most).await
 }
 
 /// Counts what lives now.
 pub(crate) async fn count_live(
-    conn: &impl ConnectionTrait,
+    conn: &impl Sql,
     workspace: &WorkspaceId,
     most: Option<u64>,
 ) -> Result<Capacities, StoreError> {
-    let bounded: Vec<(String, Option<i64>)> = runner_endpoints::Entity::find()
-        .select_only()
-        .column(runner_endpoints::Column::Id)
-        .column(runner_endpoints::Column::MaxRuns)
-        .filter(runner_endpoints::Column::WorkspaceId.eq(workspace.as_str()))
-        .filter(runner_endpoints::Column::MaxRuns.gt(0))
-        .into_tuple()
-        .all(conn)
-        .await?;
     let mut capacities = Capacities::default();
     capacities.workspace.most = most;
-    for (id, most) in bounded {
-        let most = unsigned("runner_endpoints.max_runs", &id, most.unwrap_or(0))?;
+    let bounded =
+        "SELECT id, max_runs FROM runner_endpoints WHERE workspace_id = $1 AND max_runs > 0";
+    let own = || vec![workspace.as_str().into()];
+    for row in conn.query_sql(bounded.to_owned(), own()).await? {
+        let id = row.text("id")?;
+        let most = unsigned("runner_endpoints.max_runs", &id, row.number("max_runs")?)?;
         let capacity = Capacity {
             live: 0,
             most: Some(most),
@@ -106,19 +94,13 @@ pub(crate) async fn count_live(
     if !capacities.is_bounded() {
         return Ok(capacities);
     }
-    let count = Func::count(Expr::cust("*")).cast_as(Alias::new("bigint"));
-    let live: Vec<(String, i64)> = runs::Entity::find()
-        .select_only()
-        .column(runs::Column::EndpointId)
-        .expr_as(count, "live")
-        .filter(runs::Column::WorkspaceId.eq(workspace.as_str()))
-        .filter(Expr::cust(LIVE))
-        .group_by(runs::Column::EndpointId)
-        .into_tuple()
-        .all(conn)
-        .await?;
-    for (id, live) in live {
-        let live = unsigned("runs.endpoint_id", &id, live)?;
+    let live = format!(
+        "SELECT endpoint_id, CAST(COUNT(*) AS BIGINT) AS live FROM runs \
+         WHERE workspace_id = $1 AND {LIVE} GROUP BY endpoint_id"
+    );
+    for row in conn.query_sql(live, own()).await? {
+        let id = row.text("endpoint_id")?;
+        let live = unsigned("runs.endpoint_id", &id, row.number("live")?)?;
         capacities.workspace.live += live;
         let id = parsed("runs.endpoint_id", &id, &id)?;
         if let Some(endpoint) = capacities.endpoints.get_mut(&id) {

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use protocol::id::WorkspaceId;
-use sea_orm::DatabaseTransaction;
 
 use crate::error::StoreError;
 use crate::new_run::{Candidate, candidates};
+use crate::sql::Sql;
 
 /// Read by one item, for those after it in the same transaction. Forgotten with each item that may change
 /// it.
@@ -20,7 +20,7 @@ impl Common {
     /// The enabled agents of a workspace, with their runners.
     pub(crate) async fn candidates(
         &mut self,
-        tx: &DatabaseTransaction,
+        tx: &impl Sql,
         workspace: &WorkspaceId,
     ) -> Result<Arc<[Candidate]>, StoreError> {
         if let Some(known) = self.candidates.get(workspace) {

@@ -30,7 +30,7 @@ pub struct Store {
 
 const READERS: u32 = 8;
 /// Statements that a connection knows by heart: each kind that the writer has comes in all its widths.
-const STATEMENTS: usize = 60 * crate::rows::WIDTHS;
+const STATEMENTS: usize = 60 * crate::sql::WIDTHS;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 

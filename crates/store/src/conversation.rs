@@ -6,14 +6,11 @@ use domain::admission::{ActiveRun, Occupancy};
 use protocol::id::{AgentId, RunId};
 use protocol::run::RunStatus;
 use sea_orm::sea_query::Expr;
-use sea_orm::{
-    ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter,
-    QueryOrder, QuerySelect,
-};
+use sea_orm::{ColumnTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter};
 
-use crate::entity::{events, runs, steering_items};
+use crate::entity::runs;
 use crate::error::{StoreError, parsed};
-use crate::rows::{executed, returned};
+use crate::sql::{Row, Sql, executed, returned};
 use crate::steering::QUEUED;
 
 /// A run of the conversation that has not ended.
@@ -47,10 +44,10 @@ pub fn occupancy(live: &[LiveRun], agent: AgentId) -> Occupancy {
 /// Takes the locks of conversations, in one order: whoever decides about one writes its row first.
 /// `SQLite` has one writer, which is lock enough.
 pub(crate) async fn lock_all(
-    tx: &DatabaseTransaction,
+    tx: &impl Sql,
     keys: impl Iterator<Item = &str>,
 ) -> Result<(), StoreError> {
-    if tx.get_database_backend() == DbBackend::Sqlite {
+    if tx.backend() == DbBackend::Sqlite {
         return Ok(());
     }
     let keys: BTreeSet<_> = keys.collect();
@@ -63,31 +60,27 @@ pub(crate) async fn lock_all(
     executed(tx, keys.into_iter().map(|key| [key.into()]).collect(), lock).await
 }
 
-const LIVE: [RunStatus; 4] = [
-    RunStatus::Created,
-    RunStatus::Queued,
-    RunStatus::Claimed,
-    RunStatus::Running,
-];
+/// The statuses of runs that live, as SQL has them.
+const LIVE: &str = "'created', 'queued', 'claimed', 'running'";
 
 /// Those of these conversations in which runs live.
 pub(crate) async fn busy_among(
-    tx: &impl ConnectionTrait,
+    tx: &impl Sql,
     keys: impl Iterator<Item = &str>,
 ) -> Result<HashSet<String>, StoreError> {
-    among(tx, keys, "'created', 'queued', 'claimed', 'running'").await
+    among(tx, keys, LIVE).await
 }
 
 /// Those of these conversations in which runs wait for their turn.
 pub(crate) async fn waiting_among(
-    tx: &impl ConnectionTrait,
+    tx: &impl Sql,
     keys: impl Iterator<Item = &str>,
 ) -> Result<HashSet<String>, StoreError> {
     among(tx, keys, "'queued'").await
 }
 
 async fn among(
-    tx: &impl ConnectionTrait,
+    tx: &impl Sql,
     keys: impl Iterator<Item = &str>,
     statuses: &str,
 ) -> Result<HashSet<String>, StoreError> {
@@ -98,117 +91,98 @@ async fn among(
         )
     };
     let found = returned(tx, keys.map(|key| [key.into()]).collect(), among).await?;
-    let keys = found.iter().map(|row| Ok(row.try_get("", "key")?));
-    keys.collect()
+    found.iter().map(|row| row.text("key")).collect()
 }
 
 /// The live runs of the conversation, in the order of their events: counted under the conversation's
 /// lock, whatever the clocks of the replicas say.
 pub(crate) async fn live_runs(
-    tx: &impl ConnectionTrait,
+    tx: &impl Sql,
     key: Option<&str>,
 ) -> Result<Vec<LiveRun>, StoreError> {
     let Some(key) = key else {
         return Ok(Vec::new());
     };
-    let mut rows: Vec<LiveRow> = runs::Entity::find()
-        .select_only()
-        .column(runs::Column::Id)
-        .column(runs::Column::EventId)
-        .column(runs::Column::AgentId)
-        .column(runs::Column::Status)
-        .column(runs::Column::CancelRequestedAt)
-        .filter(runs::Column::ConversationKey.eq(key))
-        .filter(runs::Column::Status.is_in(LIVE.map(RunStatus::as_str)))
-        .order_by_asc(runs::Column::CreatedAt)
-        .order_by_asc(runs::Column::Id)
-        .into_tuple()
-        .all(tx)
-        .await?;
+    let live = format!(
+        "SELECT id, event_id, agent_id, status, cancel_requested_at FROM runs \
+         WHERE conversation_key = $1 AND status IN ({LIVE}) ORDER BY created_at, id"
+    );
+    let mut rows = tx.query_sql(live, vec![key.into()]).await?;
     if rows.len() > 1 {
         let places = places(tx, key, &rows).await?;
-        rows.sort_by_key(|row| places.get(&row.1).copied());
+        rows.sort_by_cached_key(|row| places.get(&row.text("event_id").ok()?).copied());
     }
-    let waiting = steering_waiting(tx, rows.iter().map(|row| row.0.clone()).collect()).await?;
-    rows.into_iter()
-        .map(|(run, _, agent, status, cancel_requested_at)| {
-            Ok(LiveRun {
-                run_id: parsed("runs.id", &run, &run)?,
-                agent_id: parsed("runs.agent_id", &run, &agent)?,
-                status: RunStatus::parse(&status).ok_or_else(|| StoreError::Corrupt {
-                    column: "runs.status",
-                    row: run.clone(),
-                })?,
-                cancel_requested: cancel_requested_at.is_some(),
-                steering: waiting.get(&run).copied().unwrap_or(0),
-            })
+    let ids = rows.iter().map(|row| row.text("id"));
+    let waiting = steering_waiting(tx, ids.collect::<Result<_, _>>()?).await?;
+    let read = |row: &Row| {
+        let (run, agent) = (row.text("id")?, row.text("agent_id")?);
+        Ok(LiveRun {
+            run_id: parsed("runs.id", &run, &run)?,
+            agent_id: parsed("runs.agent_id", &run, &agent)?,
+            status: RunStatus::parse(&row.text("status")?).ok_or_else(|| StoreError::Corrupt {
+                column: "runs.status",
+                row: run.clone(),
+            })?,
+            cancel_requested: row.number_if_any("cancel_requested_at")?.is_some(),
+            steering: waiting.get(&run).copied().unwrap_or(0),
         })
-        .collect()
+    };
+    rows.iter().map(read).collect()
 }
-
-/// Run, event, agent, status, when a cancel was asked for.
-type LiveRow = (String, String, String, String, Option<i64>);
 
 /// The place of each run's event in the conversation.
 async fn places(
-    tx: &impl ConnectionTrait,
+    tx: &impl Sql,
     key: &str,
-    rows: &[LiveRow],
+    rows: &[Row],
 ) -> Result<HashMap<String, i64>, StoreError> {
-    let names = rows.iter().map(|row| row.1.clone());
-    let found: Vec<(String, Option<i64>)> = events::Entity::find()
-        .select_only()
-        .column(events::Column::EventId)
-        .column(events::Column::EventSeq)
-        .filter(events::Column::ConversationKey.eq(key))
-        .filter(events::Column::EventId.is_in(names))
-        .into_tuple()
-        .all(tx)
-        .await?;
-    let placed = found.into_iter();
-    Ok(placed
-        .filter_map(|(event, seq)| Some((event, seq?)))
-        .collect())
+    let events = rows
+        .iter()
+        .map(|row| Ok([row.text("event_id")?.into(), key.into()]));
+    let placed = |values: &str| {
+        format!(
+            "SELECT e.event_id, e.event_seq FROM ({values}) AS v JOIN events e \
+             ON e.conversation_key = v.column2 AND e.event_id = v.column1"
+        )
+    };
+    let events = events.collect::<Result<_, StoreError>>()?;
+    let mut places = HashMap::new();
+    for row in returned(tx, events, placed).await? {
+        if let Some(place) = row.number_if_any("event_seq")? {
+            places.insert(row.text("event_id")?, place);
+        }
+    }
+    Ok(places)
 }
 
 async fn steering_waiting(
-    tx: &impl ConnectionTrait,
+    tx: &impl Sql,
     ids: Vec<String>,
 ) -> Result<HashMap<String, u64>, StoreError> {
-    if ids.is_empty() {
-        return Ok(HashMap::new());
+    let waiting = |values: &str| {
+        format!(
+            "SELECT s.run_id FROM ({values}) AS v JOIN steering_items s \
+             ON s.run_id = v.column1 AND s.status = '{QUEUED}'"
+        )
+    };
+    let ids = ids.into_iter().map(|id| [id.into()]).collect();
+    let mut counts = HashMap::new();
+    for row in returned(tx, ids, waiting).await? {
+        *counts.entry(row.text("run_id")?).or_insert(0) += 1;
     }
-    let rows: Vec<String> = steering_items::Entity::find()
-        .select_only()
-        .column(steering_items::Column::RunId)
-        .filter(steering_items::Column::RunId.is_in(ids))
-        .filter(steering_items::Column::Status.eq(QUEUED))
-        .into_tuple()
-        .all(tx)
-        .await?;
-    let mut waiting = HashMap::new();
-    for run in rows {
-        *waiting.entry(run).or_insert(0) += 1;
-    }
-    Ok(waiting)
+    Ok(counts)
 }
 
 /// Writes the wish to cancel for live runs.
-pub(crate) async fn cancel_all(
-    tx: &DatabaseTransaction,
-    ids: &[RunId],
-    at: i64,
-) -> Result<(), StoreError> {
-    if ids.is_empty() {
-        return Ok(());
-    }
-    runs::Entity::update_many()
-        .col_expr(runs::Column::CancelRequestedAt, Expr::value(at))
-        .filter(runs::Column::Id.is_in(ids.iter().map(ToString::to_string)))
-        .filter(runs::Column::CancelRequestedAt.is_null())
-        .exec(tx)
-        .await?;
-    Ok(())
+pub(crate) async fn cancel_all(tx: &impl Sql, ids: &[RunId], at: i64) -> Result<(), StoreError> {
+    let cancel = |values: &str| {
+        format!(
+            "UPDATE runs SET cancel_requested_at = v.column2 FROM ({values}) AS v \
+             WHERE id = v.column1 AND cancel_requested_at IS NULL"
+        )
+    };
+    let rows = ids.iter().map(|id| [id.to_string().into(), at.into()]);
+    executed(tx, rows.collect(), cancel).await
 }
 
 /// Lets the oldest waiting run of each agent go of which none is active any more. The caller holds the

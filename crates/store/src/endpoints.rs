@@ -4,8 +4,8 @@ use protocol::admin::{DeltaMode, EndpointMode};
 use protocol::id::{EndpointId, WorkspaceId};
 use sea_orm::sea_query::Expr;
 use sea_orm::{
-    ActiveModelTrait, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait,
-    IntoActiveModel, QueryFilter, QueryOrder, QuerySelect,
+    ActiveModelTrait, ColumnTrait, DatabaseTransaction, EntityTrait, IntoActiveModel, QueryFilter,
+    QueryOrder, QuerySelect,
 };
 use serde_json::Value;
 
@@ -15,6 +15,7 @@ use crate::entity::runner_endpoints;
 use crate::error::{StoreError, parsed, parsed_json, signed, unsigned};
 use crate::health::forget_health;
 use crate::runners::delete_runners;
+use crate::sql::{Row, Sql, returned};
 use crate::writer::Work;
 
 /// A registered endpoint. `secret` and `headers` are sealed under the master key.
@@ -247,36 +248,39 @@ impl Store {
 
 /// How these endpoints of a workspace are called.
 pub(crate) async fn endpoint_addresses(
-    conn: &impl ConnectionTrait,
+    conn: &impl Sql,
     workspace: &WorkspaceId,
     ids: impl IntoIterator<Item = String>,
 ) -> Result<Vec<EndpointAddress>, StoreError> {
-    let rows: Vec<(String, String, String, String, String, String)> =
-        runner_endpoints::Entity::find()
-            .select_only()
-            .column(runner_endpoints::Column::Id)
-            .column(runner_endpoints::Column::BaseUrl)
-            .column(runner_endpoints::Column::Mode)
-            .column(runner_endpoints::Column::DeltaMode)
-            .column(runner_endpoints::Column::Secret)
-            .column(runner_endpoints::Column::Headers)
-            .filter(runner_endpoints::Column::WorkspaceId.eq(workspace.as_str()))
-            .filter(runner_endpoints::Column::Id.is_in(ids))
-            .into_tuple()
-            .all(conn)
-            .await?;
-    let address =
-        |(id, base_url, mode, delta_mode, secret, headers): (String, _, String, String, _, _)| {
-            Ok(EndpointAddress {
-                id: parsed("runner_endpoints.id", &id, &id)?,
-                base_url,
-                mode: parsed_json("runner_endpoints.mode", &id, &quoted(&mode))?,
-                delta_mode: parsed_json("runner_endpoints.delta_mode", &id, &quoted(&delta_mode))?,
-                secret,
-                headers,
-            })
-        };
-    rows.into_iter().map(address).collect()
+    let ids = ids.into_iter();
+    let rows = ids
+        .map(|id| [id.into(), workspace.as_str().into()])
+        .collect();
+    let known = |values: &str| {
+        format!(
+            "SELECT e.id, e.base_url, e.mode, e.delta_mode, e.secret, e.headers \
+             FROM ({values}) AS v JOIN runner_endpoints e \
+             ON e.id = v.column1 AND e.workspace_id = v.column2"
+        )
+    };
+    let found = returned(conn, rows, known).await?;
+    found.iter().map(read_address).collect()
+}
+
+fn read_address(row: &Row) -> Result<EndpointAddress, StoreError> {
+    let id = row.text("id")?;
+    Ok(EndpointAddress {
+        id: parsed("runner_endpoints.id", &id, &id)?,
+        base_url: row.text("base_url")?,
+        mode: parsed_json("runner_endpoints.mode", &id, &quoted(&row.text("mode")?))?,
+        delta_mode: parsed_json(
+            "runner_endpoints.delta_mode",
+            &id,
+            &quoted(&row.text("delta_mode")?),
+        )?,
+        secret: row.text("secret")?,
+        headers: row.text("headers")?,
+    })
 }
 
 pub(crate) fn endpoint_record(row: runner_endpoints::Model) -> Result<EndpointRecord, StoreError> {

@@ -29,6 +29,20 @@ pub enum StoreError {
     /// The database itself.
     #[error("the database failed")]
     Db(#[source] DbErr),
+    /// The same, met without the pool.
+    #[error("the database failed")]
+    Sqlite(#[source] rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        use rusqlite::ffi::{SQLITE_CONSTRAINT_PRIMARYKEY, SQLITE_CONSTRAINT_UNIQUE};
+        let code = error.sqlite_error().map(|error| error.extended_code);
+        match code {
+            Some(SQLITE_CONSTRAINT_PRIMARYKEY | SQLITE_CONSTRAINT_UNIQUE) => Self::Taken,
+            _ => Self::Sqlite(error),
+        }
+    }
 }
 
 impl From<DbErr> for StoreError {
@@ -44,6 +58,9 @@ impl StoreError {
     /// True when the same work may succeed later: the database is away, busy, full or restarting.
     pub fn may_pass(&self) -> bool {
         match self {
+            Self::Sqlite(error) => {
+                sqlite_code_of(error).is_some_and(|code| is_of_the_moment(&code))
+            }
             Self::Unreachable | Self::Db(DbErr::Conn(_) | DbErr::ConnectionAcquire(_)) => true,
             Self::Db(
                 DbErr::Exec(RuntimeErr::SqlxError(error))
@@ -58,6 +75,9 @@ impl StoreError {
 
     /// True when the same work may succeed on a second try: the database chose between two writers.
     pub(crate) fn is_contention(&self) -> bool {
+        if let Self::Sqlite(error) = self {
+            return sqlite_code_of(error).is_some_and(|code| is_choice(&code));
+        }
         let Self::Db(
             DbErr::Exec(RuntimeErr::SqlxError(error)) | DbErr::Query(RuntimeErr::SqlxError(error)),
         ) = self
@@ -69,6 +89,10 @@ impl StoreError {
             .and_then(|error| error.code().map(std::borrow::Cow::into_owned));
         code.is_some_and(|code| is_choice(&code))
     }
+}
+
+fn sqlite_code_of(error: &rusqlite::Error) -> Option<String> {
+    Some(error.sqlite_error()?.extended_code.to_string())
 }
 
 /// `PostgreSQL`: serialization failure, deadlock, lock timeout. `SQLite`: busy.

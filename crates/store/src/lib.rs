@@ -16,9 +16,10 @@ mod entity;
 mod error;
 mod event_log;
 pub mod failpoint;
+mod inline;
 pub mod meter;
 mod readers;
-mod rows;
+mod sql;
 pub mod writer;
 
 mod agents;

@@ -5,15 +5,13 @@ use std::sync::Arc;
 
 use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
-use sea_orm::{ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter};
 use uuid::Uuid;
 
-use crate::agents::{AgentRecord, agent_record};
+use crate::agents::{AgentRecord, read_agent};
 use crate::endpoints::{EndpointAddress, endpoint_addresses};
-use crate::entity::{agents, runners};
 use crate::error::StoreError;
-use crate::rows::inserted;
-use crate::runners::{RunnerRecord, runner_record};
+use crate::runners::{RunnerRecord, read_runner};
+use crate::sql::{Sql, inserted, returned};
 use crate::transcript::TranscriptWrite;
 
 /// An agent that might win, with what is known of its runner and how that is called.
@@ -35,7 +33,7 @@ pub struct NewRun {
     pub deadline_at: i64,
     /// The agent's specification, frozen, as JSON.
     pub agent_spec: String,
-    pub snapshot: String,
+    pub snapshot: Arc<str>,
     pub snapshot_sha256: String,
 }
 
@@ -59,49 +57,59 @@ pub(crate) struct RunEvent<'a> {
 
 /// The enabled agents of a workspace, with their runners.
 pub(crate) async fn candidates(
-    tx: &DatabaseTransaction,
+    conn: &impl Sql,
     workspace: &WorkspaceId,
 ) -> Result<Vec<Candidate>, StoreError> {
-    let enabled = agents::Entity::find()
-        .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
-        .filter(agents::Column::Enabled.eq(true))
-        .all(tx)
-        .await?;
-    with_runners(tx, workspace, enabled).await
+    let sql = "SELECT * FROM agents WHERE workspace_id = $1 AND enabled";
+    let enabled = conn.query_sql(sql.to_owned(), vec![workspace.as_str().into()]);
+    let agents = enabled
+        .await?
+        .iter()
+        .map(read_agent)
+        .collect::<Result<_, _>>()?;
+    with_runners(conn, workspace, agents).await
 }
 
 /// Agents with what is known of their runners.
 pub(crate) async fn with_runners(
-    conn: &impl ConnectionTrait,
+    conn: &impl Sql,
     workspace: &WorkspaceId,
-    agents: Vec<agents::Model>,
+    agents: Vec<AgentRecord>,
 ) -> Result<Vec<Candidate>, StoreError> {
-    let names: BTreeSet<_> = agents.iter().map(|agent| agent.runner_id.clone()).collect();
-    let known = runners::Entity::find()
-        .filter(runners::Column::WorkspaceId.eq(workspace.as_str()))
-        .filter(runners::Column::RunnerId.is_in(names))
-        .all(conn)
-        .await?;
-    let served_by: BTreeSet<_> = known
+    let names: BTreeSet<_> = agents
         .iter()
-        .map(|runner| runner.endpoint_id.clone())
+        .map(|agent| agent.spec.runner_id.to_string())
         .collect();
+    let names = names
+        .into_iter()
+        .map(|name| [name.into(), workspace.as_str().into()]);
+    let known = |values: &str| {
+        format!(
+            "SELECT r.* FROM ({values}) AS v JOIN runners r \
+             ON r.workspace_id = v.column2 AND r.runner_id = v.column1"
+        )
+    };
+    let known = returned(conn, names.collect(), known).await?;
+    let known = known
+        .iter()
+        .map(read_runner)
+        .collect::<Result<Vec<_>, _>>()?;
+    let served_by = known.iter().map(|runner| runner.endpoint_id.to_string());
+    let served_by: BTreeSet<_> = served_by.collect();
     let endpoints = endpoint_addresses(conn, workspace, served_by).await?;
     let endpoints: Vec<_> = endpoints.into_iter().map(Arc::new).collect();
     let mut candidates = Vec::with_capacity(agents.len());
     for agent in agents {
         let runner = known
             .iter()
-            .find(|runner| runner.runner_id == agent.runner_id);
-        let runner = runner.cloned().map(runner_record).transpose()?;
+            .find(|runner| runner.id == agent.spec.runner_id);
         let serves = |endpoint: &&Arc<EndpointAddress>| {
-            let runner: Option<&RunnerRecord> = runner.as_ref();
             runner.is_some_and(|runner| runner.endpoint_id == endpoint.id)
         };
         candidates.push(Candidate {
-            agent: agent_record(agent)?,
             endpoint: endpoints.iter().find(serves).cloned(),
-            runner,
+            runner: runner.cloned(),
+            agent,
         });
     }
     Ok(candidates)
@@ -115,10 +123,7 @@ pub(crate) struct RunRow<'a> {
 }
 
 /// Writes new runs.
-pub(crate) async fn insert_runs(
-    tx: &DatabaseTransaction,
-    rows: &[RunRow<'_>],
-) -> Result<(), StoreError> {
+pub(crate) async fn insert_runs(tx: &impl Sql, rows: &[RunRow<'_>]) -> Result<(), StoreError> {
     let values = rows.iter().map(|RunRow { event, run, status }| {
         [
             run.id.to_string().into(),
@@ -135,7 +140,7 @@ pub(crate) async fn insert_runs(
             0_i64.into(),
             run.deadline_at.into(),
             run.agent_spec.as_str().into(),
-            run.snapshot.as_str().into(),
+            (&*run.snapshot).into(),
             run.snapshot_sha256.as_str().into(),
             "{}".into(),
             event.at.into(),

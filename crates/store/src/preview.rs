@@ -4,6 +4,7 @@ use domain::event::ConversationIdentity;
 use protocol::id::WorkspaceId;
 use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder};
 
+use crate::agents::agent_record;
 use crate::capacity::count_live;
 use crate::connect::Store;
 use crate::conversation::live_runs;
@@ -25,7 +26,10 @@ impl Store {
             .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
             .order_by_asc(agents::Column::Name)
             .all(&self.readers)
-            .await?;
+            .await?
+            .into_iter()
+            .map(agent_record)
+            .collect::<Result<_, _>>()?;
         let key = match conversation {
             None => None,
             Some(identity) => self.key_of(workspace, identity).await?,

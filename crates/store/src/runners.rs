@@ -7,6 +7,7 @@ use sea_orm::{ColumnTrait, ConnectionTrait, EntityTrait, QueryFilter, QueryOrder
 use crate::connect::Store;
 use crate::entity::runners;
 use crate::error::{StoreError, parsed};
+use crate::sql::Row;
 
 /// A runner of the registry.
 #[derive(Clone, Debug, PartialEq)]
@@ -166,6 +167,20 @@ pub(crate) async fn delete_runners(
         .exec(conn)
         .await?;
     Ok(())
+}
+
+/// A runner as a statement gave it.
+pub(crate) fn read_runner(row: &Row) -> Result<RunnerRecord, StoreError> {
+    runner_record(runners::Model {
+        workspace_id: row.text("workspace_id")?,
+        runner_id: row.text("runner_id")?,
+        endpoint_id: row.text("endpoint_id")?,
+        status: row.text("status")?,
+        reason: row.text_if_any("reason")?,
+        manifest: row.text("manifest")?,
+        manifest_sha256: row.text("manifest_sha256")?,
+        seen_at: row.number("seen_at")?,
+    })
 }
 
 pub(crate) fn runner_record(row: runners::Model) -> Result<RunnerRecord, StoreError> {

@@ -327,7 +327,7 @@ pub(crate) fn to_domain(model: runs::Model) -> Result<Run, StoreError> {
         lease_epoch: model.lease_epoch,
         deadline_at: model.deadline_at,
         cancel_requested_at: model.cancel_requested_at,
-        snapshot: model.snapshot,
+        snapshot: model.snapshot.into(),
         snapshot_sha256: model.snapshot_sha256,
         created_at: model.created_at,
         started_at: model.started_at,

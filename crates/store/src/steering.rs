@@ -6,17 +6,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use protocol::id::{RunId, WorkspaceId};
 use sea_orm::sea_query::Expr;
 use sea_orm::{
-    ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, PaginatorTrait, QueryFilter,
-    QueryOrder, QuerySelect,
+    ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
 };
 use uuid::Uuid;
 
 use crate::audit::AuditEntry;
 use crate::connect::Store;
 use crate::entity::{events, steering_items};
-use crate::error::{StoreError, signed};
+use crate::error::StoreError;
 use crate::failpoint;
-use crate::rows::returned;
+use crate::sql::{Sql, returned};
 use crate::state::hold_live_run;
 use crate::writer::Work;
 
@@ -113,31 +112,25 @@ impl Store {
 
 /// Queues an event for a run. The caller holds the conversation's lock.
 pub(crate) async fn absorb(
-    tx: &DatabaseTransaction,
+    tx: &impl Sql,
     run: RunId,
     event_id: &str,
     at: i64,
 ) -> Result<(), StoreError> {
-    let before = steering_items::Entity::find()
-        .filter(steering_items::Column::RunId.eq(run.to_string()))
-        .count(tx)
-        .await?;
-    let row = steering_items::ActiveModel {
-        run_id: Set(run.to_string()),
-        n: Set(signed(before + 1)),
-        event_id: Set(event_id.to_owned()),
-        status: Set(QUEUED.to_owned()),
-        at: Set(at),
-    };
-    steering_items::Entity::insert(row)
-        .exec_without_returning(tx)
-        .await?;
-    Ok(())
+    let sql = "INSERT INTO steering_items (run_id, n, event_id, status, at) \
+        SELECT $1, COUNT(*) + 1, $2, $3, $4 FROM steering_items WHERE run_id = $1";
+    let values = vec![
+        run.to_string().into(),
+        event_id.into(),
+        QUEUED.into(),
+        at.into(),
+    ];
+    tx.execute_sql(sql.to_owned(), values).await
 }
 
 /// Those of these runs that have left events unpulled.
 pub(crate) async fn left_among(
-    tx: &DatabaseTransaction,
+    tx: &impl Sql,
     runs: impl Iterator<Item = RunId>,
 ) -> Result<HashSet<String>, StoreError> {
     let left = |values: &str| {
@@ -147,7 +140,7 @@ pub(crate) async fn left_among(
         )
     };
     let found = returned(tx, runs.map(|run| [run.to_string().into()]).collect(), left).await?;
-    found.iter().map(|row| Ok(row.try_get("", "id")?)).collect()
+    found.iter().map(|row| row.text("id")).collect()
 }
 
 /// Drops what a run leaves unpulled at its end, and gives it for other runs to take up.

@@ -6,15 +6,14 @@ use domain::text_index::index_terms;
 use protocol::id::RunId;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
-    ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter,
-    QueryOrder, QuerySelect,
+    ColumnTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
 };
 use uuid::Uuid;
 
 use crate::connect::Store;
 use crate::entity::transcript_items;
 use crate::error::StoreError;
-use crate::rows::{executed, inserted, returned};
+use crate::sql::{Sql, executed, inserted, returned};
 use crate::writer::Work;
 
 /// The terms that this binary makes.
@@ -43,7 +42,7 @@ pub(crate) struct TranscriptRow {
 /// Allocates the next place of each conversation under its row's lock and writes the item there. No two
 /// rows are of one conversation.
 pub(crate) async fn write_transcripts(
-    conn: &impl ConnectionTrait,
+    conn: &impl Sql,
     rows: Vec<TranscriptRow>,
 ) -> Result<(), StoreError> {
     let placed = place(conn, rows).await?;
@@ -75,7 +74,7 @@ pub(crate) async fn write_transcripts(
 
 /// The next place of each row's conversation.
 async fn place(
-    conn: &impl ConnectionTrait,
+    conn: &impl Sql,
     rows: Vec<TranscriptRow>,
 ) -> Result<Vec<(TranscriptRow, i64)>, StoreError> {
     let keys = rows
@@ -89,8 +88,7 @@ async fn place(
     };
     let mut places = HashMap::new();
     for row in returned(conn, keys.collect(), next).await? {
-        let key: String = row.try_get("", "key")?;
-        places.insert(key, row.try_get::<i64>("", "last_transcript_seq")?);
+        places.insert(row.text("key")?, row.number("last_transcript_seq")?);
     }
     let placed = rows.into_iter().map(|row| {
         let place = places.remove(&row.item.conversation_key);
@@ -106,7 +104,7 @@ async fn place(
 /// Enters what a search finds items by: their conversations, places and texts. Items without words have
 /// no row.
 async fn enter_terms<'a>(
-    conn: &impl ConnectionTrait,
+    conn: &impl Sql,
     items: impl Iterator<Item = (&'a str, i64, Option<&'a str>)>,
 ) -> Result<(), StoreError> {
     let rows = items.filter_map(|(conversation_key, seq, content)| {
@@ -114,7 +112,7 @@ async fn enter_terms<'a>(
         let row = [terms.join(" ").into(), conversation_key.into(), seq.into()];
         (!terms.is_empty()).then_some(row)
     });
-    let terms = match conn.get_database_backend() {
+    let terms = match conn.backend() {
         DbBackend::Postgres => "array_to_tsvector(string_to_array(v.column1, ' '))",
         _ => "v.column1",
     };

@@ -431,7 +431,7 @@ pub(crate) fn new_run(id: RunId) -> NewRun {
         endpoint_id: EndpointId(Uuid::nil()),
         deadline_at: 9_000,
         agent_spec: "{}".to_owned(),
-        snapshot: "{}".to_owned(),
+        snapshot: "{}".into(),
         snapshot_sha256: "0".to_owned(),
     }
 }

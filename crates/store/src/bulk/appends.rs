@@ -2,20 +2,20 @@
 
 use std::collections::HashSet;
 
-use sea_orm::{DatabaseTransaction, Value};
+use sea_orm::Value;
 
 use super::text;
 use crate::conversation::{lock_all, waiting_among};
 use crate::error::{StoreError, signed};
 use crate::failpoint;
 use crate::ledger::{Append, Appended, Terminal};
-use crate::rows::{inserted, returned};
+use crate::sql::{Sql, inserted, returned};
 use crate::steering::left_among;
 use crate::transcript::{TranscriptRow, write_transcripts};
 
 /// Appends that end nothing and bring nothing beside their events.
 pub(super) async fn append_all(
-    tx: &DatabaseTransaction,
+    tx: &impl Sql,
     appends: &[&Append],
 ) -> Result<Vec<Appended>, StoreError> {
     let moved = advance(tx, appends).await?;
@@ -32,7 +32,7 @@ pub(super) async fn append_all(
 /// Ends of runs after which nothing is left to decide. `None`: somebody waits for this end, it is to be
 /// applied by itself.
 pub(super) async fn end_all(
-    tx: &DatabaseTransaction,
+    tx: &impl Sql,
     ends: &[&Append],
 ) -> Result<Vec<Option<Appended>>, StoreError> {
     let mut conversations = HashSet::new();
@@ -65,7 +65,7 @@ pub(super) async fn end_all(
 }
 
 /// Ends runs, without looking at who comes next. Gives those that were the caller's to end.
-async fn end(tx: &DatabaseTransaction, ends: &[&Append]) -> Result<HashSet<String>, StoreError> {
+async fn end(tx: &impl Sql, ends: &[&Append]) -> Result<HashSet<String>, StoreError> {
     let moved = advance(tx, ends).await?;
     let written = written(ends, &moved);
     insert_segments(tx, &written).await?;
@@ -107,7 +107,7 @@ fn written<'a>(appends: &[&'a Append], moved: &HashSet<String>) -> Vec<&'a Appen
 /// The compare-and-set that everything else hangs on: epoch, sequence and status in one, for each run by
 /// itself. Gives the runs that were moved. All of `appends` end their runs, or none does.
 pub(crate) async fn advance(
-    tx: &DatabaseTransaction,
+    tx: &impl Sql,
     appends: &[&Append],
 ) -> Result<HashSet<String>, StoreError> {
     let own = |append: &Append| {
@@ -129,8 +129,7 @@ pub(crate) async fn advance(
     } else {
         returned(tx, ends, |values| moving(ENDING, values)).await?
     };
-    let moved = rows.iter().map(|row| Ok(row.try_get("", "id")?));
-    moved.collect()
+    rows.iter().map(|row| row.text("id")).collect()
 }
 
 fn moving(also: &str, values: &str) -> String {
@@ -165,10 +164,7 @@ fn ended(own: [Value; 4], terminal: &Terminal, at: i64) -> [Value; 11] {
 }
 
 /// Writes the events of appends into the ledger.
-pub(crate) async fn insert_segments(
-    tx: &DatabaseTransaction,
-    appends: &[&Append],
-) -> Result<(), StoreError> {
+pub(crate) async fn insert_segments(tx: &impl Sql, appends: &[&Append]) -> Result<(), StoreError> {
     let moved = appends.iter().filter(|append| append.to > append.from);
     let segments = moved.map(|append| {
         [

@@ -2,19 +2,18 @@
 
 use std::collections::HashMap;
 
-use sea_orm::{ConnectionTrait, DatabaseTransaction};
-
 use super::text;
 use crate::attempts::{AttemptOutcome, Dispatch, Dispatched};
 use crate::database_clock::{lease_end_sql, millis};
 use crate::error::StoreError;
-use crate::rows::{executed, inserted, returned};
+use crate::sql::{Sql, executed, inserted, returned};
 
-/// Moves created runs into their first attempts, and others into their next.
+/// Moves created runs into their first attempts, and others into their next. `None`: it was not as the caller
+/// knew it.
 pub(super) async fn dispatch_all(
-    tx: &DatabaseTransaction,
+    tx: &impl Sql,
     dispatches: &[&Dispatch],
-) -> Result<Vec<Dispatched>, StoreError> {
+) -> Result<Vec<Option<Dispatched>>, StoreError> {
     let rows = dispatches.iter().map(|dispatch| {
         let begins = dispatch.begins();
         [
@@ -28,7 +27,7 @@ pub(super) async fn dispatch_all(
             begins.then_some(dispatch.deadline_at).into(),
         ]
     });
-    let lease_end = lease_end_sql(tx.get_database_backend(), "v.column6");
+    let lease_end = lease_end_sql(tx.backend(), "v.column6");
     let update = |values: &str| {
         format!(
             "UPDATE runs SET status = 'running', attempt = v.column4, lease_owner = v.column5, \
@@ -43,10 +42,10 @@ pub(super) async fn dispatch_all(
     let mut moved = HashMap::new();
     for row in returned(tx, rows.collect(), update).await? {
         let told: (Option<i64>, Option<String>) = (
-            row.try_get("", "cancel_requested_at")?,
-            row.try_get("", "status_reason")?,
+            row.number_if_any("cancel_requested_at")?,
+            row.text_if_any("status_reason")?,
         );
-        moved.insert(row.try_get::<String>("", "id")?, told);
+        moved.insert(row.text("id")?, told);
     }
     let owned = |dispatch: &&&Dispatch| moved.contains_key(&dispatch.run.id.to_string());
     let intents = dispatches.iter().filter(owned).map(|dispatch| {
@@ -59,19 +58,16 @@ pub(super) async fn dispatch_all(
     });
     let into = "run_attempts (run_id, attempt, intent_at, context)";
     inserted(tx, into, intents.collect()).await?;
-    let mut outcomes = Vec::with_capacity(dispatches.len());
-    for dispatch in dispatches {
-        outcomes.push(match moved.remove(&dispatch.run.id.to_string()) {
-            None => dispatch.find_own(tx).await?,
-            Some(told) => Dispatched::Owned(Box::new(dispatch.taken(told))),
-        });
-    }
-    Ok(outcomes)
+    let outcomes = dispatches.iter().map(|dispatch| {
+        let told = moved.remove(&dispatch.run.id.to_string())?;
+        Some(Dispatched::Owned(Box::new(dispatch.taken(told))))
+    });
+    Ok(outcomes.collect())
 }
 
 /// Notes how attempts were answered.
 pub(super) async fn note_all(
-    tx: &DatabaseTransaction,
+    tx: &impl Sql,
     outcomes: &[&AttemptOutcome],
 ) -> Result<(), StoreError> {
     let rows = outcomes.iter().map(|outcome| {

@@ -8,7 +8,7 @@ use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, ExprTrait, QueryFil
 use super::{Ingest, Ingested};
 use crate::entity::events;
 use crate::error::{StoreError, signed};
-use crate::rows::returned;
+use crate::sql::{Sql, returned};
 
 /// How long an idempotency key names its event.
 const KEY_LIFE_MS: i64 = 7 * 24 * 60 * 60 * 1000;
@@ -44,7 +44,7 @@ impl Known {
 
 /// Those of these events whose key or id was seen before.
 pub(super) async fn known_among(
-    tx: &DatabaseTransaction,
+    tx: &impl Sql,
     ingests: &[&Ingest],
     places: &[usize],
 ) -> Result<HashSet<usize>, StoreError> {
@@ -67,7 +67,7 @@ pub(super) async fn known_among(
         format!("SELECT v.column4 AS place FROM ({values}) AS v WHERE {id} OR {key}")
     };
     let found = returned(tx, rows.collect(), known).await?;
-    let places = found.iter().map(|row| row.try_get::<i64>("", "place"));
+    let places = found.iter().map(|row| row.number("place"));
     let places: Result<Vec<_>, _> = places.collect();
     Ok(places?
         .into_iter()

@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use domain::event::ConversationIdentity;
 use protocol::id::RunId;
 use protocol::run::RunStatus;
-use sea_orm::{DatabaseTransaction, QueryResult, Value};
+use sea_orm::Value;
 
 use super::{Ingest, Ingested, Place, Plan};
 use crate::conversation::cancel_all;
 use crate::error::StoreError;
 use crate::new_run::{NewRun, RunEvent, RunRow, insert_runs, user_item};
-use crate::rows::{inserted, returned};
+use crate::sql::{Row, Sql, inserted, returned};
 use crate::steering::absorb;
 use crate::transcript::{TranscriptRow, write_transcripts};
 
@@ -25,7 +25,7 @@ pub(super) struct Locked {
 /// Locks the conversations of events, none of them twice. Gives those of the events that have one, in
 /// their order.
 pub(super) async fn lock_conversations(
-    tx: &DatabaseTransaction,
+    tx: &impl Sql,
     ingests: &[&Ingest],
 ) -> Result<Vec<Locked>, StoreError> {
     let mut rows: Vec<_> = ingests
@@ -64,12 +64,11 @@ pub(super) async fn lock_conversations(
     };
     let mut locked = HashMap::new();
     for row in returned(tx, values.collect(), upsert).await? {
-        let text = |column| row.try_get::<String>("", column);
         let identity = [
-            text("workspace_id")?,
-            text("bot_id")?,
-            text("conversation_id")?,
-            text("thread_id")?,
+            row.text("workspace_id")?,
+            row.text("bot_id")?,
+            row.text("conversation_id")?,
+            row.text("thread_id")?,
         ];
         locked.insert(identity, read_locked(&row)?);
     }
@@ -91,14 +90,14 @@ fn identity_of(ingest: &Ingest, identity: &ConversationIdentity) -> [String; 4] 
     ]
 }
 
-fn read_locked(row: &QueryResult) -> Result<Locked, StoreError> {
+fn read_locked(row: &Row) -> Result<Locked, StoreError> {
     Ok(Locked {
         place: Place {
-            conversation_key: row.try_get("", "key")?,
-            event_seq: row.try_get("", "last_event_seq")?,
-            transcript_before: row.try_get("", "last_transcript_seq")?,
+            conversation_key: row.text("key")?,
+            event_seq: row.number("last_event_seq")?,
+            transcript_before: row.number("last_transcript_seq")?,
         },
-        version: row.try_get("", "version")?,
+        version: row.number("version")?,
     })
 }
 
@@ -115,7 +114,7 @@ impl<'a> Rows<'a> {
     /// Adds what was decided about an event. Runs that it cancels or steers are written at once.
     pub(super) async fn gather(
         &mut self,
-        tx: &DatabaseTransaction,
+        tx: &impl Sql,
         ingest: &'a Ingest,
         plan: Plan,
         place: Option<&'a Place>,
@@ -206,7 +205,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Writes everything. No two messages are of one conversation.
-    pub(super) async fn write(self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+    pub(super) async fn write(self, tx: &impl Sql) -> Result<(), StoreError> {
         let runs: Vec<_> = self
             .runs
             .iter()

@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet};
 
 use protocol::id::WorkspaceId;
-use sea_orm::{DatabaseTransaction, TransactionTrait};
 
 use super::known::known_among;
 use super::rows::{Rows, lock_conversations};
@@ -13,10 +12,11 @@ use crate::common::Common;
 use crate::conversation::{busy_among, live_runs};
 use crate::error::StoreError;
 use crate::failpoint;
+use crate::sql::Sql;
 
 /// Takes those of many events that are new and have nothing in common. `None`: it is to be taken by itself.
 pub(crate) async fn take_together(
-    tx: &DatabaseTransaction,
+    tx: &impl Sql,
     ingests: &[&Ingest],
     common: &mut Common,
 ) -> Result<Vec<Option<Ingested>>, StoreError> {
@@ -37,15 +37,18 @@ pub(crate) async fn take_together(
     }
     let events: Vec<_> = plain.iter().map(|place| ingests[*place]).collect();
     // One that is refused leaves nothing: then all of this is taken back, and each goes by itself.
-    let inner = tx.begin().await?;
-    match take_all(&inner, &events, capacities, common).await {
+    let savepoint = |verb: &str| tx.execute_sql(format!("{verb} events_together"), Vec::new());
+    savepoint("SAVEPOINT").await?;
+    match take_all(tx, &events, capacities, common).await {
         Ok(stored) => {
-            inner.commit().await?;
+            savepoint("RELEASE SAVEPOINT").await?;
             for (place, stored) in plain.into_iter().zip(stored) {
                 taken[place] = Some(stored);
             }
         }
-        Err(StoreError::Refused | StoreError::Taken) => inner.rollback().await?,
+        Err(StoreError::Refused | StoreError::Taken) => {
+            savepoint("ROLLBACK TO SAVEPOINT").await?;
+        }
         Err(error) => return Err(error),
     }
     Ok(taken)
@@ -69,7 +72,7 @@ fn apart(ingests: &[&Ingest]) -> Vec<usize> {
 }
 
 async fn take_all(
-    tx: &DatabaseTransaction,
+    tx: &impl Sql,
     events: &[&Ingest],
     mut capacities: HashMap<WorkspaceId, Capacities>,
     common: &mut Common,
@@ -94,7 +97,7 @@ async fn take_all(
 
 /// What each event's decision may look at, but for the capacities.
 async fn facts_of(
-    tx: &DatabaseTransaction,
+    tx: &impl Sql,
     events: &[&Ingest],
     common: &mut Common,
 ) -> Result<Vec<Facts>, StoreError> {

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use domain::ledger::{LedgerEvent, Source, write_frame};
 use domain::normalize::{Accepted, Effect, Rejection, StateUpdate};
 use domain::run::{Failure, Run};
+use protocol::id::{RunId, WorkspaceId};
 use protocol::result::ResultType;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -21,7 +22,9 @@ const MOST_REJECTIONS_KEPT: u64 = 1000;
 
 /// The uncommitted part of one run.
 pub(super) struct Book {
-    run: Run,
+    run_id: RunId,
+    workspace: WorkspaceId,
+    epoch: i64,
     /// The last sequence that is committed or on its way.
     from: u64,
     lines: String,
@@ -38,7 +41,9 @@ impl Book {
     /// A book that goes on where the run's row stands.
     pub(super) fn new(run: &Run) -> Self {
         Self {
-            run: run.clone(),
+            run_id: run.id,
+            workspace: run.workspace.clone(),
+            epoch: run.lease_epoch,
             from: run.last_sequence,
             lines: String::new(),
             frames: Vec::new(),
@@ -134,7 +139,7 @@ impl Book {
         now: i64,
     ) {
         let sequence = self.next_sequence();
-        let run_id = self.run.id;
+        let run_id = self.run_id;
         let event = LedgerEvent {
             run_id,
             sequence,
@@ -161,9 +166,9 @@ impl Book {
         self.rejections_before += rejections.len() as u64;
         self.from = to;
         let append = Append {
-            run_id: self.run.id,
-            workspace: self.run.workspace.clone(),
-            epoch: self.run.lease_epoch,
+            run_id: self.run_id,
+            workspace: self.workspace.clone(),
+            epoch: self.epoch,
             from,
             to,
             lines: std::mem::take(&mut self.lines),

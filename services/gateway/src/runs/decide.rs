@@ -243,7 +243,7 @@ impl Deciding<'_> {
             deadline_at: deadline(frozen.config.get(domain::form::TIMEOUT), now, most),
             agent_spec: canonical_json(&frozen),
             snapshot_sha256: sha256_hex(snapshot.as_bytes()),
-            snapshot,
+            snapshot: snapshot.into(),
         };
         let made = Made {
             snapshot: judged.snapshot,

@@ -93,13 +93,7 @@ pub(super) async fn dispatch(
             .await?;
         let left = time_left(inner, &run);
         let jitter = f64::from(run.id.0.as_bytes()[15]) / 255.0;
-        let decision = after_failure(
-            attempt,
-            prepared.spec.retry.max,
-            class_of(&error),
-            left,
-            jitter,
-        );
+        let decision = after_failure(attempt, prepared.retries, class_of(&error), left, jitter);
         let Decision::RetryAfter(wait) = decision else {
             return Ok(Outcome::Failed(Box::new(run), failure));
         };

@@ -37,7 +37,7 @@ pub(super) async fn drive(
         Err(PrepareError::Store(error)) => return unwritable(id, &error),
     };
     tracing::info!(
-        run.id = %id, runner.id = %prepared.run.runner_id, agent.name = prepared.spec.name,
+        run.id = %id, runner.id = %prepared.run.runner_id, agent.name = prepared.agent_name,
         "run {id} starts"
     );
     let (run, started) = match Box::pin(dispatch(inner, live, &prepared)).await {

@@ -31,8 +31,11 @@ const STATE_BYTES: usize = 256 * 1024;
 pub(super) struct Prepared {
     pub(super) run: Run,
     pub(super) snapshot: Arc<AuthorizationSnapshot>,
-    pub(super) spec: AgentSpec,
-    pub(super) event: EventEnvelope,
+    pub(super) agent_name: String,
+    /// How often it is tried again at most.
+    pub(super) retries: u32,
+    /// Its event was a message: who says nothing has failed.
+    pub(super) expects_message: bool,
     pub(super) endpoint: Endpoint,
     pub(super) delta_mode: DeltaMode,
     pub(super) interruptible: bool,
@@ -89,7 +92,7 @@ impl Fresh {
             last_sequence: 0,
             deadline_at: new.deadline_at,
             cancel_requested_at: None,
-            snapshot: new.snapshot.clone(),
+            snapshot: Arc::clone(&new.snapshot),
             snapshot_sha256: new.snapshot_sha256.clone(),
             output: None,
             error: None,
@@ -174,8 +177,9 @@ pub(super) async fn prepare(
     Ok(Some(Prepared {
         context: context_json(&context),
         snapshot: Arc::new(snapshot),
-        spec,
-        event,
+        agent_name: spec.name,
+        retries: spec.retry.max,
+        expects_message: event.event_type.starts_with("message."),
         endpoint,
         delta_mode: address.delta_mode,
         interruptible,
@@ -227,16 +231,17 @@ async fn read_state(
     snapshot: &AuthorizationSnapshot,
 ) -> Result<AgentRunState, StoreError> {
     let mut state = AgentRunState::default();
-    for (&scope, identity) in &snapshot.state {
-        let access = StateAccess {
-            scope,
-            identity: identity.clone(),
-        };
+    let granted = snapshot.state.iter().map(|(&scope, identity)| StateAccess {
+        scope,
+        identity: identity.clone(),
+    });
+    // Most scopes of most runs are empty, which one question tells.
+    for access in inner.store.filled_scopes(granted.collect()).await? {
         let entries = inner
             .store
             .read_state(&access, STATE_KEYS, STATE_BYTES)
             .await?;
-        let map = match scope {
+        let map = match access.scope {
             StateScope::Conversation => &mut state.conversation,
             StateScope::Actor => &mut state.actor,
             StateScope::Subject => &mut state.subject,

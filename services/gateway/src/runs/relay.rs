@@ -54,13 +54,12 @@ pub(super) async fn relay(
     run: &Run,
     started: Started,
 ) -> Result<Relayed, Stopped> {
-    let expects_message = prepared.event.event_type.starts_with("message.");
     let results = inner.limits.results;
     let judge = Judge::new(
         &prepared.snapshot,
         results,
         prepared.delta_mode,
-        expects_message,
+        prepared.expects_message,
     );
     let mut relay = Relay {
         inner,

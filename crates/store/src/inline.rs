@@ -1,0 +1,150 @@
+//! `SQLite` without a change of threads: statements run where they are called.
+//!
+//! The pool has a thread for each connection, and each statement goes there and back. What many short
+//! runs cost would be that, and not their rows.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rusqlite::types::{FromSql, FromSqlError, ToSqlOutput, ValueRef};
+use rusqlite::{CachedStatement, Connection, ToSql};
+use sea_orm::{DbBackend, Value};
+
+use crate::error::StoreError;
+use crate::sql::{Row, Sql};
+
+/// One connection.
+pub(crate) struct Inline(Mutex<Connection>);
+
+/// A row of an answer.
+pub(crate) struct InlineRow {
+    columns: Arc<[String]>,
+    values: Vec<rusqlite::types::Value>,
+}
+
+impl InlineRow {
+    pub(crate) fn get<T: FromSql>(&self, column: &str) -> Result<T, StoreError> {
+        let place = self.columns.iter().position(|name| name == column);
+        let value = place.and_then(|place| self.values.get(place));
+        let read = value.map_or(Err(FromSqlError::InvalidType), |value| {
+            T::column_result(ValueRef::from(value))
+        });
+        read.map_err(|_| StoreError::Corrupt {
+            column: "of an answer",
+            row: column.to_owned(),
+        })
+    }
+}
+
+impl Inline {
+    /// Opens a database that is there, as the pool opens it.
+    pub(crate) fn open(
+        path: &Path,
+        busy_timeout: Duration,
+        statements: usize,
+    ) -> Result<Self, StoreError> {
+        let connection = Connection::open(path)?;
+        connection.busy_timeout(busy_timeout)?;
+        connection.pragma_update(None, "journal_mode", "WAL")?;
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        connection.pragma_update(None, "foreign_keys", true)?;
+        // What a statement may have to take back is small.
+        connection.pragma_update(None, "temp_store", "MEMORY")?;
+        connection.set_prepared_statement_cache_capacity(statements);
+        Ok(Self(Mutex::new(connection)))
+    }
+
+    // Between two statements a connection is whole, after any panic.
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does what a statement without parameters says.
+    pub(crate) fn run(&self, sql: &str) -> Result<(), StoreError> {
+        let connection = self.connection();
+        connection.prepare_cached(sql)?.execute(())?;
+        Ok(())
+    }
+
+    /// Takes a transaction back, if there is one still.
+    pub(crate) fn roll_back(&self) -> Result<(), StoreError> {
+        let connection = self.connection();
+        if !connection.is_autocommit() {
+            connection.execute_batch("ROLLBACK")?;
+        }
+        Ok(())
+    }
+
+    fn execute(&self, sql: &str, values: &[Value]) -> Result<(), StoreError> {
+        let connection = self.connection();
+        let mut statement = connection.prepare_cached(sql)?;
+        bind(&mut statement, values)?;
+        statement.raw_execute()?;
+        Ok(())
+    }
+
+    fn query(&self, sql: &str, values: &[Value]) -> Result<Vec<Row>, StoreError> {
+        let connection = self.connection();
+        let mut statement = connection.prepare_cached(sql)?;
+        bind(&mut statement, values)?;
+        let names = statement.column_names().into_iter().map(str::to_owned);
+        let columns: Arc<[String]> = names.collect();
+        let mut rows = statement.raw_query();
+        let mut found = Vec::new();
+        while let Some(row) = rows.next()? {
+            let values = (0..columns.len()).map(|place| row.get(place));
+            found.push(Row::Inline(InlineRow {
+                columns: Arc::clone(&columns),
+                values: values.collect::<Result<_, _>>()?,
+            }));
+        }
+        Ok(found)
+    }
+}
+
+impl Sql for Inline {
+    fn backend(&self) -> DbBackend {
+        DbBackend::Sqlite
+    }
+
+    async fn execute_sql(&self, sql: String, values: Vec<Value>) -> Result<(), StoreError> {
+        self.execute(&sql, &values)
+    }
+
+    async fn query_sql(&self, sql: String, values: Vec<Value>) -> Result<Vec<Row>, StoreError> {
+        self.query(&sql, &values)
+    }
+}
+
+/// Binds by the number in a parameter's name: `$2` is the second value, wherever it stands.
+fn bind(statement: &mut CachedStatement<'_>, values: &[Value]) -> Result<(), StoreError> {
+    for place in 1..=statement.parameter_count() {
+        let name = statement.parameter_name(place);
+        let number = name.and_then(|name| name.strip_prefix('$')?.parse::<usize>().ok());
+        let value = number.and_then(|number| values.get(number.checked_sub(1)?));
+        let value =
+            value.ok_or_else(|| rusqlite::Error::InvalidParameterCount(place, values.len()))?;
+        statement.raw_bind_parameter(place, Bound(value))?;
+    }
+    Ok(())
+}
+
+struct Bound<'a>(&'a Value);
+
+impl ToSql for Bound<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        let value = match self.0 {
+            Value::String(Some(text)) => ValueRef::Text(text.as_bytes()),
+            Value::BigInt(Some(number)) => ValueRef::Integer(*number),
+            Value::Bool(Some(flag)) => ValueRef::Integer(i64::from(*flag)),
+            Value::String(None) | Value::BigInt(None) | Value::Bool(None) => ValueRef::Null,
+            _ => {
+                return Err(rusqlite::Error::ToSqlConversionFailure(
+                    "no such value is written".into(),
+                ));
+            }
+        };
+        Ok(ToSqlOutput::Borrowed(value))
+    }
+}

@@ -1,0 +1,188 @@
+//! Statements as text, wherever they go: through the pool, or straight into `SQLite`. Many rows in few
+//! of them.
+//!
+//! Every statement is as wide as a power of two, so that the database knows each by heart.
+
+use std::fmt::Write as _;
+
+use sea_orm::{ConnectionTrait, DbBackend, QueryResult, Statement, Value};
+
+use crate::error::StoreError;
+
+/// What takes statements. Their parameters are `$1`, `$2`, … .
+pub(crate) trait Sql: Sync {
+    fn backend(&self) -> DbBackend;
+
+    /// Does what a statement says.
+    fn execute_sql(
+        &self,
+        sql: String,
+        values: Vec<Value>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// The rows that a statement gives.
+    fn query_sql(
+        &self,
+        sql: String,
+        values: Vec<Value>,
+    ) -> impl Future<Output = Result<Vec<Row>, StoreError>> + Send;
+}
+
+impl<C: ConnectionTrait> Sql for C {
+    fn backend(&self) -> DbBackend {
+        self.get_database_backend()
+    }
+
+    async fn execute_sql(&self, sql: String, values: Vec<Value>) -> Result<(), StoreError> {
+        let statement = Statement::from_sql_and_values(self.backend(), sql, values);
+        self.execute_raw(statement).await?;
+        Ok(())
+    }
+
+    async fn query_sql(&self, sql: String, values: Vec<Value>) -> Result<Vec<Row>, StoreError> {
+        let statement = Statement::from_sql_and_values(self.backend(), sql, values);
+        let rows = self.query_all_raw(statement).await?;
+        Ok(rows.into_iter().map(Row::Pooled).collect())
+    }
+}
+
+/// A row of an answer.
+pub(crate) enum Row {
+    Pooled(QueryResult),
+    Inline(crate::inline::InlineRow),
+}
+
+impl Row {
+    pub(crate) fn text(&self, column: &str) -> Result<String, StoreError> {
+        match self {
+            Self::Pooled(row) => Ok(row.try_get("", column)?),
+            Self::Inline(row) => row.get(column),
+        }
+    }
+
+    pub(crate) fn text_if_any(&self, column: &str) -> Result<Option<String>, StoreError> {
+        match self {
+            Self::Pooled(row) => Ok(row.try_get("", column)?),
+            Self::Inline(row) => row.get(column),
+        }
+    }
+
+    pub(crate) fn flag(&self, column: &str) -> Result<bool, StoreError> {
+        match self {
+            Self::Pooled(row) => Ok(row.try_get("", column)?),
+            Self::Inline(row) => row.get(column),
+        }
+    }
+
+    pub(crate) fn number(&self, column: &str) -> Result<i64, StoreError> {
+        match self {
+            Self::Pooled(row) => Ok(row.try_get("", column)?),
+            Self::Inline(row) => row.get(column),
+        }
+    }
+
+    pub(crate) fn number_if_any(&self, column: &str) -> Result<Option<i64>, StoreError> {
+        match self {
+            Self::Pooled(row) => Ok(row.try_get("", column)?),
+            Self::Inline(row) => row.get(column),
+        }
+    }
+}
+
+/// Rows of one statement at most: databases bound the number of its values.
+const WIDEST: usize = 64;
+
+/// The statements that write what one call of [`executed`] is given: wide, narrower, narrowest.
+pub(crate) const WIDTHS: usize = WIDEST.ilog2() as usize + 1;
+
+/// Does what `sql` says of rows of values: it is given `VALUES ($1, $2), ($3, $4)`.
+pub(crate) async fn executed<const N: usize>(
+    conn: &impl Sql,
+    rows: Vec<[Value; N]>,
+    sql: impl Fn(&str) -> String + Send,
+) -> Result<(), StoreError> {
+    for (sql, values) in statements(rows, sql) {
+        conn.execute_sql(sql, values).await?;
+    }
+    Ok(())
+}
+
+/// The same, for statements that give rows. Their order is the database's own.
+pub(crate) async fn returned<const N: usize>(
+    conn: &impl Sql,
+    rows: Vec<[Value; N]>,
+    sql: impl Fn(&str) -> String + Send,
+) -> Result<Vec<Row>, StoreError> {
+    let mut returned = Vec::new();
+    for (sql, values) in statements(rows, sql) {
+        returned.extend(conn.query_sql(sql, values).await?);
+    }
+    Ok(returned)
+}
+
+/// Inserts rows. `into`: `table (column, column)`.
+pub(crate) async fn inserted<const N: usize>(
+    conn: &impl Sql,
+    into: &str,
+    rows: Vec<[Value; N]>,
+) -> Result<(), StoreError> {
+    executed(conn, rows, |values| format!("INSERT INTO {into} {values}")).await
+}
+
+/// One statement for the widest part, one for the widest part of the rest, and so on.
+fn statements<const N: usize>(
+    rows: Vec<[Value; N]>,
+    sql: impl Fn(&str) -> String,
+) -> Vec<(String, Vec<Value>)> {
+    let mut statements = Vec::new();
+    let mut rows = rows.into_iter();
+    while rows.len() > 0 {
+        let width = widths(rows.len());
+        let values: Vec<Value> = rows.by_ref().take(width).flatten().collect();
+        statements.push((sql(&values_of(width, N)), values));
+    }
+    statements
+}
+
+/// The largest power of two that is left, up to the widest.
+fn widths(left: usize) -> usize {
+    (1_usize << left.max(1).ilog2()).min(WIDEST)
+}
+
+/// `VALUES ($1, $2), ($3, $4)`.
+fn values_of(rows: usize, columns: usize) -> String {
+    let mut values = String::with_capacity(8 + rows * columns * 6);
+    values.push_str("VALUES ");
+    for place in 0..rows * columns {
+        values.push_str(match (place, place % columns) {
+            (0, _) => "(",
+            (_, 0) => "), (",
+            _ => ", ",
+        });
+        let _ = write!(values, "${}", place + 1);
+    }
+    values.push(')');
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_parted_into_powers_of_two() {
+        let part = |mut left: usize| {
+            let mut parts = Vec::new();
+            while left > 0 {
+                parts.push(widths(left));
+                left -= widths(left);
+            }
+            parts
+        };
+        assert_eq!(part(1), [1]);
+        assert_eq!(part(7), [4, 2, 1]);
+        assert_eq!(part(200), [64, 64, 64, 8]);
+        assert_eq!(values_of(2, 3), "VALUES ($1, $2, $3), ($4, $5, $6)");
+        assert_eq!(values_of(1, 1), "VALUES ($1)");
+    }
+}
