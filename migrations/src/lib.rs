@@ -13,6 +13,7 @@ mod m20261122_000008_raw_payloads;
 mod m20261122_000009_retention;
 mod m20261122_000012_cancel_requests;
 mod m20261122_000014_capacity;
+mod m20261122_000015_storage_usage;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -31,6 +32,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261122_000009_retention::Migration),
             Box::new(m20261122_000012_cancel_requests::Migration),
             Box::new(m20261122_000014_capacity::Migration),
+            Box::new(m20261122_000015_storage_usage::Migration),
         ]
     }
 }

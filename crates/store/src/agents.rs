@@ -148,6 +148,18 @@ impl Work for SaveAgent {
             }
         }
     }
+
+    async fn stands(
+        &self,
+        tx: &DatabaseTransaction,
+        _told: &Self::Output,
+    ) -> Result<bool, StoreError> {
+        let Self::Create { id, .. } = self else {
+            return Ok(false);
+        };
+        let created = agents::Entity::find_by_id(id.to_string());
+        Ok(created.one(tx).await?.is_some())
+    }
 }
 
 /// The row, when the API may change it.

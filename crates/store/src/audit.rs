@@ -92,10 +92,15 @@ impl Work for WriteAudit {
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
         insert(tx, std::slice::from_ref(&self.entry)).await
     }
+
+    async fn stands(&self, tx: &DatabaseTransaction, (): &()) -> Result<bool, StoreError> {
+        is_recorded(tx, &self.entry).await
+    }
 }
 
 impl Store {
-    /// Queues an audit row. A full queue makes the caller wait: no call goes unrecorded.
+    /// Queues an audit row. A full queue makes the caller wait; while the database is away the row is
+    /// kept in memory, see [`Store::write_later`].
     pub async fn audit(&self, entry: AuditEntry) -> Result<(), StoreError> {
         self.write_later(WriteAudit { entry }).await
     }

@@ -11,7 +11,7 @@ use sqlx::{Connection, Postgres, Sqlite};
 
 use crate::error::StoreError;
 use crate::readers::Readers;
-use crate::writer::Writer;
+use crate::writer::{self, Writer};
 
 /// Which database stands behind a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,12 @@ const READERS: u32 = 8;
 const STATEMENTS: usize = 60 * crate::sql::WIDTHS;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection that comes back to the pool may take to show that it is alive.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The longest that one transaction may take, however long a lease is.
+const LONGEST_TRANSACTION: Duration = Duration::from_secs(15);
+/// The shortest: a disk may be slow.
+const SHORTEST_TRANSACTION: Duration = Duration::from_secs(1);
 
 // A replica that stops in the middle of a transaction must not hold up the others for ever, and an
 // acknowledged commit is on disk.
@@ -52,6 +58,16 @@ impl Store {
     pub async fn open(
         url: &str,
     ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), StoreError> {
+        Self::open_for_leases(url, LONGEST_TRANSACTION * 3).await
+    }
+
+    /// [`Store::open`] for who holds leases of this length: one transaction takes no longer than a third of
+    /// it, one second at least and 15 at most, so that a connection that dies without a word is replaced
+    /// while the leases still hold.
+    pub async fn open_for_leases(
+        url: &str,
+        lease: Duration,
+    ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), StoreError> {
         let backend = backend_of(url)?;
         let writes = Database::connect(options(url, backend, 1)).await?;
         migrate(&writes, backend).await?;
@@ -62,7 +78,8 @@ impl Store {
             });
         }
         let readers = Readers::new(Database::connect(reading).await?);
-        let (writer, work) = Writer::new(writes);
+        let patience = (lease / 3).clamp(SHORTEST_TRANSACTION, LONGEST_TRANSACTION);
+        let (writer, work) = writer::writer(writes, patience);
         Ok((
             Self {
                 readers,
@@ -176,7 +193,7 @@ fn leave_broken_transactions(pool: PoolOptions<Sqlite>) -> PoolOptions<Sqlite> {
 fn leave_silent_connections(pool: PoolOptions<Postgres>) -> PoolOptions<Postgres> {
     pool.after_release(|connection, _| {
         Box::pin(async move {
-            match tokio::time::timeout(ACQUIRE_TIMEOUT, connection.ping()).await {
+            match tokio::time::timeout(RELEASE_TIMEOUT, connection.ping()).await {
                 Ok(alive) => alive.map(|()| true),
                 Err(_) => Err(sqlx::Error::PoolTimedOut),
             }

@@ -125,6 +125,20 @@ impl Work for SaveEndpoint {
             }
         }
     }
+
+    // Who created it must be told the secret that was made for it, also when the answer to the commit
+    // was lost.
+    async fn stands(
+        &self,
+        tx: &DatabaseTransaction,
+        _told: &Self::Output,
+    ) -> Result<bool, StoreError> {
+        let Self::Create(record) = self else {
+            return Ok(false);
+        };
+        let created = runner_endpoints::Entity::find_by_id(record.id.to_string());
+        Ok(created.one(tx).await?.is_some())
+    }
 }
 
 async fn configure(

@@ -144,6 +144,7 @@ const IDS: usize = 500;
 
 impl Work for RenewLeases {
     type Output = HashMap<RunId, Option<i64>>;
+    const URGENT: bool = true;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Self::Output, StoreError> {
         let mut held = HashMap::new();

@@ -12,6 +12,9 @@ pub const COMMIT_ITEMS: &str = "runnel_commit_items";
 /// Transactions that did not commit.
 pub const COMMITS_FAILED: &str = "runnel_commits_failed_total";
 
+/// Panics, by task.
+pub const PANICS: &str = "runnel_panics_total";
+
 struct Meter {
     seconds: Histogram,
     items: Histogram,
@@ -27,6 +30,11 @@ static METER: LazyLock<Meter> = LazyLock::new(|| Meter {
 /// Makes the metrics known to the recorder before anything is counted.
 pub fn register() {
     LazyLock::force(&METER);
+}
+
+/// The writer has panicked, and goes on.
+pub(crate) fn panicked() {
+    counter!(PANICS, "task" => "writer").increment(1);
 }
 
 /// A transaction of this many items has ended after this time.

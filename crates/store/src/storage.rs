@@ -77,7 +77,10 @@ pub enum BlobDeleted {
 
 impl Work for DeleteBlob {
     type Output = BlobDeleted;
-    const ALONE: bool = true;
+
+    fn lock(&self) -> Option<String> {
+        Some(area_lock(&self.access))
+    }
 
     fn order(&self) -> Uuid {
         self.run_id.0
@@ -88,7 +91,6 @@ impl Work for DeleteBlob {
             return Ok(BlobDeleted::RunEnded);
         }
         crate::audit::insert(tx, std::slice::from_ref(&self.audit)).await?;
-        lock_area(tx, &self.access).await?;
         let Some(blob) = find_row(tx, &self.access, &self.key).await? else {
             return Ok(BlobDeleted::Absent);
         };
@@ -108,24 +110,10 @@ impl Work for DeleteBlob {
     }
 }
 
-/// Writers of one area take turns: what is counted stays true until the commit. `SQLite` has one
-/// writer anyway.
-async fn lock_area(tx: &DatabaseTransaction, access: &AreaAccess) -> Result<(), StoreError> {
-    if tx.get_database_backend() == sea_orm::DbBackend::Postgres {
-        let name = format!(
-            "storage {} {} {}",
-            access.workspace,
-            access.area.as_str(),
-            access.owner
-        );
-        let statement = sea_orm::Statement::from_sql_and_values(
-            sea_orm::DbBackend::Postgres,
-            "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))",
-            [name.into()],
-        );
-        tx.execute_raw(statement).await?;
-    }
-    Ok(())
+/// Writers of one area take turns: what is counted stays true until the commit.
+fn area_lock(access: &AreaAccess) -> String {
+    let (workspace, area) = (&access.workspace, access.area.as_str());
+    format!("storage {workspace} {area} {}", access.owner)
 }
 
 fn primary_key(access: &AreaAccess, key: &str) -> (String, String, String, String) {

@@ -1,33 +1,34 @@
 //! The one task that writes: group commit (runs §3, contracts §9).
 //!
-//! It drains a bounded queue and commits what has gathered; the commit before is the batching
+//! It drains a bounded queue, first what is urgent, and commits what has gathered; the commit before is the batching
 //! window. On `SQLite` it owns the only write connection. When a batch fails, its items are tried one
 //! by one, so that a single bad item never takes its neighbours with it. A commit whose answer was
 //! lost may have been made: before an item is tried again, it is asked whether it stands.
 
 mod commits;
 mod job;
+mod queue;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use futures_util::FutureExt;
 use sea_orm::{ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use crate::bulk::{Done, Together};
 use crate::common::Common;
 use crate::connect::Store;
 use crate::error::StoreError;
+use crate::meter;
 use commits::Commits;
 use job::{Item, Job};
+use queue::{Inbox, queue};
 
-/// Items of one commit at most.
-const BATCH: usize = 256;
-/// Bytes of one commit, roughly: everything that comes later waits for it.
-const BATCH_BYTES: usize = 8 * 1024 * 1024;
-/// Items that wait at most. Full: whoever writes waits, and so does the runner's socket behind it.
-const QUEUE: usize = 1024;
+pub(crate) use queue::Writer;
 
 /// A set of mutations for one run, or one ingest. Applied inside the writer's transaction, and
 /// applied again from the start when that transaction failed.
@@ -38,9 +39,15 @@ pub trait Work: Send + Sync + 'static {
     /// True for work that may fail after it has written: it gets a savepoint of its own.
     const SAVEPOINT: bool = false;
 
-    /// True for work that takes locks of its own beside those of its run: two replicas that take
-    /// several of them in one commit each may meet crosswise.
-    const ALONE: bool = false;
+    /// True for the little that everything else hangs on: it does not wait behind the queue.
+    const URGENT: bool = false;
+
+    /// The name of a lock that it needs beside those of its run. Work that names one has commits of its own
+    /// on `PostgreSQL`, which take all such locks first and in one order, so that two replicas never meet
+    /// crosswise. `SQLite` has one writer and takes none.
+    fn lock(&self) -> Option<String> {
+        None
+    }
 
     /// The bytes that it writes, roughly, where they may be many.
     fn weight(&self) -> usize {
@@ -95,7 +102,11 @@ pub trait Work: Send + Sync + 'static {
 impl<W: Work> Work for Arc<W> {
     type Output = W::Output;
     const SAVEPOINT: bool = W::SAVEPOINT;
-    const ALONE: bool = W::ALONE;
+    const URGENT: bool = W::URGENT;
+
+    fn lock(&self) -> Option<String> {
+        W::lock(self)
+    }
 
     fn weight(&self) -> usize {
         W::weight(self)
@@ -145,10 +156,18 @@ impl Store {
         let (reply, answer) = oneshot::channel();
         let job = Job::new(work, Some(reply));
         self.writer.send(Box::new(job)).await?;
-        answer.await.map_err(|_| StoreError::Closed)?
+        answer.await.map_err(|_| {
+            if self.writer.is_open() {
+                StoreError::Panicked
+            } else {
+                StoreError::Closed
+            }
+        })?
     }
 
-    /// Queues `work` and returns without waiting for its commit. For rows that nobody waits for.
+    /// Queues `work` and returns without waiting for its commit. For rows that nobody waits for. While
+    /// the database is away 1,024 of them are kept for when it is back; more are lost, and so are all when
+    /// the process ends before. Its `stands` must tell whether an earlier try is committed.
     pub async fn write_later<W: Work>(&self, work: W) -> Result<(), StoreError> {
         self.writer.send(Box::new(Job::new(work, None))).await
     }
@@ -180,95 +199,55 @@ impl Work for Proof {
     }
 }
 
-/// The way into the writer's queue.
-#[derive(Clone)]
-pub(crate) struct Writer {
-    queue: mpsc::Sender<Message>,
-    /// The database could not commit, and has not proven since that it can.
-    is_failing: Arc<AtomicBool>,
+/// The writer and its work, to be run as one task. `patience`: see [`Store::open`].
+pub(crate) fn writer(
+    db: DatabaseConnection,
+    patience: Duration,
+) -> (Writer, impl Future<Output = ()> + Send + use<>) {
+    let is_failing = Arc::new(AtomicBool::new(false));
+    let (writer, inbox) = queue(Arc::clone(&is_failing));
+    (
+        writer,
+        keep_running(Commits::new(db, is_failing, patience), inbox),
+    )
 }
 
-enum Message {
-    Item(Box<dyn Item>),
-    Close(oneshot::Sender<()>),
-}
-
-impl Writer {
-    /// The writer and its work, to be run as one task.
-    pub(crate) fn new(db: DatabaseConnection) -> (Self, impl Future<Output = ()> + Send + use<>) {
-        let (queue, inbox) = mpsc::channel(QUEUE);
-        let is_failing = Arc::new(AtomicBool::new(false));
-        let writer = Self {
-            queue,
-            is_failing: Arc::clone(&is_failing),
-        };
-        (writer, run(Commits::new(db, is_failing), inbox))
-    }
-
-    async fn send(&self, item: Box<dyn Item>) -> Result<(), StoreError> {
-        self.queue
-            .send(Message::Item(item))
-            .await
-            .map_err(|_| StoreError::Closed)
-    }
-
-    /// Items that wait.
-    pub(crate) fn queued(&self) -> usize {
-        self.queue.max_capacity() - self.queue.capacity()
-    }
-
-    /// True while the task takes work.
-    pub(crate) fn is_open(&self) -> bool {
-        !self.queue.is_closed()
-    }
-
-    /// True from a commit that failed for the database's sake to the next proof that it can commit.
-    pub(crate) fn is_failing(&self) -> bool {
-        self.is_failing.load(Ordering::Acquire)
-    }
-
-    pub(crate) async fn close(&self) {
-        let (done, closed) = oneshot::channel();
-        if self.queue.send(Message::Close(done)).await.is_ok() {
-            let _ = closed.await;
-        }
+/// Writes until the store is closed. A panic outside of all items, which have their own guard, takes what
+/// had gathered with it: who waits for that is told, and the next is written.
+async fn keep_running(commits: Commits, mut inbox: Inbox) {
+    while AssertUnwindSafe(run(&commits, &mut inbox))
+        .catch_unwind()
+        .await
+        .is_err()
+    {
+        tracing::error!("the writer panicked, and goes on with what comes next");
+        meter::panicked();
     }
 }
 
-async fn run(commits: Commits, mut inbox: mpsc::Receiver<Message>) {
-    let mut batch: Vec<Box<dyn Item>> = Vec::new();
-    while let Some(first) = inbox.recv().await {
-        let mut next = Some(first);
-        let mut closing = None;
-        let mut bytes = 0;
-        while let Some(message) = next.take() {
-            match message {
-                Message::Item(item) => {
-                    bytes += item.weight();
-                    batch.push(item);
-                }
-                Message::Close(done) => {
-                    inbox.close();
-                    closing = Some(done);
-                }
-            }
-            if batch.len() < BATCH && bytes < BATCH_BYTES {
-                next = inbox.try_recv().ok();
-            }
-        }
+async fn run(commits: &Commits, inbox: &mut Inbox) {
+    // On SQLite every commit is the only one at its time.
+    let are_alone = commits.backend() == DbBackend::Sqlite;
+    while let Some(mut gathered) = inbox.gather().await {
+        let mut batch = commits.take_kept();
+        batch.append(&mut gathered.items);
         batch.sort_by_key(|item| item.order());
-        let (alone, together): (Vec<_>, Vec<_>) = std::mem::take(&mut batch)
+        let (locking, together): (Vec<_>, Vec<_>) = batch
             .into_iter()
-            .partition(|item| item.is_alone());
-        if !together.is_empty() {
-            commits.together(together).await;
+            .partition(|item| !are_alone && item.lock().is_some());
+        for batch in [together, locking] {
+            if !batch.is_empty() {
+                commits.together(batch).await;
+            }
         }
-        for item in alone {
-            commits.alone(item).await;
-        }
-        if let Some(done) = closing {
+        if let Some(done) = gathered.closing {
+            commits.take_kept().into_iter().for_each(lose);
             let _ = done.send(());
             return;
         }
     }
+}
+
+fn lose(item: Box<dyn Item>) {
+    item.settle(Some(StoreError::Unreachable));
 }

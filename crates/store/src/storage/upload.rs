@@ -3,10 +3,12 @@
 
 use protocol::id::RunId;
 use sea_orm::sea_query::{Expr, OnConflict};
-use sea_orm::{ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter};
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QuerySelect,
+};
 use uuid::Uuid;
 
-use super::{AreaAccess, Quota, discard, find_row, freed_at_once, lock_area, usage};
+use super::{AreaAccess, Quota, area_lock, discard, find_row, freed_at_once, usage};
 use crate::audit::AuditEntry;
 use crate::entity::{storage_blobs, storage_chunks, storage_garbage};
 use crate::error::{StoreError, signed};
@@ -40,7 +42,10 @@ pub struct BeginUpload {
 
 impl Work for BeginUpload {
     type Output = Uploaded;
-    const ALONE: bool = true;
+
+    fn lock(&self) -> Option<String> {
+        Some(area_lock(&self.access))
+    }
 
     fn order(&self) -> Uuid {
         self.run_id.0
@@ -50,7 +55,6 @@ impl Work for BeginUpload {
         if !hold_live_run(tx, self.run_id).await? {
             return Ok(Uploaded::RunEnded);
         }
-        lock_area(tx, &self.access).await?;
         let used = usage(tx, &self.access).await?;
         if used.bytes.saturating_add(self.reserved) > self.quota.bytes {
             return Ok(Uploaded::Full);
@@ -67,6 +71,11 @@ impl Work for BeginUpload {
             .exec_without_returning(tx)
             .await?;
         Ok(Uploaded::Written)
+    }
+
+    async fn stands(&self, tx: &DatabaseTransaction, _told: &Uploaded) -> Result<bool, StoreError> {
+        let begun = storage_garbage::Entity::find_by_id(self.content_id.to_string());
+        Ok(begun.one(tx).await?.is_some())
     }
 }
 
@@ -108,6 +117,14 @@ impl Work for WriteChunk {
         }
         insert_chunk(tx, self.content_id, self.n, &self.bytes).await?;
         Ok(Uploaded::Written)
+    }
+
+    async fn stands(&self, tx: &DatabaseTransaction, _told: &Uploaded) -> Result<bool, StoreError> {
+        let key = (self.content_id.to_string(), signed(self.n));
+        let written = storage_chunks::Entity::find_by_id(key).select_only();
+        let written = written.column(storage_chunks::Column::N);
+        let n: Option<i64> = written.into_tuple().one(tx).await?;
+        Ok(n.is_some())
     }
 }
 
@@ -184,7 +201,10 @@ pub struct FinishUpload {
 
 impl Work for FinishUpload {
     type Output = Uploaded;
-    const ALONE: bool = true;
+
+    fn lock(&self) -> Option<String> {
+        Some(area_lock(&self.access))
+    }
 
     fn order(&self) -> Uuid {
         self.run_id.0
@@ -194,7 +214,6 @@ impl Work for FinishUpload {
         if !hold_live_run(tx, self.run_id).await? {
             return Ok(Uploaded::RunEnded);
         }
-        lock_area(tx, &self.access).await?;
         let before = find_row(tx, &self.access, &self.key).await?;
         let content = self.content_id.to_string();
         if before

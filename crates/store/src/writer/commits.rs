@@ -1,14 +1,14 @@
 //! Transactions over what has gathered, and what is done when one fails.
 
-use std::collections::HashSet;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use sea_orm::{
-    DatabaseConnection, DatabaseTransaction, SqliteTransactionMode, TransactionOptions,
-    TransactionTrait,
+    ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, SqliteTransactionMode,
+    Statement, TransactionOptions, TransactionTrait,
 };
 
 use super::job::Item;
@@ -19,20 +19,63 @@ use crate::{failpoint, meter};
 
 /// Tries of one item that lost against another writer.
 const TRIES: u32 = 5;
-/// The longest that one transaction may take. A database that is cut off without a word says nothing
-/// for longer: then nobody knows what became of it.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Items that nobody waits for and that are kept for when the database is back. More are lost.
+const KEPT: usize = 1024;
 
 /// The write connection.
 pub(super) struct Commits {
     db: DatabaseConnection,
     is_failing: Arc<AtomicBool>,
+    /// The longest that one transaction may take. A database that is cut off without a word says
+    /// nothing for longer: then nobody knows what became of it.
+    patience: Duration,
+    kept: Mutex<Vec<Box<dyn Item>>>,
 }
 
 impl Commits {
     /// `is_failing` is set by a commit that failed for the database's sake.
-    pub(super) fn new(db: DatabaseConnection, is_failing: Arc<AtomicBool>) -> Self {
-        Self { db, is_failing }
+    pub(super) fn new(
+        db: DatabaseConnection,
+        is_failing: Arc<AtomicBool>,
+        patience: Duration,
+    ) -> Self {
+        Self {
+            db,
+            is_failing,
+            patience,
+            kept: Mutex::default(),
+        }
+    }
+
+    pub(super) fn backend(&self) -> DbBackend {
+        self.db.get_database_backend()
+    }
+
+    /// What nobody waits for and could not be written for the database's sake: it is tried again.
+    pub(super) fn take_kept(&self) -> Vec<Box<dyn Item>> {
+        std::mem::take(&mut *self.kept())
+    }
+
+    // Whole after any panic: it changes by one push at a time.
+    fn kept(&self) -> MutexGuard<'_, Vec<Box<dyn Item>>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fail(&self, item: Box<dyn Item>, error: StoreError) {
+        if !item.is_awaited() && error.may_pass() {
+            let mut kept = self.kept();
+            if kept.len() < KEPT {
+                return kept.push(item);
+            }
+        }
+        item.settle(Some(error));
+    }
+
+    /// One by one they would wait for the same absent database.
+    fn give_up(&self, batch: impl IntoIterator<Item = Box<dyn Item>>) {
+        for item in batch {
+            self.fail(item, StoreError::Unreachable);
+        }
     }
 
     /// All in one transaction; one by one when that fails.
@@ -49,7 +92,7 @@ impl Commits {
                 }
             }
             Ok(None) => self.one_by_one(batch).await,
-            Err(StoreError::Unreachable) => give_up(batch),
+            Err(StoreError::Unreachable) => self.give_up(batch),
             Err(error) => {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
@@ -65,12 +108,12 @@ impl Commits {
         let mut batch = batch.into_iter();
         while let Some(item) = batch.next() {
             if self.alone(item).await == Reached::No {
-                return give_up(batch);
+                return self.give_up(batch);
             }
         }
     }
 
-    pub(super) async fn alone(&self, item: Box<dyn Item>) -> Reached {
+    async fn alone(&self, item: Box<dyn Item>) -> Reached {
         let mut alone = vec![item];
         let mut outcome = self.try_once(&mut alone).await;
         let mut is_second_chance = true;
@@ -95,7 +138,7 @@ impl Commits {
         };
         match outcome {
             Ok(mut refusals) => item.settle(refusals.pop().flatten()),
-            Err(error) => item.settle(Some(error)),
+            Err(error) => self.fail(item, error),
         }
         reached
     }
@@ -105,9 +148,9 @@ impl Commits {
         batch: &mut [Box<dyn Item>],
     ) -> Result<Vec<Option<StoreError>>, StoreError> {
         let (items, began) = (batch.len(), Instant::now());
-        let outcome = tokio::time::timeout(PATIENCE, transact(&self.db, batch)).await;
+        let outcome = tokio::time::timeout(self.patience, transact(&self.db, batch)).await;
         let outcome = outcome.unwrap_or_else(|_| {
-            tracing::error!("a transaction had no end within {PATIENCE:?}");
+            tracing::error!("a transaction had no end within {:?}", self.patience);
             Err(StoreError::Unreachable)
         });
         meter::transacted(items, began.elapsed(), outcome.is_ok());
@@ -123,16 +166,9 @@ impl Commits {
 
 /// Whether the database was there to try.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reached {
+enum Reached {
     Yes,
     No,
-}
-
-/// One by one they would wait for the same absent database.
-fn give_up(batch: impl IntoIterator<Item = Box<dyn Item>>) {
-    for item in batch {
-        item.settle(Some(StoreError::Unreachable));
-    }
 }
 
 /// One transaction over the batch. Gives each item's refusal; an error means that nothing was written.
@@ -159,11 +195,25 @@ async fn transact(
         }
         Err(error) => return Err(error),
     };
+    take_locks(&tx, batch.iter().filter_map(|item| item.lock()).collect()).await?;
     let refusals = apply_all(&tx, batch).await?;
     failpoint::pass("writer.before_commit").await?;
     tx.commit().await?;
     failpoint::pass("writer.after_commit").await?;
     Ok(refusals)
+}
+
+/// Takes locks in their order, before any row is locked.
+async fn take_locks(tx: &DatabaseTransaction, names: BTreeSet<String>) -> Result<(), StoreError> {
+    if tx.get_database_backend() != DbBackend::Postgres {
+        return Ok(());
+    }
+    for name in names {
+        let sql = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))";
+        let statement = Statement::from_sql_and_values(DbBackend::Postgres, sql, [name.into()]);
+        tx.execute_raw(statement).await?;
+    }
+    Ok(())
 }
 
 /// Events first, since they hold capacities; what is done for many at once last, since it takes conversations

@@ -14,7 +14,10 @@ use crate::writer::Work;
 pub(super) trait Item: Send {
     fn order(&self) -> Uuid;
     fn in_savepoint(&self) -> bool;
-    fn is_alone(&self) -> bool;
+    fn is_urgent(&self) -> bool;
+    /// Somebody wants to know what becomes of it.
+    fn is_awaited(&self) -> bool;
+    fn lock(&self) -> Option<String>;
     fn weight(&self) -> usize;
     fn changes_agents(&self) -> bool;
     fn together(&self) -> Option<Together<'_>>;
@@ -56,8 +59,16 @@ impl<W: Work> Item for Job<W> {
         W::SAVEPOINT
     }
 
-    fn is_alone(&self) -> bool {
-        W::ALONE
+    fn is_urgent(&self) -> bool {
+        W::URGENT
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.reply.is_some()
+    }
+
+    fn lock(&self) -> Option<String> {
+        self.work.lock()
     }
 
     fn weight(&self) -> usize {

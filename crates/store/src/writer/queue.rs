@@ -1,0 +1,141 @@
+//! The way to the writer: a queue that is bounded in items and in bytes, and a lane past it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+use super::job::Item;
+use crate::error::StoreError;
+
+/// Items of one commit at most.
+const BATCH: usize = 256;
+/// Bytes of one commit, roughly: everything that comes later waits for it.
+const BATCH_BYTES: usize = 8 * 1024 * 1024;
+/// Items that wait at most. Full: whoever writes waits, and so does the runner's socket behind it.
+const QUEUE: usize = 1024;
+/// Bytes that wait at most, roughly. Full: the same, for who brings more than nothing.
+const QUEUE_BYTES: usize = 64 * 1024 * 1024;
+/// Urgent items that wait at most: a process has one or two at a time. Full: whoever writes waits.
+const LANE: usize = 16;
+
+/// The way into the writer's queue.
+#[derive(Clone)]
+pub(crate) struct Writer {
+    queue: mpsc::Sender<Message>,
+    lane: mpsc::Sender<Box<dyn Item>>,
+    room: Arc<Semaphore>,
+    /// The database could not commit, and has not proven since that it can.
+    pub(super) is_failing: Arc<AtomicBool>,
+}
+
+enum Message {
+    /// Its room is free again once it is taken out.
+    Item(Box<dyn Item>, OwnedSemaphorePermit),
+    Close(oneshot::Sender<()>),
+}
+
+/// The other end.
+pub(super) struct Inbox {
+    queue: mpsc::Receiver<Message>,
+    lane: mpsc::Receiver<Box<dyn Item>>,
+}
+
+/// What has gathered.
+#[derive(Default)]
+pub(super) struct Gathered {
+    pub(super) items: Vec<Box<dyn Item>>,
+    bytes: usize,
+    /// Told once all of it is written: nothing comes after it.
+    pub(super) closing: Option<oneshot::Sender<()>>,
+}
+
+pub(super) fn queue(is_failing: Arc<AtomicBool>) -> (Writer, Inbox) {
+    let (queue, inbox) = mpsc::channel(QUEUE);
+    let (lane, urgent) = mpsc::channel(LANE);
+    let writer = Writer {
+        queue,
+        lane,
+        room: Arc::new(Semaphore::new(QUEUE_BYTES)),
+        is_failing,
+    };
+    let inbox = Inbox {
+        queue: inbox,
+        lane: urgent,
+    };
+    (writer, inbox)
+}
+
+impl Writer {
+    pub(super) async fn send(&self, item: Box<dyn Item>) -> Result<(), StoreError> {
+        if item.is_urgent() {
+            let sent = self.lane.send(item).await;
+            return sent.map_err(|_| StoreError::Closed);
+        }
+        let bytes = u32::try_from(item.weight().min(QUEUE_BYTES)).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.room).acquire_many_owned(bytes).await;
+        let room = room.map_err(|_| StoreError::Closed)?;
+        let sent = self.queue.send(Message::Item(item, room)).await;
+        sent.map_err(|_| StoreError::Closed)
+    }
+
+    /// Items that wait.
+    pub(crate) fn queued(&self) -> usize {
+        let waiting = |most: usize, left: usize| most - left;
+        waiting(self.queue.max_capacity(), self.queue.capacity())
+            + waiting(self.lane.max_capacity(), self.lane.capacity())
+    }
+
+    /// True while the task takes work.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.queue.is_closed()
+    }
+
+    /// True from a commit that failed for the database's sake to the next proof that it can commit.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.is_failing.load(Ordering::Acquire)
+    }
+
+    pub(crate) async fn close(&self) {
+        let (done, closed) = oneshot::channel();
+        if self.queue.send(Message::Close(done)).await.is_ok() {
+            let _ = closed.await;
+        }
+    }
+}
+
+impl Inbox {
+    /// Waits for something to write, and takes what waits with it. `None`: nobody can send any more.
+    pub(super) async fn gather(&mut self) -> Option<Gathered> {
+        let mut gathered = Gathered::default();
+        tokio::select! {
+            biased;
+            Some(item) = self.lane.recv() => gathered.items.push(item),
+            message = self.queue.recv() => self.take(message?, &mut gathered),
+        }
+        while let Ok(item) = self.lane.try_recv() {
+            gathered.items.push(item);
+        }
+        while gathered.items.len() < BATCH
+            && gathered.bytes < BATCH_BYTES
+            && let Ok(message) = self.queue.try_recv()
+        {
+            self.take(message, &mut gathered);
+        }
+        Some(gathered)
+    }
+
+    fn take(&mut self, message: Message, gathered: &mut Gathered) {
+        match message {
+            Message::Item(item, _room) => {
+                gathered.bytes += item.weight();
+                gathered.items.push(item);
+            }
+            Message::Close(done) => {
+                self.queue.close();
+                self.lane.close();
+                gathered.closing = Some(done);
+            }
+        }
+    }
+}
