@@ -10,6 +10,7 @@ use sqlx::sqlite::{SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Connection, Postgres, Sqlite};
 
 use crate::error::StoreError;
+use crate::inline::Inline;
 use crate::readers::Readers;
 use crate::writer::{self, Writer};
 
@@ -79,7 +80,8 @@ impl Store {
         }
         let readers = Readers::new(Database::connect(reading).await?);
         let patience = (lease / 3).clamp(SHORTEST_TRANSACTION, LONGEST_TRANSACTION);
-        let (writer, work) = writer::writer(writes, patience);
+        let inline = sqlite_path(url).map(|path| Inline::open(&path, BUSY_TIMEOUT, STATEMENTS));
+        let (writer, work) = writer::writer(writes, inline.transpose()?, patience);
         Ok((
             Self {
                 readers,

@@ -7,6 +7,7 @@
 
 mod commits;
 mod job;
+mod places;
 mod queue;
 
 use std::panic::AssertUnwindSafe;
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use sea_orm::{ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -23,6 +25,7 @@ use crate::bulk::{Done, Together};
 use crate::common::Common;
 use crate::connect::Store;
 use crate::error::StoreError;
+use crate::inline::Inline;
 use crate::meter;
 use commits::Commits;
 use job::{Item, Job};
@@ -199,17 +202,39 @@ impl Work for Proof {
     }
 }
 
-/// The writer and its work, to be run as one task. `patience`: see [`Store::open`].
+/// The writer and its work, to be run as one task. `patience`: see [`Store::open_for_leases`].
 pub(crate) fn writer(
     db: DatabaseConnection,
+    inline: Option<Inline>,
     patience: Duration,
 ) -> (Writer, impl Future<Output = ()> + Send + use<>) {
     let is_failing = Arc::new(AtomicBool::new(false));
     let (writer, inbox) = queue(Arc::clone(&is_failing));
-    (
-        writer,
-        keep_running(Commits::new(db, is_failing, patience), inbox),
-    )
+    let blocks = inline.is_some();
+    let work = keep_running(Commits::new(db, inline, is_failing, patience), inbox);
+    let work = async move {
+        if blocks {
+            on_a_thread_of_its_own(work).await;
+        } else {
+            work.await;
+        }
+    };
+    (writer, work)
+}
+
+/// For work that blocks: statements and commits that run where they are called.
+async fn on_a_thread_of_its_own(work: impl Future<Output = ()> + Send + 'static) {
+    let (done, ended) = oneshot::channel::<()>();
+    let runtime = Handle::current();
+    let thread = std::thread::Builder::new().name("writer".to_owned());
+    let spawned = thread.spawn(move || {
+        runtime.block_on(work);
+        drop(done);
+    });
+    match spawned {
+        Ok(_) => drop(ended.await),
+        Err(error) => tracing::error!(%error, "the writer has no thread, nothing can be stored"),
+    }
 }
 
 /// Writes until the store is closed. A panic outside of all items, which have their own guard, takes what

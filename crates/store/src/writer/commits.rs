@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
 use sea_orm::{
     ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, SqliteTransactionMode,
     Statement, TransactionOptions, TransactionTrait,
 };
 
 use super::job::Item;
-use crate::bulk::{self, Key};
+use super::places::{Places, apply_together, guarded};
 use crate::common::Common;
 use crate::error::StoreError;
+use crate::inline::Inline;
 use crate::{failpoint, meter};
 
 /// Tries of one item that lost against another writer.
@@ -25,6 +25,8 @@ const KEPT: usize = 1024;
 /// The write connection.
 pub(super) struct Commits {
     db: DatabaseConnection,
+    /// The way into `SQLite` that most goes.
+    inline: Option<Inline>,
     is_failing: Arc<AtomicBool>,
     /// The longest that one transaction may take. A database that is cut off without a word says
     /// nothing for longer: then nobody knows what became of it.
@@ -36,11 +38,13 @@ impl Commits {
     /// `is_failing` is set by a commit that failed for the database's sake.
     pub(super) fn new(
         db: DatabaseConnection,
+        inline: Option<Inline>,
         is_failing: Arc<AtomicBool>,
         patience: Duration,
     ) -> Self {
         Self {
             db,
+            inline,
             is_failing,
             patience,
             kept: Mutex::default(),
@@ -79,7 +83,14 @@ impl Commits {
     }
 
     /// All in one transaction; one by one when that fails.
-    pub(super) async fn together(&self, mut batch: Vec<Box<dyn Item>>) {
+    pub(super) async fn together(&self, batch: Vec<Box<dyn Item>>) {
+        let mut batch = match &self.inline {
+            Some(inline) => commit_inline(inline, batch).await,
+            None => batch,
+        };
+        if batch.is_empty() {
+            return;
+        }
         let refusals = if batch.len() == 1 {
             Ok(None)
         } else {
@@ -162,6 +173,60 @@ impl Commits {
         }
         outcome
     }
+}
+
+/// Commits what can be done for many at once, on a connection without a thread of its own. Gives what is
+/// left: the rest of the batch, or all of it when this did not go.
+async fn commit_inline(inline: &Inline, mut batch: Vec<Box<dyn Item>>) -> Vec<Box<dyn Item>> {
+    let began = Instant::now();
+    let left = match transact_inline(inline, &mut batch).await {
+        Ok(left) => left,
+        Err(error) => {
+            let error = &error as &dyn std::error::Error;
+            tracing::debug!(error, "a batch goes the long way");
+            return batch;
+        }
+    };
+    meter::transacted(batch.len() - left.len(), began.elapsed(), true);
+    let mut rest = Vec::with_capacity(left.len());
+    for (place, item) in batch.into_iter().enumerate() {
+        if left.contains(&place) {
+            rest.push(item);
+        } else {
+            item.settle(None);
+        }
+    }
+    rest
+}
+
+/// Gives the places of what is left.
+async fn transact_inline(
+    inline: &Inline,
+    batch: &mut [Box<dyn Item>],
+) -> Result<HashSet<usize>, StoreError> {
+    let places = Places::of(batch);
+    let mut left: HashSet<_> = places.alone.into_iter().chain(places.after).collect();
+    if left.len() == batch.len() {
+        return Ok(left);
+    }
+    // What a panic left open.
+    inline.roll_back()?;
+    inline.run("BEGIN IMMEDIATE")?;
+    let applying = async {
+        let mut common = Common::default();
+        for places in [&places.events, &places.others] {
+            let applying = guarded(apply_together(inline, batch, places, &mut common));
+            left.extend(applying.await?);
+        }
+        failpoint::pass("writer.before_commit").await?;
+        inline.run("COMMIT")
+    };
+    if let Err(error) = applying.await {
+        inline.roll_back()?;
+        return Err(error);
+    }
+    failpoint::pass("writer.after_commit").await?;
+    Ok(left)
 }
 
 /// Whether the database was there to try.
@@ -266,64 +331,4 @@ async fn apply(
         *common = Common::default();
     }
     Ok(refusal)
-}
-
-/// How the items of a batch are applied: where they stand in it.
-#[derive(Default)]
-struct Places {
-    /// Events, together.
-    events: Vec<usize>,
-    /// What can only be applied by itself.
-    alone: Vec<usize>,
-    /// Other work, together: the first of each kind for each run.
-    others: Vec<usize>,
-    /// The second one and those behind it: each must see what the one before did.
-    after: Vec<usize>,
-}
-
-impl Places {
-    fn of(batch: &[Box<dyn Item>]) -> Self {
-        let mut places = Self::default();
-        let mut seen = HashSet::new();
-        for (place, item) in batch.iter().enumerate() {
-            let into = match item.together().map(|work| work.key()) {
-                None => &mut places.alone,
-                Some(Key::Ingest) => &mut places.events,
-                Some(key) if seen.insert(key) => &mut places.others,
-                Some(_) => &mut places.after,
-            };
-            into.push(place);
-        }
-        places
-    }
-}
-
-/// Does the work at these places together. Gives the places of what is to be applied by itself.
-async fn apply_together(
-    tx: &DatabaseTransaction,
-    batch: &mut [Box<dyn Item>],
-    places: &[usize],
-    common: &mut Common,
-) -> Result<Vec<usize>, StoreError> {
-    let work: Vec<_> = places
-        .iter()
-        .filter_map(|place| batch[*place].together())
-        .collect();
-    let done = bulk::apply(tx, &work, common).await?;
-    let mut left = Vec::new();
-    for (place, done) in places.iter().zip(done) {
-        match done {
-            Some(done) => batch[*place].note_done(done),
-            None => left.push(*place),
-        }
-    }
-    Ok(left)
-}
-
-/// A panic of one item is its own fault and nobody else's: the writer lives on.
-async fn guarded<T>(
-    applying: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    let applied = std::panic::AssertUnwindSafe(applying).catch_unwind().await;
-    applied.unwrap_or(Err(StoreError::Panicked))
 }
