@@ -6,39 +6,43 @@ use serde_json::Value;
 /// The canonical text of a value.
 pub fn canonical_json<T: Serialize>(value: &T) -> String {
     let value = serde_json::to_value(value).expect("our own types have string keys only");
-    let mut text = String::new();
+    let mut text = Vec::with_capacity(256);
     write(&value, &mut text);
-    text
+    String::from_utf8(text).expect("JSON is UTF-8")
 }
 
-fn write(value: &Value, text: &mut String) {
+fn write(value: &Value, text: &mut Vec<u8>) {
     match value {
         Value::Object(map) => {
             let mut entries: Vec<_> = map.iter().collect();
             entries.sort_by_key(|(key, _)| key.as_str());
-            text.push('{');
+            text.push(b'{');
             for (index, (key, value)) in entries.into_iter().enumerate() {
                 if index > 0 {
-                    text.push(',');
+                    text.push(b',');
                 }
-                text.push_str(&Value::from(key.as_str()).to_string());
-                text.push(':');
+                write_plain(key, text);
+                text.push(b':');
                 write(value, text);
             }
-            text.push('}');
+            text.push(b'}');
         }
         Value::Array(items) => {
-            text.push('[');
+            text.push(b'[');
             for (index, item) in items.iter().enumerate() {
                 if index > 0 {
-                    text.push(',');
+                    text.push(b',');
                 }
                 write(item, text);
             }
-            text.push(']');
+            text.push(b']');
         }
-        other => text.push_str(&other.to_string()),
+        other => write_plain(other, text),
     }
+}
+
+fn write_plain<T: Serialize + ?Sized>(value: &T, text: &mut Vec<u8>) {
+    serde_json::to_writer(text, value).expect("texts and numbers always serialise");
 }
 
 #[cfg(test)]

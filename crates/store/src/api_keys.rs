@@ -11,6 +11,7 @@ use sea_orm::{
 use crate::connect::Store;
 use crate::entity::{api_keys, workspaces};
 use crate::error::{StoreError, parsed};
+use crate::sql::{Row, Sql};
 use crate::writer::Work;
 
 /// An API key, without the key.
@@ -141,12 +142,9 @@ impl Store {
     /// The live API key with this public part. The one query that starts from no workspace: it
     /// finds out which one the caller belongs to.
     pub async fn find_api_key(&self, prefix: &str) -> Result<Option<ApiKeyRecord>, StoreError> {
-        let row = api_keys::Entity::find()
-            .filter(api_keys::Column::Prefix.eq(prefix))
-            .filter(api_keys::Column::RevokedAt.is_null())
-            .one(&self.readers)
-            .await?;
-        row.map(record).transpose()
+        let sql = "SELECT * FROM api_keys WHERE prefix = $1 AND revoked_at IS NULL";
+        let asked = self.quick.query_sql(sql.to_owned(), vec![prefix.into()]);
+        asked.await?.first().map(read).transpose()
     }
 
     /// An API key of a workspace, live or revoked.
@@ -193,6 +191,19 @@ impl Store {
         let rows = keys.all(&self.readers).await?;
         rows.into_iter().map(record).collect()
     }
+}
+
+fn read(row: &Row) -> Result<ApiKeyRecord, StoreError> {
+    record(api_keys::Model {
+        id: row.text("id")?,
+        workspace_id: row.text("workspace_id")?,
+        name: row.text("name")?,
+        role: row.text("role")?,
+        prefix: row.text("prefix")?,
+        hash: row.text("hash")?,
+        created_at: row.number("created_at")?,
+        revoked_at: row.number_if_any("revoked_at")?,
+    })
 }
 
 fn record(row: api_keys::Model) -> Result<ApiKeyRecord, StoreError> {

@@ -11,7 +11,7 @@ use sqlx::{Connection, Postgres, Sqlite};
 
 use crate::error::StoreError;
 use crate::inline::Inline;
-use crate::readers::Readers;
+use crate::readers::{Quick, Readers};
 use crate::writer::{self, Writer};
 
 /// Which database stands behind a store.
@@ -25,6 +25,8 @@ pub enum Backend {
 #[derive(Clone)]
 pub struct Store {
     pub(crate) readers: Readers,
+    /// For questions about single rows.
+    pub(crate) quick: Quick,
     pub(crate) writer: Writer,
     backend: Backend,
 }
@@ -80,11 +82,17 @@ impl Store {
         }
         let readers = Readers::new(Database::connect(reading).await?);
         let patience = (lease / 3).clamp(SHORTEST_TRANSACTION, LONGEST_TRANSACTION);
-        let inline = sqlite_path(url).map(|path| Inline::open(&path, BUSY_TIMEOUT, STATEMENTS));
+        let path = sqlite_path(url);
+        let asking = path
+            .as_ref()
+            .map(|path| Inline::open_to_ask(path, BUSY_TIMEOUT));
+        let quick = Quick::new(readers.clone(), asking.transpose()?);
+        let inline = path.map(|path| Inline::open(&path, BUSY_TIMEOUT, STATEMENTS));
         let (writer, work) = writer::writer(writes, inline.transpose()?, patience);
         Ok((
             Self {
                 readers,
+                quick,
                 writer,
                 backend,
             },
@@ -157,7 +165,9 @@ fn options(url: &str, backend: Backend, connections: u32) -> ConnectOptions {
         .acquire_timeout(ACQUIRE_TIMEOUT)
         .sqlx_logging(false);
     if backend == Backend::Sqlite {
-        options.map_sqlx_sqlite_pool_opts(leave_broken_transactions);
+        if connections == 1 {
+            options.map_sqlx_sqlite_pool_opts(leave_broken_transactions);
+        }
         options.map_sqlx_sqlite_opts(|sqlite| {
             sqlite
                 .journal_mode(SqliteJournalMode::Wal)

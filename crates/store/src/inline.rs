@@ -37,8 +37,14 @@ impl InlineRow {
     }
 }
 
+/// Pages of the log between two of its moves into the database: what is written again and again in
+/// between is moved once. 32 MiB.
+const CHECKPOINT_PAGES: i64 = 8192;
+/// Kibibytes of pages that are kept at hand.
+const CACHE_KIB: i64 = 16 * 1024;
+
 impl Inline {
-    /// Opens a database that is there, as the pool opens it.
+    /// Opens a database that is there, to write into it as the pool would.
     pub(crate) fn open(
         path: &Path,
         busy_timeout: Duration,
@@ -51,7 +57,17 @@ impl Inline {
         connection.pragma_update(None, "foreign_keys", true)?;
         // What a statement may have to take back is small.
         connection.pragma_update(None, "temp_store", "MEMORY")?;
+        connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+        connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
         connection.set_prepared_statement_cache_capacity(statements);
+        Ok(Self(Mutex::new(connection)))
+    }
+
+    /// Opens it for small questions: for what takes less time than to ask another thread.
+    pub(crate) fn open_to_ask(path: &Path, busy_timeout: Duration) -> Result<Self, StoreError> {
+        let connection = Connection::open(path)?;
+        connection.busy_timeout(busy_timeout)?;
+        connection.pragma_update(None, "query_only", true)?;
         Ok(Self(Mutex::new(connection)))
     }
 
@@ -104,6 +120,10 @@ impl Inline {
 }
 
 impl Sql for Inline {
+    fn has_savepoints(&self) -> bool {
+        false
+    }
+
     fn backend(&self) -> DbBackend {
         DbBackend::Sqlite
     }
@@ -117,14 +137,18 @@ impl Sql for Inline {
     }
 }
 
-/// Binds by the number in a parameter's name: `$2` is the second value, wherever it stands.
+/// Binds values in their order: `$1` comes before `$2` in every statement.
 fn bind(statement: &mut CachedStatement<'_>, values: &[Value]) -> Result<(), StoreError> {
-    for place in 1..=statement.parameter_count() {
-        let name = statement.parameter_name(place);
-        let number = name.and_then(|name| name.strip_prefix('$')?.parse::<usize>().ok());
-        let value = number.and_then(|number| values.get(number.checked_sub(1)?));
-        let value =
-            value.ok_or_else(|| rusqlite::Error::InvalidParameterCount(place, values.len()))?;
+    let wanted = statement.parameter_count();
+    if wanted != values.len() {
+        return Err(rusqlite::Error::InvalidParameterCount(values.len(), wanted).into());
+    }
+    for (place, value) in (1..).zip(values) {
+        debug_assert_eq!(
+            statement.parameter_name(place),
+            Some(format!("${place}").as_str()),
+            "the parameters of a statement come in their order"
+        );
         statement.raw_bind_parameter(place, Bound(value))?;
     }
     Ok(())

@@ -32,7 +32,7 @@ pub struct NewRun {
     pub endpoint_id: EndpointId,
     pub deadline_at: i64,
     /// The agent's specification, frozen, as JSON.
-    pub agent_spec: String,
+    pub agent_spec: Arc<str>,
     pub snapshot: Arc<str>,
     pub snapshot_sha256: String,
 }
@@ -139,7 +139,7 @@ pub(crate) async fn insert_runs(tx: &impl Sql, rows: &[RunRow<'_>]) -> Result<()
             0_i64.into(),
             0_i64.into(),
             run.deadline_at.into(),
-            run.agent_spec.as_str().into(),
+            (&*run.agent_spec).into(),
             (&*run.snapshot).into(),
             run.snapshot_sha256.as_str().into(),
             "{}".into(),

@@ -1,14 +1,19 @@
 //! The pool of readers. Every question to it has an end: a database that is cut off without a word
 //! answers nothing, and who asked must be told.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use sea_orm::{
     ConnectionTrait, DatabaseConnection, DbBackend, DbErr, ExecResult, QueryResult, RuntimeErr,
-    Statement,
+    Statement, Value,
 };
 use sqlx::PgPool;
+
+use crate::error::StoreError;
+use crate::inline::Inline;
+use crate::sql::{Row, Sql};
 
 /// How long one question may take, with the wait for a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -28,6 +33,40 @@ impl Readers {
 
     pub(crate) async fn ping(&self) -> Result<(), DbErr> {
         bounded(self.0.ping()).await
+    }
+}
+
+/// For questions about single rows, on the path of every request: asked of `SQLite` where they are called.
+#[derive(Clone)]
+pub(crate) struct Quick {
+    pool: Readers,
+    inline: Option<Arc<Inline>>,
+}
+
+impl Quick {
+    pub(crate) fn new(pool: Readers, inline: Option<Inline>) -> Self {
+        let inline = inline.map(Arc::new);
+        Self { pool, inline }
+    }
+}
+
+impl Sql for Quick {
+    fn backend(&self) -> DbBackend {
+        self.pool.backend()
+    }
+
+    async fn execute_sql(&self, sql: String, values: Vec<Value>) -> Result<(), StoreError> {
+        match &self.inline {
+            Some(inline) => inline.execute_sql(sql, values).await,
+            None => self.pool.execute_sql(sql, values).await,
+        }
+    }
+
+    async fn query_sql(&self, sql: String, values: Vec<Value>) -> Result<Vec<Row>, StoreError> {
+        match &self.inline {
+            Some(inline) => inline.query_sql(sql, values).await,
+            None => self.pool.query_sql(sql, values).await,
+        }
     }
 }
 

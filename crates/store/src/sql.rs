@@ -13,6 +13,11 @@ use crate::error::StoreError;
 pub(crate) trait Sql: Sync {
     fn backend(&self) -> DbBackend;
 
+    /// Whether a part of a transaction may be taken back. Else an error takes all of it back.
+    fn has_savepoints(&self) -> bool {
+        true
+    }
+
     /// Does what a statement says.
     fn execute_sql(
         &self,

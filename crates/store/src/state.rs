@@ -279,7 +279,7 @@ impl Store {
                  FROM state_entries s WHERE s.scope = v.column1 AND s.scope_sha256 = v.column2)"
             )
         };
-        let found = returned(&self.readers, rows, filled).await?;
+        let found = returned(&self.quick, rows, filled).await?;
         let places = found.iter().map(|row| row.number("place"));
         let places: HashSet<i64> = places.collect::<Result<_, _>>()?;
         let mut place = 0_i64..;

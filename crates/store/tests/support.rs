@@ -430,7 +430,7 @@ pub(crate) fn new_run(id: RunId) -> NewRun {
         runner_id: "plugin:a/b/c".parse().unwrap(),
         endpoint_id: EndpointId(Uuid::nil()),
         deadline_at: 9_000,
-        agent_spec: "{}".to_owned(),
+        agent_spec: "{}".into(),
         snapshot: "{}".into(),
         snapshot_sha256: "0".to_owned(),
     }

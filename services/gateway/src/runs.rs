@@ -6,6 +6,7 @@
 pub mod discovery;
 pub mod grant;
 pub mod keyring;
+mod known_agents;
 pub mod preview;
 pub mod rate;
 pub mod start;
@@ -50,6 +51,7 @@ use crate::runs::breakers::Breakers;
 use crate::runs::doorbell::Doorbell;
 use crate::runs::grant::Grant;
 use crate::runs::keyring::Keyring;
+use crate::runs::known_agents::KnownAgents;
 use crate::runs::live::Live;
 use crate::runs::prepare::Fresh;
 use crate::runs::rate::{EventRate, EventRates};
@@ -117,6 +119,7 @@ pub(crate) struct Inner {
     pub(crate) live: Live,
     pub(crate) doorbell: Doorbell,
     breakers: Breakers,
+    agents: KnownAgents,
     rates: EventRates,
     tasks: TaskTracker,
     /// No new run from here on.
@@ -137,6 +140,7 @@ impl Runs {
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(Inner {
             breakers: Breakers::new(parts.limits.breaker, parts.clock),
+            agents: KnownAgents::default(),
             rates: EventRates::new(parts.limits.workspace_events),
             parts,
             live: Live::default(),

@@ -37,21 +37,28 @@ pub(crate) async fn take_together(
     }
     let events: Vec<_> = plain.iter().map(|place| ingests[*place]).collect();
     // One that is refused leaves nothing: then all of this is taken back, and each goes by itself.
-    let savepoint = |verb: &str| tx.execute_sql(format!("{verb} events_together"), Vec::new());
-    savepoint("SAVEPOINT").await?;
+    savepoint(tx, "SAVEPOINT").await?;
     match take_all(tx, &events, capacities, common).await {
         Ok(stored) => {
-            savepoint("RELEASE SAVEPOINT").await?;
+            savepoint(tx, "RELEASE SAVEPOINT").await?;
             for (place, stored) in plain.into_iter().zip(stored) {
                 taken[place] = Some(stored);
             }
         }
-        Err(StoreError::Refused | StoreError::Taken) => {
-            savepoint("ROLLBACK TO SAVEPOINT").await?;
+        Err(StoreError::Refused | StoreError::Taken) if tx.has_savepoints() => {
+            savepoint(tx, "ROLLBACK TO SAVEPOINT").await?;
         }
         Err(error) => return Err(error),
     }
     Ok(taken)
+}
+
+async fn savepoint(tx: &impl Sql, verb: &str) -> Result<(), StoreError> {
+    if !tx.has_savepoints() {
+        return Ok(());
+    }
+    tx.execute_sql(format!("{verb} events_together"), Vec::new())
+        .await
 }
 
 /// The places of events that have neither key nor id nor conversation in common with one before them.

@@ -286,7 +286,10 @@ impl From<StoreError> for ApiError {
             "a request failed in the store"
         );
         match error {
-            StoreError::Db(_) | StoreError::Closed | StoreError::Unreachable => {
+            StoreError::Db(_)
+            | StoreError::Sqlite(_)
+            | StoreError::Closed
+            | StoreError::Unreachable => {
                 let message = "the database does not answer; try again";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message)
                     .retryable_after(1)

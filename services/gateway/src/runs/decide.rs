@@ -13,7 +13,6 @@ use protocol::admin::AgentSpec;
 use protocol::context::{AgentInput, InputAttachment};
 use protocol::event::{EventAccepted, EventEnvelope, MESSAGE_RECEIVED};
 use protocol::id::{AgentId, EndpointId, RunId, WorkspaceId};
-use protocol::manifest::AgentRunnerManifest;
 use protocol::run::RunStatus;
 use serde_json::json;
 use store::{
@@ -22,6 +21,7 @@ use store::{
 };
 use uuid::Uuid;
 
+use crate::runs::known_agents::KnownAgent;
 use crate::runs::prepare::Fresh;
 use crate::runs::start::StartError;
 use crate::runs::{Inner, Runs};
@@ -153,7 +153,7 @@ pub(super) struct Deciding<'a> {
 
 /// What a run of an agent would be.
 pub(super) struct Judged {
-    pub(super) manifest: AgentRunnerManifest,
+    pub(super) known: Arc<KnownAgent>,
     pub(super) endpoint_id: EndpointId,
     pub(super) snapshot: AuthorizationSnapshot,
     /// The event can be pulled into another run.
@@ -164,7 +164,7 @@ pub(super) struct Judged {
 pub(super) struct Made {
     pub(super) snapshot: AuthorizationSnapshot,
     /// The agent's specification, frozen.
-    pub(super) spec: AgentSpec,
+    pub(super) spec: Arc<AgentSpec>,
     steerable: bool,
     pub(super) interruptible: bool,
     /// How its runner is called.
@@ -232,8 +232,7 @@ impl Deciding<'_> {
         let snapshot = canonical_json(&judged.snapshot);
         let now = self.inner.clock.now_ms();
         let most = i64::try_from(self.inner.limits.max_deadline.as_millis()).unwrap_or(i64::MAX);
-        let mut frozen = spec.clone();
-        frozen.config = domain::form::with_defaults(&judged.manifest.config_schema, &spec.config);
+        let frozen = &judged.known.frozen;
         let run = NewRun {
             id: self.run_id,
             agent_id: winner.agent.id,
@@ -241,15 +240,15 @@ impl Deciding<'_> {
             runner_id: spec.runner_id.clone(),
             endpoint_id: judged.endpoint_id,
             deadline_at: deadline(frozen.config.get(domain::form::TIMEOUT), now, most),
-            agent_spec: canonical_json(&frozen),
+            agent_spec: Arc::clone(&judged.known.frozen_json),
             snapshot_sha256: sha256_hex(snapshot.as_bytes()),
             snapshot: snapshot.into(),
         };
         let made = Made {
             snapshot: judged.snapshot,
-            spec: frozen,
+            spec: Arc::clone(&judged.known.frozen),
             steerable: judged.steerable,
-            interruptible: judged.manifest.capabilities.interrupt,
+            interruptible: judged.known.manifest.capabilities.interrupt,
             endpoint: winner.endpoint.clone(),
         };
         Ok((run, made))
@@ -259,10 +258,10 @@ impl Deciding<'_> {
     pub(super) fn judge(&self, winner: &Candidate) -> Result<Judged, StartError> {
         let spec = &winner.agent.spec;
         let runner = callable(winner)?;
-        let manifest: AgentRunnerManifest =
-            serde_json::from_str(&runner.manifest).map_err(|_| {
-                unavailable(winner, "its manifest cannot be read; refresh its endpoint")
-            })?;
+        let known = self.inner.agents.know(winner, runner).ok_or_else(|| {
+            unavailable(winner, "its manifest cannot be read; refresh its endpoint")
+        })?;
+        let manifest = &known.manifest;
         let conversation = conversation_of(self.event);
         let subject = Subject {
             run_id: self.run_id,
@@ -285,10 +284,10 @@ impl Deciding<'_> {
             },
         };
         Ok(Judged {
-            snapshot: authorize(&self.inner.catalog, &manifest, spec, &subject),
+            snapshot: authorize(&self.inner.catalog, manifest, spec, &subject),
             steerable: manifest.capabilities.steering && self.event.event_type == MESSAGE_RECEIVED,
             endpoint_id: runner.endpoint_id,
-            manifest,
+            known,
         })
     }
 

@@ -56,7 +56,7 @@ pub(super) enum PrepareError {
 pub(super) struct Fresh {
     pub(super) run: Run,
     pub(super) snapshot: AuthorizationSnapshot,
-    pub(super) spec: AgentSpec,
+    pub(super) spec: Arc<AgentSpec>,
     pub(super) event: EventEnvelope,
     pub(super) event_seq: Option<i64>,
     /// The newest place of the transcript, the event's own message apart; 0 for none.
@@ -177,7 +177,7 @@ pub(super) async fn prepare(
     Ok(Some(Prepared {
         context: context_json(&context),
         snapshot: Arc::new(snapshot),
-        agent_name: spec.name,
+        agent_name: spec.name.clone(),
         retries: spec.retry.max,
         expects_message: event.event_type.starts_with("message."),
         endpoint,
@@ -217,7 +217,7 @@ async fn read_again(
     Ok(Some(Fresh {
         run,
         snapshot,
-        spec,
+        spec: Arc::new(spec),
         event,
         event_seq: inputs.event_seq,
         transcript_before: inputs.transcript_before,

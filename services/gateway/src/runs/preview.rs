@@ -120,7 +120,7 @@ impl Runs {
         let judged = deciding.judge(candidate).ok();
         let mut faults = check_agent(spec);
         if let Some(judged) = &judged {
-            faults.extend(check_agent_for(spec, &judged.manifest));
+            faults.extend(check_agent_for(spec, &judged.known.manifest));
         }
         let endpoint = match &candidate.runner {
             Some(runner) => {

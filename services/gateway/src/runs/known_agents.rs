@@ -1,0 +1,64 @@
+//! What is made of an agent and its runner's manifest, made once for each version of both.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use domain::canonical::canonical_json;
+use protocol::admin::AgentSpec;
+use protocol::id::AgentId;
+use protocol::manifest::AgentRunnerManifest;
+use store::{Candidate, RunnerRecord};
+
+/// More are forgotten, all at once.
+const MOST: usize = 1024;
+
+/// An agent with its runner's manifest.
+#[derive(Debug)]
+pub(crate) struct KnownAgent {
+    pub(crate) manifest: AgentRunnerManifest,
+    /// Its specification with the defaults of the manifest.
+    pub(crate) frozen: Arc<AgentSpec>,
+    /// The same as canonical JSON.
+    pub(crate) frozen_json: Arc<str>,
+}
+
+/// Its id, its version, the digest of the manifest.
+type Key = (AgentId, i64, String);
+
+/// Those that had an event of late.
+#[derive(Default)]
+pub(crate) struct KnownAgents(Mutex<HashMap<Key, Arc<KnownAgent>>>);
+
+impl KnownAgents {
+    /// `None`: the manifest cannot be read.
+    pub(crate) fn know(
+        &self,
+        candidate: &Candidate,
+        runner: &RunnerRecord,
+    ) -> Option<Arc<KnownAgent>> {
+        let agent = &candidate.agent;
+        let key = (agent.id, agent.version, runner.manifest_sha256.clone());
+        // A map of plain values is whole after any panic.
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known.get(&key) {
+            return Some(Arc::clone(known));
+        }
+        if known.len() >= MOST {
+            known.clear();
+        }
+        let made = Arc::new(make(&agent.spec, &runner.manifest)?);
+        known.insert(key, Arc::clone(&made));
+        Some(made)
+    }
+}
+
+fn make(spec: &AgentSpec, manifest: &str) -> Option<KnownAgent> {
+    let manifest: AgentRunnerManifest = serde_json::from_str(manifest).ok()?;
+    let mut frozen = spec.clone();
+    frozen.config = domain::form::with_defaults(&manifest.config_schema, &spec.config);
+    Some(KnownAgent {
+        frozen_json: canonical_json(&frozen).into(),
+        manifest,
+        frozen: Arc::new(frozen),
+    })
+}
