@@ -210,6 +210,10 @@ impl Work for FinishUpload {
         Some(area_lock(&self.access))
     }
 
+    fn weight(&self) -> usize {
+        self.bytes.len()
+    }
+
     fn order(&self) -> Uuid {
         self.run_id.0
     }
