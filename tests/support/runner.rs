@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use aws_lc_rs::hmac;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
