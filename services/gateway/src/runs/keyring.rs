@@ -484,7 +484,8 @@ mod tests {
         let bench = Bench::new().await;
         let keyring = bench.keyring().await;
         let before = token_of(&keyring);
-        let now = Clock::system().now_ms() - i64::try_from(MONTH.as_millis()).unwrap();
+        let year = i64::try_from(MONTH.as_millis()).unwrap() * 12;
+        let now = Clock::system().now_ms() - year;
         // As if their successors signed and they were over long since.
         for purpose in KeyPurpose::ALL {
             let asked = rotate(
