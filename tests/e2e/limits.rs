@@ -106,6 +106,40 @@ async fn a_silent_runner_is_given_up_and_its_socket_closed() {
     }
 }
 
+/// Bytes without end of which none is an answer.
+const NOTHING: [(Script, &str); 3] = [
+    (
+        |_| again("", b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"),
+        "runner.first_byte_timeout",
+    ),
+    (|_| again(CHUNKED, b"0"), "runner.idle_timeout"),
+    (|_| again(CHUNKED, b"1;a=b"), "runner.idle_timeout"),
+];
+const CHUNKED: &str =
+    "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+
+fn again(start: &str, bytes: &[u8]) -> Vec<Step> {
+    vec![
+        send(start),
+        Step::Repeat(bytes.to_vec(), Duration::from_millis(2)),
+    ]
+}
+
+#[tokio::test]
+async fn a_runner_that_says_nothing_without_end_is_cut_off_with_its_run() {
+    let waits = "first_byte_seconds = 0.5\nsilence_seconds = 0.5";
+    let stage = Stage::with(|config| config.limits = waits.into()).await;
+    for ((script, code), count) in NOTHING.into_iter().zip(1..) {
+        let outcome = stage.play(script).await;
+        let ending = outcome.ending();
+        assert!(
+            ending == format!("failed {code}") || ending == "failed runner.stream_truncated",
+            "{ending}"
+        );
+        stage.runner.closed(count).await;
+    }
+}
+
 #[tokio::test]
 async fn heartbeats_are_life_but_no_progress() {
     let stage = Stage::with(|config| {

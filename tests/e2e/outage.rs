@@ -431,3 +431,50 @@ async fn a_server_that_ends_its_connections_again_and_again_ends_no_run() {
     assert_eq!(outcome.ending(), "completed");
     assert_eq!(outcome.ledger.0.len(), 151);
 }
+
+/// A firewall that forgets a connection, a database that was moved: nobody is told, and new ones work.
+#[tokio::test]
+async fn connections_that_die_without_a_word_cost_no_run() {
+    const LEASE: Duration = Duration::from_secs(6);
+    let configure = |config: &mut Config| {
+        config.runs = format!("lease_seconds = {}", LEASE.as_secs());
+    };
+    let Some((stage, proxy)) = stage(configure).await else {
+        return;
+    };
+    let gate = Gate::new();
+    let hold = gate.clone();
+    stage.runner.answer_all(move |run| {
+        vec![
+            sse_head(),
+            send(run.delta(1, "one")),
+            Step::Hold(hold.clone()),
+            send(run.completed(2)),
+        ]
+    });
+    let mut stream = stage.client.post_streaming(&message("m-1")).await;
+    let run_id = stream.run_id();
+    assert_eq!(stream.event().await.unwrap().id, Some(1));
+    proxy.silence();
+    // Past the end of a lease that was not renewed.
+    tokio::time::sleep(LEASE + LEASE / 2).await;
+    gate.cancel();
+    let outcome = stage.outcome(&run_id).await;
+    outcome.assert("completed", &["message.delta", "run.completed"]);
+}
+
+#[tokio::test]
+async fn who_creates_an_endpoint_is_told_its_secret_also_when_the_answer_to_the_commit_is_lost() {
+    let Some((stage, proxy)) = stage(|_| {}).await else {
+        return;
+    };
+    let admin = stage.gateway.admin().await;
+    let other = StubRunner::start_as(manifest("plugin:test/other/default")).await;
+    proxy.lay(Trap::AfterCommit("lost-endpoint".to_owned()));
+    let spec = json!({"name": "lost-endpoint", "base_url": other.url});
+    let answer = admin.create("/v1/runner-endpoints", &spec).await;
+    within("the answer to be lost", proxy.sprung(1)).await;
+    assert_eq!(answer.status, 201, "{}", answer.body);
+    let secret = answer.body["secret"].as_str().unwrap();
+    assert!(secret.starts_with("whsec_"), "{secret}");
+}

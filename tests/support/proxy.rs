@@ -62,6 +62,8 @@ pub struct Proxy {
 struct Shared {
     target: SocketAddr,
     wire: watch::Sender<Wire>,
+    /// Counts the orders to carry nothing more.
+    silences: watch::Sender<usize>,
     /// Counts the orders to cut everything.
     cuts: watch::Sender<usize>,
     trap: Mutex<Option<Trap>>,
@@ -81,6 +83,7 @@ impl Proxy {
         let shared = Arc::new(Shared {
             target: target.unwrap(),
             wire: watch::Sender::default(),
+            silences: watch::Sender::default(),
             cuts: watch::Sender::default(),
             trap: Mutex::default(),
             sprung: watch::Sender::default(),
@@ -110,6 +113,11 @@ impl Proxy {
     /// Resets every connection that is open.
     pub fn cut(&self) {
         self.shared.cuts.send_modify(|count| *count += 1);
+    }
+
+    /// Every connection that is open carries nothing more, for good, and nobody is told. New ones do.
+    pub fn silence(&self) {
+        self.shared.silences.send_modify(|count| *count += 1);
     }
 
     pub fn lay(&self, trap: Trap) {
@@ -193,13 +201,14 @@ async fn connect(mut caller: TcpStream, shared: Arc<Shared>) {
     };
     let _ = (caller.set_nodelay(true), callee.set_nodelay(true));
     let told = Told::default();
+    let silences = shared.silences.subscribe();
     let cut = {
         let (from_caller, to_caller) = caller.split();
         let (from_callee, to_callee) = callee.split();
         tokio::select! {
             both = async { tokio::try_join!(
-                pump(&shared, &told, Side::Caller, from_caller, to_callee),
-                pump(&shared, &told, Side::Callee, from_callee, to_caller),
+                pump(&shared, &told, Side::Caller, from_caller, to_callee, silences.clone()),
+                pump(&shared, &told, Side::Callee, from_callee, to_caller, silences.clone()),
             ) } => both.err(),
             _ = cuts.changed() => Some(Cut::Reset),
         }
@@ -225,6 +234,7 @@ async fn pump(
     side: Side,
     mut from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
+    silences: watch::Receiver<usize>,
 ) -> Result<(), Cut> {
     let mut wire = shared.wire.subscribe();
     let mut buffer = vec![0; 16 * 1024];
@@ -236,6 +246,9 @@ async fn pump(
             return Ok(());
         };
         let _ = wire.wait_for(|wire| *wire != Wire::Holding).await;
+        if silences.has_changed().unwrap_or(true) {
+            continue;
+        }
         let mut bytes = &buffer[..read];
         let mut cut = None;
         let trap = shared.trap().clone();

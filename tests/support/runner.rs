@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use aws_lc_rs::hmac;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
@@ -248,6 +248,11 @@ async fn serve(socket: TcpStream, shared: Arc<Shared>) {
                 gate.cancelled().await;
                 Ok(())
             }
+            Step::Repeat(bytes, pause) => {
+                let cut = repeat(&mut socket, &bytes, pause).await;
+                shared.closed.send_modify(|count| *count += 1);
+                Err(cut)
+            }
             step => write(&mut socket, step).await,
         };
         if done.is_err() {
@@ -267,11 +272,17 @@ async fn write(socket: &mut TcpStream, step: Step) -> std::io::Result<()> {
             }
             Ok(())
         }
-        Step::Repeat(bytes, pause) => loop {
-            socket.write_all(&bytes).await?;
-            tokio::time::sleep(pause).await;
-        },
-        Step::Hold(_) | Step::AwaitClose | Step::Reset => Ok(()),
+        Step::Repeat(..) | Step::Hold(_) | Step::AwaitClose | Step::Reset => Ok(()),
+    }
+}
+
+/// Until the gateway has closed.
+async fn repeat(socket: &mut TcpStream, bytes: &[u8], pause: Duration) -> std::io::Error {
+    loop {
+        if let Err(cut) = socket.write_all(bytes).await {
+            return cut;
+        }
+        tokio::time::sleep(pause).await;
     }
 }
 

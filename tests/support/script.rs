@@ -14,7 +14,7 @@ pub enum Step {
     Send(Vec<u8>),
     /// One after the other, with a pause after each.
     Pace(Vec<Vec<u8>>, Duration),
-    /// For ever, as often as this.
+    /// For ever, as often as this. Once the gateway has closed it is counted in `StubRunner::closed`.
     Repeat(Vec<u8>, Duration),
     Hold(Gate),
     /// Until the gateway has closed; counted in `StubRunner::closed`.

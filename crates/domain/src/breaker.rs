@@ -40,7 +40,7 @@ pub enum Passage {
     Free,
     /// It may go, and its outcome decides.
     Probe,
-    /// It may not, before this time in epoch milliseconds at least.
+    /// It may not, before this time at least.
     Blocked(i64),
 }
 
@@ -62,7 +62,7 @@ pub enum Change {
     Closed,
 }
 
-/// The circuit of one endpoint. Times are epoch milliseconds.
+/// The circuit of one endpoint. Times are milliseconds of one clock that only goes forward.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Breaker {
     failures: u32,

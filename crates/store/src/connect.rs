@@ -1,13 +1,15 @@
 //! Opening a database: migrations, one write connection or pool, a pool of readers.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use migrations::{Migrator, MigratorTrait};
 use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection};
 use sqlx::pool::PoolOptions;
 use sqlx::sqlite::{SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Connection, Postgres, Sqlite};
+use tokio::sync::Mutex;
 
 use crate::error::StoreError;
 use crate::inline::Inline;
@@ -29,11 +31,15 @@ pub struct Store {
     pub(crate) quick: Quick,
     pub(crate) writer: Writer,
     backend: Backend,
+    /// When it was last tried to write something small, and whether that went well. Held while it is tried:
+    /// who asks meanwhile gets the same answer.
+    proof: Arc<Mutex<Option<(Instant, bool)>>>,
 }
 
 const READERS: u32 = 8;
 /// Statements that a connection knows by heart: each kind that the writer has comes in all its widths.
 const STATEMENTS: usize = 60 * crate::sql::WIDTHS;
+const BETWEEN_PROOFS: Duration = Duration::from_secs(1);
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection that comes back to the pool may take to show that it is alive.
@@ -95,6 +101,7 @@ impl Store {
                 quick,
                 writer,
                 backend,
+                proof: Arc::default(),
             },
             work,
         ))
@@ -107,12 +114,24 @@ impl Store {
 
     /// True when the database answers a query and the writer takes work. After a commit that failed
     /// for the database's sake, a disk that is full for example, it is true again once a small
-    /// write is committed, which is tried here.
+    /// write is committed, which is tried here: once a second, however many ask.
     pub async fn is_reachable(&self) -> bool {
         if !self.writer.is_open() || self.readers.ping().await.is_err() {
             return false;
         }
-        !self.writer.is_failing() || self.prove_writing().await
+        !self.writer.is_failing() || self.has_proven_writing().await
+    }
+
+    async fn has_proven_writing(&self) -> bool {
+        let mut last = self.proof.lock().await;
+        if let Some((at, proven)) = *last
+            && at.elapsed() < BETWEEN_PROOFS
+        {
+            return proven;
+        }
+        let proven = self.prove_writing().await;
+        *last = Some((Instant::now(), proven));
+        proven
     }
 
     /// Ends the writer once what is queued has been committed. Later writes are refused.

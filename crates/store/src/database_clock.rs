@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use sea_orm::sea_query::{Expr, ExprTrait, SimpleExpr};
-use sea_orm::{ConnectionTrait, DbBackend, Statement};
+use sea_orm::{ConnectionTrait, DatabaseTransaction, DbBackend, Statement};
 
 use crate::connect::{Backend, Store};
 use crate::error::StoreError;
@@ -22,6 +22,16 @@ fn sql(backend: DbBackend) -> &'static str {
 /// Now, in epoch milliseconds.
 pub(crate) fn database_now(backend: DbBackend) -> SimpleExpr {
     Expr::cust(sql(backend))
+}
+
+/// The same, read: for rows that are written as values.
+pub(crate) async fn read_now(tx: &DatabaseTransaction) -> Result<i64, StoreError> {
+    let backend = tx.get_database_backend();
+    let query = Statement::from_string(backend, format!("SELECT {} AS now", sql(backend)));
+    let Some(row) = tx.query_one_raw(query).await? else {
+        return Err(StoreError::Unreachable);
+    };
+    Ok(row.try_get("", "now")?)
 }
 
 /// The end of a lease that is taken now.

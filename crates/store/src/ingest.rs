@@ -116,15 +116,15 @@ impl Store {
     /// Takes an event. Two senders of one key get one event: the later one gets the first answer.
     pub async fn ingest(&self, ingest: Ingest) -> Result<Ingested, StoreError> {
         const TRIES: usize = 3;
-        for _ in 1..TRIES {
+        let mut tries = 1;
+        loop {
             match self.write(ingest.clone()).await {
                 Err(StoreError::Refused) => return Ok(Ingested::Refused),
                 // Another replica took the same key in this very moment: look again.
-                Err(StoreError::Taken) => {}
+                Err(StoreError::Taken) if tries < TRIES => tries += 1,
                 outcome => return outcome,
             }
         }
-        self.write(ingest).await
     }
 }
 

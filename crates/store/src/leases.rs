@@ -29,29 +29,37 @@ pub enum Leases {
     Lapsed,
     /// All: there is no other owner, or the owner is who asks.
     All,
+    /// Those of who asks.
+    Own,
     /// None: who has an owner is left alone.
     None,
 }
 
 impl Leases {
-    fn condition(self, backend: DbBackend) -> Condition {
+    fn condition(self, owner: &str, backend: DbBackend) -> Condition {
         match self {
             Self::Lapsed => {
                 let end = Expr::col(runs::Column::LeaseExpiresAt);
                 Condition::all().add(end.lt(database_now(backend)))
             }
             Self::All => Condition::all(),
+            Self::Own => Condition::all().add(runs::Column::LeaseOwner.eq(owner)),
             Self::None => Condition::all().add(Expr::value(1).eq(0)),
         }
     }
 }
 
 impl Store {
-    /// Running runs of these leases, the longest lapsed first.
-    pub async fn expired_runs(&self, leases: Leases, limit: u64) -> Result<Vec<Run>, StoreError> {
+    /// Running runs of these leases as `owner` asks for them, the longest lapsed first.
+    pub async fn expired_runs(
+        &self,
+        owner: &str,
+        leases: Leases,
+        limit: u64,
+    ) -> Result<Vec<Run>, StoreError> {
         let models = runs::Entity::find()
             .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
-            .filter(leases.condition(self.readers.get_database_backend()))
+            .filter(leases.condition(owner, self.readers.get_database_backend()))
             .order_by_asc(runs::Column::LeaseExpiresAt)
             .limit(limit)
             .all(&self.readers)
@@ -201,7 +209,7 @@ impl Work for TakeOver {
             .filter(runs::Column::Id.eq(self.id.to_string()))
             .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
             .filter(runs::Column::LeaseEpoch.eq(self.epoch))
-            .filter(self.leases.condition(backend))
+            .filter(self.leases.condition(&self.owner, backend))
             .exec(tx)
             .await?;
         Ok((moved.rows_affected == 1).then_some(self.epoch + 1))
@@ -227,7 +235,7 @@ impl Work for TakeOverSome {
                 .column(runs::Column::Id)
                 .filter(runs::Column::Id.is_in(ids.iter().map(ToString::to_string)))
                 .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
-                .filter(self.leases.condition(backend));
+                .filter(self.leases.condition(&self.owner, backend));
             let free: Vec<String> = left_to_us(tx, query).into_tuple().all(tx).await?;
             let epoch = Expr::col(runs::Column::LeaseEpoch).add(1);
             runs::Entity::update_many()

@@ -1,13 +1,16 @@
 //! Deleting the ledger of old runs, whole runs at a time: a sequence never has holes (runs §3).
 
+use std::time::Duration;
+
 use protocol::run::RunStatus;
-use sea_orm::sea_query::{Expr, LockBehavior, LockType};
+use sea_orm::sea_query::{Expr, ExprTrait, LockBehavior, LockType};
 use sea_orm::{
     ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter,
     QueryOrder, QuerySelect,
 };
 
 use crate::connect::Store;
+use crate::database_clock::{ago, database_now};
 use crate::entity::{run_attempts, run_rejections, run_segments, runs, steering_items};
 use crate::error::StoreError;
 use crate::writer::Work;
@@ -23,19 +26,19 @@ const ENDED: [RunStatus; 4] = [
 ];
 
 struct Prune {
-    before: i64,
-    at: i64,
+    age: Duration,
 }
 
 impl Work for Prune {
     type Output = u64;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
+        let backend = tx.get_database_backend();
         let query = runs::Entity::find()
             .select_only()
             .column(runs::Column::Id)
             .filter(runs::Column::PrunedAt.is_null())
-            .filter(runs::Column::FinishedAt.lt(self.before))
+            .filter(Expr::col(runs::Column::FinishedAt).lt(ago(backend, self.age)))
             .filter(runs::Column::Status.is_in(ENDED.map(RunStatus::as_str)))
             .order_by_asc(runs::Column::FinishedAt)
             .limit(BATCH);
@@ -45,7 +48,7 @@ impl Work for Prune {
         }
         let count = old.len() as u64;
         runs::Entity::update_many()
-            .col_expr(runs::Column::PrunedAt, Expr::value(self.at))
+            .col_expr(runs::Column::PrunedAt, database_now(backend))
             .filter(runs::Column::Id.is_in(old.clone()))
             .exec(tx)
             .await?;
@@ -79,10 +82,10 @@ pub(crate) fn left_to_us<S: QuerySelect>(tx: &DatabaseTransaction, query: S) -> 
 }
 
 impl Store {
-    /// Deletes the events, rejections and contexts of runs that ended before `before`, a bounded
-    /// number of runs; says of how many. The runs themselves stay, with their output, their
+    /// Deletes the events, rejections and contexts of runs that ended longer ago than `age` by the
+    /// database's clock, a bounded number of runs; says of how many. The runs themselves stay, with their output, their
     /// authorization and their audit.
-    pub async fn prune_runs(&self, before: i64, at: i64) -> Result<u64, StoreError> {
-        self.write(Prune { before, at }).await
+    pub async fn prune_runs(&self, age: Duration) -> Result<u64, StoreError> {
+        self.write(Prune { age }).await
     }
 }

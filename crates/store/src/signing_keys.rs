@@ -1,13 +1,14 @@
 //! Sealed signing keys, and their turns.
 
 use domain::signing_key::{KeyPurpose, KeyTimes, Occasion, RotationPlan, plan_rotation};
-use sea_orm::sea_query::Expr;
+use sea_orm::sea_query::{Expr, ExprTrait};
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter,
     QueryOrder,
 };
 
 use crate::connect::Store;
+use crate::database_clock::database_now;
 use crate::entity::{signing_keys, workspaces};
 use crate::error::StoreError;
 use crate::writer::Work;
@@ -78,7 +79,7 @@ impl RotateKey {
             kid: Set(self.kid.clone()),
             purpose: Set(self.purpose.as_str().to_owned()),
             secret: Set(self.secret.clone()),
-            created_at: Set(self.at.max(newest.saturating_add(1))),
+            created_at: Set(Ord::max(self.at, newest.saturating_add(1))),
             sign_until: Set(None),
             verify_until: Set(None),
         };
@@ -100,18 +101,18 @@ async fn retire(tx: &DatabaseTransaction, key: &KeyTimes) -> Result<(), StoreErr
     Ok(())
 }
 
-/// Deletes the keys that were over at `before`.
+/// Deletes the keys that are over by the database's clock: a replica whose own is fast takes none from
+/// the others.
 #[derive(Clone, Copy, Debug)]
-pub struct ForgetKeys {
-    pub before: i64,
-}
+pub struct ForgetKeys;
 
 impl Work for ForgetKeys {
     type Output = ();
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        let now = database_now(tx.get_database_backend());
         signing_keys::Entity::delete_many()
-            .filter(signing_keys::Column::VerifyUntil.lte(self.before))
+            .filter(Expr::col(signing_keys::Column::VerifyUntil).lte(now))
             .exec(tx)
             .await?;
         Ok(())

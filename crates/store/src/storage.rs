@@ -3,9 +3,11 @@
 
 mod upload;
 
+use std::time::Duration;
+
 use protocol::id::WorkspaceId;
 use protocol::resources::StorageArea;
-use sea_orm::sea_query::{Alias, Expr, Func, SimpleExpr};
+use sea_orm::sea_query::{Alias, Expr, ExprTrait, Func, SimpleExpr};
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter,
     QueryOrder, QuerySelect,
@@ -14,6 +16,7 @@ use uuid::Uuid;
 
 use crate::audit::AuditEntry;
 use crate::connect::Store;
+use crate::database_clock::{database_now, millis, read_now};
 use crate::entity::{storage_blobs, storage_chunks, storage_garbage};
 use crate::error::{StoreError, parsed, signed, unsigned};
 use crate::state::hold_live_run;
@@ -25,7 +28,7 @@ pub use upload::{BeginUpload, FinishUpload, GiveUpload, Uploaded, WriteChunk};
 pub const CHUNK_BYTES: usize = 256 * 1024;
 
 /// How long a content that was replaced may still be read.
-const READING_MS: i64 = 120_000;
+const READING: Duration = Duration::from_mins(2);
 
 /// Contents of one transaction: each may have 10 MiB, and everything else waits behind it.
 const SWEEP: u64 = 4;
@@ -64,7 +67,6 @@ pub struct DeleteBlob {
     pub access: AreaAccess,
     pub key: String,
     pub audit: AuditEntry,
-    pub at: i64,
 }
 
 /// What became of a delete.
@@ -97,7 +99,7 @@ impl Work for DeleteBlob {
         storage_blobs::Entity::delete_by_id(primary_key(&self.access, &self.key))
             .exec(tx)
             .await?;
-        discard(tx, &self.access, &blob, self.at).await?;
+        discard(tx, &self.access, &blob).await?;
         Ok(BlobDeleted::Deleted)
     }
 
@@ -142,7 +144,6 @@ async fn discard(
     tx: &DatabaseTransaction,
     access: &AreaAccess,
     blob: &storage_blobs::Model,
-    at: i64,
 ) -> Result<(), StoreError> {
     if freed_at_once(blob) > 0 || blob.size == 0 {
         return delete_chunks(tx, &blob.content_id).await;
@@ -153,7 +154,7 @@ async fn discard(
         area: Set(access.area.as_str().to_owned()),
         owner: Set(access.owner.clone()),
         size: Set(blob.size),
-        expires_at: Set(at + READING_MS),
+        expires_at: Set(read_now(tx).await? + millis(READING)),
     };
     storage_garbage::Entity::insert(row)
         .exec_without_returning(tx)
@@ -206,18 +207,17 @@ async fn usage(tx: &DatabaseTransaction, access: &AreaAccess) -> Result<Quota, S
     })
 }
 
-struct SweepStorage {
-    before: i64,
-}
+struct SweepStorage;
 
 impl Work for SweepStorage {
     type Output = u64;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
+        let now = database_now(tx.get_database_backend());
         let query = storage_garbage::Entity::find()
             .select_only()
             .column(storage_garbage::Column::ContentId)
-            .filter(storage_garbage::Column::ExpiresAt.lt(self.before))
+            .filter(Expr::col(storage_garbage::Column::ExpiresAt).lt(now))
             .order_by_asc(storage_garbage::Column::ExpiresAt)
             .limit(SWEEP);
         let expired: Vec<String> = crate::retention::left_to_us(tx, query)
@@ -297,8 +297,9 @@ impl Store {
         Ok(keys)
     }
 
-    /// Deletes contents that no name points at any more, a bounded number; says how many.
-    pub async fn sweep_storage(&self, now: i64) -> Result<u64, StoreError> {
-        self.write(SweepStorage { before: now }).await
+    /// Deletes contents that no name points at any more and whose time is over by the database's clock, a
+    /// bounded number; says how many.
+    pub async fn sweep_storage(&self) -> Result<u64, StoreError> {
+        self.write(SweepStorage).await
     }
 }

@@ -311,19 +311,22 @@ async fn an_expired_run_is_taken_over_by_one(bench: Bench) {
     assert!(hold(minute).await.unwrap().contains_key(&run.id));
     for (leases, expected) in [
         (Leases::All, vec![run.id]),
+        (Leases::Own, vec![run.id]),
         (Leases::Lapsed, vec![]),
         (Leases::None, vec![]),
     ] {
-        let expired = bench.store.expired_runs(leases, 10).await.unwrap();
+        let expired = bench.store.expired_runs("me", leases, 10).await.unwrap();
         assert_eq!(ids(expired), expected, "{leases:?}: its lease holds");
     }
     let renewed = bench.store.take_over(&run, "o", minute, Leases::Lapsed);
     assert_eq!(renewed.await.unwrap(), None, "its lease holds");
+    let foreign = bench.store.take_over(&run, "o", minute, Leases::Own);
+    assert_eq!(foreign.await.unwrap(), None, "its lease is another's");
     hold(Duration::ZERO).await.unwrap();
     // By the database's clock, whose milliseconds may not have moved yet.
     while bench
         .store
-        .expired_runs(Leases::Lapsed, 10)
+        .expired_runs("me", Leases::Lapsed, 10)
         .await
         .unwrap()
         .is_empty()

@@ -27,6 +27,7 @@ use crate::runs::keyring::Keyring;
 use crate::runs::{Parts, Runs};
 use crate::seal::MasterKey;
 use crate::shutdown::Signals;
+use crate::telemetry::metrics::{Task, panicked};
 
 pub(crate) use metrics::Metrics;
 pub(crate) use settings::{Declared, declared, run_limits};
@@ -40,6 +41,7 @@ pub(crate) struct App {
     router: Router,
     tasks: TaskTracker,
     server: ServerOptions,
+    names: OwnNames,
 }
 
 /// From the end of the grace to the end of the process: what has not ended by then, the next start settles.
@@ -48,14 +50,15 @@ const LAST: Duration = Duration::from_millis(1800);
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// Opens the database and runs its writer in `tasks`.
-pub(crate) async fn open_store(url: &str, tasks: &TaskTracker) -> anyhow::Result<Store> {
+pub(crate) async fn open_store(config: &Config, tasks: &TaskTracker) -> anyhow::Result<Store> {
+    let url = &config.database.url;
     if let Some(path) = url.strip_prefix("sqlite://")
         && let Some(directory) = std::path::Path::new(path).parent()
     {
         let made = tokio::fs::create_dir_all(directory).await;
         made.with_context(|| format!("the directory of {url} cannot be made"))?;
     }
-    let (store, writer) = Store::open(url)
+    let (store, writer) = Store::open_for_leases(url, config.runs.lease)
         .await
         .context("the database cannot be opened")?;
     tasks.spawn(writer);
@@ -64,16 +67,18 @@ pub(crate) async fn open_store(url: &str, tasks: &TaskTracker) -> anyhow::Result
 
 impl App {
     /// Builds everything, enters what the configuration declares, and settles what an earlier
-    /// process left behind. `listener` is where it will be served; `public_url` has no slash at its end.
+    /// process left behind. `listener` is where it will be served, `metrics` what is served beside it;
+    /// `public_url` has no slash at its end.
     pub(crate) async fn build(
         config: &Config,
         mut declared: Declared,
         master_key: MasterKey,
         listener: &TcpListener,
+        metrics: Option<&Metrics>,
         public_url: &str,
     ) -> anyhow::Result<Self> {
         let tasks = TaskTracker::new();
-        let store = open_store(&config.database.url, &tasks).await?;
+        let store = open_store(config, &tasks).await?;
         let clock = Clock::system();
         let master_key = Arc::new(master_key);
         let keys = Keyring::open(
@@ -84,8 +89,11 @@ impl App {
             config.auth.signing_key_age,
         )
         .await?;
-        let egress = Egress::new(config.egress.allow.clone(), config.limits.connect)?
+        let mut egress = Egress::new(config.egress.allow.clone(), config.limits.connect)?
             .refusing_own(listener.local_addr()?);
+        if let Some(metrics) = metrics {
+            egress = egress.refusing_own(metrics.address()?);
+        }
         let bus = std::mem::replace(&mut declared.bus, BusSettings::Silent);
         let runs = Runs::new(Parts {
             bus: bus::open(bus, &store, &master_key)?,
@@ -103,12 +111,13 @@ impl App {
         runs.sweep_at_boot()
             .await
             .context("what an earlier start left behind cannot be settled")?;
+        let names = own_names(&config.server);
         let state = ApiState::new(Api {
             runs: runs.clone(),
             heartbeat: config.server.heartbeat,
             body: config.server.body,
             most_refusals: config.limits.refused_credentials,
-            own_names: own_names(&config.server),
+            own_names: is_guarded(&config.server).then(|| names.clone()),
         });
         let server = ServerOptions {
             max_connections: affordable_connections(config.server.connections),
@@ -122,29 +131,13 @@ impl App {
             runs,
             tasks,
             server,
+            names,
         })
     }
 
     /// The store behind the gateway.
     pub(crate) fn store(&self) -> &Store {
         self.runs.store()
-    }
-
-    /// Does what goes on beside the requests until the process stops; after a panic, again: leases
-    /// that nobody renews and orphans that nobody ends would be noticed late.
-    fn keep<K: Future<Output = ()> + Send + 'static>(&self, keeping: fn(Runs) -> K) {
-        const PAUSE: Duration = Duration::from_secs(1);
-        let runs = self.runs.clone();
-        self.tasks.spawn(async move {
-            while AssertUnwindSafe(keeping(runs.clone()))
-                .catch_unwind()
-                .await
-                .is_err()
-            {
-                tracing::error!("what goes on beside the requests panicked, and goes on");
-                tokio::time::sleep(PAUSE).await;
-            }
-        });
     }
 
     /// Serves until a signal comes, then drains. A second signal ends it at once.
@@ -156,7 +149,7 @@ impl App {
     ) -> anyhow::Result<()> {
         let closing = CancellationToken::new();
         if let Some(metrics) = metrics {
-            metrics.spawn(&self.runs, &self.tasks, closing.clone());
+            metrics.spawn(&self.runs, &self.tasks, self.names, closing.clone());
         }
         self.tasks.spawn(serve(
             listener,
@@ -164,11 +157,21 @@ impl App {
             self.server.clone(),
             closing.clone(),
         ));
-        self.keep(|runs| async move { runs.keep_leases().await });
-        self.keep(|runs| async move { runs.keep_ringing().await });
-        self.keep(|runs| async move { runs.keep_keys().await });
-        self.keep(|runs| async move { runs.keep_tidy().await });
-        self.keep(|runs| async move { runs.keep_discovering().await });
+        keep(&self.tasks, &self.runs, |runs| async move {
+            runs.keep_leases().await;
+        });
+        keep(&self.tasks, &self.runs, |runs| async move {
+            runs.keep_ringing().await;
+        });
+        keep(&self.tasks, &self.runs, |runs| async move {
+            runs.keep_keys().await;
+        });
+        keep(&self.tasks, &self.runs, |runs| async move {
+            runs.keep_tidy().await;
+        });
+        keep(&self.tasks, &self.runs, |runs| async move {
+            runs.keep_discovering().await;
+        });
         signals.next().await;
         tracing::info!(
             grace_ms = self.runs.limits().shutdown_grace.as_millis(),
@@ -197,14 +200,38 @@ impl App {
     }
 }
 
-/// The names that requests may come under. What listens for this machine alone is guarded always, the
-/// rest where the operator has listed names.
-fn own_names(server: &ServerConfig) -> Option<OwnNames> {
+/// Does what goes on beside the requests until the process stops; after a panic, again: leases that
+/// nobody renews and orphans that nobody ends would be noticed late.
+fn keep<K: Future<Output = ()> + Send + 'static>(
+    tasks: &TaskTracker,
+    runs: &Runs,
+    keeping: impl Fn(Runs) -> K + Send + 'static,
+) {
+    const PAUSE: Duration = Duration::from_secs(1);
+    let runs = runs.clone();
+    tasks.spawn(async move {
+        while AssertUnwindSafe(keeping(runs.clone()))
+            .catch_unwind()
+            .await
+            .is_err()
+        {
+            tracing::error!("what goes on beside the requests panicked, and goes on");
+            panicked(Task::Upkeep);
+            tokio::time::sleep(PAUSE).await;
+        }
+    });
+}
+
+/// The names that requests may come under, where they are guarded.
+fn own_names(server: &ServerConfig) -> OwnNames {
     let public = server.public_url.as_ref().and_then(|url| url.host_str());
-    let is_guarded = server.listen.ip().is_loopback() || !server.allowed_hosts.is_empty();
     let names = server.allowed_hosts.iter().map(String::as_str);
-    let names = names.chain(public).map(str::to_owned);
-    is_guarded.then(|| OwnNames::new(names))
+    OwnNames::new(names.chain(public).map(str::to_owned))
+}
+
+/// What listens for this machine alone is guarded always, the rest where the operator has listed names.
+fn is_guarded(server: &ServerConfig) -> bool {
+    server.listen.ip().is_loopback() || !server.allowed_hosts.is_empty()
 }
 
 /// Enters endpoints and agents of the configuration; those that are gone from it are disabled.

@@ -29,7 +29,11 @@ pub(crate) type Hear<'a> = &'a (dyn Fn(Heard) + Send + Sync);
 pub(crate) trait Bus: Send + Sync {
     /// Sends what comes out of `rings` and calls `hear` for what other replicas send, until dropped.
     /// Waits out every outage by itself, and says [`Heard::Missed`] when it is over.
-    fn attend<'a>(&'a self, rings: mpsc::Receiver<Ring>, hear: Hear<'a>) -> BoxFuture<'a, ()>;
+    fn attend<'a>(
+        &'a self,
+        rings: &'a mut mpsc::Receiver<Ring>,
+        hear: Hear<'a>,
+    ) -> BoxFuture<'a, ()>;
 }
 
 /// Which bus the configuration wants, with all that it needs.

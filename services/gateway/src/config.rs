@@ -420,6 +420,17 @@ mod tests {
     }
 
     #[test]
+    fn a_burst_needs_a_rate() {
+        let burst = "[limits]\nworkspace_event_burst = 5\n";
+        assert_eq!(
+            pointers(&load(burst, &[])),
+            ["limits.workspace_event_burst"]
+        );
+        let both = format!("{burst}workspace_events_per_second = 1");
+        assert!(load(&both, &[]).is_ok());
+    }
+
+    #[test]
     fn sections_and_arrays_of_the_wrong_kind_are_faults() {
         let refused = load(
             "server = 1\nagents = 'x'\nmodels = [1]\n[limits]\nline_bytes = true",

@@ -71,7 +71,7 @@ pub(crate) async fn build(data_dir: &Path, listen: SocketAddr) -> anyhow::Result
         .first()
         .map(|spec| spec.name.clone())
         .unwrap_or_default();
-    let app = App::build(&config, declared, master_key, &listener, &url).await?;
+    let app = App::build(&config, declared, master_key, &listener, None, &url).await?;
     let key = api_key(&app, &data_dir.join(DEV_FILE), &url).await?;
     let runner = ECHO.to_owned();
     Ok(Playground {

@@ -28,6 +28,8 @@ use crate::telemetry::metrics;
 pub use files::affordable_connections;
 
 use peers::{Peers, Place};
+
+pub(crate) use peers::network_of;
 use stall::StallGuard;
 
 /// What the kernel may hold for a reader that does not read.

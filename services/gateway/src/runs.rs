@@ -15,6 +15,7 @@ pub mod watch;
 
 mod book;
 mod breakers;
+mod calls;
 mod decide;
 mod dispatch;
 mod doorbell;
@@ -48,6 +49,7 @@ use crate::cursor::Cursors;
 use crate::outbound::egress::Egress;
 use crate::outbound::runner::RunnerClient;
 use crate::runs::breakers::Breakers;
+use crate::runs::calls::Calls;
 use crate::runs::doorbell::Doorbell;
 use crate::runs::grant::Grant;
 use crate::runs::keyring::Keyring;
@@ -106,10 +108,6 @@ pub struct Parts {
     pub owner: String,
 }
 
-/// A run has as many uploads going on as it may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoRoom;
-
 /// All runs of this process. Cheap to clone.
 #[derive(Clone)]
 pub struct Runs(Arc<Inner>);
@@ -121,6 +119,7 @@ pub(crate) struct Inner {
     breakers: Breakers,
     agents: KnownAgents,
     rates: EventRates,
+    calls: Calls,
     tasks: TaskTracker,
     /// No new run from here on.
     stopping: CancellationToken,
@@ -139,9 +138,10 @@ impl std::ops::Deref for Inner {
 impl Runs {
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(Inner {
-            breakers: Breakers::new(parts.limits.breaker, parts.clock),
+            breakers: Breakers::new(parts.limits.breaker),
             agents: KnownAgents::default(),
             rates: EventRates::new(parts.limits.workspace_events),
+            calls: Calls::default(),
             parts,
             live: Live::default(),
             doorbell: Doorbell::default(),
@@ -216,7 +216,8 @@ impl Runs {
             {
                 tracing::error!(run.id = %id, "run {id} panicked");
                 metrics::panicked(metrics::Task::Run);
-                settle::settle_orphan(&inner, id, &workspace, Leases::All, settle::internal())
+                // Another replica may have taken it over.
+                settle::settle_orphan(&inner, id, &workspace, Leases::Own, settle::internal())
                     .await;
             }
         });
@@ -281,18 +282,16 @@ impl Runs {
         Ok(live.and_then(|run| Grant::of(run).ok()).map(Arc::new))
     }
 
-    /// Counts a host call of a run that lives here; false when it calls too often.
+    /// Counts a host call of a run on this replica; false when it calls too often.
     pub fn admit_call(&self, grant: &Grant) -> bool {
-        let live = self.0.live.get(grant.run.id);
-        live.is_none_or(|live| live.admit_call(self.0.clock.now_ms()))
+        self.0.calls.admit(grant.run.id, self.0.clock.now_ms())
     }
 
-    /// Room for an upload of a run that lives here, until it is dropped; `Err`: there is none.
-    pub fn begin_upload(&self, grant: &Grant) -> Result<Option<OwnedSemaphorePermit>, NoRoom> {
-        match self.0.live.get(grant.run.id) {
-            Some(live) => live.begin_upload().map(Some).ok_or(NoRoom),
-            None => Ok(None),
-        }
+    /// Room for an upload or a delete of a run on this replica, until it is dropped; `None`: as many go
+    /// on as may.
+    pub fn begin_upload(&self, grant: &Grant) -> Option<OwnedSemaphorePermit> {
+        let now = self.0.clock.now_ms();
+        self.0.calls.begin_upload(grant.run.id, now)
     }
 
     /// The run of a grant as it stands this moment, without a query when it is driven here.

@@ -32,15 +32,43 @@ pub fn init(json: bool) {
 }
 
 fn filter() -> EnvFilter {
-    let directive = |text| Directive::from_str(text).expect("the directive is well formed");
-    // A migrated database is no news, and three lines of it hide what is.
-    let quiet = directive("sea_orm_migration=warn");
-    // Every try to reach a server that is away would be a line; we say it once an outage.
-    let quieter = directive("async_nats=error");
-    EnvFilter::builder()
+    let asked = EnvFilter::builder()
         .with_default_directive(LevelFilter::INFO.into())
         .with_env_var(FILTER_VARIABLE)
-        .from_env_lossy()
-        .add_directive(quiet)
-        .add_directive(quieter)
+        .from_env_lossy();
+    quietened(asked)
+}
+
+/// Ours stand where nothing was said of them.
+fn quietened(asked: EnvFilter) -> EnvFilter {
+    let told = asked.to_string();
+    let ours = [
+        // A migrated database is no news, and three lines of it hide what is.
+        ("sea_orm_migration", "sea_orm_migration=warn"),
+        // Every try to reach a server that is away would be a line; we say it once an outage.
+        ("async_nats", "async_nats=error"),
+    ];
+    let unsaid = ours.into_iter().filter(|(name, _)| !told.contains(name));
+    unsaid.fold(asked, |filter, (_, text)| {
+        filter.add_directive(Directive::from_str(text).expect("the directive is well formed"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_asked_for_stands_and_the_rest_is_quiet() {
+        let check = |asked: &str, expected: &[&str]| {
+            let filter = quietened(EnvFilter::new(asked)).to_string();
+            let mut found: Vec<_> = filter.split(',').collect();
+            found.sort_unstable();
+            assert_eq!(found, expected, "{asked}");
+        };
+        let quiet = ["async_nats=error", "info", "sea_orm_migration=warn"];
+        check("info", &quiet);
+        let loud = ["async_nats=debug", "info", "sea_orm_migration=warn"];
+        check("info,async_nats=debug", &loud);
+    }
 }

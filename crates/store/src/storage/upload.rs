@@ -1,15 +1,19 @@
 //! An upload: begun with a reservation, written chunk by chunk, finished by pointing a name at it.
 //! No transaction waits for the network in between.
 
+use std::time::Duration;
+
 use protocol::id::RunId;
 use sea_orm::sea_query::{Expr, OnConflict};
 use sea_orm::{
-    ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QuerySelect,
+    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter,
+    QuerySelect,
 };
 use uuid::Uuid;
 
 use super::{AreaAccess, Quota, area_lock, discard, find_row, freed_at_once, usage};
 use crate::audit::AuditEntry;
+use crate::database_clock::{lease_end, millis, read_now};
 use crate::entity::{storage_blobs, storage_chunks, storage_garbage};
 use crate::error::{StoreError, signed};
 use crate::state::hold_live_run;
@@ -36,8 +40,8 @@ pub struct BeginUpload {
     pub content_id: Uuid,
     /// The most bytes that it can have.
     pub reserved: u64,
-    /// When it is given up, epoch milliseconds.
-    pub expires_at: i64,
+    /// It is given up after this time without a chunk.
+    pub patience: Duration,
 }
 
 impl Work for BeginUpload {
@@ -65,7 +69,7 @@ impl Work for BeginUpload {
             area: Set(self.access.area.as_str().to_owned()),
             owner: Set(self.access.owner.clone()),
             size: Set(signed(self.reserved)),
-            expires_at: Set(self.expires_at),
+            expires_at: Set(read_now(tx).await? + millis(self.patience)),
         };
         storage_garbage::Entity::insert(row)
             .exec_without_returning(tx)
@@ -87,8 +91,8 @@ pub struct WriteChunk {
     /// From 0.
     pub n: u64,
     pub bytes: Vec<u8>,
-    /// When it is given up, should no other chunk come.
-    pub expires_at: i64,
+    /// It is given up after this time, should no other chunk come.
+    pub patience: Duration,
 }
 
 impl Work for WriteChunk {
@@ -107,7 +111,7 @@ impl Work for WriteChunk {
         let held = storage_garbage::Entity::update_many()
             .col_expr(
                 storage_garbage::Column::ExpiresAt,
-                Expr::value(self.expires_at),
+                lease_end(tx.get_database_backend(), self.patience),
             )
             .filter(storage_garbage::Column::ContentId.eq(self.content_id.to_string()))
             .exec(tx)
@@ -206,6 +210,10 @@ impl Work for FinishUpload {
         Some(area_lock(&self.access))
     }
 
+    fn weight(&self) -> usize {
+        self.bytes.len()
+    }
+
     fn order(&self) -> Uuid {
         self.run_id.0
     }
@@ -242,7 +250,7 @@ impl Work for FinishUpload {
         }
         insert_chunk(tx, self.content_id, self.last, &self.bytes).await?;
         if let Some(before) = &before {
-            discard(tx, &self.access, before, self.at).await?;
+            discard(tx, &self.access, before).await?;
         }
         self.point(tx).await?;
         crate::audit::insert(tx, std::slice::from_ref(&self.audit)).await?;

@@ -1,16 +1,18 @@
 //! What is counted of requests, and the page that shows everything that is counted. The page stands on
 //! a listener of its own: it is no route of the API.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{MatchedPath, Request};
-use axum::middleware::Next;
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::get;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use metrics_exporter_prometheus::PrometheusHandle;
 
+use crate::api::names::{OwnNames, refuse_foreign};
 use crate::runs::Runs;
 use crate::telemetry::{metrics, process};
 
@@ -29,12 +31,16 @@ pub(super) async fn count(request: Request, next: Next) -> Response {
     response
 }
 
-/// `GET /metrics`, and nothing else.
-pub fn router(runs: Runs, handle: PrometheusHandle) -> Router {
+/// `GET /metrics`, and nothing else; `names`: only under these.
+pub fn router(runs: Runs, handle: PrometheusHandle, names: Option<OwnNames>) -> Router {
     let page = async move || {
         runs.here().show();
         let text = handle.render() + &process::render();
         ([(CONTENT_TYPE, TEXT_FORMAT)], text)
     };
-    Router::new().route("/metrics", get(page))
+    let router = Router::new().route("/metrics", get(page));
+    match names {
+        Some(names) => router.layer(from_fn_with_state(Arc::new(names), refuse_foreign)),
+        None => router,
+    }
 }

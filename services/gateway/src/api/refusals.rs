@@ -5,7 +5,7 @@
 //! comes, and is answered by 429 when that takes more than a second.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -15,10 +15,13 @@ use http::request::Parts;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::api::error::ApiError;
+use crate::http_server::network_of;
 
 /// Refusals are counted for so long.
 const WINDOW_SECONDS: i64 = 10;
-/// Addresses that are told apart; all further ones count as one.
+/// Addresses that are told apart. Further ones count with their neighbourhood, of which as many are told
+/// apart; who comes when that is full, too, passes uncounted: guessing costs us a look, and a whole net of
+/// attackers must not bar the way to everybody else.
 const SOURCES: usize = 4096;
 /// Credentials that are judged at the same time for those who were refused too often.
 const LINE: usize = 2;
@@ -36,16 +39,6 @@ impl Source {
     }
 }
 
-fn network_of(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(address) => IpAddr::V4(address),
-        IpAddr::V6(address) => {
-            let network = address.to_bits() >> 64 << 64;
-            IpAddr::V6(Ipv6Addr::from_bits(network))
-        }
-    }
-}
-
 /// The refusals of this process.
 pub(super) struct Refusals {
     most: u32,
@@ -59,6 +52,39 @@ pub(super) struct Refusals {
 struct Window {
     number: i64,
     counts: HashMap<Source, u32>,
+    neighbourhoods: HashMap<IpAddr, u32>,
+}
+
+impl Window {
+    fn count(&self, source: Source) -> u32 {
+        let known = self.counts.get(&source);
+        let shared = || self.neighbourhoods.get(&neighbourhood_of(source.0?));
+        known.or_else(shared).copied().unwrap_or(0)
+    }
+
+    /// Counts one more, and gives how many it makes; `None`: there is no room to count it.
+    fn add(&mut self, source: Source) -> Option<u32> {
+        let (counts, nearby) = (&mut self.counts, &mut self.neighbourhoods);
+        let count = if counts.len() < SOURCES || counts.contains_key(&source) {
+            counts.entry(source).or_default()
+        } else {
+            let neighbourhood = neighbourhood_of(source.0?);
+            if nearby.len() >= SOURCES && !nearby.contains_key(&neighbourhood) {
+                return None;
+            }
+            nearby.entry(neighbourhood).or_default()
+        };
+        *count = count.saturating_add(1);
+        Some(*count)
+    }
+}
+
+/// What one operator of networks is given: 256 addresses, or a site of IPv6.
+fn neighbourhood_of(network: IpAddr) -> IpAddr {
+    match network {
+        IpAddr::V4(address) => Ipv4Addr::from_bits(address.to_bits() >> 8 << 8).into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 80 << 80).into(),
+    }
 }
 
 impl Refusals {
@@ -91,24 +117,22 @@ impl Refusals {
 
     fn has_too_many(&self, source: Source, number: i64) -> bool {
         let window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = window.counts.get(&known(&window, source)).copied();
-        window.number == number && count.unwrap_or(0) >= self.most
+        window.number == number && window.count(source) >= self.most
     }
 
     /// Counts a refusal, and gives what is said about it. Those that are too many are not logged.
     pub(super) fn refuse(&self, source: Source, now_seconds: i64, log: impl FnOnce()) -> ApiError {
         let number = now_seconds.div_euclid(WINDOW_SECONDS);
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
-        if window.number != number {
+        // Who has waited in line comes late, at most by one window; a clock that was set back, by more.
+        if number != window.number && number != window.number - 1 {
             *window = Window {
                 number,
-                counts: HashMap::new(),
+                ..Window::default()
             };
         }
-        let source = known(&window, source);
-        let count = window.counts.entry(source).or_default();
-        *count = count.saturating_add(1);
-        let count = *count;
+        let number = window.number;
+        let count = window.add(source).unwrap_or(0);
         drop(window);
         if count > self.most {
             return ApiError::refused_too_often();
@@ -123,14 +147,6 @@ impl Refusals {
             );
         }
         ApiError::unauthenticated()
-    }
-}
-
-fn known(window: &Window, source: Source) -> Source {
-    if window.counts.len() < SOURCES || window.counts.contains_key(&source) {
-        source
-    } else {
-        Source(None)
     }
 }
 
@@ -179,17 +195,35 @@ mod tests {
     }
 
     #[test]
-    fn a_site_is_one_source_and_too_many_sources_are_one() {
+    fn a_site_is_one_source_and_too_many_sources_share_with_their_neighbours() {
         assert_eq!(source("2001:db8::1"), source("2001:db8::2:0:0:1"));
         assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
         assert_eq!(source("::ffff:192.0.2.1"), source("192.0.2.1"));
         let refusals = Refusals::new(5);
         for number in 0..u32::try_from(SOURCES).unwrap() + 100 {
-            let address = IpAddr::from(std::net::Ipv4Addr::from_bits(number));
+            let address = IpAddr::from(Ipv4Addr::from_bits(number));
             refusals.refuse(Source(Some(address)), 100, || {});
         }
+        let number = 100 / WINDOW_SECONDS;
         let window = refusals.window.lock().unwrap();
-        assert_eq!(window.counts.len(), SOURCES + 1);
-        assert_eq!(window.counts[&Source(None)], 100);
+        assert_eq!(window.counts.len(), SOURCES);
+        assert_eq!(window.neighbourhoods.len(), 1);
+        drop(window);
+        assert!(refusals.has_too_many(source("0.0.16.250"), number));
+        assert!(!refusals.has_too_many(source("192.0.2.1"), number));
+        assert!(!refusals.has_too_many(source("2001:db8::1"), number));
+    }
+
+    #[test]
+    fn a_refusal_that_comes_late_forgets_nobody() {
+        let refusals = Refusals::new(2);
+        let (bad, late) = (source("192.0.2.1"), source("192.0.2.2"));
+        for _ in 0..2 {
+            refusals.refuse(bad, 110, || {});
+        }
+        refusals.refuse(late, 109, || {});
+        assert!(refusals.has_too_many(bad, 11));
+        refusals.refuse(late, 50, || {});
+        assert!(!refusals.has_too_many(bad, 11), "the clock was set back");
     }
 }

@@ -9,7 +9,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::api::metrics_page;
+use crate::api::{OwnNames, metrics_page};
+use crate::app::keep;
 use crate::http_server::{ServerOptions, bind, serve};
 use crate::runs::Runs;
 use crate::telemetry::metrics::install;
@@ -38,17 +39,35 @@ impl Metrics {
         Ok(format!("http://{}/metrics", self.listener.local_addr()?))
     }
 
-    /// Serves them until `closing`.
-    pub(super) fn spawn(self, runs: &Runs, tasks: &TaskTracker, closing: CancellationToken) {
+    /// Where they are served.
+    pub(super) fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves them until `closing`; what listens for this machine alone, under `names` alone.
+    pub(super) fn spawn(
+        self,
+        runs: &Runs,
+        tasks: &TaskTracker,
+        names: OwnNames,
+        closing: CancellationToken,
+    ) {
         let Self { listener, handle } = self;
+        let is_loopback = |address: SocketAddr| address.ip().is_loopback();
+        let names = listener
+            .local_addr()
+            .is_ok_and(is_loopback)
+            .then_some(names);
         let options = ServerOptions {
             max_connections: CONNECTIONS,
             drain: Duration::from_secs(1),
             ..ServerOptions::default()
         };
-        let page = metrics_page::router(runs.clone(), handle.clone());
+        let page = metrics_page::router(runs.clone(), handle.clone(), names);
         tasks.spawn(serve(listener, page, options, closing));
-        let runs = runs.clone();
-        tasks.spawn(async move { runs.keep_gauges(|| handle.run_upkeep()).await });
+        keep(tasks, runs, move |runs| {
+            let handle = handle.clone();
+            async move { runs.keep_gauges(|| handle.run_upkeep()).await }
+        });
     }
 }

@@ -86,9 +86,9 @@ impl NatsBus {
         Ok((client, subscriber))
     }
 
-    async fn send(&self, client: &Client, me: Name, mut rings: mpsc::Receiver<Ring>) {
+    async fn send(&self, client: &Client, me: Name, rings: &mut mpsc::Receiver<Ring>) {
         while let Some(first) = rings.recv().await {
-            let notice = Gathered::of(first, &mut rings).write(me);
+            let notice = Gathered::of(first, rings).write(me);
             // Nobody needs to hear later what they look for meanwhile.
             if client.connection_state() != State::Connected {
                 continue;
@@ -116,7 +116,11 @@ async fn listen(mut subscriber: Subscriber, line: &Line, me: Name, hear: Hear<'_
 }
 
 impl Bus for NatsBus {
-    fn attend<'a>(&'a self, rings: mpsc::Receiver<Ring>, hear: Hear<'a>) -> BoxFuture<'a, ()> {
+    fn attend<'a>(
+        &'a self,
+        rings: &'a mut mpsc::Receiver<Ring>,
+        hear: Hear<'a>,
+    ) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let (me, line) = (Name::new(), Arc::new(Line::default()));
             match self.connect(&line).await {

@@ -18,10 +18,10 @@ impl PostgresBus {
     }
 
     /// The commit of one notice is the time in which the next one gathers.
-    async fn send(&self, me: Name, mut rings: mpsc::Receiver<Ring>) {
+    async fn send(&self, me: Name, rings: &mut mpsc::Receiver<Ring>) {
         let mut is_away = false;
         while let Some(first) = rings.recv().await {
-            let notice = Gathered::of(first, &mut rings).write(me);
+            let notice = Gathered::of(first, rings).write(me);
             let sent = self.store.notify(&notice).await;
             if let Err(error) = &sent
                 && !is_away
@@ -38,7 +38,11 @@ impl PostgresBus {
 }
 
 impl Bus for PostgresBus {
-    fn attend<'a>(&'a self, rings: mpsc::Receiver<Ring>, hear: Hear<'a>) -> BoxFuture<'a, ()> {
+    fn attend<'a>(
+        &'a self,
+        rings: &'a mut mpsc::Receiver<Ring>,
+        hear: Hear<'a>,
+    ) -> BoxFuture<'a, ()> {
         let me = Name::new();
         let listening = self.store.listen(move |notice| match notice {
             Notice::Missed => hear(Heard::Missed),

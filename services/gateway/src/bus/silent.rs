@@ -9,7 +9,7 @@ use super::{Bus, Hear, Ring};
 pub(crate) struct SilentBus;
 
 impl Bus for SilentBus {
-    fn attend<'a>(&'a self, mut rings: mpsc::Receiver<Ring>, _: Hear<'a>) -> BoxFuture<'a, ()> {
+    fn attend<'a>(&'a self, rings: &'a mut mpsc::Receiver<Ring>, _: Hear<'a>) -> BoxFuture<'a, ()> {
         Box::pin(async move { while rings.recv().await.is_some() {} })
     }
 }

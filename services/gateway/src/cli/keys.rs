@@ -69,7 +69,7 @@ pub(super) async fn keys(command: KeysCommand, json: bool) -> anyhow::Result<Exi
         KeysCommand::List { .. } => None,
         KeysCommand::Rotate { .. } => Some(master_key(&settings)?),
     };
-    let store = open_store(&settings.database.url, &TaskTracker::new()).await?;
+    let store = open_store(&settings, &TaskTracker::new()).await?;
     let done = match (command, sealed_by) {
         (KeysCommand::Rotate { purpose, now, .. }, Some(master_key)) => {
             let purposes = purpose.map_or(KeyPurpose::ALL.to_vec(), |purpose| vec![purpose]);

@@ -30,7 +30,15 @@ pub(super) async fn serve(config: &ConfigArgument, json: bool) -> anyhow::Result
         Some(url) => url.as_str().trim_end_matches('/').to_owned(),
         None => url.clone(),
     };
-    let app = App::build(&config, declared, master_key, &listener, &public_url).await?;
+    let app = App::build(
+        &config,
+        declared,
+        master_key,
+        &listener,
+        metrics.as_ref(),
+        &public_url,
+    )
+    .await?;
     let metrics_url = metrics.as_ref().map(Metrics::url).transpose()?;
     if json {
         output::line(&json!({"listening": url, "metrics": metrics_url}).to_string());

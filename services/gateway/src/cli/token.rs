@@ -75,7 +75,7 @@ pub(super) async fn token(command: TokenCommand, json: bool) -> anyhow::Result<E
             "--name must have 1 to 128 bytes and no control characters"
         );
     }
-    let store = open_store(&settings.database.url, &TaskTracker::new()).await?;
+    let store = open_store(&settings, &TaskTracker::new()).await?;
     let done = match command {
         TokenCommand::Create { role, name, .. } => {
             create(&store, &workspace, &ApiKeySpec { name, role }, json).await

@@ -71,6 +71,10 @@ impl LimitsConfig {
             let message = "must not be less than limits.storage_blob_bytes";
             return Err(table.fault("storage_area_bytes", message));
         }
+        if let (Ok(0), Ok(1..)) = (&per_second, &burst) {
+            let message = "has no meaning without limits.workspace_events_per_second; set both";
+            return Err(table.fault("workspace_event_burst", message));
+        }
         table.close()?;
         order?;
         Ok(Self {

@@ -1,32 +1,43 @@
-//! How many connections each address has.
+//! How many connections each network has.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The connections of every address that has some.
+/// The network of a caller: an IPv4 address, or the 64 bits of a network that one site has.
+pub(crate) fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => IpAddr::V4(address),
+        IpAddr::V6(address) => {
+            let network = address.to_bits() >> 64 << 64;
+            IpAddr::V6(Ipv6Addr::from_bits(network))
+        }
+    }
+}
+
+/// The connections of every network that has some.
 #[derive(Clone, Default)]
 pub(super) struct Peers(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
-/// A connection of an address, until it is dropped.
+/// A connection of a network, until it is dropped.
 pub(super) struct Place {
     peers: Peers,
-    address: IpAddr,
+    network: IpAddr,
 }
 
 impl Peers {
-    /// A place for one more connection; `None`: the address has `most` already. 0 is any number.
+    /// A place for one more connection; `None`: its network has `most` already. 0 is any number.
     pub(super) fn enter(&self, address: IpAddr, most: usize) -> Option<Place> {
-        let address = address.to_canonical();
+        let network = network_of(address);
         let mut counts = self.counts();
-        let count = counts.entry(address).or_default();
+        let count = counts.entry(network).or_default();
         if most > 0 && *count >= most {
             return None;
         }
         *count += 1;
         Some(Place {
             peers: self.clone(),
-            address,
+            network,
         })
     }
 
@@ -38,10 +49,10 @@ impl Peers {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut counts = self.peers.counts();
-        if let Some(count) = counts.get_mut(&self.address) {
+        if let Some(count) = counts.get_mut(&self.network) {
             *count -= 1;
             if *count == 0 {
-                counts.remove(&self.address);
+                counts.remove(&self.network);
             }
         }
     }
@@ -52,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_its_places_and_nothing_is_remembered_of_who_left() {
+    fn a_network_has_its_places_and_nothing_is_remembered_of_who_left() {
         let peers = Peers::default();
         let [one, other]: [IpAddr; 2] = ["10.0.0.1", "::1"].map(|text| text.parse().unwrap());
         let first = peers.enter(one, 2).unwrap();
@@ -63,5 +74,11 @@ mod tests {
         drop(first);
         assert!(peers.enter(one, 2).is_some());
         assert_eq!(peers.counts().len(), 1);
+        let [here, there, elsewhere]: [IpAddr; 3] =
+            ["2001:db8::1", "2001:db8::2:0:0:1", "2001:db8:0:1::1"]
+                .map(|text| text.parse().unwrap());
+        let _place = peers.enter(here, 1).unwrap();
+        assert!(peers.enter(there, 1).is_none(), "a site is one");
+        assert!(peers.enter(elsewhere, 1).is_some());
     }
 }

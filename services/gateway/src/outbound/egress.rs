@@ -25,7 +25,8 @@ use resolver::{GuardedResolver, Lookup};
 pub use policy::Refusal;
 
 const USER_AGENT: &str = concat!("runnel/", env!("CARGO_PKG_VERSION"));
-// A name is resolved and judged again at least this often.
+// A connection that nobody uses is closed after this: a name is resolved and judged again when the next one is
+// made. One in use goes on to the address that it was judged by.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 const MOST_IDLE_PER_HOST: usize = 256;
 const MOST_HEADER_BYTES: u32 = 64 * 1024;
@@ -94,7 +95,8 @@ pub struct Egress {
     client: Client,
     policy: Arc<Policy>,
     lookup: Lookup,
-    own: Option<OwnAddress>,
+    own: Vec<OwnAddress>,
+    connect_timeout: Duration,
 }
 
 impl Egress {
@@ -115,15 +117,16 @@ impl Egress {
             client: build_client(resolver, connect_timeout)?,
             policy,
             lookup,
-            own: None,
+            own: Vec::new(),
+            connect_timeout,
         })
     }
 
     /// Refuses, whatever is allowed, where this process listens itself: nobody shall make the gateway
-    /// ask the gateway. An unspecified address stands for every address of the machine.
+    /// ask the gateway. May be said of several. An unspecified address stands for every address of the machine.
     #[must_use]
     pub fn refusing_own(mut self, listen: SocketAddr) -> Self {
-        self.own = Some(OwnAddress(listen));
+        self.own.push(OwnAddress(listen));
         self
     }
 
@@ -156,7 +159,7 @@ impl Egress {
     }
 
     fn is_own(&self, address: SocketAddr) -> bool {
-        self.own.is_some_and(|own| own.is_at(address))
+        self.own.iter().any(|own| own.is_at(address))
     }
 
     fn check_own_address(&self, url: &Url) -> Result<(), Refusal> {
@@ -167,20 +170,20 @@ impl Egress {
     }
 
     // The client's resolver hears no port, and most names at our port are other machines.
-    async fn check_own_name(&self, url: &Url) -> Result<(), Refusal> {
-        let (Some(name), Some(port), Some(own)) =
-            (url.domain(), url.port_or_known_default(), self.own)
-        else {
+    async fn check_own_name(&self, url: &Url) -> Result<(), EgressError> {
+        let (Some(name), Some(port)) = (url.domain(), url.port_or_known_default()) else {
             return Ok(());
         };
-        if port != own.0.port() {
+        if self.own.iter().all(|own| own.0.port() != port) {
             return Ok(());
         }
+        let lookup = tokio::time::timeout(self.connect_timeout, self.lookup.addresses(name));
+        let addresses = lookup.await.map_err(|_| EgressError::Timeout)?;
         // A name that leads nowhere is the connection's failure.
-        let addresses = self.lookup.addresses(name).await.unwrap_or_default();
-        let is_own = |address: &SocketAddr| own.is_at(SocketAddr::new(address.ip(), port));
+        let addresses = addresses.unwrap_or_default();
+        let is_own = |address: &SocketAddr| self.is_own(SocketAddr::new(address.ip(), port));
         if addresses.iter().any(is_own) {
-            return Err(Refusal::Own);
+            return Err(Refusal::Own.into());
         }
         Ok(())
     }

@@ -185,9 +185,9 @@ pub enum StartError {
     Broken(#[source] EgressError),
     #[error("the runner sent no answer in time")]
     Silent,
-    /// Nothing was sent: the endpoint has failed too often of late.
+    /// Nothing was sent: the endpoint has failed too often of late, and is left alone for `wait` at least.
     #[error("the runner's endpoint failed too often; it is left alone for a while")]
-    CircuitOpen,
+    CircuitOpen { wait: Duration },
     /// There was nothing to send: a fault of ours.
     #[error("the run could not be posted: {0}")]
     Unprepared(&'static str),

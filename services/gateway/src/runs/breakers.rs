@@ -1,16 +1,17 @@
 //! The circuits of runner endpoints, as this replica sees them: in memory, gone with the process.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dashmap::DashMap;
 use domain::breaker::{Breaker, BreakerPolicy, Change, Circuit, Passage, Sign};
 use protocol::id::EndpointId;
+use tokio::time::Instant;
 
-use crate::clock::Clock;
 use crate::outbound::runner::{StartError, Started};
 use crate::runs::Runs;
 
-/// A circuit that stood open for so long without anybody asking is forgotten.
+/// What nobody has asked about for so long is forgotten, and stood as it was.
 const FORGOTTEN_MS: i64 = 60 * 60 * 1000;
 
 /// The circuits of all endpoints that have failed of late. Cheap to clone.
@@ -19,8 +20,33 @@ pub(super) struct Breakers(Arc<Inner>);
 
 struct Inner {
     policy: BreakerPolicy,
-    clock: Clock,
-    endpoints: DashMap<EndpointId, Breaker>,
+    /// Times of breakers count from here, by the clock that nobody sets.
+    origin: Instant,
+    endpoints: DashMap<EndpointId, Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    breaker: Breaker,
+    /// When it last failed or was asked.
+    used_at: i64,
+}
+
+impl Inner {
+    fn now_ms(&self) -> i64 {
+        i64::try_from(self.origin.elapsed().as_millis()).unwrap_or(i64::MAX)
+    }
+}
+
+/// How the circuit of an endpoint stands, for who looks from outside. Times are epoch milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BreakerView {
+    pub circuit: Circuit,
+    /// Failures since the last sign of life.
+    pub failures: u32,
+    pub opened_at: Option<i64>,
+    /// When the next run may be posted.
+    pub retry_at: Option<i64>,
 }
 
 /// Leave to post one run. Dropped without a word it has shown nothing.
@@ -32,22 +58,29 @@ pub(super) struct Permit {
 }
 
 impl Breakers {
-    pub(super) fn new(policy: BreakerPolicy, clock: Clock) -> Self {
+    pub(super) fn new(policy: BreakerPolicy) -> Self {
         Self(Arc::new(Inner {
             policy,
-            clock,
+            origin: Instant::now(),
             endpoints: DashMap::new(),
         }))
     }
 
-    /// Leave to post to an endpoint; `None`: its circuit is open.
-    pub(super) fn enter(&self, endpoint: EndpointId) -> Option<Permit> {
-        let now = self.0.clock.now_ms();
+    /// Leave to post to an endpoint; `Err`: its circuit is open, for so long at least.
+    pub(super) fn enter(&self, endpoint: EndpointId) -> Result<Permit, Duration> {
+        let now = self.0.now_ms();
         let passage = match self.0.endpoints.get_mut(&endpoint) {
-            Some(mut breaker) => breaker.ask(now),
+            Some(mut known) => {
+                known.used_at = now;
+                known.breaker.ask(now)
+            }
             None => Passage::Free,
         };
-        (!matches!(passage, Passage::Blocked(_))).then(|| Permit {
+        if let Passage::Blocked(until) = passage {
+            let wait = u64::try_from(until - now).unwrap_or(0);
+            return Err(Duration::from_millis(wait));
+        }
+        Ok(Permit {
             breakers: self.clone(),
             endpoint,
             passage,
@@ -55,28 +88,41 @@ impl Breakers {
         })
     }
 
-    /// How the circuit of an endpoint stands.
-    pub(super) fn breaker(&self, endpoint: EndpointId) -> Breaker {
+    fn view(&self, endpoint: EndpointId, wall_now: i64) -> BreakerView {
         let found = self.0.endpoints.get(&endpoint);
-        found.map(|breaker| breaker.clone()).unwrap_or_default()
+        let breaker = found.map(|known| known.breaker.clone()).unwrap_or_default();
+        let now = self.0.now_ms();
+        let by_the_wall = |at: i64| wall_now + (at - now);
+        BreakerView {
+            circuit: breaker.circuit(now),
+            failures: breaker.failures(),
+            opened_at: breaker.opened_at().map(by_the_wall),
+            retry_at: breaker.retry_at().map(by_the_wall),
+        }
     }
 
     /// Forgets what nobody has asked about for long: endpoints that were removed, most likely.
     pub(super) fn forget_old(&self) {
-        let before = self.0.clock.now_ms() - FORGOTTEN_MS;
+        self.forget_before(self.0.now_ms() - FORGOTTEN_MS);
+    }
+
+    fn forget_before(&self, before: i64) {
+        let is_waited_for = |known: &Known| known.breaker.retry_at().is_some_and(|at| at > before);
         self.0
             .endpoints
-            .retain(|_, breaker| breaker.retry_at().is_none_or(|at| at > before));
+            .retain(|_, known| known.used_at > before || is_waited_for(known));
     }
 
     fn note(&self, endpoint: EndpointId, passage: Passage, sign: Sign) {
-        let now = self.0.clock.now_ms();
+        let now = self.0.now_ms();
         let jitter = f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 255.0;
         // The common case makes no entry.
         if sign != Sign::Failure && !self.0.endpoints.contains_key(&endpoint) {
             return;
         }
-        let mut breaker = self.0.endpoints.entry(endpoint).or_default();
+        let mut known = self.0.endpoints.entry(endpoint).or_default();
+        known.used_at = now;
+        let breaker = &mut known.breaker;
         match breaker.note(passage, sign, now, jitter, &self.0.policy) {
             Some(Change::Opened) => tracing::warn!(
                 endpoint.id = %endpoint, failures = breaker.failures(),
@@ -87,10 +133,10 @@ impl Breakers {
             }
             None => {}
         }
-        drop(breaker);
+        drop(known);
         self.0
             .endpoints
-            .remove_if(&endpoint, |_, breaker| breaker.is_calm());
+            .remove_if(&endpoint, |_, known| known.breaker.is_calm());
     }
 }
 
@@ -124,22 +170,60 @@ fn sign_of(posted: &Result<Started, StartError>) -> Sign {
         Err(StartError::Unreachable(_) | StartError::Broken(_) | StartError::Silent) => {
             Sign::Failure
         }
-        Err(StartError::Unprepared(_) | StartError::CircuitOpen) => Sign::Nothing,
+        Err(StartError::Unprepared(_) | StartError::CircuitOpen { .. }) => Sign::Nothing,
     }
 }
 
 impl Runs {
     /// How the circuit of an endpoint stands on this replica.
-    pub fn breaker(&self, endpoint: EndpointId) -> Breaker {
-        self.0.breakers.breaker(endpoint)
+    pub fn breaker(&self, endpoint: EndpointId) -> BreakerView {
+        self.0.breakers.view(endpoint, self.0.clock.now_ms())
     }
 
     /// The endpoints whose circuit is not closed on this replica: a read of memory.
     pub fn open_circuits(&self) -> Vec<(EndpointId, Circuit)> {
-        let now = self.0.clock.now_ms();
+        let now = self.0.breakers.0.now_ms();
         let all = self.0.breakers.0.endpoints.iter();
-        all.map(|entry| (*entry.key(), entry.circuit(now)))
+        all.map(|entry| (*entry.key(), entry.breaker.circuit(now)))
             .filter(|(_, circuit)| *circuit != Circuit::Closed)
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn what_nobody_asks_about_is_forgotten_also_when_it_never_opened() {
+        let policy = BreakerPolicy {
+            failures: 2,
+            wait_ms: 10_000,
+            longest_wait_ms: 10_000,
+        };
+        let breakers = Breakers::new(policy);
+        let [once, often] = [1, 2].map(|n| EndpointId(Uuid::from_u128(n)));
+        for endpoint in [once, often, often] {
+            breakers
+                .enter(endpoint)
+                .unwrap()
+                .note(&Err(StartError::Silent));
+        }
+        let wait = breakers.enter(often).err().unwrap();
+        assert!(wait <= Duration::from_secs(10), "{wait:?}");
+        let view = breakers.view(often, 1_000_000);
+        assert_eq!(view.circuit, Circuit::Open);
+        let ago = 1_000_000 - view.opened_at.unwrap();
+        assert!((0..10_000).contains(&ago), "{ago}");
+        let now = breakers.0.now_ms();
+        breakers.forget_old();
+        assert_eq!(breakers.0.endpoints.len(), 2);
+        breakers.forget_before(now);
+        assert!(breakers.0.endpoints.contains_key(&often), "it is open");
+        assert!(!breakers.0.endpoints.contains_key(&once));
+        breakers.forget_before(now + 10_001);
+        assert_eq!(breakers.0.endpoints.len(), 0);
     }
 }

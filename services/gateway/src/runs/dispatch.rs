@@ -22,6 +22,9 @@ use crate::runs::settle::cancelled;
 use crate::runs::token::TokenSubject;
 use crate::telemetry::metrics;
 
+/// A circuit that is open for longer is not waited for: each try costs commits, and would only be told the same.
+const SHORT_BREAK: Duration = Duration::from_millis(500);
+
 /// What came of a dispatch.
 pub(super) enum Outcome {
     /// The runner answers: the run as it is now, and its results.
@@ -62,6 +65,10 @@ pub(super) async fn dispatch(
         live.hold_until(held_until);
         if let Some(at) = run.cancel_requested_at {
             live.request_cancel(at);
+        }
+        // Whoever took it over meanwhile has ended it, and what it ended must not begin.
+        if !live.is_held(Instant::now()) {
+            return Ok(Outcome::Lost);
         }
         let posted = tokio::select! {
             posted = post(inner, live, prepared, &grant) => posted,
@@ -138,8 +145,9 @@ async fn post(
     if live.cancel.is_cancelled() {
         return None;
     }
-    let Some(permit) = inner.breakers.enter(run.endpoint_id) else {
-        return Some(Err(StartError::CircuitOpen));
+    let permit = match inner.breakers.enter(run.endpoint_id) {
+        Ok(permit) => permit,
+        Err(wait) => return Some(Err(StartError::CircuitOpen { wait })),
     };
     let body = match request_body(inner, prepared, grant) {
         Ok(body) => body,
@@ -246,7 +254,7 @@ pub(super) fn millis(duration: Duration) -> i64 {
 fn class_of(error: &StartError) -> AttemptFailure {
     match error {
         StartError::Unreachable(error) if error.is_connect() => AttemptFailure::NotConnected,
-        StartError::CircuitOpen => AttemptFailure::NotConnected,
+        StartError::CircuitOpen { wait } if *wait <= SHORT_BREAK => AttemptFailure::NotConnected,
         StartError::Refused {
             status: StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE,
             retry_after: Some(wait),
@@ -260,7 +268,7 @@ fn describe(error: &StartError) -> (Failure, Option<u16>) {
         StartError::Unreachable(_) => (FailureCode::RunnerUnreachable, None),
         StartError::Broken(_) => (FailureCode::RunnerStreamTruncated, None),
         StartError::Silent => (FailureCode::RunnerFirstByteTimeout, None),
-        StartError::CircuitOpen => (FailureCode::RunnerCircuitOpen, None),
+        StartError::CircuitOpen { .. } => (FailureCode::RunnerCircuitOpen, None),
         StartError::Unprepared(_) => (FailureCode::HostInternal, None),
         StartError::Refused { status, .. } => (FailureCode::RunnerHttpError, Some(status.as_u16())),
         StartError::BadContentType(_) => (FailureCode::RunnerBadContentType, Some(200)),

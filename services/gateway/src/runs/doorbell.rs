@@ -1,6 +1,6 @@
 //! Ringing other replicas, and being rung: latency alone hangs on it, never data.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dashmap::DashMap;
 use protocol::id::RunId;
@@ -16,8 +16,8 @@ const QUEUE: usize = 4096;
 /// The button outside, and the bells of those who wait here.
 pub(crate) struct Doorbell {
     out: mpsc::Sender<Ring>,
-    /// Taken once, by the task that sends.
-    pending: std::sync::Mutex<Option<mpsc::Receiver<Ring>>>,
+    /// Lent to the task that sends.
+    pending: Mutex<Option<mpsc::Receiver<Ring>>>,
     bells: DashMap<RunId, Arc<Notify>>,
     /// Rings when somebody may have asked for the end of a run that lives here.
     pub(super) cancels: Notify,
@@ -28,7 +28,7 @@ impl Default for Doorbell {
         let (out, pending) = mpsc::channel(QUEUE);
         Self {
             out,
-            pending: std::sync::Mutex::new(Some(pending)),
+            pending: Mutex::new(Some(pending)),
             bells: DashMap::new(),
             cancels: Notify::new(),
         }
@@ -43,6 +43,19 @@ impl Doorbell {
         metrics::rang(if sent { Ringing::Sent } else { Ringing::Lost });
     }
 
+    fn lend(&self) -> Option<Lent<'_>> {
+        let rings = self.pending().take()?;
+        Some(Lent {
+            doorbell: self,
+            rings: Some(rings),
+        })
+    }
+
+    // Whole after any panic: it is there or not.
+    fn pending(&self) -> MutexGuard<'_, Option<mpsc::Receiver<Ring>>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn wake(&self, run: RunId) {
         if let Some(bell) = self.bells.get(&run) {
             bell.notify_waiters();
@@ -53,6 +66,24 @@ impl Doorbell {
         for bell in &self.bells {
             bell.notify_waiters();
         }
+    }
+}
+
+/// What waits to be sent, given back on drop: whoever sends may panic, and the next goes on.
+struct Lent<'a> {
+    doorbell: &'a Doorbell,
+    rings: Option<mpsc::Receiver<Ring>>,
+}
+
+impl Lent<'_> {
+    fn rings(&mut self) -> &mut mpsc::Receiver<Ring> {
+        self.rings.as_mut().expect("it is there until the drop")
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        *self.doorbell.pending() = self.rings.take();
     }
 }
 
@@ -91,15 +122,13 @@ impl Drop for Bell {
 impl Runs {
     /// Sends rings and hears those of other replicas, until the process stops.
     pub async fn keep_ringing(&self) {
-        let pending = {
-            let mut pending = self.0.doorbell.pending.lock();
-            pending.as_mut().ok().and_then(|pending| pending.take())
+        let Some(mut pending) = self.0.doorbell.lend() else {
+            return;
         };
-        let Some(pending) = pending else { return };
         let hear = |heard| self.0.hear(heard);
         tokio::select! {
             () = self.0.closing.cancelled() => {}
-            () = self.0.bus.attend(pending, &hear) => {}
+            () = self.0.bus.attend(pending.rings(), &hear) => {}
         }
     }
 }
@@ -123,5 +152,24 @@ impl Inner {
                 self.doorbell.wake_all();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_sends_and_panics_leaves_the_rings_to_the_next() {
+        let doorbell = Doorbell::default();
+        doorbell.ring(Ring::Advanced(RunId(uuid::Uuid::nil())));
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _pending = doorbell.lend().unwrap();
+            assert!(doorbell.lend().is_none(), "one sends");
+            panic!("as a bus may");
+        }));
+        assert!(panicked.is_err());
+        let mut pending = doorbell.lend().unwrap();
+        assert!(pending.rings().try_recv().is_ok());
     }
 }

@@ -32,7 +32,8 @@ pub(super) async fn drive(
         Err(PrepareError::Broken(why)) => {
             tracing::error!(run.id = %id, "run {id} cannot be dispatched: {why}");
             let failure = Failure::new(FailureCode::HostInternal, why);
-            return settle_orphan(inner, id, workspace, Leases::All, failure).await;
+            // Another replica may have prepared it, and drives it.
+            return settle_orphan(inner, id, workspace, Leases::None, failure).await;
         }
         Err(PrepareError::Store(error)) => return unwritable(id, &error),
     };

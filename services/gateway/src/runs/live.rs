@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use dashmap::{DashMap, Entry};
 use protocol::id::RunId;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -145,17 +145,6 @@ impl RunLog {
     }
 }
 
-/// Uploads of one run at once: each reserves room in its area.
-const UPLOADS: usize = 4;
-/// Host calls of one run in one second.
-const CALLS_PER_SECOND: u32 = 500;
-
-#[derive(Default)]
-struct CallWindow {
-    second: i64,
-    calls: u32,
-}
-
 /// A run of this process.
 pub(crate) struct LiveRun {
     pub(crate) log: RunLog,
@@ -165,9 +154,6 @@ pub(crate) struct LiveRun {
     pub(crate) lost: CancellationToken,
     /// Until when this process may speak for the run, by the clock that nobody sets.
     held_until: Mutex<Option<Instant>>,
-    calls: Mutex<CallWindow>,
-    /// Room for uploads that go on.
-    uploads: Arc<Semaphore>,
     grant: Mutex<Option<Arc<Grant>>>,
     cancel_requested_at: AtomicI64,
     /// The terminal is on its way into the table.
@@ -182,8 +168,6 @@ impl LiveRun {
             cancel: CancellationToken::new(),
             lost: CancellationToken::new(),
             held_until: Mutex::new(None),
-            calls: Mutex::default(),
-            uploads: Arc::new(Semaphore::new(UPLOADS)),
             grant: Mutex::new(None),
             cancel_requested_at: AtomicI64::new(0),
             ending: AtomicBool::new(false),
@@ -207,6 +191,11 @@ impl LiveRun {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// True while the lease is surely ours.
+    pub(crate) fn is_held(&self, now: Instant) -> bool {
+        self.held_until().is_some_and(|until| now < until)
+    }
+
     /// The terminal goes into the table now: whether the run lives is asked there, for between the
     /// commit and the moment we hear of it nobody here would know.
     pub(crate) fn begin_end(&self) {
@@ -216,7 +205,7 @@ impl LiveRun {
     /// What the run's token opens, while the run surely lives and its lease is surely ours.
     pub(crate) fn grant(&self, now: Instant) -> Option<Arc<Grant>> {
         let is_ending = self.has_ended() || self.ending.load(Ordering::Acquire);
-        if is_ending || self.held_until().is_none_or(|until| until <= now) {
+        if is_ending || !self.is_held(now) {
             return None;
         }
         self.grant
@@ -228,22 +217,6 @@ impl LiveRun {
     /// The terminal is committed, or the run is somebody else's.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
-    }
-
-    /// Counts a host call; false when the runner calls too often.
-    pub(crate) fn admit_call(&self, now: i64) -> bool {
-        let mut window = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        let second = now.div_euclid(1000);
-        if window.second != second {
-            *window = CallWindow { second, calls: 0 };
-        }
-        window.calls += 1;
-        window.calls <= CALLS_PER_SECOND
-    }
-
-    /// Room for one more upload, until it is dropped.
-    pub(crate) fn begin_upload(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.uploads).try_acquire_owned().ok()
     }
 
     /// When the run was asked to end, in epoch milliseconds.
@@ -404,13 +377,5 @@ mod tests {
         log.publish(frames(2, &[&large]));
         assert!(matches!(log.tail(0), Tail::Behind));
         assert!(matches!(log.tail(1), Tail::Frames(_, 2)));
-    }
-
-    #[test]
-    fn a_run_may_call_five_hundred_times_in_one_second() {
-        let live = LiveRun::new();
-        assert!((0..500).all(|call| live.admit_call(7_000 + call)));
-        assert!(!live.admit_call(7_999));
-        assert!(live.admit_call(8_000), "the next second counts anew");
     }
 }

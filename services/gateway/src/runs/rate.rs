@@ -55,12 +55,13 @@ impl EventRates {
 }
 
 impl Runs {
-    /// Forgets buckets that are full again, and circuits that nobody asks about, until the process stops.
+    /// Forgets buckets that are full again, runs that do not call, and circuits that nobody asks about, until the process stops.
     pub async fn keep_tidy(&self) {
         let tidy = async {
             loop {
                 tokio::time::sleep(TIDY).await;
                 self.0.rates.forget_idle();
+                self.0.calls.forget_idle(self.0.clock.now_ms());
                 self.0.breakers.forget_old();
             }
         };

@@ -8,7 +8,6 @@ use store::{Backend, Leases, StoreError, failpoint};
 use tokio::time::Instant;
 
 use crate::runs::Runs;
-use crate::runs::dispatch::millis;
 use crate::runs::settle::{settle_orphan, settle_taken};
 use crate::telemetry::metrics::{self, Swept};
 
@@ -58,6 +57,8 @@ impl Runs {
         let all = async {
             tokio::join!(
                 self.keep_renewing(),
+                self.keep_letting_go(),
+                self.keep_comparing_clocks(),
                 self.keep_hearing_of_cancels(),
                 self.keep_sweeping(),
                 self.keep_clean(),
@@ -73,13 +74,9 @@ impl Runs {
     /// Five times within a lease: an outage of the database of two thirds of it costs no run.
     async fn keep_renewing(&self) {
         let mut tick = tick_of(self.0.limits.lease / 5);
-        let mut are_apart = false;
         loop {
             tick.tick().await;
-            let renewed = self.renew_or_let_go().await;
-            // Who cannot ask hears of it by the renewal.
-            let _ = self.compare_clocks(&mut are_apart).await;
-            if let Err(error) = renewed {
+            if let Err(error) = self.renew_leases().await {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
                     "leases could not be renewed"
@@ -89,17 +86,24 @@ impl Runs {
     }
 
     /// While the database does not answer, runs go whose lease ends: nobody can say any more that they
-    /// are ours. The sweep ends them, here or on another replica.
-    async fn renew_or_let_go(&self) -> Result<(), StoreError> {
-        let look = self.0.limits.lease / 20;
-        let renewing = self.renew_leases();
-        tokio::pin!(renewing);
+    /// are ours. The sweep ends them, here or on another replica. However the renewal fares: it may
+    /// fail at once, or hang.
+    async fn keep_letting_go(&self) {
+        let mut tick = tick_of(self.0.limits.lease / 20);
         loop {
-            tokio::select! {
-                biased;
-                renewed = &mut renewing => return renewed,
-                () = tokio::time::sleep(look) => self.0.live.let_go(Instant::now()),
-            }
+            tick.tick().await;
+            self.0.live.let_go(Instant::now());
+        }
+    }
+
+    /// As often as leases are renewed, and never in their way.
+    async fn keep_comparing_clocks(&self) {
+        let mut tick = tick_of(self.0.limits.lease / 5);
+        let mut are_apart = false;
+        loop {
+            tick.tick().await;
+            // Who cannot ask hears of it by the renewal.
+            let _ = self.compare_clocks(&mut are_apart).await;
         }
     }
 
@@ -233,18 +237,20 @@ impl Runs {
     }
 
     async fn clean_some(&self) -> Result<u64, StoreError> {
-        let now = self.0.clock.now_ms();
-        let mut deleted = self.0.store.sweep_storage(now).await?;
+        let mut deleted = self.0.store.sweep_storage().await?;
         if let Some(retention) = self.0.limits.retention {
-            let before = now - millis(retention);
-            deleted += self.0.store.prune_runs(before, now).await?;
+            deleted += self.0.store.prune_runs(retention).await?;
         }
         Ok(deleted)
     }
 
     async fn end_orphans(&self, leases: Leases) -> Result<(), StoreError> {
         loop {
-            let mut expired = self.0.store.expired_runs(leases, BATCH).await?;
+            let mut expired = self
+                .0
+                .store
+                .expired_runs(&self.0.owner, leases, BATCH)
+                .await?;
             let is_last = (expired.len() as u64) < BATCH;
             // Those that live here are driven here: their leases are renewed, or they hear of it.
             expired.retain(|run| !self.0.live.contains(run.id));

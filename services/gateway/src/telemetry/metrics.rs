@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use ::metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+use store::meter::PANICS;
 
 pub use table::{Kind, METRICS, Metric};
 
@@ -39,7 +40,6 @@ const BREAKER_STATE: &str = "runnel_breaker_state";
 const HOST_CALLS: &str = "runnel_host_calls_total";
 const HTTP_REQUESTS: &str = "runnel_http_requests_total";
 const HTTP_REQUEST_SECONDS: &str = "runnel_http_request_seconds";
-const PANICS: &str = "runnel_panics_total";
 const LIVE_RUNS: &str = "runnel_live_runs";
 const RUNS: &str = "runnel_runs";
 const READY: &str = "runnel_ready";
@@ -160,6 +160,8 @@ pub enum Task {
     Run,
     Handler,
     Connection,
+    /// What goes on beside the requests.
+    Upkeep,
 }
 
 impl Task {
@@ -168,6 +170,7 @@ impl Task {
             Self::Run => "run",
             Self::Handler => "handler",
             Self::Connection => "connection",
+            Self::Upkeep => "upkeep",
         }
     }
 }

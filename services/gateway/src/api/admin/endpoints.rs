@@ -110,13 +110,10 @@ fn shown(state: &ApiState, record: EndpointRecord) -> RunnerEndpoint {
     let breaker = state.runs.breaker(record.id);
     let seconds = |at: i64| at.div_euclid(1000);
     let breaker = CircuitBreaker {
-        state: breaker
-            .circuit(state.runs.clock().now_ms())
-            .as_str()
-            .to_owned(),
-        failures: breaker.failures(),
-        opened_at: breaker.opened_at().map(seconds),
-        retry_at: breaker.retry_at().map(seconds),
+        state: breaker.circuit.as_str().to_owned(),
+        failures: breaker.failures,
+        opened_at: breaker.opened_at.map(seconds),
+        retry_at: breaker.retry_at.map(seconds),
     };
     view(record, names, breaker)
 }

@@ -231,14 +231,6 @@ async fn cancel(
         let message = format!("must have 1 to {MOST_REASON} characters");
         return Err(ApiError::invalid("/reason", message));
     }
-    if cancel
-        .reason
-        .as_ref()
-        .is_some_and(|reason| reason.contains('\0'))
-    {
-        let message = "must not contain the character U+0000";
-        return Err(ApiError::invalid("/reason", message));
-    }
     let run = find_in_scope(caller, state, "run_cancel", id).await?;
     match state.runs.cancel(&run.workspace, id, cancel.reason).await? {
         CancelOutcome::Requested(run) | CancelOutcome::Ended(run) => Ok(Json(view(caller, *run))),

@@ -129,12 +129,6 @@ pub(in crate::api) async fn put_state(
     JsonBody(body): JsonBody<StatePut>,
 ) -> ApiResult<Json<StateVersion>> {
     let value = body.value.to_string();
-    if domain::event::contains_nul(&value) {
-        return Err(ApiError::invalid(
-            "/value",
-            "must not contain the character U+0000",
-        ));
-    }
     if value.len() > state.runs.limits().results.state_value_bytes {
         return Err(ApiError::too_large(
             "the value is larger than limits.state_value_bytes",

@@ -203,7 +203,7 @@ fn body_of(store: Store, blob: &BlobRecord, first: Vec<u8>) -> Body {
     (status = 403, description = "The area was not granted, or the key is the gateway's", body = ErrorBody),
     (status = 408, description = "The body did not come in time", body = ErrorBody),
     (status = 413, description = "The blob is too large, or the area is full (`details.reason`)", body = ErrorBody),
-    (status = 429, description = "Four uploads of this run go on, or it calls too often", body = ErrorBody)))]
+    (status = 429, description = "Four uploads or deletes of this run go on, or it calls too often", body = ErrorBody)))]
 pub(in crate::api) async fn put_blob(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -211,7 +211,7 @@ pub(in crate::api) async fn put_blob(
     headers: HeaderMap,
     body: Body,
 ) -> ApiResult<StatusCode> {
-    let Ok(_room) = state.runs.begin_upload(&caller.grant) else {
+    let Some(_room) = state.runs.begin_upload(&caller.grant) else {
         return Err(ApiError::rate_limited());
     };
     let mut frames = body.into_data_stream();
@@ -250,7 +250,8 @@ async fn store_blob(
     (status = 204, description = "Gone"),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
     (status = 403, description = "The area was not granted, or the key is the gateway's", body = ErrorBody),
-    (status = 404, description = "No such key", body = ErrorBody)))]
+    (status = 404, description = "No such key", body = ErrorBody),
+    (status = 429, description = "Four uploads or deletes of this run go on, or it calls too often", body = ErrorBody)))]
 pub(in crate::api) async fn delete_blob(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -259,12 +260,14 @@ pub(in crate::api) async fn delete_blob(
     let call = call("storage_delete", &area);
     let access = granted_area(&caller, &state, call).await?;
     caller.legal_key(&state, call, &key).await?;
+    let Some(_room) = state.runs.begin_upload(&caller.grant) else {
+        return Err(ApiError::rate_limited());
+    };
     let delete = DeleteBlob {
         run_id: caller.grant.run.id,
         access,
         key,
         audit: caller.audit_entry(&state, call, None, 0),
-        at: state.runs.clock().now_ms(),
     };
     match state.runs.store().write(delete).await? {
         BlobDeleted::Deleted => Ok(StatusCode::NO_CONTENT),

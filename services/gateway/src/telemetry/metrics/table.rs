@@ -110,7 +110,7 @@ metrics!(
     Histogram super::HTTP_REQUEST_SECONDS, ["face"],
         "From a request's head to the head of its answer: of clients and operators (api), of runners (host), of others";
     Counter super::PANICS, ["task"],
-        "Panics that cost one run, one request or one connection";
+        "Panics that cost one run, one request, one connection, one batch of writes, or a second of what goes on beside them";
     Gauge "process_resident_memory_bytes", [],
         "Memory of the process that is in RAM";
     Gauge "process_open_fds", [],

@@ -133,11 +133,6 @@ impl<'a> Upload<'a> {
         outcome
     }
 
-    fn expiry(&self) -> i64 {
-        let now = self.state.runs.clock().now_ms();
-        now + i64::try_from(RESERVED.as_millis()).unwrap_or(i64::MAX)
-    }
-
     async fn carry_out(&self, frames: &mut BodyDataStream, call: Call<'_>) -> ApiResult<()> {
         let mut progress = Progress {
             digest: aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA256),
@@ -187,7 +182,7 @@ impl<'a> Upload<'a> {
                 quota: self.quota,
                 content_id: self.content_id,
                 reserved: self.announced.unwrap_or(limits.storage_blob_bytes),
-                expires_at: self.expiry(),
+                patience: RESERVED,
             };
             written(store.write(begin).await?)?;
         }
@@ -196,7 +191,7 @@ impl<'a> Upload<'a> {
             content_id: self.content_id,
             n: progress.written,
             bytes: std::mem::take(&mut progress.pending),
-            expires_at: self.expiry(),
+            patience: RESERVED,
         };
         written(store.write(chunk).await?)?;
         progress.written += 1;

@@ -1,0 +1,193 @@
+//! The writer: what passes what, and what survives what.
+#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
+
+mod support;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use protocol::resources::StorageArea;
+use sea_orm::DatabaseTransaction;
+use sqlx::{Connection, PgConnection};
+use store::writer::Work;
+use store::{AreaAccess, FinishUpload, Quota, StoreError, Uploaded};
+use support::{Bench, audit, on_both};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+on_both!(
+    an_urgent_write_passes_all_that_waits,
+    a_panic_outside_of_all_items_costs_its_batch_and_not_the_writer,
+    what_nobody_waits_for_is_kept_while_the_database_is_away,
+    blobs_that_come_together_share_a_commit,
+);
+
+type Log = Arc<Mutex<Vec<&'static str>>>;
+
+/// Keeps the writer busy until it is let go.
+struct Gate(Arc<Semaphore>);
+
+impl Work for Gate {
+    type Output = ();
+
+    async fn apply(&self, _tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        self.0.acquire().await.unwrap().forget();
+        Ok(())
+    }
+}
+
+/// A writer that is busy, and what lets it go.
+async fn busy(bench: &Bench) -> Arc<Semaphore> {
+    let gate = Arc::new(Semaphore::new(0));
+    bench.store.write_later(Gate(gate.clone())).await.unwrap();
+    while bench.store.queued_writes() > 0 {
+        tokio::task::yield_now().await;
+    }
+    gate
+}
+
+struct Usual(Log);
+
+impl Work for Usual {
+    type Output = ();
+
+    async fn apply(&self, _tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        self.0.lock().unwrap().push("usual");
+        Ok(())
+    }
+}
+
+struct Urgent(Log);
+
+impl Work for Urgent {
+    type Output = ();
+    const URGENT: bool = true;
+
+    async fn apply(&self, _tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        self.0.lock().unwrap().push("urgent");
+        Ok(())
+    }
+}
+
+async fn an_urgent_write_passes_all_that_waits(bench: Bench) {
+    let gate = busy(&bench).await;
+    let log = Log::default();
+    for _ in 0..600 {
+        bench.store.write_later(Usual(log.clone())).await.unwrap();
+    }
+    bench.store.write_later(Urgent(log.clone())).await.unwrap();
+    gate.add_permits(1);
+    bench.store.write(Usual(log.clone())).await.unwrap();
+    let log = log.lock().unwrap();
+    assert_eq!((log.len(), log[0]), (602, "urgent"));
+}
+
+struct Bent;
+
+impl Work for Bent {
+    type Output = ();
+
+    fn order(&self) -> Uuid {
+        panic!("as a bug of ours would")
+    }
+
+    async fn apply(&self, _tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+async fn a_panic_outside_of_all_items_costs_its_batch_and_not_the_writer(bench: Bench) {
+    let gate = busy(&bench).await;
+    let log = Log::default();
+    bench.store.write_later(Usual(log.clone())).await.unwrap();
+    let (bent, ()) = tokio::join!(bench.store.write(Bent), async { gate.add_permits(1) });
+    assert!(matches!(bent, Err(StoreError::Panicked)), "{bent:?}");
+    assert!(bench.store.is_reachable().await);
+    bench.store.write(Usual(log.clone())).await.unwrap();
+    assert_eq!(log.lock().unwrap().len(), 1);
+}
+
+/// Fails so often as the database would that is away.
+struct Failing {
+    times: AtomicUsize,
+    log: Log,
+}
+
+impl Work for Failing {
+    type Output = ();
+
+    async fn apply(&self, _tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        let is_away = |left: usize| left.checked_sub(1);
+        let (set, get) = (Ordering::SeqCst, Ordering::SeqCst);
+        if self.times.fetch_update(set, get, is_away).is_ok() {
+            return Err(StoreError::Unreachable);
+        }
+        self.log.lock().unwrap().push("failing");
+        Ok(())
+    }
+}
+
+async fn what_nobody_waits_for_is_kept_while_the_database_is_away(bench: Bench) {
+    let log = Log::default();
+    let failing = |times| Failing {
+        times: AtomicUsize::new(times),
+        log: log.clone(),
+    };
+    let awaited = bench.store.write(failing(1)).await;
+    assert!(matches!(awaited, Err(StoreError::Unreachable)));
+    bench.store.write_later(failing(2)).await.unwrap();
+    while log.lock().unwrap().iter().all(|entry| *entry != "failing") {
+        let _ = bench.store.write(Usual(log.clone())).await;
+    }
+    bench.store.write(Usual(log.clone())).await.unwrap();
+    let done = log.lock().unwrap();
+    assert_eq!(done.iter().filter(|entry| **entry == "failing").count(), 1);
+}
+
+async fn blobs_that_come_together_share_a_commit(bench: Bench) {
+    let run = bench.running("e-1").await;
+    let gate = busy(&bench).await;
+    let mut writing = JoinSet::new();
+    for n in 0..20 {
+        let finish = FinishUpload {
+            run_id: run.id,
+            access: AreaAccess {
+                workspace: bench.workspace.clone(),
+                area: StorageArea::Plugin,
+                owner: format!("owner-{}", n % 3),
+            },
+            quota: Quota {
+                bytes: 1_000,
+                keys: 100,
+            },
+            key: format!("k-{n}"),
+            content_id: Uuid::now_v7(),
+            last: 0,
+            bytes: vec![7; 10],
+            size: 10,
+            sha256: String::new(),
+            content_type: "a/b".to_owned(),
+            audit: audit(Uuid::now_v7()),
+            at: 1_000,
+        };
+        let store = bench.store.clone();
+        writing.spawn(async move { store.write(finish).await.unwrap() });
+    }
+    while bench.store.queued_writes() < 20 {
+        tokio::task::yield_now().await;
+    }
+    gate.add_permits(1);
+    while let Some(written) = writing.join_next().await {
+        assert_eq!(written.unwrap(), Uploaded::Written);
+    }
+    if let Some(database) = &bench.database {
+        let mut connection = PgConnection::connect(&database.url()).await.unwrap();
+        let commits = "SELECT COUNT(DISTINCT xmin::text) FROM storage_blobs";
+        let commits: i64 = sqlx::query_scalar(commits)
+            .fetch_one(&mut connection)
+            .await
+            .unwrap();
+        assert_eq!(commits, 1);
+    }
+}

@@ -1,0 +1,131 @@
+//! What the runner of one run may do at a time on this replica, whether the run is driven here or
+//! elsewhere: so many calls in a second, so many uploads at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use dashmap::DashMap;
+use protocol::id::RunId;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Uploads and deletes of one run at once: each holds a lock of its area, or reserves room in it.
+const UPLOADS: usize = 4;
+/// Host calls of one run in one second.
+const CALLS_PER_SECOND: u32 = 500;
+/// Runs that are counted at a time. More have not called within one second in practice; what comes on
+/// top of them passes uncounted.
+const RUNS: usize = 50_000;
+
+/// The counts of the runs that have called of late.
+#[derive(Default)]
+pub(super) struct Calls {
+    runs: DashMap<RunId, Count>,
+    /// The second in which room was last made.
+    tidied: AtomicI64,
+}
+
+#[derive(Default)]
+struct Count {
+    second: i64,
+    calls: u32,
+    uploads: Option<Arc<Semaphore>>,
+}
+
+impl Count {
+    fn is_idle(&self, second: i64) -> bool {
+        let is_quiet = |uploads: &Arc<Semaphore>| uploads.available_permits() == UPLOADS;
+        self.second != second && self.uploads.as_ref().is_none_or(is_quiet)
+    }
+}
+
+impl Calls {
+    /// Counts a call at `now`, in epoch milliseconds; false when the run calls too often.
+    pub(super) fn admit(&self, run: RunId, now: i64) -> bool {
+        let second = now.div_euclid(1000);
+        let counted = self.with(run, second, |count| {
+            if count.second != second {
+                (count.second, count.calls) = (second, 0);
+            }
+            count.calls = count.calls.saturating_add(1);
+            count.calls <= CALLS_PER_SECOND
+        });
+        counted.unwrap_or(true)
+    }
+
+    /// Room for one more upload, until it is dropped; `None`: as many go on as may.
+    pub(super) fn begin_upload(&self, run: RunId, now: i64) -> Option<OwnedSemaphorePermit> {
+        let new = || Arc::new(Semaphore::new(UPLOADS));
+        let uploads = self.with(run, now.div_euclid(1000), |count| {
+            Arc::clone(count.uploads.get_or_insert_with(new))
+        });
+        uploads.unwrap_or_else(new).try_acquire_owned().ok()
+    }
+
+    /// Forgets who is not counted any more.
+    pub(super) fn forget_idle(&self, now: i64) {
+        let second = now.div_euclid(1000);
+        self.runs.retain(|_, count| !count.is_idle(second));
+    }
+
+    /// `None`: there is no room to count it.
+    fn with<T>(&self, run: RunId, second: i64, change: impl FnOnce(&mut Count) -> T) -> Option<T> {
+        if let Some(mut count) = self.runs.get_mut(&run) {
+            return Some(change(&mut count));
+        }
+        if self.runs.len() >= RUNS && self.tidied.swap(second, Ordering::Relaxed) != second {
+            self.runs.retain(|_, count| !count.is_idle(second));
+        }
+        if self.runs.len() >= RUNS {
+            return None;
+        }
+        Some(change(&mut self.runs.entry(run).or_default()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_run_calls_so_often_in_a_second_and_its_neighbour_does_too() {
+        let calls = Calls::default();
+        let [one, other] = [1, 2].map(|n| RunId(Uuid::from_u128(n)));
+        assert!((0..500).all(|call| calls.admit(one, 7_000 + call)));
+        assert!(!calls.admit(one, 7_999));
+        assert!(calls.admit(other, 7_999));
+        calls.forget_idle(7_999);
+        assert!(!calls.admit(one, 7_999), "who is counted is remembered");
+        assert!(calls.admit(one, 8_000), "the next second counts anew");
+        calls.forget_idle(9_000);
+        assert!(calls.runs.is_empty());
+    }
+
+    #[test]
+    fn uploads_that_go_on_are_remembered_and_no_more_than_four() {
+        let calls = Calls::default();
+        let run = RunId(Uuid::nil());
+        let mut places: Vec<_> = (0..UPLOADS)
+            .map(|_| calls.begin_upload(run, 1_000).unwrap())
+            .collect();
+        calls.forget_idle(99_000);
+        assert!(calls.begin_upload(run, 99_000).is_none());
+        places.pop();
+        assert!(calls.begin_upload(run, 99_000).is_some());
+        places.clear();
+        calls.forget_idle(99_000);
+        assert!(calls.runs.is_empty());
+    }
+
+    #[test]
+    fn no_more_runs_are_counted_than_there_is_room_for() {
+        let calls = Calls::default();
+        for n in 0..RUNS as u128 + 10 {
+            assert!(calls.admit(RunId(Uuid::from_u128(n)), 1_000));
+        }
+        assert_eq!(calls.runs.len(), RUNS);
+        assert!(calls.admit(RunId(Uuid::max()), 2_000));
+        assert_eq!(calls.runs.len(), 1, "those of the second before went");
+    }
+}
