@@ -10,6 +10,7 @@ use crate::support::client::{Client, message};
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::python::repository_file;
+use crate::support::routes::operations;
 use crate::support::runner::SECRET;
 use crate::support::script::{answer, sse};
 use crate::support::stage::Outcome;
@@ -377,6 +378,56 @@ async fn labels_hold_nothing_that_somebody_wrote_and_never_run_away() {
     for canary in canaries {
         assert!(!scrape.text.contains(canary), "{canary}: {}", scrape.text);
     }
+}
+
+/// Whether the route has it or not, and also where a request is refused before its route is asked.
+#[tokio::test]
+async fn a_method_that_its_route_does_not_serve_is_counted_as_other() {
+    let watched = Watched::new().await;
+    let client = &watched.stage.client;
+    let all = operations(client).await;
+    let served: BTreeSet<_> = all
+        .iter()
+        .map(|operation| {
+            (
+                operation.path.replace('*', ""),
+                operation.method.to_string(),
+            )
+        })
+        .collect();
+    let paths: BTreeMap<_, _> = all
+        .iter()
+        .map(|operation| (&operation.path, operation.path_with(|_| "x".to_owned())))
+        .collect();
+    for path in paths.values() {
+        for method in ["PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW", "HEAD"] {
+            let method = Method::from_bytes(method.as_bytes()).unwrap();
+            for origin in ["http://localhost", "http://evil.example"] {
+                let request = client.anonymous(method.clone(), path);
+                let answer = request.header("origin", origin).send();
+                let status = within("an answer", answer).await.unwrap().status();
+                assert!(status.as_u16() >= 200, "{method} {path}");
+            }
+        }
+    }
+    let scrape = watched.scrape().await;
+    assert!(scrape.samples.len() < 1000, "{}", scrape.samples.len());
+    let mut others = 0;
+    for series in scrape.samples.keys() {
+        let Some(labels) = series.strip_prefix("runnel_http_requests_total{method=\"") else {
+            continue;
+        };
+        let (method, rest) = labels.split_once('"').unwrap();
+        let route = rest.split('"').nth(1).unwrap().replace('*', "");
+        let read = if method == "HEAD" { "GET" } else { method };
+        if method == "other" {
+            others += 1;
+        } else {
+            let pair = (route, read.to_owned());
+            assert!(served.contains(&pair), "{series}");
+        }
+    }
+    assert!(others >= paths.len(), "{others} of {}", paths.len());
 }
 
 /// The metrics that a query of Prometheus names; a histogram by its parts.
