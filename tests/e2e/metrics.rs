@@ -1,7 +1,6 @@
 //! What is counted, read as Prometheus reads it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use reqwest::Method;
 use uuid::Uuid;
@@ -14,7 +13,7 @@ use crate::support::routes::operations;
 use crate::support::runner::SECRET;
 use crate::support::script::{answer, sse};
 use crate::support::stage::Outcome;
-use crate::support::{Stage, within};
+use crate::support::{Stage, until, within};
 
 /// A gateway that is watched, and where.
 struct Watched {
@@ -53,16 +52,12 @@ impl Watched {
 
     /// The first scrape that is as `wanted`: some numbers come a moment after what they count.
     async fn scrape_when(&self, wanted: impl Fn(&Scrape) -> bool) -> Scrape {
-        let asking = async {
-            loop {
-                let scrape = self.scrape().await;
-                if wanted(&scrape) {
-                    return scrape;
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        within("the metrics to be as wanted", asking).await
+        let mut last = None;
+        until("the metrics to be as wanted", async || {
+            wanted(last.insert(self.scrape().await))
+        })
+        .await;
+        last.expect("it was looked at least once")
     }
 }
 
