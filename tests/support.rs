@@ -24,7 +24,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::Once;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use tokio::process::Command;
 use uuid::Uuid;
@@ -39,11 +39,6 @@ const PATIENCE: Duration = Duration::from_mins(1);
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     let waited = tokio::time::timeout(PATIENCE, future).await;
     waited.unwrap_or_else(|_| panic!("waited {PATIENCE:?} for {what}"))
-}
-
-/// How often a test does what it does: what the variable says, or `default`.
-pub fn rounds(variable: &str, default: usize) -> usize {
-    std::env::var(variable).map_or(default, |text| text.parse().unwrap())
 }
 
 /// Says once that tests are left out, unless `RUNNEL_TEST_REQUIRE` names what they need.
@@ -66,13 +61,29 @@ pub fn hex(bytes: &[u8]) -> String {
         .fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
 }
 
-/// A number of the environment: tests are short without.
+/// How much a test does: what the variable says, which is one test's own, or `default`, which is short.
 pub fn number(variable: &str, default: usize) -> usize {
-    std::env::var(variable).map_or(default, |text| text.parse().unwrap())
+    given(variable).map_or(default, |text| text.parse().unwrap())
+}
+
+/// Where a test begins that does only some of what it could: another place each time, and the same
+/// again for the number that `RUNNEL_TEST_SEED` gives and a failed test has printed.
+pub fn seed() -> u64 {
+    let now = || {
+        let time = UNIX_EPOCH.elapsed().unwrap();
+        u64::try_from(time.as_micros()).unwrap()
+    };
+    let seed = given("RUNNEL_TEST_SEED").map_or_else(now, |text| text.parse().unwrap());
+    eprintln!("RUNNEL_TEST_SEED={seed}");
+    seed
+}
+
+fn given(variable: &str) -> Option<String> {
+    std::env::var(variable).ok()
 }
 
 /// Returns once `holds`; looks again and again, with a breath in between.
-pub async fn until(what: &str, holds: impl AsyncFn() -> bool) {
+pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     within(what, async {
         while !holds().await {
             tokio::time::sleep(Duration::from_millis(20)).await;

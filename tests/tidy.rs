@@ -451,6 +451,53 @@ fn a_row_of_a_promise_is_found_amiss() {
     );
 }
 
+// --- what the log says ---
+
+#[test]
+fn every_line_of_the_log_that_operations_quotes_is_in_the_source() {
+    let page = fs::read_to_string(root().join("OPERATIONS.md")).expect("the page is there");
+    let phrases = log_phrases(&page);
+    assert!(phrases.len() >= 10, "{phrases:?}");
+    let files = rust_files().into_iter();
+    let sources: Vec<_> = files
+        .filter(|file| !is_test(&file.path))
+        .map(|file| in_one_line(&file.text))
+        .collect();
+    let said = |phrase: &str| sources.iter().any(|source| has_phrase(source, phrase));
+    let faults = phrases
+        .into_iter()
+        .filter(|phrase| !said(phrase))
+        .map(|phrase| format!("OPERATIONS.md quotes `{phrase}`: no line of the log says that"));
+    assert_none(faults);
+}
+
+/// What is quoted behind `the log:`, to the end of the clause; a single word is the name of a field.
+fn log_phrases(page: &str) -> Vec<&str> {
+    let clauses = page.split("the log: ").skip(1);
+    let clauses = clauses.map(|clause| clause.split([';', '|']).next().unwrap_or_default());
+    let quoted = clauses.flat_map(|clause| clause.split('`').skip(1).step_by(2));
+    quoted.filter(|phrase| phrase.contains(' ')).collect()
+}
+
+/// A text that goes on in the next line of the source, as it is said.
+fn in_one_line(text: &str) -> String {
+    let mut pieces = text.split("\\\n");
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |whole, piece| whole + piece.trim_start())
+}
+
+/// `…` stands for one value in braces.
+fn has_phrase(source: &str, phrase: &str) -> bool {
+    let Some((before, after)) = phrase.split_once('…') else {
+        return source.contains(phrase);
+    };
+    source.match_indices(before).any(|(at, _)| {
+        let rest = source[at + before.len()..].strip_prefix('{');
+        let rest = rest.and_then(|rest| rest.split_once('}'));
+        rest.is_some_and(|(_, rest)| rest.starts_with(after))
+    })
+}
+
 // --- how it is looked for ---
 
 #[track_caller]
@@ -634,6 +681,21 @@ fn a_path_is_absolute_at_its_beginning_alone() {
         &format!("https://example.org{place}ada"),
         &place
     ));
+}
+
+#[test]
+fn a_line_of_the_log_is_found_with_its_values_and_over_two_lines() {
+    let page = "| a | x 1; the log: `run … ended`, its `error` | `b c` |\nthe log: `two lines`, or `none`\n";
+    assert_eq!(log_phrases(page), ["run … ended", "two lines"]);
+    let source = in_one_line("warn!(\"run {id} ended\"); warn!(\"two \\\n    lines\");");
+    for (phrase, is_there) in [
+        ("run … ended", true),
+        ("two lines", true),
+        ("run … began", false),
+        ("ran … ended", false),
+    ] {
+        assert_eq!(has_phrase(&source, phrase), is_there, "{phrase}");
+    }
 }
 
 #[test]

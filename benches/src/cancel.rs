@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use crate::Options;
 use crate::client::Connection;
 use crate::figures::{percentile, write};
-use crate::load::{Ask, Target};
+use crate::load::Target;
 use crate::stage::Stage;
 use crate::stub::{Script, Shared, serve};
 
@@ -32,21 +32,10 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
     let mut serving = JoinSet::new();
     serving.spawn(serve(listener, Arc::clone(&shared)));
     let mut told = Vec::new();
-    let databases = [("sqlite", None), ("postgres", options.postgres.as_deref())];
-    for (name, url) in databases {
-        if name == "postgres" && url.is_none() {
-            continue;
-        }
+    for database in stage.databases() {
+        let name = database.name;
         let grace = "cancel_grace_seconds = 0.0";
-        let gateway = stage.gateway(name, &runner, url, grace).await?;
-        let target = Target {
-            name,
-            address: gateway.served.address.clone(),
-            pid: Some(gateway.served.pid),
-            ask: Ask::Gateway {
-                key: gateway.key.clone(),
-            },
-        };
+        let (gateway, target) = stage.gateway(name, &database, &runner, grace).await?;
         let mut times = Vec::new();
         for number in 0..RUNS {
             times.push(one(&target, &gateway.key, &shared, number).await?);

@@ -48,24 +48,9 @@ pub(crate) async fn measure(stage: &Stage) -> anyhow::Result<Vec<Held>> {
         };
         all.push(hold(&target, proxy.pid, &stub.address, stub.pid).await?);
     }
-    let databases = [
-        ("sqlite", None),
-        ("postgres", stage.options.postgres.as_deref()),
-    ];
-    for (name, url) in databases {
-        if name == "postgres" && url.is_none() {
-            continue;
-        }
-        let place = format!("held-{name}");
-        let gateway = stage.gateway(&place, &stub.address, url, "").await?;
-        let target = Target {
-            name,
-            address: gateway.served.address.clone(),
-            pid: Some(gateway.served.pid),
-            ask: Ask::Gateway {
-                key: gateway.key.clone(),
-            },
-        };
+    for database in stage.databases() {
+        let place = format!("held-{}", database.name);
+        let (gateway, target) = stage.gateway(&place, &database, &stub.address, "").await?;
         all.push(hold(&target, gateway.served.pid, &stub.address, stub.pid).await?);
     }
     Ok(all)

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use crate::Options;
 use crate::client::Connection;
 use crate::figures::{median, percentile, write};
-use crate::load::{Ask, Target};
+use crate::load::Target;
 use crate::stage::{Stage, play};
 use crate::stub::Script;
 
@@ -25,20 +25,9 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
     };
     play(&stub.address, script).await?;
     let mut told = Vec::new();
-    let databases = [("sqlite", None), ("postgres", options.postgres.as_deref())];
-    for (name, url) in databases {
-        if name == "postgres" && url.is_none() {
-            continue;
-        }
-        let gateway = stage.gateway(name, &stub.address, url, "").await?;
-        let target = Target {
-            name,
-            address: gateway.served.address.clone(),
-            pid: Some(gateway.served.pid),
-            ask: Ask::Gateway {
-                key: gateway.key.clone(),
-            },
-        };
+    for database in stage.databases() {
+        let name = database.name;
+        let (_gateway, target) = stage.gateway(name, &database, &stub.address, "").await?;
         // An event that nobody wants is kept; one that an agent wants is also run.
         for (event, what) in [("note.added", "kept"), ("message.received", "with a run")] {
             let (mut rates, mut times) = (Vec::new(), Vec::new());

@@ -91,16 +91,6 @@ async fn measure(stage: &Stage, scenarios: &[Scenario]) -> anyhow::Result<(Vec<R
     let options = &stage.options;
     let stub = stage.stub().await?;
     let proxy = stage.passthrough(&stub.address).await?;
-    let mut gateways = vec![(
-        "sqlite",
-        stage.gateway("sqlite", &stub.address, None, "").await?,
-    )];
-    if let Some(url) = options.postgres.as_deref() {
-        let gateway = stage
-            .gateway("postgres", &stub.address, Some(url), "")
-            .await?;
-        gateways.push(("postgres", gateway));
-    }
     let mut targets = vec![
         Target {
             name: "direct",
@@ -115,14 +105,13 @@ async fn measure(stage: &Stage, scenarios: &[Scenario]) -> anyhow::Result<(Vec<R
             ask: Ask::Runner,
         },
     ];
-    targets.extend(gateways.iter().map(|(name, gateway)| Target {
-        name,
-        address: gateway.served.address.clone(),
-        pid: Some(gateway.served.pid),
-        ask: Ask::Gateway {
-            key: gateway.key.clone(),
-        },
-    }));
+    let mut gateways = Vec::new();
+    for database in stage.databases() {
+        let gateway = stage.gateway(database.name, &database, &stub.address, "");
+        let (gateway, target) = gateway.await?;
+        gateways.push(gateway);
+        targets.push(target);
+    }
     let mut connections: Connections = targets.iter().map(|one| (one.name, 0, 0)).collect();
     let mut rows: Vec<_> = scenarios
         .iter()

@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use crate::Options;
 use crate::client::Connection;
+use crate::load::{Ask, Target};
 use crate::stub::{RUNNER_ID, Script};
 
 /// Says where a role of this program listens.
@@ -60,6 +61,13 @@ impl Served {
 pub(crate) struct Gateway {
     pub(crate) served: Served,
     pub(crate) key: String,
+}
+
+/// A database that a gateway is measured on.
+pub(crate) struct Database {
+    pub(crate) name: &'static str,
+    /// Absent: a file of its own.
+    url: Option<String>,
 }
 
 /// The binary, the directory, and what was asked for.
@@ -143,20 +151,34 @@ impl Stage {
         served.context("the proxy does not start")
     }
 
-    /// `runnel serve`, as it comes, on a database of its own. `extra`: lines of section `[runs]`.
+    /// What a gateway is measured on: SQLite, and PostgreSQL if one was named.
+    pub(crate) fn databases(&self) -> Vec<Database> {
+        let sqlite = Database {
+            name: "sqlite",
+            url: None,
+        };
+        let postgres = self.options.postgres.clone().map(|url| Database {
+            name: "postgres",
+            url: Some(url),
+        });
+        [sqlite].into_iter().chain(postgres).collect()
+    }
+
+    /// `runnel serve`, as it comes, and how it is asked. Its files lie in `place`. `extra`: lines of
+    /// section `[runs]`.
     pub(crate) async fn gateway(
         &self,
-        name: &str,
+        place: &str,
+        database: &Database,
         runner: &str,
-        postgres: Option<&str>,
         extra: &str,
-    ) -> anyhow::Result<Gateway> {
-        let directory = self.directory.join(name);
+    ) -> anyhow::Result<(Gateway, Target)> {
+        let directory = self.directory.join(place);
         fs::create_dir_all(&directory)?;
-        let url = postgres.map_or_else(
-            || format!("sqlite://{}", directory.join("runnel.db").display()),
-            str::to_owned,
-        );
+        let url = database.url.clone().unwrap_or_else(|| {
+            let file = directory.join("runnel.db");
+            format!("sqlite://{}", file.display())
+        });
         fs::write(directory.join("master.key"), &self.master_key)?;
         let secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
         fs::write(directory.join("endpoint.secret"), secret)?;
@@ -180,7 +202,13 @@ impl Stage {
         let served = Served::spawn(&mut command, &log).await;
         let told = || fs::read_to_string(&log).unwrap_or_default();
         let served = served.with_context(|| format!("the gateway does not start: {}", told()))?;
-        Ok(Gateway { served, key })
+        let target = Target {
+            name: database.name,
+            address: served.address.clone(),
+            pid: Some(served.pid),
+            ask: Ask::Gateway { key: key.clone() },
+        };
+        Ok((Gateway { served, key }, target))
     }
 
     async fn create_key(&self, config: &Path) -> anyhow::Result<String> {

@@ -1,4 +1,7 @@
-//! Numbered schema changes, the same for `SQLite` and `PostgreSQL`. Never edited once merged.
+//! Numbered schema changes, the same for `SQLite` and `PostgreSQL`. What is frozen once a change is merged is
+//! its statements, their order, its name, and whether they are one transaction (`use_transaction`); the code
+//! around them may be put in order. A new change is one transaction: whole or not at all, also where a process
+//! that is killed would leave half of it.
 
 pub use sea_orm_migration::MigratorTrait;
 use sea_orm_migration::prelude::*;
@@ -35,4 +38,13 @@ impl MigratorTrait for Migrator {
             Box::new(m20261122_000015_storage_usage::Migration),
         ]
     }
+}
+
+/// Runs statements one after the other, to the first that fails.
+async fn run(manager: &SchemaManager<'_>, statements: &[&str]) -> Result<(), DbErr> {
+    for statement in statements {
+        let connection = manager.get_connection();
+        connection.execute_unprepared(statement).await?;
+    }
+    Ok(())
 }

@@ -6,6 +6,8 @@
 use sea_orm_migration::prelude::*;
 use sea_orm_migration::sea_orm::DbBackend;
 
+use crate::run;
+
 #[derive(DeriveMigrationName)]
 pub(crate) struct Migration;
 
@@ -109,29 +111,18 @@ const TABLES: &[&str] = &[
 #[async_trait::async_trait]
 impl MigrationTrait for Migration {
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
-        for statement in UP {
-            manager
-                .get_connection()
-                .execute_unprepared(statement)
-                .await?;
-        }
+        run(manager, UP).await?;
         // State keys are listed in byte order, whatever language the server was set up for.
         if manager.get_database_backend() == DbBackend::Postgres {
             let statement = "ALTER TABLE state_entries ALTER COLUMN key TYPE TEXT COLLATE \"C\"";
-            manager
-                .get_connection()
-                .execute_unprepared(statement)
-                .await?;
+            run(manager, &[statement]).await?;
         }
         Ok(())
     }
 
     async fn down(&self, manager: &SchemaManager) -> Result<(), DbErr> {
         for table in TABLES {
-            manager
-                .get_connection()
-                .execute_unprepared(&format!("DROP TABLE {table}"))
-                .await?;
+            run(manager, &[&format!("DROP TABLE {table}")]).await?;
         }
         Ok(())
     }

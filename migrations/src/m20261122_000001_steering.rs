@@ -2,6 +2,8 @@
 
 use sea_orm_migration::prelude::*;
 
+use crate::run;
+
 #[derive(DeriveMigrationName)]
 pub(crate) struct Migration;
 
@@ -11,18 +13,10 @@ impl MigrationTrait for Migration {
         let statement = "CREATE TABLE steering_items (
             run_id TEXT NOT NULL, n BIGINT NOT NULL, event_id TEXT NOT NULL, status TEXT NOT NULL,
             at BIGINT NOT NULL, PRIMARY KEY (run_id, n), UNIQUE (run_id, event_id))";
-        manager
-            .get_connection()
-            .execute_unprepared(statement)
-            .await?;
-        Ok(())
+        run(manager, &[statement]).await
     }
 
     async fn down(&self, manager: &SchemaManager) -> Result<(), DbErr> {
-        manager
-            .get_connection()
-            .execute_unprepared("DROP TABLE steering_items")
-            .await?;
-        Ok(())
+        run(manager, &["DROP TABLE steering_items"]).await
     }
 }

@@ -2,6 +2,8 @@
 
 use sea_orm_migration::prelude::*;
 
+use crate::run;
+
 #[derive(DeriveMigrationName)]
 pub(crate) struct Migration;
 
@@ -27,26 +29,15 @@ const DOWN: &[&str] = &[
 
 #[async_trait::async_trait]
 impl MigrationTrait for Migration {
-    // Whole or not at all, also where a process that is killed would leave half of it.
     fn use_transaction(&self) -> Option<bool> {
         Some(true)
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
-        execute(manager, UP).await
+        run(manager, UP).await
     }
 
     async fn down(&self, manager: &SchemaManager) -> Result<(), DbErr> {
-        execute(manager, DOWN).await
+        run(manager, DOWN).await
     }
-}
-
-async fn execute(manager: &SchemaManager<'_>, statements: &[&str]) -> Result<(), DbErr> {
-    for statement in statements {
-        manager
-            .get_connection()
-            .execute_unprepared(statement)
-            .await?;
-    }
-    Ok(())
 }

@@ -4,6 +4,8 @@
 use sea_orm_migration::prelude::*;
 use sea_orm_migration::sea_orm::DbBackend;
 
+use crate::run;
+
 #[derive(DeriveMigrationName)]
 pub(crate) struct Migration;
 
@@ -37,7 +39,6 @@ const DOWN: &[&str] = &[
 
 #[async_trait::async_trait]
 impl MigrationTrait for Migration {
-    // Whole or not at all, also where a process that is killed would leave half of it.
     fn use_transaction(&self) -> Option<bool> {
         Some(true)
     }
@@ -47,22 +48,11 @@ impl MigrationTrait for Migration {
             DbBackend::Postgres => POSTGRES,
             _ => SQLITE,
         };
-        for statement in index.iter().chain(UP) {
-            manager
-                .get_connection()
-                .execute_unprepared(statement)
-                .await?;
-        }
-        Ok(())
+        run(manager, index).await?;
+        run(manager, UP).await
     }
 
     async fn down(&self, manager: &SchemaManager) -> Result<(), DbErr> {
-        for statement in DOWN {
-            manager
-                .get_connection()
-                .execute_unprepared(statement)
-                .await?;
-        }
-        Ok(())
+        run(manager, DOWN).await
     }
 }

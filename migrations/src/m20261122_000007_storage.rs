@@ -6,6 +6,8 @@
 use sea_orm_migration::prelude::*;
 use sea_orm_migration::sea_orm::DbBackend;
 
+use crate::run;
+
 #[derive(DeriveMigrationName)]
 pub(crate) struct Migration;
 
@@ -28,37 +30,30 @@ const TABLES: &[&str] = &["storage_chunks", "storage_garbage", "storage_blobs"];
 
 #[async_trait::async_trait]
 impl MigrationTrait for Migration {
-    // Whole or not at all, also where a process that is killed would leave half of it.
     fn use_transaction(&self) -> Option<bool> {
         Some(true)
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
         let is_postgres = manager.get_database_backend() == DbBackend::Postgres;
-        let connection = manager.get_connection();
-        for statement in UP {
-            connection.execute_unprepared(statement).await?;
-        }
+        run(manager, UP).await?;
         let bytes = if is_postgres { "BYTEA" } else { "BLOB" };
         let chunks = format!(
             "CREATE TABLE storage_chunks (content_id TEXT NOT NULL, n BIGINT NOT NULL,
                 bytes {bytes} NOT NULL, PRIMARY KEY (content_id, n))"
         );
-        connection.execute_unprepared(&chunks).await?;
+        run(manager, &[&chunks]).await?;
         // Keys are listed in byte order, whatever language the server was set up for.
         if is_postgres {
             let statement = "ALTER TABLE storage_blobs ALTER COLUMN key TYPE TEXT COLLATE \"C\"";
-            connection.execute_unprepared(statement).await?;
+            run(manager, &[statement]).await?;
         }
         Ok(())
     }
 
     async fn down(&self, manager: &SchemaManager) -> Result<(), DbErr> {
         for table in TABLES {
-            manager
-                .get_connection()
-                .execute_unprepared(&format!("DROP TABLE {table}"))
-                .await?;
+            run(manager, &[&format!("DROP TABLE {table}")]).await?;
         }
         Ok(())
     }

@@ -2,12 +2,13 @@
 
 use sea_orm_migration::prelude::*;
 
+use crate::run;
+
 #[derive(DeriveMigrationName)]
 pub(crate) struct Migration;
 
 #[async_trait::async_trait]
 impl MigrationTrait for Migration {
-    // Whole or not at all, also where a process that is killed would leave half of it.
     fn use_transaction(&self) -> Option<bool> {
         Some(true)
     }
@@ -16,18 +17,10 @@ impl MigrationTrait for Migration {
         let statement = "CREATE TABLE raw_payloads (
             workspace_id TEXT NOT NULL, event_id TEXT NOT NULL, payload TEXT NOT NULL,
             created_at BIGINT NOT NULL, PRIMARY KEY (workspace_id, event_id))";
-        manager
-            .get_connection()
-            .execute_unprepared(statement)
-            .await?;
-        Ok(())
+        run(manager, &[statement]).await
     }
 
     async fn down(&self, manager: &SchemaManager) -> Result<(), DbErr> {
-        manager
-            .get_connection()
-            .execute_unprepared("DROP TABLE raw_payloads")
-            .await?;
-        Ok(())
+        run(manager, &["DROP TABLE raw_payloads"]).await
     }
 }

@@ -2,12 +2,13 @@
 
 use sea_orm_migration::prelude::*;
 
+use crate::run;
+
 #[derive(DeriveMigrationName)]
 pub(crate) struct Migration;
 
 #[async_trait::async_trait]
 impl MigrationTrait for Migration {
-    // Whole or not at all, also where a process that is killed would leave half of it.
     fn use_transaction(&self) -> Option<bool> {
         Some(true)
     }
@@ -16,13 +17,11 @@ impl MigrationTrait for Migration {
         // Small however much runs: a run is in it from the request to its end.
         let statement = "CREATE INDEX runs_asked_to_end ON runs (lease_owner) \
              WHERE status = 'running' AND cancel_requested_at IS NOT NULL";
-        let connection = manager.get_connection();
-        connection.execute_unprepared(statement).await.map(drop)
+        run(manager, &[statement]).await
     }
 
     async fn down(&self, manager: &SchemaManager) -> Result<(), DbErr> {
         let statement = "DROP INDEX runs_asked_to_end";
-        let connection = manager.get_connection();
-        connection.execute_unprepared(statement).await.map(drop)
+        run(manager, &[statement]).await
     }
 }

@@ -1,5 +1,7 @@
 //! Bytes that are made to be kept, unpacked or counted for ever: from runners and from clients. D1–D5, D13, F24, F37, F38.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
@@ -276,9 +278,14 @@ async fn a_body_without_a_length_is_read_to_the_limit_and_no_further() {
     let stage = Stage::new().await;
     let admin = stage.gateway.admin().await;
     let before = stage.gateway.peak_memory();
+    let sent = Arc::new(AtomicUsize::new(0));
     let endless = || {
-        let parts = stream::repeat_with(|| Ok::<_, std::io::Error>(vec![b' '; 64 * 1024]));
-        Body::wrap_stream(parts.take(1024))
+        let sent = Arc::clone(&sent);
+        let part = move || {
+            sent.fetch_add(64 * 1024, Ordering::Relaxed);
+            Ok::<_, std::io::Error>(vec![b' '; 64 * 1024])
+        };
+        Body::wrap_stream(stream::repeat_with(part).take(1024))
     };
     for path in [
         "/v1/events",
@@ -286,11 +293,15 @@ async fn a_body_without_a_length_is_read_to_the_limit_and_no_further() {
         "/v1/runner-endpoints",
     ] {
         let request = admin.request(Method::POST, path).body(endless());
-        let sent = ask(request.header("content-type", "application/json")).await;
+        let answer = ask(request.header("content-type", "application/json")).await;
         // It may be cut off before it comes to read why.
-        if let Ok(refused) = sent {
+        if let Ok(refused) = answer {
             assert_eq!(refused.status, 413, "{path}: {}", refused.body);
         }
+        // What was read, and what was on its way in the buffers of both ends; all would be 64 MiB.
+        let sent = sent.swap(0, Ordering::Relaxed);
+        eprintln!("{path}: {sent} bytes were sent");
+        assert!(sent < 24 * 1024 * 1024, "{path}: {sent} bytes were sent");
     }
     assert_flat(&stage, before);
 }

@@ -102,6 +102,19 @@ fn with_password(url: &str) -> String {
     url.into()
 }
 
+/// A request to a runner, by the endpoint that it goes to, and by its run.
+fn place_of(request: &Request, run_id: &str) -> &'static str {
+    if request.path.starts_with("/second/") {
+        "requests to the registered endpoint"
+    } else if !request.is_run() {
+        "requests to the endpoint"
+    } else if request.header("runnel-run-id") == Some(run_id) {
+        "the request of the run"
+    } else {
+        "requests of other runs"
+    }
+}
+
 /// Requests that are wrong, each with something secret in it.
 fn wrong_requests(client: &Client, url: &str) -> Vec<RequestBuilder> {
     let anonymous = |method, path: &str| client.anonymous(method, path);
@@ -258,7 +271,7 @@ async fn no_secret_stands_in_a_log_a_table_an_answer_or_a_request(
     dump(&stage.gateway.database_url(), &mut all).await;
     for request in stage.runner.requests() {
         all.add(
-            "requests to runners",
+            place_of(&request, &run.run_id),
             request.path.clone(),
             format!("{request:?}\n{}", String::from_utf8_lossy(&request.body)),
         );
@@ -281,12 +294,16 @@ async fn no_secret_stands_in_a_log_a_table_an_answer_or_a_request(
         canary(
             "a header of the endpoint",
             STUB_API_KEY.1,
-            &["requests to runners"],
+            &[
+                "requests to the endpoint",
+                "the request of the run",
+                "requests of other runs",
+            ],
         ),
         canary(
             "a header of an endpoint that was registered",
             ENDPOINT_HEADER,
-            &["requests to runners"],
+            &["requests to the registered endpoint"],
         ),
         canary("the password of the database", PASSWORD, &[]),
         canary("the key of a client", &secret_part(&stage.client.key), &[]),
@@ -295,7 +312,7 @@ async fn no_secret_stands_in_a_log_a_table_an_answer_or_a_request(
         canary(
             "the token of a run",
             &signature(&run.token),
-            &["requests to runners"],
+            &["the request of the run"],
         ),
         canary("a renewed token", &signature(&renewed), &[]),
         // Who sent it is told what is wrong with it.
@@ -307,19 +324,28 @@ async fn no_secret_stands_in_a_log_a_table_an_answer_or_a_request(
         canary(
             "the text of a user",
             USER_TEXT,
-            &["answers", "database", "requests to runners"],
+            &[
+                "answers",
+                "database",
+                "the request of the run",
+                "requests of other runs",
+            ],
         ),
     ];
     let hits = all.hits(&canaries);
     assert!(hits.is_empty(), "{} hits:\n{}", hits.len(), hits.join("\n"));
     // The search finds what is there.
-    let places = ["answers", "database", "requests to runners"];
-    for place in places {
-        let text = canary("the text of a user", USER_TEXT, &[]);
-        assert!(
-            all.hits(&[text]).iter().any(|hit| hit.contains(place)),
-            "{place}"
-        );
+    for (text, place) in [
+        (USER_TEXT, "answers"),
+        (USER_TEXT, "database"),
+        (USER_TEXT, "the request of the run"),
+        (USER_TEXT, "requests of other runs"),
+        (&signature(&run.token), "the request of the run"),
+        (STUB_API_KEY.1, "requests to the endpoint"),
+        (ENDPOINT_HEADER, "requests to the registered endpoint"),
+    ] {
+        let hits = all.hits(&[canary("it", text, &[])]);
+        assert!(hits.iter().any(|hit| hit.contains(place)), "{place}");
     }
 }
 

@@ -13,7 +13,7 @@ use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{Gate, Run, Step, send as step, sse, sse_and_wait, sse_head};
-use crate::support::{Engine, Postgres, Sqlite, Stage};
+use crate::support::{Engine, Postgres, Sqlite, Stage, number};
 
 /// A message in a conversation of its own.
 fn apart(event_id: &str) -> Value {
@@ -322,8 +322,7 @@ async fn a_workspace_that_floods_is_refused_and_its_neighbour_goes_on() {
 
 /// How many events one conversation gets; `RUNNEL_TEST_FLOOD` makes it more.
 fn flood() -> usize {
-    let more = std::env::var("RUNNEL_TEST_FLOOD").ok();
-    more.map_or(130, |count| count.parse().unwrap())
+    number("RUNNEL_TEST_FLOOD", 130)
 }
 
 #[rstest]

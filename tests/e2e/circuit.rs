@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::support::Stage;
 use crate::support::client::{Client, message};
 use crate::support::gateway::{Agent, Config};
 use crate::support::runner::{StubRunner, manifest};
 use crate::support::script::{Run, Script, answer, sse};
+use crate::support::{Stage, until};
 
 const SECOND: &str = "plugin:test/second/default";
 
@@ -65,6 +65,7 @@ async fn an_endpoint_that_fails_in_a_row_is_left_alone_and_its_neighbour_is_not(
         (&json!("open"), &json!(3))
     );
     let [opened, retry] = ["opened_at", "retry_at"].map(|member| state[member].as_i64().unwrap());
+    // Half of the wait to all of it, each end rounded to a second.
     assert!((1799..=3601).contains(&(retry - opened)), "{state}");
 
     let outcome = stage.play(|run| sse(run.talk(1).concat())).await;
@@ -95,13 +96,15 @@ async fn one_run_tries_after_the_wait_and_an_answer_lets_all_others_go() {
     for _ in 0..3 {
         stage.play(broken).await;
     }
-    loop {
+    until("a run that is let through", async || {
         let outcome = stage.play(|run| sse(run.talk(1).concat())).await;
         if outcome.ending() == "completed" {
-            break;
+            return true;
         }
         outcome.assert("failed runner.circuit_open", &["run.failed"]);
-    }
+        false
+    })
+    .await;
     let calm = json!({"state": "closed", "failures": 0, "opened_at": null, "retry_at": null});
     assert_eq!(breaker(&admin, "stub").await, calm);
 }

@@ -7,7 +7,7 @@
 )]
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use futures_util::StreamExt as _;
@@ -23,7 +23,7 @@ use crate::support::forger::{Forger, encode, part};
 use crate::support::held::HeldRun;
 use crate::support::routes::{Face, Operation, operations};
 use crate::support::runner::SECRET;
-use crate::support::{Engine, Postgres, Sqlite, Stage, within};
+use crate::support::{Engine, Postgres, Sqlite, Stage, number, within};
 
 /// One way to come in without a right to.
 struct Bad {
@@ -557,15 +557,26 @@ async fn every_bad_token_is_refused_by_every_host_route_in_the_same_words() {
     other.end(&stage).await;
 }
 
-/// Calls with the token until it is refused for good. Gives those that began after the terminal was in
-/// the table and were answered all the same.
+/// Calls that begin after the terminal was in the table, at least.
+const AFTER_THE_END: usize = 20;
+
+/// As many calls with the token, and on beyond its run's end. Gives those that began after the terminal
+/// was in the table and were answered all the same.
 async fn calls_after_the_end(stage: &Stage, urls: &[String], round: usize, most: usize) -> usize {
     let run = HeldRun::start(stage, &message(&format!("m-{round}"))).await;
     let database = stage.gateway.database_url();
     let sql = format!("SELECT status FROM runs WHERE id = '{}'", run.run_id);
     let (http, answered) = (connections(), AtomicUsize::new(0));
-    let calls = stream::iter(0..most).map(async |number| {
+    let (has_ended, after) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let calls = stream::iter(0..).take_while(|number| {
+        let goes_on = *number < most || after.load(Ordering::SeqCst) < AFTER_THE_END;
+        std::future::ready(goes_on)
+    });
+    let calls = calls.map(async |number| {
         let url = format!("{}/host/v1/run", urls[number % urls.len()]);
+        if has_ended.load(Ordering::SeqCst) {
+            after.fetch_add(1, Ordering::SeqCst);
+        }
         let began = Instant::now();
         let call = http.get(url).bearer_auth(&run.token).send();
         let status = within("an answer", call).await.unwrap().status();
@@ -583,7 +594,9 @@ async fn calls_after_the_end(stage: &Stage, urls: &[String], round: usize, most:
             while rows(&database, &sql).await[0] == "running" {}
         })
         .await;
-        Instant::now()
+        let ended = Instant::now();
+        has_ended.store(true, Ordering::SeqCst);
+        ended
     };
     let (calls, ended) = tokio::join!(calling, ending);
     let statuses: BTreeSet<u16> = calls.iter().map(|(_, status)| *status).collect();
@@ -599,9 +612,9 @@ async fn calls_after_the_end(stage: &Stage, urls: &[String], round: usize, most:
         let host = Client::new(&format!("{url}/host/v1"), &run.token);
         assert_eq!(host.get("/run").await.status, 401);
     }
-    let late = calls
-        .iter()
-        .filter(|(began, status)| *began > ended && *status != 401);
+    let after: Vec<_> = calls.iter().filter(|(began, _)| *began > ended).collect();
+    assert!(after.len() >= AFTER_THE_END, "{} calls", after.len());
+    let late = after.iter().filter(|(_, status)| *status != 401);
     late.count()
 }
 
@@ -624,9 +637,7 @@ async fn no_call_that_begins_after_the_terminal_is_committed_is_answered_on_any_
         Sqlite => None,
     };
     urls.extend(replica.as_ref().map(|replica| replica.client.url.clone()));
-    let calls = std::env::var("RUNNEL_TEST_TOKEN_CALLS");
-    let calls: usize = calls.map_or(400, |calls| calls.parse().unwrap());
-    let rounds = calls.div_ceil(200);
+    let rounds = number("RUNNEL_TEST_TOKEN_CALLS", 400).div_ceil(200);
     for round in 0..rounds {
         let late = calls_after_the_end(&stage, &urls, round, 200).await;
         assert_eq!(late, 0, "round {round} of {rounds}");
@@ -645,12 +656,10 @@ async fn guesses_wait_in_line_and_a_good_credential_counts_when_its_turn_comes()
             .bearer_auth(key);
         within("an answer", request.send()).await.unwrap()
     };
-    let guesses = std::env::var("RUNNEL_TEST_GUESSES");
-    let guesses: usize = guesses.map_or(300, |guesses| guesses.parse().unwrap());
     let mut told = [0, 0];
-    for number in 0..guesses {
-        let answer = match number % 2 {
-            0 => guess("/v1/runs", format!("rnl_{number:08}_{}", encode([7; 32]))).await,
+    for n in 0..number("RUNNEL_TEST_GUESSES", 300) {
+        let answer = match n % 2 {
+            0 => guess("/v1/runs", format!("rnl_{n:08}_{}", encode([7; 32]))).await,
             _ => guess("/host/v1/run", format!("{}A", run.token)).await,
         };
         match answer.status().as_u16() {
@@ -662,7 +671,7 @@ async fn guesses_wait_in_line_and_a_good_credential_counts_when_its_turn_comes()
             status => panic!("{status}"),
         }
         // Of the same address: past the bound they wait in the same line, which is empty here.
-        if number % 50 == 0 {
+        if n % 50 == 0 {
             assert_eq!(stage.client.get("/v1/runs").await.status, 200);
             assert_eq!(run.get("/run").await.status, 200);
         }

@@ -6,14 +6,14 @@ use serde_json::Value;
 use crate::support::client::message;
 use crate::support::script::{Run, Step, send, sse, sse_in_chunks};
 use crate::support::stream::Frame;
-use crate::support::{Stage, rounds};
+use crate::support::{Stage, number, seed};
 
 /// How many runs go on at a time where there are hundreds.
 const TOGETHER: usize = 16;
 /// One, two, three and four bytes, and signs made of several.
 const TEXT: &str = "hé 世界 \u{1F389} \u{1F469}\u{200D}\u{1F469}\u{200D}\u{1F467} e\u{301}";
 
-/// Results of every kind, a heartbeat and the terminal: 2 KiB, of the same length for every run.
+/// Results of every kind, a heartbeat and the terminal: 1.6 KiB, of the same length for every run.
 fn fixture(run: &Run) -> String {
     let telemetry = format!(r#"{{"text":"{TEXT}","more":"{}"}}"#, "x".repeat(200));
     let state = r#"{"scope":"conversation","key":"k","value":{"a":[1,2,3]}}"#;
@@ -110,9 +110,16 @@ fn kind(frame: &Frame) -> String {
     event["type"].as_str().unwrap().to_owned()
 }
 
-/// Every offset, or every one of so many (`RUNNEL_TEST_CUT_STEP`; 1 is every byte).
+/// Every offset, or every seventh, of which the first is another one each time
+/// (`RUNNEL_TEST_CUT_STEP`; 1 is every byte).
 fn cuts() -> impl Iterator<Item = usize> {
-    (0..=whole_answer(&any_run()).0.len()).step_by(rounds("RUNNEL_TEST_CUT_STEP", 7))
+    let (length, step) = (
+        whole_answer(&any_run()).0.len(),
+        number("RUNNEL_TEST_CUT_STEP", 7),
+    );
+    let first = usize::try_from(seed() % step as u64).unwrap();
+    eprintln!("{length} bytes, cut after {first} and every {step} more");
+    (first..=length).step_by(step)
 }
 
 #[tokio::test]

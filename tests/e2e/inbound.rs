@@ -105,6 +105,20 @@ async fn a_page_that_names_this_machine_after_itself_comes_to_nothing() {
 }
 
 #[tokio::test]
+async fn a_foreign_name_and_a_foreign_page_are_refused_on_every_route() {
+    let stage = Stage::new().await;
+    let client = &stage.client;
+    for operation in operations(client).await {
+        let path = operation.path_with(|_| "x".to_owned());
+        for (name, value) in [("host", "evil.example"), ("origin", "http://evil.example")] {
+            let request = client.request(operation.method.clone(), &path);
+            let refused = within("an answer", request.header(name, value).send()).await;
+            assert_eq!(refused.unwrap().status(), 403, "{} {name}", operation.id);
+        }
+    }
+}
+
+#[tokio::test]
 async fn no_other_origin_may_read_an_answer_and_none_is_kept_or_guessed_at() {
     let stage = Stage::new().await;
     let admin = stage.gateway.admin().await;

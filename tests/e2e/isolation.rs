@@ -507,6 +507,10 @@ async fn a_run_gets_nothing_of_another_and_nothing_that_it_was_not_granted(
         return;
     };
     let tenant = Tenant::new(&stage, "other").await;
+    let mut event = message("m-other");
+    event["input"]["text"] = json!(tenant.mark);
+    let elsewhere = tenant.admin.post(&event).await.run_id();
+    tenant.admin.finished(&elsewhere).await;
     let own = HeldRun::start(&stage, &message("m-1")).await;
     let mut event = message("m-2");
     event["conversation"]["conversation_id"] = json!("c-8");

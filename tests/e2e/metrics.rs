@@ -1,7 +1,6 @@
 //! What is counted, read as Prometheus reads it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use reqwest::Method;
 use uuid::Uuid;
@@ -10,10 +9,11 @@ use crate::support::client::{Client, message};
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::python::repository_file;
+use crate::support::routes::operations;
 use crate::support::runner::SECRET;
 use crate::support::script::{answer, sse};
 use crate::support::stage::Outcome;
-use crate::support::{Stage, within};
+use crate::support::{Stage, until, within};
 
 /// A gateway that is watched, and where.
 struct Watched {
@@ -52,16 +52,12 @@ impl Watched {
 
     /// The first scrape that is as `wanted`: some numbers come a moment after what they count.
     async fn scrape_when(&self, wanted: impl Fn(&Scrape) -> bool) -> Scrape {
-        let asking = async {
-            loop {
-                let scrape = self.scrape().await;
-                if wanted(&scrape) {
-                    return scrape;
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        within("the metrics to be as wanted", asking).await
+        let mut last = None;
+        until("the metrics to be as wanted", async || {
+            wanted(last.insert(self.scrape().await))
+        })
+        .await;
+        last.expect("it was looked at least once")
     }
 }
 
@@ -377,6 +373,56 @@ async fn labels_hold_nothing_that_somebody_wrote_and_never_run_away() {
     for canary in canaries {
         assert!(!scrape.text.contains(canary), "{canary}: {}", scrape.text);
     }
+}
+
+/// Whether the route has it or not, and also where a request is refused before its route is asked.
+#[tokio::test]
+async fn a_method_that_its_route_does_not_serve_is_counted_as_other() {
+    let watched = Watched::new().await;
+    let client = &watched.stage.client;
+    let all = operations(client).await;
+    let served: BTreeSet<_> = all
+        .iter()
+        .map(|operation| {
+            (
+                operation.path.replace('*', ""),
+                operation.method.to_string(),
+            )
+        })
+        .collect();
+    let paths: BTreeMap<_, _> = all
+        .iter()
+        .map(|operation| (&operation.path, operation.path_with(|_| "x".to_owned())))
+        .collect();
+    for path in paths.values() {
+        for method in ["PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW", "HEAD"] {
+            let method = Method::from_bytes(method.as_bytes()).unwrap();
+            for origin in ["http://localhost", "http://evil.example"] {
+                let request = client.anonymous(method.clone(), path);
+                let answer = request.header("origin", origin).send();
+                let status = within("an answer", answer).await.unwrap().status();
+                assert!(status.as_u16() >= 200, "{method} {path}");
+            }
+        }
+    }
+    let scrape = watched.scrape().await;
+    assert!(scrape.samples.len() < 1000, "{}", scrape.samples.len());
+    let mut others = 0;
+    for series in scrape.samples.keys() {
+        let Some(labels) = series.strip_prefix("runnel_http_requests_total{method=\"") else {
+            continue;
+        };
+        let (method, rest) = labels.split_once('"').unwrap();
+        let route = rest.split('"').nth(1).unwrap().replace('*', "");
+        let read = if method == "HEAD" { "GET" } else { method };
+        if method == "other" {
+            others += 1;
+        } else {
+            let pair = (route, read.to_owned());
+            assert!(served.contains(&pair), "{series}");
+        }
+    }
+    assert!(others >= paths.len(), "{others} of {}", paths.len());
 }
 
 /// The metrics that a query of Prometheus names; a histogram by its parts.

@@ -14,7 +14,7 @@ use crate::support::held::HeldRun;
 use crate::support::proxy::{Proxy, Trap, Wire};
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{Gate, Run, Step, send, sse, sse_and_wait, sse_head};
-use crate::support::{Postgres, Stage, rounds, within};
+use crate::support::{Postgres, Stage, number, until, within};
 
 /// A gateway that reaches its database through a wire of ours.
 async fn stage(configure: impl FnOnce(&mut Config)) -> Option<(Stage, Proxy)> {
@@ -47,17 +47,15 @@ async fn readiness(stage: &Stage) -> u16 {
 }
 
 async fn ready(stage: &Stage) {
-    let ready = async {
-        while readiness(stage).await != 200 {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    within("the gateway to be ready", ready).await;
+    until("the gateway to be ready", async || {
+        readiness(stage).await == 200
+    })
+    .await;
 }
 
 /// Seconds of an outage that a run outlasts: 2, or what `RUNNEL_TEST_OUTAGE_SECONDS` says.
 fn outage() -> u64 {
-    rounds("RUNNEL_TEST_OUTAGE_SECONDS", 2) as u64
+    number("RUNNEL_TEST_OUTAGE_SECONDS", 2) as u64
 }
 
 #[rstest]
@@ -141,10 +139,14 @@ async fn a_run_under_way_waits_for_the_database_and_loses_nothing(#[case] wire: 
 
     // A stream may have been ended by the outage; what it showed is the ledger's beginning.
     let mut seen = 1 + stream.rest().await.len() as u64;
-    while seen < FLOOD as u64 + 2 {
-        let rest = stage.client.follow(&run_id, seen).await.rest().await;
-        seen += rest.len() as u64;
-    }
+    until("the whole run", async || {
+        if seen < FLOOD as u64 + 2 {
+            let rest = stage.client.follow(&run_id, seen).await.rest().await;
+            seen += rest.len() as u64;
+        }
+        seen == FLOOD as u64 + 2
+    })
+    .await;
     let run = stage.client.run(&run_id).await;
     assert_eq!(run["status"], "completed", "{run}");
     assert_eq!(run["metadata"]["rejected"], 0);
@@ -184,14 +186,13 @@ async fn a_run_whose_lease_ends_in_an_outage_is_let_go_and_ended_as_orphaned_aft
 
     proxy.set(wire);
     // While the database is away: nobody but the clock has said so.
-    let let_go = async {
-        // Words that wait to be stored may have given up in the same moment.
-        let ends = ["its lease has ended", "its ledger cannot be written"];
-        while !ends.iter().any(|end| stage.gateway.log().contains(end)) {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    within("the run to be let go", let_go).await;
+    // Words that wait to be stored may have given up in the same moment.
+    let ends = ["its lease has ended", "its ledger cannot be written"];
+    until("the run to be let go", async || {
+        let log = stage.gateway.log();
+        ends.iter().any(|end| log.contains(end))
+    })
+    .await;
     proxy.set(Wire::Whole);
 
     let outcome = stage.outcome(&between).await;
@@ -313,8 +314,11 @@ async fn a_pull_of_follow_ups_whose_commit_is_lost_gives_them_to_the_run(
     let back = async {
         proxy.sprung(1).await;
         if wire == Wire::Refusing {
-            // Longer than the second try waits for a connection.
-            tokio::time::sleep(Duration::from_secs(6)).await;
+            // Said once the writer's second try has waited for a connection and found none.
+            until("the second try to fail", async || {
+                stage.gateway.log().contains("is not stored yet")
+            })
+            .await;
         }
         proxy.set(Wire::Whole);
     };

@@ -498,32 +498,32 @@ async fn no_time_that_somebody_names_is_out_of_bounds() {
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     let admin = stage.gateway.admin().await;
     let timeouts = [
-        json!(0),
-        json!(null),
-        json!(-1),
-        json!(-1e300),
-        json!("NaN"),
-        json!("3600"),
-        json!(1e18),
-        json!(1e308),
-        json!(253_402_300_800_i64),
-        json!(i64::MAX),
-        json!(u64::MAX),
-        json!(0.000_001),
-        json!(true),
-        json!([1]),
-        json!({}),
+        (json!(0), 201),
+        (json!(null), 201),
+        (json!(-1), 400),
+        (json!(-1e300), 400),
+        (json!("NaN"), 400),
+        (json!("3600"), 400),
+        (json!(1e18), 201),
+        (json!(1e308), 201),
+        (json!(253_402_300_800_i64), 201),
+        (json!(i64::MAX), 201),
+        (json!(u64::MAX), 201),
+        (json!(0.000_001), 201),
+        (json!(true), 400),
+        (json!([1]), 400),
+        (json!({}), 400),
     ];
-    for (index, timeout) in timeouts.iter().enumerate() {
+    for (index, (timeout, expected)) in timeouts.into_iter().enumerate() {
         let event_type = format!("time.t{index}");
         let agent = json!({
             "name": event_type, "event_types": [event_type], "runner_id": RUNNER_ID, "config": {"timeout": timeout},
         });
         let created = admin.create("/v1/agents", &agent).await;
-        if created.status == 400 {
+        assert_eq!(created.status, expected, "{timeout}: {}", created.body);
+        if expected == 400 {
             continue;
         }
-        assert_eq!(created.status, 201, "{timeout}: {}", created.body);
         let run_id = stage
             .client
             .post(&json!({"event_type": event_type}))
@@ -557,10 +557,7 @@ async fn a_time_of_an_event_is_kept_or_refused() {
         let mut event = message(&format!("time-{index}"));
         event["event_time"] = json!(at);
         let answer = stage.client.post(&event).await;
-        if answer.status == 400 {
-            assert_eq!(answer.detail("pointer"), "/event_time", "{at}");
-            continue;
-        }
+        assert_eq!(answer.status, 202, "{at}: {}", answer.body);
         assert_eq!(
             stage.client.finished(&answer.run_id()).await["status"],
             "completed",
@@ -581,12 +578,12 @@ async fn a_time_of_an_event_is_kept_or_refused() {
         let refused = post_text(&stage.client, "/v1/events", body).await;
         assert_eq!(refused.status, 400, "{at}: {}", refused.body);
     }
-    for time in [
-        "9999-12-31T23:59:59Z",
-        "0000-01-01T00:00:00Z",
-        "-0001-01-01T00:00:00Z",
-        "2026-13-01T00:00:00Z",
-        "NaN",
+    for (time, expected) in [
+        ("9999-12-31T23:59:59Z", 202),
+        ("0000-01-01T00:00:00Z", 202),
+        ("-0001-01-01T00:00:00Z", 400),
+        ("2026-13-01T00:00:00Z", 400),
+        ("NaN", 400),
     ] {
         let event = json!({
             "specversion": "1.0", "id": time, "source": "/t", "type": "time.t0", "time": time, "data": {},
@@ -598,10 +595,6 @@ async fn a_time_of_an_event_is_kept_or_refused() {
         let answer = ask(request.header("content-type", "application/cloudevents+json"))
             .await
             .unwrap();
-        assert!(
-            [202, 400].contains(&answer.status),
-            "{time}: {}",
-            answer.body
-        );
+        assert_eq!(answer.status, expected, "{time}: {}", answer.body);
     }
 }

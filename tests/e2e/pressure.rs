@@ -14,13 +14,7 @@ use crate::support::slow::{
     SlowReader, connect, files_at_most, open_files, processor_ticks, resident_kib,
 };
 use crate::support::stream::Stream;
-use crate::support::{Stage, within};
-
-/// How many of something, unless the environment says more.
-fn number(variable: &str, default: usize) -> usize {
-    let more = std::env::var(variable).ok();
-    more.map_or(default, |count| count.parse().unwrap())
-}
+use crate::support::{Stage, number, within};
 
 fn apart(n: usize) -> serde_json::Value {
     let mut event = message(&format!("m-{n}"));
@@ -115,7 +109,7 @@ async fn a_stop_tells_every_stream_ends_in_time_and_loses_nothing() {
     eprintln!(
         "{count} streams: all closed after {closed_after:?}, gone after {took:?}, grace {GRACE:?}"
     );
-    assert!(took < GRACE + Duration::from_secs(30), "{took:?}");
+    assert!(took < GRACE + Duration::from_secs(10), "{took:?}");
 
     let retries: Vec<_> = all
         .iter()
@@ -146,6 +140,8 @@ async fn a_stop_tells_every_stream_ends_in_time_and_loses_nothing() {
         Some(&count.div_ceil(2)),
         "{endings:?}"
     );
+    // Some may be left to the next start, where the end has no time for all of them.
+    assert!(endings.contains_key("host.shutdown"), "{endings:?}");
     let late = ["host.shutdown", "host.orphaned"].map(|code| endings.get(code).unwrap_or(&0));
     assert_eq!(late.into_iter().sum::<usize>(), count / 2, "{endings:?}");
 }
@@ -180,9 +176,11 @@ async fn a_second_signal_ends_the_gateway_at_once_and_the_next_start_settles_the
 
 // --- slow readers ---
 
-const EVENTS: usize = 1200;
+const EVENTS: usize = 6000;
+/// How long a reader may take nothing.
+const WRITE: Duration = Duration::from_secs(10);
 
-/// About 1.2 MiB: more than a ring, a send buffer and a window hold together.
+/// About 6 MiB: more than a ring, a send buffer and a window hold together.
 fn long_run(run: &Run) -> Vec<Step> {
     let text = "x".repeat(1000);
     let frames = (1..=EVENTS).map(|n| run.delta(n, &text).into_bytes());
@@ -199,7 +197,8 @@ fn long_run(run: &Run) -> Vec<Step> {
 #[tokio::test]
 async fn slow_and_stalled_readers_cost_little_and_nobody_else_anything() {
     let count = number("RUNNEL_TEST_READERS", 50);
-    let stage = Stage::with(|config| config.server = "write_seconds = 3".into()).await;
+    let write = format!("write_seconds = {}", WRITE.as_secs());
+    let stage = Stage::with(|config| config.server = write).await;
     let pid = stage.gateway.pid();
     let warm = stage.play(|run| sse(run.talk(3).concat())).await;
     assert_eq!(warm.ending(), "completed");
@@ -218,7 +217,7 @@ async fn slow_and_stalled_readers_cost_little_and_nobody_else_anything() {
     let mut stalled = Vec::new();
     for n in 0..count {
         let reader = SlowReader::follow(url, key, &run_id, 0).await;
-        if n % 10 == 0 {
+        if n % 2 == 0 {
             stalled.push(reader);
         } else {
             slow.spawn(reader.read(16 * 1024, Duration::from_millis(5)));
@@ -230,6 +229,10 @@ async fn slow_and_stalled_readers_cost_little_and_nobody_else_anything() {
     let started = Instant::now();
     let frames = fast.rest().await;
     let fast_took = started.elapsed();
+    assert!(
+        fast_took < WRITE,
+        "the fast client waited for the stalled ones: {fast_took:?}"
+    );
     assert_eq!(frames.len(), EVENTS + 1, "the run and a fast client go on");
     let all_read = within("the slow readers", slow.join_all()).await;
     let whole: Vec<u64> = (1..=EVENTS as u64 + 1).collect();
@@ -246,8 +249,9 @@ async fn slow_and_stalled_readers_cost_little_and_nobody_else_anything() {
          {before} KiB before, {after} KiB after",
         started.elapsed()
     );
-    // A stalled reader has what the kernel holds for it, and no more than a few pages of ours.
-    let most = before + 48 * 1024 + 128 * count as u64;
+    // A stalled reader has what the kernel holds for it, and no more than a few pages of ours: all that they
+    // have not read would be 3 MiB for each of all readers.
+    let most = before + 96 * 1024 + 128 * count as u64;
     assert!(after < most, "{before} KiB before, {after} KiB after");
 
     files_at_most(pid, files + 8).await;
@@ -298,10 +302,10 @@ async fn dribble(url: String, start: String) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// `RUNNEL_TEST_SENDERS`: how many.
+/// `RUNNEL_TEST_SLOW_SENDERS`: how many.
 #[tokio::test]
 async fn slow_senders_are_cut_and_healthy_requests_are_served_meanwhile() {
-    let count = number("RUNNEL_TEST_SENDERS", 60);
+    let count = number("RUNNEL_TEST_SLOW_SENDERS", 60);
     let short = "head_seconds = 1\nbody_seconds = 1";
     let stage = Stage::with(|config| config.server = short.into()).await;
     let pid = stage.gateway.pid();
@@ -352,6 +356,13 @@ async fn without_files_to_open_new_work_waits_and_live_runs_go_on() {
     let mut stream = stage.client.post_streaming(&message("m-1")).await;
     stream.event().await.unwrap();
 
+    // What the gateway does in a second of waiting as it is.
+    let second = async || {
+        let ticks = processor_ticks(pid);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        processor_ticks(pid) - ticks
+    };
+    let idle = second().await;
     let process = Pid::from_raw(i32::try_from(pid).unwrap());
     let now = open_files(pid) as u64;
     let before = prlimit(process, Resource::Nofile, files(now)).unwrap();
@@ -364,13 +375,14 @@ async fn without_files_to_open_new_work_waits_and_live_runs_go_on() {
             .unwrap();
         waiting.push(socket);
     }
-    let ticks = processor_ticks(pid);
     gate.cancel();
     let rest = stream.rest().await;
     assert_eq!(rest.len(), 1, "the live run comes to its end");
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let used = processor_ticks(pid) - ticks;
-    assert!(used < 80, "{used} hundredths of a second for waiting");
+    let used = second().await;
+    assert!(
+        used < idle + 30,
+        "{used} hundredths of a second for waiting, and {idle} for nothing"
+    );
 
     prlimit(process, Resource::Nofile, before).unwrap();
     for mut socket in waiting {

@@ -14,13 +14,13 @@ use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{Gate, Step, send, sse, sse_head};
 use crate::support::stage::Outcome;
-use crate::support::{Engine, Postgres, Sqlite, Stage, rounds};
+use crate::support::{Engine, Postgres, Sqlite, Stage, number};
 
 /// How many go on at a time.
 const TOGETHER: usize = 16;
 
 fn races() -> usize {
-    rounds("RUNNEL_TEST_RACES", 100)
+    number("RUNNEL_TEST_RACES", 100)
 }
 
 /// 0 to `most` microseconds, the same for the same round: whoever begins is not always the first.
@@ -292,4 +292,6 @@ async fn a_runner_that_goes_on_talking_after_a_cancel_is_cut_off_after_the_grace
         assert_eq!(outcome.ending(), "cancelled cancelled");
     }
     assert_eq!(run.get("/run").await.status, 401);
+    // Who waits at its gate has not seen it; who talked on was cut off in its word.
+    stage.runner.closed(1).await;
 }

@@ -10,7 +10,7 @@ use crate::support::ledger::Ledger;
 use crate::support::proxy::{Cut, Proxy, Side, Trap};
 use crate::support::script::{Gate, Run, Step, send, sse_head};
 use crate::support::stream::Frame;
-use crate::support::{Engine, Postgres, Sqlite, Stage, rounds};
+use crate::support::{Engine, Postgres, Sqlite, Stage, number, seed};
 
 const EVENTS: usize = 200;
 
@@ -134,7 +134,8 @@ async fn what_a_client_saw_before_the_gateway_was_killed_is_in_the_ledger(
     assert_eq!(stage.runner.posts(&run_id), 1);
 }
 
-/// Offsets of a response, head and all; every thirteenth, or as `RUNNEL_TEST_CUT_STEP` says.
+/// Offsets of a response, head and all; every thirteenth, or as `RUNNEL_TEST_WIRE_CUT_STEP` says, of which
+/// the first is another one each time.
 #[tokio::test]
 async fn a_client_whose_wire_is_cut_after_any_byte_resumes_without_a_hole() {
     let stage = Stage::new().await;
@@ -151,8 +152,9 @@ async fn a_client_whose_wire_is_cut_after_any_byte_resumes_without_a_hole() {
     let through = Client::new(&proxy.url(), &stage.client.key);
     let all = through.follow(&run_id, 0).await.rest().await;
     assert_is_ledger(&all, &ledger);
-    let (length, step) = (proxy.answered(), rounds("RUNNEL_TEST_CUT_STEP", 13));
-    let cuts = (1..length).step_by(step);
+    let (length, step) = (proxy.answered(), number("RUNNEL_TEST_WIRE_CUT_STEP", 13));
+    let first = usize::try_from(seed() % step as u64).unwrap();
+    let cuts = (1 + first..length).step_by(step);
     for (n, after) in cuts.enumerate() {
         let how = [Cut::Finished, Cut::Reset][n % 2];
         proxy.lay(Trap::After(Side::Callee, after, how));

@@ -401,7 +401,7 @@ impl Replica {
 }
 
 /// An address of its own on loopback with port 0: no one takes the port while the gateway is down.
-fn own_address() -> String {
+pub fn own_address() -> String {
     let [a, b, ..] = *Uuid::new_v4().as_bytes();
     if cfg!(target_os = "linux") {
         format!("127.{a}.{b}.1:0")

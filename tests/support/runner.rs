@@ -184,7 +184,8 @@ impl StubRunner {
         .unwrap();
     }
 
-    /// Returns once the gateway has closed this many sockets on a script that awaited it.
+    /// Returns once the gateway has closed this many sockets on a script that awaited it, or was
+    /// still writing.
     pub async fn closed(&self, count: usize) {
         let mut closed = self.shared.closed.subscribe();
         within("the gateway to close", closed.wait_for(|all| *all >= count))
@@ -256,6 +257,7 @@ async fn serve(socket: TcpStream, shared: Arc<Shared>) {
             step => write(&mut socket, step).await,
         };
         if done.is_err() {
+            shared.closed.send_modify(|count| *count += 1);
             return;
         }
     }

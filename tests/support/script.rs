@@ -17,7 +17,7 @@ pub enum Step {
     /// For ever, as often as this. Once the gateway has closed it is counted in `StubRunner::closed`.
     Repeat(Vec<u8>, Duration),
     Hold(Gate),
-    /// Until the gateway has closed; counted in `StubRunner::closed`.
+    /// Until the gateway has closed; counted in `StubRunner::closed`, as a write that fails is.
     AwaitClose,
     /// RST in place of FIN.
     Reset,

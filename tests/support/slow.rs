@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::within;
+use super::{until, within};
 
 /// A reader of a run's stream with a small window, so that what it does not read waits at the gateway.
 pub struct SlowReader {
@@ -93,12 +93,7 @@ pub fn open_files(pid: u32) -> usize {
 
 /// Returns once a process has no more files open than that.
 pub async fn files_at_most(pid: u32, most: usize) {
-    let fewer = async {
-        while open_files(pid) > most {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    within("the files to be closed", fewer).await;
+    until("the files to be closed", async || open_files(pid) <= most).await;
 }
 
 /// The ticks of processor time that a process has used, a hundred a second.

@@ -324,15 +324,15 @@ async fn an_expired_run_is_taken_over_by_one(bench: Bench) {
     assert_eq!(foreign.await.unwrap(), None, "its lease is another's");
     hold(Duration::ZERO).await.unwrap();
     // By the database's clock, whose milliseconds may not have moved yet.
-    while bench
-        .store
-        .expired_runs("me", Leases::Lapsed, 10)
+    let lapsed = async {
+        let store = &bench.store;
+        while (store.expired_runs("me", Leases::Lapsed, 10).await.unwrap()).is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(minute, lapsed)
         .await
-        .unwrap()
-        .is_empty()
-    {
-        tokio::task::yield_now().await;
-    }
+        .expect("the lease lapses");
     let left = bench.store.take_over(&run, "o", minute, Leases::None);
     assert_eq!(left.await.unwrap(), None, "none may be taken");
     let takers = (0..64).map(|n| {

@@ -112,7 +112,8 @@ async fn refuse_encoded(request: Request, next: Next) -> Response {
 
 /// Every route, with its errors in the one envelope.
 pub fn router(state: ApiState) -> Router {
-    let (router, _) = openapi::documented().split_for_parts();
+    let (router, document) = openapi::documented().split_for_parts();
+    let served = metrics_page::Served::of(&document);
     let patience = axum::Extension(json::BodyPatience(state.body));
     let own_names = state.own_names.clone().map(Arc::new);
     let router = router
@@ -132,6 +133,6 @@ pub fn router(state: ApiState) -> Router {
         .layer(CatchPanicLayer::custom(|_| {
             ApiError::panicked().into_response()
         }))
-        .layer(middleware::from_fn(metrics_page::count))
+        .layer(from_fn_with_state(served, metrics_page::count))
         .with_state(state)
 }

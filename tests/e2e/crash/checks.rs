@@ -11,6 +11,7 @@ use super::load::deltas_of;
 use crate::support::client::{Client, send, stream};
 use crate::support::ledger::Ledger;
 use crate::support::runner::StubRunner;
+use crate::support::{until, within};
 
 /// By when a run must have ended once its gateway serves again: a lease, a sweep, the patience with
 /// runs that nobody has dispatched, and a slow machine.
@@ -114,11 +115,11 @@ impl Book {
 
     /// Waits until everything has ended, and holds the whole ledger against what was said.
     pub async fn close(&mut self, client: &Client, runner: &StubRunner) {
-        while !self.open.is_empty() {
+        until("every run to end", async || {
             self.check_ended(client, runner).await;
-            // Between two looks: what is waited for has no ring for all of it.
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+            self.open.is_empty()
+        })
+        .await;
         let mut stored = BTreeMap::new();
         let mut cursor = String::new();
         loop {
@@ -166,12 +167,15 @@ impl Figures {
 async fn reconcile(client: &Client, mut talk: Talk) -> (Talk, usize) {
     let mut untold = 0;
     for post in talk.posts.values_mut() {
-        let answer = loop {
-            let answer = send(client.posting(&post.event)).await.unwrap();
-            if answer.status < 500 {
-                break answer;
+        let taken = async {
+            loop {
+                let answer = send(client.posting(&post.event)).await.unwrap();
+                if answer.status < 500 {
+                    break answer;
+                }
             }
         };
+        let answer = within("the event to be taken", taken).await;
         let run_id = answer.run_id();
         match &post.told {
             Some(told) => {
@@ -337,11 +341,16 @@ impl Check<'_> {
             "{run_id} goes on otherwise"
         );
 
+        if self.talk.cancelled.contains(run_id) {
+            assert!(run["cancel_requested_at"].is_i64(), "forgotten: {run}");
+        }
         let posts = self.asked.posts(run_id);
         assert!(posts <= 1, "the runner was asked {posts} times for {run}");
         match ending(run).as_str() {
             "completed" => self.whole(run, &ledger).await,
-            "failed host.orphaned" | "cancelled cancelled" | "failed host.internal" => {}
+            // Only of a run that was dispatched nobody knows whether it began.
+            "failed host.orphaned" => assert!(run["dispatch_attempts"] != 0, "{run}"),
+            "cancelled cancelled" | "failed host.internal" => {}
             other => panic!("{other}: {run}"),
         }
         ledger

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::stage;
 use crate::support::client::message;
 use crate::support::script::{Run, Step, chunk, sse_head};
-use crate::support::{Postgres, within};
+use crate::support::{Postgres, until};
 
 /// Deltas without end.
 fn endless(run: &Run) -> Vec<Step> {
@@ -46,15 +46,13 @@ async fn a_run_that_was_taken_over_has_one_end_and_nothing_after_it(#[case] late
     assert_eq!(run["error"]["retryable"], json!(true), "{run}");
 
     // The old owner has noticed: it says so, and whoever watches through it gets the same end.
-    let noticed = async {
-        while !stage.gateway.log().contains("was taken over")
-            && !stage.gateway.log().contains("cannot be written")
-            && !stage.gateway.log().contains("is driven by somebody else")
-        {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    within("the old owner to notice", noticed).await;
+    until("the old owner to notice", async || {
+        let log = stage.gateway.log();
+        log.contains("was taken over")
+            || log.contains("cannot be written")
+            || log.contains("is driven by somebody else")
+    })
+    .await;
     let here = stage.client.follow(&run_id, 0).await.rest().await;
     let here: Vec<_> = here.into_iter().map(|frame| frame.data).collect();
     let ledger = stage.client.ledger(&run_id).await;

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::checks::Book;
 use super::load::Load;
 use super::stage;
-use crate::support::{Engine, Postgres, Sqlite, Stage};
+use crate::support::{Engine, Postgres, Sqlite, Stage, number, seed};
 
 /// Kills on each database, unless `RUNNEL_TEST_KILL_CYCLES` says otherwise.
 const CYCLES: usize = 4;
@@ -28,8 +28,8 @@ async fn a_gateway_that_is_killed_at_any_moment_takes_nothing_back(
     let Some(mut stage) = stage(engine, "1.5").await else {
         return;
     };
-    let cycles = variable("RUNNEL_TEST_KILL_CYCLES").map_or(CYCLES, |text| text.parse().unwrap());
-    let mut moments = Moments::seeded();
+    let cycles = number("RUNNEL_TEST_KILL_CYCLES", CYCLES);
+    let mut moments = Moments(seed());
     let (mut book, mut tally) = (Book::default(), Tally::default());
     for cycle in 1..=cycles {
         let moment = moments.up_to(LONGEST);
@@ -100,16 +100,10 @@ impl Tally {
     }
 }
 
-/// Moments that are the same for the same seed (`RUNNEL_TEST_SEED`).
+/// Moments that are the same for the same seed.
 struct Moments(u64);
 
 impl Moments {
-    fn seeded() -> Self {
-        let seed = variable("RUNNEL_TEST_SEED").map_or(20_261_121, |seed| seed.parse().unwrap());
-        eprintln!("RUNNEL_TEST_SEED={seed}");
-        Self(seed)
-    }
-
     fn up_to(&mut self, longest: Duration) -> Duration {
         Duration::from_micros(self.next() % u64::try_from(longest.as_micros()).unwrap())
     }
@@ -122,8 +116,4 @@ impl Moments {
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     }
-}
-
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok()
 }

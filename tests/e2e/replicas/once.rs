@@ -50,6 +50,4 @@ async fn an_event_that_many_post_through_two_replicas_is_one_run() {
     let asked = stage.runner.requests();
     let asked = asked.iter().filter(|request| request.is_run()).count();
     assert_eq!(asked, keys, "each run was posted once");
-    let page = stage.client.get("/v1/events?limit=1").await;
-    assert_eq!(page.status, 200, "{}", page.body);
 }

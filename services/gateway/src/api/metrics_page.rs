@@ -1,16 +1,19 @@
 //! What is counted of requests, and the page that shows everything that is counted. The page stands on
 //! a listener of its own: it is no route of the API.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Router;
-use axum::extract::{MatchedPath, Request};
+use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::get;
+use http::Method;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use metrics_exporter_prometheus::PrometheusHandle;
+use utoipa::openapi::{OpenApi, PathItem};
 
 use crate::api::names::{OwnNames, refuse_foreign};
 use crate::runs::Runs;
@@ -19,15 +22,53 @@ use crate::telemetry::{metrics, process};
 const TEXT_FORMAT: HeaderValue =
     HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
+/// The methods of each route, by its template: those of the document.
+#[derive(Clone)]
+pub(super) struct Served(Arc<BTreeMap<String, Vec<Method>>>);
+
+impl Served {
+    pub(super) fn of(document: &OpenApi) -> Self {
+        let methods = |item: &PathItem| {
+            let all = [
+                (Method::GET, &item.get),
+                (Method::HEAD, &item.get),
+                (Method::POST, &item.post),
+                (Method::PUT, &item.put),
+                (Method::PATCH, &item.patch),
+                (Method::DELETE, &item.delete),
+            ];
+            let served = all.into_iter().filter(|(_, found)| found.is_some());
+            served.map(|(method, _)| method).collect()
+        };
+        let paths = document.paths.paths.iter();
+        Self(Arc::new(
+            paths
+                .map(|(path, item)| (path.clone(), methods(item)))
+                .collect(),
+        ))
+    }
+
+    /// What is not in the document is read alone.
+    fn serves(&self, route: &str, method: &Method) -> bool {
+        // The document knows no wildcards.
+        match self.0.get(&route.replace("{*", "{")) {
+            Some(methods) => methods.contains(method),
+            None => [Method::GET, Method::HEAD].contains(method),
+        }
+    }
+}
+
 /// Counts an answer by the template of its route.
-pub(super) async fn count(request: Request, next: Next) -> Response {
+pub(super) async fn count(State(served): State<Served>, request: Request, next: Next) -> Response {
     let began = Instant::now();
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let response = next.run(request).await;
     let route = route.as_ref().map(MatchedPath::as_str);
+    let is_served = route.is_some_and(|route| served.serves(route, &method));
+    let method = is_served.then_some(method.as_str());
     let status = response.status().as_u16();
-    metrics::answered(route, method.as_str(), status, began.elapsed());
+    metrics::answered(route, method, status, began.elapsed());
     response
 }
 

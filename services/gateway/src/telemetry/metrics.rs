@@ -281,10 +281,8 @@ pub fn panicked(task: Task) {
 }
 
 /// A request was answered, or its stream began. `route`: the template, `None` when there is none;
-/// `method`: any; `status`: the code.
-pub fn answered(route: Option<&str>, method: &str, status: u16, after: Duration) {
-    const METHODS: [&str; 7] = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"];
-    let method = METHODS.into_iter().find(|known| *known == method);
+/// `method`: `None` when the route does not serve it; `status`: the code.
+pub fn answered(route: Option<&str>, method: Option<&str>, status: u16, after: Duration) {
     let face = match route {
         Some(route) if route.starts_with("/host/v1/") => "host",
         Some(route) if route.starts_with("/v1/") => "api",
@@ -345,7 +343,13 @@ pub fn runs_are(status: &'static str, count: u32) {
 /// The endpoint's name, or `other` once there are too many.
 fn told_apart(endpoint: &str) -> String {
     static KNOWN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    told_apart_among(
+        &mut KNOWN.lock().unwrap_or_else(PoisonError::into_inner),
+        endpoint,
+    )
+}
+
+fn told_apart_among(known: &mut BTreeSet<String>, endpoint: &str) -> String {
     if !known.contains(endpoint) {
         if known.len() >= ENDPOINTS {
             return "other".to_owned();
@@ -361,12 +365,13 @@ mod tests {
 
     #[test]
     fn endpoints_beyond_the_most_are_not_told_apart() {
+        let mut known = BTreeSet::new();
         let names: BTreeSet<_> = (0..ENDPOINTS * 3)
-            .map(|n| told_apart(&format!("endpoint {n}")))
+            .map(|n| told_apart_among(&mut known, &format!("endpoint {n}")))
             .collect();
         assert_eq!(names.len(), ENDPOINTS + 1);
         assert!(names.contains("other"));
-        assert_eq!(told_apart("endpoint 0"), "endpoint 0");
+        assert_eq!(told_apart_among(&mut known, "endpoint 0"), "endpoint 0");
     }
 
     #[test]

@@ -30,7 +30,8 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 /// each has an answer of its own, and the status is 207 when one was not taken.
 ///
 /// With `Accept: text/event-stream` the answer is the run's stream itself. Repeating a request with
-/// the same `Idempotency-Key`, or else the same `event_id`, gives the first answer again.
+/// the same `Idempotency-Key`, or else the same `event_id`, gives the first answer again. A key on an event
+/// without an `event_id` is forgotten after seven days: then it names another event.
 ///
 /// Here as on every route, JSON has at most 64 levels and 100,000 values, without U+0000 and halves of surrogate
 /// pairs, and a body with a `Content-Encoding` is refused.
