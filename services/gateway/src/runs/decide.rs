@@ -1,5 +1,7 @@
 //! The decision about an event, as the store asks for it under the conversation's lock: pure code.
 
+mod message;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::admission::{Admission, admit};
@@ -10,11 +12,9 @@ use domain::event::conversation_of;
 use domain::run::deadline;
 use domain::state::Owner;
 use protocol::admin::AgentSpec;
-use protocol::context::{AgentInput, InputAttachment};
 use protocol::event::{EventAccepted, EventEnvelope, MESSAGE_RECEIVED};
 use protocol::id::{AgentId, EndpointId, RunId, WorkspaceId};
 use protocol::run::RunStatus;
-use serde_json::json;
 use store::{
     Candidate, Capacities, EndpointAddress, Facts, NewRun, Plan, RunnerRecord, SteeredEvent,
     TakeUp, UserMessage, occupancy, sha256_hex,
@@ -25,9 +25,9 @@ use crate::runs::known_agents::KnownAgent;
 use crate::runs::prepare::Fresh;
 use crate::runs::start::StartError;
 use crate::runs::{Inner, Runs};
+use message::user_message;
 
-/// The most characters of a transcript item's text.
-const TRANSCRIPT_CHARACTERS: usize = 4000;
+pub(crate) use message::transcript_text;
 
 /// What a decision leaves for its caller, beside what is stored.
 #[derive(Clone, Default)]
@@ -184,7 +184,7 @@ impl Deciding<'_> {
         };
         let (run, made) = self.new_run(winner)?;
         let occupancy = occupancy(&facts.live, winner.agent.id);
-        let message = self.user_message();
+        let message = user_message(self.event, self.message_id);
         let run = Box::new(run);
         let admission = admit(winner.agent.spec.concurrency, made.steerable, &occupancy);
         if admission.makes_run() {
@@ -291,35 +291,6 @@ impl Deciding<'_> {
         })
     }
 
-    fn user_message(&self) -> Option<UserMessage> {
-        let input = self
-            .event
-            .input
-            .as_ref()
-            .filter(|_| self.event.event_type == MESSAGE_RECEIVED)?;
-        let contents: Vec<_> = input
-            .contents
-            .iter()
-            .map(|part| {
-                let mut part = part.clone();
-                let inline = part.image_base64.take().is_some() | part.file_base64.take().is_some();
-                (part, inline)
-            })
-            .collect();
-        let redacted = contents.iter().any(|(_, inline)| *inline);
-        let contents: Vec<_> = contents.into_iter().map(|(part, _)| part).collect();
-        let mut message = json!({"role": "user", "content": contents});
-        if redacted {
-            message["content_redacted"] = json!(true);
-        }
-        Some(UserMessage {
-            id: self.message_id,
-            content: input.text.as_deref().map(transcript_text),
-            content_json: message.to_string(),
-            attachment_refs: attachment_refs(input),
-        })
-    }
-
     fn accepted(&self, run: RunId, status: RunStatus, steered: bool) -> String {
         canonical_json(&EventAccepted {
             event_id: self.event_id.to_owned(),
@@ -376,27 +347,4 @@ fn unavailable(winner: &Candidate, why: &str) -> StartError {
         status: status.unwrap_or("unknown"),
         why: why.to_owned(),
     }
-}
-
-/// Attachments by reference: inline content stays in the event alone.
-fn attachment_refs(input: &AgentInput) -> String {
-    let refs: Vec<_> = input
-        .attachments
-        .iter()
-        .map(|attachment| InputAttachment {
-            content: None,
-            ..attachment.clone()
-        })
-        .collect();
-    canonical_json(&refs)
-}
-
-/// A text as the transcript shows it; `content_json` keeps the whole.
-pub(crate) fn transcript_text(text: &str) -> String {
-    if text.chars().count() <= TRANSCRIPT_CHARACTERS {
-        return text.to_owned();
-    }
-    let mut short: String = text.chars().take(TRANSCRIPT_CHARACTERS - 3).collect();
-    short.push_str("...");
-    short
 }

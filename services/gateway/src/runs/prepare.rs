@@ -143,14 +143,12 @@ pub(super) async fn prepare(
     // The time of a run begins now, however long it has waited for its turn.
     run.deadline_at += inner.clock.now_ms() - run.created_at;
     let broken = PrepareError::Broken;
-    let address = match endpoint {
-        Some(address) => Some(address),
-        None => {
-            let found = inner
-                .store
-                .find_endpoint_address(workspace, run.endpoint_id);
-            found.await?.map(Arc::new)
-        }
+    let address = if endpoint.is_some() {
+        endpoint
+    } else {
+        let store = &inner.store;
+        let found = store.find_endpoint_address(workspace, run.endpoint_id);
+        found.await?.map(Arc::new)
     };
     let address = address.ok_or(broken("its endpoint is gone"))?;
     let endpoint = open_endpoint(&inner.master_key, &address)

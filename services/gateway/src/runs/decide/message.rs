@@ -1,0 +1,63 @@
+//! What a transcript keeps of a message.
+
+use domain::canonical::canonical_json;
+use protocol::context::{AgentInput, InputAttachment};
+use protocol::event::{EventEnvelope, MESSAGE_RECEIVED};
+use serde_json::json;
+use store::UserMessage;
+use uuid::Uuid;
+
+/// The most characters of a transcript item's text.
+const TRANSCRIPT_CHARACTERS: usize = 4000;
+
+/// The user's transcript item of an event, when it is a message.
+pub(super) fn user_message(event: &EventEnvelope, id: Uuid) -> Option<UserMessage> {
+    let input = event
+        .input
+        .as_ref()
+        .filter(|_| event.event_type == MESSAGE_RECEIVED)?;
+    let contents: Vec<_> = input
+        .contents
+        .iter()
+        .map(|part| {
+            let mut part = part.clone();
+            let inline = part.image_base64.take().is_some() | part.file_base64.take().is_some();
+            (part, inline)
+        })
+        .collect();
+    let redacted = contents.iter().any(|(_, inline)| *inline);
+    let contents: Vec<_> = contents.into_iter().map(|(part, _)| part).collect();
+    let mut message = json!({"role": "user", "content": contents});
+    if redacted {
+        message["content_redacted"] = json!(true);
+    }
+    Some(UserMessage {
+        id,
+        content: input.text.as_deref().map(transcript_text),
+        content_json: message.to_string(),
+        attachment_refs: attachment_refs(input),
+    })
+}
+
+/// Attachments by reference: inline content stays in the event alone.
+fn attachment_refs(input: &AgentInput) -> String {
+    let refs: Vec<_> = input
+        .attachments
+        .iter()
+        .map(|attachment| InputAttachment {
+            content: None,
+            ..attachment.clone()
+        })
+        .collect();
+    canonical_json(&refs)
+}
+
+/// A text as the transcript shows it; `content_json` keeps the whole.
+pub(crate) fn transcript_text(text: &str) -> String {
+    if text.chars().count() <= TRANSCRIPT_CHARACTERS {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(TRANSCRIPT_CHARACTERS - 3).collect();
+    short.push_str("...");
+    short
+}
