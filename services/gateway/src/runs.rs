@@ -7,6 +7,7 @@ pub mod discovery;
 pub mod grant;
 pub mod keyring;
 mod known_agents;
+mod open_endpoints;
 pub mod preview;
 pub mod rate;
 pub mod start;
@@ -55,6 +56,7 @@ use crate::runs::grant::Grant;
 use crate::runs::keyring::Keyring;
 use crate::runs::known_agents::KnownAgents;
 use crate::runs::live::Live;
+use crate::runs::open_endpoints::OpenEndpoints;
 use crate::runs::prepare::Fresh;
 use crate::runs::rate::{EventRate, EventRates};
 use crate::runs::token::{Minted, RunTokens, TokenSubject};
@@ -118,6 +120,7 @@ pub(crate) struct Inner {
     pub(crate) doorbell: Doorbell,
     breakers: Breakers,
     agents: KnownAgents,
+    endpoints: OpenEndpoints,
     rates: EventRates,
     calls: Calls,
     tasks: TaskTracker,
@@ -140,6 +143,7 @@ impl Runs {
         Self(Arc::new(Inner {
             breakers: Breakers::new(parts.limits.breaker),
             agents: KnownAgents::default(),
+            endpoints: OpenEndpoints::default(),
             rates: EventRates::new(parts.limits.workspace_events),
             calls: Calls::default(),
             parts,

@@ -19,7 +19,6 @@ use store::{EndpointAddress, Facts, NewRun, StateAccess, StoreError};
 use crate::cursor::history_cursor;
 use crate::outbound::runner::Endpoint;
 use crate::runs::decide::{Deciding, Made};
-use crate::runs::discovery::open_endpoint;
 use crate::runs::grant::read_snapshot;
 use crate::runs::{Inner, RunLimits};
 
@@ -36,7 +35,7 @@ pub(super) struct Prepared {
     pub(super) retries: u32,
     /// Its event was a message: who says nothing has failed.
     pub(super) expects_message: bool,
-    pub(super) endpoint: Endpoint,
+    pub(super) endpoint: Arc<Endpoint>,
     pub(super) delta_mode: DeltaMode,
     pub(super) interruptible: bool,
     /// The context as it is sent.
@@ -151,7 +150,9 @@ pub(super) async fn prepare(
         found.await?.map(Arc::new)
     };
     let address = address.ok_or(broken("its endpoint is gone"))?;
-    let endpoint = open_endpoint(&inner.master_key, &address)
+    let endpoint = inner
+        .endpoints
+        .open(&inner.master_key, &address)
         .map_err(|_| broken("its endpoint cannot be opened with this master key"))?;
     let latest = (transcript_before > 0).then_some(transcript_before);
     let context = build_context(ContextParts {
