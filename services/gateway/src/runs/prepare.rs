@@ -131,7 +131,7 @@ pub(super) async fn prepare(
     };
     let Fresh {
         mut run,
-        snapshot,
+        mut snapshot,
         spec,
         event,
         event_seq,
@@ -173,8 +173,12 @@ pub(super) async fn prepare(
         context_window: inner.catalog.context_window(&snapshot.resources),
         snapshot: &snapshot,
     });
+    let context = context_json(&context);
+    // What was granted stands in the grants: a run that waits for its runner keeps no more.
+    snapshot.decisions.retain(|decision| !decision.granted);
+    snapshot.decisions.shrink_to_fit();
     Ok(Some(Prepared {
-        context: context_json(&context),
+        context,
         snapshot: Arc::new(snapshot),
         agent_name: spec.name.clone(),
         retries: spec.retry.max,
