@@ -187,7 +187,10 @@ async fn commit_inline(inline: &Inline, mut batch: Vec<Box<dyn Item>>) -> Vec<Bo
             return batch;
         }
     };
-    meter::transacted(batch.len() - left.len(), began.elapsed(), true);
+    let done = batch.len() - left.len();
+    if done > 0 {
+        meter::transacted(done, began.elapsed(), true);
+    }
     let mut rest = Vec::with_capacity(left.len());
     for (place, item) in batch.into_iter().enumerate() {
         if left.contains(&place) {
