@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
@@ -11,10 +10,6 @@ use crate::error::StoreError;
 
 /// Items of one commit at most.
 const BATCH: usize = 256;
-/// After a commit of so many items the next one waits for a moment: more of them share its pages and its
-/// sync.
-const MANY: usize = 32;
-const BREATH: Duration = Duration::from_millis(2);
 /// Bytes of one commit, roughly: everything that comes later waits for it.
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// Items that wait at most. Full: whoever writes waits, and so does the runner's socket behind it.
@@ -44,8 +39,6 @@ enum Message {
 pub(super) struct Inbox {
     queue: mpsc::Receiver<Message>,
     lane: mpsc::Receiver<Box<dyn Item>>,
-    /// The last commit had many items.
-    is_busy: bool,
 }
 
 /// What has gathered.
@@ -69,7 +62,6 @@ pub(super) fn queue(is_failing: Arc<AtomicBool>) -> (Writer, Inbox) {
     let inbox = Inbox {
         queue: inbox,
         lane: urgent,
-        is_busy: false,
     };
     (writer, inbox)
 }
@@ -121,9 +113,6 @@ impl Inbox {
             Some(item) = self.lane.recv() => gathered.items.push(item),
             message = self.queue.recv() => self.take(message?, &mut gathered),
         }
-        if self.is_busy {
-            tokio::time::sleep(BREATH).await;
-        }
         while let Ok(item) = self.lane.try_recv() {
             gathered.items.push(item);
         }
@@ -133,7 +122,6 @@ impl Inbox {
         {
             self.take(message, &mut gathered);
         }
-        self.is_busy = gathered.items.len() >= MANY;
         Some(gathered)
     }
 
