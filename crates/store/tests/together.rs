@@ -1,0 +1,265 @@
+//! What comes together is written in few statements: each of it fares as if it had come alone.
+#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
+
+mod support;
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use sea_orm::DatabaseTransaction;
+use store::writer::Work;
+use store::{
+    Append, Appended, Dispatched, HistoryQuery, Ingest, Ingested, Plan, RunFilter, RunWindow,
+    StoreError, Terminal, TranscriptWrite,
+};
+use support::{Bench, dispatch, on_both};
+use tokio::sync::Semaphore;
+use uuid::Uuid;
+
+on_both!(
+    events_that_come_together_are_each_taken_as_if_alone,
+    a_refusal_among_many_costs_the_others_nothing,
+    the_capacity_counts_what_comes_together,
+    runs_go_through_their_life_together,
+);
+
+/// Keeps the writer busy until it is let go: what is written meanwhile comes together.
+struct Gate(Arc<Semaphore>);
+
+impl Work for Gate {
+    type Output = ();
+
+    async fn apply(&self, _tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        self.0.acquire().await.unwrap().forget();
+        Ok(())
+    }
+}
+
+/// Does all of it in one batch.
+async fn together<T>(
+    bench: &Bench,
+    work: impl IntoIterator<Item = impl Future<Output = T>>,
+) -> Vec<T> {
+    let gate = Arc::new(Semaphore::new(0));
+    bench.store.write_later(Gate(gate.clone())).await.unwrap();
+    while bench.store.queued_writes() > 0 {
+        tokio::task::yield_now().await;
+    }
+    let work: Vec<_> = work.into_iter().collect();
+    let count = work.len();
+    let letting_go = async {
+        while bench.store.queued_writes() < count {
+            tokio::task::yield_now().await;
+        }
+        gate.add_permits(1);
+    };
+    tokio::join!(join_all(work), letting_go).0
+}
+
+fn in_conversation(mut event: Ingest, conversation: &str) -> Ingest {
+    let identity = event.conversation.as_mut().unwrap();
+    conversation.clone_into(&mut identity.conversation_id);
+    event
+}
+
+async fn events_that_come_together_are_each_taken_as_if_alone(bench: Bench) {
+    let stored = |id: &str| Ingested::Stored {
+        answer: id.to_owned(),
+    };
+    let known = in_conversation(bench.event("known", "a"), "c-0");
+    assert_eq!(
+        bench.store.ingest(known.clone()).await.unwrap(),
+        stored("known")
+    );
+
+    let first = in_conversation(bench.event("first", "a"), "c-1");
+    let again = first.clone();
+    let other_body = Ingest {
+        body_sha256: "b".to_owned(),
+        ..first.clone()
+    };
+    let other_key = Ingest {
+        dedupe_key: "another key".to_owned(),
+        ..in_conversation(bench.event("first", "a"), "c-9")
+    };
+    let same_conversation = in_conversation(bench.event("second", "a"), "c-1");
+    let alone = in_conversation(bench.event("third", "a"), "c-3");
+    let without = Ingest {
+        conversation: None,
+        ..bench.event("fourth", "a")
+    };
+    let events = [
+        known,
+        first,
+        again,
+        other_body,
+        other_key,
+        same_conversation,
+        alone,
+        without,
+    ];
+    let taken = together(&bench, events.map(|event| bench.store.ingest(event))).await;
+    let taken: Vec<_> = taken.into_iter().map(Result::unwrap).collect();
+    let expected = [
+        Ingested::Replayed {
+            answer: "known".to_owned(),
+        },
+        stored("first"),
+        Ingested::Replayed {
+            answer: "first".to_owned(),
+        },
+        Ingested::Mismatch,
+        Ingested::EventExists,
+        stored("second"),
+        stored("third"),
+        stored("fourth"),
+    ];
+    assert_eq!(taken, expected);
+
+    for (conversation, event, seq) in [
+        ("c-1", "first", 1),
+        ("c-1", "second", 2),
+        ("c-3", "third", 1),
+    ] {
+        let run = bench.run_of(conversation, event).await.unwrap();
+        let inputs = bench.store.find_run_inputs(&run).await.unwrap().unwrap();
+        assert_eq!(inputs.event_seq, Some(seq), "{event}");
+    }
+    assert_eq!(runs(&bench).await.len(), 5);
+}
+
+async fn a_refusal_among_many_costs_the_others_nothing(bench: Bench) {
+    let refuse = |id: &str| Ingest {
+        decide: Arc::new(|_| Plan::Refuse),
+        ..in_conversation(bench.event(id, "a"), id)
+    };
+    let take = |id: &str| in_conversation(bench.event(id, "a"), id);
+    let events = [take("e-1"), refuse("e-2"), take("e-3")];
+    let taken = together(&bench, events.map(|event| bench.store.ingest(event))).await;
+    let refused = taken
+        .into_iter()
+        .map(|taken| taken.unwrap() == Ingested::Refused);
+    assert_eq!(refused.collect::<Vec<_>>(), [false, true, false]);
+    assert_eq!(runs(&bench).await.len(), 2);
+    // Nothing is left of it, its conversation neither.
+    bench.store.ingest(take("e-2")).await.unwrap();
+    let run = bench.run_of("e-2", "e-2").await.unwrap();
+    let inputs = bench.store.find_run_inputs(&run).await.unwrap().unwrap();
+    assert_eq!((inputs.event_seq, inputs.transcript_before), (Some(1), 0));
+}
+
+async fn the_capacity_counts_what_comes_together(bench: Bench) {
+    let events: Vec<_> = (0..6)
+        .map(|n| {
+            let event = in_conversation(bench.event(&format!("e-{n}"), "a"), &format!("c-{n}"));
+            let take = Arc::clone(&event.decide);
+            Ingest {
+                most_runs: Some(4),
+                decide: Arc::new(move |facts| match facts.capacities.workspace.reached() {
+                    Some(_) => Plan::Refuse,
+                    None => take(facts),
+                }),
+                ..event
+            }
+        })
+        .collect();
+    let taken = together(
+        &bench,
+        events.into_iter().map(|event| bench.store.ingest(event)),
+    )
+    .await;
+    let refused = taken
+        .into_iter()
+        .filter(|taken| *taken.as_ref().unwrap() == Ingested::Refused);
+    assert_eq!(refused.count(), 2);
+    assert_eq!(runs(&bench).await.len(), 4);
+}
+
+async fn runs_go_through_their_life_together(bench: Bench) {
+    const RUNS: usize = 70;
+    let events = (0..RUNS).map(|n| {
+        let name = format!("n-{n}");
+        bench
+            .store
+            .ingest(in_conversation(bench.event(&name, "a"), &name))
+    });
+    for taken in together(&bench, events).await {
+        assert!(matches!(taken, Ok(Ingested::Stored { .. })), "{taken:?}");
+    }
+    let created = runs(&bench).await;
+    let dispatched = created.iter().map(|run| bench.store.write(dispatch(run)));
+    let mut running = Vec::new();
+    for dispatched in together(&bench, dispatched).await {
+        let Dispatched::Owned(run) = dispatched.unwrap() else {
+            panic!("nobody else has it");
+        };
+        running.push(*run);
+    }
+    let written = running
+        .iter()
+        .map(|run| bench.store.write(bench.append(run, 0, &["one", "two"])));
+    for written in together(&bench, written).await {
+        assert_eq!(written.unwrap(), Appended::Written { next: Vec::new() });
+    }
+    // One of them is somebody else's by now.
+    let stale = running[3].id;
+    let ends = running.iter().map(|run| {
+        let transcript = TranscriptWrite {
+            id: Uuid::now_v7(),
+            conversation_key: run.conversation_key.clone().unwrap(),
+            event_id: run.event_id.clone(),
+            role: "assistant",
+            content: Some(format!("hello {}", run.event_id)),
+            content_json: "{}".to_owned(),
+            attachment_refs: "[]".to_owned(),
+        };
+        bench.store.write(Append {
+            epoch: run.lease_epoch - i64::from(run.id == stale),
+            terminal: Some(Terminal {
+                transcript: Some(transcript),
+                ..bench.terminal(None)
+            }),
+            ..bench.append(run, 2, &["end"])
+        })
+    });
+    let ended = together(&bench, ends).await;
+    for (run, ended) in running.iter().zip(ended) {
+        let expected = if run.id == stale {
+            Appended::Lost
+        } else {
+            Appended::Written { next: Vec::new() }
+        };
+        assert_eq!(ended.unwrap(), expected);
+        let lines = bench
+            .store
+            .read_lines(run.id, 0, 10, usize::MAX)
+            .await
+            .unwrap();
+        let items = bench
+            .store
+            .page_history(
+                run.conversation_key.as_deref().unwrap(),
+                HistoryQuery {
+                    forward: true,
+                    limit: 10,
+                    ..HistoryQuery::default()
+                },
+            )
+            .await
+            .unwrap()
+            .items;
+        let (events, said) = if run.id == stale { (2, 1) } else { (3, 2) };
+        assert_eq!((lines.len(), items.len()), (events, said));
+    }
+}
+
+async fn runs(bench: &Bench) -> Vec<domain::run::Run> {
+    let window = RunWindow {
+        limit: 100,
+        bytes: i64::MAX,
+        ..RunWindow::default()
+    };
+    let all = RunFilter::default();
+    let found = bench.store.list_runs(&bench.workspace, &all, &window);
+    found.await.unwrap().runs
+}
