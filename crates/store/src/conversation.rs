@@ -41,8 +41,9 @@ pub fn occupancy(live: &[LiveRun], agent: AgentId) -> Occupancy {
     }
 }
 
-/// Takes the locks of conversations, in one order: whoever decides about one writes its row first.
-/// `SQLite` has one writer, which is lock enough.
+/// Takes the locks of conversations: whoever decides about one writes its row first. Two replicas may meet
+/// crosswise; the database then chooses one, and its items are tried again. `SQLite` has one writer,
+/// which is lock enough.
 pub(crate) async fn lock_all(
     tx: &impl Sql,
     keys: impl Iterator<Item = &str>,

@@ -5,7 +5,8 @@
 
 use std::fmt::Write as _;
 
-use sea_orm::{ConnectionTrait, DbBackend, QueryResult, Statement, Value};
+use rusqlite::types::FromSql;
+use sea_orm::{ConnectionTrait, DbBackend, QueryResult, Statement, TryGetable, Value};
 
 use crate::error::StoreError;
 
@@ -59,34 +60,26 @@ pub(crate) enum Row {
 
 impl Row {
     pub(crate) fn text(&self, column: &str) -> Result<String, StoreError> {
-        match self {
-            Self::Pooled(row) => Ok(row.try_get("", column)?),
-            Self::Inline(row) => row.get(column),
-        }
+        self.get(column)
     }
 
     pub(crate) fn text_if_any(&self, column: &str) -> Result<Option<String>, StoreError> {
-        match self {
-            Self::Pooled(row) => Ok(row.try_get("", column)?),
-            Self::Inline(row) => row.get(column),
-        }
-    }
-
-    pub(crate) fn flag(&self, column: &str) -> Result<bool, StoreError> {
-        match self {
-            Self::Pooled(row) => Ok(row.try_get("", column)?),
-            Self::Inline(row) => row.get(column),
-        }
+        self.get(column)
     }
 
     pub(crate) fn number(&self, column: &str) -> Result<i64, StoreError> {
-        match self {
-            Self::Pooled(row) => Ok(row.try_get("", column)?),
-            Self::Inline(row) => row.get(column),
-        }
+        self.get(column)
     }
 
     pub(crate) fn number_if_any(&self, column: &str) -> Result<Option<i64>, StoreError> {
+        self.get(column)
+    }
+
+    pub(crate) fn flag(&self, column: &str) -> Result<bool, StoreError> {
+        self.get(column)
+    }
+
+    fn get<T: TryGetable + FromSql>(&self, column: &str) -> Result<T, StoreError> {
         match self {
             Self::Pooled(row) => Ok(row.try_get("", column)?),
             Self::Inline(row) => row.get(column),

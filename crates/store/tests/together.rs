@@ -88,7 +88,7 @@ async fn events_that_come_together_are_each_taken_as_if_alone(bench: Bench) {
         conversation: None,
         ..bench.event("fourth", "a")
     };
-    let events = [
+    let events = vec![
         known,
         first,
         again,
@@ -98,7 +98,8 @@ async fn events_that_come_together_are_each_taken_as_if_alone(bench: Bench) {
         alone,
         without,
     ];
-    let taken = together(&bench, events.map(|event| bench.store.ingest(event))).await;
+    let ingests = events.into_iter().map(|event| bench.store.ingest(event));
+    let taken = together(&bench, ingests).await;
     let taken: Vec<_> = taken.into_iter().map(Result::unwrap).collect();
     let expected = [
         Ingested::Replayed {
