@@ -89,9 +89,7 @@ impl Store {
         let readers = Readers::new(Database::connect(reading).await?);
         let patience = (lease / 3).clamp(SHORTEST_TRANSACTION, LONGEST_TRANSACTION);
         let path = sqlite_path(url);
-        let asking = path
-            .as_ref()
-            .map(|path| Inline::open_to_ask(path, BUSY_TIMEOUT));
+        let asking = path.as_deref().map(Inline::open_to_ask);
         let quick = Quick::new(readers.clone(), asking.transpose()?);
         let inline = path.map(|path| Inline::open(&path, BUSY_TIMEOUT, STATEMENTS));
         let (writer, work) = writer::writer(writes, inline.transpose()?, patience);

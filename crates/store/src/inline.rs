@@ -63,10 +63,10 @@ impl Inline {
         Ok(Self(Mutex::new(connection)))
     }
 
-    /// Opens it for small questions: for what takes less time than to ask another thread.
-    pub(crate) fn open_to_ask(path: &Path, busy_timeout: Duration) -> Result<Self, StoreError> {
+    /// Opens it for small questions: for what takes less time than to ask another thread. Waits for nobody.
+    pub(crate) fn open_to_ask(path: &Path) -> Result<Self, StoreError> {
         let connection = Connection::open(path)?;
-        connection.busy_timeout(busy_timeout)?;
+        connection.busy_timeout(Duration::ZERO)?;
         connection.pragma_update(None, "query_only", true)?;
         Ok(Self(Mutex::new(connection)))
     }

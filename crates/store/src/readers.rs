@@ -56,17 +56,18 @@ impl Sql for Quick {
     }
 
     async fn execute_sql(&self, sql: String, values: Vec<Value>) -> Result<(), StoreError> {
-        match &self.inline {
-            Some(inline) => inline.execute_sql(sql, values).await,
-            None => self.pool.execute_sql(sql, values).await,
-        }
+        self.pool.execute_sql(sql, values).await
     }
 
     async fn query_sql(&self, sql: String, values: Vec<Value>) -> Result<Vec<Row>, StoreError> {
-        match &self.inline {
-            Some(inline) => inline.query_sql(sql, values).await,
-            None => self.pool.query_sql(sql, values).await,
+        if let Some(inline) = &self.inline {
+            match inline.query_sql(sql.clone(), values.clone()).await {
+                // Somebody holds the file: where that is waited for, nobody else waits.
+                Err(error) if error.is_contention() => {}
+                answered => return answered,
+            }
         }
+        self.pool.query_sql(sql, values).await
     }
 }
 
