@@ -15,12 +15,15 @@ use protocol::admin::{DeltaMode, EndpointMode};
 use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::resources::StateScope;
 use protocol::run::RunStatus;
+use sea_orm::DatabaseTransaction;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use store::writer::Work;
 use store::{
     Append, Appended, AuditEntry, Dispatch, Dispatched, EndpointRecord, FoundRunner, Ingest,
     NewRun, Plan, RunFilter, RunWindow, SaveDiscovery, SaveEndpoint, StateAccess, StateChange,
-    Store, Succession, Terminal, UserMessage,
+    Store, StoreError, Succession, Terminal, UserMessage,
 };
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
@@ -108,6 +111,34 @@ pub(crate) async fn create_database() -> Option<OwnDatabase> {
     let create = AssertSqlSafe(format!("CREATE DATABASE {name}"));
     sqlx::raw_sql(create).execute(&mut admin).await.unwrap();
     Some(OwnDatabase { server, name })
+}
+
+/// Keeps the writer busy until it is let go: what is written meanwhile comes together.
+struct Gate {
+    has_come: Arc<Semaphore>,
+    may_go: Arc<Semaphore>,
+}
+
+impl Work for Gate {
+    type Output = ();
+
+    async fn apply(&self, _tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        self.has_come.add_permits(1);
+        self.may_go.acquire().await.unwrap().forget();
+        Ok(())
+    }
+}
+
+/// A writer that is busy, and what lets it go. What waits from here on is of its next batch.
+pub(crate) async fn busy(bench: &Bench) -> Arc<Semaphore> {
+    let [has_come, may_go] = [0, 0].map(|permits| Arc::new(Semaphore::new(permits)));
+    let gate = Gate {
+        has_come: Arc::clone(&has_come),
+        may_go: Arc::clone(&may_go),
+    };
+    bench.store.write_later(gate).await.unwrap();
+    has_come.acquire().await.unwrap().forget();
+    may_go
 }
 
 pub(crate) fn audit(id: Uuid) -> AuditEntry {

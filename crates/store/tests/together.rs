@@ -6,14 +6,11 @@ mod support;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use sea_orm::DatabaseTransaction;
-use store::writer::Work;
 use store::{
     Append, Appended, Dispatched, HistoryQuery, Ingest, Ingested, Plan, RunFilter, RunWindow,
-    StoreError, Terminal, TranscriptWrite,
+    Terminal, TranscriptWrite,
 };
-use support::{Bench, dispatch, on_both};
-use tokio::sync::Semaphore;
+use support::{Bench, busy, dispatch, on_both};
 use uuid::Uuid;
 
 on_both!(
@@ -23,28 +20,12 @@ on_both!(
     runs_go_through_their_life_together,
 );
 
-/// Keeps the writer busy until it is let go: what is written meanwhile comes together.
-struct Gate(Arc<Semaphore>);
-
-impl Work for Gate {
-    type Output = ();
-
-    async fn apply(&self, _tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        self.0.acquire().await.unwrap().forget();
-        Ok(())
-    }
-}
-
 /// Does all of it in one batch.
 async fn together<T>(
     bench: &Bench,
     work: impl IntoIterator<Item = impl Future<Output = T>>,
 ) -> Vec<T> {
-    let gate = Arc::new(Semaphore::new(0));
-    bench.store.write_later(Gate(gate.clone())).await.unwrap();
-    while bench.store.queued_writes() > 0 {
-        tokio::task::yield_now().await;
-    }
+    let gate = busy(bench).await;
     let work: Vec<_> = work.into_iter().collect();
     let count = work.len();
     let letting_go = async {

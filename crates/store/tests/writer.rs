@@ -11,8 +11,7 @@ use sea_orm::DatabaseTransaction;
 use sqlx::{Connection, PgConnection};
 use store::writer::Work;
 use store::{AreaAccess, FinishUpload, Quota, StoreError, Uploaded};
-use support::{Bench, audit, on_both};
-use tokio::sync::Semaphore;
+use support::{Bench, audit, busy, on_both};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
@@ -24,28 +23,6 @@ on_both!(
 );
 
 type Log = Arc<Mutex<Vec<&'static str>>>;
-
-/// Keeps the writer busy until it is let go.
-struct Gate(Arc<Semaphore>);
-
-impl Work for Gate {
-    type Output = ();
-
-    async fn apply(&self, _tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        self.0.acquire().await.unwrap().forget();
-        Ok(())
-    }
-}
-
-/// A writer that is busy, and what lets it go.
-async fn busy(bench: &Bench) -> Arc<Semaphore> {
-    let gate = Arc::new(Semaphore::new(0));
-    bench.store.write_later(Gate(gate.clone())).await.unwrap();
-    while bench.store.queued_writes() > 0 {
-        tokio::task::yield_now().await;
-    }
-    gate
-}
 
 struct Usual(Log);
 
