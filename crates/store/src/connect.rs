@@ -1,13 +1,14 @@
 //! Opening a database: migrations, one write connection or pool, a pool of readers.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use migrations::{Migrator, MigratorTrait};
 use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection};
 use sqlx::pool::PoolOptions;
-use sqlx::sqlite::{SqliteJournalMode, SqliteSynchronous};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Connection, Postgres, Sqlite};
 use tokio::sync::Mutex;
 
@@ -88,7 +89,7 @@ impl Store {
         }
         let readers = Readers::new(Database::connect(reading).await?);
         let patience = (lease / 3).clamp(SHORTEST_TRANSACTION, LONGEST_TRANSACTION);
-        let path = sqlite_path(url);
+        let path = sqlite_file(url);
         let asking = path.as_deref().map(Inline::open_to_ask);
         let quick = Quick::new(readers.clone(), asking.transpose()?);
         let inline = path.map(|path| Inline::open(&path, BUSY_TIMEOUT, STATEMENTS));
@@ -228,6 +229,14 @@ fn leave_silent_connections(pool: PoolOptions<Postgres>) -> PoolOptions<Postgres
             }
         })
     })
+}
+
+/// The file that the pool has opened: it reads percent signs as URLs have them.
+fn sqlite_file(url: &str) -> Option<PathBuf> {
+    let url = format!("sqlite://{}", sqlite_path(url)?.display());
+    let opened = SqliteConnectOptions::from_str(&url).ok()?;
+    let file = opened.get_filename();
+    file.is_file().then(|| file.to_owned())
 }
 
 fn sqlite_path(url: &str) -> Option<PathBuf> {

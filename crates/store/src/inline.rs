@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rusqlite::types::{FromSql, FromSqlError, ToSqlOutput, ValueRef};
-use rusqlite::{CachedStatement, Connection, ToSql};
+use rusqlite::{CachedStatement, Connection, OpenFlags, ToSql};
 use sea_orm::{DbBackend, Value};
 
 use crate::error::StoreError;
@@ -43,6 +43,9 @@ const CHECKPOINT_PAGES: i64 = 8192;
 /// Kibibytes of pages that are kept at hand.
 const CACHE_KIB: i64 = 16 * 1024;
 
+/// A file that is not there is no database: none is made. A path is no URL.
+const THERE: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
+
 impl Inline {
     /// Opens a database that is there, to write into it as the pool would.
     pub(crate) fn open(
@@ -50,7 +53,7 @@ impl Inline {
         busy_timeout: Duration,
         statements: usize,
     ) -> Result<Self, StoreError> {
-        let connection = Connection::open(path)?;
+        let connection = Connection::open_with_flags(path, THERE)?;
         connection.busy_timeout(busy_timeout)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "synchronous", "FULL")?;
@@ -65,7 +68,7 @@ impl Inline {
 
     /// Opens it for small questions: for what takes less time than to ask another thread. Waits for nobody.
     pub(crate) fn open_to_ask(path: &Path) -> Result<Self, StoreError> {
-        let connection = Connection::open(path)?;
+        let connection = Connection::open_with_flags(path, THERE)?;
         connection.busy_timeout(Duration::ZERO)?;
         connection.pragma_update(None, "query_only", true)?;
         Ok(Self(Mutex::new(connection)))

@@ -235,6 +235,23 @@ async fn runs_go_through_their_life_together(bench: Bench) {
     }
 }
 
+#[tokio::test]
+async fn a_file_whose_name_has_percent_signs_is_one_file() {
+    let bench = Bench::sqlite().await;
+    let directory = std::env::temp_dir().join(format!("runnel-{}", Uuid::now_v7()));
+    std::fs::create_dir(&directory).unwrap();
+    let url = format!("sqlite://{}/my%20own.db", directory.display());
+    let (store, writer) = store::Store::open(&url).await.unwrap();
+    let writing = tokio::spawn(writer);
+    let stored = store.ingest(bench.event("e-1", "a")).await.unwrap();
+    assert!(matches!(stored, Ingested::Stored { .. }), "{stored:?}");
+    assert!(directory.join("my own.db").is_file());
+    assert!(!directory.join("my%20own.db").exists());
+    store.close().await;
+    writing.await.unwrap();
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
 async fn runs(bench: &Bench) -> Vec<domain::run::Run> {
     let window = RunWindow {
         limit: 100,
