@@ -242,13 +242,14 @@ async fn a_file_whose_name_has_percent_signs_is_one_file() {
     std::fs::create_dir(&directory).unwrap();
     let url = format!("sqlite://{}/my%20own.db", directory.display());
     let (store, writer) = store::Store::open(&url).await.unwrap();
-    let writing = tokio::spawn(writer);
+    let mut writing = tokio::task::JoinSet::new();
+    writing.spawn(writer);
     let stored = store.ingest(bench.event("e-1", "a")).await.unwrap();
     assert!(matches!(stored, Ingested::Stored { .. }), "{stored:?}");
     assert!(directory.join("my own.db").is_file());
     assert!(!directory.join("my%20own.db").exists());
     store.close().await;
-    writing.await.unwrap();
+    writing.join_next().await.unwrap().unwrap();
     std::fs::remove_dir_all(directory).unwrap();
 }
 

@@ -1,4 +1,4 @@
-//! What is made of an agent and its runner's manifest, made once for each version of both.
+//! What is made of an agent and its runner's manifest, made once for as long as both stay as they are.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +15,9 @@ const MOST: usize = 1024;
 /// An agent with its runner's manifest.
 #[derive(Debug)]
 pub(crate) struct KnownAgent {
+    /// What it was made from. Not its version: a change that is taken back leaves its number to another.
+    spec: AgentSpec,
+    manifest_sha256: String,
     pub(crate) manifest: AgentRunnerManifest,
     /// Its specification with the defaults of the manifest.
     pub(crate) frozen: Arc<AgentSpec>,
@@ -22,12 +25,9 @@ pub(crate) struct KnownAgent {
     pub(crate) frozen_json: Arc<str>,
 }
 
-/// Its id, its version, the digest of the manifest.
-type Key = (AgentId, i64, String);
-
 /// Those that had an event of late.
 #[derive(Default)]
-pub(crate) struct KnownAgents(Mutex<HashMap<Key, Arc<KnownAgent>>>);
+pub(crate) struct KnownAgents(Mutex<HashMap<AgentId, Arc<KnownAgent>>>);
 
 impl KnownAgents {
     /// `None`: the manifest cannot be read.
@@ -37,26 +37,30 @@ impl KnownAgents {
         runner: &RunnerRecord,
     ) -> Option<Arc<KnownAgent>> {
         let agent = &candidate.agent;
-        let key = (agent.id, agent.version, runner.manifest_sha256.clone());
         // A map of plain values is whole after any panic.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = known.get(&key) {
+        if let Some(known) = known.get(&agent.id)
+            && known.spec == agent.spec
+            && known.manifest_sha256 == runner.manifest_sha256
+        {
             return Some(Arc::clone(known));
         }
+        let made = Arc::new(make(&agent.spec, runner)?);
         if known.len() >= MOST {
             known.clear();
         }
-        let made = Arc::new(make(&agent.spec, &runner.manifest)?);
-        known.insert(key, Arc::clone(&made));
+        known.insert(agent.id, Arc::clone(&made));
         Some(made)
     }
 }
 
-fn make(spec: &AgentSpec, manifest: &str) -> Option<KnownAgent> {
-    let manifest: AgentRunnerManifest = serde_json::from_str(manifest).ok()?;
+fn make(spec: &AgentSpec, runner: &RunnerRecord) -> Option<KnownAgent> {
+    let manifest: AgentRunnerManifest = serde_json::from_str(&runner.manifest).ok()?;
     let mut frozen = spec.clone();
     frozen.config = domain::form::with_defaults(&manifest.config_schema, &spec.config);
     Some(KnownAgent {
+        spec: spec.clone(),
+        manifest_sha256: runner.manifest_sha256.clone(),
         frozen_json: canonical_json(&frozen).into(),
         manifest,
         frozen: Arc::new(frozen),
