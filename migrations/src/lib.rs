@@ -17,6 +17,7 @@ mod m20261122_000009_retention;
 mod m20261122_000012_cancel_requests;
 mod m20261122_000014_capacity;
 mod m20261122_000015_storage_usage;
+mod m20261122_000016_audit_outcome;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -36,6 +37,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261122_000012_cancel_requests::Migration),
             Box::new(m20261122_000014_capacity::Migration),
             Box::new(m20261122_000015_storage_usage::Migration),
+            Box::new(m20261122_000016_audit_outcome::Migration),
         ]
     }
 }

@@ -40,6 +40,22 @@ pub struct AuditRecord {
     pub rule: String,
     pub bytes: u64,
     pub at: i64,
+    /// `ok` or an error's code; absent while the call goes on, and for calls that end at once.
+    pub outcome: Option<String>,
+    pub duration_ms: Option<i64>,
+}
+
+/// How a call that had been allowed ended.
+#[derive(Clone, Debug)]
+pub struct AuditOutcome {
+    /// The call's entry.
+    pub id: Uuid,
+    pub run_id: RunId,
+    /// Bytes that went to the runner.
+    pub bytes: u64,
+    /// `ok`, or the code of the error.
+    pub outcome: &'static str,
+    pub duration_ms: i64,
 }
 
 pub(crate) async fn insert(
@@ -60,6 +76,7 @@ pub(crate) async fn insert(
         rule: Set(entry.rule.clone()),
         bytes: Set(signed(entry.bytes)),
         at: Set(entry.at),
+        ..Default::default()
     });
     audit_entries::Entity::insert_many(rows)
         .exec_without_returning(conn)
@@ -98,7 +115,43 @@ impl Work for WriteAudit {
     }
 }
 
+struct WriteOutcome(AuditOutcome);
+
+impl Work for WriteOutcome {
+    type Output = ();
+
+    fn order(&self) -> Uuid {
+        self.0.run_id.0
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        let Self(end) = self;
+        let ended = audit_entries::ActiveModel {
+            bytes: Set(signed(end.bytes)),
+            outcome: Set(Some(end.outcome.to_owned())),
+            duration_ms: Set(Some(end.duration_ms)),
+            ..Default::default()
+        };
+        audit_entries::Entity::update_many()
+            .set(ended)
+            .filter(audit_entries::Column::Id.eq(end.id.to_string()))
+            .exec(tx)
+            .await?;
+        Ok(())
+    }
+
+    /// Written twice, it says the same.
+    async fn stands(&self, _: &DatabaseTransaction, (): &()) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+}
+
 impl Store {
+    /// Queues what came of a call whose entry was queued before.
+    pub async fn audit_outcome(&self, outcome: AuditOutcome) -> Result<(), StoreError> {
+        self.write_later(WriteOutcome(outcome)).await
+    }
+
     /// Queues an audit row. A full queue makes the caller wait; while the database is away the row is
     /// kept in memory, see [`Store::write_later`].
     pub async fn audit(&self, entry: AuditEntry) -> Result<(), StoreError> {
@@ -129,6 +182,8 @@ impl Store {
                 decision: row.decision,
                 rule: row.rule,
                 at: row.at,
+                outcome: row.outcome,
+                duration_ms: row.duration_ms,
             })
         };
         rows.into_iter().map(record).collect()

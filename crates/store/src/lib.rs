@@ -51,7 +51,7 @@ mod turns;
 pub use agents::{AgentRecord, SaveAgent, SavedAgent};
 pub use api_keys::{ApiKeyRecord, LastAdmin, RevokeApiKey, Revoked};
 pub use attempts::{Dispatch, Dispatched};
-pub use audit::{AuditEntry, AuditRecord};
+pub use audit::{AuditEntry, AuditOutcome, AuditRecord};
 pub use cancel::CancelOutcome;
 pub use capacity::Capacities;
 pub use connect::{Backend, Store};

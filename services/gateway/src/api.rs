@@ -14,6 +14,7 @@ mod docs;
 mod error;
 mod health;
 mod host;
+mod host_call;
 mod json;
 mod names;
 mod query;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use arc_swap::ArcSwap;
 use futures_util::FutureExt as _;
 use protocol::id::{AgentId, WorkspaceId};
 use store::{SaveAgent, SaveEndpoint, Store};
@@ -100,7 +101,7 @@ impl App {
             client: RunnerClient::new(egress.clone(), clock),
             keys,
             master_key,
-            catalog: declared.catalog.clone(),
+            catalog: Arc::new(ArcSwap::from_pointee(declared.catalog.clone())),
             limits: settings::run_limits(config),
             owner: Uuid::now_v7().to_string(),
             egress,

@@ -8,6 +8,7 @@ pub mod grant;
 pub mod keyring;
 mod known_agents;
 mod open_endpoints;
+pub mod over;
 pub mod preview;
 pub mod rate;
 pub mod start;
@@ -31,6 +32,7 @@ mod sweep;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use domain::authorization::Catalog;
 use domain::breaker::BreakerPolicy;
 use domain::normalize::ResultLimits;
@@ -38,7 +40,7 @@ use domain::run::Run;
 use futures_util::FutureExt;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
-use store::{CancelOutcome, Leases, Store, StoreError, failpoint};
+use store::{AuditOutcome, CancelOutcome, Leases, Store, StoreError, failpoint};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -104,7 +106,8 @@ pub struct Parts {
     pub client: RunnerClient,
     pub keys: Keyring,
     pub master_key: Arc<MasterKey>,
-    pub catalog: Catalog,
+    /// What exists now: tools come and go with their servers.
+    pub catalog: Arc<ArcSwap<Catalog>>,
     pub limits: RunLimits,
     /// The name of this process in leases.
     pub owner: String,
@@ -183,9 +186,9 @@ impl Runs {
         }
     }
 
-    /// What the operator declared.
-    pub fn catalog(&self) -> &Catalog {
-        &self.0.catalog
+    /// What exists at this moment.
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.0.catalog.load_full()
     }
 
     /// The bounds of runs.
@@ -289,6 +292,17 @@ impl Runs {
     /// Counts a host call of a run on this replica; false when it calls too often.
     pub fn admit_call(&self, grant: &Grant) -> bool {
         self.0.calls.admit(grant.run.id, self.0.clock.now_ms())
+    }
+
+    /// Records what came of a call, whether anybody waits for it or not.
+    pub fn audit_later(&self, outcome: AuditOutcome) {
+        let store = self.0.store.clone();
+        self.0.tasks.spawn(async move {
+            if let Err(error) = store.audit_outcome(outcome).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, "the outcome of a call was not recorded");
+            }
+        });
     }
 
     /// Room for an upload or a delete of a run on this replica, until it is dropped; `None`: as many go

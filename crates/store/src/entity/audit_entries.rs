@@ -16,6 +16,8 @@ pub struct Model {
     pub rule: String,
     pub bytes: i64,
     pub at: i64,
+    pub outcome: Option<String>,
+    pub duration_ms: Option<i64>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

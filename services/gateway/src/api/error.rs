@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use store::StoreError;
 
 use crate::cursor::InvalidCursor;
+use crate::outbound::upstream::UpstreamError;
 use crate::runs::discovery::RegisterError;
 use crate::runs::start::StartError;
 use crate::telemetry::metrics;
@@ -233,6 +234,11 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message).retryable_after(1)
     }
 
+    /// The code of the body's `error`.
+    pub(super) fn code(&self) -> &'static str {
+        self.code
+    }
+
     /// What is said to the caller.
     pub(super) fn message(&self) -> &str {
         &self.message
@@ -300,6 +306,35 @@ impl From<StoreError> for ApiError {
             | StoreError::Panicked
             | StoreError::Corrupt { .. } => Self::internal(),
         }
+    }
+}
+
+impl From<UpstreamError> for ApiError {
+    fn from(error: UpstreamError) -> Self {
+        let status = match error.code() {
+            "rate_limited" => StatusCode::TOO_MANY_REQUESTS,
+            "deadline_exceeded" => StatusCode::GATEWAY_TIMEOUT,
+            "invalid_argument" => StatusCode::BAD_REQUEST,
+            _ => StatusCode::BAD_GATEWAY,
+        };
+        let mut answer = Self {
+            retryable: error.is_retryable(),
+            ..Self::new(status, error.code(), error.to_string())
+        }
+        .with("reason", json!(error.reason()));
+        match error {
+            UpstreamError::RateLimited { retry_after } => {
+                let seconds = retry_after.map_or(1, |wait| wait.as_secs().max(1));
+                answer.retry_after_seconds = Some(u32::try_from(seconds).unwrap_or(u32::MAX));
+            }
+            UpstreamError::Refused { status, .. }
+            | UpstreamError::Credential { status }
+            | UpstreamError::Failing { status, .. } => {
+                answer = answer.with("upstream_status", json!(status));
+            }
+            _ => {}
+        }
+        answer
     }
 }
 

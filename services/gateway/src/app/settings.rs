@@ -1,6 +1,7 @@
 //! From settings to what the rooms below work with. Everything wrong is said at once.
 
 mod bus;
+mod secrets;
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -9,7 +10,6 @@ use domain::agent::{check_agent, check_agent_for};
 use domain::authorization::Catalog;
 use domain::breaker::BreakerPolicy;
 use domain::normalize::ResultLimits;
-use http::HeaderValue;
 use protocol::admin::{AgentSpec, EndpointSpec, Fault};
 use protocol::id::WorkspaceId;
 use protocol::manifest::AgentRunnerManifest;
@@ -99,32 +99,15 @@ fn endpoint(
             format!("{error}; {advice}"),
         ));
     }
-    let secret = match entry.secret.resolve() {
-        Ok(secret) => {
-            if SigningSecret::parse(&secret).is_err() {
-                let message = "must hold whsec_ and the base64 of 24 to 64 bytes";
-                faults.push(ConfigFault::new(format!("{place}.secret"), message));
-            }
-            secret
-        }
-        Err(error) => {
-            faults.push(ConfigFault::new(format!("{place}.secret"), error));
-            SecretString::default()
-        }
-    };
-    let mut headers = std::collections::BTreeMap::new();
-    for (name, reference) in &entry.headers {
-        match reference.resolve() {
-            Ok(value) if HeaderValue::from_str(value.expose_secret()).is_err() => {
-                let message = "holds characters that no header may have";
-                faults.push(ConfigFault::new(format!("{place}.headers.{name}"), message));
-            }
-            Ok(value) => {
-                headers.insert(name.clone(), value.expose_secret().to_owned());
-            }
-            Err(error) => faults.push(ConfigFault::new(format!("{place}.headers.{name}"), error)),
-        }
+    let at = format!("{place}.secret");
+    let unread = faults.len();
+    let secret = secrets::secret(&entry.secret, &at, faults);
+    if faults.len() == unread && SigningSecret::parse(&secret).is_err() {
+        let message = "must hold whsec_ and the base64 of 24 to 64 bytes";
+        faults.push(ConfigFault::new(at, message));
     }
+    let headers = secrets::headers(&entry.headers, place, faults);
+    let shown = |(name, value): (String, SecretString)| (name, value.expose_secret().to_owned());
     let (mode, delta_mode) = modes(&entry.mode, &entry.delta_mode);
     (faults.len() == before).then(|| EndpointSpec {
         name: entry.name.clone(),
@@ -132,7 +115,7 @@ fn endpoint(
         mode,
         delta_mode,
         secret: Some(secret.expose_secret().to_owned()),
-        headers,
+        headers: headers.into_iter().map(shown).collect(),
         manifests: entry.manifests.clone().and_then(manifest_list),
         max_runs: Some(entry.max_runs),
         replaces: None,

@@ -72,7 +72,7 @@ fn manifests(value: Value) -> Result<Value, &'static str> {
     }
 }
 
-fn read_headers(table: &mut Table<'_>) -> Result<BTreeMap<String, SecretRef>, Reported> {
+pub(super) fn read_headers(table: &mut Table<'_>) -> Result<BTreeMap<String, SecretRef>, Reported> {
     let headers = table.entries("headers", |name, value| {
         let name = outgoing_header_name(name).map_err(|error| error.to_string())?;
         Ok::<_, String>((name.as_str().to_owned(), parsed::<SecretRef>(value)?))

@@ -284,7 +284,7 @@ impl Deciding<'_> {
             },
         };
         Ok(Judged {
-            snapshot: authorize(&self.inner.catalog, manifest, spec, &subject),
+            snapshot: authorize(&self.inner.catalog.load(), manifest, spec, &subject),
             steerable: manifest.capabilities.steering && self.event.event_type == MESSAGE_RECEIVED,
             endpoint_id: runner.endpoint_id,
             known,

@@ -35,8 +35,15 @@ pub(in crate::api) struct AuditEntryView {
     decision: String,
     /// Why it was allowed or denied.
     rule: String,
-    /// Bytes that were written.
+    /// Bytes that were written, or that a call out of the house brought.
     bytes: u64,
+    /// What came of a call out of the house, to a model or a tool, say: `ok` or the code of its error.
+    /// Absent while it goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<String>,
+    /// How long such a call took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_ms: Option<i64>,
     /// Epoch seconds.
     at: i64,
 }
@@ -87,6 +94,8 @@ pub(in crate::api) async fn list_run_audit(
             decision: record.decision,
             rule: record.rule,
             bytes: record.bytes,
+            outcome: record.outcome,
+            duration_ms: record.duration_ms,
             at: record.at.div_euclid(1000),
         })
         .collect();

@@ -1,0 +1,103 @@
+//! A host call that goes out of the house: allowed first, audited from its beginning to its end, and given
+//! up with its run.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use domain::authorization::NotGranted;
+use store::AuditOutcome;
+use uuid::Uuid;
+
+use crate::api::ApiState;
+use crate::api::auth::{Call, RunCaller};
+use crate::api::error::{ApiError, ApiResult};
+use crate::runs::Runs;
+use crate::runs::grant::Grant;
+use crate::runs::over::Over;
+
+/// The call of a runner to a provider. Dropped before its end (the runner has gone), it is audited as
+/// `abandoned`.
+pub(super) struct HostCall {
+    runs: Runs,
+    grant: Arc<Grant>,
+    id: Uuid,
+    begun: Instant,
+    bytes: u64,
+    ended: bool,
+}
+
+impl RunCaller {
+    /// Begins a call that the snapshot grants, and records the answer either way.
+    pub(super) async fn begin<T>(
+        &self,
+        state: &ApiState,
+        call: Call<'_>,
+        asked: Result<T, NotGranted>,
+    ) -> ApiResult<(HostCall, T)> {
+        let refusal = asked.as_ref().err().map(ToString::to_string);
+        let entry = self.audit_entry(state, call, refusal.as_deref(), 0);
+        let id = entry.id;
+        state.runs.store().audit(entry).await?;
+        let begun = HostCall {
+            runs: state.runs.clone(),
+            grant: Arc::clone(&self.grant),
+            id,
+            begun: Instant::now(),
+            bytes: 0,
+            ended: refusal.is_some(),
+        };
+        Ok((begun, asked?))
+    }
+}
+
+impl HostCall {
+    /// Does it while the run lives: a cancel, an end or the deadline of the run ends it.
+    pub(super) async fn within<T, E: Into<ApiError>>(
+        &self,
+        doing: impl Future<Output = Result<T, E>>,
+    ) -> ApiResult<T> {
+        tokio::select! {
+            done = doing => done.map_err(Into::into),
+            over = self.runs.until_over(&self.grant) => Err(refusal(over)),
+        }
+    }
+
+    /// Counts bytes that went to the runner.
+    pub(super) fn add_bytes(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+    }
+
+    /// Ends it with what came of it.
+    pub(super) fn end<T>(mut self, result: ApiResult<T>) -> ApiResult<T> {
+        self.record(result.as_ref().err().map_or("ok", ApiError::code));
+        result
+    }
+
+    fn record(&mut self, outcome: &'static str) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        let duration = self.begun.elapsed().as_millis();
+        self.runs.audit_later(AuditOutcome {
+            id: self.id,
+            run_id: self.grant.run.id,
+            bytes: self.bytes,
+            outcome,
+            duration_ms: i64::try_from(duration).unwrap_or(i64::MAX),
+        });
+    }
+}
+
+impl Drop for HostCall {
+    fn drop(&mut self) {
+        self.record("abandoned");
+    }
+}
+
+fn refusal(over: Over) -> ApiError {
+    match over {
+        Over::Cancelled => ApiError::cancelled(),
+        Over::Ended => ApiError::unauthenticated(),
+        Over::Deadline => ApiError::deadline_exceeded(),
+    }
+}

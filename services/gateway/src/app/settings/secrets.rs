@@ -1,0 +1,39 @@
+//! Secrets, fetched from where the settings say that they are.
+
+use std::collections::BTreeMap;
+
+use http::HeaderValue;
+use secrecy::{ExposeSecret as _, SecretString};
+
+use crate::config::{ConfigFault, SecretRef};
+
+/// The secret behind a reference. What cannot be read is a fault at `place`, and an empty secret.
+pub(super) fn secret(
+    reference: &SecretRef,
+    place: &str,
+    faults: &mut Vec<ConfigFault>,
+) -> SecretString {
+    reference.resolve().unwrap_or_else(|error| {
+        faults.push(ConfigFault::new(place.to_owned(), error));
+        SecretString::default()
+    })
+}
+
+/// The values of static headers: each of them is taken for a secret.
+pub(super) fn headers(
+    entries: &BTreeMap<String, SecretRef>,
+    place: &str,
+    faults: &mut Vec<ConfigFault>,
+) -> BTreeMap<String, SecretString> {
+    let mut headers = BTreeMap::new();
+    for (name, reference) in entries {
+        let place = format!("{place}.headers.{name}");
+        let value = secret(reference, &place, faults);
+        if HeaderValue::from_str(value.expose_secret()).is_err() {
+            let message = "holds characters that no header may have";
+            faults.push(ConfigFault::new(place, message));
+        }
+        headers.insert(name.clone(), value);
+    }
+    headers
+}
