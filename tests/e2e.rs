@@ -91,6 +91,8 @@ mod metrics;
 mod migrate;
 #[path = "e2e/misbehaviour.rs"]
 mod misbehaviour;
+#[path = "e2e/models.rs"]
+mod models;
 #[path = "e2e/outage.rs"]
 mod outage;
 #[path = "e2e/packaging.rs"]

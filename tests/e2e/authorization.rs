@@ -8,13 +8,19 @@ use crate::support::script::sse;
 use crate::support::{Sqlite, Stage};
 
 const CATALOG: &str = r#"
+[[model_providers]]
+name = "script"
+kind = "scripted"
 [[models]]
 model_id = "picked"
+provider = "script"
 [[models]]
 model_id = "not-picked"
+provider = "script"
 operations = ["invoke"]
 [[models]]
 model_id = "not-named"
+provider = "script"
 operations = ["invoke"]
 [[tools]]
 tool_name = "search"
@@ -147,7 +153,7 @@ async fn every_resource_is_explained_with_layer_and_rule() {
     }
 
     let resources = &explained["resources"];
-    let expected = json!([{"model_id": "picked", "model_type": "llm", "operations": ["invoke", "count_tokens"]}]);
+    let expected = json!([{"model_id": "picked", "model_type": "llm", "provider": "script", "operations": ["invoke", "count_tokens"]}]);
     assert_eq!(without_nulls(&resources["models"]), expected);
     let parameters = json!({"type": "object", "properties": {"query": {"type": "string"}}});
     let expected = json!([{

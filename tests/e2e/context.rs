@@ -202,9 +202,19 @@ async fn the_context_window_of_the_first_model_is_told() {
             resources: r#"models = ["unknown"]"#,
             ..Agent::default()
         });
-        config.rest = "[[models]]\nmodel_id = \"large\"\ncontext_window_tokens = 128000\n\
-            [[models]]\nmodel_id = \"unknown\"\n"
-            .to_owned();
+        config.rest = r#"
+[[model_providers]]
+name = "script"
+kind = "scripted"
+[[models]]
+model_id = "large"
+provider = "script"
+context_window_tokens = 128000
+[[models]]
+model_id = "unknown"
+provider = "script"
+"#
+        .to_owned();
     });
     let stage = stage.await.expect("SQLite is always at hand");
     for (event_type, window) in [

@@ -14,10 +14,15 @@ use crate::support::{Directory, Engine, Postgres, Printed, Sqlite, Stage, run};
 
 const AGENTS: &str = "/v1/agents";
 const CATALOG: &str = r#"
+[[model_providers]]
+name = "script"
+kind = "scripted"
 [[models]]
 model_id = "picked"
+provider = "script"
 [[models]]
 model_id = "other"
+provider = "script"
 [[tools]]
 tool_name = "search"
 [[tools]]

@@ -100,6 +100,16 @@ const ROWS: &[(&str, About, u16)] = &[
     ("put_blob", About::Entry, 403),
     ("delete_blob", About::Entry, 403),
     ("pull_steering", About::Own, 403),
+    ("list_granted_models", About::Own, 200),
+    ("invoke_model", About::Entry, 403),
+    ("stream_model", About::Entry, 403),
+    ("count_model_tokens", About::Entry, 403),
+    ("rerank_documents", About::Entry, 403),
+    ("embed_texts", About::Entry, 403),
+    ("create_chat_completion", About::Own, 403),
+    ("create_embeddings", About::Own, 403),
+    ("list_openai_models", About::Own, 200),
+    ("get_openai_model", About::Entry, 404),
     ("healthz", About::Installation, 0),
     ("readyz", About::Installation, 0),
     ("jwks", About::Installation, 0),
@@ -160,6 +170,7 @@ fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::Reques
         "scope" => "conversation".to_owned(),
         "area" => "plugin".to_owned(),
         "key" => "k".to_owned(),
+        "model_id" => "m".to_owned(),
         _ => ids.get(name).unwrap_or_else(|| panic!("{name}")).clone(),
     });
     let query = match operation.id.as_str() {
@@ -184,6 +195,15 @@ fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::Reques
         "put_state" => json!({"value": 1}),
         "search_history" => json!({"query": "hello"}),
         "pull_steering" => json!({}),
+        "invoke_model" | "stream_model" | "count_model_tokens" => {
+            json!({"messages": [{"role": "user", "content": "hi"}]})
+        }
+        "create_chat_completion" => {
+            json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]})
+        }
+        "rerank_documents" => json!({"query": "q", "documents": ["d"]}),
+        "embed_texts" => json!({"texts": ["t"]}),
+        "create_embeddings" => json!({"model": "m", "input": "t"}),
         "put_blob" => return request.body("bytes"),
         _ => return request,
     };

@@ -10,12 +10,16 @@ use crate::support::script::{frame, sse};
 use crate::support::{Sqlite, Stage};
 
 const CATALOG: &str = r#"
+[[model_providers]]
+name = "openai"
+kind = "scripted"
 [[models]]
 model_id = "openai/gpt-5"
 provider = "openai"
 context_window_tokens = 200000
 [[models]]
 model_id = "reranker"
+provider = "openai"
 model_type = "rerank"
 operations = ["rerank"]
 [[tools]]

@@ -74,26 +74,30 @@ impl LangbotPeer {
 
     /// What a script of this repository answers to `input`.
     pub async fn run(&self, script: &str, question: &str, input: &Value) -> Value {
-        let mut child = Command::new(self.environment.join("bin/python"))
-            .arg(repository_file(script))
-            .arg(question)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let mut stdin = child.stdin.take().unwrap();
-        stdin.write_all(input.to_string().as_bytes()).await.unwrap();
-        drop(stdin);
-        let output = within("the peer to answer", child.wait_with_output()).await;
-        let output = output.unwrap();
-        assert!(
-            output.status.success(),
-            "the peer ended with {}",
-            output.status
-        );
-        serde_json::from_slice(&output.stdout).unwrap()
+        let mut python = Command::new(self.environment.join("bin/python"));
+        ask(python.arg(repository_file(script)).arg(question), input).await
     }
+}
+
+/// What a program answers on its output to the JSON on its input.
+pub async fn ask(program: &mut Command, input: &Value) -> Value {
+    let mut child = program
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(input.to_string().as_bytes()).await.unwrap();
+    drop(stdin);
+    let output = within("the peer to answer", child.wait_with_output()).await;
+    let output = output.unwrap();
+    assert!(
+        output.status.success(),
+        "the peer ended with {}",
+        output.status
+    );
+    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 async fn install() -> Option<PathBuf> {

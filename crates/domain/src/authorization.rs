@@ -34,19 +34,27 @@ pub struct Catalog {
     pub tools: Vec<ToolResource>,
     pub knowledge_bases: Vec<KnowledgeBaseResource>,
     pub skills: Vec<SkillResource>,
-    /// The context window of a model in tokens, by its id, where the operator named it.
-    pub context_windows: BTreeMap<String, u64>,
+    /// What models can take and give, by their ids.
+    pub model_limits: BTreeMap<String, ModelLimits>,
+}
+
+/// Bounds of a model in tokens, where the operator named them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ModelLimits {
+    pub context_window_tokens: Option<u64>,
+    pub max_output_tokens: Option<u64>,
 }
 
 impl Catalog {
-    /// The context window of the first model of a run that answers messages.
-    pub fn context_window(&self, resources: &AgentResources) -> Option<u64> {
+    /// The bounds of the first model of a run that answers messages.
+    pub fn first_limits(&self, resources: &AgentResources) -> ModelLimits {
         let answers = |model: &&ModelResource| {
             let kinds = [ModelOperation::Invoke, ModelOperation::Stream];
             kinds.iter().any(|kind| model.operations.contains(kind))
         };
-        let first = resources.models.iter().find(answers)?;
-        self.context_windows.get(&first.model_id).copied()
+        let first = resources.models.iter().find(answers);
+        let limits = first.and_then(|first| self.model_limits.get(&first.model_id));
+        limits.copied().unwrap_or_default()
     }
 }
 
@@ -366,7 +374,13 @@ mod tests {
             )
             .unwrap(),
             skills: serde_json::from_value(json!([{"skill_name": "s"}])).unwrap(),
-            context_windows: BTreeMap::from([("m1".to_owned(), 128_000)]),
+            model_limits: BTreeMap::from([(
+                "m1".to_owned(),
+                ModelLimits {
+                    context_window_tokens: Some(128_000),
+                    max_output_tokens: None,
+                },
+            )]),
         }
     }
 
@@ -490,7 +504,8 @@ mod tests {
             "history:page knowledge_bases:list knowledge_bases:retrieve models:invoke models:stream \
              runs:list state:conversation tools:call tools:detail"
         );
-        assert_eq!(catalog().context_window(&full.resources), Some(128_000));
+        let limits = catalog().first_limits(&full.resources);
+        assert_eq!(limits.context_window_tokens, Some(128_000));
         let trimmed = |operation: &str, id: &str| {
             let found = full
                 .decisions

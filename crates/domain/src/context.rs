@@ -9,7 +9,7 @@ use protocol::event::EventEnvelope;
 use protocol::{JsonObject, PROTOCOL_VERSION};
 use serde_json::{Value, json};
 
-use crate::authorization::AuthorizationSnapshot;
+use crate::authorization::{AuthorizationSnapshot, ModelLimits};
 use crate::canonical::canonical_json;
 
 /// All that a context is made of.
@@ -29,8 +29,8 @@ pub struct ContextParts<'a> {
     /// 32 hex digits.
     pub trace_id: String,
     pub limits: JsonObject,
-    /// The tokens that the run's first model takes, where that is known.
-    pub context_window: Option<u64>,
+    /// What the run's first model takes and gives, where that is known.
+    pub model_limits: ModelLimits,
 }
 
 /// The context of a run, as it is sent and as `GET /context` repeats it.
@@ -87,7 +87,7 @@ pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
             locale: None,
             timezone: None,
             static_refs: static_refs(parts.snapshot_sha256),
-            metadata: runtime_metadata(event, &parts.limits, parts.context_window),
+            metadata: runtime_metadata(event, &parts.limits, parts.model_limits),
         },
         variables: variables(event),
         config: parts.config,
@@ -169,15 +169,18 @@ fn static_refs(snapshot_sha256: &str) -> JsonObject {
 fn runtime_metadata(
     event: &EventEnvelope,
     limits: &JsonObject,
-    context_window: Option<u64>,
+    model_limits: ModelLimits,
 ) -> JsonObject {
     let metadata = json!({
         "limits": limits,
         "streaming_supported": event.delivery.supports_streaming,
     });
     let mut metadata = metadata.as_object().cloned().unwrap_or_default();
-    if let Some(tokens) = context_window {
+    if let Some(tokens) = model_limits.context_window_tokens {
         metadata.insert("model_context_window_tokens".to_owned(), json!(tokens));
+    }
+    if let Some(tokens) = model_limits.max_output_tokens {
+        metadata.insert("model_max_output_tokens".to_owned(), json!(tokens));
     }
     metadata
 }

@@ -24,6 +24,7 @@ pub mod signing_key;
 pub mod migrate;
 
 pub mod canonical;
+pub mod chat;
 pub mod history;
 pub mod json_text;
 pub mod text_index;

@@ -31,7 +31,7 @@ use crate::shutdown::Signals;
 use crate::telemetry::metrics::{Task, panicked};
 
 pub(crate) use metrics::Metrics;
-pub(crate) use settings::{Declared, declared, run_limits};
+pub(crate) use settings::{Declared, DeclaredModels, declared, run_limits};
 
 /// The workspace that migration 1 makes.
 pub(crate) const DEFAULT_WORKSPACE: &str = "default";
@@ -102,6 +102,7 @@ impl App {
             keys,
             master_key,
             catalog: Arc::new(ArcSwap::from_pointee(declared.catalog.clone())),
+            models: declared.models.open(&egress),
             limits: settings::run_limits(config),
             owner: Uuid::now_v7().to_string(),
             egress,

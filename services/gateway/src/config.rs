@@ -7,6 +7,7 @@ mod endpoint;
 mod fault;
 mod header_name;
 mod limits;
+mod models;
 mod plain_url;
 mod secret_ref;
 mod sections;
@@ -21,11 +22,12 @@ use serde_json::{Value, json};
 
 pub use allow_rule::{AllowRule, AllowRuleError};
 pub use bus::{BusConfig, BusKind};
-pub use catalog::{KnowledgeBaseEntry, ModelEntry, SkillEntry, ToolEntry};
+pub use catalog::{KnowledgeBaseEntry, SkillEntry, ToolEntry};
 pub use endpoint::EndpointEntry;
 pub use fault::{ConfigErrors, ConfigFault};
 pub use header_name::{HeaderNameError, outgoing_header_name};
 pub use limits::LimitsConfig;
+pub use models::{ModelEntry, ProviderEntry};
 pub use plain_url::{PlainUrlError, check_parsed_url, parse_plain_url};
 pub use secret_ref::{SecretError, SecretRef, SecretRefError};
 pub use sections::{
@@ -49,6 +51,7 @@ pub struct Config {
     pub limits: LimitsConfig,
     pub ledger: LedgerConfig,
     pub runs: RunsConfig,
+    pub model_providers: Vec<ProviderEntry>,
     pub models: Vec<ModelEntry>,
     pub tools: Vec<ToolEntry>,
     pub knowledge_bases: Vec<KnowledgeBaseEntry>,
@@ -98,6 +101,7 @@ impl Config {
         let limits = table.section("limits", LimitsConfig::read);
         let ledger = table.section("ledger", LedgerConfig::read);
         let runs = table.section("runs", RunsConfig::read);
+        let model_providers = table.tables("model_providers", "name", ProviderEntry::read);
         let models = table.tables("models", "model_id", ModelEntry::read);
         let tools = table.tables("tools", "tool_name", ToolEntry::read);
         let knowledge_bases = table.tables("knowledge_bases", "kb_id", KnowledgeBaseEntry::read);
@@ -122,6 +126,7 @@ impl Config {
             limits: limits?,
             ledger: ledger?,
             runs: runs?,
+            model_providers: model_providers?,
             models: models?,
             tools: tools?,
             knowledge_bases: knowledge_bases?,
@@ -147,6 +152,7 @@ impl fmt::Debug for Config {
             .field("limits", &self.limits)
             .field("ledger", &self.ledger)
             .field("runs", &self.runs)
+            .field("model_providers", &self.model_providers)
             .field("models", &self.models)
             .field("tools", &self.tools)
             .field("knowledge_bases", &self.knowledge_bases)
@@ -286,7 +292,7 @@ mod tests {
     #[test]
     fn optional_keys_of_the_catalog_have_the_documented_defaults() {
         let config = load(
-            "[[models]]\nmodel_id = 'm'\n[[tools]]\ntool_name = 't'\n\
+            "[[models]]\nmodel_id = 'm'\nprovider = 'p'\n[[tools]]\ntool_name = 't'\n\
              [[knowledge_bases]]\nkb_id = 'k'\n[[runner_endpoints]]\nname = 'e'\nbase_url = 'https://e.example'\nsecret = 'env:E'",
             &[],
         )
@@ -346,7 +352,7 @@ mod tests {
             "bus = 1\n[server]\nlisten = 'here'\npublic_url = 'https://a.example/path'\nport = 1\n\
              [database]\nurl = 'mysql://x'\n[egress]\nallow = ['ok:1', 'bad', 7]\n[runs]\n\
              lease_seconds = 'x'\n[limits]\nline_bytes = 1\nevent_bytes = 1.5\nstate_value_bytes = 262145\n\
-             [[models]]\nmodel_id = 'm'\n[[models]]\nmodel_id = 'm'\noperations = ['fly']\n\
+             [[models]]\nmodel_id = 'm'\nprovider = 'p'\n[[models]]\nmodel_id = 'm'\nprovider = 'p'\noperations = ['fly']\n\
              [[tools]]\ntool_name = ''\nparameters = 'x'\nsize = 1\n\
              [[runner_endpoints]]\nname = 'e'\nbase_url = 'https://u:p@e.example'\nmode = 'x'\n\
              headers = { host = 'env:A', x-a = 'literal' }\n\

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api_key::{issue, prefix_of};
-use crate::app::{App, DEFAULT_WORKSPACE, Declared};
+use crate::app::{App, DEFAULT_WORKSPACE, Declared, DeclaredModels};
 use crate::bus::BusSettings;
 use crate::clock::Clock;
 use crate::config::{AllowRule, Config};
@@ -130,6 +130,7 @@ fn declared(runner: SocketAddr, secret: &str) -> anyhow::Result<Declared> {
         endpoints: vec![endpoint],
         agents: vec![agent],
         catalog,
+        models: DeclaredModels::default(),
         bus: BusSettings::Silent,
     })
 }

@@ -1,6 +1,7 @@
 //! Everything that leaves the gateway over HTTP. Nothing else constructs a client.
 
 pub mod egress;
+pub mod model;
 pub mod redact;
 pub mod runner;
 pub mod signature;

@@ -50,6 +50,7 @@ use crate::bus::{Bus, Ring};
 use crate::clock::Clock;
 use crate::cursor::Cursors;
 use crate::outbound::egress::Egress;
+use crate::outbound::model::Models;
 use crate::outbound::runner::RunnerClient;
 use crate::runs::breakers::Breakers;
 use crate::runs::calls::Calls;
@@ -108,6 +109,7 @@ pub struct Parts {
     pub master_key: Arc<MasterKey>,
     /// What exists now: tools come and go with their servers.
     pub catalog: Arc<ArcSwap<Catalog>>,
+    pub models: Models,
     pub limits: RunLimits,
     /// The name of this process in leases.
     pub owner: String,
@@ -189,6 +191,11 @@ impl Runs {
     /// What exists at this moment.
     pub fn catalog(&self) -> Arc<Catalog> {
         self.0.catalog.load_full()
+    }
+
+    /// The models behind the catalog.
+    pub fn models(&self) -> &Models {
+        &self.0.models
     }
 
     /// The bounds of runs.

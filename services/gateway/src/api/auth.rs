@@ -20,6 +20,9 @@ use crate::api_key::prefix_of;
 use crate::runs::grant::Grant;
 use crate::runs::token::TokenFault;
 
+/// Of the name of a resource, so much is audited.
+const RESOURCE_CHARS: usize = 200;
+
 /// A client of a workspace: an API key of role `client` or `admin`.
 pub(super) struct ClientCaller {
     pub(super) workspace: WorkspaceId,
@@ -282,7 +285,7 @@ impl RunCaller {
             workspace: self.grant.run.workspace.clone(),
             run_id: self.grant.run.id,
             action: call.action.to_owned(),
-            resource: call.resource.to_owned(),
+            resource: call.resource.chars().take(RESOURCE_CHARS).collect(),
             operation: call.operation.to_owned(),
             allowed: refusal.is_none(),
             rule: refusal

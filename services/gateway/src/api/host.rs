@@ -2,6 +2,8 @@
 
 pub(super) mod events;
 pub(super) mod history;
+pub(super) mod models;
+pub(super) mod openai;
 pub(super) mod prompt;
 pub(super) mod run;
 pub(super) mod runs;

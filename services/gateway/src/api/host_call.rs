@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use domain::authorization::NotGranted;
+use futures_util::{Stream, StreamExt as _, stream};
 use store::AuditOutcome;
 use uuid::Uuid;
 
 use crate::api::ApiState;
 use crate::api::auth::{Call, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
+use crate::outbound::upstream::UpstreamError;
 use crate::runs::Runs;
 use crate::runs::grant::Grant;
 use crate::runs::over::Over;
@@ -60,6 +62,24 @@ impl HostCall {
             done = doing => done.map_err(Into::into),
             over = self.runs.until_over(&self.grant) => Err(refusal(over)),
         }
+    }
+
+    /// What comes while the run lives. The first error, the run's end among them, is the last item.
+    pub(super) fn while_live<T, S>(&self, items: S) -> impl Stream<Item = ApiResult<T>> + use<T, S>
+    where
+        S: Stream<Item = Result<T, UpstreamError>> + Unpin,
+    {
+        let (runs, grant) = (self.runs.clone(), Arc::clone(&self.grant));
+        let over = Box::pin(async move { runs.until_over(&grant).await });
+        let items = items.take_until(over);
+        stream::unfold(Some(items), |items| async move {
+            let mut items = items?;
+            match items.next().await {
+                Some(Ok(item)) => Some((Ok(item), Some(items))),
+                Some(Err(error)) => Some((Err(error.into()), None)),
+                None => items.take_result().map(|over| (Err(refusal(over)), None)),
+            }
+        })
     }
 
     /// Counts bytes that went to the runner.

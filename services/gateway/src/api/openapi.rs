@@ -116,6 +116,23 @@ fn host_routes() -> OpenApiRouter<ApiState> {
             host::storage::delete_blob
         ))
         .routes(routes!(host::steering::pull_steering))
+        .merge(model_routes())
+}
+
+fn model_routes() -> OpenApiRouter<ApiState> {
+    // A conversation with images is larger than other requests.
+    OpenApiRouter::new()
+        .routes(routes!(host::models::list_granted_models))
+        .routes(routes!(host::models::invoke_model))
+        .routes(routes!(host::models::stream_model))
+        .routes(routes!(host::models::count_model_tokens))
+        .routes(routes!(host::models::rerank_documents))
+        .routes(routes!(host::models::embed_texts))
+        .routes(routes!(host::openai::create_chat_completion))
+        .routes(routes!(host::openai::create_embeddings))
+        .routes(routes!(host::openai::list_openai_models))
+        .routes(routes!(host::openai::get_openai_model))
+        .layer(DefaultBodyLimit::max(host::models::BODY_BYTES))
 }
 
 /// The gateway's own document, as committed in `openapi/gateway.json`.

@@ -33,7 +33,12 @@ pub(super) fn stream_run(
     let frames = state.runs.watch(run, cursor, state.heartbeat);
     let revoked = until_revoked(state.clone(), caller.workspace.clone(), caller.key);
     let frames = frames.take_until(Box::pin(revoked));
-    let mut response = Response::new(Body::from_stream(frames));
+    event_stream(Body::from_stream(frames))
+}
+
+/// An answer of server-sent events.
+pub(super) fn event_stream(body: Body) -> Response {
+    let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(

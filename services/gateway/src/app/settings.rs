@@ -1,13 +1,14 @@
 //! From settings to what the rooms below work with. Everything wrong is said at once.
 
 mod bus;
+mod models;
 mod secrets;
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use domain::agent::{check_agent, check_agent_for};
-use domain::authorization::Catalog;
+use domain::authorization::{Catalog, ModelLimits};
 use domain::breaker::BreakerPolicy;
 use domain::normalize::ResultLimits;
 use protocol::admin::{AgentSpec, EndpointSpec, Fault};
@@ -20,6 +21,9 @@ use protocol::resources::{
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize as _;
 use store::Store;
+use url::Url;
+
+pub(crate) use models::DeclaredModels;
 
 use crate::bus::BusSettings;
 use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry};
@@ -34,6 +38,7 @@ pub(crate) struct Declared {
     pub(crate) endpoints: Vec<EndpointSpec>,
     pub(crate) agents: Vec<AgentSpec>,
     pub(crate) catalog: Catalog,
+    pub(crate) models: DeclaredModels,
     pub(crate) bus: BusSettings,
 }
 
@@ -52,6 +57,7 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
         let place = format!("runner_endpoints[{index}]");
         endpoints.extend(endpoint(entry, egress.as_ref(), &place, &mut faults));
     }
+    let models = models::declared_models(config, egress.as_ref(), &mut faults);
     let mut agents = Vec::new();
     for (index, raw) in config.agents.iter().enumerate() {
         let place = format!("agents[{index}]");
@@ -72,6 +78,7 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
             endpoints,
             agents,
             catalog: catalog(config),
+            models,
             bus,
         }),
         _ => Err(ConfigErrors(faults)),
@@ -92,13 +99,12 @@ fn endpoint(
     faults: &mut Vec<ConfigFault>,
 ) -> Option<EndpointSpec> {
     let before = faults.len();
-    if let Some(Err(error)) = egress.map(|egress| egress.check_url(entry.base_url.as_str())) {
-        let advice = "list its host:port in egress.allow, or serve it by https";
-        faults.push(ConfigFault::new(
-            format!("{place}.base_url"),
-            format!("{error}; {advice}"),
-        ));
-    }
+    check_egress(
+        egress,
+        &entry.base_url,
+        &format!("{place}.base_url"),
+        faults,
+    );
     let at = format!("{place}.secret");
     let unread = faults.len();
     let secret = secrets::secret(&entry.secret, &at, faults);
@@ -122,17 +128,34 @@ fn endpoint(
     })
 }
 
+/// A URL that the gateway shall ask: may it?
+fn check_egress(egress: Option<&Egress>, url: &Url, place: &str, faults: &mut Vec<ConfigFault>) {
+    if let Some(Err(error)) = egress.map(|egress| egress.check_url(url.as_str())) {
+        let advice = "list its host:port in egress.allow, or serve it by https";
+        faults.push(ConfigFault::new(
+            place.to_owned(),
+            format!("{error}; {advice}"),
+        ));
+    }
+}
+
 fn catalog(config: &Config) -> Catalog {
-    let window = |entry: &ModelEntry| Some((entry.model_id.clone(), entry.context_window_tokens?));
+    let limits = |entry: &ModelEntry| {
+        let limits = ModelLimits {
+            context_window_tokens: entry.context_window_tokens,
+            max_output_tokens: entry.max_output_tokens,
+        };
+        (entry.model_id.clone(), limits)
+    };
     Catalog {
-        context_windows: config.models.iter().filter_map(window).collect(),
+        model_limits: config.models.iter().map(limits).collect(),
         models: config
             .models
             .iter()
             .map(|entry| ModelResource {
                 model_id: entry.model_id.clone(),
                 model_type: Some(entry.model_type.clone()),
-                provider: entry.provider.clone(),
+                provider: Some(entry.provider.clone()),
                 operations: known(&entry.operations, ModelOperation::parse),
             })
             .collect(),

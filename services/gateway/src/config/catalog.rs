@@ -2,39 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::table::{Reported, Table, name, object, some_of, text, whole};
-
-/// `[[models]]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModelEntry {
-    pub model_id: String,
-    pub model_type: String,
-    pub provider: Option<String>,
-    pub operations: Vec<String>,
-    pub context_window_tokens: Option<u64>,
-}
-
-impl ModelEntry {
-    pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
-        let model_id = table.required("model_id", name);
-        let model_type = table.optional("model_type", name);
-        let provider = table.optional("provider", name);
-        let operations = table.optional(
-            "operations",
-            some_of(&["invoke", "stream", "count_tokens", "rerank"]),
-        );
-        let context_window_tokens =
-            table.optional("context_window_tokens", whole(1..=1_000_000_000));
-        table.close()?;
-        Ok(Self {
-            model_id: model_id?,
-            model_type: model_type?.unwrap_or_else(|| "llm".to_owned()),
-            provider: provider?,
-            operations: operations?.unwrap_or_else(|| owned(&["invoke", "stream", "count_tokens"])),
-            context_window_tokens: context_window_tokens?,
-        })
-    }
-}
+use super::table::{Reported, Table, name, object, some_of, text};
 
 /// `[[tools]]`.
 #[derive(Clone, Debug, PartialEq)]

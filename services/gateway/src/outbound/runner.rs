@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use domain::json_text::{JsonFault, check_json_text};
-use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use protocol::admin::EndpointMode;
 use protocol::id::RunId;
@@ -15,6 +15,7 @@ use uuid::Uuid;
 use crate::clock::Clock;
 use crate::outbound::egress::{Egress, EgressError};
 use crate::outbound::signature::SigningSecret;
+use crate::outbound::upstream::retry_after;
 
 /// How long a list of runners may take in all.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -22,8 +23,6 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 const LIST_BYTES: usize = 4 * 1024 * 1024;
 /// How much of a refusal's body is read.
 const REFUSAL_BYTES: usize = 4 * 1024;
-/// The longest wait that a runner may ask for.
-const LONGEST_WAIT: Duration = Duration::from_hours(1);
 
 /// An endpoint, ready to be called.
 #[derive(Debug)]
@@ -327,18 +326,6 @@ pub fn judge_head(response: Response) -> Result<Started, StartError> {
         }
     };
     Ok(Started { response, format })
-}
-
-/// Only the form in seconds: a date would need the runner's clock to be right.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds: u64 = headers
-        .get(RETRY_AFTER)?
-        .to_str()
-        .ok()?
-        .trim()
-        .parse()
-        .ok()?;
-    Some(Duration::from_secs(seconds).min(LONGEST_WAIT))
 }
 
 /// The beginning of an answer, no more than `most` bytes.

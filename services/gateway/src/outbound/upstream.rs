@@ -7,7 +7,7 @@ use http::{HeaderMap, StatusCode};
 
 use crate::outbound::egress::EgressError;
 
-/// The longest wait that a provider may ask for.
+/// The longest wait that a runner or a provider may ask for.
 const LONGEST_WAIT: Duration = Duration::from_hours(1);
 /// Of what a provider says, so much is passed on.
 const MESSAGE_CHARS: usize = 500;
@@ -131,7 +131,7 @@ impl From<EgressError> for UpstreamError {
     }
 }
 
-/// `Retry-After` in seconds; a date is taken for none.
+/// `Retry-After` in seconds; a date would need the other's clock to be right, and is taken for none.
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
     let seconds = text.trim().parse().ok()?;

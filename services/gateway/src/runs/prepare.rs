@@ -170,7 +170,7 @@ pub(super) async fn prepare(
         deadline_at: run.deadline_at,
         trace_id: run.id.0.simple().to_string(),
         limits: told_limits(&inner.limits),
-        context_window: inner.catalog.load().context_window(&snapshot.resources),
+        model_limits: inner.catalog.load().first_limits(&snapshot.resources),
         snapshot: &snapshot,
     });
     let context = context_json(&context);

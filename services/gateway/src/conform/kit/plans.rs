@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use domain::agent::check_agent_for;
-use domain::authorization::{AuthorizationSnapshot, Catalog, Subject, authorize};
+use domain::authorization::{AuthorizationSnapshot, Catalog, ModelLimits, Subject, authorize};
 use domain::canonical::canonical_json;
 use domain::context::{ContextParts, build_context, context_json};
 use domain::event::conversation_of;
@@ -125,7 +125,7 @@ impl Kit {
             deadline_at,
             trace_id: run.0.simple().to_string(),
             limits: told_limits(&self.limits),
-            context_window: None,
+            model_limits: ModelLimits::default(),
             snapshot: &snapshot,
         });
         let token = self.host.open(RehearsedRun {

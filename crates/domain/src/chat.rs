@@ -1,0 +1,236 @@
+//! Between the protocol's messages and the chat completions that the field speaks. Model providers take and
+//! give the latter, whatever they are themselves; runners see the former.
+
+use protocol::JsonObject;
+use protocol::message::{
+    ContentElement, FunctionCall, LlmTokenUsage, Message, MessageContent, ToolCall,
+};
+use protocol::model::{LlmInvokeResult, LlmTool};
+use serde_json::{Value, json};
+
+mod stream;
+mod think;
+
+pub use stream::ChunkReader;
+pub use think::{ThinkFilter, without_thinking};
+
+/// A message as chat completions have it. Thinking that a provider once said is not said back to it.
+pub fn chat_message(message: &Message) -> Value {
+    let mut chat = JsonObject::new();
+    chat.insert("role".to_owned(), json!(message.role));
+    let content = match &message.content {
+        None => Value::Null,
+        Some(MessageContent::Text(text)) => json!(text),
+        Some(MessageContent::Parts(parts)) => parts.iter().map(chat_part).collect(),
+    };
+    chat.insert("content".to_owned(), content);
+    if let Some(name) = &message.name {
+        chat.insert("name".to_owned(), json!(name));
+    }
+    if let Some(calls) = message
+        .tool_calls
+        .as_ref()
+        .filter(|calls| !calls.is_empty())
+    {
+        let calls: Vec<_> = calls.iter().map(chat_call).collect();
+        chat.insert("tool_calls".to_owned(), json!(calls));
+    }
+    if let Some(id) = &message.tool_call_id {
+        chat.insert("tool_call_id".to_owned(), json!(id));
+    }
+    Value::Object(chat)
+}
+
+fn chat_call(call: &ToolCall) -> Value {
+    json!({"id": call.id, "type": "function",
+        "function": {"name": call.function.name, "arguments": call.function.arguments}})
+}
+
+fn chat_part(part: &ContentElement) -> Value {
+    let named = |reference: &str| {
+        let name = part.file_name.as_deref().unwrap_or("file");
+        json!({"type": "text", "text": format!("[{name}: {reference}]")})
+    };
+    if let Some(image) = &part.image_url {
+        return json!({"type": "image_url", "image_url": {"url": image.url}});
+    }
+    if let Some(data) = &part.image_base64 {
+        return json!({"type": "image_url", "image_url": {"url": data_url(data, "image/png")}});
+    }
+    if let Some(data) = &part.file_base64 {
+        let name = part.file_name.as_deref().unwrap_or("file");
+        let data = data_url(data, "application/octet-stream");
+        return json!({"type": "file", "file": {"filename": name, "file_data": data}});
+    }
+    if let Some(url) = &part.file_url {
+        return named(url);
+    }
+    json!({"type": "text", "text": part.text.as_deref().unwrap_or_default()})
+}
+
+fn data_url(data: &str, mime_type: &str) -> String {
+    if data.starts_with("data:") {
+        data.to_owned()
+    } else {
+        format!("data:{mime_type};base64,{data}")
+    }
+}
+
+/// A tool as chat completions have it.
+pub fn chat_tool(tool: &LlmTool) -> Value {
+    json!({"type": "function", "function": {
+        "name": tool.name, "description": tool.description, "parameters": tool.parameters}})
+}
+
+/// What a whole completion says. `None`: it has no choice with a message.
+pub fn answer(completion: &JsonObject, remove_think: bool) -> Option<LlmInvokeResult> {
+    let choice = completion.get("choices")?.get(0)?;
+    let said = choice.get("message")?;
+    let text = said.get("content").map(plain_text).unwrap_or_default();
+    let thought = reasoning(said);
+    let text = match thought {
+        _ if remove_think => without_thinking(&text),
+        Some(thought) => format!("<think>\n{thought}\n</think>\n{text}"),
+        None => text,
+    };
+    let calls: Vec<_> = said
+        .get("tool_calls")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .enumerate()
+        .map(|(n, call)| whole_call(n, call))
+        .collect();
+    let message = Message {
+        tool_calls: (!calls.is_empty()).then_some(calls),
+        resp_message_id: completion
+            .get("id")
+            .and_then(Value::as_str)
+            .map(str::to_owned),
+        provider_specific_fields: finish_reason(choice),
+        ..Message::text("assistant", text)
+    };
+    let usage = completion.get("usage").and_then(usage);
+    Some(LlmInvokeResult { message, usage })
+}
+
+fn whole_call(n: usize, call: &Value) -> ToolCall {
+    let function = call.get("function").unwrap_or(&Value::Null);
+    let arguments = match function.get("arguments") {
+        Some(Value::String(text)) => text.clone(),
+        // Some servers send the object itself.
+        Some(object @ Value::Object(_)) => object.to_string(),
+        _ => String::new(),
+    };
+    let id = text_of(call, "id").filter(|id| !id.is_empty());
+    ToolCall {
+        id: id.unwrap_or_else(|| format!("call_{n}")),
+        kind: "function".to_owned(),
+        function: FunctionCall {
+            name: text_of(function, "name").unwrap_or_default(),
+            arguments,
+        },
+        provider_specific_fields: None,
+    }
+}
+
+fn finish_reason(choice: &Value) -> Option<JsonObject> {
+    let reason = choice
+        .get("finish_reason")
+        .filter(|reason| reason.is_string())?;
+    let mut fields = JsonObject::new();
+    fields.insert("finish_reason".to_owned(), reason.clone());
+    Some(fields)
+}
+
+/// The tokens that a provider counted. `None`: it did not.
+pub fn usage(usage: &Value) -> Option<LlmTokenUsage> {
+    let usage = usage.as_object()?;
+    serde_json::from_value(Value::Object(usage.clone())).ok()
+}
+
+/// Thinking that a provider sends beside the text.
+fn reasoning(said: &Value) -> Option<&str> {
+    let of = |key| said.get(key).and_then(Value::as_str);
+    of("reasoning_content")
+        .or_else(|| of("reasoning"))
+        .filter(|text| !text.is_empty())
+}
+
+fn plain_text(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts
+            .iter()
+            .filter_map(|part| text_of(part, "text"))
+            .collect(),
+        _ => String::new(),
+    }
+}
+
+fn text_of(value: &Value, key: &str) -> Option<String> {
+    value.get(key).and_then(Value::as_str).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(value: Value) -> JsonObject {
+        match value {
+            Value::Object(members) => members,
+            other => panic!("{other} is no object"),
+        }
+    }
+
+    #[test]
+    fn a_message_keeps_its_parts_calls_and_answers() {
+        let message: Message = serde_json::from_value(json!({
+            "role": "assistant", "content": [
+                {"type": "text", "text": "see"}, {"type": "image_base64", "image_base64": "AAAA"},
+                {"type": "image_url", "image_url": {"url": "https://x/y.png"}},
+                {"type": "file_url", "file_url": "https://x/f.pdf", "file_name": "f.pdf"}],
+            "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"},
+                "provider_specific_fields": {"x": 1}}]}))
+        .unwrap();
+        assert_eq!(
+            chat_message(&message),
+            json!({"role": "assistant", "content": [
+                {"type": "text", "text": "see"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+                {"type": "image_url", "image_url": {"url": "https://x/y.png"}},
+                {"type": "text", "text": "[f.pdf: https://x/f.pdf]"}],
+                "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]})
+        );
+        let tool = Message {
+            tool_call_id: Some("c1".to_owned()),
+            ..Message::text("tool", "4")
+        };
+        assert_eq!(
+            chat_message(&tool),
+            json!({"role": "tool", "content": "4", "tool_call_id": "c1"})
+        );
+    }
+
+    #[test]
+    fn an_answer_has_text_calls_and_usage_and_no_nulls_in_calls() {
+        let completion = object(
+            json!({"id": "r1", "choices": [{"finish_reason": "tool_calls", "message": {
+            "role": "assistant", "content": null, "reasoning_content": "hm",
+            "tool_calls": [{"id": null, "function": {"name": "f", "arguments": {"a": 1}}}]}}],
+            "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7, "extra": {"cached": 1}}}),
+        );
+        let said = answer(&completion, true).unwrap();
+        assert_eq!(
+            serde_json::to_value(&said).unwrap(),
+            json!({"message": {"role": "assistant", "content": "", "resp_message_id": "r1",
+                "provider_specific_fields": {"finish_reason": "tool_calls"},
+                "tool_calls": [{"id": "call_0", "type": "function",
+                    "function": {"name": "f", "arguments": "{\"a\":1}"}}]},
+                "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7, "extra": {"cached": 1}}})
+        );
+        let thinking = answer(&completion, false).unwrap();
+        assert_eq!(thinking.message.plain_text(), "<think>\nhm\n</think>\n");
+        assert!(answer(&object(json!({"choices": []})), false).is_none());
+    }
+}

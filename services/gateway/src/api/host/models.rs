@@ -1,0 +1,372 @@
+//! The granted models: asked whole or as a stream, counted for, ranked with, embedded by (host API §3).
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::response::Response;
+use domain::chat::{ChunkReader, answer, chat_message, chat_tool};
+use futures_util::{Stream, StreamExt as _, stream};
+use protocol::JsonObject;
+use protocol::admin::Fault;
+use protocol::error::ErrorBody;
+use protocol::model::{
+    CountTokens, CountedTokens, Embed, Embeddings, LlmInvokeResult, LlmRequest, LlmStreamEvent,
+    LlmTool, ModelList, ReasoningLevel, Rerank, RerankResults,
+};
+use protocol::resources::ModelOperation;
+use serde_json::{Value, json};
+
+use crate::api::ApiState;
+use crate::api::auth::{Call, LiveCaller, RunCaller};
+use crate::api::error::{ApiError, ApiResult};
+use crate::api::host_call::HostCall;
+use crate::api::json::JsonBody;
+use crate::api::query::PathOf;
+use crate::api::stream::event_stream;
+use crate::outbound::model::{Chunks, Model, object};
+use crate::outbound::upstream::UpstreamError;
+
+/// The largest request to a model.
+pub(in crate::api) const BODY_BYTES: usize = 20 * 1024 * 1024;
+const MOST_MESSAGES: usize = 10_000;
+const MOST_TOOLS: usize = 512;
+const MOST_DOCUMENTS: usize = 64;
+const MOST_TEXTS: usize = 256;
+/// What `extra_args` may not say: it stands beside them, or would change the shape of the answer.
+const NOT_EXTRA: [&str; 6] = [
+    "model",
+    "messages",
+    "tools",
+    "stream",
+    "stream_options",
+    "n",
+];
+
+/// Begins an audited call of a granted model.
+pub(super) async fn begin_call<'a>(
+    caller: &RunCaller,
+    state: &'a ApiState,
+    action: &str,
+    id: &str,
+    operation: ModelOperation,
+) -> ApiResult<(HostCall, &'a Model)> {
+    let call = Call {
+        action,
+        resource: id,
+        operation: operation.as_str(),
+    };
+    let asked = caller.grant.snapshot.model(id, operation).map(drop);
+    let (call, ()) = caller.begin(state, call, asked).await?;
+    match state.runs.models().find(id) {
+        Ok(model) => Ok((call, model)),
+        Err(gone) => call.end(Err(gone.into())),
+    }
+}
+
+/// Lists the models that the run was granted, and what may be done with each.
+#[utoipa::path(get, path = "/host/v1/models", tag = "host", security(("run_token" = [])), responses(
+    (status = 200, description = "All of them", body = ModelList),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 409, description = "The run was cancelled", body = ErrorBody)))]
+pub(in crate::api) async fn list_granted_models(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+) -> ApiResult<Json<ModelList>> {
+    let call = Call {
+        action: "models_list",
+        resource: "models",
+        operation: "list",
+    };
+    caller.record(&state, call, None).await?;
+    Ok(Json(ModelList {
+        models: caller.grant.snapshot.resources.models.clone(),
+    }))
+}
+
+/// Asks a model and gives its whole answer.
+#[utoipa::path(post, path = "/host/v1/models/{model_id}/invoke", tag = "host", security(("run_token" = [])),
+    params(("model_id" = String, Path, description = "Percent-encoded")), request_body = LlmRequest, responses(
+    (status = 200, description = "The answer", body = LlmInvokeResult),
+    (status = 400, description = "The request is not valid, or larger than the model's context window (`details.reason` is `context_length_exceeded`)", body = ErrorBody),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 403, description = "The model was not granted", body = ErrorBody),
+    (status = 409, description = "The run was cancelled", body = ErrorBody),
+    (status = 429, description = "The provider or a budget asks to wait", body = ErrorBody),
+    (status = 502, description = "The provider failed", body = ErrorBody),
+    (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
+pub(in crate::api) async fn invoke_model(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<String>,
+    JsonBody(request): JsonBody<LlmRequest>,
+) -> ApiResult<Json<LlmInvokeResult>> {
+    let operation = ModelOperation::Invoke;
+    let (mut call, model) = begin_call(&caller, &state, "models_invoke", &id, operation).await?;
+    let body = match chat_body(&request) {
+        Ok(body) => body,
+        Err(refused) => return call.end(Err(refused)),
+    };
+    let asking = model.provider.complete(model.asked(body));
+    let said = call.within(asking).await.and_then(|completion| {
+        let said = answer(&completion, request.remove_think);
+        let malformed = || UpstreamError::Malformed("a completion without a message".to_owned());
+        said.ok_or_else(|| malformed().into())
+    });
+    if let Ok(said) = &said {
+        call.add_bytes(said.message.plain_text().len());
+    }
+    call.end(said).map(Json)
+}
+
+/// Asks a model and gives its answer as it comes.
+///
+/// Each event `chunk` holds an `LlmStreamEvent` with a chunk, the last with `is_final`; `usage` one with
+/// the tokens, when they are known; `error` the error that ended it.
+#[utoipa::path(post, path = "/host/v1/models/{model_id}/stream", tag = "host", security(("run_token" = [])),
+    params(("model_id" = String, Path, description = "Percent-encoded")), request_body = LlmRequest, responses(
+    (status = 200, description = "The answer", content_type = "text/event-stream", body = LlmStreamEvent),
+    (status = 400, description = "The request is not valid, or larger than the model's context window", body = ErrorBody),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 403, description = "The model was not granted", body = ErrorBody),
+    (status = 409, description = "The run was cancelled", body = ErrorBody),
+    (status = 429, description = "The provider or a budget asks to wait", body = ErrorBody),
+    (status = 502, description = "The provider failed", body = ErrorBody),
+    (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
+pub(in crate::api) async fn stream_model(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<String>,
+    JsonBody(request): JsonBody<LlmRequest>,
+) -> ApiResult<Response> {
+    let operation = ModelOperation::Stream;
+    let (call, model) = begin_call(&caller, &state, "models_stream", &id, operation).await?;
+    let body = match chat_body(&request) {
+        Ok(body) => body,
+        Err(refused) => return call.end(Err(refused)),
+    };
+    let chunks = call.within(model.provider.stream(model.asked(body))).await;
+    match chunks {
+        Ok(chunks) => {
+            let reader = ChunkReader::new(request.remove_think);
+            Ok(event_stream(Body::from_stream(frames(
+                call, chunks, reader,
+            ))))
+        }
+        Err(failed) => call.end(Err(failed)),
+    }
+}
+
+/// What is left to say of a stream.
+enum Saying {
+    Chunks(Box<(HostCall, ChunkReader)>),
+    Over,
+}
+
+/// The frames of a model's stream. It ends with the run, and with the first error.
+fn frames(
+    call: HostCall,
+    chunks: Chunks,
+    reader: ChunkReader,
+) -> impl Stream<Item = Result<Bytes, std::convert::Infallible>> {
+    let chunks = Box::pin(call.while_live(chunks));
+    let begun = (chunks, Saying::Chunks(Box::new((call, reader))));
+    let said = stream::unfold(begun, |(mut chunks, saying)| async move {
+        let Saying::Chunks(mut saying) = saying else {
+            return None;
+        };
+        let (call, reader) = &mut *saying;
+        let frame = match chunks.next().await {
+            Some(Ok(chunk)) => {
+                let chunk = reader.read(&chunk);
+                let frame = chunk.map(|chunk| frame("chunk", &json!({"chunk": chunk})));
+                let frame = frame.unwrap_or_default();
+                call.add_bytes(frame.len());
+                return Some((frame, (chunks, Saying::Chunks(saying))));
+            }
+            Some(Err(failed)) => error_frame(saying.0, failed),
+            None if !reader.has_finished() => {
+                let cut = "the stream ended before the answer did";
+                error_frame(saying.0, UpstreamError::Malformed(cut.to_owned()).into())
+            }
+            None => {
+                let (call, reader) = *saying;
+                let (last, usage) = reader.finish();
+                let mut end = frame("chunk", &json!({"chunk": last})).to_vec();
+                if let Some(usage) = usage {
+                    end.extend_from_slice(&frame("usage", &json!({"usage": usage})));
+                }
+                let _ = call.end(Ok(()));
+                end.into()
+            }
+        };
+        Some((frame, (chunks, Saying::Over)))
+    });
+    said.filter(|frame| std::future::ready(!frame.is_empty()))
+        .map(Ok)
+}
+
+/// An error as the last event; the call has ended with it.
+fn error_frame(call: HostCall, failed: ApiError) -> Bytes {
+    let failed = call.end::<()>(Err(failed)).err();
+    let error = failed.map(|failed| failed.into_parts().1);
+    frame("error", &json!({"error": error}))
+}
+
+fn frame(event: &str, data: &Value) -> Bytes {
+    format!("event: {event}\ndata: {data}\n\n").into()
+}
+
+/// Counts the tokens of a request: not fewer than the model will count, and without asking it.
+#[utoipa::path(post, path = "/host/v1/models/{model_id}/count-tokens", tag = "host", security(("run_token" = [])),
+    params(("model_id" = String, Path, description = "Percent-encoded")), request_body = CountTokens, responses(
+    (status = 200, description = "The count", body = CountedTokens),
+    (status = 400, description = "The request is not valid", body = ErrorBody),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 403, description = "The model was not granted", body = ErrorBody),
+    (status = 409, description = "The run was cancelled", body = ErrorBody)))]
+pub(in crate::api) async fn count_model_tokens(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<String>,
+    JsonBody(request): JsonBody<CountTokens>,
+) -> ApiResult<Json<CountedTokens>> {
+    let operation = ModelOperation::CountTokens;
+    let call = Call {
+        action: "models_count_tokens",
+        resource: &id,
+        operation: operation.as_str(),
+    };
+    let asked = caller.grant.snapshot.model(&id, operation).map(drop);
+    caller.granted(&state, call, asked).await?;
+    check_messages(request.messages.len(), &request.tools)?;
+    let count = state.runs.models().find(&id)?.count;
+    let tokens =
+        tokio::task::block_in_place(|| count.of_request(&request.messages, &request.tools));
+    Ok(Json(CountedTokens { tokens }))
+}
+
+/// Orders documents by how close they are to a query.
+#[utoipa::path(post, path = "/host/v1/models/{model_id}/rerank", tag = "host", security(("run_token" = [])),
+    params(("model_id" = String, Path, description = "Percent-encoded")), request_body = Rerank, responses(
+    (status = 200, description = "The closest first", body = RerankResults),
+    (status = 400, description = "The request is not valid", body = ErrorBody),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 403, description = "The model was not granted", body = ErrorBody),
+    (status = 409, description = "The run was cancelled", body = ErrorBody),
+    (status = 429, description = "The provider or a budget asks to wait", body = ErrorBody),
+    (status = 502, description = "The provider failed", body = ErrorBody),
+    (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
+pub(in crate::api) async fn rerank_documents(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<String>,
+    JsonBody(request): JsonBody<Rerank>,
+) -> ApiResult<Json<RerankResults>> {
+    let operation = ModelOperation::Rerank;
+    let (call, model) = begin_call(&caller, &state, "models_rerank", &id, operation).await?;
+    let count = request.documents.len();
+    if let Err(refused) = check_count("/documents", count, MOST_DOCUMENTS) {
+        return call.end(Err(refused));
+    }
+    let top = request.top_k.unwrap_or(u64::MAX).clamp(1, count as u64);
+    let body =
+        object(json!({"query": request.query, "documents": request.documents, "top_n": top}));
+    let ranked = call.within(model.provider.rerank(model.asked(body))).await;
+    let ranked = ranked.and_then(|answer| Ok(ranking(&answer, count, top)?));
+    call.end(ranked).map(Json)
+}
+
+/// Gives a vector for each text.
+#[utoipa::path(post, path = "/host/v1/models/{model_id}/embed", tag = "host", security(("run_token" = [])),
+    params(("model_id" = String, Path, description = "Percent-encoded")), request_body = Embed, responses(
+    (status = 200, description = "A vector for each text, in their order", body = Embeddings),
+    (status = 400, description = "The request is not valid", body = ErrorBody),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 403, description = "The model was not granted for `invoke`", body = ErrorBody),
+    (status = 409, description = "The run was cancelled", body = ErrorBody),
+    (status = 429, description = "The provider or a budget asks to wait", body = ErrorBody),
+    (status = 502, description = "The provider failed", body = ErrorBody),
+    (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
+pub(in crate::api) async fn embed_texts(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<String>,
+    JsonBody(request): JsonBody<Embed>,
+) -> ApiResult<Json<Embeddings>> {
+    let operation = ModelOperation::Invoke;
+    let (call, model) = begin_call(&caller, &state, "models_embed", &id, operation).await?;
+    if let Err(refused) = check_count("/texts", request.texts.len(), MOST_TEXTS) {
+        return call.end(Err(refused));
+    }
+    let embedded = call.within(model.vectors(&request.texts)).await;
+    let embedded = embedded.map(|(vectors, answer)| Embeddings {
+        vectors,
+        usage: answer.get("usage").and_then(domain::chat::usage),
+    });
+    call.end(embedded).map(Json)
+}
+
+/// A request as chat completions have it.
+fn chat_body(request: &LlmRequest) -> ApiResult<JsonObject> {
+    check_messages(request.messages.len(), &request.tools)?;
+    let mut body = request.extra_args.clone();
+    if let Some(key) = NOT_EXTRA.iter().find(|key| body.contains_key(**key)) {
+        let pointer = format!("/extra_args/{key}");
+        return Err(ApiError::invalid(
+            pointer,
+            "is not for extra_args: it stands beside them, or is the gateway's",
+        ));
+    }
+    let messages: Vec<_> = request.messages.iter().map(chat_message).collect();
+    body.insert("messages".to_owned(), json!(messages));
+    if !request.tools.is_empty() {
+        let tools: Vec<_> = request.tools.iter().map(chat_tool).collect();
+        body.insert("tools".to_owned(), json!(tools));
+    }
+    if let Some(effort) = request.reasoning_level.and_then(ReasoningLevel::effort) {
+        body.insert("reasoning_effort".to_owned(), json!(effort));
+    }
+    Ok(body)
+}
+
+fn check_messages(messages: usize, tools: &[LlmTool]) -> ApiResult<()> {
+    check_count("/messages", messages, MOST_MESSAGES)?;
+    if tools.len() > MOST_TOOLS {
+        return Err(ApiError::invalid(
+            "/tools",
+            format!("must be at most {MOST_TOOLS}"),
+        ));
+    }
+    Ok(())
+}
+
+fn check_count(pointer: &str, count: usize, most: usize) -> ApiResult<()> {
+    if (1..=most).contains(&count) {
+        return Ok(());
+    }
+    Err(ApiError::faults(&[Fault::new(
+        pointer,
+        format!("must have 1 to {most} items"),
+    )]))
+}
+
+/// The places that a provider has ranked: known ones, each once, the closest first.
+fn ranking(answer: &JsonObject, count: usize, top: u64) -> Result<RerankResults, UpstreamError> {
+    let malformed = || UpstreamError::Malformed("a ranking without known places".to_owned());
+    let results = answer
+        .get("results")
+        .or_else(|| answer.get("data"))
+        .ok_or_else(malformed)?;
+    let mut results: Vec<protocol::model::RerankResult> =
+        serde_json::from_value(results.clone()).map_err(|_| malformed())?;
+    results.sort_by(|a, b| b.relevance_score.total_cmp(&a.relevance_score));
+    let mut seen = std::collections::BTreeSet::new();
+    if results
+        .iter()
+        .any(|result| result.index >= count || !seen.insert(result.index))
+    {
+        return Err(malformed());
+    }
+    results.truncate(usize::try_from(top).unwrap_or(usize::MAX));
+    Ok(RerankResults { results })
+}

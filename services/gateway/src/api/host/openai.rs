@@ -1,0 +1,268 @@
+//! The granted models behind OpenAI's API: any agent framework takes the run token for its API key
+//! (host API §3). What we do not know passes unchanged, both ways.
+
+use std::convert::Infallible;
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::{Stream, StreamExt as _, stream};
+use protocol::JsonObject;
+use protocol::error::ErrorBody;
+use protocol::resources::{ModelOperation, ModelResource};
+use serde_json::{Value, json};
+
+use crate::api::ApiState;
+use crate::api::auth::{Call, LiveCaller, RunCaller};
+use crate::api::error::{ApiError, ApiResult};
+use crate::api::host::models::begin_call;
+use crate::api::host_call::HostCall;
+use crate::api::json::JsonBody;
+use crate::api::query::PathOf;
+use crate::api::stream::event_stream;
+use crate::outbound::model::Chunks;
+
+/// Texts of one request.
+const MOST_TEXTS: usize = 2048;
+
+/// Completes a chat, whole or as a stream: OpenAI's `POST /chat/completions`.
+#[utoipa::path(post, path = "/host/v1/openai/v1/chat/completions", tag = "host", security(("run_token" = [])),
+    request_body(content = Object, description = "As OpenAI documents it; `model` is a granted model"), responses(
+    (status = 200, description = "A `chat.completion`, or with `stream` its chunks as server-sent events", body = Object),
+    (status = 400, description = "The request is not valid", body = ErrorBody),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 403, description = "The model was not granted", body = ErrorBody),
+    (status = 409, description = "The run was cancelled", body = ErrorBody),
+    (status = 429, description = "The provider or a budget asks to wait", body = ErrorBody),
+    (status = 502, description = "The provider failed", body = ErrorBody),
+    (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
+pub(in crate::api) async fn create_chat_completion(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+    JsonBody(body): JsonBody<JsonObject>,
+) -> ApiResult<Response> {
+    let id = named_model(&body)?;
+    if !body.get("messages").is_some_and(Value::is_array) {
+        return Err(ApiError::invalid("/messages", "must be a list"));
+    }
+    if body.get("stream").and_then(Value::as_bool) == Some(true) {
+        return stream_chat(&caller, &state, id, body).await;
+    }
+    let operation = ModelOperation::Invoke;
+    let (mut call, model) = begin_call(&caller, &state, "models_invoke", &id, operation).await?;
+    let said = call
+        .within(model.provider.complete(model.asked(body)))
+        .await;
+    let said = said.map(|mut completion| {
+        completion.insert("model".to_owned(), json!(id));
+        Value::Object(completion)
+    });
+    if let Ok(said) = &said {
+        call.add_bytes(said.to_string().len());
+    }
+    Ok(Json(call.end(said)?).into_response())
+}
+
+async fn stream_chat(
+    caller: &RunCaller,
+    state: &ApiState,
+    id: String,
+    body: JsonObject,
+) -> ApiResult<Response> {
+    let operation = ModelOperation::Stream;
+    let (call, model) = begin_call(caller, state, "models_stream", &id, operation).await?;
+    let wants_usage = body
+        .get("stream_options")
+        .and_then(|options| options.get("include_usage"))
+        .and_then(Value::as_bool)
+        .unwrap_or(false);
+    match call.within(model.provider.stream(model.asked(body))).await {
+        Ok(chunks) => {
+            let frames = frames(call, chunks, id, wants_usage);
+            Ok(event_stream(Body::from_stream(frames)))
+        }
+        Err(failed) => call.end(Err(failed)),
+    }
+}
+
+/// The chunks as they come, under our name of the model, and `[DONE]`. Tokens are told to who asked.
+fn frames(
+    call: HostCall,
+    chunks: Chunks,
+    id: String,
+    wants_usage: bool,
+) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    let chunks = Box::pin(call.while_live(chunks));
+    let said = stream::unfold(
+        (chunks, Some(call), id),
+        move |(mut chunks, call, id)| async move {
+            let mut call = call?;
+            let frame = match chunks.next().await {
+                Some(Ok(mut chunk)) => {
+                    chunk.insert("model".to_owned(), json!(id));
+                    let frame = shown(chunk, wants_usage)
+                        .map(|chunk| frame(&chunk))
+                        .unwrap_or_default();
+                    call.add_bytes(frame.len());
+                    return Some((frame, (chunks, Some(call), id)));
+                }
+                Some(Err(failed)) => {
+                    let failed = call.end::<()>(Err(failed)).err();
+                    frame(&json!({"error": failed.map(|failed| failed.into_parts().1)}))
+                }
+                None => {
+                    let _ = call.end(Ok(()));
+                    Bytes::from_static(b"data: [DONE]\n\n")
+                }
+            };
+            Some((frame, (chunks, None, id)))
+        },
+    );
+    said.filter(|frame| std::future::ready(!frame.is_empty()))
+        .map(Ok)
+}
+
+/// A chunk without what was not asked for. `None`: nothing is left of it.
+fn shown(mut chunk: JsonObject, wants_usage: bool) -> Option<Value> {
+    if !wants_usage && chunk.remove("usage").is_some_and(|usage| !usage.is_null()) {
+        let choices = chunk.get("choices").and_then(Value::as_array);
+        if choices.is_none_or(Vec::is_empty) {
+            return None;
+        }
+    }
+    Some(Value::Object(chunk))
+}
+
+fn frame(data: &Value) -> Bytes {
+    format!("data: {data}\n\n").into()
+}
+
+/// Embeds texts: OpenAI's `POST /embeddings`.
+#[utoipa::path(post, path = "/host/v1/openai/v1/embeddings", tag = "host", security(("run_token" = [])),
+    request_body(content = Object, description = "As OpenAI documents it; `input` is a text or a list of texts"), responses(
+    (status = 200, description = "A list of `embedding` objects", body = Object),
+    (status = 400, description = "The request is not valid", body = ErrorBody),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 403, description = "The model was not granted for `invoke`", body = ErrorBody),
+    (status = 409, description = "The run was cancelled", body = ErrorBody),
+    (status = 429, description = "The provider or a budget asks to wait", body = ErrorBody),
+    (status = 502, description = "The provider failed", body = ErrorBody),
+    (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
+pub(in crate::api) async fn create_embeddings(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+    JsonBody(body): JsonBody<JsonObject>,
+) -> ApiResult<Json<Value>> {
+    let id = named_model(&body)?;
+    let texts = texts_of(&body)?;
+    let as_base64 = match body.get("encoding_format").and_then(Value::as_str) {
+        None | Some("float") => false,
+        Some("base64") => true,
+        Some(_) => {
+            return Err(ApiError::invalid(
+                "/encoding_format",
+                "must be float or base64",
+            ));
+        }
+    };
+    let operation = ModelOperation::Invoke;
+    let (call, model) = begin_call(&caller, &state, "models_embed", &id, operation).await?;
+    let (vectors, answer) = match call.within(model.vectors(&texts)).await {
+        Ok(embedded) => embedded,
+        Err(failed) => return call.end(Err(failed)),
+    };
+    let item = |(n, vector): (usize, &Vec<f32>)| {
+        let embedding = if as_base64 {
+            json!(base64_of(vector))
+        } else {
+            json!(vector)
+        };
+        json!({"object": "embedding", "index": n, "embedding": embedding})
+    };
+    let data: Vec<_> = vectors.iter().enumerate().map(item).collect();
+    let none = json!({"prompt_tokens": 0, "total_tokens": 0});
+    let usage = answer.get("usage").cloned().unwrap_or(none);
+    call.end(Ok(Json(
+        json!({"object": "list", "data": data, "model": id, "usage": usage}),
+    )))
+}
+
+fn base64_of(vector: &[f32]) -> String {
+    let bytes: Vec<u8> = vector.iter().flat_map(|part| part.to_le_bytes()).collect();
+    STANDARD.encode(bytes)
+}
+
+fn texts_of(body: &JsonObject) -> ApiResult<Vec<String>> {
+    let refused = || {
+        ApiError::invalid(
+            "/input",
+            format!("must be a text or a list of 1 to {MOST_TEXTS} texts"),
+        )
+    };
+    match body.get("input") {
+        Some(Value::String(text)) => Ok(vec![text.clone()]),
+        Some(Value::Array(texts)) if (1..=MOST_TEXTS).contains(&texts.len()) => {
+            let text = |text: &Value| text.as_str().map(str::to_owned).ok_or_else(refused);
+            texts.iter().map(text).collect()
+        }
+        _ => Err(refused()),
+    }
+}
+
+fn named_model(body: &JsonObject) -> ApiResult<String> {
+    let named = body.get("model").and_then(Value::as_str).map(str::to_owned);
+    named.ok_or_else(|| ApiError::invalid("/model", "must be the id of a granted model"))
+}
+
+/// Lists the granted models: OpenAI's `GET /models`.
+#[utoipa::path(get, path = "/host/v1/openai/v1/models", tag = "host", security(("run_token" = [])), responses(
+    (status = 200, description = "A list of `model` objects", body = Object),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 409, description = "The run was cancelled", body = ErrorBody)))]
+pub(in crate::api) async fn list_openai_models(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+) -> ApiResult<Json<Value>> {
+    caller.record(&state, LIST, None).await?;
+    let models: Vec<_> = caller
+        .grant
+        .snapshot
+        .resources
+        .models
+        .iter()
+        .map(shown_model)
+        .collect();
+    Ok(Json(json!({"object": "list", "data": models})))
+}
+
+/// Gives one granted model: OpenAI's `GET /models/{model}`.
+#[utoipa::path(get, path = "/host/v1/openai/v1/models/{model_id}", tag = "host", security(("run_token" = [])),
+    params(("model_id" = String, Path, description = "Percent-encoded")), responses(
+    (status = 200, description = "A `model` object", body = Object),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 404, description = "No such model was granted", body = ErrorBody),
+    (status = 409, description = "The run was cancelled", body = ErrorBody)))]
+pub(in crate::api) async fn get_openai_model(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<String>,
+) -> ApiResult<Json<Value>> {
+    caller.record(&state, LIST, None).await?;
+    let mut models = caller.grant.snapshot.resources.models.iter();
+    let found = models.find(|model| model.model_id == id).map(shown_model);
+    found.map(Json).ok_or_else(|| ApiError::not_found("model"))
+}
+
+const LIST: Call<'static> = Call {
+    action: "models_list",
+    resource: "models",
+    operation: "list",
+};
+
+fn shown_model(model: &ModelResource) -> Value {
+    let owner = model.provider.as_deref().unwrap_or("runnel");
+    json!({"id": model.model_id, "object": "model", "created": 0, "owned_by": owner})
+}

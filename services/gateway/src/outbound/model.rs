@@ -1,0 +1,132 @@
+//! Models: every provider behind one way of asking, that of chat completions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use protocol::JsonObject;
+use serde_json::{Value, json};
+
+use crate::outbound::upstream::UpstreamError;
+
+mod anthropic;
+mod api_keys;
+mod exchange;
+mod openai;
+mod scripted;
+mod tokens;
+
+pub use anthropic::Anthropic;
+pub use exchange::ProviderAddress;
+pub use openai::OpenAi;
+pub use scripted::{Script, ScriptFault, Scripted};
+pub use tokens::{TokenCount, Vocabulary};
+
+/// The chunks of one completion, each a `chat.completion.chunk`. Ends after the last one; an error is the
+/// last item.
+pub type Chunks = BoxStream<'static, Result<JsonObject, UpstreamError>>;
+
+/// Where models are asked. Bodies and answers are those of OpenAI's API, which the field speaks; `model`
+/// in them is the provider's own name of the model.
+#[async_trait]
+pub trait Provider: Send + Sync {
+    /// A whole completion.
+    async fn complete(&self, body: JsonObject) -> Result<JsonObject, UpstreamError>;
+    /// A completion that streams. Nothing is asked twice once this has returned.
+    async fn stream(&self, body: JsonObject) -> Result<Chunks, UpstreamError>;
+    /// `{"model", "input": […]}` → `{"data": [{"index", "embedding"}], "usage"}`.
+    async fn embed(&self, body: JsonObject) -> Result<JsonObject, UpstreamError>;
+    /// `{"model", "query", "documents", "top_n"}` → `{"results": [{"index", "relevance_score"}]}`.
+    async fn rerank(&self, body: JsonObject) -> Result<JsonObject, UpstreamError>;
+}
+
+/// What a million tokens cost, in millionths of the operator's currency: a dollar for a million tokens is
+/// a millionth for one.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Price {
+    pub input: f64,
+    pub output: f64,
+}
+
+/// One model of the catalog and how it is reached.
+#[derive(Clone)]
+pub struct Model {
+    pub provider: Arc<dyn Provider>,
+    /// Its name at the provider.
+    pub upstream: String,
+    pub max_output_tokens: Option<u64>,
+    pub price: Option<Price>,
+    pub count: TokenCount,
+}
+
+/// The models of the catalog, by their ids.
+#[derive(Clone, Default)]
+pub struct Models(Arc<BTreeMap<String, Model>>);
+
+impl Models {
+    pub fn new(models: BTreeMap<String, Model>) -> Self {
+        Self(Arc::new(models))
+    }
+
+    /// The model of that id; the snapshot has granted it.
+    pub fn find(&self, id: &str) -> Result<&Model, UpstreamError> {
+        let gone = || UpstreamError::Unsupported(format!("model {id} has no provider any more"));
+        self.0.get(id).ok_or_else(gone)
+    }
+}
+
+impl Model {
+    /// A body that asks this model: its name at the provider, and no more tokens than it may give.
+    pub fn asked(&self, mut body: JsonObject) -> JsonObject {
+        body.insert("model".to_owned(), json!(self.upstream));
+        if let Some(most) = self.max_output_tokens {
+            for key in ["max_tokens", "max_completion_tokens"] {
+                if body
+                    .get(key)
+                    .and_then(Value::as_u64)
+                    .is_some_and(|n| n > most)
+                {
+                    body.insert(key.to_owned(), json!(most));
+                }
+            }
+        }
+        body
+    }
+
+    /// Asks for the vectors of texts, in their order.
+    pub async fn vectors(
+        &self,
+        texts: &[String],
+    ) -> Result<(Vec<Vec<f32>>, JsonObject), UpstreamError> {
+        let body = json!({"input": texts, "encoding_format": "float"});
+        let answer = self.provider.embed(self.asked(object(body))).await?;
+        let malformed = |what: &str| UpstreamError::Malformed(what.to_owned());
+        let data = answer.get("data").and_then(Value::as_array);
+        let data = data.ok_or_else(|| malformed("an embedding answer without `data`"))?;
+        let mut vectors = vec![Vec::new(); texts.len()];
+        for (n, item) in data.iter().enumerate() {
+            let index = item.get("index").and_then(Value::as_u64);
+            let index = index.map_or(n, |index| usize::try_from(index).unwrap_or(usize::MAX));
+            let place = vectors
+                .get_mut(index)
+                .ok_or_else(|| malformed("a vector too many"))?;
+            *place = item
+                .get("embedding")
+                .and_then(|vector| serde_json::from_value(vector.clone()).ok())
+                .ok_or_else(|| malformed("a vector that is no list of numbers"))?;
+        }
+        if vectors.iter().any(Vec::is_empty) {
+            return Err(malformed("fewer vectors than texts"));
+        }
+        Ok((vectors, answer))
+    }
+}
+
+/// The members of a value that was made as an object.
+pub fn object(value: Value) -> JsonObject {
+    match value {
+        Value::Object(members) => members,
+        _ => JsonObject::new(),
+    }
+}

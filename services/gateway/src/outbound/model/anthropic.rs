@@ -1,0 +1,76 @@
+//! Anthropic's messages, asked and answered as chat completions.
+
+use async_trait::async_trait;
+use futures_util::StreamExt as _;
+use futures_util::future;
+use protocol::JsonObject;
+use serde_json::json;
+
+use super::exchange::{Exchange, KeyHeader, ProviderAddress, streamed_error};
+use super::openai::until_error;
+use super::{Chunks, Provider};
+use crate::outbound::egress::Egress;
+use crate::outbound::upstream::UpstreamError;
+
+mod answer;
+mod ask;
+
+/// The version of the API that is spoken.
+const VERSION: (&str, &str) = ("anthropic-version", "2023-06-01");
+
+/// One such provider.
+pub struct Anthropic {
+    exchange: Exchange,
+}
+
+impl Anthropic {
+    /// `base_url` without `/v1`, as Anthropic's clients take it.
+    pub fn new(egress: Egress, mut address: ProviderAddress) -> Self {
+        let (name, version) = VERSION;
+        let headers = &mut address.headers;
+        headers
+            .entry(name.to_owned())
+            .or_insert_with(|| version.into());
+        Self {
+            exchange: Exchange::new(egress, address, KeyHeader::ApiKey),
+        }
+    }
+}
+
+#[async_trait]
+impl Provider for Anthropic {
+    async fn complete(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
+        let asked = ask::messages(&body)?;
+        let said = self.exchange.post(&["v1", "messages"], &asked).await?;
+        answer::completion(&said)
+    }
+
+    async fn stream(&self, body: JsonObject) -> Result<Chunks, UpstreamError> {
+        let mut asked = ask::messages(&body)?;
+        asked.insert("stream".to_owned(), json!(true));
+        let events = self.exchange.stream(&["v1", "messages"], &asked).await?;
+        let redactor = self.exchange.redactor();
+        let mut reader = answer::EventReader::default();
+        let chunks = events.filter_map(move |event| {
+            let chunk = match event {
+                Err(error) => Some(Err(error)),
+                Ok((_, event)) if event["type"] == "error" => {
+                    Some(Err(streamed_error(&redactor, &event["error"])))
+                }
+                Ok((_, event)) => reader.read(&event).map(Ok),
+            };
+            future::ready(chunk)
+        });
+        Ok(until_error(chunks.boxed()))
+    }
+
+    async fn embed(&self, _: JsonObject) -> Result<JsonObject, UpstreamError> {
+        let message = "Anthropic has no embeddings; give the model another provider";
+        Err(UpstreamError::Unsupported(message.to_owned()))
+    }
+
+    async fn rerank(&self, _: JsonObject) -> Result<JsonObject, UpstreamError> {
+        let message = "Anthropic has no rerank; give the model another provider";
+        Err(UpstreamError::Unsupported(message.to_owned()))
+    }
+}

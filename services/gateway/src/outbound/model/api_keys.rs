@@ -1,0 +1,90 @@
+//! The keys of one provider, taken in turn. One that is told to wait, or that is refused, rests.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use secrecy::SecretString;
+
+/// How long a key rests that was refused or told to wait without a time.
+const REST: Duration = Duration::from_secs(10);
+
+/// All keys of a provider; none: it asks for none.
+pub(super) struct ApiKeys {
+    keys: Vec<SecretString>,
+    turns: Mutex<Turns>,
+}
+
+struct Turns {
+    next: usize,
+    resting_until: Vec<Option<Instant>>,
+}
+
+impl ApiKeys {
+    pub(super) fn new(keys: Vec<SecretString>) -> Self {
+        let resting_until = vec![None; keys.len()];
+        Self {
+            keys,
+            turns: Mutex::new(Turns {
+                next: 0,
+                resting_until,
+            }),
+        }
+    }
+
+    /// How often a call may be tried: once with each key.
+    pub(super) fn tries(&self) -> usize {
+        self.keys.len().max(1)
+    }
+
+    /// The key whose turn it is, awake ones first. `None`: the provider has none.
+    pub(super) fn take(&self, now: Instant) -> Option<(usize, &SecretString)> {
+        if self.keys.is_empty() {
+            return None;
+        }
+        let mut turns = self.turns();
+        let count = self.keys.len();
+        let in_turn = (0..count).map(|step| (turns.next + step) % count);
+        let is_awake = |n: &usize| turns.resting_until[*n].is_none_or(|until| until <= now);
+        let taken = in_turn.clone().find(is_awake).unwrap_or(turns.next % count);
+        turns.next = (taken + 1) % count;
+        Some((taken, &self.keys[taken]))
+    }
+
+    /// Lets a key rest.
+    pub(super) fn rest(&self, key: usize, wait: Option<Duration>, now: Instant) {
+        self.turns().resting_until[key] = Some(now + wait.unwrap_or(REST));
+    }
+
+    // A turn is whole after any panic.
+    fn turns(&self) -> std::sync::MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use secrecy::ExposeSecret as _;
+
+    use super::*;
+
+    #[test]
+    fn keys_take_turns_and_one_that_rests_is_left_out() {
+        let keys = ApiKeys::new(["a", "b", "c"].map(SecretString::from).to_vec());
+        let now = Instant::now();
+        let next = |at| keys.take(at).map(|(_, key)| key.expose_secret()).unwrap();
+        assert_eq!(
+            [next(now), next(now), next(now), next(now)],
+            ["a", "b", "c", "a"]
+        );
+        keys.rest(1, Some(Duration::from_secs(5)), now);
+        assert_eq!([next(now), next(now)], ["c", "a"]);
+        let later = now + Duration::from_secs(5);
+        assert_eq!(next(later), "b");
+        for key in 0..3 {
+            keys.rest(key, None, later);
+        }
+        assert_eq!(next(later), "c", "when all rest, the one whose turn it is");
+        assert!(ApiKeys::new(Vec::new()).take(now).is_none());
+    }
+}

@@ -1,0 +1,319 @@
+//! One exchange with a provider over HTTP: sent once with each key at most, bounded in time and size.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use futures_util::stream::{self, BoxStream};
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use protocol::JsonObject;
+use protocol::sse::{Decoder, SseItem, SseLimits};
+use reqwest::Response;
+use secrecy::{ExposeSecret as _, SecretString};
+use serde_json::Value;
+use url::Url;
+
+use super::api_keys::ApiKeys;
+use crate::outbound::egress::{Egress, EgressError};
+use crate::outbound::redact::Redactor;
+use crate::outbound::upstream::UpstreamError;
+
+/// A whole answer.
+const ANSWER_BYTES: usize = 32 * 1024 * 1024;
+/// An answer that is an error: enough of it to say why.
+const ERROR_BYTES: usize = 16 * 1024;
+/// A stream: one event, and all of them.
+const EVENT_BYTES: usize = 1024 * 1024;
+const STREAM_BYTES: usize = 64 * 1024 * 1024;
+
+/// Where a provider is, and how we show ourselves there.
+#[derive(Clone)]
+pub struct ProviderAddress {
+    pub base_url: Url,
+    pub api_keys: Vec<SecretString>,
+    /// Sent with every request; each may be a secret.
+    pub headers: BTreeMap<String, SecretString>,
+    /// How long it may be silent: until its answer begins, and between two pieces of it.
+    pub idle: Duration,
+}
+
+/// How a key is shown.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum KeyHeader {
+    /// `Authorization: Bearer …`
+    Bearer,
+    /// `x-api-key: …`
+    ApiKey,
+}
+
+/// Speaks to one provider.
+pub(super) struct Exchange {
+    egress: Egress,
+    base_url: Url,
+    keys: ApiKeys,
+    key_header: KeyHeader,
+    headers: HeaderMap,
+    idle: Duration,
+    redactor: Redactor,
+}
+
+/// Server-sent events of a provider: their names and their data.
+pub(super) type Events = BoxStream<'static, Result<(Option<String>, Value), UpstreamError>>;
+
+impl Exchange {
+    pub(super) fn new(egress: Egress, address: ProviderAddress, key_header: KeyHeader) -> Self {
+        let secrets = address.api_keys.iter().chain(address.headers.values());
+        let redactor = Redactor::new(secrets.cloned());
+        let mut headers = HeaderMap::new();
+        for (name, value) in &address.headers {
+            let value = HeaderValue::from_str(value.expose_secret());
+            if let (Ok(name), Ok(mut value)) = (name.parse::<HeaderName>(), value) {
+                value.set_sensitive(true);
+                headers.insert(name, value);
+            }
+        }
+        Self {
+            egress,
+            base_url: address.base_url,
+            keys: ApiKeys::new(address.api_keys),
+            key_header,
+            headers,
+            idle: address.idle,
+            redactor,
+        }
+    }
+
+    /// Posts and reads a whole answer, which must be a JSON object.
+    pub(super) async fn post(
+        &self,
+        path: &[&str],
+        body: &JsonObject,
+    ) -> Result<JsonObject, UpstreamError> {
+        let response = self.send(path, body, "application/json").await?;
+        let bytes = self.read(response, ANSWER_BYTES).await?;
+        if bytes.len() > ANSWER_BYTES {
+            return Err(UpstreamError::TooLarge { most: ANSWER_BYTES });
+        }
+        let answer = serde_json::from_slice(&bytes);
+        answer.map_err(|_| UpstreamError::Malformed("it is no JSON object".to_owned()))
+    }
+
+    /// Posts and gives the events of the answer as they come.
+    pub(super) async fn stream(
+        &self,
+        path: &[&str],
+        body: &JsonObject,
+    ) -> Result<Events, UpstreamError> {
+        let response = self.send(path, body, "text/event-stream").await?;
+        let content_type = response.headers().get(CONTENT_TYPE);
+        let content_type = content_type
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default();
+        if !content_type
+            .to_ascii_lowercase()
+            .starts_with("text/event-stream")
+        {
+            let message = "it does not stream, but answers at once";
+            return Err(UpstreamError::Malformed(message.to_owned()));
+        }
+        let reading = Reading {
+            response,
+            decoder: Decoder::new(SseLimits {
+                line_bytes: EVENT_BYTES,
+                event_bytes: EVENT_BYTES,
+            }),
+            items: VecDeque::new(),
+            bytes: 0,
+            idle: self.idle,
+            is_over: false,
+        };
+        Ok(stream::unfold(reading, Reading::next).boxed())
+    }
+
+    /// Sends with one key after the other, as long as they are refused or told to wait. Nothing of an
+    /// answer has been read then.
+    async fn send(
+        &self,
+        path: &[&str],
+        body: &JsonObject,
+        accept: &'static str,
+    ) -> Result<Response, UpstreamError> {
+        let mut last = UpstreamError::Timeout;
+        for _ in 0..self.keys.tries() {
+            let key = self.keys.take(Instant::now());
+            let request = self.request(path, body, accept, key.map(|(_, key)| key))?;
+            let sent = tokio::time::timeout(self.idle, self.egress.send(request));
+            let response = sent.await.map_err(|_| UpstreamError::Timeout)??;
+            if response.status().is_success() {
+                return Ok(response);
+            }
+            last = self.refusal(response).await;
+            let wait = match &last {
+                UpstreamError::RateLimited { retry_after } => *retry_after,
+                UpstreamError::Credential { .. } => None,
+                _ => return Err(last),
+            };
+            if let Some((n, _)) = key {
+                self.keys.rest(n, wait, Instant::now());
+            }
+        }
+        Err(last)
+    }
+
+    fn request(
+        &self,
+        path: &[&str],
+        body: &JsonObject,
+        accept: &'static str,
+        key: Option<&SecretString>,
+    ) -> Result<reqwest::RequestBuilder, UpstreamError> {
+        let mut url = self.base_url.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
+        }
+        let mut request = self
+            .egress
+            .request(Method::POST, &url)?
+            .header(ACCEPT, accept)
+            .header(CONTENT_TYPE, "application/json")
+            .headers(self.headers.clone());
+        if let Some(key) = key {
+            let key = key.expose_secret();
+            request = match self.key_header {
+                KeyHeader::Bearer => request.bearer_auth(key),
+                KeyHeader::ApiKey => request.header("x-api-key", key),
+            };
+        }
+        let body = serde_json::to_vec(body)
+            .map_err(|error| UpstreamError::Malformed(error.to_string()))?;
+        Ok(request.body(body))
+    }
+
+    async fn refusal(&self, response: Response) -> UpstreamError {
+        let (status, headers) = (response.status(), response.headers().clone());
+        let body = self.read(response, ERROR_BYTES).await.unwrap_or_default();
+        let message = error_message(&body);
+        UpstreamError::of_status(status, &headers, &self.redactor.redact(&message))
+    }
+
+    /// At most one byte more than `most`, so that the caller sees that it is too large.
+    async fn read(&self, mut response: Response, most: usize) -> Result<Vec<u8>, UpstreamError> {
+        let mut bytes = Vec::new();
+        while bytes.len() <= most {
+            let chunk = tokio::time::timeout(self.idle, response.chunk()).await;
+            match chunk.map_err(|_| UpstreamError::Timeout)? {
+                Ok(Some(chunk)) => bytes.extend_from_slice(&chunk),
+                Ok(None) => break,
+                Err(error) => return Err(EgressError::from(error).into()),
+            }
+        }
+        bytes.truncate(most + 1);
+        Ok(bytes)
+    }
+
+    /// Takes this provider's secrets out of texts.
+    pub(super) fn redactor(&self) -> Redactor {
+        self.redactor.clone()
+    }
+}
+
+/// `{"error": {…}}` in the middle of a stream.
+pub(super) fn streamed_error(redactor: &Redactor, error: &Value) -> UpstreamError {
+    let message = message_in(error).unwrap_or_else(|| error.to_string());
+    let code = error.get("code").and_then(Value::as_u64);
+    let status = code.and_then(|code| u16::try_from(code).ok());
+    let status = status.and_then(|code| http::StatusCode::from_u16(code).ok());
+    let kind = error
+        .get("type")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let status = status.unwrap_or(match kind {
+        "rate_limit_error" => http::StatusCode::TOO_MANY_REQUESTS,
+        "invalid_request_error" => http::StatusCode::BAD_REQUEST,
+        "authentication_error" | "permission_error" => http::StatusCode::UNAUTHORIZED,
+        _ => http::StatusCode::BAD_GATEWAY,
+    });
+    UpstreamError::of_status(status, &HeaderMap::new(), &redactor.redact(&message))
+}
+
+/// What an error body says: most have `error.message`; else its beginning.
+fn error_message(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body);
+    let parsed: Option<Value> = serde_json::from_slice(body).ok();
+    let said = parsed.as_ref().and_then(message_in);
+    said.unwrap_or_else(|| text.chars().take(500).collect())
+}
+
+fn message_in(body: &Value) -> Option<String> {
+    let error = body.get("error").unwrap_or(body);
+    let message = match error {
+        Value::String(text) => text.clone(),
+        error => {
+            let message = ["message", "detail"]
+                .iter()
+                .find_map(|key| error.get(*key)?.as_str());
+            let code = error
+                .get("code")
+                .and_then(Value::as_str)
+                .map(|code| format!(" ({code})"));
+            format!("{}{}", message?, code.unwrap_or_default())
+        }
+    };
+    Some(message)
+}
+
+struct Reading {
+    response: Response,
+    decoder: Decoder,
+    items: VecDeque<(Option<String>, Value)>,
+    bytes: usize,
+    idle: Duration,
+    is_over: bool,
+}
+
+impl Reading {
+    async fn next(mut self) -> Option<(Result<(Option<String>, Value), UpstreamError>, Self)> {
+        loop {
+            if let Some(item) = self.items.pop_front() {
+                return Some((Ok(item), self));
+            }
+            if self.is_over {
+                return None;
+            }
+            if let Err(error) = self.read_more().await {
+                self.is_over = true;
+                return Some((Err(error), self));
+            }
+        }
+    }
+
+    async fn read_more(&mut self) -> Result<(), UpstreamError> {
+        let chunk = tokio::time::timeout(self.idle, self.response.chunk()).await;
+        let chunk = chunk.map_err(|_| UpstreamError::Timeout)?;
+        let Some(chunk) = chunk.map_err(EgressError::from)? else {
+            self.is_over = true;
+            return Ok(());
+        };
+        self.bytes += chunk.len();
+        if self.bytes > STREAM_BYTES {
+            return Err(UpstreamError::TooLarge { most: STREAM_BYTES });
+        }
+        let mut items = Vec::new();
+        let pushed = self.decoder.push(&chunk, &mut items);
+        for item in items {
+            let SseItem::Event(event) = item else {
+                continue;
+            };
+            if event.data == b"[DONE]" {
+                self.is_over = true;
+                break;
+            }
+            let data = serde_json::from_slice(&event.data);
+            let data =
+                data.map_err(|_| UpstreamError::Malformed("an event is no JSON".to_owned()))?;
+            self.items.push_back((event.event, data));
+        }
+        pushed.map_err(|_| UpstreamError::TooLarge { most: EVENT_BYTES })
+    }
+}

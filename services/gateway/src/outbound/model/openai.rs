@@ -1,0 +1,73 @@
+//! Providers that speak OpenAI's API: chat completions and embeddings, and the rerank of Cohere and Jina at
+//! the same base URL. What we do not know passes unchanged, both ways.
+
+use async_trait::async_trait;
+use futures_util::{StreamExt as _, future};
+use protocol::JsonObject;
+use serde_json::{Value, json};
+
+use super::exchange::{Exchange, KeyHeader, ProviderAddress, streamed_error};
+use super::{Chunks, Provider};
+use crate::outbound::egress::Egress;
+use crate::outbound::upstream::UpstreamError;
+
+/// One such provider.
+pub struct OpenAi {
+    exchange: Exchange,
+}
+
+impl OpenAi {
+    /// `base_url` as OpenAI's clients take it, `/v1` included.
+    pub fn new(egress: Egress, address: ProviderAddress) -> Self {
+        Self {
+            exchange: Exchange::new(egress, address, KeyHeader::Bearer),
+        }
+    }
+}
+
+#[async_trait]
+impl Provider for OpenAi {
+    async fn complete(&self, mut body: JsonObject) -> Result<JsonObject, UpstreamError> {
+        body.remove("stream");
+        body.remove("stream_options");
+        self.exchange.post(&["chat", "completions"], &body).await
+    }
+
+    async fn stream(&self, mut body: JsonObject) -> Result<Chunks, UpstreamError> {
+        body.insert("stream".to_owned(), json!(true));
+        let options = body.entry("stream_options").or_insert_with(|| json!({}));
+        if let Value::Object(options) = options {
+            options.insert("include_usage".to_owned(), json!(true));
+        }
+        let events = self
+            .exchange
+            .stream(&["chat", "completions"], &body)
+            .await?;
+        let redactor = self.exchange.redactor();
+        let chunks = events.map(move |event| match event?.1 {
+            Value::Object(chunk) => match chunk.get("error") {
+                Some(error) if !error.is_null() => Err(streamed_error(&redactor, error)),
+                _ => Ok(chunk),
+            },
+            _ => Err(UpstreamError::Malformed("a chunk is no object".to_owned())),
+        });
+        Ok(until_error(chunks.boxed()))
+    }
+
+    async fn embed(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
+        self.exchange.post(&["embeddings"], &body).await
+    }
+
+    async fn rerank(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
+        self.exchange.post(&["rerank"], &body).await
+    }
+}
+
+/// The same chunks; an error is the last item.
+pub(super) fn until_error(chunks: Chunks) -> Chunks {
+    let ended = chunks.scan(false, |has_failed, chunk| {
+        let goes_on = !std::mem::replace(has_failed, chunk.is_err());
+        future::ready(goes_on.then_some(chunk))
+    });
+    ended.boxed()
+}

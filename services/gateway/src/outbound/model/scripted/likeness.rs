@@ -1,0 +1,47 @@
+//! How like two texts are, by their words: what scripted models embed and rank by. The same text has the
+//! same vector for ever.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+const DIMENSIONS: usize = 128;
+
+/// Words in lower case; of scripts without spaces, single signs.
+pub(super) fn words(text: &str) -> impl Iterator<Item = String> {
+    text.split(|sign: char| !sign.is_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .flat_map(|word| {
+            let has_spaces = word.chars().all(|sign| (sign as u32) < 0x2E80);
+            let parts: Vec<String> = if has_spaces {
+                vec![word.to_lowercase()]
+            } else {
+                word.chars().map(String::from).collect()
+            };
+            parts
+        })
+}
+
+/// A vector of length 1; of a text without words, the first axis.
+pub(super) fn vector(text: &str) -> Vec<f32> {
+    let mut vector = vec![0.0_f32; DIMENSIONS];
+    for word in words(text) {
+        let mut hasher = DefaultHasher::new();
+        word.hash(&mut hasher);
+        let hash = usize::try_from(hasher.finish() % DIMENSIONS as u64).unwrap_or(0);
+        vector[hash] += 1.0;
+    }
+    let length = vector.iter().map(|part| part * part).sum::<f32>().sqrt();
+    if length == 0.0 {
+        vector[0] = 1.0;
+    } else {
+        for part in &mut vector {
+            *part /= length;
+        }
+    }
+    vector
+}
+
+/// The cosine of the angle between two texts: 1 for the same words, 0 for none in common.
+pub(super) fn of(one: &str, other: &str) -> f64 {
+    let pairs = vector(one).into_iter().zip(vector(other));
+    pairs.map(|(a, b)| f64::from(a) * f64::from(b)).sum()
+}

@@ -1,0 +1,191 @@
+//! How many tokens a request has, counted here: exact for the texts of models that use OpenAI's
+//! vocabularies, with a margin for all others. What providers add around the texts is not published; what
+//! stands in for it is never too little.
+
+use std::sync::LazyLock;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use dashmap::DashMap;
+use protocol::message::{ContentElement, Message, MessageContent};
+use protocol::model::LlmTool;
+
+/// A vocabulary that texts are cut by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vocabulary {
+    /// GPT-4o and later.
+    O200k,
+    /// GPT-4 and GPT-3.5.
+    Cl100k,
+}
+
+/// How the tokens of one model are counted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenCount {
+    pub vocabulary: Vocabulary,
+    /// What a count is multiplied by, where the model has a vocabulary of its own; 1 or more.
+    pub margin: f64,
+}
+
+/// Around a message: its role and its ends.
+const MESSAGE: u64 = 4;
+/// Around a tool call, and around the definition of a tool.
+const CALL: u64 = 8;
+const TOOL: u64 = 12;
+/// Before the answer.
+const ANSWER: u64 = 3;
+/// An image, whatever its size: as much as a large one in detail.
+const IMAGE: u64 = 1105;
+/// Bytes of a file for one token, at least.
+const FILE_BYTES: u64 = 2;
+
+/// Counts of texts that were counted before: agents send their history again and again.
+static COUNTED: LazyLock<DashMap<[u8; 16], u32>> = LazyLock::new(DashMap::new);
+/// Shorter texts are counted faster than they are looked up.
+const SHORT: usize = 256;
+const MOST_COUNTED: usize = 20_000;
+
+impl TokenCount {
+    /// The tokens of a request, not fewer than the provider will count.
+    pub fn of_request(&self, messages: &[Message], tools: &[LlmTool]) -> u64 {
+        let messages: u64 = messages
+            .iter()
+            .map(|message| self.of_message(message))
+            .sum();
+        let tools: u64 = tools.iter().map(|tool| self.of_tool(tool)).sum();
+        self.with_margin(ANSWER + messages + tools)
+    }
+
+    fn of_message(&self, message: &Message) -> u64 {
+        let content = match &message.content {
+            None => 0,
+            Some(MessageContent::Text(text)) => self.of_text(text),
+            Some(MessageContent::Parts(parts)) => parts.iter().map(|part| self.of_part(part)).sum(),
+        };
+        let calls = message.tool_calls.iter().flatten();
+        let calls: u64 = calls
+            .map(|call| {
+                let texts = [&call.id, &call.function.name, &call.function.arguments];
+                CALL + texts.iter().map(|text| self.of_text(text)).sum::<u64>()
+            })
+            .sum();
+        let names = [&message.name, &message.tool_call_id];
+        let names: u64 = names
+            .into_iter()
+            .flatten()
+            .map(|name| 1 + self.of_text(name))
+            .sum();
+        MESSAGE + content + calls + names
+    }
+
+    fn of_part(&self, part: &ContentElement) -> u64 {
+        let is_image = part.image_url.is_some() || part.image_base64.is_some();
+        let image = if is_image { IMAGE } else { 0 };
+        let file = part
+            .file_base64
+            .as_ref()
+            .map_or(0, |data| data.len() as u64 / FILE_BYTES);
+        let texts = [&part.text, &part.file_url, &part.file_name];
+        let texts: u64 = texts
+            .into_iter()
+            .flatten()
+            .map(|text| self.of_text(text))
+            .sum();
+        image + file + texts
+    }
+
+    fn of_tool(&self, tool: &LlmTool) -> u64 {
+        let schema = serde_json::to_string(&tool.parameters).unwrap_or_default();
+        TOOL + self.of_text(&tool.name) + self.of_text(&tool.description) + self.of_text(&schema)
+    }
+
+    /// The tokens of one text, by the vocabulary alone.
+    fn of_text(&self, text: &str) -> u64 {
+        if text.len() < SHORT {
+            return self.cut(text);
+        }
+        let mut key = [0; 16];
+        let hash = digest(&SHA256, text.as_bytes());
+        key.copy_from_slice(&hash.as_ref()[..16]);
+        key[0] ^= u8::from(self.vocabulary == Vocabulary::Cl100k);
+        if let Some(count) = COUNTED.get(&key) {
+            return u64::from(*count);
+        }
+        let count = self.cut(text);
+        if COUNTED.len() >= MOST_COUNTED {
+            COUNTED.clear();
+        }
+        COUNTED.insert(key, u32::try_from(count).unwrap_or(u32::MAX));
+        count
+    }
+
+    fn cut(&self, text: &str) -> u64 {
+        let vocabulary = match self.vocabulary {
+            Vocabulary::O200k => bpe_openai::o200k_base(),
+            Vocabulary::Cl100k => bpe_openai::cl100k_base(),
+        };
+        vocabulary.count(text) as u64
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "a request has far fewer tokens than a double counts exactly"
+    )]
+    fn with_margin(&self, count: u64) -> u64 {
+        (count as f64 * self.margin).ceil() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const EXACT: TokenCount = TokenCount {
+        vocabulary: Vocabulary::O200k,
+        margin: 1.0,
+    };
+
+    #[test]
+    fn a_text_counts_the_same_when_it_is_counted_again_and_with_a_margin_more() {
+        let long = Message::text("user", "The quick brown fox 跳过了懒狗。 ".repeat(40));
+        let first = EXACT.of_request(std::slice::from_ref(&long), &[]);
+        assert_eq!(first, EXACT.of_request(std::slice::from_ref(&long), &[]));
+        let wide = TokenCount {
+            margin: 1.5,
+            ..EXACT
+        };
+        assert_eq!(wide.of_request(&[long], &[]), (first * 3).div_ceil(2));
+    }
+
+    #[test]
+    fn everything_in_a_request_counts() {
+        let plain = Message::text("user", "hi");
+        let count = |message: &Message| EXACT.of_request(std::slice::from_ref(message), &[]);
+        let base = count(&plain);
+        let with = |more: serde_json::Value| {
+            let mut message = serde_json::to_value(&plain).unwrap();
+            message
+                .as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            count(&serde_json::from_value(message).unwrap())
+        };
+        let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{\"a\":1}"}});
+        for more in [
+            json!({"name": "bob"}),
+            json!({"tool_call_id": "c1"}),
+            json!({"tool_calls": [call]}),
+            json!({"content": [{"type": "text", "text": "hi"}, {"type": "image_base64", "image_base64": "AA"}]}),
+            json!({"content": [{"type": "text", "text": "hi"}, {"type": "file_base64", "file_base64": "AAAAAA"}]}),
+        ] {
+            assert!(with(more.clone()) > base, "{more}");
+        }
+        let tool: LlmTool = serde_json::from_value(json!({"name": "f", "description": "d",
+            "parameters": {"type": "object"}}))
+        .unwrap();
+        assert!(EXACT.of_request(&[plain], &[tool]) > base + TOOL);
+    }
+}

@@ -1,0 +1,644 @@
+//! What a run can do with the models that it was granted, and what their providers can do to it.
+
+use std::sync::Once;
+
+use reqwest::{Method, RequestBuilder};
+use rstest::rstest;
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::support::client::message;
+use crate::support::gateway::{Agent, Config};
+use crate::support::held::HeldRun;
+use crate::support::node::Project;
+use crate::support::python::{ask, environment, repository_file};
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
+use crate::support::upstream::{Reply, Upstream};
+use crate::support::{Directory, Engine, Postgres, Sqlite, Stage, skipped, until, within};
+
+const SCRIPT: &str = r#"
+[[turns]]
+when = "weather"
+after_tool = false
+thinking = "which city?"
+tool_calls = [{ name = "get_weather", arguments = { city = "Oslo" } }]
+[[turns]]
+after_tool = true
+answer = "It is {tool}."
+[[turns]]
+when = "busy"
+status = 429
+retry_after = 7
+[[turns]]
+when = "long"
+status = 400
+message = "This model's maximum context length is 10 tokens"
+[[turns]]
+when = "break"
+chunks = ["half", " of it"]
+break_after = 2
+[[turns]]
+chunks = ["<thi", "nk>hidden</thi", "nk>You said: ", "{input}"]
+"#;
+
+/// Everything that can be asked of models.
+fn all_models() -> Value {
+    let mut manifest = manifest(RUNNER_ID);
+    manifest["permissions"]["models"] = json!(["invoke", "stream", "rerank", "count_tokens"]);
+    manifest
+}
+
+fn grant(config: &mut Config) {
+    config.agents = vec![Agent {
+        resources: r#"models = ["talker", "ranker", "remote", "claude"]"#,
+        ..Agent::default()
+    }];
+}
+
+async fn scripted(engine: Engine) -> Option<(Stage, HeldRun)> {
+    let runner = StubRunner::start_as(all_models()).await;
+    let directory = Directory::new();
+    let script = directory.write("script.toml", SCRIPT);
+    let stage = Stage::of(engine, runner, |config| {
+        grant(config);
+        config.rest = format!(
+            "[[model_providers]]\nname = \"script\"\nkind = \"scripted\"\nscript = \"{}\"\n\
+             [[models]]\nmodel_id = \"talker\"\nprovider = \"script\"\nmax_output_tokens = 100\n\
+             [[models]]\nmodel_id = \"ranker\"\nprovider = \"script\"\noperations = [\"rerank\"]\n\
+             [[models]]\nmodel_id = \"forbidden\"\nprovider = \"script\"\n",
+            script.display()
+        );
+    })
+    .await?;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    Some((stage, run))
+}
+
+fn says(text: &str) -> Value {
+    json!({"messages": [{"role": "user", "content": text}]})
+}
+
+/// The calls of a run, as its audit has them.
+async fn audit(stage: &Stage, run: &HeldRun) -> Vec<Value> {
+    let path = format!("/v1/runs/{}/audit?limit=100", run.run_id);
+    let page = stage.client.get(&path).await.body;
+    page["items"].as_array().unwrap().clone()
+}
+
+/// An answer as it is: its status and its text.
+async fn text_of(request: RequestBuilder) -> (u16, String) {
+    let response = within("an answer", request.send()).await.unwrap();
+    let status = response.status().as_u16();
+    (status, within("its text", response.text()).await.unwrap())
+}
+
+/// The events of a stream: their names and their data.
+async fn events(run: &HeldRun, path: &str, body: &Value) -> Vec<(String, Value)> {
+    let (status, text) = text_of(run.request(Method::POST, path).json(body)).await;
+    assert_eq!(status, 200, "{text}");
+    events_in(&text)
+}
+
+fn events_in(text: &str) -> Vec<(String, Value)> {
+    let event = |block: &str| {
+        let field = |name: &str| {
+            let mut lines = block.lines();
+            lines.find_map(|line| line.strip_prefix(name).map(|rest| rest.trim().to_owned()))
+        };
+        let data = field("data:")?;
+        let data = serde_json::from_str(&data).unwrap_or(Value::String(data));
+        Some((field("event:").unwrap_or_default(), data))
+    };
+    text.split("\n\n").filter_map(event).collect()
+}
+
+fn said(events: &[(String, Value)]) -> String {
+    let pieces = events
+        .iter()
+        .filter_map(|(_, data)| data["chunk"]["content"].as_str());
+    pieces.collect()
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_granted_model_is_asked_whole_and_as_a_stream(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some((stage, run)) = scripted(engine).await else {
+        return;
+    };
+    let listed = run.get("/models").await.body;
+    let ids: Vec<_> = listed["models"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|model| &model["model_id"])
+        .collect();
+    assert_eq!(ids, ["talker", "ranker"]);
+    assert_eq!(
+        run.asked["context"]["runtime"]["metadata"]["model_max_output_tokens"],
+        100
+    );
+
+    let whole = run.call("/models/talker/invoke", &says("hello")).await;
+    assert_eq!(whole.status, 200, "{}", whole.body);
+    assert_eq!(
+        whole.body["message"]["content"],
+        "<think>hidden</think>You said: hello"
+    );
+    assert!(whole.body["usage"]["total_tokens"].as_u64().unwrap() > 0);
+    let mut request = says("hello");
+    request["remove_think"] = json!(true);
+    let whole = run.call("/models/talker/invoke", &request).await.body;
+    assert_eq!(whole["message"]["content"], "You said: hello");
+
+    let streamed = events(&run, "/models/talker/stream", &request).await;
+    assert_eq!(said(&streamed), "You said: hello");
+    let names: Vec<_> = streamed.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["chunk", "chunk", "chunk", "usage"], "{streamed:?}");
+    let last = &streamed[streamed.len() - 2].1["chunk"];
+    assert_eq!(last["is_final"], true);
+    assert_eq!(last["provider_specific_fields"]["finish_reason"], "stop");
+
+    until("the outcomes", async || {
+        let rows = audit(&stage, &run).await;
+        let of = |action: &str| rows.iter().filter(|row| row["action"] == action).count();
+        let asked = rows.iter().filter(|row| row["resource"] == "talker");
+        (of("models_invoke"), of("models_stream")) == (2, 1)
+            && asked
+                .clone()
+                .all(|row| row["outcome"] == "ok" && row["duration_ms"].is_i64())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_tool_call_comes_without_nulls_and_its_result_goes_back() {
+    let (_stage, run) = scripted(Sqlite).await.unwrap();
+    let mut request = says("the weather, please");
+    request["tools"] =
+        json!([{"name": "get_weather", "description": "d", "parameters": {"type": "object"}}]);
+    let streamed = events(&run, "/models/talker/stream", &request).await;
+    let calls: Vec<_> = streamed
+        .iter()
+        .filter_map(|(_, data)| data["chunk"]["tool_calls"].get(0))
+        .collect();
+    assert_eq!(
+        calls[0]["function"],
+        json!({"name": "get_weather", "arguments": "{\"city\":\"Oslo\"}"})
+    );
+    assert_eq!(said(&streamed), "<think>\nwhich city?\n</think>\n");
+    let call = calls[0].clone();
+    let whole = run.call("/models/talker/invoke", &request).await.body;
+    assert_eq!(
+        whole["message"]["tool_calls"][0]["function"],
+        call["function"]
+    );
+    let messages = request["messages"].as_array_mut().unwrap();
+    messages.push(json!({"role": "assistant", "content": null, "tool_calls": [call]}));
+    messages.push(json!({"role": "tool", "tool_call_id": call["id"], "content": "cold"}));
+    let whole = run.call("/models/talker/invoke", &request).await.body;
+    assert_eq!(whole["message"]["content"], "It is cold.");
+}
+
+#[tokio::test]
+async fn what_was_not_granted_looks_like_what_does_not_exist() {
+    let (stage, run) = scripted(Sqlite).await.unwrap();
+    for (id, path) in [
+        ("forbidden", "invoke"),
+        ("nowhere", "invoke"),
+        ("ranker", "invoke"),
+        ("ranker", "stream"),
+        ("ranker", "embed"),
+        ("ranker", "count-tokens"),
+        ("talker", "rerank"),
+        ("forbidden", "count-tokens"),
+    ] {
+        let body = match path {
+            "embed" => json!({"texts": ["a"]}),
+            "rerank" => json!({"query": "a", "documents": ["a"]}),
+            _ => says("hi"),
+        };
+        let refused = run.call(&format!("/models/{id}/{path}"), &body).await;
+        assert_eq!(refused.status, 403, "{id} {path}");
+        assert_eq!(refused.error("code"), "unauthorized");
+        let message = refused.error("message").to_string();
+        assert!(!message.contains(id), "{message}");
+    }
+    let mut body = says("hi");
+    body["model"] = json!("forbidden");
+    let refused = run.call("/openai/v1/chat/completions", &body).await;
+    assert_eq!(refused.status, 403);
+    until("the refusals", async || {
+        let rows = audit(&stage, &run).await;
+        rows.iter().filter(|row| row["decision"] == "deny").count() == 9
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn documents_are_ranked_texts_embedded_and_tokens_counted() {
+    let (_stage, run) = scripted(Sqlite).await.unwrap();
+    let documents = json!(["cold winters", "the tax office", "a cold and snowy winter"]);
+    let body = json!({"query": "cold winter", "documents": documents, "top_k": 2});
+    let ranked = run.call("/models/ranker/rerank", &body).await;
+    assert_eq!(ranked.status, 200, "{}", ranked.body);
+    let places: Vec<_> = ranked.body["results"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["index"])
+        .collect();
+    assert_eq!(places, [2, 0]);
+
+    let embedded = run
+        .call(
+            "/models/talker/embed",
+            &json!({"texts": ["one", "two", "one"]}),
+        )
+        .await
+        .body;
+    let vectors = embedded["vectors"].as_array().unwrap();
+    assert_eq!(vectors.len(), 3);
+    assert!(vectors[0] == vectors[2] && vectors[0] != vectors[1]);
+
+    let count = async |text: &str| {
+        let counted = run.call("/models/talker/count-tokens", &says(text)).await;
+        assert_eq!(counted.status, 200, "{}", counted.body);
+        counted.body["tokens"].as_u64().unwrap()
+    };
+    let (short, long) = (count("hello").await, count(&"hello ".repeat(1000)).await);
+    assert_eq!(
+        short, 8,
+        "three before the answer, four around the message, one word"
+    );
+    assert!((1000..1100).contains(&long), "{long}");
+
+    let many: Vec<_> = (0..65).map(|n| n.to_string()).collect();
+    for (path, body, pointer) in [
+        (
+            "/models/ranker/rerank",
+            json!({"query": "q", "documents": many}),
+            "/documents",
+        ),
+        (
+            "/models/ranker/rerank",
+            json!({"query": "q", "documents": []}),
+            "/documents",
+        ),
+        ("/models/talker/embed", json!({"texts": []}), "/texts"),
+        (
+            "/models/talker/invoke",
+            json!({"messages": []}),
+            "/messages",
+        ),
+        (
+            "/models/talker/stream",
+            json!({"messages": [{"role": "user"}], "extra_args": {"stream": false}}),
+            "/extra_args/stream",
+        ),
+        (
+            "/models/talker/invoke",
+            json!({"messages": [{"content": "x"}]}),
+            "/messages/0/role",
+        ),
+    ] {
+        let refused = run.call(path, &body).await;
+        assert_eq!(refused.status, 400, "{path} {}", refused.body);
+        assert_eq!(refused.detail("pointer"), pointer, "{}", refused.body);
+    }
+}
+
+#[tokio::test]
+async fn failures_of_a_provider_have_codes_and_are_audited() {
+    let (stage, run) = scripted(Sqlite).await.unwrap();
+    for path in ["invoke", "stream"] {
+        let path = format!("/models/talker/{path}");
+        let busy = run.call(&path, &says("busy?")).await;
+        assert_eq!(
+            (busy.status, busy.headers["retry-after"].to_str().unwrap()),
+            (429, "7")
+        );
+        assert_eq!(busy.error("code"), "rate_limited");
+        let long = run.call(&path, &says("too long")).await;
+        assert_eq!(
+            (long.status, long.error("code")),
+            (400, &json!("invalid_argument"))
+        );
+        assert_eq!(long.detail("reason"), "context_length_exceeded");
+    }
+    let broken = events(&run, "/models/talker/stream", &says("break")).await;
+    assert_eq!(said(&broken), "half");
+    let (name, data) = broken.last().unwrap();
+    assert_eq!(
+        (name.as_str(), &data["error"]["code"]),
+        ("error", &json!("runtime_error"))
+    );
+    until("the outcomes", async || {
+        let rows = audit(&stage, &run).await;
+        let of = |outcome: &str| rows.iter().filter(|row| row["outcome"] == outcome).count();
+        (
+            of("rate_limited"),
+            of("invalid_argument"),
+            of("runtime_error"),
+        ) == (2, 2, 1)
+    })
+    .await;
+}
+
+// --- providers over HTTP ---
+
+/// A run with the model `remote` behind an OpenAI-compatible server, and `claude` behind another.
+async fn remote(more: &str) -> (Stage, HeldRun, Upstream) {
+    let upstream = Upstream::start().await;
+    let runner = StubRunner::start_as(all_models()).await;
+    let stage = Stage::of(Sqlite, runner, |config| {
+        grant(config);
+        config.environment.push(("FIRST_KEY", "first-secret-key".to_owned()));
+        config.environment.push(("SECOND_KEY", "second-secret-key".to_owned()));
+        config.rest = format!(
+            "[[model_providers]]\nname = \"openai\"\nkind = \"openai\"\nbase_url = \"{url}/v1\"\n\
+             api_keys = [\"env:FIRST_KEY\", \"env:SECOND_KEY\"]\n{more}\n\
+             [[model_providers]]\nname = \"anthropic\"\nkind = \"anthropic\"\nbase_url = \"{url}\"\n\
+             api_keys = [\"env:FIRST_KEY\"]\n\
+             [[models]]\nmodel_id = \"remote\"\nprovider = \"openai\"\nupstream_model = \"gpt\"\n\
+             max_output_tokens = 50\noperations = [\"invoke\", \"stream\", \"rerank\"]\n\
+             [[models]]\nmodel_id = \"claude\"\nprovider = \"anthropic\"\n",
+            url = upstream.url
+        );
+    })
+    .await
+    .unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    (stage, run, upstream)
+}
+
+fn chunk(delta: &Value) -> String {
+    format!(
+        "data: {}",
+        json!({"id": "x", "choices": [{"index": 0, "delta": delta}]})
+    )
+}
+
+const END: &str = r#"data: {"id":"x","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
+
+#[tokio::test]
+async fn a_provider_is_asked_by_its_own_name_of_the_model_with_keys_in_turn() {
+    let (_stage, run, upstream) = remote("").await;
+    let done =
+        json!({"id": "c", "choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]});
+    upstream.reply(Reply::Headed(
+        429,
+        vec![("retry-after", "60".to_owned())],
+        String::new(),
+    ));
+    upstream.reply(Reply::Json(200, done.clone()));
+    upstream.reply(Reply::Json(200, done));
+    let mut request = says("hello");
+    request["extra_args"] = json!({"temperature": 0.5, "max_tokens": 1000, "logit_bias": {"1": 2}});
+    request["reasoning_level"] = json!("high");
+    for _ in 0..2 {
+        let said = run.call("/models/remote/invoke", &request).await;
+        assert_eq!(said.status, 200, "{}", said.body);
+        assert!(said.body.get("usage").is_none(), "unknown is not 0");
+    }
+    let asked = upstream.asked();
+    let keys: Vec<_> = asked
+        .iter()
+        .map(|one| one.headers["authorization"].to_str().unwrap())
+        .collect();
+    let (first, second) = ("Bearer first-secret-key", "Bearer second-secret-key");
+    assert_eq!(
+        keys,
+        [first, second, second],
+        "the first key was told to wait"
+    );
+    assert_eq!(asked[0].path, "/v1/chat/completions");
+    assert_eq!(
+        asked[0].body,
+        json!({"model": "gpt", "temperature": 0.5, "max_tokens": 50, "logit_bias": {"1": 2},
+            "reasoning_effort": "high", "messages": [{"role": "user", "content": "hello"}]})
+    );
+}
+
+#[tokio::test]
+async fn no_secret_of_the_gateway_comes_back_in_an_error() {
+    let (stage, run, upstream) = remote("").await;
+    let leak =
+        json!({"error": {"message": "key first-secret-key is no key, nor second-secret-key"}});
+    upstream.reply(Reply::Json(400, leak.clone()));
+    upstream.reply(Reply::Json(401, leak.clone()));
+    upstream.reply(Reply::Json(401, leak.clone()));
+    upstream.reply(Reply::Events(vec![format!("data: {leak}")]));
+    let refused = run.call("/models/remote/invoke", &says("hi")).await;
+    assert_eq!(
+        (refused.status, refused.detail("upstream_status")),
+        (400, &json!(400))
+    );
+    assert!(
+        refused.body.to_string().contains("is no key"),
+        "{}",
+        refused.body
+    );
+    let denied = run.call("/models/remote/invoke", &says("hi")).await;
+    assert_eq!(
+        (denied.status, denied.detail("reason")),
+        (502, &json!("upstream_credential"))
+    );
+    let streamed = events(&run, "/models/remote/stream", &says("hi")).await;
+    let texts = format!(
+        "{}{}{streamed:?}{}",
+        refused.body,
+        denied.body,
+        stage.gateway.log()
+    );
+    assert!(!texts.contains("secret-key"), "{texts}");
+}
+
+#[tokio::test]
+async fn a_provider_that_misbehaves_ends_its_call_alone() {
+    let (_stage, run, upstream) = remote("idle_seconds = 0.3").await;
+    let hi = chunk(&json!({"content": "hi"}));
+    let html = vec![("content-type", "text/html".to_owned())];
+    let error_of = async |reply: Reply| {
+        upstream.reply(reply);
+        let asking = run
+            .request(Method::POST, "/models/remote/stream")
+            .json(&says("hi"));
+        let (status, text) = text_of(asking).await;
+        if status != 200 {
+            return serde_json::from_str::<Value>(&text).unwrap()["error"].clone();
+        }
+        events_in(&text).last().unwrap().1["error"].clone()
+    };
+    for (reply, code) in [
+        (Reply::Cut(vec![hi.clone()]), "runtime_error"),
+        (Reply::Events(vec![hi.clone()]), "runtime_error"),
+        (
+            Reply::Events(vec!["data: {no json".to_owned()]),
+            "runtime_error",
+        ),
+        (
+            Reply::Events(vec![format!("data: {}", "x".repeat(1_100_000))]),
+            "runtime_error",
+        ),
+        (Reply::Hold(vec![hi.clone()]), "deadline_exceeded"),
+        (Reply::Headed(200, html, "<p>".to_owned()), "runtime_error"),
+        (
+            Reply::Headed(
+                302,
+                vec![("location", "http://169.254.169.254/".to_owned())],
+                String::new(),
+            ),
+            "runtime_error",
+        ),
+        (Reply::Json(500, json!("oops")), "runtime_error"),
+    ] {
+        assert_eq!(error_of(reply).await["code"], code);
+    }
+    let asked = upstream.asked();
+    assert_eq!(asked.len(), 8, "nothing was asked twice");
+    upstream.reply(Reply::Events(vec![
+        hi,
+        END.to_owned(),
+        "data: [DONE]".to_owned(),
+    ]));
+    assert_eq!(
+        said(&events(&run, "/models/remote/stream", &says("hi")).await),
+        "hi"
+    );
+}
+
+#[tokio::test]
+async fn a_cancel_in_mid_stream_lets_the_provider_go() {
+    let (stage, run, upstream) = remote("").await;
+    upstream.reply(Reply::Hold(vec![chunk(&json!({"content": "hi"}))]));
+    let asking = run
+        .request(Method::POST, "/models/remote/stream")
+        .json(&says("hi"));
+    let streaming = text_of(asking);
+    let cancelling = async {
+        until("the provider to be asked", async || {
+            !upstream.asked().is_empty()
+        })
+        .await;
+        stage.client.cancel(&run.run_id).await;
+        upstream.left(1).await;
+    };
+    let ((_, text), ()) = tokio::join!(streaming, cancelling);
+    let events = events_in(&text);
+    let (name, data) = events.last().unwrap();
+    assert_eq!(
+        (name.as_str(), &data["error"]["code"]),
+        ("error", &json!("cancelled"))
+    );
+}
+
+#[tokio::test]
+async fn a_runner_that_leaves_lets_the_provider_go() {
+    let (stage, run, upstream) = remote("").await;
+    upstream.reply(Reply::Hold(vec![chunk(&json!({"content": "hi"}))]));
+    let asking = run
+        .request(Method::POST, "/models/remote/stream")
+        .json(&says("hi"));
+    let response = asking.send().await.unwrap();
+    assert_eq!(response.status(), 200);
+    drop(response);
+    upstream.left(1).await;
+    until("the outcome", async || {
+        let rows = audit(&stage, &run).await;
+        rows.iter().any(|row| row["outcome"] == "abandoned")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn messages_of_anthropic_are_completions_to_a_runner() {
+    let (_stage, run, upstream) = remote("").await;
+    let event = |data: Value| format!("event: {}\ndata: {data}", data["type"].as_str().unwrap());
+    upstream.reply(Reply::Events(vec![
+        event(json!({"type": "message_start", "message": {"id": "m", "model": "c", "usage": {"input_tokens": 5}}})),
+        event(json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hi"}})),
+        event(json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}})),
+        event(json!({"type": "message_stop"})),
+    ]));
+    upstream.reply(Reply::Events(vec![event(
+        json!({"type": "error", "error": {"type": "overloaded_error", "message": "overloaded"}}),
+    )]));
+    let streamed = events(&run, "/models/claude/stream", &says("hello")).await;
+    assert_eq!(said(&streamed), "hi");
+    assert_eq!(streamed.last().unwrap().1["usage"]["total_tokens"], 7);
+    let failed = events(&run, "/models/claude/stream", &says("hello")).await;
+    assert_eq!(failed.last().unwrap().0, "error");
+    let asked = &upstream.asked()[0];
+    assert_eq!(asked.path, "/v1/messages");
+    assert_eq!(asked.headers["x-api-key"], "first-secret-key");
+    assert_eq!(asked.headers["anthropic-version"], "2023-06-01");
+    assert_eq!(asked.body["messages"][0]["content"][0]["text"], "hello");
+}
+
+// --- the official clients ---
+
+static OPENAI_NODE: Project = Project::at("tests/clients/openai");
+const OPENAI_PYTHON: &str = "openai==3.54.0";
+static NO_OPENAI: Once = Once::new();
+
+/// What a client must have got of the scripted model.
+fn check_client(got: &Value) {
+    assert_eq!(got["whole"], "<think>hidden</think>You said: hello");
+    assert_eq!(got["pieces"], got["whole"]);
+    assert_eq!(got["model"], "talker");
+    assert_eq!(got["usage"], true);
+    assert_eq!(
+        got["call"],
+        json!(["get_weather", {"city": "Oslo"}, "tool_calls"])
+    );
+    assert_eq!(got["told"], "It is cold.");
+    assert_eq!(got["dimensions"], json!([128, 128]));
+    assert_eq!(got["models"], json!(["talker", "ranker"]));
+    assert_eq!(got["model_of_id"], "talker");
+    assert_eq!(
+        got["refused"],
+        json!([
+            ["PermissionDeniedError", 403, "unauthorized"],
+            ["RateLimitError", 429, "rate_limited"]
+        ])
+    );
+}
+
+#[tokio::test]
+async fn the_official_python_client_takes_the_run_token_for_its_key() {
+    let Some(environment) = environment(OPENAI_PYTHON, &[OPENAI_PYTHON]).await else {
+        skipped(&NO_OPENAI, "python", "openai could not be installed");
+        return;
+    };
+    let (_stage, run) = scripted(Sqlite).await.unwrap();
+    let base_url = format!("{}/openai/v1", run.host.url);
+    let mut python = Command::new(environment.join("bin/python"));
+    python.arg(repository_file("tests/peer/openai_client.py"));
+    check_client(
+        &ask(
+            &mut python,
+            &json!({"base_url": base_url, "token": run.token}),
+        )
+        .await,
+    );
+}
+
+#[tokio::test]
+async fn the_official_node_client_takes_the_run_token_for_its_key() {
+    let Some(project) = OPENAI_NODE.built("node").await else {
+        return;
+    };
+    let (_stage, run) = scripted(Sqlite).await.unwrap();
+    let base_url = format!("{}/openai/v1", run.host.url);
+    let mut node = Command::new("node");
+    node.arg(project.join("client.mjs"));
+    check_client(
+        &ask(
+            &mut node,
+            &json!({"base_url": base_url, "token": run.token}),
+        )
+        .await,
+    );
+}

@@ -1,0 +1,141 @@
+//! A provider that answers as it is told, once for each telling, and remembers what it was asked.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::response::Response;
+use futures_util::{StreamExt as _, stream};
+use http::{HeaderMap, Uri};
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::within;
+
+/// How it answers one request.
+pub enum Reply {
+    Json(u16, Value),
+    /// With these headers.
+    Headed(u16, Vec<(&'static str, String)>, String),
+    /// Server-sent events, and the end.
+    Events(Vec<String>),
+    /// Server-sent events, and the connection breaks.
+    Cut(Vec<String>),
+    /// Server-sent events, and silence for as long as somebody listens.
+    Hold(Vec<String>),
+}
+
+/// One request that came.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub path: String,
+    pub headers: HeaderMap,
+    pub body: Value,
+}
+
+#[derive(Clone, Default)]
+struct Shared {
+    replies: Arc<Mutex<VecDeque<Reply>>>,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    left: watch::Sender<u32>,
+}
+
+/// Gone with everything on drop.
+pub struct Upstream {
+    pub url: String,
+    shared: Shared,
+    _server: JoinSet<()>,
+}
+
+impl Upstream {
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let shared = Shared::default();
+        let router = Router::new().fallback(answer).with_state(shared.clone());
+        let mut server = JoinSet::new();
+        server.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self {
+            url,
+            shared,
+            _server: server,
+        }
+    }
+
+    /// Answers the next request that has no answer yet.
+    pub fn reply(&self, reply: Reply) {
+        self.shared.replies.lock().unwrap().push_back(reply);
+    }
+
+    /// All requests so far.
+    pub fn asked(&self) -> Vec<Asked> {
+        self.shared.asked.lock().unwrap().clone()
+    }
+
+    /// Returns once so many that were held have been left by whoever asked.
+    pub async fn left(&self, count: u32) {
+        let mut left = self.shared.left.subscribe();
+        let waiting = left.wait_for(|gone| *gone >= count);
+        within("the caller to leave", waiting).await.unwrap();
+    }
+}
+
+async fn answer(
+    State(shared): State<Shared>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    shared.asked.lock().unwrap().push(Asked {
+        path: uri.path().to_owned(),
+        headers,
+        body: serde_json::from_slice(&body).unwrap_or_default(),
+    });
+    let reply = shared.replies.lock().unwrap().pop_front();
+    let head = |status: u16| Response::builder().status(status);
+    let streamed = || head(200).header("content-type", "text/event-stream");
+    let frames = |events: Vec<String>| {
+        let frames = events.into_iter().map(|event| format!("{event}\n\n"));
+        stream::iter(frames.map(Ok::<_, std::io::Error>).collect::<Vec<_>>())
+    };
+    let response = match reply.expect("more was asked than told") {
+        Reply::Json(status, body) => head(status)
+            .header("content-type", "application/json")
+            .body(Body::from(body.to_string())),
+        Reply::Headed(status, headers, body) => {
+            let mut response = head(status);
+            for (name, value) in headers {
+                response = response.header(name, value);
+            }
+            response.body(Body::from(body))
+        }
+        Reply::Events(events) => streamed().body(Body::from_stream(frames(events))),
+        Reply::Cut(events) => {
+            let cut = stream::once(async { Err(std::io::Error::other("cut")) });
+            streamed().body(Body::from_stream(frames(events).chain(cut)))
+        }
+        Reply::Hold(events) => {
+            let leaving = Leaving(shared.left.clone());
+            let hold = stream::once(async move {
+                let _leaving = leaving;
+                std::future::pending::<Result<String, Infallible>>().await
+            });
+            let hold = hold.map(|_| Ok(String::new()));
+            streamed().body(Body::from_stream(frames(events).chain(hold)))
+        }
+    };
+    response.unwrap()
+}
+
+struct Leaving(watch::Sender<u32>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.send_modify(|left| *left += 1);
+    }
+}
