@@ -20,8 +20,10 @@ model_id = "picked"
 model_id = "other"
 [[tools]]
 tool_name = "search"
+url = "https://tools.example/search"
 [[tools]]
 tool_name = "launch"
+url = "https://tools.example/launch"
 "#;
 
 /// The agent `main` of the configuration, with this policy, over a catalog.

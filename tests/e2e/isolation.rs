@@ -75,6 +75,7 @@ const ROWS: &[(&str, About, u16)] = &[
     ("revoke_api_key", About::Key, 0),
     ("list_models", About::Installation, 0),
     ("list_tools", About::Installation, 0),
+    ("list_mcp_servers", About::Installation, 0),
     ("list_knowledge_bases", About::Installation, 0),
     ("list_skills", About::Installation, 0),
     ("get_own_context", About::Own, 200),
@@ -100,6 +101,10 @@ const ROWS: &[(&str, About, u16)] = &[
     ("put_blob", About::Entry, 403),
     ("delete_blob", About::Entry, 403),
     ("pull_steering", About::Own, 403),
+    ("list_granted_tools", About::Own, 200),
+    ("get_tool", About::Entry, 403),
+    ("call_tool", About::Entry, 403),
+    ("speak_mcp", About::Own, 200),
     ("healthz", About::Installation, 0),
     ("readyz", About::Installation, 0),
     ("jwks", About::Installation, 0),
@@ -160,6 +165,7 @@ fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::Reques
         "scope" => "conversation".to_owned(),
         "area" => "plugin".to_owned(),
         "key" => "k".to_owned(),
+        "name" => "search".to_owned(),
         _ => ids.get(name).unwrap_or_else(|| panic!("{name}")).clone(),
     });
     let query = match operation.id.as_str() {
@@ -183,7 +189,8 @@ fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::Reques
         "cancel_scope_run" => json!({"reason": "mine"}),
         "put_state" => json!({"value": 1}),
         "search_history" => json!({"query": "hello"}),
-        "pull_steering" => json!({}),
+        "pull_steering" | "call_tool" => json!({}),
+        "speak_mcp" => json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
         "put_blob" => return request.body("bytes"),
         _ => return request,
     };

@@ -130,6 +130,7 @@ fn declared(runner: SocketAddr, secret: &str) -> anyhow::Result<Declared> {
         endpoints: vec![endpoint],
         agents: vec![agent],
         catalog,
+        tools: crate::outbound::tool::ToolSpecs::default(),
         bus: BusSettings::Silent,
     })
 }

@@ -4,6 +4,7 @@ pub mod egress;
 pub mod redact;
 pub mod runner;
 pub mod signature;
+pub mod tool;
 pub mod upstream;
 
 pub use reqwest::{RequestBuilder, Response};

@@ -2,9 +2,11 @@
 
 pub(super) mod events;
 pub(super) mod history;
+pub(super) mod mcp;
 pub(super) mod prompt;
 pub(super) mod run;
 pub(super) mod runs;
 pub(super) mod state;
 pub(super) mod steering;
 pub(super) mod storage;
+pub(super) mod tools;

@@ -2,6 +2,7 @@
 
 mod bus;
 mod secrets;
+mod tools;
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -15,7 +16,6 @@ use protocol::id::WorkspaceId;
 use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::{
     KnowledgeBaseResource, KnowledgeOperation, ModelOperation, ModelResource, SkillResource,
-    ToolOperation, ToolResource,
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize as _;
@@ -25,6 +25,7 @@ use crate::bus::BusSettings;
 use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry};
 use crate::outbound::egress::Egress;
 use crate::outbound::signature::SigningSecret;
+use crate::outbound::tool::ToolSpecs;
 use crate::runs::RunLimits;
 use crate::runs::discovery::{manifest_list, modes};
 use crate::runs::rate::EventRate;
@@ -33,7 +34,9 @@ use crate::runs::rate::EventRate;
 pub(crate) struct Declared {
     pub(crate) endpoints: Vec<EndpointSpec>,
     pub(crate) agents: Vec<AgentSpec>,
+    /// Without the tools: they are published by their sources.
     pub(crate) catalog: Catalog,
+    pub(crate) tools: ToolSpecs,
     pub(crate) bus: BusSettings,
 }
 
@@ -52,6 +55,7 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
         let place = format!("runner_endpoints[{index}]");
         endpoints.extend(endpoint(entry, egress.as_ref(), &place, &mut faults));
     }
+    let tools = tools::tools(config, egress.as_ref(), &mut faults);
     let mut agents = Vec::new();
     for (index, raw) in config.agents.iter().enumerate() {
         let place = format!("agents[{index}]");
@@ -72,6 +76,7 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
             endpoints,
             agents,
             catalog: catalog(config),
+            tools,
             bus,
         }),
         _ => Err(ConfigErrors(faults)),
@@ -136,17 +141,7 @@ fn catalog(config: &Config) -> Catalog {
                 operations: known(&entry.operations, ModelOperation::parse),
             })
             .collect(),
-        tools: config
-            .tools
-            .iter()
-            .map(|entry| ToolResource {
-                tool_name: entry.tool_name.clone(),
-                tool_type: entry.tool_type.clone(),
-                description: entry.description.clone(),
-                operations: known(&entry.operations, ToolOperation::parse),
-                parameters: entry.parameters.clone(),
-            })
-            .collect(),
+        tools: Vec::new(),
         knowledge_bases: config
             .knowledge_bases
             .iter()
