@@ -123,5 +123,7 @@ mod signing_keys;
 mod ssrf;
 #[path = "e2e/storage.rs"]
 mod storage;
+#[path = "e2e/tools.rs"]
+mod tools;
 #[path = "e2e/transport.rs"]
 mod transport;

@@ -19,6 +19,7 @@ pub mod script;
 pub mod slow;
 pub mod stage;
 pub mod stream;
+pub mod tool_server;
 pub mod upstream;
 
 use std::io::Write;

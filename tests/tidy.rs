@@ -18,7 +18,7 @@ const MOST_LINES: usize = 400;
 // --- who may say which word ---
 
 /// A crate and the rooms that know it. A room is a directory, or a module: `api` is `api.rs` and `api/`.
-const KNOWN_BY: [(&str, &[&str]); 12] = [
+const KNOWN_BY: [(&str, &[&str]); 14] = [
     ("async_nats", &["services/gateway/src/bus", "tests"]),
     ("axum", HTTP_IN),
     ("hyper", HTTP_IN),
@@ -27,10 +27,12 @@ const KNOWN_BY: [(&str, &[&str]); 12] = [
     ("utoipa_axum", &["services/gateway/src/api"]),
     ("utoipa_swagger_ui", &["services/gateway/src/api"]),
     ("reqwest", HTTP_OUT),
+    ("rmcp", MCP),
     ("rusqlite", &["crates/store"]),
     ("sea_orm", TABLES),
     ("sea_orm_migration", TABLES),
     ("sqlx", &["crates/store", "tests"]),
+    ("sse_stream", MCP),
 ];
 const HTTP_IN: &[&str] = &[
     "benches",
@@ -43,6 +45,10 @@ const HTTP_OUT: &[&str] = &[
     "services/gateway/src/outbound",
     "crates/runner-kit",
     "tests",
+];
+const MCP: &[&str] = &[
+    "services/gateway/src/outbound/tool/mcp",
+    "services/gateway/src/api/host/mcp",
 ];
 const TABLES: &[&str] = &["crates/store", "migrations"];
 

@@ -24,10 +24,12 @@ provider = "script"
 operations = ["invoke"]
 [[tools]]
 tool_name = "search"
+url = "https://tools.example/search"
 description = "Finds things."
 parameters = { type = "object", properties = { query = { type = "string" } } }
 [[tools]]
 tool_name = "launch"
+url = "https://tools.example/launch"
 [[knowledge_bases]]
 kb_id = "handbook"
 kb_name = "Handbook"
@@ -158,7 +160,7 @@ async fn every_resource_is_explained_with_layer_and_rule() {
     let parameters = json!({"type": "object", "properties": {"query": {"type": "string"}}});
     let expected = json!([{
         "tool_name": "search", "description": "Finds things.",
-        "operations": ["detail", "call"], "parameters": parameters,
+        "operations": ["detail", "call"], "parameters": parameters, "source": "http",
     }]);
     assert_eq!(without_nulls(&resources["tools"]), expected);
     let bases = resources["knowledge_bases"].as_array().unwrap();

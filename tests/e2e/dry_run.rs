@@ -25,8 +25,10 @@ model_id = "other"
 provider = "script"
 [[tools]]
 tool_name = "search"
+url = "https://tools.example/search"
 [[tools]]
 tool_name = "launch"
+url = "https://tools.example/launch"
 "#;
 
 /// The agent `main` of the configuration, with this policy, over a catalog.

@@ -75,6 +75,7 @@ const ROWS: &[(&str, About, u16)] = &[
     ("revoke_api_key", About::Key, 0),
     ("list_models", About::Installation, 0),
     ("list_tools", About::Installation, 0),
+    ("list_mcp_servers", About::Installation, 0),
     ("list_knowledge_bases", About::Installation, 0),
     ("list_skills", About::Installation, 0),
     ("get_own_context", About::Own, 200),
@@ -110,6 +111,10 @@ const ROWS: &[(&str, About, u16)] = &[
     ("create_embeddings", About::Own, 403),
     ("list_openai_models", About::Own, 200),
     ("get_openai_model", About::Entry, 404),
+    ("list_granted_tools", About::Own, 200),
+    ("get_tool", About::Entry, 403),
+    ("call_tool", About::Entry, 403),
+    ("speak_mcp", About::Own, 200),
     ("healthz", About::Installation, 0),
     ("readyz", About::Installation, 0),
     ("jwks", About::Installation, 0),
@@ -171,6 +176,7 @@ fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::Reques
         "area" => "plugin".to_owned(),
         "key" => "k".to_owned(),
         "model_id" => "m".to_owned(),
+        "name" => "search".to_owned(),
         _ => ids.get(name).unwrap_or_else(|| panic!("{name}")).clone(),
     });
     let query = match operation.id.as_str() {
@@ -194,7 +200,6 @@ fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::Reques
         "cancel_scope_run" => json!({"reason": "mine"}),
         "put_state" => json!({"value": 1}),
         "search_history" => json!({"query": "hello"}),
-        "pull_steering" => json!({}),
         "invoke_model" | "stream_model" | "count_model_tokens" => {
             json!({"messages": [{"role": "user", "content": "hi"}]})
         }
@@ -204,6 +209,8 @@ fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::Reques
         "rerank_documents" => json!({"query": "q", "documents": ["d"]}),
         "embed_texts" => json!({"texts": ["t"]}),
         "create_embeddings" => json!({"model": "m", "input": "t"}),
+        "pull_steering" | "call_tool" => json!({}),
+        "speak_mcp" => json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
         "put_blob" => return request.body("bytes"),
         _ => return request,
     };

@@ -24,11 +24,13 @@ model_type = "rerank"
 operations = ["rerank"]
 [[tools]]
 tool_name = "search"
+url = "https://tools.example/search"
 tool_type = "mcp"
 description = "Finds things."
 parameters = { type = "object", properties = { query = { type = "string" } }, required = ["query"] }
 [[tools]]
 tool_name = "bare"
+url = "https://tools.example/bare"
 [[knowledge_bases]]
 kb_id = "kb-1"
 kb_name = "Handbook"

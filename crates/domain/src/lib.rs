@@ -20,6 +20,7 @@ pub mod normalize;
 pub mod retry;
 pub mod run;
 pub mod signing_key;
+pub mod tool_call;
 
 pub mod migrate;
 

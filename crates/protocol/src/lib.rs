@@ -27,6 +27,7 @@ pub mod model;
 pub mod run;
 pub mod runtime;
 pub mod stats;
+pub mod tool;
 
 pub mod sse;
 

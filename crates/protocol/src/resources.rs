@@ -120,6 +120,25 @@ pub struct ToolResource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub parameters: Option<JsonObject>,
+    /// Who serves it: `http`, `gateway`, or `mcp:` and the name of the server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Absent: unknown, to be taken for a write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect: Option<ToolEffect>,
+}
+
+/// What a call of a tool does to the world, as its operator says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ToolEffect {
+    /// Changes nothing: may be called again.
+    Read,
+    /// Changes something that can be changed back.
+    Write,
+    /// Changes something for good.
+    Irreversible,
 }
 
 /// A knowledge base and the operations granted on it.

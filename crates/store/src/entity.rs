@@ -20,6 +20,7 @@ pub(crate) mod steering_items;
 pub(crate) mod storage_blobs;
 pub(crate) mod storage_chunks;
 pub(crate) mod storage_garbage;
+pub(crate) mod tool_calls;
 pub(crate) mod transcript_items;
 pub(crate) mod transcript_terms;
 pub(crate) mod workspaces;

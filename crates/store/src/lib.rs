@@ -45,6 +45,7 @@ mod state;
 mod steering;
 mod storage;
 mod succession;
+mod tool_calls;
 mod transcript;
 mod turns;
 
@@ -79,4 +80,7 @@ pub use storage::{
     GiveUpload, Quota, Uploaded, WriteChunk,
 };
 pub use succession::{Succession, TakeUp};
+pub use tool_calls::{
+    BeginToolCall, FinishToolCall, GoesOn, TOOL_CALLS, ToolCallBegun, ToolCallEnd,
+};
 pub use transcript::TranscriptWrite;

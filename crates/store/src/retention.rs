@@ -11,7 +11,7 @@ use sea_orm::{
 
 use crate::connect::Store;
 use crate::database_clock::{ago, database_now};
-use crate::entity::{run_attempts, run_rejections, run_segments, runs, steering_items};
+use crate::entity::{run_attempts, run_rejections, run_segments, runs, steering_items, tool_calls};
 use crate::error::StoreError;
 use crate::writer::Work;
 
@@ -62,6 +62,10 @@ impl Work for Prune {
             .await?;
         run_attempts::Entity::delete_many()
             .filter(run_attempts::Column::RunId.is_in(old.clone()))
+            .exec(tx)
+            .await?;
+        tool_calls::Entity::delete_many()
+            .filter(tool_calls::Column::RunId.is_in(old.clone()))
             .exec(tx)
             .await?;
         steering_items::Entity::delete_many()

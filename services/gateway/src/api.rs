@@ -16,6 +16,7 @@ mod health;
 mod host;
 mod host_call;
 mod json;
+mod kept_call;
 mod names;
 mod query;
 mod refusals;
@@ -38,8 +39,10 @@ use http::header::{
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 
+use crate::outbound::tool::Tools;
 use crate::runs::Runs;
 use error::ApiError;
+use kept_call::CallsThatGoOn;
 pub use names::OwnNames;
 use refusals::Refusals;
 use watched_keys::WatchedKeys;
@@ -54,6 +57,7 @@ pub struct ApiState(Arc<Shared>);
 /// The parts of the state.
 pub struct Api {
     pub runs: Runs,
+    pub tools: Tools,
     /// How often a quiet stream shows that it lives.
     pub heartbeat: Duration,
     /// How long the body of a request may take.
@@ -68,6 +72,7 @@ struct Shared {
     api: Api,
     refusals: Refusals,
     watched_keys: WatchedKeys,
+    calls_that_go_on: CallsThatGoOn,
 }
 
 impl ApiState {
@@ -75,12 +80,17 @@ impl ApiState {
         Self(Arc::new(Shared {
             refusals: Refusals::new(api.most_refusals),
             watched_keys: WatchedKeys::default(),
+            calls_that_go_on: CallsThatGoOn::default(),
             api,
         }))
     }
 
     fn refusals(&self) -> &Refusals {
         &self.0.refusals
+    }
+
+    fn calls_that_go_on(&self) -> &CallsThatGoOn {
+        &self.0.calls_that_go_on
     }
 
     fn watched_keys(&self) -> &WatchedKeys {

@@ -24,6 +24,7 @@ use crate::config::{Config, ServerConfig};
 use crate::http_server::{ServerOptions, affordable_connections, serve};
 use crate::outbound::egress::Egress;
 use crate::outbound::runner::RunnerClient;
+use crate::outbound::tool::Tools;
 use crate::runs::keyring::Keyring;
 use crate::runs::{Parts, Runs};
 use crate::seal::MasterKey;
@@ -39,6 +40,7 @@ pub(crate) const DEFAULT_WORKSPACE: &str = "default";
 /// A gateway that is ready to serve.
 pub(crate) struct App {
     runs: Runs,
+    tools: Tools,
     router: Router,
     tasks: TaskTracker,
     server: ServerOptions,
@@ -96,13 +98,16 @@ impl App {
             egress = egress.refusing_own(metrics.address()?);
         }
         let bus = std::mem::replace(&mut declared.bus, BusSettings::Silent);
+        let catalog = Arc::new(ArcSwap::from_pointee(declared.catalog.clone()));
+        let specs = std::mem::take(&mut declared.tools);
+        let tools = Tools::new(specs, egress.clone(), clock, Arc::clone(&catalog))?;
         let runs = Runs::new(Parts {
             bus: bus::open(bus, &store, &master_key)?,
             client: RunnerClient::new(egress.clone(), clock),
             keys,
             master_key,
-            catalog: Arc::new(ArcSwap::from_pointee(declared.catalog.clone())),
             models: declared.models.open(&egress),
+            catalog,
             limits: settings::run_limits(config),
             owner: Uuid::now_v7().to_string(),
             egress,
@@ -116,6 +121,7 @@ impl App {
         let names = own_names(&config.server);
         let state = ApiState::new(Api {
             runs: runs.clone(),
+            tools: tools.clone(),
             heartbeat: config.server.heartbeat,
             body: config.server.body,
             most_refusals: config.limits.refused_credentials,
@@ -131,6 +137,7 @@ impl App {
         Ok(Self {
             router: api::router(state),
             runs,
+            tools,
             tasks,
             server,
             names,
@@ -159,6 +166,13 @@ impl App {
             self.server.clone(),
             closing.clone(),
         ));
+        let (tools, stopped) = (self.tools.clone(), closing.clone());
+        keep(&self.tasks, &self.runs, move |_| {
+            let (tools, stopped) = (tools.clone(), stopped.clone());
+            async move {
+                stopped.run_until_cancelled(tools.keep()).await;
+            }
+        });
         keep(&self.tasks, &self.runs, |runs| async move {
             runs.keep_leases().await;
         });

@@ -7,12 +7,15 @@ mod endpoint;
 mod fault;
 mod header_name;
 mod limits;
+mod mcp_server;
 mod models;
 mod plain_url;
 mod secret_ref;
 mod sections;
 mod source;
 mod table;
+mod tool;
+mod tool_url;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -22,17 +25,21 @@ use serde_json::{Value, json};
 
 pub use allow_rule::{AllowRule, AllowRuleError};
 pub use bus::{BusConfig, BusKind};
-pub use catalog::{KnowledgeBaseEntry, SkillEntry, ToolEntry};
+pub use catalog::{KnowledgeBaseEntry, SkillEntry};
 pub use endpoint::EndpointEntry;
 pub use fault::{ConfigErrors, ConfigFault};
 pub use header_name::{HeaderNameError, outgoing_header_name};
 pub use limits::LimitsConfig;
+pub use mcp_server::{McpServerEntry, McpTransportEntry};
 pub use models::{ModelEntry, ProviderEntry};
 pub use plain_url::{PlainUrlError, check_parsed_url, parse_plain_url};
 pub use secret_ref::{SecretError, SecretRef, SecretRefError};
 pub use sections::{
     AuthConfig, DatabaseConfig, EgressConfig, LedgerConfig, MetricsConfig, RunsConfig, ServerConfig,
 };
+pub use source::inherited_variable;
+pub use tool::{GATEWAY_TOOLS, HttpToolEntry, RESERVED_TOOLS, ToolEntry};
+pub use tool_url::{FillError, UrlTemplate, UrlTemplateError};
 
 use source::Variables;
 use table::{Reported, Table, name};
@@ -54,6 +61,7 @@ pub struct Config {
     pub model_providers: Vec<ProviderEntry>,
     pub models: Vec<ModelEntry>,
     pub tools: Vec<ToolEntry>,
+    pub mcp_servers: Vec<McpServerEntry>,
     pub knowledge_bases: Vec<KnowledgeBaseEntry>,
     pub skills: Vec<SkillEntry>,
     pub runner_endpoints: Vec<EndpointEntry>,
@@ -104,6 +112,7 @@ impl Config {
         let model_providers = table.tables("model_providers", "name", ProviderEntry::read);
         let models = table.tables("models", "model_id", ModelEntry::read);
         let tools = table.tables("tools", "tool_name", ToolEntry::read);
+        let mcp_servers = table.tables("mcp_servers", "name", McpServerEntry::read);
         let knowledge_bases = table.tables("knowledge_bases", "kb_id", KnowledgeBaseEntry::read);
         let skills = table.tables("skills", "skill_name", SkillEntry::read);
         let runner_endpoints = table.tables("runner_endpoints", "name", EndpointEntry::read);
@@ -129,6 +138,7 @@ impl Config {
             model_providers: model_providers?,
             models: models?,
             tools: tools?,
+            mcp_servers: mcp_servers?,
             knowledge_bases: knowledge_bases?,
             skills: skills?,
             runner_endpoints: runner_endpoints?,
@@ -155,6 +165,7 @@ impl fmt::Debug for Config {
             .field("model_providers", &self.model_providers)
             .field("models", &self.models)
             .field("tools", &self.tools)
+            .field("mcp_servers", &self.mcp_servers)
             .field("knowledge_bases", &self.knowledge_bases)
             .field("skills", &self.skills)
             .field("runner_endpoints", &self.runner_endpoints)
@@ -276,6 +287,10 @@ mod tests {
             config.tools[0].parameters.as_ref().unwrap()["type"],
             "object"
         );
+        let names: Vec<_> = config.tools.iter().map(|tool| &tool.tool_name).collect();
+        assert_eq!(names, ["search", "get_current_time"]);
+        assert_eq!(config.mcp_servers[0].effects["echo"], "read");
+        assert_eq!(config.mcp_servers[1].prefix, "files_");
         assert_eq!(
             config.knowledge_bases[0].kb_name.as_deref(),
             Some("The handbook")
@@ -292,7 +307,7 @@ mod tests {
     #[test]
     fn optional_keys_of_the_catalog_have_the_documented_defaults() {
         let config = load(
-            "[[models]]\nmodel_id = 'm'\nprovider = 'p'\n[[tools]]\ntool_name = 't'\n\
+            "[[models]]\nmodel_id = 'm'\nprovider = 'p'\n[[tools]]\ntool_name = 't'\nurl = 'https://t.example'\n\
              [[knowledge_bases]]\nkb_id = 'k'\n[[runner_endpoints]]\nname = 'e'\nbase_url = 'https://e.example'\nsecret = 'env:E'",
             &[],
         )
@@ -303,6 +318,8 @@ mod tests {
             ["invoke", "stream", "count_tokens"]
         );
         assert_eq!(config.tools[0].operations, ["detail", "call"]);
+        let http = config.tools[0].http.as_ref().unwrap();
+        assert_eq!((http.method.as_str(), http.timeout.as_secs()), ("POST", 60));
         assert_eq!(config.knowledge_bases[0].operations, ["list", "retrieve"]);
         let endpoint = &config.runner_endpoints[0];
         assert_eq!(

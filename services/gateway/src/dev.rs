@@ -131,6 +131,7 @@ fn declared(runner: SocketAddr, secret: &str) -> anyhow::Result<Declared> {
         agents: vec![agent],
         catalog,
         models: DeclaredModels::default(),
+        tools: crate::outbound::tool::ToolSpecs::default(),
         bus: BusSettings::Silent,
     })
 }

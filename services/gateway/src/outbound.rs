@@ -5,6 +5,7 @@ pub mod model;
 pub mod redact;
 pub mod runner;
 pub mod signature;
+pub mod tool;
 pub mod upstream;
 
 pub use reqwest::{RequestBuilder, Response};

@@ -40,7 +40,7 @@ use domain::run::Run;
 use futures_util::FutureExt;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
-use store::{AuditOutcome, CancelOutcome, Leases, Store, StoreError, failpoint};
+use store::{AuditOutcome, CancelOutcome, FinishToolCall, Leases, Store, StoreError, failpoint};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -309,6 +309,23 @@ impl Runs {
                 let error = &error as &dyn std::error::Error;
                 tracing::error!(error, "the outcome of a call was not recorded");
             }
+        });
+    }
+
+    /// The name of this process, as leases have it.
+    pub fn owner(&self) -> &str {
+        &self.0.owner
+    }
+
+    /// Writes what came of a call of a tool, whether anybody waits for it or not.
+    pub fn finish_later(&self, finish: FinishToolCall, then: impl FnOnce() + Send + 'static) {
+        let store = self.0.store.clone();
+        self.0.tasks.spawn(async move {
+            if let Err(error) = store.write(finish).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, "the outcome of a call of a tool was not written");
+            }
+            then();
         });
     }
 

@@ -189,6 +189,11 @@ impl ApiError {
             .with("last_sequence", json!(last_sequence))
     }
 
+    /// A tool is not what the run was granted any more.
+    pub(super) fn tool_withdrawn(reason: &str, message: &str) -> Self {
+        Self::unauthorized(message).with("reason", json!(reason))
+    }
+
     /// Too many credentials of one address were wrong.
     pub(super) fn refused_too_often() -> Self {
         let message = "too many credentials from this address were refused; send a valid one, and not \

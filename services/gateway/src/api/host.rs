@@ -2,6 +2,7 @@
 
 pub(super) mod events;
 pub(super) mod history;
+pub(super) mod mcp;
 pub(super) mod models;
 pub(super) mod openai;
 pub(super) mod prompt;
@@ -10,3 +11,4 @@ pub(super) mod runs;
 pub(super) mod state;
 pub(super) mod steering;
 pub(super) mod storage;
+pub(super) mod tools;

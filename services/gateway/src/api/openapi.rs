@@ -83,6 +83,7 @@ fn admin_routes() -> OpenApiRouter<ApiState> {
         ))
         .routes(routes!(admin::catalog::list_models))
         .routes(routes!(admin::catalog::list_tools))
+        .routes(routes!(admin::mcp_servers::list_mcp_servers))
         .routes(routes!(admin::catalog::list_knowledge_bases))
         .routes(routes!(admin::catalog::list_skills))
 }
@@ -116,6 +117,10 @@ fn host_routes() -> OpenApiRouter<ApiState> {
             host::storage::delete_blob
         ))
         .routes(routes!(host::steering::pull_steering))
+        .routes(routes!(host::tools::list_granted_tools))
+        .routes(routes!(host::tools::get_tool))
+        .routes(routes!(host::tools::call_tool))
+        .routes(routes!(host::mcp::speak_mcp))
         .merge(model_routes())
 }
 

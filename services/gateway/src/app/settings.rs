@@ -3,6 +3,7 @@
 mod bus;
 mod models;
 mod secrets;
+mod tools;
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -16,7 +17,6 @@ use protocol::id::WorkspaceId;
 use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::{
     KnowledgeBaseResource, KnowledgeOperation, ModelOperation, ModelResource, SkillResource,
-    ToolOperation, ToolResource,
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize as _;
@@ -29,6 +29,7 @@ use crate::bus::BusSettings;
 use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry};
 use crate::outbound::egress::Egress;
 use crate::outbound::signature::SigningSecret;
+use crate::outbound::tool::ToolSpecs;
 use crate::runs::RunLimits;
 use crate::runs::discovery::{manifest_list, modes};
 use crate::runs::rate::EventRate;
@@ -37,8 +38,10 @@ use crate::runs::rate::EventRate;
 pub(crate) struct Declared {
     pub(crate) endpoints: Vec<EndpointSpec>,
     pub(crate) agents: Vec<AgentSpec>,
+    /// Without the tools: they are published by their sources.
     pub(crate) catalog: Catalog,
     pub(crate) models: DeclaredModels,
+    pub(crate) tools: ToolSpecs,
     pub(crate) bus: BusSettings,
 }
 
@@ -58,6 +61,7 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
         endpoints.extend(endpoint(entry, egress.as_ref(), &place, &mut faults));
     }
     let models = models::declared_models(config, egress.as_ref(), &mut faults);
+    let tools = tools::tools(config, egress.as_ref(), &mut faults);
     let mut agents = Vec::new();
     for (index, raw) in config.agents.iter().enumerate() {
         let place = format!("agents[{index}]");
@@ -79,6 +83,7 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
             agents,
             catalog: catalog(config),
             models,
+            tools,
             bus,
         }),
         _ => Err(ConfigErrors(faults)),
@@ -159,17 +164,7 @@ fn catalog(config: &Config) -> Catalog {
                 operations: known(&entry.operations, ModelOperation::parse),
             })
             .collect(),
-        tools: config
-            .tools
-            .iter()
-            .map(|entry| ToolResource {
-                tool_name: entry.tool_name.clone(),
-                tool_type: entry.tool_type.clone(),
-                description: entry.description.clone(),
-                operations: known(&entry.operations, ToolOperation::parse),
-                parameters: entry.parameters.clone(),
-            })
-            .collect(),
+        tools: Vec::new(),
         knowledge_bases: config
             .knowledge_bases
             .iter()

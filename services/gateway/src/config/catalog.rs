@@ -1,37 +1,6 @@
 //! What the host can offer to runs. Declarations only: granting is the agents' business.
 
-use serde_json::{Map, Value};
-
-use super::table::{Reported, Table, name, object, some_of, text};
-
-/// `[[tools]]`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ToolEntry {
-    pub tool_name: String,
-    pub tool_type: Option<String>,
-    pub description: Option<String>,
-    /// The JSON schema of the arguments.
-    pub parameters: Option<Map<String, Value>>,
-    pub operations: Vec<String>,
-}
-
-impl ToolEntry {
-    pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
-        let tool_name = table.required("tool_name", name);
-        let tool_type = table.optional("tool_type", name);
-        let description = table.optional("description", text);
-        let parameters = table.optional("parameters", object);
-        let operations = table.optional("operations", some_of(&["detail", "call"]));
-        table.close()?;
-        Ok(Self {
-            tool_name: tool_name?,
-            tool_type: tool_type?,
-            description: description?,
-            parameters: parameters?,
-            operations: operations?.unwrap_or_else(|| owned(&["detail", "call"])),
-        })
-    }
-}
+use super::table::{Reported, Table, name, some_of, text};
 
 /// `[[knowledge_bases]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -37,6 +37,15 @@ pub(super) fn merge(
         .map_err(|error| ConfigFault::new("", describe(&error, path)))
 }
 
+/// A variable that child processes get as this process has it.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "what a child inherits is no setting"
+)]
+pub fn inherited_variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
 /// A TOML text as a tree, keys sorted.
 pub(super) fn parse(name: &Path, text: &str) -> Result<Value, ConfigFault> {
     ::config::Config::builder()

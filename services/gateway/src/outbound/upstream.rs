@@ -45,6 +45,18 @@ pub enum UpstreamError {
     /// What it is asked for is not among what it does.
     #[error("{0}")]
     Unsupported(String),
+    /// Nothing was sent: nobody is there. For providers that are no URL.
+    #[error("the provider is away: {0}")]
+    Away(String),
+    /// It went while it was asked.
+    #[error("the provider went away before it answered: {0}")]
+    Lost(String),
+    /// It understood, and will not. For protocols that have no HTTP status.
+    #[error("the provider refused the request: {0}")]
+    Rejected(String),
+    /// It failed, and says so. For protocols that have no HTTP status.
+    #[error("the provider failed: {0}")]
+    Faulty(String),
 }
 
 impl UpstreamError {
@@ -53,15 +65,19 @@ impl UpstreamError {
         match self {
             Self::RateLimited { .. } => "rate_limited",
             Self::Timeout => "deadline_exceeded",
-            Self::ContextOverflow(_) | Self::Refused { .. } | Self::Unsupported(_) => {
-                "invalid_argument"
-            }
+            Self::ContextOverflow(_)
+            | Self::Refused { .. }
+            | Self::Unsupported(_)
+            | Self::Rejected(_) => "invalid_argument",
             Self::Credential { .. }
             | Self::Failing { .. }
             | Self::Unreachable(_)
             | Self::Broken(_)
             | Self::TooLarge { .. }
-            | Self::Malformed(_) => "runtime_error",
+            | Self::Malformed(_)
+            | Self::Away(_)
+            | Self::Lost(_)
+            | Self::Faulty(_) => "runtime_error",
         }
     }
 
@@ -71,11 +87,11 @@ impl UpstreamError {
             Self::RateLimited { .. } => "upstream_rate_limited",
             Self::Timeout => "upstream_timeout",
             Self::ContextOverflow(_) => "context_length_exceeded",
-            Self::Refused { .. } => "upstream_refused",
+            Self::Refused { .. } | Self::Rejected(_) => "upstream_refused",
             Self::Credential { .. } => "upstream_credential",
-            Self::Failing { .. } => "upstream_failing",
-            Self::Unreachable(_) => "upstream_unreachable",
-            Self::Broken(_) => "upstream_broken",
+            Self::Failing { .. } | Self::Faulty(_) => "upstream_failing",
+            Self::Unreachable(_) | Self::Away(_) => "upstream_unreachable",
+            Self::Broken(_) | Self::Lost(_) => "upstream_broken",
             Self::TooLarge { .. } => "upstream_too_large",
             Self::Malformed(_) => "upstream_malformed",
             Self::Unsupported(_) => "unsupported",
@@ -91,6 +107,23 @@ impl UpstreamError {
                 | Self::Failing { .. }
                 | Self::Unreachable(_)
                 | Self::Broken(_)
+                | Self::Away(_)
+                | Self::Lost(_)
+        )
+    }
+
+    /// Whether the provider surely did nothing: the same call may be made again, whatever it does.
+    pub fn is_undone(&self) -> bool {
+        matches!(
+            self,
+            Self::RateLimited { .. }
+                | Self::ContextOverflow(_)
+                | Self::Refused { .. }
+                | Self::Credential { .. }
+                | Self::Unreachable(_)
+                | Self::Unsupported(_)
+                | Self::Away(_)
+                | Self::Rejected(_)
         )
     }
 

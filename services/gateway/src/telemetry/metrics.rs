@@ -38,6 +38,8 @@ const LEASES_LOST: &str = "runnel_leases_lost_total";
 const DISCOVERIES: &str = "runnel_discoveries_total";
 const BREAKER_STATE: &str = "runnel_breaker_state";
 const HOST_CALLS: &str = "runnel_host_calls_total";
+const TOOL_CALLS: &str = "runnel_tool_calls_total";
+const TOOL_CALL_SECONDS: &str = "runnel_tool_call_seconds";
 const HTTP_REQUESTS: &str = "runnel_http_requests_total";
 const HTTP_REQUEST_SECONDS: &str = "runnel_http_request_seconds";
 const LIVE_RUNS: &str = "runnel_live_runs";
@@ -252,6 +254,12 @@ pub fn dispatch_attempted(outcome: &'static str) {
 /// The sweep took a run up.
 pub fn swept(why: Swept) {
     counter!(SWEPT_RUNS, "why" => why.as_str()).increment(1);
+}
+
+/// A tool was called. `source`: `gateway`, `http` or `mcp`; `outcome`: `ok` or why there was no result.
+pub fn tool_called(source: &'static str, outcome: &'static str, after: Duration) {
+    counter!(TOOL_CALLS, "source" => source, "outcome" => outcome).increment(1);
+    histogram!(TOOL_CALL_SECONDS, "source" => source).record(after);
 }
 
 /// A run that lived here is somebody else's by now.

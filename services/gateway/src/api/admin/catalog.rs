@@ -15,6 +15,12 @@ pub(in crate::api) struct Catalogued<T> {
     items: Vec<T>,
 }
 
+impl<T> Catalogued<T> {
+    pub(super) fn new(items: Vec<T>) -> Self {
+        Self { items }
+    }
+}
+
 /// Lists the models of the catalog.
 #[utoipa::path(get, path = "/v1/models", tag = "admin", security(("api_key" = [])), responses(
     (status = 200, description = "All of them", body = Catalogued<ModelResource>),

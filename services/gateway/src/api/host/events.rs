@@ -7,7 +7,7 @@ use protocol::event::AgentEventRecord;
 use protocol::run::Page;
 
 use crate::api::ApiState;
-use crate::api::auth::{Call, LiveCaller};
+use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::client::event_log::{EventLogQuery, page_events, view};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf};
@@ -24,19 +24,28 @@ pub(in crate::api) async fn get_own_event(
     State(state): State<ApiState>,
     PathOf(event_id): PathOf<String>,
 ) -> ApiResult<Json<AgentEventRecord>> {
+    Ok(Json(read_event(&caller, &state, &event_id).await?))
+}
+
+/// One event of the run's scope, from whichever face it is asked for.
+pub(super) async fn read_event(
+    caller: &RunCaller,
+    state: &ApiState,
+    event_id: &str,
+) -> ApiResult<AgentEventRecord> {
     let call = Call {
         action: "event_get",
         resource: "event",
         operation: "get",
     };
     if let Err(refused) = caller.grant.snapshot.event_get() {
-        return caller.granted(&state, call, Err(refused)).await;
+        return caller.granted(state, call, Err(refused)).await;
     }
     let run = &caller.grant.run;
     let record = state
         .runs
         .store()
-        .find_event(&run.workspace, &event_id)
+        .find_event(&run.workspace, event_id)
         .await?;
     let record = record.filter(|record| {
         let same_talk =
@@ -46,9 +55,9 @@ pub(in crate::api) async fn get_own_event(
     let refusal = record
         .is_none()
         .then_some("no such event in the run's scope");
-    caller.record(&state, call, refusal).await?;
+    caller.record(state, call, refusal).await?;
     let record = record.ok_or_else(|| ApiError::not_found("event"))?;
-    Ok(Json(view(&run.workspace, record, None)?))
+    Ok(view(&run.workspace, record, None)?)
 }
 
 /// Lists the events of the run's conversation, newest first.

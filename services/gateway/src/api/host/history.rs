@@ -9,7 +9,7 @@ use protocol::run::Page;
 use serde::Deserialize;
 
 use crate::api::ApiState;
-use crate::api::auth::{Call, LiveCaller};
+use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::QueryOf;
@@ -37,22 +37,32 @@ pub(in crate::api) async fn page_history(
     QueryOf(own): QueryOf<OwnConversation>,
     QueryOf(query): QueryOf<HistoryQuery>,
 ) -> ApiResult<Json<Page<TranscriptItem>>> {
+    let named = own.conversation_id.as_deref();
+    Ok(Json(read_page(&caller, &state, named, &query).await?))
+}
+
+/// A page of the run's own transcript, from whichever face it is asked for.
+pub(super) async fn read_page(
+    caller: &RunCaller,
+    state: &ApiState,
+    named: Option<&str>,
+    query: &HistoryQuery,
+) -> ApiResult<Page<TranscriptItem>> {
     let call = Call {
         action: "history_page",
         resource: "conversation",
         operation: "page",
     };
     let asked = caller.grant.snapshot.history(HistoryOperation::Page);
-    let named = own.conversation_id.as_deref();
     let conversation = caller
-        .own_conversation_if_any(&state, call, asked, named)
+        .own_conversation_if_any(state, call, asked, named)
         .await?;
     let transcript = Transcript {
-        state: &state,
+        state,
         workspace: &caller.grant.run.workspace,
         conversation,
     };
-    Ok(Json(transcript.page(&query).await?))
+    transcript.page(query).await
 }
 
 /// Searches the transcript of the run's conversation and thread, newest first. Whole words are

@@ -105,6 +105,10 @@ metrics!(
         "0: the endpoint is called, 1: one call at a time, 2: not for now";
     Counter super::HOST_CALLS, ["route", "outcome"],
         "Calls of runners: allowed, denied, not_found, limited, refused or failed";
+    Counter super::TOOL_CALLS, ["source", "outcome"],
+        "Calls of tools by the kind of their source (gateway, http, mcp): ok, or why there was no result";
+    Histogram super::TOOL_CALL_SECONDS, ["source"],
+        "From the call of a tool to its result";
     Counter super::HTTP_REQUESTS, ["method", "route", "status"],
         "Requests that were answered, by template and class of status";
     Histogram super::HTTP_REQUEST_SECONDS, ["face"],

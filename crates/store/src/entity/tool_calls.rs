@@ -1,0 +1,23 @@
+//! A call of a tool under an idempotency key.
+
+use sea_orm::entity::prelude::*;
+
+#[derive(Clone, Debug, PartialEq, Eq, DeriveEntityModel)]
+#[sea_orm(table_name = "tool_calls")]
+pub struct Model {
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub run_id: String,
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub key: String,
+    pub call_id: String,
+    pub request_sha256: String,
+    pub owner: String,
+    pub expires_at: i64,
+    pub result: Option<String>,
+    pub at: i64,
+}
+
+#[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
+pub enum Relation {}
+
+impl ActiveModelBehavior for ActiveModel {}

@@ -1,0 +1,248 @@
+//! The granted tools and what the run may read, for whoever speaks MCP: stateless, one answer a request.
+//!
+//! The SDK does the protocol: both the handshake of 2025-11-25 and the form without one. Each call goes the
+//! way of the REST route.
+
+mod own;
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use protocol::error::{AgentApiError, ErrorBody};
+use protocol::resources::{ToolEffect, ToolOperation, ToolResource};
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorCode,
+    Implementation, ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig,
+    Tool, ToolAnnotations,
+};
+use rmcp::service::{NotificationContext, RequestContext};
+use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
+use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
+use rmcp::{ErrorData, RoleServer, ServerHandler};
+use serde_json::{Value, json};
+
+use super::tools::{ToolCalling, schema_of};
+use crate::api::auth::{LiveCaller, RunCaller};
+use crate::api::error::{ApiError, ApiResult};
+use crate::api::json::read_body;
+use crate::api::{ApiState, BODY_BYTES};
+use own::OwnTool;
+
+/// The face of one request.
+#[derive(Clone)]
+struct Face(Arc<Caller>);
+
+struct Caller {
+    caller: RunCaller,
+    state: ApiState,
+}
+
+/// Speaks the Model Context Protocol (streamable HTTP, stateless): `initialize`, `ping`, `tools/list`,
+/// `tools/call`. Listed are the tools that the run may call, and `list_assets`, `get_current_event` and
+/// `history_page` as far as they are granted.
+#[utoipa::path(post, path = "/host/v1/mcp", tag = "host", security(("run_token" = [])),
+    request_body(content = inline(Value), content_type = "application/json", description = "One JSON-RPC message"), responses(
+    (status = 200, description = "The JSON-RPC response", body = Value),
+    (status = 202, description = "A notification was heard"),
+    (status = 400, description = "No message of the protocol", body = Value),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 406, description = "`Accept` does not name application/json and text/event-stream"),
+    (status = 409, description = "The run was cancelled", body = ErrorBody)))]
+pub(in crate::api) async fn speak_mcp(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+    request: Request,
+) -> ApiResult<Response> {
+    let (mut parts, body) = request.into_parts();
+    let accept = parts.headers.get(ACCEPT);
+    if accept.is_none_or(|accept| accept == "*/*") {
+        let both = HeaderValue::from_static("application/json, text/event-stream");
+        parts.headers.insert(ACCEPT, both);
+    }
+    let mut whole = Request::new(body);
+    *whole.extensions_mut() = parts.extensions.clone();
+    let bytes = read_body(whole, &state).await?;
+    let request = Request::from_parts(parts, Body::from(bytes));
+    let face = Face(Arc::new(Caller { caller, state }));
+    // Names and origins were judged before, see `names`.
+    let config = StreamableHttpServerConfig::default()
+        .with_legacy_session_mode(false)
+        .with_json_response(true)
+        .with_max_request_body_bytes(BODY_BYTES)
+        .disable_allowed_hosts()
+        .disable_allowed_origins();
+    let service = StreamableHttpService::new(
+        move || Ok(face.clone()),
+        Arc::new(NeverSessionManager::default()),
+        config,
+    );
+    let mut response = service.handle(request).await.map(Body::new);
+    if !response.headers().contains_key(CONTENT_TYPE) && response.status().is_client_error() {
+        let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+        response.headers_mut().insert(CONTENT_TYPE, plain);
+    }
+    Ok(response)
+}
+
+impl ServerHandler for Face {
+    fn get_info(&self) -> ServerConfig {
+        let mut info = ServerConfig::new(ServerCapabilities::builder().enable_tools().build());
+        info.server_info = Implementation::new("runnel", env!("CARGO_PKG_VERSION"));
+        info
+    }
+
+    async fn list_tools(
+        &self,
+        _page: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let snapshot = &self.0.caller.grant.snapshot;
+        let can_be_called = |tool: &&ToolResource| tool.operations.contains(&ToolOperation::Call);
+        let granted = snapshot.resources.tools.iter().filter(can_be_called);
+        let own = OwnTool::granted(snapshot).map(OwnTool::described);
+        let tools = granted.map(described).chain(own).collect();
+        Ok(ListToolsResult::with_all_items(tools))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let Caller { caller, state } = self.0.as_ref();
+        let arguments = request.arguments.unwrap_or_default();
+        let called = match OwnTool::parse(&request.name) {
+            Some(own) => own.call(caller, state, arguments).await.map(structured),
+            None => self.call_granted(&request.name, arguments).await,
+        };
+        match called {
+            Ok(result) => Ok(CallToolResponse::Complete(result)),
+            Err(error) => refused(error).map(CallToolResponse::Complete),
+        }
+    }
+
+    async fn on_initialized(&self, _context: NotificationContext<RoleServer>) {}
+}
+
+impl Face {
+    async fn call_granted(
+        &self,
+        name: &str,
+        arguments: protocol::JsonObject,
+    ) -> ApiResult<CallToolResult> {
+        let Caller { caller, state } = self.0.as_ref();
+        let calling = ToolCalling {
+            caller,
+            state,
+            name,
+        };
+        let result = calling.call(arguments, None).await?;
+        let tool = caller.grant.snapshot.tool(name, ToolOperation::Call)?;
+        let speaks_mcp = tool
+            .source
+            .as_deref()
+            .is_some_and(|source| source.starts_with("mcp:"));
+        Ok(if speaks_mcp {
+            as_it_came(result)
+        } else {
+            structured(result)
+        })
+    }
+}
+
+fn described(tool: &ToolResource) -> Tool {
+    let hints = tool.effect.map(|effect| {
+        let hints = ToolAnnotations::new().read_only(effect == ToolEffect::Read);
+        match effect {
+            ToolEffect::Read => hints,
+            ToolEffect::Write => hints.destructive(false),
+            ToolEffect::Irreversible => hints.destructive(true),
+        }
+    });
+    let description = tool.description.clone().map(Into::into);
+    let described = Tool::new_with_raw(tool.tool_name.clone(), description, schema_of(tool));
+    match hints {
+        Some(hints) => described.with_annotations(hints),
+        None => described,
+    }
+}
+
+/// A value as a result: its text and, where it is an object, its structure.
+fn structured(value: Value) -> CallToolResult {
+    let text = match &value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+    result.structured_content = value.is_object().then_some(value);
+    result
+}
+
+/// A result of an MCP server in the form that it had there.
+fn as_it_came(value: Value) -> CallToolResult {
+    let content = value.get("content").cloned();
+    let Some(Ok(content)) = content.map(serde_json::from_value) else {
+        return structured(value);
+    };
+    let mut result = CallToolResult::success(content);
+    result.structured_content = value.get("structured_content").cloned();
+    result.is_error = Some(value.get("is_error") == Some(&Value::Bool(true)));
+    result
+}
+
+/// What the model can act on is a result; what its caller must know is an error of the protocol.
+fn refused(error: ApiError) -> Result<CallToolResult, ErrorData> {
+    let (_, error) = error.into_parts();
+    let AgentApiError { code, message, .. } = &error;
+    let protocol = match code.as_str() {
+        "unauthorized" | "not_found" => ErrorCode::INVALID_PARAMS,
+        "unauthenticated" | "cancelled" => ErrorCode::INVALID_REQUEST,
+        _ => {
+            let mut result = CallToolResult::error(vec![ContentBlock::text(message.clone())]);
+            result.structured_content = Some(json!({ "error": error }));
+            return Ok(result);
+        }
+    };
+    let message = message.clone();
+    Err(ErrorData::new(
+        protocol,
+        message,
+        Some(json!({ "error": error })),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_of_mcp_comes_back_as_it_was() {
+        let text = json!({"type": "text", "text": "a"});
+        for (value, expected) in [
+            (
+                json!("plain"),
+                json!({"content": [{"type": "text", "text": "plain"}], "isError": false}),
+            ),
+            (
+                json!({"content": [text, text], "structured_content": {"n": 1}}),
+                json!({"content": [text, text], "structuredContent": {"n": 1}, "isError": false}),
+            ),
+            (
+                json!({"content": [text], "is_error": true}),
+                json!({"content": [text], "isError": true}),
+            ),
+            (
+                json!({"truncated": true}),
+                json!({"content": [{"type": "text", "text": "{\"truncated\":true}"}],
+                    "structuredContent": {"truncated": true}, "isError": false}),
+            ),
+        ] {
+            let mut result = as_it_came(value);
+            result.result_type = None;
+            assert_eq!(serde_json::to_value(result).unwrap(), expected);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The tools that are no tools: what the run may read, called by MCP.
+
+use std::sync::Arc;
+
+use domain::authorization::AuthorizationSnapshot;
+use protocol::JsonObject;
+use protocol::resources::{AgentResources, HistoryOperation};
+use rmcp::model::{Tool, ToolAnnotations};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::super::{events, history};
+use crate::api::ApiState;
+use crate::api::auth::{Call, RunCaller};
+use crate::api::error::{ApiError, ApiResult};
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OwnTool {
+    ListAssets,
+    GetCurrentEvent,
+    HistoryPage,
+}
+
+const ALL: [OwnTool; 3] = [
+    OwnTool::ListAssets,
+    OwnTool::GetCurrentEvent,
+    OwnTool::HistoryPage,
+];
+
+/// What `list_assets` is asked.
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct AssetQuery {
+    asset_types: Vec<AssetType>,
+    include_schemas: bool,
+}
+
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+enum AssetType {
+    Models,
+    Tools,
+    KnowledgeBases,
+    Skills,
+}
+
+impl Default for AssetQuery {
+    fn default() -> Self {
+        Self {
+            asset_types: vec![
+                AssetType::Models,
+                AssetType::Tools,
+                AssetType::KnowledgeBases,
+                AssetType::Skills,
+            ],
+            include_schemas: false,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+impl OwnTool {
+    /// Those that a run may call.
+    pub(super) fn granted(snapshot: &AuthorizationSnapshot) -> impl Iterator<Item = Self> + '_ {
+        ALL.into_iter().filter(|tool| match tool {
+            Self::ListAssets => true,
+            Self::GetCurrentEvent => snapshot.event_get().is_ok(),
+            Self::HistoryPage => snapshot.history(HistoryOperation::Page).is_ok(),
+        })
+    }
+
+    /// The tool of that name.
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        ALL.into_iter().find(|tool| tool.name() == name)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::ListAssets => "list_assets",
+            Self::GetCurrentEvent => "get_current_event",
+            Self::HistoryPage => "history_page",
+        }
+    }
+
+    /// How it is listed.
+    pub(super) fn described(self) -> Tool {
+        let (description, properties) = match self {
+            Self::ListAssets => (
+                "Lists the models, tools, knowledge bases and skills that this run may use.",
+                json!({
+                    "asset_types": {"type": "array", "items": {"enum": ["models", "tools", "knowledge_bases", "skills"]},
+                        "description": "Only these; all when absent."},
+                    "include_schemas": {"type": "boolean", "description": "With the schemas of the tools."},
+                }),
+            ),
+            Self::GetCurrentEvent => ("Reads the event that this run answers.", json!({})),
+            Self::HistoryPage => (
+                "Reads the transcript of this run's conversation, a page at a time.",
+                json!({
+                    "conversation_id": {"type": "string", "description": "This run's own, when it is given."},
+                    "before_cursor": {"type": "string"},
+                    "after_cursor": {"type": "string"},
+                    "limit": {"type": "integer", "minimum": 1, "maximum": 100},
+                    "direction": {"enum": ["backward", "forward"]},
+                    "include_attachments": {"type": "boolean"},
+                }),
+            ),
+        };
+        let schema =
+            json!({"type": "object", "properties": properties, "additionalProperties": false});
+        let schema = schema.as_object().cloned().unwrap_or_default();
+        Tool::new(self.name(), description, Arc::new(schema))
+            .with_annotations(ToolAnnotations::new().read_only(true))
+    }
+
+    /// Reads it the way that its REST route does.
+    pub(super) async fn call(
+        self,
+        caller: &RunCaller,
+        state: &ApiState,
+        arguments: JsonObject,
+    ) -> ApiResult<Value> {
+        match self {
+            Self::ListAssets => {
+                let query: AssetQuery = read(&arguments)?;
+                let call = Call {
+                    action: "list_assets",
+                    resource: "run",
+                    operation: "list",
+                };
+                caller.record(state, call, None).await?;
+                assets(&caller.grant.snapshot.resources, &query)
+            }
+            Self::GetCurrentEvent => {
+                let Nothing {} = read(&arguments)?;
+                let event_id = caller.grant.run.event_id.clone();
+                told(&events::read_event(caller, state, &event_id).await?)
+            }
+            Self::HistoryPage => {
+                let named = arguments.get("conversation_id");
+                let named = named.map(|id| id.as_str().unwrap_or_default());
+                let page = history::read_page(caller, state, named, &read(&arguments)?).await?;
+                told(&page)
+            }
+        }
+    }
+}
+
+fn assets(resources: &AgentResources, query: &AssetQuery) -> ApiResult<Value> {
+    let mut assets = JsonObject::new();
+    for kind in &query.asset_types {
+        let (name, items) = match kind {
+            AssetType::Models => ("models", told(&resources.models)?),
+            AssetType::Tools => ("tools", tools(resources, query.include_schemas)?),
+            AssetType::KnowledgeBases => ("knowledge_bases", told(&resources.knowledge_bases)?),
+            AssetType::Skills => ("skills", told(&resources.skills)?),
+        };
+        assets.insert(name.to_owned(), items);
+    }
+    Ok(Value::Object(assets))
+}
+
+fn tools(resources: &AgentResources, with_schemas: bool) -> ApiResult<Value> {
+    let mut tools = resources.tools.clone();
+    if !with_schemas {
+        for tool in &mut tools {
+            tool.parameters = None;
+        }
+    }
+    told(&tools)
+}
+
+fn told<T: Serialize>(value: &T) -> ApiResult<Value> {
+    serde_json::to_value(value).map_err(|_| ApiError::panicked())
+}
+
+fn read<T: DeserializeOwned>(arguments: &JsonObject) -> ApiResult<T> {
+    let text = serde_json::to_vec(arguments).map_err(|_| ApiError::panicked())?;
+    crate::api::json::parse(&text)
+}

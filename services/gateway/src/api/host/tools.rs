@@ -1,0 +1,188 @@
+//! The granted tools: listed, described, called.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use domain::authorization::NotGranted;
+use http::HeaderMap;
+use protocol::JsonObject;
+use protocol::error::ErrorBody;
+use protocol::resources::{ToolOperation, ToolResource};
+use protocol::tool::{ToolCall, ToolCallResult, ToolDescription, ToolDetail, ToolList};
+use serde_json::{Value, json};
+
+use crate::api::ApiState;
+use crate::api::auth::{Call, LiveCaller, RunCaller};
+use crate::api::error::{ApiError, ApiResult};
+use crate::api::host_call::HostCall;
+use crate::api::json::JsonBody;
+use crate::api::kept_call::KeptCall;
+use crate::api::query::{PathOf, single_header};
+use crate::outbound::tool::KnownTool;
+use crate::outbound::tool::large::keep_large;
+
+/// Lists the tools that the run was granted, with their schemas.
+#[utoipa::path(get, path = "/host/v1/tools", tag = "host", security(("run_token" = [])), responses(
+    (status = 200, description = "All of them", body = ToolList),
+    (status = 401, description = "The token opens nothing", body = ErrorBody)))]
+pub(in crate::api) async fn list_granted_tools(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+) -> ApiResult<Json<ToolList>> {
+    let call = Call {
+        action: "list_tools",
+        resource: "tool",
+        operation: "list",
+    };
+    caller.record(&state, call, None).await?;
+    let tools = caller.grant.snapshot.resources.tools.clone();
+    Ok(Json(ToolList { tools }))
+}
+
+/// Describes a tool as it was granted.
+#[utoipa::path(get, path = "/host/v1/tools/{name}", tag = "host", security(("run_token" = [])),
+    params(("name" = String, Path, description = "Percent-encoded")), responses(
+    (status = 200, description = "Name, description and the schema of its parameters", body = ToolDetail),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 403, description = "Not granted, or withdrawn since (`details.reason`)", body = ErrorBody)))]
+pub(in crate::api) async fn get_tool(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+    PathOf(name): PathOf<String>,
+) -> ApiResult<Json<ToolDetail>> {
+    let call = Call {
+        action: "get_tool_detail",
+        resource: "tool",
+        operation: "detail",
+    };
+    let asked = caller.grant.snapshot.tool(&name, ToolOperation::Detail);
+    let granted = caller.granted(&state, call, asked).await?;
+    still_exists(&state, granted)?;
+    Ok(Json(ToolDetail {
+        tool: ToolDescription {
+            name,
+            description: granted.description.clone().unwrap_or_default(),
+            parameters: schema_of(granted),
+            source: granted.source.clone(),
+            effect: granted.effect,
+        },
+    }))
+}
+
+/// Calls a tool. The parameters are judged by its schema first. With an `Idempotency-Key` the tool is
+/// called once: the same key and parameters are answered with the kept result, also when the first answer
+/// was lost.
+#[utoipa::path(post, path = "/host/v1/tools/{name}/call", tag = "host", security(("run_token" = [])),
+    params(("name" = String, Path, description = "Percent-encoded"),
+        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible characters, one for each intended call of this run")),
+    request_body = ToolCall, responses(
+    (status = 200, description = "What the tool answered; an error that it reports itself is a result, too", body = ToolCallResult),
+    (status = 400, description = "A parameter does not fit the schema, or the tool refused it", body = ErrorBody),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 403, description = "Not granted, or withdrawn since: `details.reason` is `schema_changed` or `tool_gone`", body = ErrorBody),
+    (status = 409, description = "The key was used otherwise, is in use, or its outcome is unknown (`details.reason`); or the run was cancelled", body = ErrorBody),
+    (status = 429, description = "The tool asks to wait, or the run calls too often", body = ErrorBody),
+    (status = 502, description = "The tool cannot be reached, or its answer cannot be used", body = ErrorBody),
+    (status = 504, description = "The tool was silent for too long, or the run is over", body = ErrorBody)))]
+pub(in crate::api) async fn call_tool(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+    PathOf(name): PathOf<String>,
+    headers: HeaderMap,
+    JsonBody(body): JsonBody<ToolCall>,
+) -> ApiResult<Json<ToolCallResult>> {
+    let key = single_header(&headers, "idempotency-key")?;
+    let call = ToolCalling {
+        caller: &caller,
+        state: &state,
+        name: &name,
+    };
+    let result = call.call(body.parameters, key).await?;
+    Ok(Json(ToolCallResult { result }))
+}
+
+/// A call of a tool, from whichever face it comes.
+pub(super) struct ToolCalling<'a> {
+    pub(super) caller: &'a RunCaller,
+    pub(super) state: &'a ApiState,
+    pub(super) name: &'a str,
+}
+
+impl ToolCalling<'_> {
+    /// Calls it: granted, as it was granted, with parameters that fit, and once under one key.
+    pub(super) async fn call(&self, parameters: JsonObject, key: Option<&str>) -> ApiResult<Value> {
+        let call = Call {
+            action: "call_tool",
+            resource: "tool",
+            operation: "call",
+        };
+        let asked: Result<&ToolResource, NotGranted> = self
+            .caller
+            .grant
+            .snapshot
+            .tool(self.name, ToolOperation::Call);
+        let (mut host_call, granted) = self.caller.begin(self.state, call, asked).await?;
+        let called = self
+            .call_granted(&host_call, granted, &parameters, key)
+            .await;
+        if let Ok(result) = &called {
+            host_call.add_bytes(result.to_string().len());
+        }
+        host_call.end(called)
+    }
+
+    async fn call_granted(
+        &self,
+        host_call: &HostCall,
+        granted: &ToolResource,
+        parameters: &JsonObject,
+        key: Option<&str>,
+    ) -> ApiResult<Value> {
+        let tool = still_exists(self.state, granted)?;
+        let fits = tool.check(parameters);
+        fits.map_err(|faults| ApiError::faults(&faults))?;
+        let doing = async {
+            match key {
+                None => {
+                    let called = self.state.tools.call(&tool, parameters).await;
+                    Ok(keep_large(called?))
+                }
+                Some(key) => {
+                    let kept = KeptCall {
+                        caller: self.caller,
+                        state: self.state,
+                        tool: &tool,
+                        granted,
+                        key,
+                    };
+                    kept.call(parameters).await
+                }
+            }
+        };
+        host_call.within::<_, ApiError>(doing).await
+    }
+}
+
+/// The tool behind a grant, if it is the very one that was granted.
+pub(super) fn still_exists(state: &ApiState, granted: &ToolResource) -> ApiResult<Arc<KnownTool>> {
+    let found = state.tools.find(&granted.tool_name);
+    let found = found.filter(|tool| tool.resource.source == granted.source);
+    let Some(tool) = found else {
+        let message = "the tool is not there any more; go on without it";
+        return Err(ApiError::tool_withdrawn("tool_gone", message));
+    };
+    if tool.resource.parameters == granted.parameters {
+        Ok(tool)
+    } else {
+        let message = "the tool's schema has changed since the run was granted it; the next run has the new one";
+        Err(ApiError::tool_withdrawn("schema_changed", message))
+    }
+}
+
+/// The schema of a tool's parameters; one that says nothing takes an object.
+pub(super) fn schema_of(granted: &ToolResource) -> JsonObject {
+    let mut schema = granted.parameters.clone().unwrap_or_default();
+    schema.entry("type").or_insert_with(|| json!("object"));
+    schema
+}

@@ -1,0 +1,172 @@
+//! `[[mcp_servers]]`: servers whose tools the gateway lists and calls.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::Value;
+use url::Url;
+
+use super::endpoint::read_headers;
+use super::plain_url::parse_plain_url;
+use super::secret_ref::SecretRef;
+use super::table::{Reported, Table, array, name, one_of, parsed, seconds, text};
+use super::tool::EFFECTS;
+
+const MOST_ARGUMENTS: usize = 64;
+const MOST_VARIABLES: usize = 64;
+const DEFAULT_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// `[[mcp_servers]]`.
+#[derive(Clone, Debug)]
+pub struct McpServerEntry {
+    pub name: String,
+    pub transport: McpTransportEntry,
+    /// Names as the server has them; `None`: all that it lists.
+    pub tools: Option<Vec<String>>,
+    /// Put before each tool's name.
+    pub prefix: String,
+    /// `read`, `write` or `irreversible`, by the name that the server has.
+    pub effects: BTreeMap<String, String>,
+    /// How long one call may take.
+    pub timeout: Duration,
+}
+
+/// How a server is reached.
+#[derive(Clone)]
+pub enum McpTransportEntry {
+    /// Streamable HTTP.
+    Http {
+        url: Url,
+        headers: BTreeMap<String, SecretRef>,
+    },
+    /// A child process that speaks over its standard input and output.
+    Child {
+        command: Vec<String>,
+        env: BTreeMap<String, SecretRef>,
+    },
+}
+
+impl McpServerEntry {
+    pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
+        let name = table.required("name", server_name);
+        let transport = read_transport(&mut table);
+        let tools = table.optional("tools", names_or_all);
+        let prefix = table.optional("prefix", prefix);
+        let effects = table.entries("effects", |name, value| {
+            Ok::<_, String>((name.to_owned(), one_of(EFFECTS)(value)?))
+        });
+        let timeout = table.optional("timeout_seconds", seconds(0.1..=3600.0));
+        table.close()?;
+        Ok(Self {
+            name: name?,
+            transport: transport?,
+            tools: tools?.flatten(),
+            prefix: prefix?.unwrap_or_default(),
+            effects: effects?.into_iter().collect(),
+            timeout: timeout?.unwrap_or(DEFAULT_TIMEOUT),
+        })
+    }
+}
+
+fn read_transport(table: &mut Table<'_>) -> Result<McpTransportEntry, Reported> {
+    let url = table.optional("url", |value| {
+        parse_plain_url(&text(value)?).map_err(|error| error.to_string())
+    });
+    let headers = read_headers(table);
+    let command = table.optional("command", command);
+    let env = table.entries("env", |name, value| {
+        Ok::<_, String>((variable(name)?, parsed::<SecretRef>(value)?))
+    });
+    let (url, headers, command, env) = (url?, headers?, command?, env?);
+    if env.len() > MOST_VARIABLES {
+        return Err(table.fault("env", "must be at most 64"));
+    }
+    match (url, command) {
+        (Some(_), Some(_)) => Err(table.fault("url", "stands beside `command`; name one of them")),
+        (None, None) => Err(table.fault("url", "is required, or `command` instead of it")),
+        (Some(_), None) if !env.is_empty() => Err(table.fault(
+            "env",
+            "belongs to `command`; a server at a URL takes `headers`",
+        )),
+        (None, Some(_)) if !headers.is_empty() => {
+            Err(table.fault("headers", "belongs to `url`; a child process takes `env`"))
+        }
+        (Some(url), None) => Ok(McpTransportEntry::Http { url, headers }),
+        (None, Some(command)) => Ok(McpTransportEntry::Child {
+            command,
+            env: env.into_iter().collect(),
+        }),
+    }
+}
+
+fn server_name(value: Value) -> Result<String, &'static str> {
+    let name = name(value)?;
+    let is_plain = |letter: u8| letter.is_ascii_alphanumeric() || b"-_.".contains(&letter);
+    if name.len() > 64 || !name.bytes().all(is_plain) {
+        return Err("must be at most 64 letters, digits, `-`, `_` and `.`");
+    }
+    Ok(name)
+}
+
+fn prefix(value: Value) -> Result<String, &'static str> {
+    let prefix = server_name(value)?;
+    if prefix.len() > 32 {
+        return Err("must be at most 32 letters, digits, `-`, `_` and `.`");
+    }
+    Ok(prefix)
+}
+
+fn names_or_all(value: Value) -> Result<Option<Vec<String>>, &'static str> {
+    if value.as_str() == Some("*") {
+        return Ok(None);
+    }
+    let names: Result<Vec<String>, _> = array(value)
+        .map_err(|_| "must be \"*\" or a list of names")?
+        .into_iter()
+        .map(name)
+        .collect();
+    names.map(Some)
+}
+
+fn command(value: Value) -> Result<Vec<String>, &'static str> {
+    let words: Result<Vec<String>, _> = array(value)
+        .map_err(|_| "must be a list: the program and its arguments")?
+        .into_iter()
+        .map(text)
+        .collect();
+    let words = words?;
+    if words.is_empty() || words.len() > MOST_ARGUMENTS {
+        return Err("must be the program and at most 63 arguments");
+    }
+    Ok(words)
+}
+
+fn variable(name: &str) -> Result<String, &'static str> {
+    let is_plain = |letter: u8| letter.is_ascii_alphanumeric() || letter == b'_';
+    if name.is_empty() || !name.bytes().all(is_plain) {
+        return Err("is no name of a variable; letters, digits and `_` make one");
+    }
+    Ok(name.to_owned())
+}
+
+// Arguments and queries may hold what is not for everybody.
+impl fmt::Debug for McpTransportEntry {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Http { url, headers } => {
+                let mut url = url.clone();
+                url.set_query(None);
+                let url = url.as_str();
+                let mut shown = formatter.debug_struct("Http");
+                shown.field("url", &url).field("headers", headers).finish()
+            }
+            Self::Child { command, env } => {
+                let program = command.first();
+                let mut shown = formatter.debug_struct("Child");
+                let shown = shown.field("program", &program).field("env", env);
+                shown.finish_non_exhaustive()
+            }
+        }
+    }
+}

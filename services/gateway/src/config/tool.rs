@@ -1,0 +1,180 @@
+//! `[[tools]]`: tools that the gateway itself serves, or calls by HTTP.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::endpoint::read_headers;
+use super::secret_ref::SecretRef;
+use super::table::{Reported, Table, name, object, one_of, seconds, some_of, text};
+use super::tool_url::UrlTemplate;
+
+/// Tools that are a part of the gateway. They need no URL.
+pub const GATEWAY_TOOLS: [&str; 1] = ["get_current_time"];
+
+/// What the MCP face calls its own: no tool may have these names.
+pub const RESERVED_TOOLS: [&str; 4] = [
+    "list_assets",
+    "get_current_event",
+    "history_page",
+    "retrieve_knowledge",
+];
+
+const METHODS: &[&str] = &["GET", "POST", "PUT", "PATCH", "DELETE"];
+pub(super) const EFFECTS: &[&str] = &["read", "write", "irreversible"];
+const DEFAULT_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// `[[tools]]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolEntry {
+    pub tool_name: String,
+    pub tool_type: Option<String>,
+    pub description: Option<String>,
+    /// The JSON schema of the arguments.
+    pub parameters: Option<Map<String, Value>>,
+    pub operations: Vec<String>,
+    /// `read`, `write` or `irreversible`.
+    pub effect: Option<String>,
+    /// `None`: a tool of the gateway's own.
+    pub http: Option<HttpToolEntry>,
+}
+
+/// How an HTTP tool is called. Prints no query of its URL.
+#[derive(Clone, PartialEq)]
+pub struct HttpToolEntry {
+    pub url: UrlTemplate,
+    pub method: String,
+    /// By lower-case name.
+    pub headers: BTreeMap<String, SecretRef>,
+    pub timeout: Duration,
+}
+
+impl ToolEntry {
+    pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
+        let tool_name = table.required("tool_name", tool_name);
+        let tool_type = table.optional("tool_type", name);
+        let description = table.optional("description", text);
+        let parameters = table.optional("parameters", object);
+        let operations = table.optional("operations", some_of(&["detail", "call"]));
+        let effect = table.optional("effect", one_of(EFFECTS));
+        let http = read_http(&mut table);
+        let sound = check_kind(&mut table, &tool_name, &http, &parameters);
+        table.close()?;
+        sound?;
+        let operations = operations?;
+        Ok(Self {
+            tool_name: tool_name?,
+            tool_type: tool_type?,
+            description: description?,
+            parameters: parameters?,
+            operations: operations
+                .unwrap_or_else(|| ["detail", "call"].map(str::to_owned).to_vec()),
+            effect: effect?,
+            http: http?,
+        })
+    }
+}
+
+fn tool_name(value: Value) -> Result<String, &'static str> {
+    let name = name(value)?;
+    if RESERVED_TOOLS.contains(&name.as_str()) {
+        return Err("is a name that the MCP face of the gateway has already; choose another");
+    }
+    Ok(name)
+}
+
+fn read_http(table: &mut Table<'_>) -> Result<Option<HttpToolEntry>, Reported> {
+    let url = table.optional("url", |value| {
+        UrlTemplate::parse(&text(value)?).map_err(|error| error.to_string())
+    });
+    let method = table.optional("method", one_of(METHODS));
+    let headers = read_headers(table);
+    let timeout = table.optional("timeout_seconds", seconds(0.1..=3600.0));
+    let (url, method, headers, timeout) = (url?, method?, headers?, timeout?);
+    let Some(url) = url else {
+        let needless = [
+            ("method", method.is_some()),
+            ("headers", !headers.is_empty()),
+            ("timeout_seconds", timeout.is_some()),
+        ];
+        let needless = needless.iter().find(|(_, stands)| *stands);
+        return match needless {
+            Some((key, _)) => Err(table.fault(key, "says how `url` is called; name that, too")),
+            None => Ok(None),
+        };
+    };
+    Ok(Some(HttpToolEntry {
+        url,
+        method: method.unwrap_or_else(|| "POST".to_owned()),
+        headers,
+        timeout: timeout.unwrap_or(DEFAULT_TIMEOUT),
+    }))
+}
+
+/// A tool is one of the gateway's own, or it has somewhere to go.
+fn check_kind(
+    table: &mut Table<'_>,
+    name: &Result<String, Reported>,
+    http: &Result<Option<HttpToolEntry>, Reported>,
+    parameters: &Result<Option<Map<String, Value>>, Reported>,
+) -> Result<(), Reported> {
+    let (Ok(name), Ok(http), Ok(parameters)) = (name, http, parameters) else {
+        return Ok(());
+    };
+    let is_ours = GATEWAY_TOOLS.contains(&name.as_str());
+    match http {
+        None if !is_ours => {
+            let ours = GATEWAY_TOOLS.join(", ");
+            let message = format!(
+                "is required: `url = \"https://…\"` says where the tool is called; without one, the \
+                 gateway's own tools can be named: {ours}. Tools of an MCP server come by [[mcp_servers]]"
+            );
+            Err(table.fault("url", message))
+        }
+        None if parameters.is_some() => {
+            Err(table.fault("parameters", "is the gateway's own business for this tool"))
+        }
+        Some(_) if is_ours => {
+            let message =
+                "is the name of a tool of the gateway's own; choose another, or drop `url`";
+            Err(table.fault("tool_name", message))
+        }
+        _ => match (http, parameters) {
+            (Some(http), parameters) => check_places(table, http, parameters.as_ref()),
+            (None, _) => Ok(()),
+        },
+    }
+}
+
+/// What the path needs must be among the parameters, and required.
+fn check_places(
+    table: &mut Table<'_>,
+    http: &HttpToolEntry,
+    parameters: Option<&Map<String, Value>>,
+) -> Result<(), Reported> {
+    let required = parameters.and_then(|schema| schema.get("required")?.as_array());
+    let is_required =
+        |name: &&str| required.is_some_and(|all| all.iter().any(|one| one.as_str() == Some(*name)));
+    let missing = http.url.names().find(|name| !is_required(name));
+    match missing.map(str::to_owned) {
+        Some(name) => {
+            let message = format!("has `{{{name}}}`, which `parameters.required` must list");
+            Err(table.fault("url", message))
+        }
+        None => Ok(()),
+    }
+}
+
+impl fmt::Debug for HttpToolEntry {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("HttpToolEntry")
+            .field("url", &self.url)
+            .field("method", &self.method)
+            .field("headers", &self.headers)
+            .field("timeout", &self.timeout)
+            .finish()
+    }
+}

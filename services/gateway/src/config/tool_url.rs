@@ -1,0 +1,176 @@
+//! The URL of an HTTP tool: parts of its path are filled with parameters.
+
+use std::fmt;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use url::Url;
+
+use super::plain_url::{PlainUrlError, parse_plain_url};
+
+/// Everything that means something in a URL is encoded.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'.');
+
+/// Why a text is no URL of a tool. Does not repeat it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UrlTemplateError {
+    #[error(transparent)]
+    Url(#[from] PlainUrlError),
+    #[error(
+        "has `{{name}}` elsewhere than in the path, or with other characters than a-z, 0-9, `_`"
+    )]
+    Place,
+}
+
+/// The name of a value that cannot stand in a path, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FillError {
+    #[error("`{0}` must be a text, a number or a boolean, since it stands in the path")]
+    Kind(String),
+    #[error("`{0}` must not be empty, `.` or `..`, since it stands in the path")]
+    Dots(String),
+}
+
+/// A URL with `{name}` in its path. Prints no query: one may hold a secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct UrlTemplate {
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Name(String),
+}
+
+impl UrlTemplate {
+    /// Reads a template whose URL is plain once it is filled.
+    pub fn parse(raw: &str) -> Result<Self, UrlTemplateError> {
+        let mut parts = Vec::new();
+        let mut rest = raw;
+        while let Some((before, after)) = rest.split_once('{') {
+            let (name, after) = after.split_once('}').ok_or(UrlTemplateError::Place)?;
+            let is_plain = |letter: u8| letter.is_ascii_alphanumeric() || letter == b'_';
+            if name.is_empty() || !name.bytes().all(is_plain) {
+                return Err(UrlTemplateError::Place);
+            }
+            parts.push(Part::Text(before.to_owned()));
+            parts.push(Part::Name(name.to_owned()));
+            rest = after;
+        }
+        parts.push(Part::Text(rest.to_owned()));
+        let template = Self { parts };
+        // Two fillings that differ nowhere but in the path.
+        let [one, other] = ["x", "y"].map(|value| template.with(|_| value.to_owned()));
+        let (one, other) = (parse_plain_url(&one)?, parse_plain_url(&other)?);
+        let same = |url: &Url| (url.origin(), url.query().map(str::to_owned));
+        let names = template.names().count();
+        if same(&one) != same(&other) || (names > 0 && one.path() == other.path()) {
+            return Err(UrlTemplateError::Place);
+        }
+        Ok(template)
+    }
+
+    /// The names in the path.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Name(name) => Some(name.as_str()),
+            Part::Text(_) => None,
+        })
+    }
+
+    /// The URL with some values: where it leads is the same for all.
+    pub fn example(&self) -> Url {
+        parsed(&self.with(|_| "x".to_owned()))
+    }
+
+    /// The URL with `value` of each name, percent-encoded.
+    pub fn fill(&self, value: impl Fn(&str) -> Option<String>) -> Result<Url, FillError> {
+        let mut filled = String::new();
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => filled.push_str(text),
+                Part::Name(name) => {
+                    let value = value(name).ok_or_else(|| FillError::Kind(name.clone()))?;
+                    if ["", ".", ".."].contains(&value.as_str()) {
+                        return Err(FillError::Dots(name.clone()));
+                    }
+                    filled.extend(utf8_percent_encode(&value, ENCODED));
+                }
+            }
+        }
+        Ok(parsed(&filled))
+    }
+
+    fn with(&self, value: impl Fn(&str) -> String) -> String {
+        let text = |part: &Part| match part {
+            Part::Text(text) => text.clone(),
+            Part::Name(name) => value(name),
+        };
+        self.parts.iter().map(text).collect()
+    }
+}
+
+/// A filled template.
+fn parsed(filled: &str) -> Url {
+    Url::parse(filled).expect("a template that was read is a URL with any segment")
+}
+
+impl fmt::Debug for UrlTemplate {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.with(|name| format!("{{{name}}}"));
+        let shown = text
+            .split_once('?')
+            .map_or(text.as_str(), |(shown, _)| shown);
+        formatter.write_str(shown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(template: &str, value: &str) -> String {
+        let template = UrlTemplate::parse(template).unwrap();
+        let url = template.fill(|_| Some(value.to_owned()));
+        url.map_or_else(|error| error.to_string(), String::from)
+    }
+
+    #[test]
+    fn a_value_stays_the_segment_that_it_was_put_into() {
+        for (value, expected) in [
+            ("a b", "https://t.example/v1/a%20b/x?k=v"),
+            ("../../admin", "https://t.example/v1/..%2F..%2Fadmin/x?k=v"),
+            ("a?b#c", "https://t.example/v1/a%3Fb%23c/x?k=v"),
+            ("%2e%2e", "https://t.example/v1/%252e%252e/x?k=v"),
+            ("ä", "https://t.example/v1/%C3%A4/x?k=v"),
+        ] {
+            assert_eq!(filled("https://t.example/v1/{id}/x?k=v", value), expected);
+        }
+        for value in ["", ".", ".."] {
+            assert!(filled("https://t.example/{id}", value).contains("must not be empty"));
+        }
+    }
+
+    #[test]
+    fn names_stand_in_the_path_alone() {
+        for raw in [
+            "https://{host}.example/",
+            "https://t.example:{port}/",
+            "https://t.example/?q={q}",
+            "https://t.example/{a b}",
+            "https://t.example/{}",
+            "https://t.example/{a",
+            "{scheme}://t.example/",
+            "https://t.example{a}/",
+        ] {
+            assert!(UrlTemplate::parse(raw).is_err(), "{raw}");
+        }
+        let template = UrlTemplate::parse("https://t.example/{a}/{b_2}?key=hunter2").unwrap();
+        assert_eq!(template.names().collect::<Vec<_>>(), ["a", "b_2"]);
+        assert_eq!(format!("{template:?}"), "https://t.example/{a}/{b_2}");
+    }
+}

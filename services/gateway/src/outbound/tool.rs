@@ -1,0 +1,319 @@
+//! Tools: what exists, from which source, and how each is called.
+//!
+//! Tools of the configuration are there from the start; those of MCP servers come and go with their
+//! servers. The catalog, which agents grant from, is replaced each time.
+
+mod gateway;
+mod http;
+pub mod large;
+mod mcp;
+mod schema;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ::http::{HeaderMap, Method};
+use arc_swap::ArcSwap;
+use domain::authorization::Catalog;
+use protocol::JsonObject;
+use protocol::admin::Fault;
+use protocol::resources::{ToolEffect, ToolResource};
+use protocol::tool::McpServer;
+use secrecy::SecretString;
+use serde_json::Value;
+use tokio::task::JoinSet;
+use url::Url;
+
+use crate::clock::Clock;
+use crate::config::{RESERVED_TOOLS, UrlTemplate};
+use crate::outbound::egress::Egress;
+use crate::outbound::redact::Redactor;
+use crate::outbound::upstream::UpstreamError;
+use crate::telemetry::metrics;
+use mcp::Server;
+use schema::Schema;
+
+pub use gateway::GatewayTool;
+pub use schema::SCHEMA_BYTES;
+
+/// The largest answer of a tool that is read.
+const ANSWER_BYTES: usize = 4 * 1024 * 1024;
+
+/// What the configuration declares.
+#[derive(Clone, Debug, Default)]
+pub struct ToolSpecs {
+    pub tools: Vec<ToolSpec>,
+    pub servers: Vec<McpServerSpec>,
+    /// Never shown to anybody, whatever a tool answers.
+    pub secrets: Vec<SecretString>,
+}
+
+/// A tool that is there from the start.
+#[derive(Clone, Debug)]
+pub struct ToolSpec {
+    pub resource: ToolResource,
+    pub call: ToolCallSpec,
+}
+
+/// How such a tool is called.
+#[derive(Clone, Debug)]
+pub enum ToolCallSpec {
+    Gateway(GatewayTool),
+    Http(HttpToolSpec),
+}
+
+/// A tool that is one request.
+#[derive(Clone, Debug)]
+pub struct HttpToolSpec {
+    pub url: UrlTemplate,
+    pub method: Method,
+    /// Static headers: secrets.
+    pub headers: HeaderMap,
+    pub timeout: Duration,
+}
+
+/// A server of tools.
+#[derive(Clone, Debug)]
+pub struct McpServerSpec {
+    pub name: String,
+    pub transport: McpTransport,
+    /// Names as the server has them; `None`: all.
+    pub tools: Option<BTreeSet<String>>,
+    pub prefix: String,
+    /// By the name that the server has.
+    pub effects: BTreeMap<String, ToolEffect>,
+    pub timeout: Duration,
+}
+
+/// How a server is reached.
+#[derive(Clone)]
+pub enum McpTransport {
+    Http {
+        url: Url,
+        /// Static headers: secrets.
+        headers: HeaderMap,
+    },
+    Child {
+        program: String,
+        arguments: Vec<String>,
+        /// The whole environment of the process.
+        env: Vec<(String, SecretString)>,
+    },
+}
+
+/// All tools of this process. Cheap to clone.
+#[derive(Clone)]
+pub struct Tools(Arc<Inner>);
+
+struct Inner {
+    egress: Egress,
+    clock: Clock,
+    redactor: Redactor,
+    catalog: Arc<ArcSwap<Catalog>>,
+    declared: Vec<Arc<KnownTool>>,
+    servers: Vec<Arc<Server>>,
+    known: ArcSwap<BTreeMap<String, Arc<KnownTool>>>,
+    /// Held while the lists are put together.
+    publishing: Mutex<()>,
+}
+
+/// A tool that exists now.
+pub struct KnownTool {
+    pub resource: ToolResource,
+    /// `None`: any parameters.
+    schema: Option<Schema>,
+    callee: Callee,
+}
+
+enum Callee {
+    Gateway(GatewayTool),
+    Http(HttpToolSpec),
+    Mcp { server: Arc<Server>, name: String },
+}
+
+/// A schema of the configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BadSchema(String);
+
+/// Judges a schema of the configuration.
+pub fn check_schema(schema: &JsonObject) -> Result<(), BadSchema> {
+    Schema::compile(schema).map(|_| ()).map_err(BadSchema)
+}
+
+impl Tools {
+    /// The tools of a configuration, published in `catalog` from now on. Schemas were checked before.
+    pub fn new(
+        specs: ToolSpecs,
+        egress: Egress,
+        clock: Clock,
+        catalog: Arc<ArcSwap<Catalog>>,
+    ) -> Result<Self, BadSchema> {
+        let declared: Result<Vec<_>, _> = specs.tools.into_iter().map(declared_tool).collect();
+        let servers = specs.servers.into_iter();
+        let tools = Self(Arc::new(Inner {
+            egress,
+            clock,
+            redactor: Redactor::new(specs.secrets),
+            catalog,
+            declared: declared?,
+            servers: servers
+                .map(|spec| Arc::new(Server::new(spec, clock)))
+                .collect(),
+            known: ArcSwap::default(),
+            publishing: Mutex::default(),
+        }));
+        tools.publish();
+        Ok(tools)
+    }
+
+    /// Keeps the MCP servers connected. Ends never: to be dropped, with their processes.
+    pub async fn keep(&self) {
+        let mut keeping = JoinSet::new();
+        for server in &self.0.servers {
+            let (server, tools) = (Arc::clone(server), self.clone());
+            keeping.spawn(async move { mcp::keep(&server, &tools).await });
+        }
+        while keeping.join_next().await.is_some() {}
+        std::future::pending::<()>().await;
+    }
+
+    /// The tool of that name.
+    pub fn find(&self, name: &str) -> Option<Arc<KnownTool>> {
+        self.0.known.load().get(name).cloned()
+    }
+
+    /// Calls a tool whose parameters were checked. Dropped before its end, the tool is told so where its
+    /// protocol has a word for it.
+    pub async fn call(
+        &self,
+        tool: &KnownTool,
+        parameters: &JsonObject,
+    ) -> Result<Value, UpstreamError> {
+        let begun = Instant::now();
+        let called = match &tool.callee {
+            Callee::Gateway(ours) => ours.call(self.0.clock, parameters),
+            Callee::Http(spec) => {
+                http::call(&self.0.egress, &self.0.redactor, spec, parameters).await
+            }
+            Callee::Mcp { server, name } => {
+                server
+                    .call(&self.0.redactor, name, parameters.clone())
+                    .await
+            }
+        };
+        let outcome = called.as_ref().map_or_else(UpstreamError::reason, |_| "ok");
+        metrics::tool_called(tool.callee.kind(), outcome, begun.elapsed());
+        called.map(|value| self.without_secrets(value))
+    }
+
+    /// The MCP servers in the order of the configuration.
+    pub fn servers(&self) -> Vec<McpServer> {
+        let servers = self.0.servers.iter();
+        servers.map(|server| server.view()).collect()
+    }
+
+    /// Puts the lists of all sources together: the first source of a name has it.
+    fn publish(&self) {
+        let publishing = self.0.publishing.lock();
+        let _publishing = publishing.unwrap_or_else(PoisonError::into_inner);
+        let mut known = BTreeMap::new();
+        let mut order = Vec::new();
+        let mut take = |tool: &Arc<KnownTool>| {
+            let name = &tool.resource.tool_name;
+            if known.contains_key(name) || RESERVED_TOOLS.contains(&name.as_str()) {
+                return false;
+            }
+            known.insert(name.clone(), Arc::clone(tool));
+            order.push(tool.resource.clone());
+            true
+        };
+        for tool in &self.0.declared {
+            take(tool);
+        }
+        for server in &self.0.servers {
+            let listed = server.listed();
+            let (served, taken): (Vec<_>, Vec<_>) = listed.iter().partition(|tool| take(tool));
+            let names = |tools: Vec<&Arc<KnownTool>>| {
+                let names = tools.into_iter().map(|tool| &tool.resource.tool_name);
+                names.cloned().collect()
+            };
+            server.note_published(names(served), names(taken));
+        }
+        self.0.known.store(Arc::new(known));
+        self.0.catalog.rcu(|catalog| Catalog {
+            tools: order.clone(),
+            ..Catalog::clone(catalog)
+        });
+    }
+
+    // A tool that repeats what it was sent must not tell a runner the operator's credentials.
+    fn without_secrets(&self, value: Value) -> Value {
+        let text = value.to_string();
+        match self.0.redactor.redact_known(&text) {
+            std::borrow::Cow::Borrowed(_) => value,
+            std::borrow::Cow::Owned(text) => serde_json::from_str(&text).unwrap_or(Value::Null),
+        }
+    }
+}
+
+impl KnownTool {
+    /// Judges the parameters of a call; pointers begin at the parameters.
+    pub fn check(&self, parameters: &JsonObject) -> Result<(), Vec<Fault>> {
+        let schema = self.schema.as_ref();
+        schema.map_or(Ok(()), |schema| schema.check(parameters))
+    }
+
+    /// The longest that one call may take.
+    pub fn timeout(&self) -> Duration {
+        match &self.callee {
+            Callee::Gateway(_) => Duration::from_secs(1),
+            Callee::Http(spec) => spec.timeout,
+            Callee::Mcp { server, .. } => server.timeout(),
+        }
+    }
+
+    /// Whether its results have the form of MCP.
+    pub fn speaks_mcp(&self) -> bool {
+        matches!(self.callee, Callee::Mcp { .. })
+    }
+}
+
+impl Callee {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Gateway(_) => "gateway",
+            Self::Http(_) => "http",
+            Self::Mcp { .. } => "mcp",
+        }
+    }
+}
+
+fn declared_tool(spec: ToolSpec) -> Result<Arc<KnownTool>, BadSchema> {
+    let parameters = spec.resource.parameters.as_ref();
+    let schema = parameters.map(Schema::compile).transpose();
+    Ok(Arc::new(KnownTool {
+        schema: schema.map_err(BadSchema)?,
+        resource: spec.resource,
+        callee: match spec.call {
+            ToolCallSpec::Gateway(ours) => Callee::Gateway(ours),
+            ToolCallSpec::Http(spec) => Callee::Http(spec),
+        },
+    }))
+}
+
+impl std::fmt::Debug for McpTransport {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl McpTransport {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Http { .. } => "streamable_http",
+            Self::Child { .. } => "stdio",
+        }
+    }
+}

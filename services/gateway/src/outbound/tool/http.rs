@@ -1,0 +1,188 @@
+//! A tool that is one HTTP request.
+
+use http::header::CONTENT_TYPE;
+use http::{Method, StatusCode};
+use protocol::JsonObject;
+use reqwest::{RequestBuilder, Response};
+use serde_json::Value;
+use url::Url;
+
+use super::{ANSWER_BYTES, HttpToolSpec};
+use crate::config::UrlTemplate;
+use crate::outbound::egress::Egress;
+use crate::outbound::redact::Redactor;
+use crate::outbound::runner::read_at_most;
+use crate::outbound::upstream::UpstreamError;
+
+/// Of a refusal, so much is read.
+const REFUSAL_BYTES: usize = 4 * 1024;
+
+/// Calls it once, within its timeout.
+pub(super) async fn call(
+    egress: &Egress,
+    redactor: &Redactor,
+    spec: &HttpToolSpec,
+    parameters: &JsonObject,
+) -> Result<Value, UpstreamError> {
+    let request = request(egress, spec, parameters)?;
+    let exchange = async {
+        let response = egress.send(request).await?;
+        answer(redactor, response).await
+    };
+    let within = tokio::time::timeout(spec.timeout, exchange).await;
+    within.unwrap_or(Err(UpstreamError::Timeout))
+}
+
+fn request(
+    egress: &Egress,
+    spec: &HttpToolSpec,
+    parameters: &JsonObject,
+) -> Result<RequestBuilder, UpstreamError> {
+    let (mut url, rest) = place(&spec.url, parameters)?;
+    let in_body = [Method::POST, Method::PUT, Method::PATCH].contains(&spec.method);
+    if !in_body && !rest.is_empty() {
+        let pairs = rest.iter().map(|(name, value)| (name, plain(value)));
+        url.query_pairs_mut().extend_pairs(pairs);
+    }
+    let request = egress.request(spec.method.clone(), &url)?;
+    let request = request
+        .headers(spec.headers.clone())
+        .header(http::header::ACCEPT, "application/json, text/*;q=0.9")
+        .header(http::header::ACCEPT_ENCODING, "identity");
+    Ok(if in_body {
+        request.json(&rest)
+    } else {
+        request
+    })
+}
+
+/// The URL with its path filled, and the parameters that do not stand there.
+fn place(url: &UrlTemplate, parameters: &JsonObject) -> Result<(Url, JsonObject), UpstreamError> {
+    let value = |name: &str| match parameters.get(name) {
+        Some(value @ (Value::String(_) | Value::Number(_) | Value::Bool(_))) => Some(plain(value)),
+        _ => None,
+    };
+    let filled = url.fill(value);
+    let filled = filled.map_err(|error| UpstreamError::Rejected(error.to_string()))?;
+    let mut rest = parameters.clone();
+    for name in url.names() {
+        rest.remove(name);
+    }
+    Ok((filled, rest))
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+async fn answer(redactor: &Redactor, response: Response) -> Result<Value, UpstreamError> {
+    let status = response.status();
+    if !status.is_success() {
+        let headers = response.headers().clone();
+        let body = read_at_most(response, REFUSAL_BYTES)
+            .await
+            .unwrap_or_default();
+        let text = String::from_utf8_lossy(&body);
+        return Err(UpstreamError::of_status(
+            status,
+            &headers,
+            &redactor.redact(&text),
+        ));
+    }
+    let content_type = response.headers().get(CONTENT_TYPE);
+    let content_type = content_type
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    let content_type = content_type.split(';').next().unwrap_or_default();
+    let content_type = content_type.trim().to_ascii_lowercase();
+    let body = read_at_most(response, ANSWER_BYTES + 1).await?;
+    if body.len() > ANSWER_BYTES {
+        return Err(UpstreamError::TooLarge { most: ANSWER_BYTES });
+    }
+    if status == StatusCode::NO_CONTENT || body.is_empty() {
+        return Ok(Value::Null);
+    }
+    read_body(&content_type, &body)
+}
+
+fn read_body(content_type: &str, body: &[u8]) -> Result<Value, UpstreamError> {
+    let malformed = |what: &str| UpstreamError::Malformed(what.to_owned());
+    if content_type == "application/json" || content_type.ends_with("+json") {
+        domain::json_text::check_json_text(body)
+            .map_err(|fault| UpstreamError::Malformed(format!("it {fault}")))?;
+        return serde_json::from_slice(body).map_err(|_| malformed("it is not JSON"));
+    }
+    if content_type.starts_with("text/") {
+        let text = std::str::from_utf8(body).map_err(|_| malformed("it is not UTF-8"))?;
+        return Ok(Value::String(text.replace('\0', "")));
+    }
+    let content_type: String = content_type.chars().take(100).collect();
+    Err(malformed(&format!(
+        "its type is `{content_type}`; JSON and text are taken"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http::HeaderMap;
+    use serde_json::json;
+
+    use super::*;
+
+    fn sent(method: Method, url: &str, parameters: &Value) -> (String, Option<Value>) {
+        let egress = Egress::new(Vec::new(), Duration::from_secs(1)).unwrap();
+        let spec = HttpToolSpec {
+            url: UrlTemplate::parse(url).unwrap(),
+            method,
+            headers: HeaderMap::new(),
+            timeout: Duration::from_secs(1),
+        };
+        let request = request(&egress, &spec, parameters.as_object().unwrap());
+        let request = request.unwrap().build().unwrap();
+        let body = request.body().and_then(|body| body.as_bytes());
+        let body = body.map(|bytes| serde_json::from_slice(bytes).unwrap());
+        (request.url().to_string(), body)
+    }
+
+    #[test]
+    fn parameters_stand_in_the_path_and_else_in_the_body_or_the_query() {
+        let parameters = json!({"id": "a/b", "n": 3, "deep": {"x": [1]}});
+        let posted = sent(Method::POST, "https://t.example/{id}/x", &parameters);
+        let body = json!({"n": 3, "deep": {"x": [1]}});
+        assert_eq!(posted, ("https://t.example/a%2Fb/x".to_owned(), Some(body)));
+        let got = sent(Method::GET, "https://t.example/{id}?k=v", &parameters);
+        let url = "https://t.example/a%2Fb?k=v&deep=%7B%22x%22%3A%5B1%5D%7D&n=3";
+        assert_eq!(got, (url.to_owned(), None));
+        let deleted = sent(Method::DELETE, "https://t.example/{n}", &json!({"n": 7}));
+        assert_eq!(deleted, ("https://t.example/7".to_owned(), None));
+    }
+
+    #[test]
+    fn json_and_text_are_taken_and_nothing_else() {
+        let read = |content_type: &str, body: &[u8]| read_body(content_type, body).ok();
+        assert_eq!(
+            read("application/json", b"{\"a\":1}"),
+            Some(json!({"a": 1}))
+        );
+        assert_eq!(read("application/problem+json", b"[1]"), Some(json!([1])));
+        assert_eq!(
+            read("text/plain", "größer".as_bytes()),
+            Some(json!("größer"))
+        );
+        assert_eq!(read("text/html", b"<p>"), Some(json!("<p>")));
+        for (content_type, body) in [
+            ("application/json", &b"{"[..]),
+            ("application/json", b"\"\\u0000\""),
+            ("text/plain", b"\xff"),
+            ("image/png", b"x"),
+            ("", b"x"),
+        ] {
+            assert_eq!(read(content_type, body), None, "{content_type}");
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! Tools of MCP servers: kept connected, listed, called. The only room that speaks the protocol outwards.
+
+mod child;
+mod client;
+mod listing;
+mod outcome;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use protocol::JsonObject;
+use protocol::tool::{McpServer, McpServerState};
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, ClientCapabilities, Implementation,
+    InitializeRequestParams,
+};
+use rmcp::service::{NotificationContext, Peer, RoleClient, ServiceExt};
+use rmcp::transport::IntoTransport;
+use rmcp::transport::streamable_http_client::{
+    StreamableHttpClientTransport, StreamableHttpClientTransportConfig,
+};
+use rmcp::{ClientHandler, ServiceError};
+use serde_json::Value;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{ANSWER_BYTES, KnownTool, McpServerSpec, McpTransport, Tools};
+use crate::clock::Clock;
+use crate::outbound::redact::Redactor;
+use crate::outbound::upstream::UpstreamError;
+use client::GuardedClient;
+
+/// A server that has not said what it is by then is given up, and so is one that does not list its tools.
+const START: Duration = Duration::from_secs(30);
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
+/// The list is read again this often, whether the server says that it changed or not.
+const LIST_AGAIN: Duration = Duration::from_mins(2);
+/// And no sooner than this after the last time.
+const LIST_PAUSE: Duration = Duration::from_millis(250);
+/// Calls of one server that go on at a time; the next one waits within its own time.
+const CALLS: usize = 32;
+const ERROR_CHARS: usize = 300;
+/// Of what is left out, so much is told.
+const LEFT_OUT: usize = 50;
+
+/// A server of the configuration.
+pub(super) struct Server {
+    spec: McpServerSpec,
+    clock: Clock,
+    status: Mutex<Status>,
+    listed: Mutex<Vec<Arc<KnownTool>>>,
+    peer: ArcSwapOption<Peer<RoleClient>>,
+    /// A call found the connection broken.
+    broken: Notify,
+    places: Semaphore,
+}
+
+struct Status {
+    state: McpServerState,
+    since: i64,
+    last_error: Option<String>,
+    served: Vec<String>,
+    /// Names that another source has.
+    taken: Vec<String>,
+    unusable: Vec<String>,
+}
+
+impl Server {
+    pub(super) fn new(spec: McpServerSpec, clock: Clock) -> Self {
+        Self {
+            spec,
+            clock,
+            status: Mutex::new(Status {
+                state: McpServerState::Connecting,
+                since: clock.now_ms(),
+                last_error: None,
+                served: Vec::new(),
+                taken: Vec::new(),
+                unusable: Vec::new(),
+            }),
+            listed: Mutex::default(),
+            peer: ArcSwapOption::empty(),
+            broken: Notify::new(),
+            places: Semaphore::new(CALLS),
+        }
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        self.spec.timeout
+    }
+
+    /// The tools of its last list.
+    pub(super) fn listed(&self) -> Vec<Arc<KnownTool>> {
+        let listed = self.listed.lock();
+        listed.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes which of its tools are served and which names another source has.
+    pub(super) fn note_published(&self, served: Vec<String>, taken: Vec<String>) {
+        let mut status = self.status();
+        for name in taken.iter().filter(|name| !status.taken.contains(name)) {
+            tracing::warn!(
+                mcp.server = self.spec.name,
+                "tool {name} is left out: another source has this name; set `prefix`"
+            );
+        }
+        (status.served, status.taken) = (served, taken);
+    }
+
+    pub(super) fn view(&self) -> McpServer {
+        let status = self.status();
+        let taken = status.taken.iter();
+        let taken = taken.map(|name| format!("{name}: another source has this name; set `prefix`"));
+        McpServer {
+            name: self.spec.name.clone(),
+            transport: self.spec.transport.name().to_owned(),
+            state: status.state,
+            since: status.since,
+            tools: status.served.clone(),
+            left_out: taken
+                .chain(status.unusable.iter().cloned())
+                .take(LEFT_OUT)
+                .collect(),
+            last_error: status.last_error.clone(),
+        }
+    }
+
+    fn status(&self) -> std::sync::MutexGuard<'_, Status> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, state: McpServerState, error: Option<String>) {
+        let mut status = self.status();
+        if status.state != state {
+            status.state = state;
+            status.since = self.clock.now_ms();
+        }
+        status.last_error = error.or(status.last_error.take());
+    }
+
+    /// Calls a tool by the name that the server has.
+    pub(super) async fn call(
+        &self,
+        redactor: &Redactor,
+        name: &str,
+        parameters: JsonObject,
+    ) -> Result<Value, UpstreamError> {
+        let Some(peer) = self.peer.load_full() else {
+            let why = self.status().last_error.clone();
+            let why = why.unwrap_or_else(|| "it has not answered yet".to_owned());
+            return Err(UpstreamError::Away(why));
+        };
+        let request = CallToolRequestParams::new(name.to_owned()).with_arguments(parameters);
+        let calling = async {
+            let place = self.places.acquire().await;
+            let _place = place.map_err(|_| UpstreamError::Away("it is closed".to_owned()))?;
+            match peer.call_tool_once(request).await {
+                Ok(CallToolResponse::Complete(result)) => outcome::result(&result),
+                Ok(_) => Err(UpstreamError::Unsupported(
+                    "the tool asks the user something, or goes on in the background; the gateway \
+                     supports neither"
+                        .to_owned(),
+                )),
+                Err(error) => Err(self.failure(redactor, error)),
+            }
+        };
+        let called = timeout(self.spec.timeout, calling).await;
+        called.unwrap_or(Err(UpstreamError::Timeout))
+    }
+
+    fn failure(&self, redactor: &Redactor, error: ServiceError) -> UpstreamError {
+        if matches!(
+            error,
+            ServiceError::TransportSend(_) | ServiceError::TransportClosed
+        ) {
+            self.broken.notify_one();
+        }
+        outcome::failure(redactor, error)
+    }
+}
+
+/// Keeps a server connected. Ends never.
+pub(super) async fn keep(server: &Arc<Server>, tools: &Tools) {
+    let mut wait = FIRST_WAIT;
+    loop {
+        let begun = Instant::now();
+        let error = connect(server, tools).await;
+        server.peer.store(None);
+        let error = tools.0.redactor.redact(&error);
+        let error: String = error.chars().take(ERROR_CHARS).collect();
+        tracing::warn!(
+            mcp.server = server.spec.name,
+            wait_ms = wait.as_millis(),
+            "an MCP server is away, trying again: {error}"
+        );
+        server.enter(McpServerState::Away, Some(error));
+        if begun.elapsed() > LONGEST_WAIT {
+            wait = FIRST_WAIT;
+        }
+        sleep(wait).await;
+        wait = (wait * 2).min(LONGEST_WAIT);
+    }
+}
+
+/// One connection, to its end; says why it ended.
+async fn connect(server: &Arc<Server>, tools: &Tools) -> String {
+    match &server.spec.transport {
+        McpTransport::Http { url, headers } => {
+            let client = GuardedClient {
+                egress: tools.0.egress.clone(),
+                headers: headers.clone(),
+                patience: server.spec.timeout.max(START),
+            };
+            let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
+            config.max_sse_event_size = ANSWER_BYTES;
+            config.max_concurrent_requests = CALLS;
+            talk(
+                server,
+                tools,
+                StreamableHttpClientTransport::with_client(client, config),
+            )
+            .await
+        }
+        McpTransport::Child { .. } => {
+            let mut child = match child::Child::spawn(&server.spec) {
+                Ok(child) => child,
+                Err(error) => return format!("it cannot be started: {error}"),
+            };
+            let Some(transport) = child.transport() else {
+                return "it has no standard input or output".to_owned();
+            };
+            tokio::select! {
+                error = talk(server, tools, transport) => error,
+                error = child.run(&server.spec.name, &tools.0.redactor) => error,
+            }
+        }
+    }
+}
+
+/// Hears that the list has changed, and offers the server nothing.
+struct Listener {
+    changed: Arc<Notify>,
+}
+
+impl ClientHandler for Listener {
+    async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
+        self.changed.notify_one();
+    }
+
+    fn get_info(&self) -> InitializeRequestParams {
+        let ours = Implementation::new("runnel", env!("CARGO_PKG_VERSION"));
+        InitializeRequestParams::new(ClientCapabilities::default(), ours)
+    }
+}
+
+async fn talk<T, E, A>(server: &Arc<Server>, tools: &Tools, transport: T) -> String
+where
+    T: IntoTransport<RoleClient, E, A>,
+    E: std::error::Error + Send + Sync + 'static,
+{
+    let changed = Arc::new(Notify::new());
+    let listener = Listener {
+        changed: Arc::clone(&changed),
+    };
+    let service = match timeout(START, listener.serve(transport)).await {
+        Ok(Ok(service)) => service,
+        Ok(Err(error)) => return chain(&error),
+        Err(_) => return "it did not answer in time".to_owned(),
+    };
+    let peer = Arc::new(service.peer().clone());
+    // Dropped at the end, it takes the connection with it.
+    let closed = service.waiting();
+    tokio::pin!(closed);
+    loop {
+        let listed = tokio::select! {
+            listed = timeout(START, listing::list(&server.spec, &peer)) => listed,
+            _ = &mut closed => return "it closed the connection".to_owned(),
+        };
+        let Ok(listed) = listed else {
+            return "it did not list its tools in time".to_owned();
+        };
+        match listed {
+            Ok(list) => publish(server, tools, &peer, list),
+            Err(error) => return chain(&error),
+        }
+        let again = async {
+            sleep(LIST_PAUSE).await;
+            changed.notified().await;
+        };
+        tokio::select! {
+            () = again => {}
+            () = sleep(LIST_AGAIN) => {}
+            () = server.broken.notified() => return "the connection broke".to_owned(),
+            _ = &mut closed => return "it closed the connection".to_owned(),
+        }
+    }
+}
+
+fn publish(server: &Arc<Server>, tools: &Tools, peer: &Arc<Peer<RoleClient>>, list: listing::List) {
+    let (known, unusable) = list.into_known(server);
+    for reason in &unusable {
+        if !server.status().unusable.contains(reason) {
+            tracing::warn!(
+                mcp.server = server.spec.name,
+                "a tool is left out: {reason}"
+            );
+        }
+    }
+    let count = known.len();
+    *server.listed.lock().unwrap_or_else(PoisonError::into_inner) = known;
+    server.status().unusable = unusable;
+    tools.publish();
+    server.peer.store(Some(Arc::clone(peer)));
+    if server.status().state != McpServerState::Ready {
+        tracing::info!(
+            mcp.server = server.spec.name,
+            "an MCP server is ready with {count} tools"
+        );
+    }
+    server.enter(McpServerState::Ready, None);
+}
+
+/// What an error says, with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,384 @@
+//! HTTP tools and the gateway's own, called by a run: judged first, once under a key, and no worse for what a
+//! server does.
+
+use reqwest::{Method, StatusCode};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::client::{Answer, message, send};
+use crate::support::gateway::{Config, STUB_API_KEY};
+use crate::support::held::HeldRun;
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
+use crate::support::tool_server::{TIMEOUT, ToolServer};
+use crate::support::{Engine, Postgres, Sqlite, Stage, until};
+
+/// A stage whose runner may use every tool of this catalog.
+pub async fn stage_with(engine: Engine, catalog: String) -> Option<Stage> {
+    stage_of(engine, catalog, |_| {}).await
+}
+
+pub async fn stage_of(
+    engine: Engine,
+    catalog: String,
+    configure: impl FnOnce(&mut Config),
+) -> Option<Stage> {
+    let mut manifest = manifest(RUNNER_ID);
+    manifest["permissions"] = json!({
+        "tools": ["detail", "call"], "history": ["page"], "events": ["get"],
+    });
+    let runner = StubRunner::start_as(manifest).await;
+    Stage::of(engine, runner, |config| {
+        config.agents[0].resources = r#"tools = "*", history = ["page"], events = ["get"]"#;
+        config.rest = catalog;
+        configure(config);
+    })
+    .await
+}
+
+/// A tool at each of these paths, by the path's name.
+fn tools_at(server: &ToolServer, more: &str, paths: &[&str]) -> String {
+    let tool = |path: &&str| {
+        format!(
+            "[[tools]]\ntool_name = \"{path}\"\nurl = \"{}/{path}\"\ntimeout_seconds = {}\n\
+             headers = {{ authorization = \"env:{}\" }}\n{more}\n",
+            server.url,
+            TIMEOUT.as_secs_f64(),
+            STUB_API_KEY.0
+        )
+    };
+    paths.iter().map(tool).collect()
+}
+
+async fn call(run: &HeldRun, name: &str, parameters: &Value) -> Answer {
+    let body = json!({ "parameters": parameters });
+    run.call(&format!("/tools/{name}/call"), &body).await
+}
+
+async fn call_once(run: &HeldRun, name: &str, key: &str, parameters: &Value) -> Answer {
+    let path = format!("/tools/{name}/call");
+    let request = run
+        .request(Method::POST, &path)
+        .header("idempotency-key", key);
+    send(request.json(&json!({ "parameters": parameters })))
+        .await
+        .unwrap()
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_tool_is_called_with_what_fits_its_schema(#[values(Sqlite, Postgres)] engine: Engine) {
+    let server = ToolServer::start().await;
+    let catalog = format!(
+        r#"[[tools]]
+tool_name = "find"
+url = "{url}/items/{{id}}"
+method = "GET"
+effect = "read"
+description = "Finds."
+headers = {{ authorization = "env:{key}" }}
+parameters = {{ type = "object", required = ["id"], properties = {{ id = {{ type = "string" }}, n = {{ type = "integer", minimum = 1 }} }} }}
+[[tools]]
+tool_name = "secret"
+url = "{url}/secret"
+[[tools]]
+tool_name = "get_current_time"
+"#,
+        url = server.url,
+        key = STUB_API_KEY.0,
+    );
+    let Some(stage) = stage_of(engine, catalog, |config| {
+        config.agents[0].resources = r#"tools = ["find", "get_current_time"]"#;
+    })
+    .await
+    else {
+        return;
+    };
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+
+    let granted = run.get("/tools").await.body["tools"].clone();
+    assert_eq!(granted, run.asked["context"]["resources"]["tools"]);
+    assert_eq!(granted[0]["tool_name"], "find");
+    assert_eq!(
+        (&granted[0]["source"], &granted[0]["effect"]),
+        (&json!("http"), &json!("read"))
+    );
+    let detail = run.get("/tools/find").await;
+    assert_eq!(detail.body["tool"]["name"], "find", "{}", detail.body);
+    assert_eq!(detail.body["tool"]["parameters"], granted[0]["parameters"]);
+    assert_eq!(detail.body["tool"]["description"], "Finds.");
+
+    let answer = call(&run, "find", &json!({"id": "a/../b", "n": 3})).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let result = &answer.body["result"];
+    assert_eq!(result["path"], "/items/a%2F..%2Fb?n=3");
+    // The operator's credential went to the tool and no further; the run's token went nowhere.
+    let seen = &server.seen("/items")[0];
+    assert_eq!(seen.header("authorization"), Some(STUB_API_KEY.1));
+    assert_eq!(result["authorization"], "[redacted]");
+    assert!(!format!("{seen:?}").contains(&run.token));
+
+    for (parameters, pointer) in [
+        (json!({"id": 1}), "/parameters/id"),
+        (json!({"id": "a", "n": 0}), "/parameters/n"),
+        (json!({}), "/parameters"),
+    ] {
+        let refused = call(&run, "find", &parameters).await;
+        assert_eq!(refused.status, 400, "{}", refused.body);
+        assert_eq!(refused.detail("pointer"), pointer, "{}", refused.body);
+    }
+    for name in ["secret", "absent"] {
+        let refused = call(&run, name, &json!({})).await;
+        assert_eq!(refused.status, 403, "{}", refused.body);
+        assert_eq!(run.get(&format!("/tools/{name}")).await.status, 403);
+    }
+    assert_eq!(server.seen("/").len(), 1, "what is refused is not sent");
+
+    let time = call(&run, "get_current_time", &json!({"utc_offset": "+05:30"})).await;
+    let local = time.body["result"]["local"].as_str().unwrap();
+    assert!(local.ends_with("+05:30"), "{local}");
+    let refused = call(&run, "get_current_time", &json!({"utc_offset": "Mars"})).await;
+    assert_eq!(refused.detail("pointer"), "/parameters/utc_offset");
+
+    let audit = stage
+        .client
+        .get(&format!("/v1/runs/{}/audit", run.run_id))
+        .await;
+    let items = audit.body["items"].as_array().unwrap();
+    let calls = items.iter().filter(|row| row["action"] == "call_tool");
+    let decisions: Vec<_> = calls.map(|row| row["decision"].as_str().unwrap()).collect();
+    let expected = [
+        "allow", "allow", "allow", "allow", "deny", "deny", "allow", "allow",
+    ];
+    assert_eq!(decisions, expected);
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn what_a_tool_does_wrong_is_an_error_with_its_reason_and_harms_nothing() {
+    let server = ToolServer::start().await;
+    let paths = [
+        "huge", "slow", "drop", "redirect", "fail", "refuse", "busy", "binary", "bent", "long",
+        "echo",
+    ];
+    let catalog = tools_at(&server, "", &paths);
+    let stage = stage_with(Sqlite, catalog).await.unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    for (name, status, reason) in [
+        ("huge", 502, "upstream_too_large"),
+        ("slow", 504, "upstream_timeout"),
+        ("drop", 502, "upstream_broken"),
+        ("redirect", 502, "upstream_failing"),
+        ("fail", 502, "upstream_failing"),
+        ("refuse", 400, "upstream_refused"),
+        ("busy", 429, "upstream_rate_limited"),
+        ("binary", 502, "upstream_malformed"),
+        ("bent", 502, "upstream_malformed"),
+    ] {
+        let refused = call(&run, name, &json!({})).await;
+        assert_eq!(refused.status, status, "{name}: {}", refused.body);
+        assert_eq!(refused.detail("reason"), reason, "{name}");
+        assert!(!refused.body.to_string().contains(STUB_API_KEY.1), "{name}");
+    }
+    let long = call(&run, "long", &json!({})).await.body["result"].clone();
+    assert_eq!(
+        (&long["truncated"], &long["bytes"]),
+        (&json!(true), &json!(300 << 10))
+    );
+    let posted = call(&run, "echo", &json!({"a": [1]})).await;
+    assert_eq!(posted.body["result"]["body"], json!({"a": [1]}));
+    run.end(&stage).await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_call_under_a_key_is_made_once(#[values(Sqlite, Postgres)] engine: Engine) {
+    let server = ToolServer::start().await;
+    let catalog = tools_at(&server, "effect = \"write\"", &["echo", "refuse"])
+        + &tools_at(&server, "", &["fail"])
+        + &tools_at(&server, "effect = \"read\"", &["bent"]);
+    let Some(stage) = stage_with(engine, catalog).await else {
+        return;
+    };
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let count = |path: &str| server.seen(path).len();
+    let reason = |answer: &Answer| (answer.status, answer.detail("reason").clone());
+
+    let first = call_once(&run, "echo", "k-1", &json!({"a": 1, "b": 2})).await;
+    assert_eq!(first.status, 200, "{}", first.body);
+    let again = call_once(&run, "echo", "k-1", &json!({"b": 2, "a": 1})).await;
+    assert_eq!(
+        (again.status, &again.body, count("/echo")),
+        (200, &first.body, 1)
+    );
+    let other = call_once(&run, "echo", "k-1", &json!({"a": 2})).await;
+    assert_eq!(reason(&other), (409, json!("idempotency_mismatch")));
+    let other = call_once(&run, "refuse", "k-1", &json!({"a": 1, "b": 2})).await;
+    assert_eq!(reason(&other), (409, json!("idempotency_mismatch")));
+    assert_eq!(call_once(&run, "echo", "k-2", &json!({})).await.status, 200);
+    assert_eq!(count("/echo"), 2);
+
+    // What a tool refused did nothing: the key is free. What failed may have done something.
+    for (name, calls, last) in [
+        ("refuse", 2, (400, json!("upstream_refused"))),
+        ("fail", 1, (409, json!("outcome_unknown"))),
+        ("bent", 2, (502, json!("upstream_malformed"))),
+    ] {
+        let key = format!("k-{name}");
+        call_once(&run, name, &key, &json!({})).await;
+        let answer = call_once(&run, name, &key, &json!({})).await;
+        assert_eq!(reason(&answer), last, "{name}");
+        assert_eq!(count(&format!("/{name}")), calls, "{name}");
+    }
+    for key in ["", "with space", &"x".repeat(256)] {
+        let refused = call_once(&run, "echo", key, &json!({})).await;
+        assert_eq!(refused.status, 400, "{key}");
+    }
+    // Another run's keys are its own.
+    let next = HeldRun::start(&stage, &message("m-2")).await;
+    assert_eq!(
+        call_once(&next, "echo", "k-1", &json!({"a": 3}))
+            .await
+            .status,
+        200
+    );
+    run.end(&stage).await;
+    next.end(&stage).await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_call_whose_answer_was_lost_is_not_made_again(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let server = ToolServer::start().await;
+    let slow = |effect: &str| tools_at(&server, effect, &["slow"]).replace("= 2\n", "= 50\n");
+    let catalog = slow("effect = \"irreversible\"")
+        .replace("timeout_seconds = 2", "timeout_seconds = 50")
+        + &slow("effect = \"read\"").replace("\"slow\"", "\"slow_read\"");
+    let Some(stage) = stage_with(engine, catalog).await else {
+        return;
+    };
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    for (name, expected) in [("slow", "outcome_unknown"), ("slow_read", "in_progress")] {
+        let before = server.seen("/slow").len();
+        let lost = call_once(&run, name, "k", &json!({}));
+        let mut lost = Box::pin(lost);
+        let sent = until("the call to be sent", async || {
+            server.seen("/slow").len() > before
+        });
+        tokio::select! {
+            answer = &mut lost => panic!("{}", answer.body),
+            () = sent => {}
+        }
+        let busy = call_once(&run, name, "k", &json!({})).await;
+        assert_eq!(busy.detail("reason"), "in_progress", "{}", busy.body);
+        // The runner goes away; then it comes back.
+        drop(lost);
+        let told = until("the call to be given up", async || {
+            let mut again = Box::pin(call_once(&run, name, "k", &json!({})));
+            let called = server.seen("/slow").len();
+            tokio::select! {
+                answer = &mut again => answer.detail("reason") == expected && expected == "outcome_unknown",
+                // A read is sent again.
+                () = until("another call", async || server.seen("/slow").len() > called) => true,
+            }
+        });
+        told.await;
+    }
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn a_run_that_is_cancelled_gives_its_call_up() {
+    let server = ToolServer::start().await;
+    let catalog =
+        tools_at(&server, "", &["slow"]).replace("timeout_seconds = 2", "timeout_seconds = 50");
+    let stage = stage_with(Sqlite, catalog).await.unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let calling = call(&run, "slow", &json!({}));
+    let cancelling = async {
+        server.saw("the call", |seen| seen.path == "/slow").await;
+        stage.client.cancel(&run.run_id).await
+    };
+    let (answer, cancelled) = tokio::join!(calling, cancelling);
+    assert_eq!(
+        cancelled.status,
+        StatusCode::ACCEPTED.as_u16(),
+        "{}",
+        cancelled.body
+    );
+    assert_eq!(
+        (answer.status, answer.error("code")),
+        (409, &json!("cancelled"))
+    );
+    run.release();
+}
+
+#[tokio::test]
+async fn a_tool_that_leads_nowhere_is_refused_at_start() {
+    let stage = Stage::new().await;
+    let catalog = [
+        ("tool_name = \"search\"", "tools[0].url"),
+        (
+            "tool_name = \"history_page\"\nurl = \"https://a.example\"",
+            "tools[0].tool_name",
+        ),
+        (
+            "tool_name = \"get_current_time\"\nurl = \"https://a.example\"",
+            "tools[0].tool_name",
+        ),
+        (
+            "tool_name = \"a\"\nurl = \"http://169.254.169.254/x\"",
+            "tools[0].url",
+        ),
+        (
+            "tool_name = \"a\"\nurl = \"https://a.example/{id}\"",
+            "tools[0].url",
+        ),
+        (
+            "tool_name = \"a\"\nurl = \"https://a.example\"\nparameters = { type = \"nothing\" }",
+            "tools[0].parameters",
+        ),
+        (
+            "tool_name = \"a\"\nurl = \"https://a.example\"\nparameters = { \"$ref\" = \"https://a.example/s.json\" }",
+            "tools[0].parameters",
+        ),
+    ];
+    for (tool, place) in catalog {
+        let printed = stage
+            .gateway
+            .check_config(&format!("[[tools]]\n{tool}\n"))
+            .await;
+        let said = format!("{}{}", printed.stdout, printed.stderr);
+        assert!(!printed.status.success(), "{tool}: {said}");
+        assert!(said.contains(place), "{tool}: {said}");
+    }
+    for (server, place) in [
+        ("name = \"a\"", "mcp_servers[0].url"),
+        (
+            "name = \"a\"\nurl = \"http://10.0.0.1/mcp\"",
+            "mcp_servers[0].url",
+        ),
+        ("name = \"a\"\ncommand = []", "mcp_servers[0].command"),
+        (
+            "name = \"a\"\ncommand = [\"x\"]\nenv = { KEY = \"env:SURELY_NOT_SET\" }",
+            "mcp_servers[0].env.KEY",
+        ),
+        (
+            "name = \"a\"\ncommand = [\"x\"]\nurl = \"https://a.example\"",
+            "mcp_servers[0].url",
+        ),
+        (
+            "name = \"a\"\ncommand = [\"x\"]\neffects = { a = \"none\" }",
+            "mcp_servers[0].effects.a",
+        ),
+    ] {
+        let printed = stage
+            .gateway
+            .check_config(&format!("[[mcp_servers]]\n{server}\n"))
+            .await;
+        let said = format!("{}{}", printed.stdout, printed.stderr);
+        assert!(!printed.status.success(), "{server}: {said}");
+        assert!(said.contains(place), "{server}: {said}");
+    }
+}

@@ -1,0 +1,223 @@
+//! A server of tools that does as its path says, and speaks as much MCP as a test needs.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt as _;
+use reqwest::StatusCode;
+use reqwest::header::{CONTENT_TYPE, LOCATION};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::{broadcast, watch};
+use tokio::task::JoinSet;
+
+use super::within;
+
+/// Gone with its connections on drop.
+pub struct ToolServer {
+    pub url: String,
+    shared: Arc<Shared>,
+    _tasks: JoinSet<()>,
+}
+
+struct Shared {
+    seen: watch::Sender<Vec<Seen>>,
+    tools: Mutex<Value>,
+    pushed: broadcast::Sender<Value>,
+    streams: watch::Sender<usize>,
+}
+
+/// A request that came.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub method: String,
+    /// With its query.
+    pub path: String,
+    pub headers: Vec<(String, String)>,
+    pub body: Value,
+}
+
+impl Seen {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(header, _)| header == name);
+        found.map(|(_, value)| value.as_str())
+    }
+}
+
+/// A tool as an MCP server lists it.
+pub fn listed(name: &str, properties: &Value) -> Value {
+    json!({"name": name, "description": format!("Does {name}."),
+        "inputSchema": {"type": "object", "properties": properties}})
+}
+
+impl ToolServer {
+    pub async fn start() -> Self {
+        Self::start_at("127.0.0.1:0").await
+    }
+
+    pub async fn start_at(address: &str) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let shared = Arc::new(Shared {
+            seen: watch::Sender::default(),
+            tools: Mutex::new(json!([listed(
+                "echo",
+                &json!({"text": {"type": "string"}})
+            )])),
+            pushed: broadcast::Sender::new(16),
+            streams: watch::Sender::default(),
+        });
+        let router = Router::new()
+            .fallback(answer)
+            .with_state(Arc::clone(&shared));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self {
+            url,
+            shared,
+            _tasks: tasks,
+        }
+    }
+
+    /// The requests of this path so far.
+    pub fn seen(&self, path: &str) -> Vec<Seen> {
+        let seen = self.shared.seen.borrow();
+        let of_path = |one: &&Seen| one.path.starts_with(path);
+        seen.iter().filter(of_path).cloned().collect()
+    }
+
+    /// The first request that is so.
+    pub async fn saw(&self, what: &str, is: impl Fn(&Seen) -> bool) -> Seen {
+        let mut seen = self.shared.seen.subscribe();
+        let found = within(what, seen.wait_for(|all| all.iter().any(&is))).await;
+        found.unwrap().iter().find(|one| is(one)).unwrap().clone()
+    }
+
+    /// Lists these tools from now on, and says so to whoever listens.
+    pub async fn list(&self, tools: Value) {
+        let mut streams = self.shared.streams.subscribe();
+        let open = streams.wait_for(|open| *open > 0);
+        within("the gateway to listen", open).await.unwrap();
+        *self.shared.tools.lock().unwrap() = tools;
+        let changed = json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"});
+        self.shared.pushed.send(changed).unwrap();
+    }
+}
+
+async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let body = axum::body::to_bytes(body, 4 << 20).await.unwrap();
+    let header = |(name, value): (&reqwest::header::HeaderName, &reqwest::header::HeaderValue)| {
+        (
+            name.to_string(),
+            value.to_str().unwrap_or_default().to_owned(),
+        )
+    };
+    let seen = Seen {
+        method: parts.method.to_string(),
+        path: parts.uri.to_string(),
+        headers: parts.headers.iter().map(header).collect(),
+        body: serde_json::from_slice(&body).unwrap_or_default(),
+    };
+    shared.seen.send_modify(|all| all.push(seen.clone()));
+    let first = parts.uri.path().split('/').nth(1).unwrap_or_default();
+    match (first, seen.method.as_str()) {
+        ("mcp", "GET") => stream(&shared),
+        ("mcp", "POST") => mcp(&shared, &seen.body).await,
+        ("mcp", _) => StatusCode::OK.into_response(),
+        (behaviour, _) => behave(behaviour, &seen).await,
+    }
+}
+
+/// What any server may do, well or badly.
+async fn behave(behaviour: &str, seen: &Seen) -> Response {
+    match behaviour {
+        "huge" => "x".repeat(5 << 20).into_response(),
+        "long" => "y".repeat(300 << 10).into_response(),
+        "slow" => std::future::pending().await,
+        "drop" => {
+            let broken = async { Err::<Bytes, _>(std::io::Error::other("cut")) };
+            let parts = futures_util::stream::once(async { Ok(Bytes::from_static(b"{")) });
+            let body = parts.chain(futures_util::stream::once(broken));
+            (
+                [(CONTENT_TYPE, "application/json")],
+                Body::from_stream(body),
+            )
+                .into_response()
+        }
+        "redirect" => {
+            let away = [(LOCATION, "http://169.254.169.254/latest/meta-data")];
+            (StatusCode::FOUND, away).into_response()
+        }
+        "fail" => {
+            let told = seen.header("authorization").unwrap_or_default().to_owned();
+            (StatusCode::INTERNAL_SERVER_ERROR, told).into_response()
+        }
+        "refuse" => (StatusCode::BAD_REQUEST, "no such thing").into_response(),
+        "busy" => (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "7")]).into_response(),
+        "binary" => ([(CONTENT_TYPE, "image/png")], "x").into_response(),
+        "bent" => ([(CONTENT_TYPE, "application/json")], "{").into_response(),
+        _ => axum::Json(json!({
+            "method": seen.method, "path": seen.path, "body": seen.body,
+            "authorization": seen.header("authorization"),
+        }))
+        .into_response(),
+    }
+}
+
+/// What is pushed, until somebody leaves.
+fn stream(shared: &Arc<Shared>) -> Response {
+    let pushed = shared.pushed.subscribe();
+    shared.streams.send_modify(|open| *open += 1);
+    let events = futures_util::stream::unfold(pushed, |mut pushed| async {
+        let message = pushed.recv().await.ok()?;
+        let event = format!("data: {message}\n\n");
+        Some((Ok::<_, std::io::Error>(event), pushed))
+    });
+    // The head goes out with the first bytes.
+    let hello = futures_util::stream::once(async { Ok(": hello\n\n".to_owned()) });
+    let body = Body::from_stream(hello.chain(events));
+    ([(CONTENT_TYPE, "text/event-stream")], body).into_response()
+}
+
+async fn mcp(shared: &Shared, message: &Value) -> Response {
+    let (method, params) = (
+        message["method"].as_str().unwrap_or_default(),
+        &message["params"],
+    );
+    let result = match method {
+        "initialize" => json!({"protocolVersion": params["protocolVersion"],
+            "capabilities": {"tools": {"listChanged": true}},
+            "serverInfo": {"name": "stub", "version": "1"}}),
+        "tools/list" => {
+            let tools = shared.tools.lock().unwrap_or_else(PoisonError::into_inner);
+            json!({"tools": *tools})
+        }
+        "tools/call" => match params["name"].as_str().unwrap() {
+            "slow" => std::future::pending().await,
+            "drop" | "redirect" | "fail" => {
+                let seen = Seen {
+                    method: String::new(),
+                    path: String::new(),
+                    headers: Vec::new(),
+                    body: Value::Null,
+                };
+                return behave(params["name"].as_str().unwrap(), &seen).await;
+            }
+            "huge" => json!({"content": [{"type": "text", "text": "x".repeat(5 << 20)}]}),
+            "wrong" => json!({"content": [{"type": "text", "text": "no"}], "isError": true}),
+            _ => json!({"content": [{"type": "text", "text": params["arguments"].to_string()}]}),
+        },
+        _ => return StatusCode::ACCEPTED.into_response(),
+    };
+    let answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
+    // A session opens the stream by which a client hears of changes.
+    ([("mcp-session-id", "s-1")], axum::Json(answer)).into_response()
+}
+
+/// How long a slow tool is waited for in tests.
+pub const TIMEOUT: Duration = Duration::from_secs(2);
