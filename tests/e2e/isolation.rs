@@ -54,6 +54,8 @@ const ROWS: &[(&str, About, u16)] = &[
     ("list_run_rejections", About::Run, 0),
     ("get_run_authorization", About::Run, 0),
     ("list_run_audit", About::Run, 0),
+    ("get_run_usage", About::Run, 0),
+    ("list_budgets", About::Own, 0),
     ("cancel_run", About::Run, 0),
     ("get_conversation_history", About::Conversation, 0),
     ("search_conversation_history", About::Conversation, 0),

@@ -56,6 +56,10 @@ fn grant(config: &mut Config) {
 }
 
 async fn scripted(engine: Engine) -> Option<(Stage, HeldRun)> {
+    scripted_with(engine, "").await
+}
+
+async fn scripted_with(engine: Engine, more: &str) -> Option<(Stage, HeldRun)> {
     let runner = StubRunner::start_as(all_models()).await;
     let directory = Directory::new();
     let script = directory.write("script.toml", SCRIPT);
@@ -64,8 +68,9 @@ async fn scripted(engine: Engine) -> Option<(Stage, HeldRun)> {
         config.rest = format!(
             "[[model_providers]]\nname = \"script\"\nkind = \"scripted\"\nscript = \"{}\"\n\
              [[models]]\nmodel_id = \"talker\"\nprovider = \"script\"\nmax_output_tokens = 100\n\
+             input_price = 2.5\noutput_price = 10.0\n\
              [[models]]\nmodel_id = \"ranker\"\nprovider = \"script\"\noperations = [\"rerank\"]\n\
-             [[models]]\nmodel_id = \"forbidden\"\nprovider = \"script\"\n",
+             [[models]]\nmodel_id = \"forbidden\"\nprovider = \"script\"\n{more}",
             script.display()
         );
     })
@@ -575,6 +580,94 @@ async fn messages_of_anthropic_are_completions_to_a_runner() {
     assert_eq!(asked.headers["x-api-key"], "first-secret-key");
     assert_eq!(asked.headers["anthropic-version"], "2023-06-01");
     assert_eq!(asked.body["messages"][0]["content"][0]["text"], "hello");
+}
+
+// --- budgets ---
+
+#[rstest]
+#[tokio::test]
+async fn a_budget_is_taken_from_before_the_call_and_settled_after(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let budgets = "[[budgets]]\nname = \"run-calls\"\nscope = \"run\"\ncalls = 3\n\
+        [[budgets]]\nname = \"day-tokens\"\nscope = \"workspace\"\nwindow = \"day\"\ntokens = 1000\n";
+    let Some((stage, run)) = scripted_with(engine, budgets).await else {
+        return;
+    };
+    // A hundred tokens may be answered: with those that are asked, nine such calls would fit.
+    let whole = run.call("/models/talker/invoke", &says("hello")).await;
+    assert_eq!(whole.status, 200, "{}", whole.body);
+    let streamed = events(&run, "/models/talker/stream", &says("hello")).await;
+    assert_eq!(streamed.last().unwrap().0, "usage");
+    let long = says(&"word ".repeat(2000));
+    let refused = run.call("/models/talker/invoke", &long).await;
+    assert_eq!(
+        (refused.status, refused.error("code")),
+        (429, &json!("rate_limited"))
+    );
+    let details = refused.error("details");
+    for (member, value) in [
+        ("reason", json!("budget")),
+        ("budget", json!("day-tokens")),
+        ("limit", json!("tokens")),
+        ("most", json!(1000)),
+    ] {
+        assert_eq!(details[member], value, "{details}");
+    }
+    let resets = details["resets_at"].as_i64().unwrap();
+    assert_eq!(resets.rem_euclid(86_400), 0);
+    assert!(refused.headers.contains_key("retry-after"));
+
+    let third = run.call("/models/talker/invoke", &says("busy")).await;
+    assert_eq!(
+        third.error("details")["reason"],
+        "upstream_rate_limited",
+        "a refused call took nothing"
+    );
+    let fourth = run
+        .call("/openai/v1/chat/completions", &{
+            let mut body = says("hello");
+            body["model"] = json!("talker");
+            body
+        })
+        .await;
+    assert_eq!(
+        fourth.error("details")["budget"],
+        "run-calls",
+        "{}",
+        fourth.body
+    );
+    assert_eq!(fourth.error("retryable"), false);
+    assert!(!fourth.headers.contains_key("retry-after"));
+
+    let admin = stage.gateway.admin().await;
+    let usage_path = format!("/v1/runs/{}/usage", run.run_id);
+    until("the usage", async || {
+        stage.client.get(&usage_path).await.body["total"]["calls"] == 3
+    })
+    .await;
+    let usage = stage.client.get(&usage_path).await.body;
+    let item = &usage["items"][0];
+    assert_eq!(
+        (&item["kind"], &item["resource"]),
+        (&json!("model"), &json!("talker"))
+    );
+    let tokens = |of: &Value| {
+        of["prompt_tokens"].as_u64().unwrap() + of["completion_tokens"].as_u64().unwrap()
+    };
+    assert!(
+        tokens(item) > 0 && usage["total"]["cost"].as_f64().unwrap() > 0.0,
+        "{usage}"
+    );
+    let budgets = admin.get("/v1/budgets").await.body;
+    let of_day = &budgets["items"][1]["used"][0];
+    assert_eq!(of_day["id"], "default");
+    assert_eq!(
+        of_day["tokens"],
+        tokens(item),
+        "what was reserved is given back: {budgets}"
+    );
+    assert_eq!(of_day["calls"], 3);
 }
 
 // --- the official clients ---

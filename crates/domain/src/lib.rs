@@ -14,6 +14,7 @@ pub mod manifest;
 pub mod state;
 
 pub mod breaker;
+pub mod budget;
 pub mod context;
 pub mod ledger;
 pub mod normalize;

@@ -4,6 +4,7 @@
 pub(crate) mod agents;
 pub(crate) mod api_keys;
 pub(crate) mod audit_entries;
+pub(crate) mod budget_usage;
 pub(crate) mod conversations;
 pub(crate) mod endpoint_health;
 pub(crate) mod events;
@@ -23,4 +24,5 @@ pub(crate) mod storage_garbage;
 pub(crate) mod tool_calls;
 pub(crate) mod transcript_items;
 pub(crate) mod transcript_terms;
+pub(crate) mod usage_calls;
 pub(crate) mod workspaces;

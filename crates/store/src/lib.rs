@@ -48,6 +48,7 @@ mod succession;
 mod tool_calls;
 mod transcript;
 mod turns;
+mod usage;
 
 pub use agents::{AgentRecord, SaveAgent, SavedAgent};
 pub use api_keys::{ApiKeyRecord, LastAdmin, RevokeApiKey, Revoked};
@@ -84,3 +85,4 @@ pub use tool_calls::{
     BeginToolCall, FinishToolCall, GoesOn, TOOL_CALLS, ToolCallBegun, ToolCallEnd,
 };
 pub use transcript::TranscriptWrite;
+pub use usage::{BudgetLine, ReserveBudget, SettleUsage, UsageOfRun, UsedBudget, UsedCall};

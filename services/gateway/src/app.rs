@@ -107,6 +107,7 @@ impl App {
             keys,
             master_key,
             models: declared.models.open(&egress),
+            budgets: config.budgets.clone().into(),
             catalog,
             limits: settings::run_limits(config),
             owner: Uuid::now_v7().to_string(),

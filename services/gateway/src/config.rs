@@ -1,6 +1,7 @@
 //! Settings: read whole, judged whole, before anything is opened.
 
 mod allow_rule;
+mod budgets;
 mod bus;
 mod catalog;
 mod endpoint;
@@ -21,6 +22,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use domain::budget::Budget;
 use serde_json::{Value, json};
 
 pub use allow_rule::{AllowRule, AllowRuleError};
@@ -58,6 +60,7 @@ pub struct Config {
     pub limits: LimitsConfig,
     pub ledger: LedgerConfig,
     pub runs: RunsConfig,
+    pub budgets: Vec<Budget>,
     pub model_providers: Vec<ProviderEntry>,
     pub models: Vec<ModelEntry>,
     pub tools: Vec<ToolEntry>,
@@ -109,6 +112,7 @@ impl Config {
         let limits = table.section("limits", LimitsConfig::read);
         let ledger = table.section("ledger", LedgerConfig::read);
         let runs = table.section("runs", RunsConfig::read);
+        let budgets = table.tables("budgets", "name", budgets::read);
         let model_providers = table.tables("model_providers", "name", ProviderEntry::read);
         let models = table.tables("models", "model_id", ModelEntry::read);
         let tools = table.tables("tools", "tool_name", ToolEntry::read);
@@ -135,6 +139,7 @@ impl Config {
             limits: limits?,
             ledger: ledger?,
             runs: runs?,
+            budgets: budgets?,
             model_providers: model_providers?,
             models: models?,
             tools: tools?,
@@ -162,6 +167,7 @@ impl fmt::Debug for Config {
             .field("limits", &self.limits)
             .field("ledger", &self.ledger)
             .field("runs", &self.runs)
+            .field("budgets", &self.budgets)
             .field("model_providers", &self.model_providers)
             .field("models", &self.models)
             .field("tools", &self.tools)

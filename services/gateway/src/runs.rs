@@ -17,6 +17,7 @@ pub mod watch;
 
 mod book;
 mod breakers;
+mod budgets;
 mod calls;
 mod decide;
 mod dispatch;
@@ -35,12 +36,15 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use domain::authorization::Catalog;
 use domain::breaker::BreakerPolicy;
+use domain::budget::Budget;
 use domain::normalize::ResultLimits;
 use domain::run::Run;
 use futures_util::FutureExt;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
-use store::{AuditOutcome, CancelOutcome, FinishToolCall, Leases, Store, StoreError, failpoint};
+use store::{
+    AuditOutcome, CancelOutcome, FinishToolCall, Leases, SettleUsage, Store, StoreError, failpoint,
+};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -110,6 +114,7 @@ pub struct Parts {
     /// What exists now: tools come and go with their servers.
     pub catalog: Arc<ArcSwap<Catalog>>,
     pub models: Models,
+    pub budgets: Arc<[Budget]>,
     pub limits: RunLimits,
     /// The name of this process in leases.
     pub owner: String,
@@ -196,6 +201,11 @@ impl Runs {
     /// The models behind the catalog.
     pub fn models(&self) -> &Models {
         &self.0.models
+    }
+
+    /// What calls of runs may use up.
+    pub fn budgets(&self) -> &[Budget] {
+        &self.0.budgets
     }
 
     /// The bounds of runs.
@@ -301,11 +311,18 @@ impl Runs {
         self.0.calls.admit(grant.run.id, self.0.clock.now_ms())
     }
 
-    /// Records what came of a call, whether anybody waits for it or not.
-    pub fn audit_later(&self, outcome: AuditOutcome) {
+    /// Records what came of a call and what it used, whether anybody waits for it or not.
+    pub fn record_later(&self, outcome: AuditOutcome, used: Option<SettleUsage>) {
         let store = self.0.store.clone();
         self.0.tasks.spawn(async move {
-            if let Err(error) = store.audit_outcome(outcome).await {
+            let recorded = async {
+                store.audit_outcome(outcome).await?;
+                match used {
+                    Some(used) => store.write_later(used).await,
+                    None => Ok(()),
+                }
+            };
+            if let Err(error) = recorded.await {
                 let error = &error as &dyn std::error::Error;
                 tracing::error!(error, "the outcome of a call was not recorded");
             }

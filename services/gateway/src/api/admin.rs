@@ -2,6 +2,7 @@
 
 pub(super) mod agents;
 pub(super) mod api_keys;
+pub(super) mod budgets;
 pub(super) mod catalog;
 pub(super) mod dry_run;
 pub(super) mod endpoints;

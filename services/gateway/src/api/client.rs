@@ -8,3 +8,4 @@ pub(super) mod events;
 pub(super) mod history;
 pub(super) mod pipeline;
 pub(super) mod runs;
+pub(super) mod usage;

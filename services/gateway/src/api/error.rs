@@ -41,7 +41,7 @@ impl ApiError {
         }
     }
 
-    fn with(mut self, key: &str, value: Value) -> Self {
+    pub(super) fn with(mut self, key: &str, value: Value) -> Self {
         self.details.insert(key.to_owned(), value);
         self
     }
@@ -221,6 +221,16 @@ impl ApiError {
     pub(super) fn rate_limited() -> Self {
         let message = "this run calls too often; wait as long as `Retry-After` says";
         Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message).retryable_after(1)
+    }
+
+    /// A budget of the operator's is used up; `seconds`: until it is full again, if ever.
+    pub(super) fn over_budget(message: String, seconds: Option<u32>) -> Self {
+        let refused = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message)
+            .with("reason", json!("budget"));
+        match seconds {
+            Some(seconds) => refused.retryable_after(seconds),
+            None => refused,
+        }
     }
 
     /// A bound of the gateway's, by its name.

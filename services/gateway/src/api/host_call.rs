@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use domain::authorization::NotGranted;
 use futures_util::{Stream, StreamExt as _, stream};
+use protocol::message::LlmTokenUsage;
 use store::AuditOutcome;
 use uuid::Uuid;
 
@@ -17,6 +18,11 @@ use crate::runs::Runs;
 use crate::runs::grant::Grant;
 use crate::runs::over::Over;
 
+mod spending;
+
+use spending::{Ended, Spending};
+pub(super) use spending::{Spend, micros};
+
 /// The call of a runner to a provider. Dropped before its end (the runner has gone), it is audited as
 /// `abandoned`.
 pub(super) struct HostCall {
@@ -25,6 +31,7 @@ pub(super) struct HostCall {
     id: Uuid,
     begun: Instant,
     bytes: u64,
+    spending: Option<Spending>,
     ended: bool,
 }
 
@@ -46,6 +53,7 @@ impl RunCaller {
             id,
             begun: Instant::now(),
             bytes: 0,
+            spending: None,
             ended: refusal.is_some(),
         };
         Ok((begun, asked?))
@@ -53,6 +61,20 @@ impl RunCaller {
 }
 
 impl HostCall {
+    /// Takes the most that it may use out of the budgets that it counts for: 429 when it does not fit.
+    pub(super) async fn reserve(&mut self, spend: Spend) -> ApiResult<()> {
+        let spending = Spending::reserve(&self.runs, &self.grant, spend).await?;
+        self.spending = Some(spending);
+        Ok(())
+    }
+
+    /// What the provider has counted.
+    pub(super) fn count(&mut self, usage: Option<LlmTokenUsage>) {
+        if let (Some(spending), Some(usage)) = (&mut self.spending, usage) {
+            spending.count(usage);
+        }
+    }
+
     /// Does it while the run lives: a cancel, an end or the deadline of the run ends it.
     pub(super) async fn within<T, E: Into<ApiError>>(
         &self,
@@ -97,14 +119,26 @@ impl HostCall {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        let duration = self.begun.elapsed().as_millis();
-        self.runs.audit_later(AuditOutcome {
+        let wall_ms = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let run = &self.grant.run;
+        let ended = Ended {
             id: self.id,
-            run_id: self.grant.run.id,
+            workspace: run.workspace.clone(),
+            run_id: run.id,
+            outcome,
+            bytes: self.bytes,
+            wall_ms,
+            at: self.runs.clock().now_ms(),
+        };
+        let used = self.spending.take().map(|spending| spending.settle(ended));
+        let outcome = AuditOutcome {
+            id: self.id,
+            run_id: run.id,
             bytes: self.bytes,
             outcome,
-            duration_ms: i64::try_from(duration).unwrap_or(i64::MAX),
-        });
+            duration_ms: i64::try_from(wall_ms).unwrap_or(i64::MAX),
+        };
+        self.runs.record_later(outcome, used);
     }
 }
 

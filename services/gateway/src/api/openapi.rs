@@ -46,6 +46,7 @@ fn client_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(client::runs::list_run_rejections))
         .routes(routes!(client::runs::get_run_authorization))
         .routes(routes!(client::audit::list_run_audit))
+        .routes(routes!(client::usage::get_run_usage))
         .routes(routes!(client::runs::cancel_run))
         .routes(routes!(client::history::get_conversation_history))
         .routes(routes!(client::history::search_conversation_history))
@@ -81,6 +82,7 @@ fn admin_routes() -> OpenApiRouter<ApiState> {
             admin::api_keys::get_api_key,
             admin::api_keys::revoke_api_key
         ))
+        .routes(routes!(admin::budgets::list_budgets))
         .routes(routes!(admin::catalog::list_models))
         .routes(routes!(admin::catalog::list_tools))
         .routes(routes!(admin::mcp_servers::list_mcp_servers))

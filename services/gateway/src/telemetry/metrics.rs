@@ -38,6 +38,9 @@ const LEASES_LOST: &str = "runnel_leases_lost_total";
 const DISCOVERIES: &str = "runnel_discoveries_total";
 const BREAKER_STATE: &str = "runnel_breaker_state";
 const HOST_CALLS: &str = "runnel_host_calls_total";
+const MODEL_CALLS: &str = "runnel_model_calls_total";
+const MODEL_TOKENS: &str = "runnel_model_tokens_total";
+const MODEL_COST: &str = "runnel_model_cost_total";
 const TOOL_CALLS: &str = "runnel_tool_calls_total";
 const TOOL_CALL_SECONDS: &str = "runnel_tool_call_seconds";
 const HTTP_REQUESTS: &str = "runnel_http_requests_total";
@@ -254,6 +257,16 @@ pub fn dispatch_attempted(outcome: &'static str) {
 /// The sweep took a run up.
 pub fn swept(why: Swept) {
     counter!(SWEPT_RUNS, "why" => why.as_str()).increment(1);
+}
+
+/// A model was called. Its id is the operator's own; `tokens`: asked, answered; `cost` in millionths.
+pub fn model_called(model: &str, outcome: &'static str, tokens: (u64, u64), cost: u64) {
+    let model = model.to_owned();
+    counter!(MODEL_CALLS, "model" => model.clone(), "outcome" => outcome).increment(1);
+    for (direction, count) in [("prompt", tokens.0), ("completion", tokens.1)] {
+        counter!(MODEL_TOKENS, "model" => model.clone(), "direction" => direction).increment(count);
+    }
+    counter!(MODEL_COST, "model" => model).increment(cost);
 }
 
 /// A tool was called. `source`: `gateway`, `http` or `mcp`; `outcome`: `ok` or why there was no result.

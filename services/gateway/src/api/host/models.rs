@@ -9,6 +9,7 @@ use futures_util::{Stream, StreamExt as _, stream};
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::error::ErrorBody;
+use protocol::message::LlmTokenUsage;
 use protocol::model::{
     CountTokens, CountedTokens, Embed, Embeddings, LlmInvokeResult, LlmRequest, LlmStreamEvent,
     LlmTool, ModelList, ReasoningLevel, Rerank, RerankResults,
@@ -19,7 +20,7 @@ use serde_json::{Value, json};
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::host_call::HostCall;
+use crate::api::host_call::{HostCall, Spend};
 use crate::api::json::JsonBody;
 use crate::api::query::PathOf;
 use crate::api::stream::event_stream;
@@ -28,6 +29,8 @@ use crate::outbound::upstream::UpstreamError;
 
 /// The largest request to a model.
 pub(in crate::api) const BODY_BYTES: usize = 20 * 1024 * 1024;
+/// What a model may answer where neither the request nor the operator says it.
+const COMPLETION_TOKENS: u64 = 4096;
 const MOST_MESSAGES: usize = 10_000;
 const MOST_TOOLS: usize = 512;
 const MOST_DOCUMENTS: usize = 64;
@@ -102,20 +105,41 @@ pub(in crate::api) async fn invoke_model(
 ) -> ApiResult<Json<LlmInvokeResult>> {
     let operation = ModelOperation::Invoke;
     let (mut call, model) = begin_call(&caller, &state, "models_invoke", &id, operation).await?;
-    let body = match chat_body(&request) {
-        Ok(body) => body,
-        Err(refused) => return call.end(Err(refused)),
-    };
-    let asking = model.provider.complete(model.asked(body));
-    let said = call.within(asking).await.and_then(|completion| {
-        let said = answer(&completion, request.remove_think);
-        let malformed = || UpstreamError::Malformed("a completion without a message".to_owned());
-        said.ok_or_else(|| malformed().into())
-    });
-    if let Ok(said) = &said {
-        call.add_bytes(said.message.plain_text().len());
-    }
+    let said = invoke(&mut call, model, &id, &request).await;
     call.end(said).map(Json)
+}
+
+async fn invoke(
+    call: &mut HostCall,
+    model: &Model,
+    id: &str,
+    request: &LlmRequest,
+) -> ApiResult<LlmInvokeResult> {
+    let body = model.asked(chat_body(request)?);
+    let prompt = model.count.of_request(&request.messages, &request.tools);
+    call.reserve(chat_spend(id, model, prompt, &body)).await?;
+    let completion = call.within(model.provider.complete(body)).await?;
+    let said = answer(&completion, request.remove_think);
+    let said =
+        said.ok_or_else(|| UpstreamError::Malformed("a completion without a message".to_owned()))?;
+    call.add_bytes(said.message.plain_text().len());
+    call.count(said.usage.clone());
+    Ok(said)
+}
+
+/// What a completion will use at most: what is asked, and what may be answered.
+pub(super) fn chat_spend(id: &str, model: &Model, prompt_tokens: u64, body: &JsonObject) -> Spend {
+    let most = ["max_completion_tokens", "max_tokens"];
+    let most = most.iter().find_map(|key| body.get(*key)?.as_u64());
+    Spend {
+        kind: "model",
+        resource: id.to_owned(),
+        prompt_tokens,
+        most_completion_tokens: most
+            .or(model.max_output_tokens)
+            .unwrap_or(COMPLETION_TOKENS),
+        price: model.price,
+    }
 }
 
 /// Asks a model and gives its answer as it comes.
@@ -139,13 +163,14 @@ pub(in crate::api) async fn stream_model(
     JsonBody(request): JsonBody<LlmRequest>,
 ) -> ApiResult<Response> {
     let operation = ModelOperation::Stream;
-    let (call, model) = begin_call(&caller, &state, "models_stream", &id, operation).await?;
-    let body = match chat_body(&request) {
-        Ok(body) => body,
-        Err(refused) => return call.end(Err(refused)),
+    let (mut call, model) = begin_call(&caller, &state, "models_stream", &id, operation).await?;
+    let chunks = async {
+        let body = model.asked(chat_body(&request)?);
+        let prompt = model.count.of_request(&request.messages, &request.tools);
+        call.reserve(chat_spend(&id, model, prompt, &body)).await?;
+        call.within(model.provider.stream(body)).await
     };
-    let chunks = call.within(model.provider.stream(model.asked(body))).await;
-    match chunks {
+    match chunks.await {
         Ok(chunks) => {
             let reader = ChunkReader::new(request.remove_think);
             Ok(event_stream(Body::from_stream(frames(
@@ -189,8 +214,9 @@ fn frames(
                 error_frame(saying.0, UpstreamError::Malformed(cut.to_owned()).into())
             }
             None => {
-                let (call, reader) = *saying;
+                let (mut call, reader) = *saying;
                 let (last, usage) = reader.finish();
+                call.count(usage.clone());
                 let mut end = frame("chunk", &json!({"chunk": last})).to_vec();
                 if let Some(usage) = usage {
                     end.extend_from_slice(&frame("usage", &json!({"usage": usage})));
@@ -263,16 +289,8 @@ pub(in crate::api) async fn rerank_documents(
     JsonBody(request): JsonBody<Rerank>,
 ) -> ApiResult<Json<RerankResults>> {
     let operation = ModelOperation::Rerank;
-    let (call, model) = begin_call(&caller, &state, "models_rerank", &id, operation).await?;
-    let count = request.documents.len();
-    if let Err(refused) = check_count("/documents", count, MOST_DOCUMENTS) {
-        return call.end(Err(refused));
-    }
-    let top = request.top_k.unwrap_or(u64::MAX).clamp(1, count as u64);
-    let body =
-        object(json!({"query": request.query, "documents": request.documents, "top_n": top}));
-    let ranked = call.within(model.provider.rerank(model.asked(body))).await;
-    let ranked = ranked.and_then(|answer| Ok(ranking(&answer, count, top)?));
+    let (mut call, model) = begin_call(&caller, &state, "models_rerank", &id, operation).await?;
+    let ranked = rerank(&mut call, model, &id, &request).await;
     call.end(ranked).map(Json)
 }
 
@@ -294,16 +312,59 @@ pub(in crate::api) async fn embed_texts(
     JsonBody(request): JsonBody<Embed>,
 ) -> ApiResult<Json<Embeddings>> {
     let operation = ModelOperation::Invoke;
-    let (call, model) = begin_call(&caller, &state, "models_embed", &id, operation).await?;
-    if let Err(refused) = check_count("/texts", request.texts.len(), MOST_TEXTS) {
-        return call.end(Err(refused));
-    }
-    let embedded = call.within(model.vectors(&request.texts)).await;
-    let embedded = embedded.map(|(vectors, answer)| Embeddings {
-        vectors,
-        usage: answer.get("usage").and_then(domain::chat::usage),
-    });
+    let (mut call, model) = begin_call(&caller, &state, "models_embed", &id, operation).await?;
+    let embedded = async {
+        check_count("/texts", request.texts.len(), MOST_TEXTS)?;
+        let (vectors, usage) = embed(&mut call, model, &id, &request.texts).await?;
+        Ok(Embeddings { vectors, usage })
+    };
+    let embedded = embedded.await;
     call.end(embedded).map(Json)
+}
+
+async fn rerank(
+    call: &mut HostCall,
+    model: &Model,
+    id: &str,
+    request: &Rerank,
+) -> ApiResult<RerankResults> {
+    let count = request.documents.len();
+    check_count("/documents", count, MOST_DOCUMENTS)?;
+    let texts = request.documents.iter().chain([&request.query]);
+    call.reserve(reading_spend(id, model, texts)).await?;
+    let top = request.top_k.unwrap_or(u64::MAX).clamp(1, count as u64);
+    let body =
+        object(json!({"query": request.query, "documents": request.documents, "top_n": top}));
+    let answer = call
+        .within(model.provider.rerank(model.asked(body)))
+        .await?;
+    call.count(answer.get("usage").and_then(domain::chat::usage));
+    Ok(ranking(&answer, count, top)?)
+}
+
+/// The vectors of texts, within the budgets of the call.
+pub(super) async fn embed(
+    call: &mut HostCall,
+    model: &Model,
+    id: &str,
+    texts: &[String],
+) -> ApiResult<(Vec<Vec<f32>>, Option<LlmTokenUsage>)> {
+    call.reserve(reading_spend(id, model, texts.iter())).await?;
+    let (vectors, answer) = call.within(model.vectors(texts)).await?;
+    let usage = answer.get("usage").and_then(domain::chat::usage);
+    call.count(usage.clone());
+    Ok((vectors, usage))
+}
+
+/// What reading texts will use: nothing is said.
+fn reading_spend<'a>(id: &str, model: &Model, texts: impl Iterator<Item = &'a String>) -> Spend {
+    Spend {
+        kind: "model",
+        resource: id.to_owned(),
+        prompt_tokens: model.count.of_texts(texts),
+        most_completion_tokens: 0,
+        price: model.price,
+    }
 }
 
 /// A request as chat completions have it.

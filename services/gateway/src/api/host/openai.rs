@@ -18,12 +18,12 @@ use serde_json::{Value, json};
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::host::models::begin_call;
-use crate::api::host_call::HostCall;
+use crate::api::host::models::{begin_call, chat_spend, embed};
+use crate::api::host_call::{HostCall, Spend};
 use crate::api::json::JsonBody;
 use crate::api::query::PathOf;
 use crate::api::stream::event_stream;
-use crate::outbound::model::Chunks;
+use crate::outbound::model::{Chunks, Model};
 
 /// Texts of one request.
 const MOST_TEXTS: usize = 2048;
@@ -53,16 +53,18 @@ pub(in crate::api) async fn create_chat_completion(
     }
     let operation = ModelOperation::Invoke;
     let (mut call, model) = begin_call(&caller, &state, "models_invoke", &id, operation).await?;
-    let said = call
-        .within(model.provider.complete(model.asked(body)))
-        .await;
-    let said = said.map(|mut completion| {
+    let said = async {
+        let body = model.asked(body);
+        call.reserve(spend(&id, model, &body)).await?;
+        let mut completion = call.within(model.provider.complete(body)).await?;
         completion.insert("model".to_owned(), json!(id));
-        Value::Object(completion)
-    });
-    if let Ok(said) = &said {
+        call.count(completion.get("usage").and_then(domain::chat::usage));
+        let said = Value::Object(completion);
         call.add_bytes(said.to_string().len());
-    }
+        Ok(said)
+    };
+    let said = said.await;
+
     Ok(Json(call.end(said)?).into_response())
 }
 
@@ -73,19 +75,33 @@ async fn stream_chat(
     body: JsonObject,
 ) -> ApiResult<Response> {
     let operation = ModelOperation::Stream;
-    let (call, model) = begin_call(caller, state, "models_stream", &id, operation).await?;
+    let (mut call, model) = begin_call(caller, state, "models_stream", &id, operation).await?;
     let wants_usage = body
         .get("stream_options")
         .and_then(|options| options.get("include_usage"))
         .and_then(Value::as_bool)
         .unwrap_or(false);
-    match call.within(model.provider.stream(model.asked(body))).await {
+    let chunks = async {
+        let body = model.asked(body);
+        call.reserve(spend(&id, model, &body)).await?;
+        call.within(model.provider.stream(body)).await
+    };
+    match chunks.await {
         Ok(chunks) => {
             let frames = frames(call, chunks, id, wants_usage);
             Ok(event_stream(Body::from_stream(frames)))
         }
         Err(failed) => call.end(Err(failed)),
     }
+}
+
+/// What a completion will use at most: its messages and tools are counted as they stand in the body.
+fn spend(id: &str, model: &Model, body: &JsonObject) -> Spend {
+    let texts = ["messages", "tools"]
+        .iter()
+        .filter_map(|key| body.get(*key));
+    let texts: Vec<_> = texts.map(Value::to_string).collect();
+    chat_spend(id, model, model.count.of_texts(texts.iter()), body)
 }
 
 /// The chunks as they come, under our name of the model, and `[DONE]`. Tokens are told to who asked.
@@ -103,6 +119,7 @@ fn frames(
             let frame = match chunks.next().await {
                 Some(Ok(mut chunk)) => {
                     chunk.insert("model".to_owned(), json!(id));
+                    call.count(chunk.get("usage").and_then(domain::chat::usage));
                     let frame = shown(chunk, wants_usage)
                         .map(|chunk| frame(&chunk))
                         .unwrap_or_default();
@@ -169,8 +186,8 @@ pub(in crate::api) async fn create_embeddings(
         }
     };
     let operation = ModelOperation::Invoke;
-    let (call, model) = begin_call(&caller, &state, "models_embed", &id, operation).await?;
-    let (vectors, answer) = match call.within(model.vectors(&texts)).await {
+    let (mut call, model) = begin_call(&caller, &state, "models_embed", &id, operation).await?;
+    let (vectors, usage) = match embed(&mut call, model, &id, &texts).await {
         Ok(embedded) => embedded,
         Err(failed) => return call.end(Err(failed)),
     };
@@ -184,7 +201,7 @@ pub(in crate::api) async fn create_embeddings(
     };
     let data: Vec<_> = vectors.iter().enumerate().map(item).collect();
     let none = json!({"prompt_tokens": 0, "total_tokens": 0});
-    let usage = answer.get("usage").cloned().unwrap_or(none);
+    let usage = usage.map_or(none, |usage| json!(usage));
     call.end(Ok(Json(
         json!({"object": "list", "data": data, "model": id, "usage": usage}),
     )))

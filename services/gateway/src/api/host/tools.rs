@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::host_call::HostCall;
+use crate::api::host_call::{HostCall, Spend};
 use crate::api::json::JsonBody;
 use crate::api::kept_call::KeptCall;
 use crate::api::query::{PathOf, single_header};
@@ -53,7 +53,7 @@ pub(in crate::api) async fn get_tool(
 ) -> ApiResult<Json<ToolDetail>> {
     let call = Call {
         action: "get_tool_detail",
-        resource: "tool",
+        resource: &name,
         operation: "detail",
     };
     let asked = caller.grant.snapshot.tool(&name, ToolOperation::Detail);
@@ -114,7 +114,7 @@ impl ToolCalling<'_> {
     pub(super) async fn call(&self, parameters: JsonObject, key: Option<&str>) -> ApiResult<Value> {
         let call = Call {
             action: "call_tool",
-            resource: "tool",
+            resource: self.name,
             operation: "call",
         };
         let asked: Result<&ToolResource, NotGranted> = self
@@ -123,6 +123,9 @@ impl ToolCalling<'_> {
             .snapshot
             .tool(self.name, ToolOperation::Call);
         let (mut host_call, granted) = self.caller.begin(self.state, call, asked).await?;
+        if let Err(refused) = host_call.reserve(Spend::of_tool(self.name)).await {
+            return host_call.end(Err(refused));
+        }
         let called = self
             .call_granted(&host_call, granted, &parameters, key)
             .await;

@@ -55,6 +55,11 @@ impl TokenCount {
         self.with_margin(ANSWER + messages + tools)
     }
 
+    /// The tokens of texts that are read, one by one.
+    pub fn of_texts<'a>(&self, texts: impl Iterator<Item = &'a String>) -> u64 {
+        self.with_margin(texts.map(|text| self.of_text(text)).sum())
+    }
+
     fn of_message(&self, message: &Message) -> u64 {
         let content = match &message.content {
             None => 0,

@@ -105,6 +105,12 @@ metrics!(
         "0: the endpoint is called, 1: one call at a time, 2: not for now";
     Counter super::HOST_CALLS, ["route", "outcome"],
         "Calls of runners: allowed, denied, not_found, limited, refused or failed";
+    Counter super::MODEL_CALLS, ["model", "outcome"],
+        "Calls of models: ok, abandoned, or the code of the error";
+    Counter super::MODEL_TOKENS, ["model", "direction"],
+        "Tokens of models, prompt and completion, as their providers count or else as we do";
+    Counter super::MODEL_COST, ["model"],
+        "What models cost by the prices of the configuration, in millionths of its currency";
     Counter super::TOOL_CALLS, ["source", "outcome"],
         "Calls of tools by the kind of their source (gateway, http, mcp): ok, or why there was no result";
     Histogram super::TOOL_CALL_SECONDS, ["source"],

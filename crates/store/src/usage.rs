@@ -1,0 +1,320 @@
+//! What calls out of the house use: reserved before, settled after. A reservation whose process died is
+//! not given back: a budget is overstepped by nobody, at worst it is used up early.
+
+use domain::budget::{Amount, Budget, Exceeded};
+use protocol::id::{RunId, WorkspaceId};
+use sea_orm::sea_query::{Expr, ExprTrait as _, OnConflict};
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait,
+    FromQueryResult, QueryFilter, QueryOrder, QuerySelect,
+};
+use uuid::Uuid;
+
+use crate::connect::Store;
+use crate::entity::{budget_usage, usage_calls};
+use crate::error::{StoreError, signed, unsigned};
+use crate::writer::Work;
+
+/// Sums of several budgets are changed together: on `PostgreSQL` by one replica at a time.
+const LOCK: &str = "budgets";
+/// Subjects of one budget that are shown.
+const SUBJECTS: u64 = 100;
+
+/// A budget that a call counts for: whose, and since when.
+#[derive(Clone, Debug)]
+pub struct BudgetLine {
+    pub budget: Budget,
+    /// The workspace, `/`, and the id of the run, agent or endpoint.
+    pub subject: String,
+    pub window_start: i64,
+    pub resets_at: Option<i64>,
+}
+
+/// Takes an amount out of every budget, or out of none.
+#[derive(Clone, Debug)]
+pub struct ReserveBudget {
+    pub run_id: RunId,
+    pub lines: Vec<BudgetLine>,
+    pub amount: Amount,
+}
+
+/// What came of one call.
+#[derive(Clone, Debug)]
+pub struct UsedCall {
+    pub id: Uuid,
+    pub workspace: WorkspaceId,
+    pub run_id: RunId,
+    /// `model` or `tool`.
+    pub kind: &'static str,
+    pub resource: String,
+    pub outcome: &'static str,
+    pub prompt_tokens: u64,
+    pub completion_tokens: u64,
+    /// The provider did not count: we did.
+    pub is_estimate: bool,
+    pub cost_micros: u64,
+    pub wall_ms: u64,
+    pub at: i64,
+}
+
+/// Records a call, and puts what it used in the place of what was reserved.
+#[derive(Clone, Debug)]
+pub struct SettleUsage {
+    pub call: UsedCall,
+    pub lines: Vec<BudgetLine>,
+    pub reserved: Amount,
+}
+
+/// The calls of one run to one model or tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageOfRun {
+    pub kind: String,
+    pub resource: String,
+    pub calls: u64,
+    pub prompt_tokens: u64,
+    pub completion_tokens: u64,
+    /// So many of the calls were not counted by their provider.
+    pub estimated_calls: u64,
+    pub cost_micros: u64,
+    pub wall_ms: u64,
+}
+
+impl UsedCall {
+    fn amount(&self) -> Amount {
+        Amount {
+            calls: 1,
+            tokens: self.prompt_tokens + self.completion_tokens,
+            cost_micros: self.cost_micros,
+            wall_ms: self.wall_ms,
+        }
+    }
+}
+
+impl Work for ReserveBudget {
+    type Output = Result<(), Exceeded>;
+
+    const CHANGES_AGENTS: bool = false;
+
+    fn lock(&self) -> Option<String> {
+        (!self.lines.is_empty()).then(|| LOCK.to_owned())
+    }
+
+    fn order(&self) -> Uuid {
+        self.run_id.0
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Self::Output, StoreError> {
+        // Taken first and looked at after: the rows are ours from then on. What is refused is given back.
+        for (taken, line) in self.lines.iter().enumerate() {
+            let used = add(tx, line, self.amount, Amount::default()).await?;
+            let before = minus(used, self.amount);
+            if let Err(exceeded) = line.budget.check(before, self.amount, line.resets_at) {
+                for line in &self.lines[..=taken] {
+                    add(tx, line, Amount::default(), self.amount).await?;
+                }
+                return Ok(Err(exceeded));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Done twice, a call would be reserved for twice: whoever does not hear of the first fails, and is
+    /// the one call that is lost of the budget.
+    async fn stands(&self, _: &DatabaseTransaction, _: &Self::Output) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+}
+
+impl Work for SettleUsage {
+    type Output = ();
+
+    const CHANGES_AGENTS: bool = false;
+
+    fn lock(&self) -> Option<String> {
+        (!self.lines.is_empty()).then(|| LOCK.to_owned())
+    }
+
+    fn order(&self) -> Uuid {
+        self.call.run_id.0
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        let call = &self.call;
+        let row = usage_calls::ActiveModel {
+            id: Set(call.id.to_string()),
+            workspace_id: Set(call.workspace.to_string()),
+            run_id: Set(call.run_id.to_string()),
+            kind: Set(call.kind.to_owned()),
+            resource: Set(call.resource.clone()),
+            outcome: Set(call.outcome.to_owned()),
+            prompt_tokens: Set(signed(call.prompt_tokens)),
+            completion_tokens: Set(signed(call.completion_tokens)),
+            is_estimate: Set(i64::from(call.is_estimate)),
+            cost_micros: Set(signed(call.cost_micros)),
+            wall_ms: Set(signed(call.wall_ms)),
+            at: Set(call.at),
+        };
+        usage_calls::Entity::insert(row)
+            .exec_without_returning(tx)
+            .await?;
+        for line in &self.lines {
+            add(tx, line, call.amount(), self.reserved).await?;
+        }
+        Ok(())
+    }
+
+    async fn stands(&self, tx: &DatabaseTransaction, (): &()) -> Result<bool, StoreError> {
+        let found = usage_calls::Entity::find_by_id(self.call.id.to_string())
+            .one(tx)
+            .await?;
+        Ok(found.is_some())
+    }
+}
+
+/// Adds to the sums of a line and takes from them; gives what they are then.
+async fn add(
+    tx: &impl ConnectionTrait,
+    line: &BudgetLine,
+    more: Amount,
+    less: Amount,
+) -> Result<Amount, StoreError> {
+    use budget_usage::Column;
+    let delta = |more: u64, less: u64| signed(more).saturating_sub(signed(less));
+    let deltas = [
+        (Column::Calls, delta(more.calls, less.calls)),
+        (Column::Tokens, delta(more.tokens, less.tokens)),
+        (
+            Column::CostMicros,
+            delta(more.cost_micros, less.cost_micros),
+        ),
+        (Column::WallMs, delta(more.wall_ms, less.wall_ms)),
+    ];
+    let row = budget_usage::ActiveModel {
+        budget: Set(line.budget.name.clone()),
+        subject: Set(line.subject.clone()),
+        window_start: Set(line.window_start),
+        calls: Set(deltas[0].1),
+        tokens: Set(deltas[1].1),
+        cost_micros: Set(deltas[2].1),
+        wall_ms: Set(deltas[3].1),
+    };
+    let mut known = OnConflict::columns([Column::Budget, Column::Subject, Column::WindowStart]);
+    for (column, delta) in deltas {
+        let now = Expr::col((budget_usage::Entity, column));
+        known.value(column, now.add(delta));
+    }
+    let now = budget_usage::Entity::insert(row)
+        .on_conflict(known)
+        .exec_with_returning(tx)
+        .await?;
+    Ok(amount_of(&now))
+}
+
+fn minus(one: Amount, other: Amount) -> Amount {
+    Amount {
+        calls: one.calls.saturating_sub(other.calls),
+        tokens: one.tokens.saturating_sub(other.tokens),
+        cost_micros: one.cost_micros.saturating_sub(other.cost_micros),
+        wall_ms: one.wall_ms.saturating_sub(other.wall_ms),
+    }
+}
+
+#[derive(FromQueryResult)]
+struct Sums {
+    kind: String,
+    resource: String,
+    calls: i64,
+    prompt_tokens: i64,
+    completion_tokens: i64,
+    estimated_calls: i64,
+    cost_micros: i64,
+    wall_ms: i64,
+}
+
+impl Store {
+    /// What a run has used, by model and tool.
+    pub async fn usage_of_run(&self, run: RunId) -> Result<Vec<UsageOfRun>, StoreError> {
+        use usage_calls::Column;
+        // PostgreSQL makes a wider type of a sum.
+        let sum = |column: Column| Expr::col(column).sum().cast_as("BIGINT");
+        let rows = usage_calls::Entity::find()
+            .select_only()
+            .columns([Column::Kind, Column::Resource])
+            .column_as(Column::Id.count(), "calls")
+            .column_as(sum(Column::PromptTokens), "prompt_tokens")
+            .column_as(sum(Column::CompletionTokens), "completion_tokens")
+            .column_as(sum(Column::IsEstimate), "estimated_calls")
+            .column_as(sum(Column::CostMicros), "cost_micros")
+            .column_as(sum(Column::WallMs), "wall_ms")
+            .filter(Column::RunId.eq(run.to_string()))
+            .group_by(Column::Kind)
+            .group_by(Column::Resource)
+            .order_by_asc(Column::Kind)
+            .order_by_asc(Column::Resource)
+            .into_model::<Sums>()
+            .all(&self.readers)
+            .await?;
+        let read = |sums: Sums| {
+            let sum = |value| unsigned("usage_calls", &sums.resource, value);
+            Ok(UsageOfRun {
+                calls: sum(sums.calls)?,
+                prompt_tokens: sum(sums.prompt_tokens)?,
+                completion_tokens: sum(sums.completion_tokens)?,
+                estimated_calls: sum(sums.estimated_calls)?,
+                cost_micros: sum(sums.cost_micros)?,
+                wall_ms: sum(sums.wall_ms)?,
+                kind: sums.kind,
+                resource: sums.resource.clone(),
+            })
+        };
+        rows.into_iter().map(read).collect()
+    }
+
+    /// What the subjects of a workspace have used of a budget in one window, the greatest first.
+    pub async fn used_of(
+        &self,
+        workspace: &WorkspaceId,
+        budget: &str,
+        window_start: i64,
+    ) -> Result<Vec<UsedBudget>, StoreError> {
+        use budget_usage::Column;
+        let rows = budget_usage::Entity::find()
+            .filter(Column::Budget.eq(budget))
+            .filter(Column::WindowStart.eq(window_start))
+            .filter(Column::Subject.starts_with(format!("{workspace}/")))
+            .order_by_desc(Column::Tokens)
+            .order_by_desc(Column::Calls)
+            .order_by_asc(Column::Subject)
+            .limit(SUBJECTS)
+            .all(&self.readers)
+            .await?;
+        Ok(rows.into_iter().map(UsedBudget::of).collect())
+    }
+}
+
+/// What one subject has used of a budget.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsedBudget {
+    /// The workspace, `/`, and the id of the run, agent or endpoint.
+    pub subject: String,
+    pub used: Amount,
+}
+
+impl UsedBudget {
+    fn of(row: budget_usage::Model) -> Self {
+        Self {
+            used: amount_of(&row),
+            subject: row.subject,
+        }
+    }
+}
+
+fn amount_of(row: &budget_usage::Model) -> Amount {
+    let sum = |value: i64| u64::try_from(value).unwrap_or(0);
+    Amount {
+        calls: sum(row.calls),
+        tokens: sum(row.tokens),
+        cost_micros: sum(row.cost_micros),
+        wall_ms: sum(row.wall_ms),
+    }
+}

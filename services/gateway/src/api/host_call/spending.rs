@@ -1,0 +1,271 @@
+//! What one call uses up: taken out of its budgets before, settled after.
+
+use domain::budget::{Amount, Exceeded};
+use protocol::id::{RunId, WorkspaceId};
+use protocol::message::LlmTokenUsage;
+use serde_json::json;
+use store::{BudgetLine, ReserveBudget, SettleUsage, UsedCall};
+use uuid::Uuid;
+
+use crate::api::error::ApiError;
+use crate::outbound::model::Price;
+use crate::runs::Runs;
+use crate::runs::grant::Grant;
+use crate::telemetry::metrics;
+
+/// Bytes of an answer for one token, where nobody has counted: few, so that too much is taken.
+const TOKEN_BYTES: u64 = 3;
+
+/// What a call will be at most.
+#[derive(Clone, Debug)]
+pub(in crate::api) struct Spend {
+    /// `model` or `tool`.
+    pub(in crate::api) kind: &'static str,
+    pub(in crate::api) resource: String,
+    pub(in crate::api) prompt_tokens: u64,
+    pub(in crate::api) most_completion_tokens: u64,
+    pub(in crate::api) price: Option<Price>,
+}
+
+/// What was reserved for a call, and what has been heard of its real use.
+pub(super) struct Spending {
+    spend: Spend,
+    lines: Vec<BudgetLine>,
+    reserved: Amount,
+    counted: Option<LlmTokenUsage>,
+}
+
+/// The call that has ended.
+pub(super) struct Ended {
+    pub(super) id: Uuid,
+    pub(super) workspace: WorkspaceId,
+    pub(super) run_id: RunId,
+    pub(super) outcome: &'static str,
+    pub(super) bytes: u64,
+    pub(super) wall_ms: u64,
+    pub(super) at: i64,
+}
+
+impl Spending {
+    /// Takes the most that the call may use out of every budget that it counts for.
+    pub(super) async fn reserve(
+        runs: &Runs,
+        grant: &Grant,
+        spend: Spend,
+    ) -> Result<Self, ApiError> {
+        let lines = runs.budgets_of(grant);
+        let reserved = Amount {
+            calls: 1,
+            tokens: spend.prompt_tokens + spend.most_completion_tokens,
+            cost_micros: spend.cost(spend.prompt_tokens, spend.most_completion_tokens),
+            wall_ms: 0,
+        };
+        if !lines.is_empty() {
+            let reserve = ReserveBudget {
+                run_id: grant.run.id,
+                lines: lines.clone(),
+                amount: reserved,
+            };
+            let reserved = runs.store().write(reserve).await?;
+            reserved.map_err(|exceeded| refusal(&exceeded, runs.clock().now_ms()))?;
+        }
+        Ok(Self {
+            spend,
+            lines,
+            reserved,
+            counted: None,
+        })
+    }
+
+    /// What the provider has counted.
+    pub(super) fn count(&mut self, usage: LlmTokenUsage) {
+        self.counted = Some(usage);
+    }
+
+    /// What is to be written now that the call has ended.
+    pub(super) fn settle(self, ended: Ended) -> SettleUsage {
+        let (prompt_tokens, completion_tokens, is_estimate) = self.used(&ended);
+        let cost_micros = self.spend.cost(prompt_tokens, completion_tokens);
+        if self.spend.kind == "model" {
+            let tokens = (prompt_tokens, completion_tokens);
+            metrics::model_called(&self.spend.resource, ended.outcome, tokens, cost_micros);
+        }
+        SettleUsage {
+            call: UsedCall {
+                id: ended.id,
+                workspace: ended.workspace,
+                run_id: ended.run_id,
+                kind: self.spend.kind,
+                resource: self.spend.resource,
+                outcome: ended.outcome,
+                prompt_tokens,
+                completion_tokens,
+                is_estimate,
+                cost_micros,
+                wall_ms: ended.wall_ms,
+                at: ended.at,
+            },
+            lines: self.lines,
+            reserved: self.reserved,
+        }
+    }
+
+    /// As the provider has counted; else as we do, of what was asked and what came. A provider that gave
+    /// nothing took nothing.
+    fn used(&self, ended: &Ended) -> (u64, u64, bool) {
+        let number = |count: Option<i64>| count.and_then(|count| u64::try_from(count).ok());
+        if let Some(counted) = &self.counted {
+            let prompt = number(counted.prompt_tokens);
+            let total = number(counted.total_tokens);
+            let prompt = prompt.or(total).unwrap_or(self.spend.prompt_tokens);
+            let rest = total.map(|total| total.saturating_sub(prompt));
+            return (
+                prompt,
+                number(counted.completion_tokens).or(rest).unwrap_or(0),
+                false,
+            );
+        }
+        let gave_nothing = ended.bytes == 0 && !matches!(ended.outcome, "ok" | "abandoned");
+        if gave_nothing || self.spend.prompt_tokens == 0 {
+            return (0, 0, false);
+        }
+        (
+            self.spend.prompt_tokens,
+            ended.bytes.div_ceil(TOKEN_BYTES),
+            true,
+        )
+    }
+}
+
+impl Spend {
+    /// One call, and no tokens.
+    pub(in crate::api) fn of_tool(name: &str) -> Self {
+        Self {
+            kind: "tool",
+            resource: name.to_owned(),
+            prompt_tokens: 0,
+            most_completion_tokens: 0,
+            price: None,
+        }
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "prices and counts are far below what a double counts exactly"
+    )]
+    fn cost(&self, prompt: u64, completion: u64) -> u64 {
+        let price = self.price.unwrap_or_default();
+        (prompt as f64 * price.input + completion as f64 * price.output).ceil() as u64
+    }
+}
+
+fn refusal(exceeded: &Exceeded, now: i64) -> ApiError {
+    let Exceeded {
+        budget,
+        what,
+        limit,
+        used,
+        resets_at,
+    } = exceeded;
+    let when = if resets_at.is_some() {
+        "it resets at `details.resets_at`"
+    } else {
+        "it does not reset"
+    };
+    let message = format!("the budget {budget} has no {what} left for this call; {when}");
+    let scale = |number: u64| match *what {
+        "cost" => json!(micros(number)),
+        "seconds" => json!(number.div_ceil(1000)),
+        _ => json!(number),
+    };
+    let wait = resets_at.map(|at| (at - now).div_euclid(1000) + 1);
+    ApiError::over_budget(message, wait.and_then(|wait| u32::try_from(wait).ok()))
+        .with("budget", json!(budget))
+        .with("limit", json!(what))
+        .with("most", scale(*limit))
+        .with("used", scale(*used))
+        .with("resets_at", json!(resets_at.map(|at| at.div_euclid(1000))))
+}
+
+/// Millionths as the whole they are of.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "sums are far below what a double counts exactly"
+)]
+pub(in crate::api) fn micros(number: u64) -> f64 {
+    number as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spending(counted: Option<LlmTokenUsage>) -> Spending {
+        Spending {
+            spend: Spend {
+                kind: "model",
+                resource: "m".to_owned(),
+                prompt_tokens: 100,
+                most_completion_tokens: 50,
+                price: Some(Price {
+                    input: 2.5,
+                    output: 10.0,
+                }),
+            },
+            lines: Vec::new(),
+            reserved: Amount::default(),
+            counted,
+        }
+    }
+
+    fn ended(outcome: &'static str, bytes: u64) -> Ended {
+        Ended {
+            id: Uuid::nil(),
+            workspace: WorkspaceId("w".to_owned()),
+            run_id: RunId(Uuid::nil()),
+            outcome,
+            bytes,
+            wall_ms: 7,
+            at: 0,
+        }
+    }
+
+    #[test]
+    fn a_call_costs_what_was_counted_or_what_came_and_nothing_when_nothing_did() {
+        let of = |counted, outcome, bytes| {
+            let call = spending(counted).settle(ended(outcome, bytes)).call;
+            (
+                call.prompt_tokens,
+                call.completion_tokens,
+                call.is_estimate,
+                call.cost_micros,
+            )
+        };
+        let counted = |prompt, completion, total| {
+            Some(LlmTokenUsage {
+                prompt_tokens: prompt,
+                completion_tokens: completion,
+                total_tokens: total,
+                ..LlmTokenUsage::default()
+            })
+        };
+        assert_eq!(
+            of(counted(Some(10), Some(4), Some(14)), "ok", 99),
+            (10, 4, false, 65)
+        );
+        assert_eq!(
+            of(counted(Some(10), None, Some(14)), "ok", 99),
+            (10, 4, false, 65)
+        );
+        assert_eq!(
+            of(counted(None, None, Some(14)), "ok", 99),
+            (14, 0, false, 35)
+        );
+        assert_eq!(of(None, "ok", 30), (100, 10, true, 350));
+        assert_eq!(of(None, "abandoned", 0), (100, 0, true, 250));
+        assert_eq!(of(None, "cancelled", 3), (100, 1, true, 260));
+        assert_eq!(of(None, "rate_limited", 0), (0, 0, false, 0));
+    }
+}

@@ -1,0 +1,74 @@
+//! `[[budgets]]`: what calls of models and tools may use up.
+
+use domain::budget::{Budget, BudgetScope, BudgetWindow};
+use serde_json::Value;
+
+use super::table::{Reported, Table, name, one_of, seconds, text, whole};
+
+const MOST: u64 = 1_000_000_000_000;
+
+/// Reads one budget.
+pub(super) fn read(mut table: Table<'_>) -> Result<Budget, Reported> {
+    let name = table.required("name", name);
+    let scope = table.required("scope", one_of(&["run", "agent", "endpoint", "workspace"]));
+    let only = table.optional("only", text);
+    let window = table.optional("window", one_of(&["hour", "day", "month"]));
+    let calls = table.optional("calls", whole(0..=MOST));
+    let tokens = table.optional("tokens", whole(0..=MOST));
+    let cost = table.optional("cost", cost);
+    let wall = table.optional("seconds", seconds(0.0..=1e9));
+    let shape = match (&scope, &window) {
+        (Ok(scope), Ok(None)) if scope != "run" => {
+            Err(table.fault("window", "is required: hour, day or month"))
+        }
+        (Ok(scope), Ok(Some(_))) if scope == "run" => Err(table.fault(
+            "window",
+            "is not for scope run: a run is counted as a whole",
+        )),
+        _ => Ok(()),
+    };
+    let bounds = (&calls, &tokens, &cost, &wall);
+    let bounds = if let (Ok(None), Ok(None), Ok(None), Ok(None)) = bounds {
+        Err(table.fault(
+            "calls",
+            "or tokens, cost or seconds must be given: without one it bounds nothing",
+        ))
+    } else {
+        Ok(())
+    };
+    table.close()?;
+    shape.and(bounds)?;
+    let scope = match scope?.as_str() {
+        "run" => BudgetScope::Run,
+        "agent" => BudgetScope::Agent,
+        "endpoint" => BudgetScope::Endpoint,
+        _ => BudgetScope::Workspace,
+    };
+    Ok(Budget {
+        name: name?,
+        scope,
+        only: only?,
+        window: match window?.as_deref() {
+            Some("hour") => BudgetWindow::Hour,
+            Some("day") => BudgetWindow::Day,
+            Some(_) => BudgetWindow::Month,
+            None => BudgetWindow::Whole,
+        },
+        calls: calls?,
+        tokens: tokens?,
+        cost_micros: cost?,
+        wall_ms: wall?.map(|wall| u64::try_from(wall.as_millis()).unwrap_or(u64::MAX)),
+    })
+}
+
+/// An amount of money, in millionths.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the range leaves neither a sign nor more than a whole number holds"
+)]
+fn cost(value: Value) -> Result<u64, &'static str> {
+    let cost = value.as_f64().filter(|cost| (0.0..=1e9).contains(cost));
+    cost.map(|cost| (cost * 1e6).round() as u64)
+        .ok_or("must be a number from 0 to 1000000000")
+}
