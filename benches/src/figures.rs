@@ -136,7 +136,7 @@ pub(crate) fn print_held(held: &[Held]) {
     let Some(yardstick) = held.iter().find(|one| one.name == YARDSTICK) else {
         return;
     };
-    println!("\nmemory per held stream, 1,000 of them");
+    println!("\nmemory per held stream, {} of them", yardstick.streams);
     for one in held {
         let (kib, ratio) = (
             one.per_stream / 1024.0,

@@ -8,10 +8,9 @@ use tokio::task::JoinSet;
 use crate::client::{Connection, Framing, Stream};
 use crate::load::{Ask, Target, drive};
 use crate::process::resident;
-use crate::stage::{Stage, play, release};
+use crate::stage::{Served, Stage, play, release};
 use crate::stub::Script;
 
-const STREAMS: usize = 1000;
 /// Before they are held, so that what is made once is there.
 const WARM_SECONDS: f64 = 1.0;
 const OPENING: usize = 32;
@@ -22,6 +21,7 @@ pub(crate) struct Held {
     pub(crate) name: &'static str,
     pub(crate) idle: u64,
     pub(crate) full: u64,
+    pub(crate) streams: usize,
     pub(crate) per_stream: f64,
 }
 
@@ -29,7 +29,7 @@ impl Held {
     pub(crate) fn to_json(&self) -> serde_json::Value {
         serde_json::json!({
             "target": self.name, "idle_bytes": self.idle, "held_bytes": self.full,
-            "bytes_per_stream": self.per_stream, "streams": STREAMS,
+            "bytes_per_stream": self.per_stream, "streams": self.streams,
         })
     }
 }
@@ -46,24 +46,25 @@ pub(crate) async fn measure(stage: &Stage) -> anyhow::Result<Vec<Held>> {
             pid: Some(proxy.pid),
             ask: Ask::Runner,
         };
-        all.push(hold(&target, proxy.pid, &stub.address, stub.pid).await?);
+        all.push(hold(stage, &target, proxy.pid, &stub).await?);
     }
     for database in stage.databases() {
         let place = format!("held-{}", database.name);
         let (gateway, target) = stage.gateway(&place, &database, &stub.address, "").await?;
-        all.push(hold(&target, gateway.served.pid, &stub.address, stub.pid).await?);
+        all.push(hold(stage, &target, gateway.served.pid, &stub).await?);
     }
     Ok(all)
 }
 
-async fn hold(target: &Target, pid: u32, stub: &str, stub_pid: u32) -> anyhow::Result<Held> {
+async fn hold(stage: &Stage, target: &Target, pid: u32, stub: &Served) -> anyhow::Result<Held> {
+    let most = stage.options.streams;
     let script = Script {
         deltas: 10,
         per_write: 1,
         hold: false,
     };
-    play(stub, script).await?;
-    let warm = drive(target, stub_pid, 8, 11, WARM_SECONDS).await?;
+    play(&stub.address, script).await?;
+    let warm = drive(target, stub.pid, 8, 11, WARM_SECONDS).await?;
     ensure!(
         warm.failures == 0,
         "failures before it began: {:?}",
@@ -76,10 +77,10 @@ async fn hold(target: &Target, pid: u32, stub: &str, stub_pid: u32) -> anyhow::R
         hold: true,
         ..script
     };
-    play(stub, script).await?;
+    play(&stub.address, script).await?;
     let mut opening = JoinSet::new();
     let mut streams = Vec::new();
-    for number in 0..STREAMS {
+    for number in 0..most {
         if opening.len() >= OPENING
             && let Some(opened) = opening.join_next().await
         {
@@ -93,7 +94,7 @@ async fn hold(target: &Target, pid: u32, stub: &str, stub_pid: u32) -> anyhow::R
     tokio::time::sleep(Duration::from_secs(2)).await;
     let full = resident(pid)?;
 
-    release(stub).await?;
+    release(&stub.address).await?;
     for (mut connection, framing, mut stream) in streams {
         connection.rest(framing, |part| stream.push(part)).await?;
         ensure!(
@@ -105,7 +106,8 @@ async fn hold(target: &Target, pid: u32, stub: &str, stub_pid: u32) -> anyhow::R
         name: target.name,
         idle,
         full,
-        per_stream: (full as f64 - idle as f64) / STREAMS as f64,
+        streams: most,
+        per_stream: (full as f64 - idle as f64) / most as f64,
     })
 }
 

@@ -48,6 +48,9 @@ struct Options {
     /// Events that the stub runner sends in one write.
     #[arg(long, global = true, default_value_t = 1)]
     per_write: usize,
+    /// Streams that are held at a time.
+    #[arg(long, global = true, default_value_t = 1000)]
+    streams: usize,
     /// The gateway's binary; built when absent.
     #[arg(long, global = true)]
     gateway: Option<PathBuf>,

@@ -241,8 +241,9 @@ impl Runs {
                 tracing::error!(run.id = %id, "run {id} panicked");
                 metrics::panicked(metrics::Task::Run);
                 // Another replica may have taken it over.
-                settle::settle_orphan(&inner, id, &workspace, Leases::Own, settle::internal())
-                    .await;
+                let failure = settle::internal();
+                let settled = settle::settle_orphan(&inner, id, &workspace, Leases::Own, failure);
+                Box::pin(settled).await;
             }
         });
     }

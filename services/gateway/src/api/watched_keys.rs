@@ -69,7 +69,9 @@ pub(super) async fn until_revoked(state: ApiState, workspace: WorkspaceId, key: 
             Some(false) => continue,
             None => {}
         }
-        match state.runs.store().find_api_key_by_id(&workspace, key).await {
+        // Most streams only wait: each holds the question while it asks, and no longer.
+        let looked = state.runs.store().find_api_key_by_id(&workspace, key);
+        match Box::pin(looked).await {
             Ok(Some(record)) if record.revoked_at.is_none() => {}
             Ok(_) => {
                 state.watched_keys().revoke(key);

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use domain::json_text::{JsonFault, check_json_text};
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE};
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use protocol::admin::EndpointMode;
 use protocol::id::RunId;
@@ -162,6 +165,17 @@ pub struct RunnerClient {
 pub struct Started {
     pub response: Response,
     pub format: ResultFormat,
+}
+
+/// What follows the head of a runner's answer.
+pub type Results = BoxStream<'static, Result<Bytes, EgressError>>;
+
+impl Started {
+    /// Lets the head go, and with it the buffer that it was read into: a run may wait for long.
+    pub fn into_results(self) -> Results {
+        let body = self.response.bytes_stream();
+        body.map_err(EgressError::from).boxed()
+    }
 }
 
 /// How results are framed.

@@ -27,8 +27,8 @@ const SHORT_BREAK: Duration = Duration::from_millis(500);
 
 /// What came of a dispatch.
 pub(super) enum Outcome {
-    /// The runner answers: the run as it is now, and its results.
-    Started(Box<Run>, Started),
+    /// The runner answers: the run as it is now, what it may do, and its results.
+    Started(Arc<Grant>, Started),
     /// The run ends without the runner: by this failure.
     Failed(Box<Run>, Failure),
     /// The run is not ours, or has ended.
@@ -39,9 +39,9 @@ pub(super) enum Outcome {
 pub(super) async fn dispatch(
     inner: &Inner,
     live: &LiveRun,
+    mut run: Box<Run>,
     prepared: &Prepared,
 ) -> Result<Outcome, StoreError> {
-    let mut run = prepared.run.clone();
     let mut attempt = 0;
     loop {
         attempt += 1;
@@ -49,7 +49,7 @@ pub(super) async fn dispatch(
         let held_until = Instant::now() + inner.limits.lease;
         failpoint::pass("post.before_intent").await?;
         match claim(inner, &run, attempt, &prepared.context).await? {
-            Dispatched::Owned(owned) => run = *owned,
+            Dispatched::Owned(owned) => run = owned,
             Dispatched::Lost => return Ok(Outcome::Lost),
         }
         if attempt == 1 {
@@ -57,7 +57,7 @@ pub(super) async fn dispatch(
         }
         failpoint::pass("post.after_intent").await?;
         let grant = Arc::new(Grant {
-            run: run.clone(),
+            run: (*run).clone(),
             snapshot: Arc::clone(&prepared.snapshot),
             attempt,
         });
@@ -75,10 +75,7 @@ pub(super) async fn dispatch(
             () = live.lost.cancelled() => return Ok(Outcome::Lost),
         };
         let Some(posted) = posted else {
-            return Ok(Outcome::Failed(
-                Box::new(run.clone()),
-                interruption(inner, live),
-            ));
+            return Ok(Outcome::Failed(run, interruption(inner, live)));
         };
         failpoint::pass("post.after_send").await?;
         let error = match posted {
@@ -88,7 +85,7 @@ pub(super) async fn dispatch(
                     .store
                     .note_attempt(run.id, attempt, "started", Some(200))
                     .await?;
-                return Ok(Outcome::Started(Box::new(run), started));
+                return Ok(Outcome::Started(grant, started));
             }
             Err(error) => error,
         };
@@ -102,12 +99,12 @@ pub(super) async fn dispatch(
         let jitter = f64::from(run.id.0.as_bytes()[15]) / 255.0;
         let decision = after_failure(attempt, prepared.retries, class_of(&error), left, jitter);
         let Decision::RetryAfter(wait) = decision else {
-            return Ok(Outcome::Failed(Box::new(run), failure));
+            return Ok(Outcome::Failed(run, failure));
         };
         tracing::warn!(run.id = %run.id, attempt, "runner did not take run {}, trying again", run.id);
         tokio::select! {
             () = interrupted(inner, live, &run) => {
-                return Ok(Outcome::Failed(Box::new(run), interruption(inner, live)));
+                return Ok(Outcome::Failed(run, interruption(inner, live)));
             }
             () = tokio::time::sleep(wait) => {}
         }

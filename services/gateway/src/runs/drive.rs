@@ -26,30 +26,32 @@ pub(super) async fn drive(
         return unwritable(id, &error);
     }
     // Each step in a box of its own: a run that waits for its runner holds nothing of the steps before.
-    let mut prepared = match Box::pin(prepare(inner, workspace, id, fresh)).await {
-        Ok(Some(prepared)) => prepared,
+    let (run, mut prepared) = match Box::pin(prepare(inner, workspace, id, fresh)).await {
+        Ok(Some(ready)) => ready,
         Ok(None) => return,
         Err(PrepareError::Broken(why)) => {
             tracing::error!(run.id = %id, "run {id} cannot be dispatched: {why}");
             let failure = Failure::new(FailureCode::HostInternal, why);
             // Another replica may have prepared it, and drives it.
-            return settle_orphan(inner, id, workspace, Leases::None, failure).await;
+            let settled = settle_orphan(inner, id, workspace, Leases::None, failure);
+            return Box::pin(settled).await;
         }
         Err(PrepareError::Store(error)) => return unwritable(id, &error),
     };
     tracing::info!(
-        run.id = %id, runner.id = %prepared.run.runner_id, agent.name = prepared.agent_name,
+        run.id = %id, runner.id = %run.runner_id, agent.name = prepared.agent_name,
         "run {id} starts"
     );
-    let (run, started) = match Box::pin(dispatch(inner, live, &prepared)).await {
-        Ok(Outcome::Started(run, started)) => (run, started),
+    let (grant, started) = match Box::pin(dispatch(inner, live, run, &prepared)).await {
+        Ok(Outcome::Started(grant, started)) => (grant, started),
         Ok(Outcome::Failed(run, failure)) => {
             let ending = Ending::Gateway {
                 failure,
                 message: None,
             };
             let book = Book::new(&run);
-            return settle(inner, live, &run, book, Tally::default(), ending).await;
+            let settled = settle(inner, live, &run, book, Tally::default(), ending);
+            return Box::pin(settled).await;
         }
         Ok(Outcome::Lost) => {
             tracing::warn!(run.id = %id, "run {id} is driven by somebody else");
@@ -61,13 +63,14 @@ pub(super) async fn drive(
         return unwritable(id, &error);
     }
     prepared.context = String::new();
-    match Box::pin(relay(inner, live, &prepared, &run, started)).await {
+    let run = &grant.run;
+    match Box::pin(relay(inner, live, &prepared, run, started)).await {
         Ok(Relayed {
             book,
             tally,
             ending,
         }) => {
-            settle(inner, live, &run, book, tally, ending).await;
+            Box::pin(settle(inner, live, run, book, tally, ending)).await;
         }
         Err(Stopped::Lost) => {
             tracing::warn!(run.id = %id, "run {id} was taken over, its stream is closed");

@@ -26,9 +26,8 @@ use crate::runs::{Inner, RunLimits};
 const STATE_KEYS: u64 = 100;
 const STATE_BYTES: usize = 256 * 1024;
 
-/// A run and all that its dispatch needs.
+/// All that the dispatch of a run needs.
 pub(super) struct Prepared {
-    pub(super) run: Run,
     pub(super) snapshot: Arc<AuthorizationSnapshot>,
     pub(super) agent_name: String,
     /// How often it is tried again at most.
@@ -115,13 +114,13 @@ impl Fresh {
     }
 }
 
-/// Builds the context of a created run; reads the run again unless it is fresh.
+/// Builds the context of a created run, and gives it with the run; reads the run again unless it is fresh.
 pub(super) async fn prepare(
     inner: &Inner,
     workspace: &WorkspaceId,
     id: RunId,
     fresh: Option<Box<Fresh>>,
-) -> Result<Option<Prepared>, PrepareError> {
+) -> Result<Option<(Box<Run>, Prepared)>, PrepareError> {
     let fresh = match fresh {
         Some(fresh) => fresh,
         None => match read_again(inner, workspace, id).await? {
@@ -174,10 +173,12 @@ pub(super) async fn prepare(
         snapshot: &snapshot,
     });
     let context = context_json(&context);
-    // What was granted stands in the grants: a run that waits for its runner keeps no more.
+    // A run that waits for its runner keeps nothing twice: its snapshot as text stands in its row, and what
+    // was granted in the grants.
+    run.snapshot = Arc::default();
     snapshot.decisions.retain(|decision| !decision.granted);
     snapshot.decisions.shrink_to_fit();
-    Ok(Some(Prepared {
+    let prepared = Prepared {
         context,
         snapshot: Arc::new(snapshot),
         agent_name: spec.name.clone(),
@@ -186,8 +187,8 @@ pub(super) async fn prepare(
         endpoint,
         delta_mode: address.delta_mode,
         interruptible,
-        run,
-    }))
+    };
+    Ok(Some((Box::new(run), prepared)))
 }
 
 /// A created run as its rows have it. `None`: it is not there, or not created any more.

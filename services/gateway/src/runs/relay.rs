@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use domain::normalize::{Effect, Judge, Reason, Rejection, Tally, Verdict};
 use domain::run::{Failure, FailureCode, Run};
+use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use protocol::id::RunId;
 use protocol::sse::SseError;
@@ -18,8 +19,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::bus::Ring;
-use crate::outbound::Response;
-use crate::outbound::runner::Started;
+use crate::outbound::runner::{Results, Started};
 use crate::runs::Inner;
 use crate::runs::book::Book;
 use crate::runs::dispatch::{interrupted, interruption, tell_runner};
@@ -126,10 +126,8 @@ enum Read {
 impl Relay<'_> {
     async fn read(&mut self, prepared: &Prepared, started: Started) -> Result<Ending, Stopped> {
         let limits = &self.inner.limits;
-        let Started {
-            mut response,
-            format,
-        } = started;
+        let format = started.format;
+        let mut results = started.into_results();
         let mut reader = ResultReader::new(format, limits.line_bytes, limits.results);
         let mut heard_at = Instant::now();
         let silence = tokio::time::sleep_until(heard_at + limits.silence);
@@ -169,7 +167,7 @@ impl Relay<'_> {
                     cancelling = true;
                     interrupt = Box::pin(grace(inner, prepared, run));
                 }
-                read = next_chunk(&mut response), if !full => {
+                read = next_chunk(&mut results), if !full => {
                     self.take(read, &mut reader);
                     heard_at = Instant::now();
                 }
@@ -365,10 +363,10 @@ async fn grace(inner: &Inner, prepared: &Prepared, run: &Run) {
     tokio::join!(tell_runner(inner, prepared, run), tokio::time::sleep(grace));
 }
 
-async fn next_chunk(response: &mut Response) -> Read {
-    match response.chunk().await {
-        Ok(Some(chunk)) => Read::Chunk(chunk),
-        Ok(None) => Read::End,
-        Err(_) => Read::Broken,
+async fn next_chunk(results: &mut Results) -> Read {
+    match results.next().await {
+        Some(Ok(chunk)) => Read::Chunk(chunk),
+        None => Read::End,
+        Some(Err(_)) => Read::Broken,
     }
 }

@@ -86,7 +86,7 @@ impl Watcher {
             }
             match self.live.clone() {
                 Some(live) => self.follow(&live).await?,
-                None => self.read_elsewhere().await?,
+                None => Box::pin(self.read_elsewhere()).await?,
             }
         }
     }
@@ -102,10 +102,10 @@ impl Watcher {
                 Ok(())
             }
             Tail::Behind => {
-                if !self.read_table().await? {
+                if !Box::pin(self.read_table()).await? {
                     // What the ring no longer has is not in the table either: it was deleted.
                     self.live = None;
-                    return self.read_elsewhere().await;
+                    return Box::pin(self.read_elsewhere()).await;
                 }
                 Ok(())
             }
@@ -116,7 +116,7 @@ impl Watcher {
             // Somebody else writes the terminal.
             Tail::UpToDate if seen.ended => {
                 self.live = None;
-                self.read_elsewhere().await
+                Box::pin(self.read_elsewhere()).await
             }
             Tail::UpToDate => {
                 self.wait(&mut progress).await;
