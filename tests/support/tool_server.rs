@@ -64,11 +64,16 @@ impl ToolServer {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let shared = Arc::new(Shared {
             seen: watch::Sender::default(),
-            tools: Mutex::new(json!([listed("echo", &json!({"text": {"type": "string"}}))])),
+            tools: Mutex::new(json!([listed(
+                "echo",
+                &json!({"text": {"type": "string"}})
+            )])),
             pushed: broadcast::Sender::new(16),
             streams: watch::Sender::default(),
         });
-        let router = Router::new().fallback(answer).with_state(Arc::clone(&shared));
+        let router = Router::new()
+            .fallback(answer)
+            .with_state(Arc::clone(&shared));
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
         Self {
@@ -107,7 +112,10 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 4 << 20).await.unwrap();
     let header = |(name, value): (&reqwest::header::HeaderName, &reqwest::header::HeaderValue)| {
-        (name.to_string(), value.to_str().unwrap_or_default().to_owned())
+        (
+            name.to_string(),
+            value.to_str().unwrap_or_default().to_owned(),
+        )
     };
     let seen = Seen {
         method: parts.method.to_string(),
@@ -135,7 +143,11 @@ async fn behave(behaviour: &str, seen: &Seen) -> Response {
             let broken = async { Err::<Bytes, _>(std::io::Error::other("cut")) };
             let parts = futures_util::stream::once(async { Ok(Bytes::from_static(b"{")) });
             let body = parts.chain(futures_util::stream::once(broken));
-            ([(CONTENT_TYPE, "application/json")], Body::from_stream(body)).into_response()
+            (
+                [(CONTENT_TYPE, "application/json")],
+                Body::from_stream(body),
+            )
+                .into_response()
         }
         "redirect" => {
             let away = [(LOCATION, "http://169.254.169.254/latest/meta-data")];
@@ -173,7 +185,10 @@ fn stream(shared: &Arc<Shared>) -> Response {
 }
 
 async fn mcp(shared: &Shared, message: &Value) -> Response {
-    let (method, params) = (message["method"].as_str().unwrap_or_default(), &message["params"]);
+    let (method, params) = (
+        message["method"].as_str().unwrap_or_default(),
+        &message["params"],
+    );
     let result = match method {
         "initialize" => json!({"protocolVersion": params["protocolVersion"],
             "capabilities": {"tools": {"listChanged": true}},

@@ -21,7 +21,7 @@ static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
         r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)",
         r"://[^/\s:@]+:[^/\s@]+@",
-        r#"(?i)\b(?:api[_-]?key|access[_-]?token|secret|password|passwd|authorization)["']?\s*[:=]\s*["']?[^\s"',;&}]{6,}"#,
+        r#"(?i)\b(?:api[_-]?key|access[_-]?token|secret|password|passwd|authorization)["']?\s*[:=]\s*["']?(?:(?:bearer|basic)\s+)?[^\s"',;&}]{6,}"#,
     ];
     Regex::new(&patterns.join("|")).expect("the patterns are fixed")
 });

@@ -38,7 +38,7 @@ const LONGEST_WAIT: Duration = Duration::from_mins(1);
 /// The list is read again this often, whether the server says that it changed or not.
 const LIST_AGAIN: Duration = Duration::from_mins(2);
 /// And no sooner than this after the last time.
-const LIST_PAUSE: Duration = Duration::from_millis(250);
+const LIST_PAUSE: Duration = Duration::from_millis(500);
 /// Calls of one server that go on at a time; the next one waits within its own time.
 const CALLS: usize = 32;
 const ERROR_CHARS: usize = 300;
