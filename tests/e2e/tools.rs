@@ -140,13 +140,16 @@ tool_name = "get_current_time"
     let refused = call(&run, "get_current_time", &json!({"utc_offset": "Mars"})).await;
     assert_eq!(refused.detail("pointer"), "/parameters/utc_offset");
 
-    let audit = stage
-        .client
-        .get(&format!("/v1/runs/{}/audit", run.run_id))
-        .await;
-    let items = audit.body["items"].as_array().unwrap();
-    let calls = items.iter().filter(|row| row["action"] == "call_tool");
-    let decisions: Vec<_> = calls.map(|row| row["decision"].as_str().unwrap()).collect();
+    let path = format!("/v1/runs/{}/audit", run.run_id);
+    let mut decisions = Vec::new();
+    until("the audit", async || {
+        let audit = stage.client.get(&path).await.body;
+        let items = audit["items"].as_array().unwrap();
+        let calls = items.iter().filter(|row| row["action"] == "call_tool");
+        decisions = calls.map(|row| row["decision"].clone()).collect();
+        decisions.len() == 8
+    })
+    .await;
     let expected = [
         "allow", "allow", "allow", "allow", "deny", "deny", "allow", "allow",
     ];
@@ -263,12 +266,12 @@ async fn a_call_whose_answer_was_lost_is_not_made_again(
     for name in ["slow", "slow_read"] {
         let sent = || server.seen("/slow").len();
         let before = sent();
-        let mut lost = Box::pin(call_once(&run, name, "k", &nothing));
+        let mut lost = Box::pin(call_once(&run, name, name, &nothing));
         tokio::select! {
             answer = &mut lost => panic!("{}", answer.body),
             () = until("the call to be sent", async || sent() > before) => {}
         }
-        let refused = call_once(&run, name, "k", &json!({})).await;
+        let refused = call_once(&run, name, name, &json!({})).await;
         assert_eq!(refused.detail("reason"), "in_progress", "{}", refused.body);
         // The runner goes away, and comes back: what may have written is not called again, what reads is.
         drop(lost);
@@ -276,7 +279,7 @@ async fn a_call_whose_answer_was_lost_is_not_made_again(
         let mut last = None;
         until("the call to be given up", async || {
             tokio::select! {
-                answer = call_once(&run, name, "k", &nothing) => last = Some(answer.detail("reason").clone()),
+                answer = call_once(&run, name, name, &nothing) => last = Some(answer.detail("reason").clone()),
                 () = until("another call", async || sent() > before) => last = None,
             }
             last.as_ref().is_none_or(|reason| reason != "in_progress")

@@ -149,7 +149,7 @@ impl Server {
     ) -> Result<Value, UpstreamError> {
         let Some(peer) = self.peer.load_full() else {
             let why = self.status().last_error.clone();
-            let why = why.unwrap_or_else(|| "it has not answered yet".to_owned());
+            let why = why.unwrap_or_else(|| "it is being connected to".to_owned());
             return Err(UpstreamError::Away(why));
         };
         let request = CallToolRequestParams::new(name.to_owned()).with_arguments(parameters);
@@ -171,13 +171,15 @@ impl Server {
     }
 
     fn failure(&self, redactor: &Redactor, error: ServiceError) -> UpstreamError {
-        if matches!(
-            error,
-            ServiceError::TransportSend(_) | ServiceError::TransportClosed
-        ) {
+        let failure = outcome::failure(redactor, error);
+        let is_broken = matches!(
+            failure,
+            UpstreamError::Unreachable(_) | UpstreamError::Broken(_) | UpstreamError::Lost(_)
+        );
+        if is_broken {
             self.broken.notify_one();
         }
-        outcome::failure(redactor, error)
+        failure
     }
 }
 
