@@ -123,6 +123,10 @@ mod signing_keys;
 mod ssrf;
 #[path = "e2e/storage.rs"]
 mod storage;
+#[path = "e2e/tool_face.rs"]
+mod tool_face;
+#[path = "e2e/tool_servers.rs"]
+mod tool_servers;
 #[path = "e2e/tools.rs"]
 mod tools;
 #[path = "e2e/transport.rs"]

@@ -3,13 +3,16 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use domain::normalize::StateUpdate;
-use protocol::resources::{StateScope, StorageArea};
+use domain::tool_call::Decision;
+use protocol::resources::{StateScope, StorageArea, ToolEffect};
 use store::{
-    AreaAccess, BeginUpload, BlobDeleted, CHUNK_BYTES, DeleteBlob, EventFilter, FinishUpload,
-    Ingested, Quota, STATE_KEYS, StateWritten, Uploaded, WriteChunk,
+    AreaAccess, BeginToolCall, BeginUpload, BlobDeleted, CHUNK_BYTES, DeleteBlob, EventFilter,
+    FinishToolCall, FinishUpload, Ingested, Quota, STATE_KEYS, StateWritten, TOOL_CALLS,
+    ToolCallBegun, ToolCallEnd, Uploaded, WriteChunk,
 };
 use support::{Bench, audit, on_both};
 use uuid::Uuid;
@@ -21,6 +24,8 @@ on_both!(
     a_page_of_events_ends_where_its_bytes_do,
     a_page_of_a_ledger_ends_where_its_bytes_do,
     an_idempotency_key_is_kept_for_a_week,
+    a_call_of_a_tool_is_made_once_whoever_asks,
+    the_keys_of_a_run_are_bounded_and_end_with_it,
 );
 
 const ROOM: Quota = Quota {
@@ -359,4 +364,102 @@ async fn an_idempotency_key_is_kept_for_a_week(bench: Bench) {
         bench.store.ingest(same).await.unwrap(),
         Ingested::EventExists
     );
+}
+
+/// A call of the process `owner` at `at` that may take a second.
+fn begin(run: &domain::run::Run, key: &str, owner: &str, at: i64) -> BeginToolCall {
+    BeginToolCall {
+        run_id: run.id,
+        key: key.to_owned(),
+        call_id: Uuid::now_v7(),
+        request_sha256: "one".to_owned(),
+        effect: Some(ToolEffect::Write),
+        owner: owner.to_owned(),
+        goes_on: Arc::new(|_| true),
+        at,
+        expires_at: at + 1_000,
+    }
+}
+
+async fn a_call_of_a_tool_is_made_once_whoever_asks(bench: Bench) {
+    let run = bench.running("e-1").await;
+    let asked = async |begin: BeginToolCall| bench.store.write(begin).await.unwrap();
+    let refused = ToolCallBegun::Refused;
+
+    let first = begin(&run, "k", "a", 0);
+    let call_id = first.call_id;
+    assert_eq!(asked(first).await, ToolCallBegun::Call);
+    // As long as it goes on, here or elsewhere.
+    assert_eq!(
+        asked(begin(&run, "k", "a", 5_000)).await,
+        refused(Decision::InProgress)
+    );
+    assert_eq!(
+        asked(begin(&run, "k", "b", 999)).await,
+        refused(Decision::InProgress)
+    );
+    let other = BeginToolCall {
+        request_sha256: "two".to_owned(),
+        ..begin(&run, "k", "b", 999)
+    };
+    assert_eq!(asked(other).await, refused(Decision::Mismatch));
+    // Who made it has gone: here nobody says that it goes on, elsewhere its time is over.
+    let gone = |owner: &str, at| BeginToolCall {
+        goes_on: Arc::new(|_| false),
+        ..begin(&run, "k", owner, at)
+    };
+    assert_eq!(
+        asked(gone("a", 10)).await,
+        refused(Decision::OutcomeUnknown)
+    );
+    assert_eq!(
+        asked(gone("b", 1_001)).await,
+        refused(Decision::OutcomeUnknown)
+    );
+
+    let finish = |end| FinishToolCall {
+        run_id: run.id,
+        key: "k".to_owned(),
+        call_id,
+        end,
+    };
+    let done = ToolCallEnd::Done("{\"a\":1}".to_owned());
+    bench.store.write(finish(done)).await.unwrap();
+    let kept = ToolCallBegun::Kept("{\"a\":1}".to_owned());
+    assert_eq!(asked(gone("b", 9_000)).await, kept);
+
+    // What only reads is called again by whoever asks, and the first one's late end is nothing to it.
+    let reads = |owner: &str, at| BeginToolCall {
+        key: "r".to_owned(),
+        effect: Some(ToolEffect::Read),
+        ..begin(&run, "r", owner, at)
+    };
+    let first = reads("a", 0);
+    let late = FinishToolCall {
+        key: "r".to_owned(),
+        call_id: first.call_id,
+        ..finish(ToolCallEnd::Undone)
+    };
+    assert_eq!(asked(first).await, ToolCallBegun::Call);
+    assert_eq!(asked(reads("b", 1_001)).await, ToolCallBegun::Call);
+    bench.store.write(late).await.unwrap();
+    assert_eq!(
+        asked(reads("c", 1_002)).await,
+        refused(Decision::InProgress)
+    );
+}
+
+async fn the_keys_of_a_run_are_bounded_and_end_with_it(bench: Bench) {
+    let run = bench.running("e-1").await;
+    let keys = (0..TOOL_CALLS).map(|n| bench.store.write(begin(&run, &n.to_string(), "a", 0)));
+    for begun in futures_util::future::join_all(keys).await {
+        assert_eq!(begun.unwrap(), ToolCallBegun::Call);
+    }
+    let more = bench.store.write(begin(&run, "more", "a", 0)).await;
+    assert_eq!(more.unwrap(), ToolCallBegun::TooMany);
+    let known = bench.store.write(begin(&run, "7", "a", 0)).await;
+    assert_eq!(known.unwrap(), ToolCallBegun::Refused(Decision::InProgress));
+    bench.end(&run, 1).await;
+    let late = bench.store.write(begin(&run, "7", "a", 0)).await;
+    assert_eq!(late.unwrap(), ToolCallBegun::RunEnded);
 }

@@ -47,6 +47,8 @@ fn quietened(asked: EnvFilter) -> EnvFilter {
         ("sea_orm_migration", "sea_orm_migration=warn"),
         // Every try to reach a server that is away would be a line; we say it once an outage.
         ("async_nats", "async_nats=error"),
+        // It tells each request twice, and what was in it.
+        ("rmcp", "rmcp=error"),
     ];
     let unsaid = ours.into_iter().filter(|(name, _)| !told.contains(name));
     unsaid.fold(asked, |filter, (_, text)| {
@@ -66,9 +68,19 @@ mod tests {
             found.sort_unstable();
             assert_eq!(found, expected, "{asked}");
         };
-        let quiet = ["async_nats=error", "info", "sea_orm_migration=warn"];
+        let quiet = [
+            "async_nats=error",
+            "info",
+            "rmcp=error",
+            "sea_orm_migration=warn",
+        ];
         check("info", &quiet);
-        let loud = ["async_nats=debug", "info", "sea_orm_migration=warn"];
+        let loud = [
+            "async_nats=debug",
+            "info",
+            "rmcp=error",
+            "sea_orm_migration=warn",
+        ];
         check("info,async_nats=debug", &loud);
     }
 }

@@ -168,14 +168,20 @@ impl Tools {
         Ok(tools)
     }
 
-    /// Keeps the MCP servers connected. Ends never: to be dropped, with their processes.
+    /// Keeps the MCP servers connected. Ends never, but by the panic of one: to be dropped, with their processes.
     pub async fn keep(&self) {
         let mut keeping = JoinSet::new();
         for server in &self.0.servers {
             let (server, tools) = (Arc::clone(server), self.clone());
             keeping.spawn(async move { mcp::keep(&server, &tools).await });
         }
-        while keeping.join_next().await.is_some() {}
+        while let Some(ended) = keeping.join_next().await {
+            if let Err(error) = ended
+                && let Ok(panic) = error.try_into_panic()
+            {
+                std::panic::resume_unwind(panic);
+            }
+        }
         std::future::pending::<()>().await;
     }
 
@@ -250,10 +256,20 @@ impl Tools {
 
     // A tool that repeats what it was sent must not tell a runner the operator's credentials.
     fn without_secrets(&self, value: Value) -> Value {
-        let text = value.to_string();
-        match self.0.redactor.redact_known(&text) {
-            std::borrow::Cow::Borrowed(_) => value,
-            std::borrow::Cow::Owned(text) => serde_json::from_str(&text).unwrap_or(Value::Null),
+        let redact = |text: String| self.0.redactor.redact_known(&text).into_owned();
+        match value {
+            Value::String(text) => Value::String(redact(text)),
+            Value::Array(items) => {
+                let items = items.into_iter().map(|item| self.without_secrets(item));
+                Value::Array(items.collect())
+            }
+            Value::Object(members) => {
+                let members = members.into_iter();
+                let members =
+                    members.map(|(name, value)| (redact(name), self.without_secrets(value)));
+                Value::Object(members.collect())
+            }
+            other => other,
         }
     }
 }

@@ -38,7 +38,7 @@ const LONGEST_WAIT: Duration = Duration::from_mins(1);
 /// The list is read again this often, whether the server says that it changed or not.
 const LIST_AGAIN: Duration = Duration::from_mins(2);
 /// And no sooner than this after the last time.
-const LIST_PAUSE: Duration = Duration::from_millis(250);
+const LIST_PAUSE: Duration = Duration::from_millis(500);
 /// Calls of one server that go on at a time; the next one waits within its own time.
 const CALLS: usize = 32;
 const ERROR_CHARS: usize = 300;
@@ -149,7 +149,7 @@ impl Server {
     ) -> Result<Value, UpstreamError> {
         let Some(peer) = self.peer.load_full() else {
             let why = self.status().last_error.clone();
-            let why = why.unwrap_or_else(|| "it has not answered yet".to_owned());
+            let why = why.unwrap_or_else(|| "it is being connected to".to_owned());
             return Err(UpstreamError::Away(why));
         };
         let request = CallToolRequestParams::new(name.to_owned()).with_arguments(parameters);
@@ -171,13 +171,15 @@ impl Server {
     }
 
     fn failure(&self, redactor: &Redactor, error: ServiceError) -> UpstreamError {
-        if matches!(
-            error,
-            ServiceError::TransportSend(_) | ServiceError::TransportClosed
-        ) {
+        let failure = outcome::failure(redactor, error);
+        let is_broken = matches!(
+            failure,
+            UpstreamError::Unreachable(_) | UpstreamError::Broken(_) | UpstreamError::Lost(_)
+        );
+        if is_broken {
             self.broken.notify_one();
         }
-        outcome::failure(redactor, error)
+        failure
     }
 }
 

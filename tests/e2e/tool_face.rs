@@ -1,0 +1,250 @@
+//! The MCP face, spoken with by the official clients and by hand.
+
+use std::sync::Once;
+
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::support::client::{message, send};
+use crate::support::gateway::STUB_API_KEY;
+use crate::support::held::HeldRun;
+use crate::support::python::{environment, repository_file};
+use crate::support::tool_server::{ToolServer, listed};
+use crate::support::{Engine, Postgres, Sqlite, Stage, run, skipped, until};
+use crate::tool_servers::PEERS;
+use crate::tools::{stage_of, stage_with};
+
+const PYTHON: &str = "mcp==2.3.0";
+
+/// Two tools by HTTP, one of an MCP server, and one that is not granted.
+async fn stage(engine: Engine, server: &ToolServer) -> Option<Stage> {
+    let catalog = format!(
+        r#"[[tools]]
+tool_name = "find"
+url = "{url}/find"
+effect = "read"
+description = "Finds."
+headers = {{ authorization = "env:{key}" }}
+parameters = {{ required = ["q"], properties = {{ q = {{ type = "string" }} }} }}
+[[tools]]
+tool_name = "hidden"
+url = "{url}/hidden"
+[[tools]]
+tool_name = "fail"
+url = "{url}/fail"
+[[mcp_servers]]
+name = "stub"
+url = "{url}/mcp"
+"#,
+        url = server.url,
+        key = STUB_API_KEY.0
+    );
+    let stage = stage_of(engine, catalog, |config| {
+        config.agents[0].resources =
+            r#"tools = ["find", "fail", "echo", "wrong"], history = ["page"], events = ["get"]"#;
+    })
+    .await?;
+    server
+        .list(json!([
+            listed("echo", &json!({})),
+            listed("wrong", &json!({}))
+        ]))
+        .await;
+    let admin = stage.gateway.admin().await;
+    until("the list", async || {
+        let servers = admin.get("/v1/mcp-servers").await.body;
+        servers["items"][0]["tools"] == json!(["echo", "wrong"])
+    })
+    .await;
+    Some(stage)
+}
+
+fn calls() -> Value {
+    json!([
+        ["find", {"q": "x"}],
+        ["find", {}],
+        ["echo", {"a": 1}],
+        ["wrong", {}],
+        ["fail", {}],
+        ["hidden", {}],
+        ["list_assets", {"asset_types": ["tools"]}],
+        ["get_current_event", {}],
+        ["history_page", {"limit": 1}],
+    ])
+}
+
+const TOOLS: [&str; 7] = [
+    "find",
+    "fail",
+    "echo",
+    "wrong",
+    "list_assets",
+    "get_current_event",
+    "history_page",
+];
+
+/// What every client must have seen.
+fn agrees(said: &Value) {
+    let tools = said["tools"].as_array().unwrap();
+    let names: Vec<_> = tools
+        .iter()
+        .map(|tool| tool["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, TOOLS);
+    assert_eq!(tools[0]["description"], "Finds.");
+    assert_eq!(tools[0]["inputSchema"]["type"], "object");
+    assert_eq!(tools[0]["inputSchema"]["required"], json!(["q"]));
+    assert_eq!(tools[0]["annotations"]["readOnlyHint"], true);
+    let result = |place: usize| &said["results"][place];
+    let text = |place: usize| {
+        result(place)["content"][0]["text"]
+            .as_str()
+            .unwrap_or_default()
+    };
+
+    assert_eq!(result(0)["structuredContent"]["body"], json!({"q": "x"}));
+    assert_eq!(
+        result(0)["structuredContent"]["authorization"],
+        "[redacted]"
+    );
+    assert!(text(0).contains("\"q\":\"x\""), "{said}");
+    assert_eq!(result(1)["isError"], true);
+    assert!(text(1).starts_with("/parameters"), "{said}");
+    assert_eq!(text(2), r#"{"a":1}"#);
+    assert_eq!((&result(3)["isError"], text(3)), (&json!(true), "no"));
+    assert_eq!(result(4)["isError"], true);
+    assert!(text(4).contains("HTTP 500"), "{said}");
+    assert_eq!(result(5)["code"], -32602, "{said}");
+    let assets = &result(6)["structuredContent"];
+    assert_eq!(assets["tools"].as_array().unwrap().len(), 4);
+    assert_eq!(assets["models"], Value::Null);
+    assert_eq!(result(7)["structuredContent"]["event_id"], "m-1");
+    let items = &result(8)["structuredContent"]["items"];
+    assert_eq!(items[0]["content"], "hello big world");
+}
+
+fn asked(run: &HeldRun, mode: &str) -> String {
+    let url = format!("{}/mcp", run.host.url);
+    json!({"url": url, "token": run.token, "calls": calls(), "mode": mode}).to_string()
+}
+
+async fn said(command: &mut Command) -> Value {
+    let printed = run(command).await;
+    assert!(printed.status.success(), "{}", printed.stderr);
+    serde_json::from_str(&printed.stdout).unwrap()
+}
+
+#[tokio::test]
+async fn the_official_client_in_typescript_lists_what_is_granted_and_calls_it() {
+    let Some(peers) = PEERS.built("mcp").await else {
+        return;
+    };
+    let server = ToolServer::start().await;
+    let stage = stage(Sqlite, &server).await.unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let mut node = Command::new("node");
+    node.arg(peers.join("face.mjs")).arg(asked(&run, ""));
+    let said = said(&mut node).await;
+    agrees(&said);
+    assert_eq!(said["server"]["name"], "runnel");
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn the_official_client_in_python_lists_what_is_granted_and_calls_it_in_both_forms() {
+    static SKIPPED: Once = Once::new();
+    let Some(environment) = environment(&PYTHON.replace("==", "-"), &[PYTHON]).await else {
+        skipped(&SKIPPED, "mcp", "pip could not install the client");
+        return;
+    };
+    let server = ToolServer::start().await;
+    let stage = stage(Sqlite, &server).await.unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    // With the handshake of 2025-11-25, and without one.
+    for mode in ["legacy", "auto", "2026-07-28"] {
+        let mut python = Command::new(environment.join("bin/python"));
+        python
+            .arg(repository_file("tests/clients/mcp_python/face.py"))
+            .arg(asked(&run, mode));
+        agrees(&said(&mut python).await);
+    }
+    run.end(&stage).await;
+}
+
+async fn speak(run: &HeldRun, body: &Value) -> (u16, Value) {
+    let request = run.request(Method::POST, "/mcp").json(body);
+    let answer = send(request).await.unwrap();
+    (answer.status, answer.body)
+}
+
+#[rstest]
+#[tokio::test]
+async fn the_face_keeps_no_session_and_dies_with_the_run(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage_with(
+        engine,
+        "[[tools]]\ntool_name = \"get_current_time\"\n".to_owned(),
+    )
+    .await
+    else {
+        return;
+    };
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}});
+    let (status, answer) = speak(&run, &hello).await;
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(answer["result"]["protocolVersion"], "2025-11-25");
+    assert_eq!(answer["result"]["serverInfo"]["name"], "runnel");
+    let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    assert_eq!(speak(&run, &initialized).await.0, 202);
+    let (_, pong) = speak(
+        &run,
+        &json!({"jsonrpc": "2.0", "id": "p", "method": "ping"}),
+    )
+    .await;
+    assert_eq!((&pong["id"], &pong["result"]), (&json!("p"), &json!({})));
+    assert_eq!(run.get("/mcp").await.status, 405);
+    let (status, answer) = speak(
+        &run,
+        &json!({"jsonrpc": "2.0", "id": 2, "method": "no/such"}),
+    )
+    .await;
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (200, &json!(-32601)),
+        "{answer}"
+    );
+    let nonsense = run.request(Method::POST, "/mcp").json(&json!({"hello": 1}));
+    let status = nonsense.send().await.unwrap().status();
+    assert!(status.is_client_error(), "{status}");
+
+    let call = json!({"jsonrpc": "2.0", "id": 3, "method": "tools/call",
+        "params": {"name": "get_current_time", "arguments": {}}});
+    let (_, answer) = speak(&run, &call).await;
+    assert!(
+        answer["result"]["structuredContent"]["utc"].is_string(),
+        "{answer}"
+    );
+    let path = format!("/v1/runs/{}/audit", run.run_id);
+    let called = |row: &Value| row["action"] == "call_tool" && row["decision"] == "allow";
+    until("the audit", async || {
+        let audit = stage.client.get(&path).await.body;
+        audit["items"].as_array().unwrap().iter().any(called)
+    })
+    .await;
+    let token = run.token.clone();
+    let host = run.host.clone();
+    run.end(&stage).await;
+    assert_eq!(host.key, token);
+    let late = send(host.request(Method::POST, "/mcp").json(&call))
+        .await
+        .unwrap();
+    assert_eq!(
+        (late.status, late.error("code")),
+        (401, &json!("unauthenticated"))
+    );
+}

@@ -1,0 +1,452 @@
+//! MCP servers: kept, listed, called; away, changed and hostile.
+
+use std::path::Path;
+
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::client::{Answer, Client, message};
+use crate::support::gateway::{STUB_API_KEY, own_address};
+use crate::support::held::HeldRun;
+use crate::support::node::Project;
+use crate::support::tool_server::{ToolServer, listed};
+use crate::support::{Directory, Engine, Postgres, Sqlite, Stage, until};
+use crate::tools::stage_with;
+
+async fn call(run: &HeldRun, name: &str, parameters: &Value) -> Answer {
+    let body = json!({ "parameters": parameters });
+    run.call(&format!("/tools/{name}/call"), &body).await
+}
+
+fn server_at(url: &str, more: &str) -> String {
+    format!(
+        "[[mcp_servers]]\nname = \"stub\"\nurl = \"{url}/mcp\"\ntimeout_seconds = 2.0\n\
+         headers = {{ authorization = \"env:{}\" }}\n{more}\n",
+        STUB_API_KEY.0
+    )
+}
+
+async fn servers(admin: &Client) -> Value {
+    admin.get("/v1/mcp-servers").await.body["items"].clone()
+}
+
+/// Once the first server is so.
+async fn server_is(admin: &Client, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+    let mut last = Value::Null;
+    until(what, async || {
+        last = servers(admin).await[0].clone();
+        is(&last)
+    })
+    .await;
+    last
+}
+
+async fn ready(admin: &Client) -> Value {
+    server_is(admin, "an MCP server to be ready", |server| {
+        server["state"] == "ready"
+    })
+    .await
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_tool_that_changed_under_a_run_is_refused_to_it_and_open_to_the_next(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let server = ToolServer::start().await;
+    let catalog = server_at(
+        &server.url,
+        "prefix = \"s_\"\neffects = { echo = \"write\" }",
+    );
+    let Some(stage) = stage_with(engine, catalog).await else {
+        return;
+    };
+    let admin = stage.gateway.admin().await;
+    assert_eq!(ready(&admin).await["tools"], json!(["s_echo"]));
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let tool = run.asked["context"]["resources"]["tools"][0].clone();
+    assert_eq!(
+        (&tool["source"], &tool["effect"]),
+        (&json!("mcp:stub"), &json!("write"))
+    );
+    let answer = call(&run, "s_echo", &json!({"text": "hi"})).await;
+    assert_eq!(answer.body, json!({"result": "{\"text\":\"hi\"}"}));
+    let refused = call(&run, "s_echo", &json!({"text": 1})).await;
+    assert_eq!(
+        refused.detail("pointer"),
+        "/parameters/text",
+        "{}",
+        refused.body
+    );
+    let seen = server
+        .saw("a call", |seen| seen.body["method"] == "tools/call")
+        .await;
+    assert_eq!(seen.header("authorization"), Some(STUB_API_KEY.1));
+
+    server
+        .list(json!([
+            listed("echo", &json!({"text": {"type": "integer"}})),
+            listed("more", &json!({}))
+        ]))
+        .await;
+    server_is(&admin, "the new list", |server| {
+        server["tools"] == json!(["s_echo", "s_more"])
+    })
+    .await;
+    for path in ["/tools/s_echo/call", "/tools/s_echo"] {
+        let method = if path.ends_with("call") {
+            Method::POST
+        } else {
+            Method::GET
+        };
+        let request = run
+            .request(method, path)
+            .json(&json!({"parameters": {"text": "hi"}}));
+        let refused = crate::support::client::send(request).await.unwrap();
+        assert_eq!(
+            (refused.status, refused.error("code")),
+            (403, &json!("unauthorized")),
+            "{path}"
+        );
+        assert_eq!(refused.detail("reason"), "schema_changed", "{path}");
+    }
+    assert_eq!(
+        call(&run, "s_more", &json!({})).await.status,
+        403,
+        "it was not granted"
+    );
+    let next = HeldRun::start(&stage, &message("m-2")).await;
+    assert_eq!(call(&next, "s_echo", &json!({"text": 1})).await.status, 200);
+
+    server.list(json!([])).await;
+    server_is(&admin, "the empty list", |server| {
+        server["tools"] == json!([])
+    })
+    .await;
+    let refused = call(&next, "s_echo", &json!({"text": 1})).await;
+    assert_eq!(refused.detail("reason"), "tool_gone", "{}", refused.body);
+    run.end(&stage).await;
+    next.end(&stage).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_stops_nothing_and_is_taken_when_it_comes() {
+    let address = own_address().replace(":0", ":4100");
+    let catalog = server_at(&format!("http://{address}"), "");
+    let stage = stage_with(Sqlite, catalog).await.unwrap();
+    let admin = stage.gateway.admin().await;
+    let away = server_is(&admin, "the server to be away", |server| {
+        server["state"] == "away"
+    })
+    .await;
+    let error = away["last_error"].as_str().unwrap();
+    assert!(error.contains("could not connect"), "{away}");
+    assert_eq!(
+        (away["tools"].clone(), &away["transport"]),
+        (json!([]), &json!("streamable_http"))
+    );
+
+    let server = ToolServer::start_at(&address).await;
+    ready(&admin).await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    assert_eq!(call(&run, "echo", &json!({"text": "a"})).await.status, 200);
+    // Gone again: its tools stay granted, and a call says what is wrong.
+    drop(server);
+    let refused = call(&run, "echo", &json!({"text": "a"})).await;
+    assert_eq!(refused.status, 502, "{}", refused.body);
+    assert_eq!(refused.error("retryable"), true, "{}", refused.body);
+    server_is(&admin, "the server to be away again", |server| {
+        server["state"] == "away"
+    })
+    .await;
+    let refused = call(&run, "echo", &json!({"text": "a"})).await;
+    assert_eq!(
+        refused.detail("reason"),
+        "upstream_unreachable",
+        "{}",
+        refused.body
+    );
+    let _server = ToolServer::start_at(&address).await;
+    ready(&admin).await;
+    assert_eq!(call(&run, "echo", &json!({"text": "a"})).await.status, 200);
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn the_first_source_of_a_name_has_it_and_what_cannot_be_offered_is_told() {
+    let (first, second) = (ToolServer::start().await, ToolServer::start().await);
+    let catalog = format!(
+        "[[tools]]\ntool_name = \"fixed\"\nurl = \"{}/fixed\"\n{}{}",
+        first.url,
+        server_at(&first.url, ""),
+        server_at(&second.url, "").replace("\"stub\"", "\"other\""),
+    );
+    let stage = stage_with(Sqlite, catalog).await.unwrap();
+    let admin = stage.gateway.admin().await;
+    for (place, server) in [&first, &second].into_iter().enumerate() {
+        let tools: Vec<_> = ["echo", "fixed", "history_page", "bad name"].into();
+        let mut tools: Vec<_> = tools
+            .into_iter()
+            .map(|name| listed(name, &json!({})))
+            .collect();
+        let broken = json!({"name": "broken", "inputSchema": {"type": "object", "$ref": "http://127.0.0.1:9/x"}});
+        tools.push(broken);
+        tools.push(listed(&format!("own{place}"), &json!({})));
+        server.list(json!(tools)).await;
+    }
+    let told = async |place: usize, tools: Value| {
+        let mut last = Value::Null;
+        until("both lists", async || {
+            last = servers(&admin).await[place].clone();
+            last["tools"] == tools
+        })
+        .await;
+        last["left_out"].to_string()
+    };
+    let left_out = told(0, json!(["echo", "own0"])).await;
+    for name in [
+        "fixed: another",
+        "history_page: another",
+        "bad name: a name",
+        "broken: its schema",
+    ] {
+        assert!(left_out.contains(name), "{name} is not in {left_out}");
+    }
+    let left_out = told(1, json!(["own1"])).await;
+    assert!(left_out.contains("echo: another"), "{left_out}");
+    let all = admin.get("/v1/tools").await.body["items"].clone();
+    let names: Vec<_> = all
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| &tool["tool_name"])
+        .collect();
+    assert_eq!(names, ["fixed", "echo", "own0", "own1"]);
+    assert!(stage.gateway.log().contains("another source has this name"));
+}
+
+#[tokio::test]
+async fn what_a_server_does_wrong_is_an_error_with_its_reason() {
+    let server = ToolServer::start().await;
+    let stage = stage_with(Sqlite, server_at(&server.url, ""))
+        .await
+        .unwrap();
+    let admin = stage.gateway.admin().await;
+    let names = ["slow", "drop", "redirect", "fail", "huge", "wrong"];
+    let tools: Vec<_> = names.iter().map(|name| listed(name, &json!({}))).collect();
+    server.list(json!(tools)).await;
+    server_is(&admin, "the list", |server| server["tools"] == json!(names)).await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    for (name, status, reason) in [
+        ("slow", 504, "upstream_timeout"),
+        ("huge", 502, "upstream_too_large"),
+        ("redirect", 502, "upstream_malformed"),
+        ("fail", 502, "upstream_failing"),
+        ("drop", 502, "upstream_broken"),
+    ] {
+        let refused = call(&run, name, &json!({})).await;
+        assert_eq!(refused.status, status, "{name}: {}", refused.body);
+        assert_eq!(refused.detail("reason"), reason, "{name}: {}", refused.body);
+    }
+    // The server was told that nobody waits.
+    let is_cancel =
+        |seen: &crate::support::tool_server::Seen| seen.body["method"] == "notifications/cancelled";
+    server.saw("the end of a call", is_cancel).await;
+    // A connection that broke is made again.
+    let mut wrong = Value::Null;
+    until("the next connection", async || {
+        wrong = call(&run, "wrong", &json!({})).await.body;
+        wrong["error"].is_null()
+    })
+    .await;
+    let content = json!([{"type": "text", "text": "no"}]);
+    assert_eq!(
+        wrong,
+        json!({"result": {"content": content, "is_error": true}})
+    );
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn a_run_that_is_cancelled_tells_the_server() {
+    let server = ToolServer::start().await;
+    let catalog = server_at(&server.url, "").replace("= 2.0", "= 50.0");
+    let stage = stage_with(Sqlite, catalog).await.unwrap();
+    let admin = stage.gateway.admin().await;
+    server.list(json!([listed("slow", &json!({}))])).await;
+    server_is(&admin, "the list", |server| {
+        server["tools"] == json!(["slow"])
+    })
+    .await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let nothing = json!({});
+    let calling = call(&run, "slow", &nothing);
+    let cancelling = async {
+        let called = server
+            .saw("the call", |seen| seen.body["method"] == "tools/call")
+            .await;
+        stage.client.cancel(&run.run_id).await;
+        called.body["id"].clone()
+    };
+    let (answer, id) = tokio::join!(calling, cancelling);
+    assert_eq!(
+        (answer.status, answer.error("code")),
+        (409, &json!("cancelled"))
+    );
+    let told = server
+        .saw("the cancel", |seen| {
+            seen.body["method"] == "notifications/cancelled"
+        })
+        .await;
+    assert_eq!(told.body["params"]["requestId"], id);
+    run.release();
+}
+
+pub static PEERS: Project = Project::at("tests/clients/mcp");
+const EVERYTHING: &str = "node_modules/@modelcontextprotocol/server-everything/dist/index.js";
+
+/// The tools that npm's `server-everything` has in every version, called.
+async fn everything_answers(stage: &Stage) {
+    let admin = stage.gateway.admin().await;
+    let server = ready(&admin).await;
+    let tools = server["tools"].to_string();
+    for name in [
+        "echo",
+        "get-sum",
+        "get-tiny-image",
+        "get-structured-content",
+    ] {
+        assert!(
+            tools.contains(&format!("\"e_{name}\"")),
+            "{name} is not in {tools}"
+        );
+    }
+    let run = HeldRun::start(stage, &message("m-1")).await;
+    let granted = run.asked["context"]["resources"]["tools"]
+        .as_array()
+        .unwrap();
+    assert_eq!(granted.len(), server["tools"].as_array().unwrap().len());
+    let said = call(&run, "e_echo", &json!({"message": "größer"})).await;
+    assert_eq!(said.body, json!({"result": "Echo: größer"}));
+    let sum = call(&run, "e_get-sum", &json!({"a": 2, "b": 40})).await;
+    assert!(
+        sum.body["result"].as_str().unwrap().contains("42"),
+        "{}",
+        sum.body
+    );
+    let refused = call(&run, "e_get-sum", &json!({"a": "two", "b": 40})).await;
+    assert_eq!(
+        refused.detail("pointer"),
+        "/parameters/a",
+        "{}",
+        refused.body
+    );
+    let image = call(&run, "e_get-tiny-image", &json!({})).await;
+    let content = image.body["result"]["content"].as_array().unwrap();
+    let kinds: Vec<_> = content
+        .iter()
+        .map(|block| block["type"].as_str().unwrap())
+        .collect();
+    assert!(kinds.contains(&"image"), "{kinds:?}");
+    let structured = call(
+        &run,
+        "e_get-structured-content",
+        &json!({"location": "New York"}),
+    )
+    .await;
+    let structured = &structured.body["result"]["structured_content"];
+    assert!(structured["temperature"].is_number(), "{structured}");
+    run.end(stage).await;
+}
+
+#[tokio::test]
+async fn the_reference_server_is_spoken_with_over_http() {
+    let Some(peers) = PEERS.built("mcp").await else {
+        return;
+    };
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let everything = tokio::process::Command::new("node")
+        .arg(peers.join(EVERYTHING))
+        .arg("streamableHttp")
+        .env("PORT", port.to_string())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .kill_on_drop(true)
+        .spawn();
+    let _everything = everything.unwrap();
+    let url = format!("http://127.0.0.1:{port}");
+    let catalog = server_at(&url, "prefix = \"e_\"").replace("= 2.0", "= 30.0");
+    let stage = stage_with(Sqlite, catalog).await.unwrap();
+    everything_answers(&stage).await;
+}
+
+fn is_alive(pid: &str) -> bool {
+    Path::new(&format!("/proc/{pid}/stat")).exists()
+}
+
+#[tokio::test]
+async fn the_reference_server_is_a_child_with_a_clean_environment_that_is_started_again() {
+    let Some(peers) = PEERS.built("mcp").await else {
+        return;
+    };
+    let directory = Directory::new();
+    let pids = directory.file("pids");
+    // A child of the child, as npx has them: it must not stay behind either.
+    let script = format!(
+        "echo $$ >> {pids}; sleep 600 & echo $! >> {pids}; exec node {everything} stdio",
+        pids = pids.display(),
+        everything = peers.join(EVERYTHING).display(),
+    );
+    let catalog = format!(
+        "[[mcp_servers]]\nname = \"everything\"\nprefix = \"e_\"\ncommand = [\"sh\", \"-c\", {script:?}]\n\
+         env = {{ OUR_KEY = \"env:{}\" }}\n",
+        STUB_API_KEY.0
+    );
+    let mut stage = stage_with(Sqlite, catalog).await.unwrap();
+    everything_answers(&stage).await;
+    let started = || -> Vec<String> {
+        let text = std::fs::read_to_string(&pids).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    };
+    let run = HeldRun::start(&stage, &message("m-2")).await;
+    let env = call(&run, "e_get-env", &json!({})).await.body["result"].clone();
+    let env: Value = serde_json::from_str(env.as_str().unwrap()).unwrap();
+    assert_eq!(env["OUR_KEY"], "[redacted]", "it is there, and is not told");
+    let allowed = ["PATH", "HOME", "OUR_KEY", "PWD", "OLDPWD", "SHLVL", "_"];
+    let foreign = env.as_object().unwrap().keys();
+    let foreign: Vec<_> = foreign
+        .filter(|name| !allowed.contains(&name.as_str()))
+        .collect();
+    assert!(foreign.is_empty(), "{foreign:?}");
+
+    let first = started();
+    let killed = std::process::Command::new("kill")
+        .args(["-9", &first[0]])
+        .status();
+    assert!(killed.unwrap().success());
+    until("the server to be started again", async || {
+        started().len() == 4
+    })
+    .await;
+    let admin = stage.gateway.admin().await;
+    until("the server to answer again", async || {
+        ready(&admin).await;
+        call(&run, "e_echo", &json!({"message": "a"})).await.status == 200
+    })
+    .await;
+    assert!(
+        !is_alive(&first[1]),
+        "the child of the killed child is gone"
+    );
+    assert!(stage.gateway.log().contains("an MCP server is away"));
+    run.end(&stage).await;
+    stage.gateway.stop().await;
+    let all = started();
+    until("every process to be gone", async || {
+        !all.iter().any(|pid| is_alive(pid))
+    })
+    .await;
+}
