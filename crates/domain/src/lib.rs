@@ -26,4 +26,5 @@ pub mod migrate;
 pub mod canonical;
 pub mod history;
 pub mod json_text;
+pub mod knowledge;
 pub mod text_index;
