@@ -16,6 +16,7 @@ mod health;
 mod host;
 mod host_call;
 mod json;
+mod knowledge;
 mod names;
 mod query;
 mod refusals;
@@ -38,6 +39,7 @@ use http::header::{
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 
+use crate::knowledge::Knowledge;
 use crate::runs::Runs;
 use error::ApiError;
 pub use names::OwnNames;
@@ -54,6 +56,7 @@ pub struct ApiState(Arc<Shared>);
 /// The parts of the state.
 pub struct Api {
     pub runs: Runs,
+    pub knowledge: Knowledge,
     /// How often a quiet stream shows that it lives.
     pub heartbeat: Duration,
     /// How long the body of a request may take.

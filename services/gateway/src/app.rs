@@ -22,6 +22,7 @@ use crate::bus::{self, BusSettings};
 use crate::clock::Clock;
 use crate::config::{Config, ServerConfig};
 use crate::http_server::{ServerOptions, affordable_connections, serve};
+use crate::knowledge::{self, Knowledge};
 use crate::outbound::egress::Egress;
 use crate::outbound::runner::RunnerClient;
 use crate::runs::keyring::Keyring;
@@ -39,6 +40,7 @@ pub(crate) const DEFAULT_WORKSPACE: &str = "default";
 /// A gateway that is ready to serve.
 pub(crate) struct App {
     runs: Runs,
+    knowledge: Knowledge,
     router: Router,
     tasks: TaskTracker,
     server: ServerOptions,
@@ -95,6 +97,8 @@ impl App {
         if let Some(metrics) = metrics {
             egress = egress.refusing_own(metrics.address()?);
         }
+        let bases = std::mem::take(&mut declared.knowledge);
+        let knowledge_egress = egress.clone();
         let bus = std::mem::replace(&mut declared.bus, BusSettings::Silent);
         let runs = Runs::new(Parts {
             bus: bus::open(bus, &store, &master_key)?,
@@ -112,9 +116,19 @@ impl App {
         runs.sweep_at_boot()
             .await
             .context("what an earlier start left behind cannot be settled")?;
+        runs.store().sweep_knowledge_at_boot().await?;
+        let knowledge = Knowledge::new(knowledge::Parts {
+            store: runs.store().clone(),
+            clock,
+            egress: knowledge_egress,
+            bases,
+            embedder: None,
+            stopping: runs.stopping().clone(),
+        })?;
         let names = own_names(&config.server);
         let state = ApiState::new(Api {
             runs: runs.clone(),
+            knowledge: knowledge.clone(),
             heartbeat: config.server.heartbeat,
             body: config.server.body,
             most_refusals: config.limits.refused_credentials,
@@ -130,6 +144,7 @@ impl App {
         Ok(Self {
             router: api::router(state),
             runs,
+            knowledge,
             tasks,
             server,
             names,
@@ -183,6 +198,7 @@ impl App {
             closing.cancel();
             let last = async {
                 self.runs.end().await;
+                self.knowledge.end().await;
                 self.tasks.close();
                 self.runs.store().close().await;
                 self.tasks.wait().await;

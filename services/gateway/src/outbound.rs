@@ -2,6 +2,7 @@
 
 pub mod egress;
 pub mod redact;
+pub mod remote_knowledge;
 pub mod runner;
 pub mod signature;
 pub mod upstream;

@@ -6,4 +6,5 @@ pub(super) mod catalog;
 pub(super) mod dry_run;
 pub(super) mod endpoints;
 pub(super) mod health;
+pub(super) mod knowledge;
 pub(super) mod runners;

@@ -2,6 +2,7 @@
 
 pub(super) mod events;
 pub(super) mod history;
+pub(super) mod knowledge;
 pub(super) mod prompt;
 pub(super) mod run;
 pub(super) mod runs;

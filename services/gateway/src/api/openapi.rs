@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::extract::DefaultBodyLimit;
+use domain::knowledge::MOST_DOCUMENT_BYTES;
 use utoipa::openapi::schema::{ArrayItems, KnownFormat, Object, Schema, SchemaFormat, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Ref, RefOr};
@@ -85,6 +86,21 @@ fn admin_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(admin::catalog::list_tools))
         .routes(routes!(admin::catalog::list_knowledge_bases))
         .routes(routes!(admin::catalog::list_skills))
+        .merge(knowledge_routes())
+}
+
+fn knowledge_routes() -> OpenApiRouter<ApiState> {
+    let documents = OpenApiRouter::new()
+        .routes(routes!(
+            admin::knowledge::get_document,
+            admin::knowledge::put_document,
+            admin::knowledge::delete_document
+        ))
+        .layer(DefaultBodyLimit::max(MOST_DOCUMENT_BYTES));
+    documents
+        .routes(routes!(admin::knowledge::list_documents))
+        .routes(routes!(admin::knowledge::reindex_knowledge_base))
+        .routes(routes!(admin::knowledge::search_knowledge_base))
 }
 
 fn host_routes() -> OpenApiRouter<ApiState> {
@@ -116,6 +132,8 @@ fn host_routes() -> OpenApiRouter<ApiState> {
             host::storage::delete_blob
         ))
         .routes(routes!(host::steering::pull_steering))
+        .routes(routes!(host::knowledge::list_granted_knowledge_bases))
+        .routes(routes!(host::knowledge::retrieve_knowledge))
 }
 
 /// The gateway's own document, as committed in `openapi/gateway.json`.

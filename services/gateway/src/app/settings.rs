@@ -1,8 +1,10 @@
 //! From settings to what the rooms below work with. Everything wrong is said at once.
 
 mod bus;
+mod knowledge;
 mod secrets;
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -23,6 +25,7 @@ use store::Store;
 
 use crate::bus::BusSettings;
 use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry};
+use crate::knowledge::Base;
 use crate::outbound::egress::Egress;
 use crate::outbound::signature::SigningSecret;
 use crate::runs::RunLimits;
@@ -35,6 +38,7 @@ pub(crate) struct Declared {
     pub(crate) agents: Vec<AgentSpec>,
     pub(crate) catalog: Catalog,
     pub(crate) bus: BusSettings,
+    pub(crate) knowledge: BTreeMap<String, Base>,
 }
 
 /// Reads endpoints, agents and catalog of a configuration, secrets included.
@@ -67,12 +71,14 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
             }
         }
     }
+    let knowledge = knowledge::bases(config, egress.as_ref(), &mut faults);
     match bus::bus(config, &mut faults) {
         Some(bus) if faults.is_empty() => Ok(Declared {
             endpoints,
             agents,
             catalog: catalog(config),
             bus,
+            knowledge,
         }),
         _ => Err(ConfigErrors(faults)),
     }
@@ -153,7 +159,7 @@ fn catalog(config: &Config) -> Catalog {
             .map(|entry| KnowledgeBaseResource {
                 kb_id: entry.kb_id.clone(),
                 kb_name: entry.kb_name.clone(),
-                kb_type: entry.kb_type.clone(),
+                kb_type: Some(entry.place.kind().to_owned()),
                 operations: known(&entry.operations, KnowledgeOperation::parse),
             })
             .collect(),
