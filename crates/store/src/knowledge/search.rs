@@ -1,7 +1,7 @@
 //! Searching a base. The index says which chunks hold a term and the domain ranks them, so that both
 //! databases find the same in the same order.
 
-use domain::knowledge::filter::Filters;
+use domain::knowledge::filter::{FILTERED_NAMES, Filters};
 use domain::knowledge::rank::Corpus;
 use sea_orm::Value;
 
@@ -47,15 +47,14 @@ pub struct StoredVector {
 
 /// The condition that a document `d` passes all filters; values go behind those that stand there.
 fn passes(filters: &Filters, values: &mut Vec<Value>) -> String {
-    let mut condition = String::new();
+    let mut conditions = Vec::new();
     for (name, wanted) in &filters.0 {
-        let own = ["document_id", "name", "mime_type"];
-        let own = own.iter().find(|own| *own == name);
-        let mut places = Vec::new();
+        let own = FILTERED_NAMES.iter().find(|own| *own == name);
         if own.is_none() {
             values.push(name.as_str().into());
         }
         let at_name = values.len();
+        let mut places = Vec::new();
         for value in wanted {
             values.push(match own {
                 // What is no text is the name of nothing.
@@ -65,15 +64,15 @@ fn passes(filters: &Filters, values: &mut Vec<Value>) -> String {
             places.push(format!("${}", values.len()));
         }
         let places = places.join(", ");
-        condition += &match own {
+        conditions.push(match own {
             Some(own) => format!(" AND d.{own} IN ({places})"),
             None => format!(
                 " AND EXISTS (SELECT 1 FROM knowledge_metadata m WHERE m.content = d.content \
                  AND m.name = ${at_name} AND m.value IN ({places}))"
             ),
-        };
+        });
     }
-    condition
+    conditions.concat()
 }
 
 impl Store {

@@ -94,7 +94,7 @@ fn read_dify(table: &mut Table<'_>) -> Result<KnowledgePlace, Reported> {
     let base_url = table.required("base_url", base_url);
     let api_key = table.required("api_key", parsed);
     let knowledge_id = table.required("knowledge_id", name);
-    let score_threshold = table.optional("score_threshold", share);
+    let score_threshold = table.optional("score_threshold", |value| share(&value));
     Ok(KnowledgePlace::Dify {
         base_url: base_url?,
         api_key: api_key?,
@@ -111,7 +111,7 @@ fn base_url(value: Value) -> Result<Url, String> {
     Ok(url)
 }
 
-fn share(value: Value) -> Result<f64, &'static str> {
+fn share(value: &Value) -> Result<f64, &'static str> {
     let number = value.as_f64().filter(|number| (0.0..=1.0).contains(number));
     number.ok_or("must be a number from 0 to 1")
 }

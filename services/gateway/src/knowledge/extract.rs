@@ -15,7 +15,7 @@ use read::decoded;
 pub use read::{Extracted, Kind, read};
 
 /// How long one document may take to be read.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Bytes of the text of a document at most.
 const MOST_TEXT_BYTES: usize = 64 * 1024 * 1024;
 /// The command of this binary that reads, and what it is told.

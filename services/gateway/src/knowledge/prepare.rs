@@ -11,7 +11,7 @@ use crate::knowledge::embed::Embedder;
 use crate::outbound::upstream::UpstreamError;
 
 /// How long the provider of vectors may take for one batch.
-pub(super) const EMBEDDING: Duration = Duration::from_secs(60);
+pub(super) const EMBEDDING: Duration = Duration::from_mins(1);
 /// Numbers of a vector at most.
 const MOST_DIMENSIONS: usize = 8192;
 

@@ -137,12 +137,10 @@ fn depth(level: HeadingLevel) -> u8 {
 }
 
 /// A title is told with each chunk below it.
-fn shortened(heading: Heading) -> Heading {
+fn shortened(mut heading: Heading) -> Heading {
     const MOST: usize = 120;
-    Heading {
-        title: heading.title.trim().chars().take(MOST).collect(),
-        ..heading
-    }
+    heading.title = heading.title.trim().chars().take(MOST).collect();
+    heading
 }
 
 /// As Markdown: with headings and lists, without scripts, styles and addresses.
