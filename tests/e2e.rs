@@ -77,6 +77,8 @@ mod ingest;
 mod injection;
 #[path = "e2e/isolation.rs"]
 mod isolation;
+#[path = "e2e/knowledge.rs"]
+mod knowledge;
 #[path = "e2e/langbot_entities.rs"]
 mod langbot_entities;
 #[path = "e2e/langbot_peer.rs"]

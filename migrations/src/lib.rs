@@ -19,6 +19,7 @@ mod m20261122_000014_capacity;
 mod m20261122_000015_storage_usage;
 mod m20261122_000016_audit_outcome;
 mod m20261122_000017_tool_calls;
+mod m20261122_000018_knowledge;
 mod m20261122_000020_budgets;
 
 /// All migrations, in order.
@@ -41,6 +42,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261122_000015_storage_usage::Migration),
             Box::new(m20261122_000016_audit_outcome::Migration),
             Box::new(m20261122_000017_tool_calls::Migration),
+            Box::new(m20261122_000018_knowledge::Migration),
             Box::new(m20261122_000020_budgets::Migration),
         ]
     }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use reqwest::Method;
-use reqwest::header::{ACCEPT, HeaderMap};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap};
 use rstest::rstest;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -31,6 +31,8 @@ enum About {
     Agent,
     Endpoint,
     Key,
+    /// Of a knowledge base that both workspaces have.
+    Document,
     /// A conversation is whatever clients call so: an unknown one is an empty one.
     Conversation,
     /// Of the run's own scope or area, under a key of its own.
@@ -80,6 +82,12 @@ const ROWS: &[(&str, About, u16)] = &[
     ("list_mcp_servers", About::Installation, 0),
     ("list_knowledge_bases", About::Installation, 0),
     ("list_skills", About::Installation, 0),
+    ("list_documents", About::Own, 0),
+    ("get_document", About::Document, 0),
+    ("put_document", About::Own, 0),
+    ("delete_document", About::Document, 0),
+    ("reindex_knowledge_base", About::Own, 0),
+    ("search_knowledge_base", About::Own, 0),
     ("get_own_context", About::Own, 200),
     ("get_prompt", About::Own, 404),
     ("get_own_run", About::Own, 200),
@@ -117,6 +125,8 @@ const ROWS: &[(&str, About, u16)] = &[
     ("get_tool", About::Entry, 403),
     ("call_tool", About::Entry, 403),
     ("speak_mcp", About::Own, 200),
+    ("list_granted_knowledge_bases", About::Own, 403),
+    ("retrieve_knowledge", About::Own, 403),
     ("healthz", About::Installation, 0),
     ("readyz", About::Installation, 0),
     ("jwks", About::Installation, 0),
@@ -179,6 +189,7 @@ fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::Reques
         "key" => "k".to_owned(),
         "model_id" => "m".to_owned(),
         "name" => "search".to_owned(),
+        "kb_id" => "handbook".to_owned(),
         _ => ids.get(name).unwrap_or_else(|| panic!("{name}")).clone(),
     });
     let query = match operation.id.as_str() {
@@ -213,6 +224,7 @@ fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::Reques
         "create_embeddings" => json!({"model": "m", "input": "t"}),
         "pull_steering" | "call_tool" => json!({}),
         "speak_mcp" => json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
+        "search_knowledge_base" | "retrieve_knowledge" => json!({"query_text": "hello"}),
         "put_blob" => return request.body("bytes"),
         _ => return request,
     };
@@ -237,6 +249,7 @@ fn absent() -> Ids {
         "endpoint_id",
         "api_key_id",
         "conversation_id",
+        "document_id",
     ]
     .map(|name| (name, id()))
     .into()
@@ -279,6 +292,13 @@ impl Tenant {
         event["raw"] = json!({"mark": mark});
         let run_id = admin.post(&event).await.run_id();
         admin.finished(&run_id).await;
+        let document_id = format!("document-{workspace}");
+        let path = format!("/v1/knowledge-bases/handbook/documents/{document_id}");
+        let put = admin
+            .request(Method::PUT, &path)
+            .header(CONTENT_TYPE, "text/plain");
+        let put = seen(put.body(format!("hello {mark}"))).await;
+        assert!(put.status == 201 || put.status == 404, "{}", put.body);
         let first = |page: Value| page["items"][0].clone();
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let endpoint = first(admin.get("/v1/runner-endpoints").await.body);
@@ -290,6 +310,7 @@ impl Tenant {
             ("endpoint_id", text(&endpoint["id"])),
             ("api_key_id", text(&key["id"])),
             ("conversation_id", "c-7".to_owned()),
+            ("document_id", document_id),
         ];
         Self {
             admin,
@@ -318,6 +339,7 @@ async fn two_tenants(engine: Engine) -> Option<(Stage, Tenant, Tenant)> {
     runner.answer_all(|run| sse(run.talk(1).concat()));
     let stage = Stage::of(engine, runner, |config: &mut Config| {
         config.agents[0].resources = r#"history = ["page", "search"]"#;
+        "[[knowledge_bases]]\nkb_id = \"handbook\"".clone_into(&mut config.rest);
     })
     .await?;
     let ours = Tenant::new(&stage, "default").await;

@@ -202,6 +202,15 @@ impl AuthorizationSnapshot {
         })
     }
 
+    /// The knowledge bases that may be listed.
+    pub fn listed_knowledge_bases(&self) -> Result<Vec<KnowledgeBaseResource>, NotGranted> {
+        self.granted("knowledge_bases:list")?;
+        let is_listed =
+            |one: &&KnowledgeBaseResource| one.operations.contains(&KnowledgeOperation::List);
+        let listed = self.resources.knowledge_bases.iter().filter(is_listed);
+        Ok(listed.cloned().collect())
+    }
+
     /// A granted skill.
     pub fn skill(&self, name: &str) -> Result<&SkillResource, NotGranted> {
         let found = self

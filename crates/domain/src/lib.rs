@@ -29,4 +29,5 @@ pub mod canonical;
 pub mod chat;
 pub mod history;
 pub mod json_text;
+pub mod knowledge;
 pub mod text_index;

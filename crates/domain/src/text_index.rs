@@ -6,10 +6,12 @@
 //!
 //! Terms are stored. Whoever changes how they are made must make all of them again.
 
+mod ranked;
 mod units;
 
 use std::collections::BTreeSet;
 
+pub use ranked::{Counted, RankedQuery, passage_terms};
 use units::{Unit, units};
 
 /// Characters of a query at most.

@@ -32,6 +32,7 @@ mod health;
 mod history;
 mod history_search;
 mod ingest;
+mod knowledge;
 mod leases;
 mod ledger;
 mod new_run;
@@ -68,6 +69,11 @@ pub use health::HealthRecord;
 pub use history::{HistoryQuery, HistorySlice, MOST_BYTES, TranscriptRecord};
 pub use history_search::HistoryMatch;
 pub use ingest::{Facts, Ingest, Ingested, Place, Plan};
+pub use knowledge::{
+    BaseKey, BeginIndexing, Begun, DeleteDocument, DocumentFacts, DocumentRecord, FailIndexing,
+    FinishIndexing, FoundChunk, NewChunk, Posting, Recipe, StoredVector, SweepKnowledge,
+    WriteChunks,
+};
 pub use leases::Leases;
 pub use ledger::{Append, Appended, Line, RejectionRecord, Terminal};
 pub use new_run::{Candidate, NewRun, UserMessage};

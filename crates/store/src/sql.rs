@@ -75,6 +75,10 @@ impl Row {
         self.get(column)
     }
 
+    pub(crate) fn bytes(&self, column: &str) -> Result<Vec<u8>, StoreError> {
+        self.get(column)
+    }
+
     pub(crate) fn flag(&self, column: &str) -> Result<bool, StoreError> {
         self.get(column)
     }

@@ -17,6 +17,7 @@ mod host;
 mod host_call;
 mod json;
 mod kept_call;
+mod knowledge;
 mod names;
 mod query;
 mod refusals;
@@ -40,6 +41,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 
 use crate::outbound::tool::Tools;
+use crate::knowledge::Knowledge;
 use crate::runs::Runs;
 use error::ApiError;
 use kept_call::CallsThatGoOn;
@@ -58,6 +60,7 @@ pub struct ApiState(Arc<Shared>);
 pub struct Api {
     pub runs: Runs,
     pub tools: Tools,
+    pub knowledge: Knowledge,
     /// How often a quiet stream shows that it lives.
     pub heartbeat: Duration,
     /// How long the body of a request may take.

@@ -22,6 +22,7 @@ use crate::bus::{self, BusSettings};
 use crate::clock::Clock;
 use crate::config::{Config, ServerConfig};
 use crate::http_server::{ServerOptions, affordable_connections, serve};
+use crate::knowledge::{self, Knowledge};
 use crate::outbound::egress::Egress;
 use crate::outbound::runner::RunnerClient;
 use crate::outbound::tool::Tools;
@@ -41,6 +42,7 @@ pub(crate) const DEFAULT_WORKSPACE: &str = "default";
 pub(crate) struct App {
     runs: Runs,
     tools: Tools,
+    knowledge: Knowledge,
     router: Router,
     tasks: TaskTracker,
     server: ServerOptions,
@@ -97,6 +99,8 @@ impl App {
         if let Some(metrics) = metrics {
             egress = egress.refusing_own(metrics.address()?);
         }
+        let bases = std::mem::take(&mut declared.knowledge);
+        let knowledge_egress = egress.clone();
         let bus = std::mem::replace(&mut declared.bus, BusSettings::Silent);
         let catalog = Arc::new(ArcSwap::from_pointee(declared.catalog.clone()));
         let specs = std::mem::take(&mut declared.tools);
@@ -119,10 +123,20 @@ impl App {
         runs.sweep_at_boot()
             .await
             .context("what an earlier start left behind cannot be settled")?;
+        runs.store().sweep_knowledge_at_boot().await?;
+        let knowledge = Knowledge::new(knowledge::Parts {
+            store: runs.store().clone(),
+            clock,
+            egress: knowledge_egress,
+            bases,
+            embedder: None,
+            stopping: runs.stopping().clone(),
+        })?;
         let names = own_names(&config.server);
         let state = ApiState::new(Api {
             runs: runs.clone(),
             tools: tools.clone(),
+            knowledge: knowledge.clone(),
             heartbeat: config.server.heartbeat,
             body: config.server.body,
             most_refusals: config.limits.refused_credentials,
@@ -139,6 +153,7 @@ impl App {
             router: api::router(state),
             runs,
             tools,
+            knowledge,
             tasks,
             server,
             names,
@@ -199,6 +214,7 @@ impl App {
             closing.cancel();
             let last = async {
                 self.runs.end().await;
+                self.knowledge.end().await;
                 self.tasks.close();
                 self.runs.store().close().await;
                 self.tasks.wait().await;

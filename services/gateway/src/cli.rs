@@ -4,8 +4,10 @@ mod check_config;
 mod conform;
 mod dev_command;
 mod explain;
+mod extract_text;
 mod gateway;
 mod health;
+mod kb;
 mod keys;
 mod migrate_config;
 mod openapi;
@@ -54,6 +56,12 @@ enum Command {
     Send(send::SendArguments),
     /// Say who would get an event and why, and what its run might touch. Posts nothing.
     Explain(explain::ExplainArguments),
+    /// Put documents into knowledge bases, and search them.
+    #[command(subcommand)]
+    Kb(kb::KbCommand),
+    /// Read a document from standard input: what the gateway asks of itself, in a process of its own.
+    #[command(name = crate::knowledge::extract::COMMAND, hide = true)]
+    ExtractText(extract_text::ExtractArguments),
     /// Check a runner endpoint against the runner contract.
     Conform(Box<conform::ConformArguments>),
 }
@@ -87,6 +95,8 @@ pub async fn run() -> ExitCode {
         Command::Keys(command) => keys::keys(command, json).await,
         Command::Send(arguments) => send::send(arguments, json).await,
         Command::Explain(arguments) => explain::explain(arguments, json).await,
+        Command::Kb(command) => kb::kb(command, json).await,
+        Command::ExtractText(arguments) => extract_text::extract_text(&arguments),
         Command::Conform(arguments) => Ok(conform::conform(*arguments, json).await),
     };
     outcome.unwrap_or_else(|error| {

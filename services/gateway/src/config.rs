@@ -7,6 +7,7 @@ mod catalog;
 mod endpoint;
 mod fault;
 mod header_name;
+mod knowledge;
 mod limits;
 mod mcp_server;
 mod models;
@@ -27,10 +28,11 @@ use serde_json::{Value, json};
 
 pub use allow_rule::{AllowRule, AllowRuleError};
 pub use bus::{BusConfig, BusKind};
-pub use catalog::{KnowledgeBaseEntry, SkillEntry};
+pub use catalog::SkillEntry;
 pub use endpoint::EndpointEntry;
 pub use fault::{ConfigErrors, ConfigFault};
 pub use header_name::{HeaderNameError, outgoing_header_name};
+pub use knowledge::{KnowledgeBaseEntry, KnowledgePlace};
 pub use limits::LimitsConfig;
 pub use mcp_server::{McpServerEntry, McpTransportEntry};
 pub use models::{ModelEntry, ProviderEntry};
@@ -128,6 +130,9 @@ impl Config {
             let message = "must be another address than server.listen";
             return Err(table.fault("metrics.listen", message));
         }
+        if let (Ok(models), Ok(bases)) = (&models, &knowledge_bases) {
+            check_embedding_models(models, bases, &mut table)?;
+        }
         table.close()?;
         Ok(Self {
             server: server?,
@@ -150,6 +155,26 @@ impl Config {
             agents: agents?,
         })
     }
+}
+
+/// What makes the vectors of a base is a model of the catalog.
+fn check_embedding_models(
+    models: &[ModelEntry],
+    bases: &[KnowledgeBaseEntry],
+    table: &mut Table<'_>,
+) -> Result<(), Reported> {
+    for (index, base) in bases.iter().enumerate() {
+        if let KnowledgePlace::Embedded {
+            embedding_model: Some(model),
+            ..
+        } = &base.place
+            && models.iter().all(|known| known.model_id != *model)
+        {
+            let key = format!("knowledge_bases[{index}].embedding_model");
+            return Err(table.fault(&key, "names no model_id of [[models]]"));
+        }
+    }
+    Ok(())
 }
 
 // The configuration of an agent is its runner's business and may hold anything: names only.

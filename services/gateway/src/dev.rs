@@ -2,6 +2,7 @@
 //!
 //! The echo runner is served on a loopback port of its own and reached over HTTP like any other.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -127,6 +128,7 @@ fn declared(runner: SocketAddr, secret: &str) -> anyhow::Result<Declared> {
     }))?;
     let catalog = domain::authorization::Catalog::default();
     Ok(Declared {
+        knowledge: BTreeMap::new(),
         endpoints: vec![endpoint],
         agents: vec![agent],
         catalog,

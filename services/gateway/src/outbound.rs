@@ -3,6 +3,7 @@
 pub mod egress;
 pub mod model;
 pub mod redact;
+pub mod remote_knowledge;
 pub mod runner;
 pub mod signature;
 pub mod tool;

@@ -62,6 +62,12 @@ pub(super) fn units(text: &str) -> Vec<Unit> {
     units
 }
 
+/// A sign of a script without spaces, or a picture; else a word.
+pub(super) fn is_sign(unit: &Unit) -> bool {
+    let first = unit.text.chars().next();
+    first.is_some_and(|letter| kind_of(letter) == Kind::Sign)
+}
+
 /// What looks alike becomes alike: width, case, ligatures, and the accents of Latin and Greek.
 /// Marks of other scripts change the word and stay.
 fn fold(text: &str) -> String {

@@ -8,4 +8,5 @@ pub(super) mod dry_run;
 pub(super) mod endpoints;
 pub(super) mod health;
 pub(super) mod mcp_servers;
+pub(super) mod knowledge;
 pub(super) mod runners;

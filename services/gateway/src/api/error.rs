@@ -240,6 +240,10 @@ impl ApiError {
             .retryable_after(seconds)
     }
 
+    pub(super) fn indexing_too_many(message: String) -> Self {
+        Self::rate_limited_by("indexing", message, 10)
+    }
+
     /// Of a batch: an event before this one could not be taken for now.
     pub(super) fn not_tried() -> Self {
         let message = "an event before this one was not taken; send both again, in this order";

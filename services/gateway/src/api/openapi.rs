@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::extract::DefaultBodyLimit;
+use domain::knowledge::MOST_DOCUMENT_BYTES;
 use utoipa::openapi::schema::{ArrayItems, KnownFormat, Object, Schema, SchemaFormat, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Ref, RefOr};
@@ -88,6 +89,21 @@ fn admin_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(admin::mcp_servers::list_mcp_servers))
         .routes(routes!(admin::catalog::list_knowledge_bases))
         .routes(routes!(admin::catalog::list_skills))
+        .merge(knowledge_routes())
+}
+
+fn knowledge_routes() -> OpenApiRouter<ApiState> {
+    let documents = OpenApiRouter::new()
+        .routes(routes!(
+            admin::knowledge::get_document,
+            admin::knowledge::put_document,
+            admin::knowledge::delete_document
+        ))
+        .layer(DefaultBodyLimit::max(MOST_DOCUMENT_BYTES));
+    documents
+        .routes(routes!(admin::knowledge::list_documents))
+        .routes(routes!(admin::knowledge::reindex_knowledge_base))
+        .routes(routes!(admin::knowledge::search_knowledge_base))
 }
 
 fn host_routes() -> OpenApiRouter<ApiState> {
@@ -123,6 +139,8 @@ fn host_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(host::tools::get_tool))
         .routes(routes!(host::tools::call_tool))
         .routes(routes!(host::mcp::speak_mcp))
+        .routes(routes!(host::knowledge::list_granted_knowledge_bases))
+        .routes(routes!(host::knowledge::retrieve_knowledge))
         .merge(model_routes())
 }
 

@@ -2,9 +2,11 @@
 
 mod bus;
 mod models;
+mod knowledge;
 mod secrets;
 mod tools;
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -27,6 +29,7 @@ pub(crate) use models::DeclaredModels;
 
 use crate::bus::BusSettings;
 use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry};
+use crate::knowledge::Base;
 use crate::outbound::egress::Egress;
 use crate::outbound::signature::SigningSecret;
 use crate::outbound::tool::ToolSpecs;
@@ -43,6 +46,7 @@ pub(crate) struct Declared {
     pub(crate) models: DeclaredModels,
     pub(crate) tools: ToolSpecs,
     pub(crate) bus: BusSettings,
+    pub(crate) knowledge: BTreeMap<String, Base>,
 }
 
 /// Reads endpoints, agents and catalog of a configuration, secrets included.
@@ -77,6 +81,7 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
             }
         }
     }
+    let knowledge = knowledge::bases(config, egress.as_ref(), &mut faults);
     match bus::bus(config, &mut faults) {
         Some(bus) if faults.is_empty() => Ok(Declared {
             endpoints,
@@ -85,6 +90,7 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
             models,
             tools,
             bus,
+            knowledge,
         }),
         _ => Err(ConfigErrors(faults)),
     }
@@ -171,7 +177,7 @@ fn catalog(config: &Config) -> Catalog {
             .map(|entry| KnowledgeBaseResource {
                 kb_id: entry.kb_id.clone(),
                 kb_name: entry.kb_name.clone(),
-                kb_type: entry.kb_type.clone(),
+                kb_type: Some(entry.place.kind().to_owned()),
                 operations: known(&entry.operations, KnowledgeOperation::parse),
             })
             .collect(),

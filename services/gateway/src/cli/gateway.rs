@@ -122,7 +122,8 @@ impl Gateway {
                 bail!("the gateway's answer is larger than 64 MiB");
             }
         }
-        let body: Value = serde_json::from_slice(&bytes)
+        let empty = status == http::StatusCode::NO_CONTENT;
+        let body: Value = serde_json::from_slice(if empty { b"null" } else { &bytes })
             .with_context(|| format!("the gateway answered HTTP {status} without JSON"))?;
         if !status.is_success() {
             let message = body["error"]["message"].as_str();

@@ -1,0 +1,370 @@
+//! Cutting a text into chunks that overlap, where a reader would pause.
+//!
+//! Every chunk is a slice of the text and knows its place. Together they cover the text: whoever has
+//! them all has the text again ([`join`]).
+
+use super::MOST_CHUNKS;
+
+/// How large chunks are, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkSize {
+    /// Of a chunk at most.
+    pub characters: usize,
+    /// That a chunk shares with the one before it at most. No more than half of a chunk.
+    pub overlap: usize,
+}
+
+/// Where a part of a text begins that has a title of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heading {
+    /// The byte of the text.
+    pub at: usize,
+    /// 1 for the outermost.
+    pub level: u8,
+    pub title: String,
+}
+
+/// A slice of a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    pub text: String,
+    /// The character of the text where it begins, and the one behind its end.
+    pub start: usize,
+    pub end: usize,
+    /// The titles that it stands under, the outermost first: `Guide > Install`.
+    pub heading: Option<String>,
+}
+
+/// A text has more chunks than a document may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("has more than {MOST_CHUNKS} chunks; cut it into several documents, or raise chunk_chars")]
+pub struct TooManyChunks;
+
+/// Cuts a text. A chunk stands under one heading; headings stand in their order.
+pub fn chunk(
+    text: &str,
+    headings: &[Heading],
+    size: ChunkSize,
+) -> Result<Vec<Chunk>, TooManyChunks> {
+    let mut chunks = Vec::new();
+    let mut start = 0;
+    for section in sections(text, headings) {
+        start = cut_section(&section, start, size, &mut chunks)?;
+    }
+    Ok(chunks)
+}
+
+/// The text that these chunks were cut from, and its headings, to be cut anew. Blanks between chunks that
+/// nobody kept are lines.
+pub fn join(chunks: impl IntoIterator<Item = Chunk>) -> (String, Vec<Heading>) {
+    let (mut text, mut headings) = (String::new(), Vec::<Heading>::new());
+    let mut end = 0;
+    for chunk in chunks {
+        for _ in end..chunk.start {
+            text.push('\n');
+        }
+        let known = end.saturating_sub(chunk.start);
+        let new: String = chunk.text.chars().skip(known).collect();
+        let title = chunk.heading.unwrap_or_default();
+        if headings.last().map_or("", |last| last.title.as_str()) != title {
+            headings.push(Heading {
+                at: text.len(),
+                level: 1,
+                title,
+            });
+        }
+        text.push_str(&new);
+        end = end.max(chunk.end);
+    }
+    (text, headings)
+}
+
+struct Section<'a> {
+    text: &'a str,
+    heading: Option<String>,
+}
+
+/// The parts of a text under its headings. A heading without a text of its own goes with the next one.
+fn sections<'a>(text: &'a str, headings: &[Heading]) -> Vec<Section<'a>> {
+    let mut sections = Vec::new();
+    let mut above: Vec<&Heading> = Vec::new();
+    let mut from = 0;
+    for heading in headings {
+        let Some(before) = text.get(from..heading.at) else {
+            continue;
+        };
+        if has_text_of_its_own(before, above.last().copied()) {
+            sections.push(Section {
+                text: before,
+                heading: path(&above),
+            });
+            from = heading.at;
+        }
+        above.retain(|outer| outer.level < heading.level);
+        above.push(heading);
+    }
+    let rest = text.get(from..).unwrap_or_default();
+    sections.push(Section {
+        text: rest,
+        heading: path(&above),
+    });
+    sections
+}
+
+/// Beside the line of the heading itself, where the text has one.
+fn has_text_of_its_own(section: &str, under: Option<&Heading>) -> bool {
+    let is_text = |line: &&str| line.chars().any(char::is_alphanumeric);
+    let mut lines = section.lines().filter(is_text);
+    match (lines.next(), under) {
+        (None, _) => false,
+        (Some(first), Some(heading)) if first.contains(heading.title.as_str()) => {
+            lines.next().is_some()
+        }
+        (Some(_), _) => true,
+    }
+}
+
+fn path(above: &[&Heading]) -> Option<String> {
+    let titles: Vec<&str> = above
+        .iter()
+        .map(|heading| heading.title.as_str())
+        .filter(|title| !title.is_empty())
+        .collect();
+    (!titles.is_empty()).then(|| titles.join(" > "))
+}
+
+/// Cuts one section that begins at character `start`; gives the character behind it.
+fn cut_section(
+    section: &Section<'_>,
+    start: usize,
+    size: ChunkSize,
+    chunks: &mut Vec<Chunk>,
+) -> Result<usize, TooManyChunks> {
+    let (mut rest, mut at) = (section.text, start);
+    loop {
+        let window = first_characters(rest, size.characters);
+        let is_last = window.len() == rest.len();
+        let text = if is_last {
+            window
+        } else {
+            window.split_at(pause_in(window, size.characters / 2)).0
+        };
+        let length = text.chars().count();
+        if !text.trim().is_empty() {
+            if chunks.len() == MOST_CHUNKS {
+                return Err(TooManyChunks);
+            }
+            chunks.push(Chunk {
+                text: text.to_owned(),
+                start: at,
+                end: at + length,
+                heading: section.heading.clone(),
+            });
+        }
+        if is_last {
+            return Ok(at + length);
+        }
+        let shared = overlap_of(text, size.overlap);
+        let step = text.len() - shared.len();
+        at += length - shared.chars().count();
+        rest = rest.split_at(step).1;
+    }
+}
+
+fn first_characters(text: &str, most: usize) -> &str {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => text.split_at(end).0,
+        None => text,
+    }
+}
+
+/// The byte behind the best pause of a text, past its first `least` characters: the last paragraph, else
+/// the last sentence or line, else the last word, else its end.
+fn pause_in(text: &str, least: usize) -> usize {
+    let head = first_characters(text, least.max(1)).len();
+    let tail = text.split_at(head).1;
+    if let Some(paragraph) = tail.rfind("\n\n") {
+        return head + paragraph + 2;
+    }
+    let ends = pauses(text).filter(|(at, _)| *at > head);
+    let mut best = (text.len(), Pause::None);
+    for (at, pause) in ends {
+        if pause >= best.1 {
+            best = (at, pause);
+        }
+    }
+    best.0
+}
+
+/// The end of a text that the next chunk begins with: `most` characters at most, from a pause on.
+fn overlap_of(text: &str, most: usize) -> &str {
+    let length = text.chars().count();
+    // At least one character is new in each chunk.
+    let skipped = length.saturating_sub(most).max(1);
+    let from = first_characters(text, skipped).len();
+    let mut best = (from, Pause::None);
+    let begins_well = |at: usize| !text.split_at(at).1.starts_with(char::is_whitespace);
+    for (at, pause) in pauses(text).filter(|(at, _)| *at >= from && begins_well(*at)) {
+        if pause > best.1 {
+            best = (at, pause);
+        }
+    }
+    let shared = text.split_at(best.0).1;
+    if shared.trim().is_empty() { "" } else { shared }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Pause {
+    None,
+    Word,
+    Sentence,
+}
+
+/// The bytes before which a reader may pause.
+fn pauses(text: &str) -> impl Iterator<Item = (usize, Pause)> {
+    let before = text.chars();
+    let after = text.char_indices().skip(1);
+    before.zip(after).map(|(before, (at, after))| {
+        let is_blank = after.is_whitespace();
+        let pause = match before {
+            '\n' | '。' | '！' | '？' | '｡' | '．' if !is_blank => Pause::Sentence,
+            '.' | '!' | '?' | ';' | '…' if is_blank => Pause::Sentence,
+            '、' | '，' | '；' | '：' => Pause::Word,
+            before if before.is_whitespace() && !is_blank => Pause::Word,
+            _ => Pause::None,
+        };
+        (at, pause)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SIZE: ChunkSize = ChunkSize {
+        characters: 40,
+        overlap: 10,
+    };
+
+    fn texts(text: &str, headings: &[Heading]) -> Vec<String> {
+        let chunks = chunk(text, headings, SIZE).unwrap();
+        chunks.into_iter().map(|chunk| chunk.text).collect()
+    }
+
+    fn heading(text: &str, title: &str, level: u8) -> Heading {
+        Heading {
+            at: text.find(&format!("# {title}")).unwrap() - usize::from(level) + 1,
+            level,
+            title: title.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_text_is_cut_where_a_reader_pauses() {
+        assert_eq!(texts("short", &[]), ["short"]);
+        assert_eq!(texts(" \n ", &[]), Vec::<String>::new());
+        let text = "A paragraph of two lines,\nlike this.\n\nAnd then another paragraph.";
+        assert_eq!(
+            texts(text, &[]),
+            [
+                "A paragraph of two lines,\nlike this.\n\n",
+                "this.\n\nAnd then another paragraph."
+            ]
+        );
+        let text = "Die Katze schläft. Der Hund bellt. Niemand hört ihn heute Nacht.";
+        let cut = texts(text, &[]);
+        assert_eq!(cut[0], "Die Katze schläft. Der Hund bellt.");
+        let text = "今日は天気がいいです。明日は雨が降るでしょう。傘を持って行ってください。気をつけて帰ってください。";
+        let cut = texts(text, &[]);
+        assert!(cut[0].ends_with('。'), "{cut:?}");
+        assert!(cut.len() > 1);
+    }
+
+    #[test]
+    fn chunks_stand_under_their_headings() {
+        let text =
+            "intro\n\n# Guide\n\n## Install\n\nRun it.\n\n## Use\n\nAsk it.\n\n# End\n\nBye.\n";
+        let headings = [
+            heading(text, "Guide", 1),
+            heading(text, "Install", 2),
+            heading(text, "Use", 2),
+            heading(text, "End", 1),
+        ];
+        let chunks = chunk(text, &headings, SIZE).unwrap();
+        let told: Vec<_> = chunks
+            .iter()
+            .map(|chunk| (chunk.heading.as_deref(), chunk.text.as_str()))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                (None, "intro\n\n"),
+                (
+                    Some("Guide > Install"),
+                    "# Guide\n\n## Install\n\nRun it.\n\n"
+                ),
+                (Some("Guide > Use"), "## Use\n\nAsk it.\n\n"),
+                (Some("End"), "# End\n\nBye.\n"),
+            ]
+        );
+        let (joined, headings) = join(chunks.clone());
+        assert_eq!(joined, text);
+        let again = chunk(&joined, &headings, SIZE).unwrap();
+        let headings: Vec<_> = again.iter().map(|chunk| chunk.heading.as_deref()).collect();
+        let told: Vec<_> = told.iter().map(|(heading, _)| *heading).collect();
+        assert_eq!(headings, told);
+    }
+
+    #[test]
+    fn a_text_of_too_many_chunks_is_refused() {
+        let size = ChunkSize {
+            characters: 2,
+            overlap: 0,
+        };
+        let most = "ab".repeat(MOST_CHUNKS);
+        assert_eq!(chunk(&most, &[], size).unwrap().len(), MOST_CHUNKS);
+        assert_eq!(chunk(&(most + "c"), &[], size), Err(TooManyChunks));
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_cover_the_text_in_bounds_and_know_their_places(
+            text in "([a-c]{1,9}[ .]|\n\n|\n|[天气今日。，]{1,6}|é|\u{1f600}){0,120}",
+            cuts in prop::collection::vec((0_usize..400, 1_u8..4), 0..5),
+            characters in 1_usize..60,
+            share in 0_usize..=100,
+        ) {
+            let size = ChunkSize { characters, overlap: characters / 2 * share / 100 };
+            let mut ats: Vec<_> = cuts.iter().map(|(at, level)| (*at, *level)).collect();
+            ats.sort_unstable();
+            let headings: Vec<_> = ats
+                .into_iter()
+                .filter(|(at, _)| text.is_char_boundary(*at) && *at <= text.len())
+                .map(|(at, level)| Heading { at, level, title: format!("t{at}") })
+                .collect();
+            let chunks = chunk(&text, &headings, size).unwrap();
+            let letters: Vec<char> = text.chars().collect();
+            let mut covered = vec![false; letters.len()];
+            let mut before = None;
+            for chunk in &chunks {
+                let slice: String = letters[chunk.start..chunk.end].iter().collect();
+                prop_assert_eq!(&slice, &chunk.text);
+                prop_assert!(chunk.end - chunk.start <= characters);
+                prop_assert!(before < Some((chunk.start, chunk.end)));
+                before = Some((chunk.start, chunk.end));
+                covered[chunk.start..chunk.end].fill(true);
+            }
+            for (at, letter) in letters.iter().enumerate() {
+                prop_assert!(covered[at] || letter.is_whitespace(), "{at}");
+            }
+            for pair in chunks.windows(2) {
+                prop_assert!(pair[0].end.saturating_sub(pair[1].start) <= size.overlap);
+            }
+            let (joined, _) = join(chunks);
+            let blank = |text: &str| text.chars().map(|c| if c.is_whitespace() { '\n' } else { c }).collect::<String>();
+            prop_assert_eq!(blank(joined.trim()), blank(text.trim()));
+        }
+    }
+}

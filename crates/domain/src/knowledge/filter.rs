@@ -1,0 +1,205 @@
+//! What is known of a document beside its text, and how a query narrows what it searches by it.
+
+use protocol::JsonObject;
+use protocol::admin::Fault;
+use serde_json::Value;
+
+use crate::form::escape_pointer;
+
+/// Names of one document's metadata, or of one filter, at most.
+const MOST_NAMES: usize = 32;
+/// Values of one name at most.
+const MOST_VALUES: usize = 64;
+const MOST_NAME_BYTES: usize = 128;
+const MOST_VALUE_BYTES: usize = 1024;
+/// Bytes of a document's metadata at most, as JSON.
+const MOST_METADATA_BYTES: usize = 16 * 1024;
+
+/// What the gateway itself says of each passage.
+pub const OWN_NAMES: [&str; 7] = [
+    "document_id",
+    "name",
+    "mime_type",
+    "start",
+    "end",
+    "heading",
+    "chunk",
+];
+/// Those of them that a filter may name.
+pub const FILTERED_NAMES: [&str; 3] = ["document_id", "name", "mime_type"];
+
+/// Filters that must all hold: of each name, one of the values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filters(pub Vec<(String, Vec<Value>)>);
+
+/// Reads filters: `{"name": value}`, `{"name": [value, …]}`, or the same as `{"$eq": …}` and `{"$in": …}`.
+pub fn check_filters(filters: &JsonObject) -> Result<Filters, Vec<Fault>> {
+    let mut faults = Vec::new();
+    if filters.len() > MOST_NAMES {
+        let message = format!("must have at most {MOST_NAMES} names");
+        return Err(vec![Fault::new("/filters", message)]);
+    }
+    let mut checked = Vec::new();
+    for (name, wanted) in filters {
+        let pointer = format!("/filters/{}", escape_pointer(name));
+        match check_name(name).and_then(|()| values_of(wanted)) {
+            Ok(values) => checked.push((name.clone(), values)),
+            Err(message) => faults.push(Fault::new(pointer, message)),
+        }
+    }
+    if faults.is_empty() {
+        Ok(Filters(checked))
+    } else {
+        Err(faults)
+    }
+}
+
+/// Checks the metadata of a document.
+pub fn check_metadata(metadata: &JsonObject) -> Result<(), Vec<Fault>> {
+    let mut faults = Vec::new();
+    if metadata.len() > MOST_NAMES {
+        let message = format!("must have at most {MOST_NAMES} names");
+        faults.push(Fault::new("/metadata", message));
+    }
+    if serde_json::to_string(metadata).map_or(0, |text| text.len()) > MOST_METADATA_BYTES {
+        let message = format!("must have at most {MOST_METADATA_BYTES} bytes");
+        faults.push(Fault::new("/metadata", message));
+    }
+    for (name, value) in metadata {
+        let pointer = format!("/metadata/{}", escape_pointer(name));
+        let is_own = OWN_NAMES.contains(&name.as_str());
+        let own = || Err("is set by the gateway itself; take another name");
+        let checked = check_name(name).and_then(|()| if is_own { own() } else { Ok(()) });
+        if let Err(message) = checked.and_then(|()| values_of_metadata(value).map(drop)) {
+            faults.push(Fault::new(pointer, message));
+        }
+    }
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(faults)
+    }
+}
+
+/// What filters find a document by: each name with each of its values, as JSON. Different ones, sorted.
+pub fn entries(metadata: &JsonObject) -> Vec<(String, String)> {
+    let mut entries = Vec::new();
+    for (name, value) in metadata {
+        for value in values_of_metadata(value).unwrap_or_default() {
+            entries.push((name.clone(), value.to_string()));
+        }
+    }
+    entries.sort_unstable();
+    entries.dedup();
+    entries
+}
+
+fn check_name(name: &str) -> Result<(), &'static str> {
+    if name.is_empty() || name.len() > MOST_NAME_BYTES || name.chars().any(char::is_control) {
+        return Err("must be named by 1 to 128 bytes without control characters");
+    }
+    if name.starts_with('$') {
+        return Err("is no name; filters compare by name, all of them must hold");
+    }
+    Ok(())
+}
+
+fn values_of(wanted: &Value) -> Result<Vec<Value>, &'static str> {
+    const SHAPE: &str =
+        "must be a value, a list of values, {\"$eq\": value} or {\"$in\": [value, …]}";
+    let Value::Object(operator) = wanted else {
+        return some_values(wanted).ok_or(SHAPE);
+    };
+    let mut operators = operator.iter();
+    match (operators.next(), operators.next()) {
+        (Some((name, value)), None) if name == "$in" && value.is_array() => {
+            some_values(value).ok_or(SHAPE)
+        }
+        (Some((name, value)), None) if name == "$eq" && !value.is_array() => {
+            some_values(value).ok_or(SHAPE)
+        }
+        _ => Err(SHAPE),
+    }
+}
+
+fn values_of_metadata(value: &Value) -> Result<Vec<Value>, &'static str> {
+    let message = "must be text, a number, true or false, or a list of at most 64 of them; text has at most 1024 bytes";
+    match value {
+        Value::Array(values) if values.is_empty() => Ok(Vec::new()),
+        value => some_values(value).ok_or(message),
+    }
+}
+
+/// A value or a list of values; `None`: something else stands there.
+fn some_values(value: &Value) -> Option<Vec<Value>> {
+    let one = std::slice::from_ref(value);
+    let values = match value {
+        Value::Array(values) => values.as_slice(),
+        _ => one,
+    };
+    let is_value = |value: &Value| match value {
+        Value::String(text) => text.len() <= MOST_VALUE_BYTES && !text.contains('\0'),
+        Value::Number(_) | Value::Bool(_) => true,
+        Value::Null | Value::Array(_) | Value::Object(_) => false,
+    };
+    let sound = (1..=MOST_VALUES).contains(&values.len()) && values.iter().all(is_value);
+    sound.then(|| values.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(value: Value) -> JsonObject {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn filters_are_values_lists_or_refused_by_pointer() {
+        let sound =
+            object(json!({"a": 1, "b": ["x", true], "c": {"$eq": "y"}, "d": {"$in": [1, 2]}}));
+        let Filters(filters) = check_filters(&sound).unwrap();
+        assert_eq!(
+            filters,
+            [
+                ("a".to_owned(), vec![json!(1)]),
+                ("b".to_owned(), vec![json!("x"), json!(true)]),
+                ("c".to_owned(), vec![json!("y")]),
+                ("d".to_owned(), vec![json!(1), json!(2)]),
+            ]
+        );
+        for (filters, pointer) in [
+            (json!({"a": null}), "/filters/a"),
+            (json!({"a": []}), "/filters/a"),
+            (json!({"a": [[1]]}), "/filters/a"),
+            (json!({"a/b": {"$gt": 1}}), "/filters/a~1b"),
+            (json!({"a": {"$eq": [1]}}), "/filters/a"),
+            (json!({"a": {"$in": 1}}), "/filters/a"),
+            (json!({"$and": [1]}), "/filters/$and"),
+            (json!({"": 1}), "/filters/"),
+            (json!({"a": "x".repeat(1025)}), "/filters/a"),
+        ] {
+            let faults = check_filters(&object(filters)).unwrap_err();
+            assert_eq!(faults[0].pointer, pointer);
+        }
+    }
+
+    #[test]
+    fn metadata_is_flat_bounded_and_not_the_gateways() {
+        let sound = object(json!({"year": 2026, "tags": ["b", "a", "b"], "none": []}));
+        check_metadata(&sound).unwrap();
+        let expected = [("tags", "\"a\""), ("tags", "\"b\""), ("year", "2026")];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(entries(&sound), expected);
+        for (metadata, pointer) in [
+            (json!({"document_id": "x"}), "/metadata/document_id"),
+            (json!({"deep": {"er": 1}}), "/metadata/deep"),
+            (json!({"a": null}), "/metadata/a"),
+        ] {
+            let faults = check_metadata(&object(metadata)).unwrap_err();
+            assert_eq!(faults[0].pointer, pointer);
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Which passages are closest: by words (BM25), by vectors (cosine), and by both.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+
+use crate::text_index::RankedQuery;
+
+/// How soon more of the same word counts for less, and how much long passages are held back.
+const K1: f64 = 1.2;
+const B: f64 = 0.75;
+/// How much the first places count before the later ones, where two lists are put together.
+const RANK_CONSTANT: f64 = 60.0;
+
+/// All passages that a query is asked of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Corpus {
+    pub passages: u64,
+    /// Words and signs of all of them.
+    pub units: u64,
+}
+
+/// How much each term of a query says, by how rare it is.
+#[derive(Clone, Debug)]
+pub struct Weights(Vec<f64>);
+
+impl Weights {
+    /// `frequencies`: how many passages hold each term of the query.
+    pub fn new(query: &RankedQuery, frequencies: &[u64], corpus: Corpus) -> Self {
+        let total = number(corpus.passages);
+        let weight = |(share, frequency): (f64, &u64)| {
+            let frequency = number(*frequency).min(total);
+            share * (1.0 + (total - frequency + 0.5) / (frequency + 0.5)).ln()
+        };
+        Self(query.shares().zip(frequencies).map(weight).collect())
+    }
+
+    /// What holding these terms is worth, however often: enough to choose whom to look at.
+    pub fn of_held(&self, terms: impl IntoIterator<Item = usize>) -> f64 {
+        terms.into_iter().filter_map(|term| self.0.get(term)).sum()
+    }
+
+    /// How close a passage is, from 0 to 1: its BM25 as a part of the most that any passage can reach.
+    pub fn score(&self, query: &RankedQuery, passage: &str, corpus: Corpus) -> f64 {
+        let found = query.count_in(passage);
+        let mean = number(corpus.units) / number(corpus.passages.max(1));
+        let length = 1.0 - B + B * number(found.units) / mean.max(1.0);
+        let worth = |(weight, count): (&f64, &u64)| {
+            let count = number(*count);
+            weight * count * (K1 + 1.0) / (count + K1 * length)
+        };
+        let reached: f64 = self.0.iter().zip(&found.counts).map(worth).sum();
+        let most: f64 = self.0.iter().sum::<f64>() * (K1 + 1.0);
+        if most > 0.0 {
+            (reached / most).min(1.0)
+        } else {
+            0.0
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+fn number(count: u64) -> f64 {
+    count as f64
+}
+
+/// A vector of length one; `None`: it has no direction, or is no vector at all.
+pub fn normalized(vector: &[f32]) -> Option<Vec<f32>> {
+    let length = dot(vector, vector).sqrt();
+    if !length.is_finite() || length <= 0.0 {
+        return None;
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "it is at most 1")]
+    let scaled = |value: &f32| (f64::from(*value) / length) as f32;
+    Some(vector.iter().map(scaled).collect())
+}
+
+/// How alike two vectors of length one are: 1 for the same, -1 for the opposite.
+pub fn dot(one: &[f32], other: &[f32]) -> f64 {
+    let products = one
+        .iter()
+        .zip(other)
+        .map(|(a, b)| f64::from(*a) * f64::from(*b));
+    products.sum()
+}
+
+/// A vector as bytes: little-endian, four for each number.
+pub fn vector_bytes(vector: &[f32]) -> Vec<u8> {
+    vector
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect()
+}
+
+/// How alike a vector and the bytes of another one are; `None`: they have not the same length.
+pub fn dot_bytes(vector: &[f32], bytes: &[u8]) -> Option<f64> {
+    if bytes.len() != vector.len() * 4 {
+        return None;
+    }
+    let (other, _) = bytes.as_chunks::<4>();
+    let other = other.iter().map(|bytes| f32::from_le_bytes(*bytes));
+    Some(
+        vector
+            .iter()
+            .zip(other)
+            .map(|(a, b)| f64::from(*a) * f64::from(b))
+            .sum(),
+    )
+}
+
+/// The best of many, kept while they come by. Of two that are equally good, the one with the lower id.
+#[derive(Clone, Debug)]
+pub struct Best {
+    most: usize,
+    kept: Vec<(f64, i64)>,
+}
+
+impl Best {
+    pub fn new(most: usize) -> Self {
+        Self {
+            most,
+            kept: Vec::with_capacity(most + 1),
+        }
+    }
+
+    pub fn offer(&mut self, score: f64, id: i64) {
+        let new = (score, id);
+        if self.kept.len() == self.most
+            && self
+                .kept
+                .last()
+                .is_none_or(|last| order(last, &new).is_lt())
+        {
+            return;
+        }
+        let place = self.kept.partition_point(|one| order(one, &new).is_lt());
+        self.kept.insert(place, new);
+        self.kept.truncate(self.most);
+    }
+
+    /// The best first.
+    pub fn into_sorted(self) -> Vec<(f64, i64)> {
+        self.kept
+    }
+}
+
+fn order(one: &(f64, i64), other: &(f64, i64)) -> Ordering {
+    other.0.total_cmp(&one.0).then(one.1.cmp(&other.1))
+}
+
+/// Puts ranked lists together: who stands high in several stands highest (reciprocal rank fusion). 1 is who
+/// leads all of them.
+pub fn fuse(lists: &[Vec<i64>]) -> HashMap<i64, f64> {
+    let mut scores = HashMap::new();
+    for list in lists {
+        for (place, id) in (1..).zip(list) {
+            let share = (RANK_CONSTANT + 1.0) / (RANK_CONSTANT + number(place));
+            *scores.entry(*id).or_insert(0.0) += share / number(lists.len() as u64);
+        }
+    }
+    scores
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranked<'a>(query: &str, passages: &[&'a str]) -> Vec<(&'a str, f64)> {
+        let query = RankedQuery::parse(query);
+        let corpus = Corpus {
+            passages: passages.len() as u64,
+            units: passages.iter().map(|text| query.count_in(text).units).sum(),
+        };
+        let counts: Vec<_> = passages
+            .iter()
+            .map(|text| query.count_in(text).counts)
+            .collect();
+        let frequencies: Vec<u64> = (0..query.shares().count())
+            .map(|term| counts.iter().filter(|counts| counts[term] > 0).count() as u64)
+            .collect();
+        let weights = Weights::new(&query, &frequencies, corpus);
+        let mut ranked: Vec<_> = passages
+            .iter()
+            .map(|text| (*text, weights.score(&query, text, corpus)))
+            .filter(|(_, score)| *score > 0.0)
+            .collect();
+        ranked.sort_by(|one, other| other.1.total_cmp(&one.1));
+        ranked
+    }
+
+    #[test]
+    fn the_passage_that_answers_stands_first_in_any_script() {
+        let passages = [
+            "Employees have 30 days of vacation a year.",
+            "The office is open from nine to five, also in the year 2026.",
+            "员工每年有三十天的年假。",
+            "办公室的开放时间是九点到五点。",
+            "今天的天气很好，气温也不高。",
+            "従業員は年に三十日の有給休暇を取得できます。",
+            "東京の天気は晴れです。",
+        ];
+        for (query, first) in [
+            ("How many vacation days does an employee have?", passages[0]),
+            ("office opening times", passages[1]),
+            ("年假有多少天", passages[2]),
+            ("办公室什么时候开放", passages[3]),
+            ("天气怎么样", passages[4]),
+            ("有給休暇は何日ですか", passages[5]),
+            ("東京の天気", passages[6]),
+        ] {
+            let found = ranked(query, &passages);
+            assert_eq!(found[0].0, first, "{query}: {found:?}");
+            assert!(found[0].1 <= 1.0);
+        }
+        assert!(ranked("submarine", &passages).is_empty());
+    }
+
+    #[test]
+    fn the_best_are_kept_in_order_and_ties_go_to_the_lower_id() {
+        let mut best = Best::new(3);
+        for (score, id) in [
+            (0.1, 1),
+            (0.9, 5),
+            (0.5, 4),
+            (0.9, 2),
+            (0.5, 3),
+            (f64::MIN, 9),
+        ] {
+            best.offer(score, id);
+        }
+        assert_eq!(best.into_sorted(), [(0.9, 2), (0.9, 5), (0.5, 3)]);
+    }
+
+    #[test]
+    fn vectors_are_compared_by_direction_alone() {
+        let unit = normalized(&[3.0, 4.0]).unwrap();
+        assert!((dot(&unit, &unit) - 1.0).abs() < 1e-6);
+        let longer = normalized(&[30.0, 40.0]).unwrap();
+        assert!((dot_bytes(&unit, &vector_bytes(&longer)).unwrap() - 1.0).abs() < 1e-6);
+        assert_eq!(dot_bytes(&unit, &vector_bytes(&[1.0])), None);
+        for nothing in [vec![], vec![0.0, 0.0], vec![f32::NAN], vec![f32::INFINITY]] {
+            assert_eq!(normalized(&nothing), None);
+        }
+    }
+
+    #[test]
+    fn who_leads_all_lists_has_one_and_who_stands_in_several_beats_who_stands_in_one() {
+        let fused = fuse(&[vec![1, 2, 3], vec![1, 3, 4]]);
+        assert!((fused[&1] - 1.0).abs() < 1e-9);
+        assert!(fused[&3] > fused[&2] && fused[&2] > fused[&4]);
+        assert!((fuse(&[vec![7]])[&7] - 1.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,183 @@
+//! Passages that are found by some of their words and ranked by how many.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::Scope;
+use super::units::{Unit, is_sign, units};
+
+/// Units of a query that count; what comes behind says no more.
+const MOST_UNITS: usize = 48;
+/// What a term is worth beside the others. A sign alone says little, two of them are a word; two words in
+/// their order say more than each.
+const WORD: f64 = 1.0;
+const WORDS: f64 = 0.5;
+const SIGN: f64 = 0.25;
+const SIGNS: f64 = 1.0;
+
+/// A query any of whose terms may occur: a question as somebody asks it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RankedQuery {
+    terms: Vec<Term>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Term {
+    first: String,
+    second: Option<String>,
+    share: f64,
+}
+
+/// How often a passage holds each term of a query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counted {
+    pub counts: Vec<u64>,
+    /// Words and signs of the passage.
+    pub units: u64,
+}
+
+impl RankedQuery {
+    /// Any text is a query. One without a letter, digit or sign finds nothing.
+    pub fn parse(text: &str) -> Self {
+        let mut units = stemmed(text);
+        units.truncate(MOST_UNITS);
+        let mut terms: Vec<Term> = Vec::new();
+        let mut add = |first: &Unit, second: Option<&Unit>, share: f64| {
+            let term = Term {
+                first: first.text.clone(),
+                second: second.map(|unit| unit.text.clone()),
+                share,
+            };
+            if !terms.contains(&term) {
+                terms.push(term);
+            }
+        };
+        for unit in &units {
+            add(unit, None, if is_sign(unit) { SIGN } else { WORD });
+        }
+        for pair in units.windows(2) {
+            if let [first, second] = pair {
+                let signs = is_sign(first) && is_sign(second) && !second.parted;
+                add(first, Some(second), if signs { SIGNS } else { WORDS });
+            }
+        }
+        Self { terms }
+    }
+
+    /// What each term is worth beside the others.
+    pub fn shares(&self) -> impl Iterator<Item = f64> {
+        self.terms.iter().map(|term| term.share)
+    }
+
+    /// The terms as an index has them, in the order of [`RankedQuery::shares`].
+    pub fn terms(&self, scope: &str) -> Vec<String> {
+        let scope = Scope::new(scope);
+        let term = |term: &Term| match &term.second {
+            None => scope.term(&[&term.first]),
+            Some(second) => scope.term(&[&term.first, second]),
+        };
+        self.terms.iter().map(term).collect()
+    }
+
+    /// How often a text holds each term.
+    pub fn count_in(&self, text: &str) -> Counted {
+        let places: HashMap<(&str, Option<&str>), usize> = (0..)
+            .zip(&self.terms)
+            .map(|(place, term)| ((term.first.as_str(), term.second.as_deref()), place))
+            .collect();
+        let units = stemmed(text);
+        let mut counts = vec![0; self.terms.len()];
+        let mut count = |first: &Unit, second: Option<&Unit>| {
+            let second = second.map(|unit| unit.text.as_str());
+            if let Some(place) = places.get(&(first.text.as_str(), second))
+                && let Some(count) = counts.get_mut(*place)
+            {
+                *count += 1;
+            }
+        };
+        for (place, unit) in units.iter().enumerate() {
+            count(unit, None);
+            if let Some(next) = units.get(place + 1) {
+                count(unit, Some(next));
+            }
+        }
+        Counted {
+            counts,
+            units: units.len() as u64,
+        }
+    }
+}
+
+/// The terms of a passage for an index, sorted, and how many words and signs it has.
+pub fn passage_terms(scope: &str, text: &str) -> (Vec<String>, u64) {
+    let scope = Scope::new(scope);
+    let units = stemmed(text);
+    let mut terms: BTreeSet<String> = scope.pairs(&units).collect();
+    terms.extend(units.iter().map(|unit| scope.term(&[&unit.text])));
+    (terms.into_iter().collect(), units.len() as u64)
+}
+
+fn stemmed(text: &str) -> Vec<Unit> {
+    let mut units = units(text);
+    for unit in &mut units {
+        stem(&mut unit.text);
+    }
+    units
+}
+
+/// The singular of an English plural, after Harman: what is wrong with it is wrong for all texts alike.
+fn stem(word: &mut String) {
+    if word.len() < 4 || !word.bytes().all(|byte| byte.is_ascii_alphabetic()) {
+        return;
+    }
+    let ends = |ending: &str| word.ends_with(ending);
+    if ends("ies") && !ends("eies") && !ends("aies") {
+        word.truncate(word.len() - 3);
+        word.push('y');
+    } else if ends("s") && !ends("us") && !ends("ss") && !ends("aes") && !ends("ees") {
+        word.pop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plural_is_found_by_its_singular_and_the_other_way_round() {
+        for (one, other) in [
+            ("vacation", "Vacations"),
+            ("policy", "policies"),
+            ("Café", "cafes"),
+            ("天气", "天气"),
+        ] {
+            let query = RankedQuery::parse(one);
+            assert!(query.count_in(other).counts[0] > 0, "{one} {other}");
+            let query = RankedQuery::parse(other);
+            assert!(query.count_in(one).counts[0] > 0, "{other} {one}");
+        }
+        let query = RankedQuery::parse("glass status");
+        assert_eq!(query.count_in("glas statu").counts[0], 0);
+    }
+
+    #[test]
+    fn what_is_counted_in_a_text_is_in_its_index() {
+        let text = "The offices open at nine. 今天天气很好。";
+        let query = RankedQuery::parse("office opens 天气 nothing");
+        let (terms, length) = passage_terms("base", text);
+        let counted = query.count_in(text);
+        assert_eq!(counted.units, length);
+        for (term, count) in query.terms("base").iter().zip(&counted.counts) {
+            assert_eq!(terms.contains(term), *count > 0, "{term}");
+        }
+        let (others, _) = passage_terms("other", text);
+        assert!(others.iter().all(|term| !terms.contains(term)));
+    }
+
+    #[test]
+    fn a_query_has_a_bounded_number_of_terms() {
+        let words: Vec<_> = (0..1000).map(|n| format!("w{n}")).collect();
+        let query = RankedQuery::parse(&words.join(" "));
+        assert_eq!(query.shares().count(), 2 * MOST_UNITS - 1);
+        assert_eq!(RankedQuery::parse(" ?! ").shares().count(), 0);
+    }
+}

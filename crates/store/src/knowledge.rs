@@ -1,0 +1,158 @@
+//! Documents of knowledge bases. A document points at the content that is searched; a new one is written
+//! beside it, chunk by chunk, and takes its place in one transaction.
+
+mod indexing;
+mod search;
+
+use protocol::id::WorkspaceId;
+use sea_orm::Value;
+
+use crate::connect::Store;
+use crate::error::{StoreError, unsigned};
+use crate::sql::{Row, Sql};
+
+pub use indexing::{
+    BeginIndexing, Begun, DeleteDocument, FailIndexing, FinishIndexing, NewChunk, SweepKnowledge,
+    WriteChunks,
+};
+pub use search::{FoundChunk, Posting, StoredVector};
+
+/// Chunks of a content have the ids from `content * SPAN` on.
+const SPAN: i64 = 32_768;
+
+/// A knowledge base as one workspace has it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct BaseKey {
+    pub workspace: WorkspaceId,
+    pub kb_id: String,
+}
+
+/// What is said of a document beside its text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DocumentFacts {
+    pub name: String,
+    pub mime_type: String,
+    /// A JSON object.
+    pub metadata: String,
+    /// Of the bytes that were sent, lower-case hex.
+    pub sha256: String,
+    pub bytes: u64,
+}
+
+/// How a content was made: another way makes another one of the same bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recipe {
+    /// The model of its vectors.
+    pub vector_model: Option<String>,
+    pub chunk_chars: u64,
+    pub chunk_overlap: u64,
+}
+
+/// A document of a base.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DocumentRecord {
+    pub document_id: String,
+    pub facts: DocumentFacts,
+    pub recipe: Recipe,
+    /// The content that is searched; 0: none.
+    pub content: i64,
+    pub characters: u64,
+    pub chunks: u64,
+    /// `indexing`, `ready` or `failed`: what became of the last try.
+    pub status: String,
+    pub error: Option<String>,
+    /// While it is indexed: chunks that are written, and all.
+    pub done: u64,
+    pub all: u64,
+    pub created_at: i64,
+    pub updated_at: i64,
+}
+
+const COLUMNS: &str = "document_id, name, mime_type, metadata, sha256, bytes, characters, chunks, \
+    content, vector_model, chunk_chars, chunk_overlap, status, error, pending, pending_by, pending_done, \
+    pending_all, created_at, updated_at";
+
+fn record(row: &Row) -> Result<DocumentRecord, StoreError> {
+    let document_id = row.text("document_id")?;
+    let count = |column: &'static str| unsigned(column, &document_id, row.number(column)?);
+    Ok(DocumentRecord {
+        facts: DocumentFacts {
+            name: row.text("name")?,
+            mime_type: row.text("mime_type")?,
+            metadata: row.text("metadata")?,
+            sha256: row.text("sha256")?,
+            bytes: count("bytes")?,
+        },
+        recipe: Recipe {
+            vector_model: row.text_if_any("vector_model")?,
+            chunk_chars: count("chunk_chars")?,
+            chunk_overlap: count("chunk_overlap")?,
+        },
+        content: row.number("content")?,
+        characters: count("characters")?,
+        chunks: count("chunks")?,
+        status: row.text("status")?,
+        error: row.text_if_any("error")?,
+        done: count("pending_done")?,
+        all: count("pending_all")?,
+        created_at: row.number("created_at")?,
+        updated_at: row.number("updated_at")?,
+        document_id,
+    })
+}
+
+impl BaseKey {
+    /// The values of `$1` and `$2` in every statement here.
+    fn values(&self) -> [Value; 2] {
+        [self.workspace.as_str().into(), self.kb_id.as_str().into()]
+    }
+
+    /// Who counts documents or replaces one does it alone.
+    fn lock(&self) -> String {
+        format!("knowledge {} {}", self.workspace, self.kb_id)
+    }
+}
+
+async fn find_row(
+    conn: &impl Sql,
+    base: &BaseKey,
+    document_id: &str,
+) -> Result<Option<Row>, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM knowledge_documents \
+         WHERE workspace_id = $1 AND kb_id = $2 AND document_id = $3"
+    );
+    let mut values = base.values().to_vec();
+    values.push(document_id.into());
+    Ok(conn.query_sql(sql, values).await?.pop())
+}
+
+impl Store {
+    /// A document of a base.
+    pub async fn find_document(
+        &self,
+        base: &BaseKey,
+        document_id: &str,
+    ) -> Result<Option<DocumentRecord>, StoreError> {
+        let row = find_row(&self.readers, base, document_id).await?;
+        row.as_ref().map(record).transpose()
+    }
+
+    /// Documents of a base in the byte order of their ids, after `after`.
+    pub async fn list_documents(
+        &self,
+        base: &BaseKey,
+        after: Option<&str>,
+        limit: u64,
+    ) -> Result<Vec<DocumentRecord>, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM knowledge_documents \
+             WHERE workspace_id = $1 AND kb_id = $2 AND document_id > $3 \
+             ORDER BY document_id LIMIT {limit}"
+        );
+        let mut values = base.values().to_vec();
+        values.push(after.unwrap_or_default().into());
+        let rows = self.readers.query_sql(sql, values).await?;
+        rows.iter().map(record).collect()
+    }
+}

@@ -1,0 +1,277 @@
+//! Searching a base. The index says which chunks hold a term and the domain ranks them, so that both
+//! databases find the same in the same order.
+
+use domain::knowledge::filter::{FILTERED_NAMES, Filters};
+use domain::knowledge::rank::Corpus;
+use sea_orm::Value;
+
+use super::{BaseKey, DocumentRecord, SPAN, record};
+use crate::connect::{Backend, Store};
+use crate::error::{StoreError, unsigned};
+use crate::sql::Sql;
+
+/// Chunks that are looked up for one term at most. One that more have tells them not apart.
+const COMMON: usize = 5_000;
+/// Terms of one statement.
+const TERMS: usize = 12;
+/// Chunks of one statement.
+const CHUNKS: usize = 100;
+
+/// The chunks that hold one term.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Posting {
+    pub ids: Vec<i64>,
+    /// There are more: `ids` is no choice among them.
+    pub is_common: bool,
+}
+
+/// A chunk that was found, with the document it is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundChunk {
+    pub id: i64,
+    /// Its number in the document.
+    pub n: u64,
+    pub text: String,
+    pub start: u64,
+    pub end: u64,
+    pub heading: Option<String>,
+    pub document: DocumentRecord,
+}
+
+/// A vector of a base.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredVector {
+    pub id: i64,
+    pub bytes: Vec<u8>,
+}
+
+/// The condition that a document `d` passes all filters; values go behind those that stand there.
+fn passes(filters: &Filters, values: &mut Vec<Value>) -> String {
+    let mut conditions = Vec::new();
+    for (name, wanted) in &filters.0 {
+        let own = FILTERED_NAMES.iter().find(|own| *own == name);
+        if own.is_none() {
+            values.push(name.as_str().into());
+        }
+        let at_name = values.len();
+        let mut places = Vec::new();
+        for value in wanted {
+            values.push(match own {
+                // What is no text is the name of nothing.
+                Some(_) => value.as_str().unwrap_or_default().into(),
+                None => value.to_string().into(),
+            });
+            places.push(format!("${}", values.len()));
+        }
+        let places = places.join(", ");
+        conditions.push(match own {
+            Some(own) => format!(" AND d.{own} IN ({places})"),
+            None => format!(
+                " AND EXISTS (SELECT 1 FROM knowledge_metadata m WHERE m.content = d.content \
+                 AND m.name = ${at_name} AND m.value IN ({places}))"
+            ),
+        });
+    }
+    conditions.concat()
+}
+
+impl Store {
+    /// How much there is to find in a base, and the version of it that was counted.
+    pub async fn knowledge_corpus(&self, base: &BaseKey) -> Result<(Corpus, i64), StoreError> {
+        let sql = "SELECT CAST(COALESCE(SUM(chunks), 0) AS BIGINT) AS chunks, \
+            CAST(COALESCE(SUM(units), 0) AS BIGINT) AS units, \
+            (SELECT version FROM knowledge_bases WHERE workspace_id = $1 AND kb_id = $2) AS version \
+            FROM knowledge_documents WHERE workspace_id = $1 AND kb_id = $2 AND content > 0";
+        let rows = self
+            .readers
+            .query_sql(sql.to_owned(), base.values().to_vec())
+            .await?;
+        let Some(row) = rows.first() else {
+            return Ok((Corpus::default(), 0));
+        };
+        let count = |column| unsigned(column, &base.kb_id, row.number(column)?);
+        let corpus = Corpus {
+            passages: count("chunks")?,
+            units: count("units")?,
+        };
+        Ok((corpus, row.number_if_any("version")?.unwrap_or(0)))
+    }
+
+    /// For each term, which chunks hold it, of documents that pass the filters.
+    pub async fn knowledge_postings(
+        &self,
+        base: &BaseKey,
+        terms: &[String],
+        filters: &Filters,
+    ) -> Result<Vec<Posting>, StoreError> {
+        let mut postings = vec![Posting::default(); terms.len()];
+        let numbered: Vec<(usize, &String)> = terms.iter().enumerate().collect();
+        for some in numbered.chunks(TERMS) {
+            let mut values = base.values().to_vec();
+            let condition = passes(filters, &mut values);
+            let mut parts = Vec::new();
+            for (place, term) in some {
+                values.push(match self.backend() {
+                    Backend::Sqlite => format!("\"{term}\"").into(),
+                    Backend::Postgres => format!("'{term}'").into(),
+                });
+                let held = match self.backend() {
+                    Backend::Sqlite => format!("knowledge_terms MATCH ${}", values.len()),
+                    Backend::Postgres => format!(
+                        "knowledge_terms.terms @@ CAST(CAST(${} AS text) AS tsquery)",
+                        values.len()
+                    ),
+                };
+                parts.push(format!(
+                    "SELECT * FROM (SELECT CAST({place} AS BIGINT) AS term, knowledge_terms.rowid AS id \
+                     FROM knowledge_terms JOIN knowledge_documents d ON d.content = knowledge_terms.rowid / {SPAN} \
+                     WHERE {held} AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2{condition} \
+                     LIMIT {}) AS s{place}",
+                    COMMON + 1
+                ));
+            }
+            for row in self
+                .readers
+                .query_sql(parts.join(" UNION ALL "), values)
+                .await?
+            {
+                let place = usize::try_from(row.number("term")?).unwrap_or(usize::MAX);
+                if let Some(posting) = postings.get_mut(place) {
+                    posting.ids.push(row.number("id")?);
+                }
+            }
+        }
+        for posting in &mut postings {
+            posting.is_common = posting.ids.len() > COMMON;
+            posting.ids.sort_unstable();
+        }
+        Ok(postings)
+    }
+
+    /// Chunks that hold all of these terms, the first of the base. For a query that has common terms alone.
+    pub async fn knowledge_holding_all(
+        &self,
+        base: &BaseKey,
+        terms: &[String],
+        filters: &Filters,
+        most: usize,
+    ) -> Result<Vec<i64>, StoreError> {
+        let mut values = base.values().to_vec();
+        let condition = passes(filters, &mut values);
+        let (quote, and) = match self.backend() {
+            Backend::Sqlite => ('"', " AND "),
+            Backend::Postgres => ('\'', " & "),
+        };
+        let quoted: Vec<_> = terms
+            .iter()
+            .map(|term| format!("{quote}{term}{quote}"))
+            .collect();
+        values.push(quoted.join(and).into());
+        let held = match self.backend() {
+            Backend::Sqlite => format!("knowledge_terms MATCH ${}", values.len()),
+            Backend::Postgres => format!(
+                "knowledge_terms.terms @@ CAST(CAST(${} AS text) AS tsquery)",
+                values.len()
+            ),
+        };
+        let sql = format!(
+            "SELECT knowledge_terms.rowid AS id FROM knowledge_terms \
+             JOIN knowledge_documents d ON d.content = knowledge_terms.rowid / {SPAN} \
+             WHERE {held} AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2{condition} \
+             ORDER BY knowledge_terms.rowid LIMIT {most}"
+        );
+        let rows = self.readers.query_sql(sql, values).await?;
+        rows.iter().map(|row| row.number("id")).collect()
+    }
+
+    /// These chunks with their documents, as far as they are still searched. In no order.
+    pub async fn knowledge_chunks(
+        &self,
+        base: &BaseKey,
+        ids: &[i64],
+    ) -> Result<Vec<FoundChunk>, StoreError> {
+        let mut found = Vec::with_capacity(ids.len());
+        for some in ids.chunks(CHUNKS) {
+            let mut values = base.values().to_vec();
+            let mut places = Vec::new();
+            for id in some {
+                values.push((*id).into());
+                places.push(format!("${}", values.len()));
+            }
+            let sql = format!(
+                "SELECT c.id, c.text, c.start_at, c.end_at, c.heading, d.* \
+                 FROM knowledge_chunks c JOIN knowledge_documents d ON d.content = c.id / {SPAN} \
+                 WHERE c.id IN ({}) AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2",
+                places.join(", ")
+            );
+            for row in self.readers.query_sql(sql, values).await? {
+                found.push(found_chunk(&row)?);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Chunks of a content in their order, from number `from` on: to be cut anew.
+    pub async fn knowledge_content(
+        &self,
+        base: &BaseKey,
+        content: i64,
+        from: u64,
+        limit: u64,
+    ) -> Result<Vec<FoundChunk>, StoreError> {
+        let mut values = base.values().to_vec();
+        let first = content * SPAN + i64::try_from(from).unwrap_or(SPAN);
+        values.extend([first.into(), ((content + 1) * SPAN).into()]);
+        let sql = format!(
+            "SELECT c.id, c.text, c.start_at, c.end_at, c.heading, d.* \
+             FROM knowledge_chunks c JOIN knowledge_documents d ON d.content = c.id / {SPAN} \
+             WHERE c.id >= $3 AND c.id < $4 AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2 \
+             ORDER BY c.id LIMIT {limit}"
+        );
+        let rows = self.readers.query_sql(sql, values).await?;
+        rows.iter().map(found_chunk).collect()
+    }
+
+    /// Vectors that one model made of documents that pass the filters, after the chunk `after`.
+    pub async fn knowledge_vectors(
+        &self,
+        base: &BaseKey,
+        model: &str,
+        filters: &Filters,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<StoredVector>, StoreError> {
+        let mut values = base.values().to_vec();
+        values.extend([model.into(), after.into()]);
+        let condition = passes(filters, &mut values);
+        let sql = format!(
+            "SELECT v.id, v.vector FROM knowledge_vectors v \
+             JOIN knowledge_documents d ON d.content = v.id / {SPAN} \
+             WHERE v.id > $4 AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2 \
+             AND d.vector_model = $3{condition} ORDER BY v.id LIMIT {limit}"
+        );
+        let rows = self.readers.query_sql(sql, values).await?;
+        let read = |row: &crate::sql::Row| {
+            Ok(StoredVector {
+                id: row.number("id")?,
+                bytes: row.bytes("vector")?,
+            })
+        };
+        rows.iter().map(read).collect()
+    }
+}
+
+fn found_chunk(row: &crate::sql::Row) -> Result<FoundChunk, StoreError> {
+    let id = row.number("id")?;
+    let document = record(row)?;
+    let count = |column: &'static str| unsigned(column, &document.document_id, row.number(column)?);
+    Ok(FoundChunk {
+        id,
+        n: unsigned("knowledge_chunks.id", &document.document_id, id % SPAN)?,
+        text: row.text("text")?,
+        start: count("start_at")?,
+        end: count("end_at")?,
+        heading: row.text_if_any("heading")?,
+        document,
+    })
+}

@@ -1,0 +1,79 @@
+//! The knowledge bases of the configuration, ready to be asked.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use domain::knowledge::chunk::ChunkSize;
+
+use super::secrets;
+use crate::config::{Config, ConfigFault, KnowledgeBaseEntry, KnowledgePlace};
+use crate::knowledge::{Base, EmbeddedBase};
+use crate::outbound::egress::Egress;
+use crate::outbound::remote_knowledge::{RemoteAddress, RemoteBase};
+
+/// The bases of the configuration by their ids, secrets included. `egress`: it judges where remote ones
+/// stand.
+pub(super) fn bases(
+    config: &Config,
+    egress: Option<&Egress>,
+    faults: &mut Vec<ConfigFault>,
+) -> BTreeMap<String, Base> {
+    let mut bases = BTreeMap::new();
+    for (index, entry) in config.knowledge_bases.iter().enumerate() {
+        let place = format!("knowledge_bases[{index}]");
+        if let Some(base) = base(entry, egress, &place, faults) {
+            bases.insert(entry.kb_id.clone(), base);
+        }
+    }
+    bases
+}
+
+fn base(
+    entry: &KnowledgeBaseEntry,
+    egress: Option<&Egress>,
+    place: &str,
+    faults: &mut Vec<ConfigFault>,
+) -> Option<Base> {
+    let length = |number: &u64| usize::try_from(*number).unwrap_or(usize::MAX);
+    let (base_url, api_key, knowledge_id, score_threshold) = match &entry.place {
+        KnowledgePlace::Embedded {
+            embedding_model,
+            chunk_chars,
+            chunk_overlap,
+        } => {
+            return Some(Base::Embedded(EmbeddedBase {
+                embedding_model: embedding_model.clone(),
+                size: ChunkSize {
+                    characters: length(chunk_chars),
+                    overlap: length(chunk_overlap),
+                },
+            }));
+        }
+        KnowledgePlace::Dify {
+            base_url,
+            api_key,
+            knowledge_id,
+            score_threshold,
+        } => (base_url, api_key, knowledge_id, score_threshold),
+    };
+    let egress = egress?;
+    let before = faults.len();
+    if let Err(error) = egress.check_url(base_url.as_str()) {
+        let advice = "list its host:port in egress.allow, or serve it by https";
+        faults.push(ConfigFault::new(
+            format!("{place}.base_url"),
+            format!("{error}; {advice}"),
+        ));
+    }
+    let at = format!("{place}.api_key");
+    let address = RemoteAddress {
+        base_url: base_url.clone(),
+        api_key: secrets::secret(api_key, &at, faults),
+        knowledge_id: knowledge_id.clone(),
+        score_threshold: *score_threshold,
+    };
+    let remote = RemoteBase::new(address);
+    let remote = remote.map_err(|error| faults.push(ConfigFault::new(at, error)));
+    let remote = remote.ok().filter(|_| faults.len() == before)?;
+    Some(Base::Remote(Arc::new(remote)))
+}

@@ -1,0 +1,44 @@
+//! `runnel extract-text`: reads one document from standard input, within bounds of time and memory. The
+//! gateway starts it for each document, so that what breaks a parser breaks nothing else.
+
+use std::io::Read as _;
+use std::process::ExitCode;
+
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+use crate::cli::output;
+use crate::knowledge::extract::{Kind, read, told};
+
+/// What one document may take: seconds of a processor, bytes of memory.
+const SECONDS: u64 = 60;
+const MEMORY: u64 = 1024 * 1024 * 1024;
+
+#[derive(clap::Args)]
+pub(super) struct ExtractArguments {
+    /// The media type of the document.
+    media_type: String,
+    /// What stands before the answer.
+    #[arg(long)]
+    mark: String,
+}
+
+/// Prints the mark and the text with its headings as JSON.
+pub(super) fn extract_text(arguments: &ExtractArguments) -> anyhow::Result<ExitCode> {
+    for (resource, most) in [
+        (Resource::Cpu, SECONDS),
+        (Resource::Data, MEMORY),
+        (Resource::Core, 0),
+    ] {
+        let limit = Rlimit {
+            current: Some(most),
+            maximum: Some(most),
+        };
+        setrlimit(resource, limit)?;
+    }
+    let mut bytes = Vec::new();
+    std::io::stdin().lock().read_to_end(&mut bytes)?;
+    let read = Kind::of_media_type(&arguments.media_type).and_then(|kind| read(kind, &bytes));
+    output::piece(&arguments.mark);
+    output::piece(&told(read));
+    Ok(ExitCode::SUCCESS)
+}

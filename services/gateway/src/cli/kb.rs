@@ -1,0 +1,328 @@
+//! `runnel kb`: documents of knowledge bases, over HTTP with an admin key.
+
+mod files;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Subcommand;
+use http::Method;
+use http::header::CONTENT_TYPE;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Map, Value, json};
+
+use crate::cli::gateway::{Gateway, GatewayArguments};
+use crate::cli::output;
+use files::{FoundFile, find_files};
+
+#[derive(Subcommand)]
+pub(super) enum KbCommand {
+    /// Put files into a knowledge base, or in the place of those of the same id. Directories are searched
+    /// for text, Markdown, HTML and PDF.
+    Add {
+        /// The knowledge base.
+        kb: String,
+        /// A file's id is its name, or its path within the directory that is given.
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+        /// What filters find the files by: `name=value`, as often as you like.
+        #[arg(long, value_name = "NAME=VALUE")]
+        metadata: Vec<String>,
+        #[command(flatten)]
+        gateway: GatewayArguments,
+    },
+    /// List the documents of a knowledge base.
+    List {
+        kb: String,
+        #[command(flatten)]
+        gateway: GatewayArguments,
+    },
+    /// Take a document out.
+    Remove {
+        kb: String,
+        document_id: String,
+        #[command(flatten)]
+        gateway: GatewayArguments,
+    },
+    /// Search a knowledge base as a run would.
+    Search {
+        kb: String,
+        query: String,
+        /// Passages at most.
+        #[arg(long, default_value_t = 5)]
+        top: u64,
+        /// Only documents with this metadata: `name=value`; several values of a name are alternatives.
+        #[arg(long, value_name = "NAME=VALUE")]
+        filter: Vec<String>,
+        #[command(flatten)]
+        gateway: GatewayArguments,
+    },
+    /// Make the index of a knowledge base anew, as it is configured now.
+    Reindex {
+        kb: String,
+        #[command(flatten)]
+        gateway: GatewayArguments,
+    },
+}
+
+/// Between two looks at how far a document is.
+const LOOK: Duration = Duration::from_millis(500);
+const USAGE: u8 = 2;
+
+/// Does what the command line says.
+pub(super) async fn kb(command: KbCommand, json: bool) -> anyhow::Result<ExitCode> {
+    let (KbCommand::Add { gateway, .. }
+    | KbCommand::List { gateway, .. }
+    | KbCommand::Remove { gateway, .. }
+    | KbCommand::Search { gateway, .. }
+    | KbCommand::Reindex { gateway, .. }) = &command;
+    let Some(gateway) = gateway.find()? else {
+        return Ok(ExitCode::from(USAGE));
+    };
+    match command {
+        KbCommand::Add {
+            kb,
+            paths,
+            metadata,
+            ..
+        } => {
+            let Some(metadata) = pairs(&metadata) else {
+                return Ok(ExitCode::from(USAGE));
+            };
+            let files = find_files(&paths)?;
+            if files.is_empty() {
+                output::remark("error: no text, Markdown, HTML or PDF stands there");
+                return Ok(ExitCode::FAILURE);
+            }
+            add(&gateway, &kb, files, &metadata, json).await
+        }
+        KbCommand::List { kb, .. } => list(&gateway, &kb, json).await,
+        KbCommand::Remove {
+            kb, document_id, ..
+        } => {
+            let path = document_path(&kb, &document_id);
+            let request = gateway.request(Method::DELETE, &path)?;
+            gateway.ask(request).await?;
+            say(json, &json!({"removed": document_id}), "removed");
+            Ok(ExitCode::SUCCESS)
+        }
+        KbCommand::Search {
+            kb,
+            query,
+            top,
+            filter,
+            ..
+        } => {
+            let Some(filters) = pairs(&filter) else {
+                return Ok(ExitCode::from(USAGE));
+            };
+            let body = json!({"query_text": query, "top_k": top, "filters": filters});
+            search(&gateway, &kb, &body, json).await
+        }
+        KbCommand::Reindex { kb, .. } => reindex(&gateway, &kb, json).await,
+    }
+}
+
+fn base_path(kb: &str) -> String {
+    format!("/v1/knowledge-bases/{}", encoded(kb))
+}
+
+fn document_path(kb: &str, document_id: &str) -> String {
+    format!("{}/documents/{}", base_path(kb), encoded(document_id))
+}
+
+fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+/// `name=value` as an object; a name that stands several times has a list. `None`, with a remark: one is none.
+fn pairs(texts: &[String]) -> Option<Map<String, Value>> {
+    let mut pairs: Map<String, Value> = Map::new();
+    for text in texts {
+        let Some((name, value)) = text.split_once('=') else {
+            output::remark(&format!("error: {text} is not NAME=VALUE"));
+            return None;
+        };
+        let values = pairs.entry(name).or_insert_with(|| json!([]));
+        if let Value::Array(values) = values {
+            values.push(json!(value));
+        }
+    }
+    for values in pairs.values_mut() {
+        if let Value::Array(several) = values
+            && several.len() == 1
+        {
+            *values = several.remove(0);
+        }
+    }
+    Some(pairs)
+}
+
+fn say(json: bool, value: &Value, line: &str) {
+    if json {
+        output::line(&value.to_string());
+    } else {
+        output::line(line);
+    }
+}
+
+async fn add(
+    gateway: &Gateway,
+    kb: &str,
+    files: Vec<FoundFile>,
+    metadata: &Map<String, Value>,
+    json: bool,
+) -> anyhow::Result<ExitCode> {
+    let mut failed = 0;
+    let all = files.len();
+    for (number, file) in (1..).zip(files) {
+        let place = format!("[{number}/{all}] {}", file.id);
+        match add_one(gateway, kb, &file, metadata, &place).await {
+            Ok(document) => {
+                let line = format!("{place}  {} chunks", document["chunks"]);
+                say(json, &document, &line);
+            }
+            Err(error) => {
+                failed += 1;
+                let told = json!({"document_id": file.id, "error": format!("{error:#}")});
+                say(json, &told, &format!("{place}  failed: {error:#}"));
+            }
+        }
+    }
+    if failed > 0 {
+        output::remark(&format!("{failed} of {all} failed"));
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Sends a file, and says how far it is until it is searched.
+async fn add_one(
+    gateway: &Gateway,
+    kb: &str,
+    file: &FoundFile,
+    metadata: &Map<String, Value>,
+    place: &str,
+) -> anyhow::Result<Value> {
+    let path = document_path(kb, &file.id);
+    let mut metadata = metadata.clone();
+    metadata
+        .entry("source")
+        .or_insert_with(|| json!(file.path.display().to_string()));
+    let query = format!(
+        "?name={}&metadata={}",
+        encoded(&file.id),
+        encoded(&Value::Object(metadata).to_string())
+    );
+    let request = gateway.request(Method::PUT, &format!("{path}{query}"))?;
+    let request = request
+        .header(CONTENT_TYPE, file.media_type)
+        .body(file.read()?);
+    let sending = gateway.ask(request);
+    tokio::pin!(sending);
+    let mut shown = Value::Null;
+    loop {
+        tokio::select! {
+            sent = &mut sending => return sent,
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        // Only for the eye: what cannot be seen is not shown.
+        let look = async {
+            let request = gateway.request(Method::GET, &path)?;
+            gateway.ask(request).await
+        };
+        tokio::select! {
+            sent = &mut sending => return sent,
+            seen = look => if let Ok(seen) = seen
+                && seen["progress"]["chunks_all"].as_u64() > Some(0)
+                && seen["progress"] != shown
+            {
+                shown = seen["progress"].clone();
+                output::remark(&format!("{place}  {} of {} chunks", shown["chunks_done"], shown["chunks_all"]));
+            },
+        }
+    }
+}
+
+async fn list(gateway: &Gateway, kb: &str, json: bool) -> anyhow::Result<ExitCode> {
+    let mut cursor = String::new();
+    loop {
+        let path = format!("{}/documents?limit=100{cursor}", base_path(kb));
+        let page = gateway.ask(gateway.request(Method::GET, &path)?).await?;
+        for document in page["items"].as_array().into_iter().flatten() {
+            let text = |name: &str| document[name].as_str().unwrap_or_default().to_owned();
+            let line = format!(
+                "{:8} {:>6} chunks {:>10} bytes  {}",
+                text("status"),
+                document["chunks"],
+                document["size"],
+                text("document_id")
+            );
+            say(json, document, &line);
+        }
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={}", encoded(next)),
+            None => return Ok(ExitCode::SUCCESS),
+        }
+    }
+}
+
+async fn search(gateway: &Gateway, kb: &str, body: &Value, json: bool) -> anyhow::Result<ExitCode> {
+    let path = format!("{}/retrieve", base_path(kb));
+    let request = gateway.request(Method::POST, &path)?.json(body);
+    let found = gateway.ask(request).await?;
+    if json {
+        output::line(&found.to_string());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let results = found["results"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    if results.is_empty() {
+        output::remark("nothing was found");
+    }
+    for entry in results {
+        let metadata = &entry["metadata"];
+        let heading = metadata["heading"]
+            .as_str()
+            .map(|heading| format!(" › {heading}"));
+        let name = metadata["name"].as_str().or(entry["id"].as_str());
+        let score = entry["score"].as_f64().unwrap_or_default();
+        output::line(&format!(
+            "{score:.3}  {}{}",
+            name.unwrap_or_default(),
+            heading.unwrap_or_default()
+        ));
+        for part in entry["content"].as_array().into_iter().flatten() {
+            for line in part["text"].as_str().unwrap_or_default().lines() {
+                output::line(&format!("    {line}"));
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn reindex(gateway: &Gateway, kb: &str, json: bool) -> anyhow::Result<ExitCode> {
+    let (mut cursor, mut failed) = (String::new(), false);
+    loop {
+        let path = format!("{}/reindex{cursor}", base_path(kb));
+        let done = gateway.ask(gateway.request(Method::POST, &path)?).await?;
+        for document in done["documents"].as_array().into_iter().flatten() {
+            failed |= document["status"] == "failed";
+            let line = format!(
+                "{}  {} chunks  {}",
+                document["status"].as_str().unwrap_or_default(),
+                document["chunks"],
+                document["document_id"].as_str().unwrap_or_default()
+            );
+            say(json, document, &line);
+        }
+        match done["next_cursor"].as_str() {
+            Some(next) => cursor = format!("?cursor={}", encoded(next)),
+            None if failed => return Ok(ExitCode::FAILURE),
+            None => return Ok(ExitCode::SUCCESS),
+        }
+    }
+}

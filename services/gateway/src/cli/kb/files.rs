@@ -1,0 +1,102 @@
+//! The files that are put into a knowledge base.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use domain::knowledge::{MOST_DOCUMENT_BYTES, MOST_DOCUMENTS};
+
+/// Directories below one that is given.
+const DEEPEST: usize = 32;
+
+/// A file that the gateway reads.
+pub(super) struct FoundFile {
+    /// Its name, or its path within the directory that was given, with `/`.
+    pub(super) id: String,
+    pub(super) path: PathBuf,
+    pub(super) media_type: &'static str,
+}
+
+impl FoundFile {
+    pub(super) fn read(&self) -> anyhow::Result<Vec<u8>> {
+        let unreadable = || format!("cannot read {}", self.path.display());
+        let size = fs::metadata(&self.path).with_context(unreadable)?.len();
+        if size > MOST_DOCUMENT_BYTES as u64 {
+            bail!("{} is larger than 20 MiB", self.path.display());
+        }
+        fs::read(&self.path).with_context(unreadable)
+    }
+}
+
+/// The files of these paths, those of a directory by their names. A file that is named is taken whatever it
+/// is called; in directories only what is known to be read.
+pub(super) fn find_files(paths: &[PathBuf]) -> anyhow::Result<Vec<FoundFile>> {
+    let mut found = Vec::new();
+    for path in paths {
+        let facts =
+            fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
+        if facts.is_dir() {
+            search(path, path, 0, &mut found)?;
+            continue;
+        }
+        let name = path.file_name().unwrap_or_default();
+        found.push(FoundFile {
+            id: name.to_string_lossy().into_owned(),
+            path: path.clone(),
+            media_type: media_type(path).unwrap_or("text/plain"),
+        });
+    }
+    Ok(found)
+}
+
+fn search(
+    root: &Path,
+    directory: &Path,
+    depth: usize,
+    found: &mut Vec<FoundFile>,
+) -> anyhow::Result<()> {
+    let unreadable = || format!("cannot read {}", directory.display());
+    let mut entries: Vec<_> = fs::read_dir(directory)
+        .with_context(unreadable)?
+        .collect::<Result<_, _>>()
+        .with_context(unreadable)?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let path = entry.path();
+        if entry.file_name().to_string_lossy().starts_with('.') {
+            continue;
+        }
+        // Where a link leads is not searched.
+        let kind = entry.file_type().with_context(unreadable)?;
+        if kind.is_dir() && depth < DEEPEST {
+            search(root, &path, depth + 1, found)?;
+        } else if kind.is_file()
+            && let Some(media_type) = media_type(&path)
+        {
+            if found.len() as u64 == MOST_DOCUMENTS {
+                bail!("more than {MOST_DOCUMENTS} files stand there");
+            }
+            let within = path.strip_prefix(root).unwrap_or(&path);
+            let parts = within
+                .components()
+                .map(|part| part.as_os_str().to_string_lossy());
+            found.push(FoundFile {
+                id: parts.collect::<Vec<_>>().join("/"),
+                media_type,
+                path,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn media_type(path: &Path) -> Option<&'static str> {
+    let extension = path.extension()?.to_string_lossy().to_ascii_lowercase();
+    match extension.as_str() {
+        "md" | "markdown" => Some("text/markdown"),
+        "html" | "htm" | "xhtml" => Some("text/html"),
+        "pdf" => Some("application/pdf"),
+        "txt" | "text" | "rst" | "csv" | "log" => Some("text/plain"),
+        _ => None,
+    }
+}

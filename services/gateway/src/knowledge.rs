@@ -1,0 +1,150 @@
+//! Knowledge bases: documents in, passages out. Embedded ones stand in the gateway's own database, remote
+//! ones behind an API.
+
+pub mod embed;
+pub mod extract;
+pub mod index;
+pub mod retrieve;
+
+mod closest;
+mod prepare;
+mod reindex;
+mod vectors;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use domain::knowledge::chunk::ChunkSize;
+use protocol::admin::Fault;
+use store::{Store, StoreError};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::clock::Clock;
+use crate::outbound::egress::Egress;
+use crate::outbound::remote_knowledge::RemoteBase;
+use crate::outbound::upstream::UpstreamError;
+use embed::Embedder;
+use vectors::VectorCache;
+
+/// Documents that are indexed at once; each is in memory as a whole.
+const AT_ONCE: usize = 2;
+
+/// A knowledge base, ready to be asked.
+#[derive(Clone)]
+pub enum Base {
+    Embedded(EmbeddedBase),
+    Remote(Arc<RemoteBase>),
+}
+
+/// A base whose documents stand in the gateway's database.
+#[derive(Clone, Debug)]
+pub struct EmbeddedBase {
+    /// The model that makes its vectors; `None`: it is searched by words alone.
+    pub embedding_model: Option<String>,
+    pub size: ChunkSize,
+}
+
+/// What knowledge bases need.
+pub struct Parts {
+    pub store: Store,
+    pub clock: Clock,
+    /// What remote bases are asked through.
+    pub egress: Egress,
+    /// By their ids.
+    pub bases: BTreeMap<String, Base>,
+    /// Who makes vectors, where any base wants some.
+    pub embedder: Option<Arc<dyn Embedder>>,
+    /// What is indexed ends with it.
+    pub stopping: CancellationToken,
+}
+
+/// All knowledge bases of this gateway. Cheap to clone.
+#[derive(Clone)]
+pub struct Knowledge(Arc<Inner>);
+
+struct Inner {
+    parts: Parts,
+    indexing: Arc<Semaphore>,
+    vectors: VectorCache,
+    tasks: TaskTracker,
+}
+
+/// Why a knowledge base did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum KnowledgeError {
+    #[error("there is no such knowledge base")]
+    UnknownBase,
+    #[error("there is no such document")]
+    UnknownDocument,
+    #[error("the documents of this knowledge base stand elsewhere; change them there")]
+    Remote,
+    #[error("this document is being indexed; wait until its status is ready or failed")]
+    DocumentBusy,
+    #[error("as many documents are being indexed as may; send it again later")]
+    TooMany,
+    #[error("the knowledge base has as many documents as it may have; delete some")]
+    BaseFull,
+    #[error("the document {0}")]
+    Unreadable(String),
+    #[error("the gateway is stopping; send it to another one, or later")]
+    Stopping,
+    #[error("what was asked is not sound")]
+    Faults(Vec<Fault>),
+    #[error(transparent)]
+    Upstream(#[from] UpstreamError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A base wants vectors, and nobody makes them.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "knowledge base {kb_id} has an embedding_model, and no provider of this gateway makes vectors; \
+     take the key out"
+)]
+pub struct NoEmbedder {
+    kb_id: String,
+}
+
+impl Knowledge {
+    pub fn new(parts: Parts) -> Result<Self, NoEmbedder> {
+        let wants =
+            |base: &Base| matches!(base, Base::Embedded(base) if base.embedding_model.is_some());
+        if parts.embedder.is_none()
+            && let Some((kb_id, _)) = parts.bases.iter().find(|(_, base)| wants(base))
+        {
+            let kb_id = kb_id.clone();
+            return Err(NoEmbedder { kb_id });
+        }
+        Ok(Self(Arc::new(Inner {
+            parts,
+            indexing: Arc::new(Semaphore::new(AT_ONCE)),
+            vectors: VectorCache::default(),
+            tasks: TaskTracker::new(),
+        })))
+    }
+
+    fn base(&self, kb_id: &str) -> Result<&Base, KnowledgeError> {
+        self.0
+            .parts
+            .bases
+            .get(kb_id)
+            .ok_or(KnowledgeError::UnknownBase)
+    }
+
+    /// The base of that id, if its documents stand here.
+    pub fn embedded(&self, kb_id: &str) -> Result<&EmbeddedBase, KnowledgeError> {
+        match self.base(kb_id)? {
+            Base::Embedded(base) => Ok(base),
+            Base::Remote(_) => Err(KnowledgeError::Remote),
+        }
+    }
+
+    /// Waits for what is still being indexed; it ends with the process's stop.
+    pub async fn end(&self) {
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+}

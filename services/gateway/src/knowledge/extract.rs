@@ -1,0 +1,172 @@
+//! A document as text. What others have written is taken apart in a process of its own, which may take so
+//! much time and memory and no more: what breaks it breaks nothing else.
+
+mod read;
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use domain::knowledge::chunk::Heading;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{ChildStdout, Command};
+use uuid::Uuid;
+
+use read::decoded;
+pub use read::{Extracted, Kind, read};
+
+/// How long one document may take to be read.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Bytes of the text of a document at most.
+const MOST_TEXT_BYTES: usize = 64 * 1024 * 1024;
+/// The command of this binary that reads, and what it is told.
+pub const COMMAND: &str = "extract-text";
+
+/// The text of a document. An error is the document's: what is wrong with it.
+pub async fn extract(kind: Kind, bytes: &[u8]) -> Result<Extracted, String> {
+    match kind {
+        Kind::Text(_) => read(kind, bytes),
+        Kind::Markdown(encoding) | Kind::Html(encoding) => {
+            read_outside(kind, decoded(encoding, bytes)?.as_bytes()).await
+        }
+        Kind::Pdf => read_outside(kind, bytes).await,
+    }
+}
+
+/// Reads in a process of its own what is UTF-8, or no text at all.
+async fn read_outside(kind: Kind, bytes: &[u8]) -> Result<Extracted, String> {
+    let mark = Uuid::new_v4().to_string();
+    let reading = async {
+        let program =
+            std::env::current_exe().map_err(|_| "could not be read: no program does it")?;
+        let mut child = Command::new(program)
+            .args([COMMAND, kind.as_str(), "--mark", &mark])
+            // No secret of ours is near it.
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| format!("could not be read: {error}"))?;
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let (Some(mut stdin), Some(stdout)) = (stdin, stdout) else {
+            return Err("could not be read".to_owned());
+        };
+        let sending = async {
+            // One that breaks off says why itself.
+            let _ = stdin.write_all(bytes).await;
+            drop(stdin);
+        };
+        let ((), told) = tokio::join!(sending, read_answer(stdout));
+        let told = told?;
+        let _ = child.wait().await;
+        answer_in(&told, &mark)
+    };
+    let read = tokio::time::timeout(PATIENCE, reading).await;
+    read.unwrap_or_else(|_| Err("takes too long to be read; send it as text".to_owned()))
+}
+
+async fn read_answer(stdout: ChildStdout) -> Result<Vec<u8>, String> {
+    let mut told = Vec::new();
+    let most = MOST_TEXT_BYTES as u64 * 2;
+    let read = stdout.take(most).read_to_end(&mut told).await;
+    read.map_err(|error| format!("could not be read: {error}"))?;
+    Ok(told)
+}
+
+/// What stands behind the mark; what a parser has printed stands before it.
+fn answer_in(told: &[u8], mark: &str) -> Result<Extracted, String> {
+    let place = told
+        .windows(mark.len())
+        .rposition(|window| window == mark.as_bytes());
+    let answer = place.and_then(|place| told.get(place + mark.len()..));
+    let Some(answer) = answer else {
+        return Err(
+            "cannot be read; it is damaged, or holds far more than its size says".to_owned(),
+        );
+    };
+    let answer: Answer = serde_json::from_slice(answer)
+        .map_err(|_| "holds more text than the gateway takes; cut it into several".to_owned())?;
+    match answer.error {
+        Some(error) => Err(error),
+        None => Ok(Extracted {
+            text: answer.text,
+            headings: answer.headings.into_iter().map(Heading::from).collect(),
+        }),
+    }
+}
+
+/// How the process tells what it has read.
+#[derive(Default, serde::Serialize, serde::Deserialize)]
+struct Answer {
+    error: Option<String>,
+    text: String,
+    headings: Vec<WireHeading>,
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct WireHeading(usize, u8, String);
+
+impl From<WireHeading> for Heading {
+    fn from(WireHeading(at, level, title): WireHeading) -> Self {
+        Self { at, level, title }
+    }
+}
+
+/// What the process prints behind its mark.
+pub fn told(read: Result<Extracted, String>) -> String {
+    let answer = match read {
+        Ok(read) if read.text.len() > MOST_TEXT_BYTES => Answer {
+            error: Some("holds more text than 64 MiB; cut it into several".to_owned()),
+            ..Answer::default()
+        },
+        Ok(read) => Answer {
+            error: None,
+            text: read.text,
+            headings: read
+                .headings
+                .into_iter()
+                .map(|heading| WireHeading(heading.at, heading.level, heading.title))
+                .collect(),
+        },
+        Err(error) => Answer {
+            error: Some(error),
+            ..Answer::default()
+        },
+    };
+    serde_json::to_string(&answer).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_what_stands_behind_the_last_mark() {
+        let read = Extracted {
+            text: "# A\nb".to_owned(),
+            headings: vec![Heading {
+                at: 0,
+                level: 1,
+                title: "A".to_owned(),
+            }],
+        };
+        let told = told(Ok(read.clone()));
+        let answer = answer_in(format!("noise MARK{{}} more MARK{told}").as_bytes(), "MARK");
+        assert_eq!(answer.unwrap(), read);
+        let refused = super::told(Err("is no PDF".to_owned()));
+        let answer = answer_in(format!("MARK{refused}").as_bytes(), "MARK");
+        assert_eq!(answer.unwrap_err(), "is no PDF");
+        assert!(
+            answer_in(b"thread main panicked", "MARK")
+                .unwrap_err()
+                .contains("damaged")
+        );
+        let cut = format!("MARK{}", told.get(..told.len() - 3).unwrap());
+        assert!(
+            answer_in(cut.as_bytes(), "MARK")
+                .unwrap_err()
+                .contains("more text")
+        );
+    }
+}

@@ -1,0 +1,262 @@
+//! Reading: bytes of a kind in, text and headings out. Runs in the process of its own.
+
+use domain::knowledge::chunk::Heading;
+use encoding_rs::{Encoding, UTF_8};
+use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+
+/// What a document is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Text(&'static Encoding),
+    Markdown(&'static Encoding),
+    Html(&'static Encoding),
+    Pdf,
+}
+
+/// A text and where its parts begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extracted {
+    pub text: String,
+    pub headings: Vec<Heading>,
+}
+
+const KNOWN: &str = "text/plain, text/markdown, text/html or application/pdf";
+
+impl Kind {
+    /// The kind that a media type names. Text may be in any encoding of the web, UTF-8 unless it says which.
+    pub fn of_media_type(media_type: &str) -> Result<Self, String> {
+        let mut parts = media_type.split(';').map(str::trim);
+        let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let charset = parts.find_map(|parameter| {
+            let (name, value) = parameter.split_once('=')?;
+            let value = value.trim().trim_matches('"');
+            name.trim().eq_ignore_ascii_case("charset").then_some(value)
+        });
+        let encoding = match charset {
+            None => UTF_8,
+            Some(label) => Encoding::for_label(label.as_bytes())
+                .ok_or("has a charset that nobody knows; send it as UTF-8")?,
+        };
+        match essence.as_str() {
+            "text/markdown" | "text/x-markdown" => Ok(Self::Markdown(encoding)),
+            "text/html" | "application/xhtml+xml" => Ok(Self::Html(encoding)),
+            "application/pdf" => Ok(Self::Pdf),
+            "application/json" => Ok(Self::Text(encoding)),
+            text if text.starts_with("text/") => Ok(Self::Text(encoding)),
+            _ => Err(format!("is of a kind that is not read; send {KNOWN}")),
+        }
+    }
+
+    /// As the process is told.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Text(_) => "text/plain",
+            Self::Markdown(_) => "text/markdown",
+            Self::Html(_) => "text/html",
+            Self::Pdf => "application/pdf",
+        }
+    }
+}
+
+/// Reads a document.
+pub fn read(kind: Kind, bytes: &[u8]) -> Result<Extracted, String> {
+    match kind {
+        Kind::Text(encoding) => {
+            let text = decoded(encoding, bytes)?;
+            Ok(Extracted {
+                text,
+                headings: Vec::new(),
+            })
+        }
+        Kind::Markdown(encoding) => Ok(markdown(decoded(encoding, bytes)?)),
+        Kind::Html(encoding) => html(&decoded(encoding, bytes)?),
+        Kind::Pdf => pdf(bytes),
+    }
+}
+
+/// The text of bytes: with one kind of line ends, and without the one character that databases differ about.
+pub(super) fn decoded(encoding: &'static Encoding, bytes: &[u8]) -> Result<String, String> {
+    // A mark at the beginning says more than a header.
+    let (encoding, bytes) = match Encoding::for_bom(bytes) {
+        Some((encoding, length)) => (encoding, bytes.get(length..).unwrap_or_default()),
+        None => (encoding, bytes),
+    };
+    let text = encoding.decode_without_bom_handling_and_without_replacement(bytes);
+    let text = text.ok_or_else(|| {
+        let name = encoding.name();
+        format!("is not in {name}; name its charset in `Content-Type`, or send it as UTF-8")
+    })?;
+    Ok(tidy(&text))
+}
+
+fn tidy(text: &str) -> String {
+    text.replace("\r\n", "\n")
+        .replace('\r', "\n")
+        .replace('\0', "\u{fffd}")
+}
+
+fn markdown(text: String) -> Extracted {
+    let mut headings = Vec::new();
+    let mut open: Option<Heading> = None;
+    let options = Options::ENABLE_TABLES | Options::ENABLE_YAML_STYLE_METADATA_BLOCKS;
+    for (event, range) in Parser::new_ext(&text, options).into_offset_iter() {
+        match event {
+            Event::Start(Tag::Heading { level, .. }) => {
+                open = Some(Heading {
+                    at: range.start,
+                    level: depth(level),
+                    title: String::new(),
+                });
+            }
+            Event::Text(words) | Event::Code(words) => {
+                if let Some(heading) = &mut open {
+                    heading.title.push_str(&words);
+                }
+            }
+            Event::SoftBreak | Event::HardBreak => {
+                if let Some(heading) = &mut open {
+                    heading.title.push(' ');
+                }
+            }
+            Event::End(TagEnd::Heading(_)) => headings.extend(open.take().map(shortened)),
+            _ => {}
+        }
+    }
+    Extracted { text, headings }
+}
+
+fn depth(level: HeadingLevel) -> u8 {
+    match level {
+        HeadingLevel::H1 => 1,
+        HeadingLevel::H2 => 2,
+        HeadingLevel::H3 => 3,
+        HeadingLevel::H4 => 4,
+        HeadingLevel::H5 => 5,
+        HeadingLevel::H6 => 6,
+    }
+}
+
+/// A title is told with each chunk below it.
+fn shortened(mut heading: Heading) -> Heading {
+    const MOST: usize = 120;
+    heading.title = heading.title.trim().chars().take(MOST).collect();
+    heading
+}
+
+/// As Markdown: with headings and lists, without scripts, styles and addresses.
+fn html(source: &str) -> Result<Extracted, String> {
+    // Nothing is broken into lines that was one.
+    const WIDTH: usize = 100_000;
+    let rendered = html2text::config::plain_no_decorate()
+        .no_table_borders()
+        .no_link_wrapping()
+        .raw_mode(true)
+        .allow_width_overflow()
+        .string_from_read(source.as_bytes(), WIDTH)
+        .map_err(|error| format!("is no HTML that can be read: {error}"))?;
+    Ok(markdown(tidy(&rendered)))
+}
+
+/// Page by page: where a passage stands is the page's number.
+fn pdf(bytes: &[u8]) -> Result<Extracted, String> {
+    let pages = pdf_extract::extract_text_from_mem_by_pages(bytes)
+        .map_err(|error| format!("is no PDF that can be read: {error}"))?;
+    let (mut text, mut headings) = (String::new(), Vec::new());
+    for (number, page) in (1..).zip(pages) {
+        headings.push(Heading {
+            at: text.len(),
+            level: 1,
+            title: format!("Page {number}"),
+        });
+        text.push_str(tidy(&page).trim());
+        text.push_str("\n\n");
+    }
+    if text.trim().is_empty() {
+        return Err("is a PDF without text: scanned pages must be recognised first".to_owned());
+    }
+    Ok(Extracted { text, headings })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text_of(media_type: &str, bytes: &[u8]) -> Result<Extracted, String> {
+        read(Kind::of_media_type(media_type)?, bytes)
+    }
+
+    fn titles(read: &Extracted) -> Vec<(&str, &str)> {
+        let line = |heading: &Heading| read.text[heading.at..].lines().next().unwrap();
+        let headings = read.headings.iter();
+        headings
+            .map(|heading| (heading.title.as_str(), line(heading)))
+            .collect()
+    }
+
+    #[test]
+    fn text_is_read_in_the_charset_that_it_names() {
+        for (media_type, bytes, text) in [
+            ("text/plain", "größer\r\n天气".as_bytes(), "größer\n天气"),
+            ("text/plain; charset=\"utf-8\"", b"\xef\xbb\xbfa\rb", "a\nb"),
+            ("text/plain;charset=gbk", b"\xcc\xec\xc6\xf8", "天气"),
+            ("text/csv; charset=Shift_JIS", b"\x93V\x8bC", "天気"),
+            ("TEXT/PLAIN", b"\xff\xfea\0", "a"),
+            ("application/json", b"{\"a\":1}", "{\"a\":1}"),
+            ("text/plain", b"a\0b", "a\u{fffd}b"),
+        ] {
+            assert_eq!(
+                text_of(media_type, bytes).unwrap().text,
+                text,
+                "{media_type}"
+            );
+        }
+        for (media_type, bytes) in [
+            ("text/plain", b"\xff\xff".as_slice()),
+            ("text/plain; charset=klingon", b"a"),
+            ("application/zip", b"PK"),
+            ("", b"a"),
+        ] {
+            assert!(text_of(media_type, bytes).is_err(), "{media_type}");
+        }
+    }
+
+    #[test]
+    fn markdown_keeps_its_text_and_gives_its_headings() {
+        let source = "intro\n\n# One `x`\n\n```\n# no heading\n```\n\nTwo\n---\n\ntext\n";
+        let read = text_of("text/markdown", source.as_bytes()).unwrap();
+        assert_eq!(read.text, source);
+        assert_eq!(titles(&read), [("One x", "# One `x`"), ("Two", "Two")]);
+        assert_eq!(read.headings[1].level, 2);
+    }
+
+    #[test]
+    fn html_is_its_text_without_scripts_styles_and_addresses() {
+        let source = "<html><head><title>T</title><style>p{color:red}</style><script>alert(1)</script></head>\
+            <body><h1>Guide &amp; more</h1><p>Run <b>it</b> at <a href='https://x.example/'>home</a>.</p>\
+            <script>evil()</script><h2>List</h2><ul><li>one</li><li>二つ</li></ul>\
+            <table><tr><td>a</td><td>b</td></tr></table></body></html>";
+        let read = text_of("text/html", source.as_bytes()).unwrap();
+        for gone in ["evil", "alert", "color", "x.example", "<"] {
+            assert!(!read.text.contains(gone), "{gone}: {}", read.text);
+        }
+        assert!(read.text.contains("Run it at home."), "{}", read.text);
+        assert!(read.text.contains("二つ"), "{}", read.text);
+        let told: Vec<_> = titles(&read).iter().map(|(title, _)| *title).collect();
+        assert_eq!(told, ["Guide & more", "List"], "{}", read.text);
+        let deep = "<div>".repeat(5_000) + "deep";
+        assert!(
+            text_of("text/html", deep.as_bytes())
+                .unwrap()
+                .text
+                .contains("deep")
+        );
+    }
+
+    #[test]
+    fn what_is_no_pdf_says_so() {
+        for bytes in [b"%PDF-1.4 nothing".as_slice(), b"", b"hello"] {
+            let error = text_of("application/pdf", bytes).unwrap_err();
+            assert!(error.contains("PDF"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Chunks as the index wants them: with their terms and their vectors.
+
+use std::time::Duration;
+
+use domain::knowledge::chunk::Chunk;
+use domain::knowledge::rank::{normalized, vector_bytes};
+use domain::text_index::passage_terms;
+use store::{BaseKey, NewChunk};
+
+use crate::knowledge::embed::Embedder;
+use crate::outbound::upstream::UpstreamError;
+
+/// How long the provider of vectors may take for one batch.
+pub(super) const EMBEDDING: Duration = Duration::from_mins(1);
+/// Numbers of a vector at most.
+const MOST_DIMENSIONS: usize = 8192;
+
+/// What terms of a base are told apart from those of others by.
+pub(super) fn scope(base: &BaseKey) -> String {
+    format!("knowledge {} {}", base.workspace, base.kb_id)
+}
+
+/// A chunk as it is searched: under its headings.
+pub(super) fn passage(heading: Option<&str>, text: &str) -> String {
+    match heading {
+        Some(heading) => format!("{heading}\n{text}"),
+        None => text.to_owned(),
+    }
+}
+
+/// Chunks with their terms.
+pub(super) fn with_terms(base: &BaseKey, chunks: &[Chunk]) -> Vec<NewChunk> {
+    let scope = scope(base);
+    let prepared = chunks.iter().map(|chunk| {
+        let (terms, units) = passage_terms(&scope, &passage(chunk.heading.as_deref(), &chunk.text));
+        NewChunk {
+            text: chunk.text.clone(),
+            start: chunk.start as u64,
+            end: chunk.end as u64,
+            heading: chunk.heading.clone(),
+            terms: terms.join(" "),
+            units,
+            vector: None,
+        }
+    });
+    prepared.collect()
+}
+
+/// Gives each chunk its vector.
+pub(super) async fn add_vectors(
+    embedder: &dyn Embedder,
+    model: &str,
+    chunks: &mut [NewChunk],
+) -> Result<(), UpstreamError> {
+    let texts: Vec<String> = chunks
+        .iter()
+        .map(|chunk| passage(chunk.heading.as_deref(), &chunk.text))
+        .collect();
+    let vectors = embed(embedder, model, &texts, EMBEDDING).await?;
+    for (chunk, vector) in chunks.iter_mut().zip(vectors) {
+        chunk.vector = Some(vector_bytes(&vector));
+    }
+    Ok(())
+}
+
+/// A vector of length one for each text, all of the same number of dimensions.
+pub(super) async fn embed(
+    embedder: &dyn Embedder,
+    model: &str,
+    texts: &[String],
+    patience: Duration,
+) -> Result<Vec<Vec<f32>>, UpstreamError> {
+    let asked = tokio::time::timeout(patience, embedder.embed(model, texts));
+    let vectors = asked.await.map_err(|_| UpstreamError::Timeout)??;
+    if vectors.len() != texts.len() {
+        let message = format!("{} vectors for {} texts", vectors.len(), texts.len());
+        return Err(UpstreamError::Malformed(message));
+    }
+    let dimensions = vectors.first().map_or(0, Vec::len);
+    let unit = |vector: &Vec<f32>| {
+        let is_sound = vector.len() == dimensions && dimensions <= MOST_DIMENSIONS;
+        normalized(vector).filter(|_| is_sound)
+    };
+    let units: Option<Vec<_>> = vectors.iter().map(unit).collect();
+    units.ok_or_else(|| {
+        UpstreamError::Malformed("a vector is empty, too long, or has no direction".to_owned())
+    })
+}

@@ -1,0 +1,110 @@
+//! Making the index anew: from the texts that are searched, cut and embedded as the base is set up now.
+
+use std::time::Duration;
+
+use domain::knowledge::chunk::join;
+use domain::knowledge::filter::entries;
+use store::{BaseKey, DocumentRecord, StoreError};
+use tokio::time::Instant;
+
+use crate::knowledge::extract::Extracted;
+use crate::knowledge::index::{Indexed, NewDocument, Source, as_cut};
+use crate::knowledge::{Knowledge, KnowledgeError};
+
+/// How long one call goes on before it says where it is.
+const AT_MOST: Duration = Duration::from_secs(10);
+/// Documents of one call at most.
+const DOCUMENTS: usize = 50;
+/// Chunks that are read at a time.
+const PAGE: u64 = 500;
+
+/// Documents that were made anew.
+pub struct Reindexing {
+    pub documents: Vec<DocumentRecord>,
+    /// The last one, when there are more behind it.
+    pub more_after: Option<String>,
+}
+
+impl Knowledge {
+    /// Makes some documents of a base anew, in the order of their ids, after `after`. Those that failed or
+    /// are being indexed are passed over as they are.
+    pub async fn reindex(
+        &self,
+        base: &BaseKey,
+        after: Option<String>,
+    ) -> Result<Reindexing, KnowledgeError> {
+        self.embedded(&base.kb_id)?;
+        let begun = Instant::now();
+        let mut documents = Vec::new();
+        let mut after = after;
+        while begun.elapsed() < AT_MOST && documents.len() < DOCUMENTS {
+            let store = &self.0.parts.store;
+            let next = store.list_documents(base, after.as_deref(), 1).await?.pop();
+            let Some(record) = next else {
+                return Ok(Reindexing {
+                    documents,
+                    more_after: None,
+                });
+            };
+            after = Some(record.document_id.clone());
+            documents.push(self.make_anew(base, record).await?);
+        }
+        Ok(Reindexing {
+            documents,
+            more_after: after,
+        })
+    }
+
+    async fn make_anew(
+        &self,
+        base: &BaseKey,
+        record: DocumentRecord,
+    ) -> Result<DocumentRecord, KnowledgeError> {
+        if record.content == 0 || record.status == "indexing" {
+            return Ok(record);
+        }
+        let room = self.room().await?;
+        let text = self.text_of(base, &record).await?;
+        let metadata = serde_json::from_str(&record.facts.metadata).unwrap_or_default();
+        let document = NewDocument {
+            base: base.clone(),
+            document_id: record.document_id.clone(),
+            facts: record.facts.clone(),
+            entries: entries(&metadata),
+            source: Source::Text(text),
+        };
+        match self.index(document, room).await {
+            Ok(Indexed::Changed(record) | Indexed::Unchanged(record)) => Ok(record),
+            // What stands there still is searched; its record says what went wrong.
+            Err(KnowledgeError::Store(error)) => Err(error.into()),
+            Err(KnowledgeError::Stopping) => Err(KnowledgeError::Stopping),
+            Err(_) => {
+                let store = &self.0.parts.store;
+                let now = store.find_document(base, &record.document_id).await?;
+                Ok(now.unwrap_or(record))
+            }
+        }
+    }
+
+    async fn text_of(
+        &self,
+        base: &BaseKey,
+        record: &DocumentRecord,
+    ) -> Result<Extracted, StoreError> {
+        let (mut chunks, mut from) = (Vec::new(), 0);
+        loop {
+            let store = &self.0.parts.store;
+            let page = store
+                .knowledge_content(base, record.content, from, PAGE)
+                .await?;
+            let read = page.len() as u64;
+            chunks.extend(page.into_iter().map(as_cut));
+            if read < PAGE {
+                break;
+            }
+            from += read;
+        }
+        let (text, headings) = join(chunks);
+        Ok(Extracted { text, headings })
+    }
+}

@@ -1,0 +1,120 @@
+//! The closest vectors of a base, by looking at all of them: from memory where they fit, else page by page.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use domain::knowledge::filter::Filters;
+use domain::knowledge::rank::{Best, dot_bytes};
+use store::{BaseKey, Store, StoredVector};
+
+use crate::knowledge::KnowledgeError;
+use crate::knowledge::index::on_a_thread;
+
+/// Vectors of one page.
+const PAGE: usize = 500;
+/// Bytes of the vectors of one base that are kept, and of all bases.
+const MOST_OF_ONE: usize = 96 * 1024 * 1024;
+const MOST: usize = 256 * 1024 * 1024;
+
+/// The vectors of bases as they were at one version.
+#[derive(Default)]
+pub(super) struct VectorCache(Mutex<HashMap<(BaseKey, String), Arc<Kept>>>);
+
+struct Kept {
+    version: i64,
+    vectors: Vec<StoredVector>,
+    bytes: usize,
+}
+
+impl VectorCache {
+    /// The closest vectors that `model` made, with how alike they are, the closest first.
+    #[expect(clippy::too_many_arguments, reason = "they are one question")]
+    pub(super) async fn closest(
+        &self,
+        store: &Store,
+        base: &BaseKey,
+        model: &str,
+        filters: &Filters,
+        version: i64,
+        query: Vec<f32>,
+        top: usize,
+    ) -> Result<Vec<(f64, i64)>, KnowledgeError> {
+        let is_whole = filters.0.is_empty();
+        if is_whole && let Some(kept) = self.get(base, model, version) {
+            return on_a_thread(move || {
+                let mut best = Best::new(top);
+                look(&kept.vectors, &query, &mut best);
+                best.into_sorted()
+            })
+            .await;
+        }
+        let mut best = Best::new(top);
+        let (mut after, mut kept, mut bytes) = (0, Some(Vec::new()), 0);
+        let query = Arc::new(query);
+        loop {
+            let page = store
+                .knowledge_vectors(base, model, filters, after, PAGE)
+                .await?;
+            let is_last = page.len() < PAGE;
+            after = page.last().map_or(after, |last| last.id);
+            bytes += page.iter().map(|one| one.bytes.len() + 32).sum::<usize>();
+            let (asked, mut so_far) = (Arc::clone(&query), best);
+            let looked = on_a_thread(move || {
+                look(&page, &asked, &mut so_far);
+                (so_far, page)
+            });
+            let (next, page) = looked.await?;
+            best = next;
+            kept = kept.filter(|_| is_whole && bytes <= MOST_OF_ONE);
+            if let Some(kept) = &mut kept {
+                kept.extend(page);
+            }
+            if is_last {
+                break;
+            }
+        }
+        if let Some(vectors) = kept {
+            self.keep(
+                base,
+                model,
+                Kept {
+                    version,
+                    vectors,
+                    bytes,
+                },
+            );
+        }
+        Ok(best.into_sorted())
+    }
+
+    fn get(&self, base: &BaseKey, model: &str, version: i64) -> Option<Arc<Kept>> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = kept.get(&(base.clone(), model.to_owned()))?;
+        (found.version == version).then(|| Arc::clone(found))
+    }
+
+    fn keep(&self, base: &BaseKey, model: &str, new: Kept) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = (base.clone(), model.to_owned());
+        if kept.get(&name).is_some_and(|old| old.version > new.version) {
+            return;
+        }
+        kept.remove(&name);
+        while kept.values().map(|one| one.bytes).sum::<usize>() + new.bytes > MOST {
+            let Some(any) = kept.keys().next().cloned() else {
+                break;
+            };
+            kept.remove(&any);
+        }
+        kept.insert(name, Arc::new(new));
+    }
+}
+
+/// Vectors of another length were made by another model of the same name: they are like nothing.
+fn look(vectors: &[StoredVector], query: &[f32], best: &mut Best) {
+    for vector in vectors {
+        if let Some(alike) = dot_bytes(query, &vector.bytes) {
+            best.offer(alike, vector.id);
+        }
+    }
+}
