@@ -40,8 +40,8 @@ use http::header::{
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 
-use crate::outbound::tool::Tools;
 use crate::knowledge::Knowledge;
+use crate::outbound::tool::Tools;
 use crate::runs::Runs;
 use error::ApiError;
 use kept_call::CallsThatGoOn;

@@ -129,7 +129,7 @@ impl App {
             clock,
             egress: knowledge_egress,
             bases,
-            embedder: None,
+            embedder: Some(Arc::new(runs.models().clone())),
             stopping: runs.stopping().clone(),
         })?;
         let names = own_names(&config.server);

@@ -7,6 +7,6 @@ pub(super) mod catalog;
 pub(super) mod dry_run;
 pub(super) mod endpoints;
 pub(super) mod health;
-pub(super) mod mcp_servers;
 pub(super) mod knowledge;
+pub(super) mod mcp_servers;
 pub(super) mod runners;

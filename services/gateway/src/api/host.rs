@@ -2,10 +2,10 @@
 
 pub(super) mod events;
 pub(super) mod history;
+pub(super) mod knowledge;
 pub(super) mod mcp;
 pub(super) mod models;
 pub(super) mod openai;
-pub(super) mod knowledge;
 pub(super) mod prompt;
 pub(super) mod run;
 pub(super) mod runs;

@@ -1,8 +1,8 @@
 //! From settings to what the rooms below work with. Everything wrong is said at once.
 
 mod bus;
-mod models;
 mod knowledge;
+mod models;
 mod secrets;
 mod tools;
 

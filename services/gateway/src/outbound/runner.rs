@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use domain::json_text::{JsonFault, check_json_text};
-use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE};
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use protocol::admin::EndpointMode;
 use protocol::id::RunId;

@@ -41,8 +41,8 @@ struct Caller {
 }
 
 /// Speaks the Model Context Protocol (streamable HTTP, stateless): `initialize`, `ping`, `tools/list`,
-/// `tools/call`. Listed are the tools that the run may call, and `list_assets`, `get_current_event` and
-/// `history_page` as far as they are granted.
+/// `tools/call`. Listed are the tools that the run may call, and `list_assets`, `get_current_event`,
+/// `history_page` and `retrieve_knowledge` as far as they are granted.
 #[utoipa::path(post, path = "/host/v1/mcp", tag = "host", security(("run_token" = [])),
     request_body(content = inline(Value), content_type = "application/json", description = "One JSON-RPC message"), responses(
     (status = 200, description = "The JSON-RPC response", body = Value),
@@ -102,7 +102,7 @@ impl ServerHandler for Face {
         let snapshot = &self.0.caller.grant.snapshot;
         let can_be_called = |tool: &&ToolResource| tool.operations.contains(&ToolOperation::Call);
         let granted = snapshot.resources.tools.iter().filter(can_be_called);
-        let own = OwnTool::granted(snapshot).map(OwnTool::described);
+        let own = OwnTool::granted(snapshot).map(|tool| tool.described(snapshot));
         let tools = granted.map(described).chain(own).collect();
         Ok(ListToolsResult::with_all_items(tools))
     }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use domain::authorization::AuthorizationSnapshot;
 use protocol::JsonObject;
-use protocol::resources::{AgentResources, HistoryOperation};
+use protocol::resources::{AgentResources, HistoryOperation, KnowledgeOperation};
 use rmcp::model::{Tool, ToolAnnotations};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::super::{events, history};
+use super::super::{events, history, knowledge};
 use crate::api::ApiState;
 use crate::api::auth::{Call, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
@@ -21,12 +21,14 @@ pub(super) enum OwnTool {
     ListAssets,
     GetCurrentEvent,
     HistoryPage,
+    RetrieveKnowledge,
 }
 
-const ALL: [OwnTool; 3] = [
+const ALL: [OwnTool; 4] = [
     OwnTool::ListAssets,
     OwnTool::GetCurrentEvent,
     OwnTool::HistoryPage,
+    OwnTool::RetrieveKnowledge,
 ];
 
 /// What `list_assets` is asked.
@@ -71,6 +73,7 @@ impl OwnTool {
             Self::ListAssets => true,
             Self::GetCurrentEvent => snapshot.event_get().is_ok(),
             Self::HistoryPage => snapshot.history(HistoryOperation::Page).is_ok(),
+            Self::RetrieveKnowledge => !retrievable(snapshot).is_empty(),
         })
     }
 
@@ -84,11 +87,12 @@ impl OwnTool {
             Self::ListAssets => "list_assets",
             Self::GetCurrentEvent => "get_current_event",
             Self::HistoryPage => "history_page",
+            Self::RetrieveKnowledge => "retrieve_knowledge",
         }
     }
 
-    /// How it is listed.
-    pub(super) fn described(self) -> Tool {
+    /// How it is listed for a run.
+    pub(super) fn described(self, snapshot: &AuthorizationSnapshot) -> Tool {
         let (description, properties) = match self {
             Self::ListAssets => (
                 "Lists the models, tools, knowledge bases and skills that this run may use.",
@@ -108,6 +112,15 @@ impl OwnTool {
                     "limit": {"type": "integer", "minimum": 1, "maximum": 100},
                     "direction": {"enum": ["backward", "forward"]},
                     "include_attachments": {"type": "boolean"},
+                }),
+            ),
+            Self::RetrieveKnowledge => (
+                "Finds the passages of a knowledge base that are closest to a query.",
+                json!({
+                    "kb_id": {"enum": retrievable(snapshot)},
+                    "query_text": {"type": "string"},
+                    "top_k": {"type": "integer", "minimum": 1, "maximum": 50},
+                    "filters": {"type": "object", "description": "Values of metadata that must hold."},
                 }),
             ),
         };
@@ -147,8 +160,30 @@ impl OwnTool {
                 let page = history::read_page(caller, state, named, &read(&arguments)?).await?;
                 told(&page)
             }
+            Self::RetrieveKnowledge => {
+                let mut query = arguments;
+                let kb_id = match query.remove("kb_id") {
+                    Some(Value::String(kb_id)) => kb_id,
+                    _ => {
+                        return Err(ApiError::invalid(
+                            "/kb_id",
+                            "must be a knowledge base of this run",
+                        ));
+                    }
+                };
+                told(&knowledge::retrieve(caller, state, &kb_id, &read(&query)?).await?)
+            }
         }
     }
+}
+
+/// The knowledge bases that a run may ask.
+fn retrievable(snapshot: &AuthorizationSnapshot) -> Vec<&str> {
+    let bases = snapshot.resources.knowledge_bases.iter();
+    bases
+        .filter(|base| base.operations.contains(&KnowledgeOperation::Retrieve))
+        .map(|base| base.kb_id.as_str())
+        .collect()
 }
 
 fn assets(resources: &AgentResources, query: &AssetQuery) -> ApiResult<Value> {
