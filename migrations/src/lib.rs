@@ -18,6 +18,7 @@ mod m20261122_000012_cancel_requests;
 mod m20261122_000014_capacity;
 mod m20261122_000015_storage_usage;
 mod m20261122_000016_audit_outcome;
+mod m20261122_000019_artifacts;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -38,6 +39,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261122_000014_capacity::Migration),
             Box::new(m20261122_000015_storage_usage::Migration),
             Box::new(m20261122_000016_audit_outcome::Migration),
+            Box::new(m20261122_000019_artifacts::Migration),
         ]
     }
 }

@@ -12,7 +12,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::support::client::{Client, message};
+use crate::support::client::{Client, message, send};
 use crate::support::database::rows;
 use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
@@ -31,6 +31,7 @@ enum About {
     Agent,
     Endpoint,
     Key,
+    Artifact,
     /// A conversation is whatever clients call so: an unknown one is an empty one.
     Conversation,
     /// Of the run's own scope or area, under a key of its own.
@@ -57,6 +58,8 @@ const ROWS: &[(&str, About, u16)] = &[
     ("cancel_run", About::Run, 0),
     ("get_conversation_history", About::Conversation, 0),
     ("search_conversation_history", About::Conversation, 0),
+    ("get_artifact", About::Artifact, 0),
+    ("get_artifact_content", About::Artifact, 0),
     ("register_runner_endpoint", About::Own, 0),
     ("list_runner_endpoints", About::Own, 0),
     ("get_runner_endpoint", About::Endpoint, 0),
@@ -100,6 +103,9 @@ const ROWS: &[(&str, About, u16)] = &[
     ("put_blob", About::Entry, 403),
     ("delete_blob", About::Entry, 403),
     ("pull_steering", About::Own, 403),
+    ("create_artifact", About::Own, 403),
+    ("get_artifact_metadata", About::Artifact, 403),
+    ("read_artifact", About::Artifact, 403),
     ("healthz", About::Installation, 0),
     ("readyz", About::Installation, 0),
     ("jwks", About::Installation, 0),
@@ -184,7 +190,7 @@ fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::Reques
         "put_state" => json!({"value": 1}),
         "search_history" => json!({"query": "hello"}),
         "pull_steering" => json!({}),
-        "put_blob" => return request.body("bytes"),
+        "put_blob" | "create_artifact" => return request.body("bytes"),
         _ => return request,
     };
     request.json(&body)
@@ -207,6 +213,7 @@ fn absent() -> Ids {
         "agent_id",
         "endpoint_id",
         "api_key_id",
+        "artifact_id",
         "conversation_id",
     ]
     .map(|name| (name, id()))
@@ -530,6 +537,10 @@ async fn a_run_gets_nothing_of_another_and_nothing_that_it_was_not_granted(
     for path in ["/state/conversation/k", "/state/actor/k"] {
         assert_eq!(near.put(path, &json!("mark-of-near")).await.status, 200);
     }
+    let upload = near
+        .request(Method::POST, "/artifacts")
+        .body("mark-of-near");
+    let artifact = send(upload).await.unwrap().body["artifact_id"].clone();
     let absent = absent();
     for operation in &host {
         let (about, _) = row(&operation.id);
@@ -543,6 +554,7 @@ async fn a_run_gets_nothing_of_another_and_nothing_that_it_was_not_granted(
             let mut foreign = absent.clone();
             foreign.insert("run_id", run_id.clone());
             foreign.insert("event_id", event_id.to_owned());
+            foreign.insert("artifact_id", artifact.as_str().unwrap().to_owned());
             let answer = ask(&foreign).await;
             assert!(
                 !answer.body.contains("mark-of"),
@@ -550,7 +562,7 @@ async fn a_run_gets_nothing_of_another_and_nothing_that_it_was_not_granted(
                 operation.id,
                 answer.body
             );
-            if matches!(about, About::Run | About::Event) {
+            if matches!(about, About::Run | About::Event | About::Artifact) {
                 assert_eq!(
                     (answer.status, &answer),
                     (404, &nothing),
@@ -597,13 +609,14 @@ async fn a_run_gets_nothing_of_another_and_nothing_that_it_was_not_granted(
     }
 }
 
-const ALL: &str = r#"history = ["page", "search"], events = ["get", "page"], storage = ["plugin", "workspace", "binding"]"#;
+const ALL: &str = r#"history = ["page", "search"], events = ["get", "page"], storage = ["plugin", "workspace", "binding"], artifacts = ["metadata", "read", "create"]"#;
 
 fn generous() -> Value {
     let mut manifest = crate::support::runner::manifest(crate::support::runner::RUNNER_ID);
     manifest["permissions"] = json!({
         "history": ["page", "search"], "events": ["get", "page"],
         "storage": ["plugin", "workspace", "binding"],
+        "artifacts": ["metadata", "read", "create"],
     });
     manifest
 }

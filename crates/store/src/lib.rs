@@ -24,6 +24,7 @@ pub mod writer;
 
 mod agents;
 mod api_keys;
+mod artifacts;
 mod attempts;
 mod audit;
 mod discovery;
@@ -50,6 +51,10 @@ mod turns;
 
 pub use agents::{AgentRecord, SaveAgent, SavedAgent};
 pub use api_keys::{ApiKeyRecord, LastAdmin, RevokeApiKey, Revoked};
+pub use artifacts::{
+    ArtifactFacts, ArtifactOrigin, ArtifactRecord, BeginArtifact, Begun, DropArtifact,
+    ExpiredArtifact, FinishArtifact, Finished,
+};
 pub use attempts::{Dispatch, Dispatched};
 pub use audit::{AuditEntry, AuditOutcome, AuditRecord};
 pub use cancel::CancelOutcome;

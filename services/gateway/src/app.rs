@@ -1,5 +1,6 @@
 //! The composition root: settings in, a gateway out.
 
+mod files;
 mod metrics;
 mod settings;
 
@@ -95,6 +96,7 @@ impl App {
         if let Some(metrics) = metrics {
             egress = egress.refusing_own(metrics.address()?);
         }
+        let artifacts = files::open(config, &mut declared, &egress, &tasks).await?;
         let bus = std::mem::replace(&mut declared.bus, BusSettings::Silent);
         let runs = Runs::new(Parts {
             bus: bus::open(bus, &store, &master_key)?,
@@ -102,6 +104,7 @@ impl App {
             keys,
             master_key,
             catalog: Arc::new(ArcSwap::from_pointee(declared.catalog.clone())),
+            artifacts,
             limits: settings::run_limits(config),
             owner: Uuid::now_v7().to_string(),
             egress,

@@ -1,6 +1,7 @@
 //! Settings: read whole, judged whole, before anything is opened.
 
 mod allow_rule;
+mod artifacts;
 mod bus;
 mod catalog;
 mod endpoint;
@@ -20,6 +21,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 pub use allow_rule::{AllowRule, AllowRuleError};
+pub use artifacts::{ArtifactUrl, ArtifactsConfig, FileEntry};
 pub use bus::{BusConfig, BusKind};
 pub use catalog::{KnowledgeBaseEntry, ModelEntry, SkillEntry, ToolEntry};
 pub use endpoint::EndpointEntry;
@@ -49,6 +51,8 @@ pub struct Config {
     pub limits: LimitsConfig,
     pub ledger: LedgerConfig,
     pub runs: RunsConfig,
+    pub artifacts: ArtifactsConfig,
+    pub files: Vec<FileEntry>,
     pub models: Vec<ModelEntry>,
     pub tools: Vec<ToolEntry>,
     pub knowledge_bases: Vec<KnowledgeBaseEntry>,
@@ -98,6 +102,8 @@ impl Config {
         let limits = table.section("limits", LimitsConfig::read);
         let ledger = table.section("ledger", LedgerConfig::read);
         let runs = table.section("runs", RunsConfig::read);
+        let artifacts = table.section("artifacts", ArtifactsConfig::read);
+        let files = table.tables("files", "name", FileEntry::read);
         let models = table.tables("models", "model_id", ModelEntry::read);
         let tools = table.tables("tools", "tool_name", ToolEntry::read);
         let knowledge_bases = table.tables("knowledge_bases", "kb_id", KnowledgeBaseEntry::read);
@@ -122,6 +128,8 @@ impl Config {
             limits: limits?,
             ledger: ledger?,
             runs: runs?,
+            artifacts: artifacts?,
+            files: files?,
             models: models?,
             tools: tools?,
             knowledge_bases: knowledge_bases?,
@@ -147,6 +155,8 @@ impl fmt::Debug for Config {
             .field("limits", &self.limits)
             .field("ledger", &self.ledger)
             .field("runs", &self.runs)
+            .field("artifacts", &self.artifacts)
+            .field("files", &self.files)
             .field("models", &self.models)
             .field("tools", &self.tools)
             .field("knowledge_bases", &self.knowledge_bases)
@@ -275,6 +285,8 @@ mod tests {
             Some("The handbook")
         );
         assert_eq!(config.skills[0].display_name.as_deref(), Some("Summarise"));
+        assert_eq!(config.files[0].kind, "knowledge");
+        assert!(config.artifacts.secret_access_key.is_some() && config.artifacts.url.is_some());
         assert_eq!(
             config.runner_endpoints[0].headers["x-api-key"].to_string(),
             "env:ECHO_API_KEY"

@@ -3,6 +3,7 @@
 //! One task per run, child of one tracker; a run outlives every response that watches it. What a
 //! client has seen is in the ledger, what was acknowledged is committed.
 
+pub mod artifacts;
 pub mod discovery;
 pub mod grant;
 pub mod keyring;
@@ -49,8 +50,10 @@ use tokio_util::task::TaskTracker;
 use crate::bus::{Bus, Ring};
 use crate::clock::Clock;
 use crate::cursor::Cursors;
+use crate::outbound::artifact::ArtifactStore;
 use crate::outbound::egress::Egress;
 use crate::outbound::runner::RunnerClient;
+use crate::runs::artifacts::ArtifactLimits;
 use crate::runs::breakers::Breakers;
 use crate::runs::calls::Calls;
 use crate::runs::doorbell::Doorbell;
@@ -83,6 +86,7 @@ pub struct RunLimits {
     pub max_deadline: Duration,
     /// How long the events of a run are kept once it has ended; `None`: for ever.
     pub retention: Option<Duration>,
+    pub artifacts: ArtifactLimits,
     /// How often what happens elsewhere is looked at, should no ring be heard.
     pub poll: Duration,
     /// How long the answer of a runner endpoint holds.
@@ -108,6 +112,8 @@ pub struct Parts {
     pub master_key: Arc<MasterKey>,
     /// What exists now: tools come and go with their servers.
     pub catalog: Arc<ArcSwap<Catalog>>,
+    /// The bytes of artifacts.
+    pub artifacts: ArtifactStore,
     pub limits: RunLimits,
     /// The name of this process in leases.
     pub owner: String,

@@ -1,5 +1,6 @@
 //! The host API: what a runner calls back with its run token (host API §3).
 
+pub(super) mod artifacts;
 pub(super) mod events;
 pub(super) mod history;
 pub(super) mod prompt;
@@ -8,3 +9,5 @@ pub(super) mod runs;
 pub(super) mod state;
 pub(super) mod steering;
 pub(super) mod storage;
+
+mod body;

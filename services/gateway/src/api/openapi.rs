@@ -49,6 +49,8 @@ fn client_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(client::runs::cancel_run))
         .routes(routes!(client::history::get_conversation_history))
         .routes(routes!(client::history::search_conversation_history))
+        .routes(routes!(client::artifacts::get_artifact))
+        .routes(routes!(client::artifacts::get_artifact_content))
 }
 
 fn admin_routes() -> OpenApiRouter<ApiState> {
@@ -116,6 +118,9 @@ fn host_routes() -> OpenApiRouter<ApiState> {
             host::storage::delete_blob
         ))
         .routes(routes!(host::steering::pull_steering))
+        .routes(routes!(host::artifacts::create_artifact))
+        .routes(routes!(host::artifacts::get_artifact_metadata))
+        .routes(routes!(host::artifacts::read_artifact))
 }
 
 /// The gateway's own document, as committed in `openapi/gateway.json`.

@@ -1,5 +1,6 @@
 //! From settings to what the rooms below work with. Everything wrong is said at once.
 
+mod artifacts;
 mod bus;
 mod secrets;
 
@@ -23,9 +24,11 @@ use store::Store;
 
 use crate::bus::BusSettings;
 use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry};
+use crate::outbound::artifact::ArtifactPlace;
 use crate::outbound::egress::Egress;
 use crate::outbound::signature::SigningSecret;
 use crate::runs::RunLimits;
+use crate::runs::artifacts::ArtifactLimits;
 use crate::runs::discovery::{manifest_list, modes};
 use crate::runs::rate::EventRate;
 
@@ -35,6 +38,7 @@ pub(crate) struct Declared {
     pub(crate) agents: Vec<AgentSpec>,
     pub(crate) catalog: Catalog,
     pub(crate) bus: BusSettings,
+    pub(crate) artifacts: ArtifactPlace,
 }
 
 /// Reads endpoints, agents and catalog of a configuration, secrets included.
@@ -67,12 +71,14 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
             }
         }
     }
-    match bus::bus(config, &mut faults) {
-        Some(bus) if faults.is_empty() => Ok(Declared {
+    let artifacts = artifacts::place(config, egress.as_ref(), &mut faults);
+    match bus::bus(config, &mut faults).zip(artifacts) {
+        Some((bus, artifacts)) if faults.is_empty() => Ok(Declared {
             endpoints,
             agents,
             catalog: catalog(config),
             bus,
+            artifacts,
         }),
         _ => Err(ConfigErrors(faults)),
     }
@@ -125,6 +131,8 @@ fn endpoint(
 fn catalog(config: &Config) -> Catalog {
     let window = |entry: &ModelEntry| Some((entry.model_id.clone(), entry.context_window_tokens?));
     Catalog {
+        // Read once there is a place for them.
+        files: Vec::new(),
         context_windows: config.models.iter().filter_map(window).collect(),
         models: config
             .models
@@ -194,6 +202,12 @@ pub(crate) fn run_limits(config: &Config) -> RunLimits {
         lease: config.runs.lease,
         max_deadline: config.runs.max_deadline,
         retention: config.ledger.retention,
+        artifacts: ArtifactLimits {
+            max_bytes: config.artifacts.max_bytes,
+            workspace_bytes: config.artifacts.workspace_bytes,
+            expires: config.artifacts.expires,
+            mime_types: config.artifacts.mime_types.clone(),
+        },
         poll: config.bus.poll,
         discovery_ttl: config.runs.discovery_ttl,
         discovery_retry: config.runs.discovery_retry,
