@@ -19,6 +19,7 @@ mod m20261122_000014_capacity;
 mod m20261122_000015_storage_usage;
 mod m20261122_000016_audit_outcome;
 mod m20261122_000019_artifacts;
+mod m20261122_000029_appended_results;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -40,6 +41,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261122_000015_storage_usage::Migration),
             Box::new(m20261122_000016_audit_outcome::Migration),
             Box::new(m20261122_000019_artifacts::Migration),
+            Box::new(m20261122_000029_appended_results::Migration),
         ]
     }
 }

@@ -103,6 +103,8 @@ const ROWS: &[(&str, About, u16)] = &[
     ("put_blob", About::Entry, 403),
     ("delete_blob", About::Entry, 403),
     ("pull_steering", About::Own, 403),
+    ("append_results", About::Own, 400),
+    ("run_heartbeat", About::Own, 409),
     ("create_artifact", About::Own, 403),
     ("get_artifact_metadata", About::Artifact, 403),
     ("read_artifact", About::Artifact, 403),

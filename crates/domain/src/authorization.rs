@@ -359,6 +359,7 @@ pub fn authorize(
             run_list,
             run_events_page: true,
             run_cancel: true,
+            run_append_result: true,
             ..AvailableApis::default()
         },
         operations: trimming.operations,

@@ -7,6 +7,7 @@ use crate::context::{
     ActorContext, AgentEventContext, AgentInput, ConversationContext, SubjectContext,
 };
 use crate::message::Message;
+use crate::result::AgentRunResult;
 use crate::{JsonObject, lenient};
 
 /// The answer of `GET /host/v1/prompt`.
@@ -163,4 +164,33 @@ pub struct ArtifactMetadata {
     /// Epoch seconds from which it is gone; absent for files of the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<i64>,
+}
+
+/// The body of `POST /host/v1/run/results`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RunResults {
+    /// 1 to 1,000, each with a `sequence` one above that of the one before.
+    pub results: Vec<AgentRunResult>,
+}
+
+/// The answer of `POST /host/v1/run/results`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AppendedResults {
+    /// All results up to this `sequence` are stored.
+    pub accepted_through: u64,
+}
+
+/// The answer of `POST /host/v1/run/heartbeat`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RunHeartbeat {
+    /// All results up to this `sequence` are stored: a runner that begins anew goes on from here.
+    pub accepted_through: u64,
+    /// Epoch seconds at which the run ends when nothing more is heard.
+    pub lease_expires_at: i64,
+    /// The run was asked to end: send what is left within the grace.
+    pub cancel_requested: bool,
 }

@@ -3,6 +3,7 @@
 //! One task per run, child of one tracker; a run outlives every response that watches it. What a
 //! client has seen is in the ledger, what was acknowledged is committed.
 
+pub mod appended;
 pub mod artifacts;
 pub mod discovery;
 pub mod grant;
@@ -83,6 +84,8 @@ pub struct RunLimits {
     pub cancel_grace: Duration,
     pub shutdown_grace: Duration,
     pub lease: Duration,
+    /// How long a runner that appends its results may be silent.
+    pub append_lease: Duration,
     pub max_deadline: Duration,
     /// How long the events of a run are kept once it has ended; `None`: for ever.
     pub retention: Option<Duration>,

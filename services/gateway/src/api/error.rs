@@ -1,5 +1,6 @@
 //! The one error body, and the only place that knows status codes (host API).
 
+mod appended;
 mod artifact;
 
 use axum::Json;

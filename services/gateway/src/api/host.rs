@@ -4,6 +4,7 @@ pub(super) mod artifacts;
 pub(super) mod events;
 pub(super) mod history;
 pub(super) mod prompt;
+pub(super) mod results;
 pub(super) mod run;
 pub(super) mod runs;
 pub(super) mod state;

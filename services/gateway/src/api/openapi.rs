@@ -118,6 +118,8 @@ fn host_routes() -> OpenApiRouter<ApiState> {
             host::storage::delete_blob
         ))
         .routes(routes!(host::steering::pull_steering))
+        .routes(routes!(host::results::append_results))
+        .routes(routes!(host::results::run_heartbeat))
         .routes(routes!(host::artifacts::create_artifact))
         .routes(routes!(host::artifacts::get_artifact_metadata))
         .routes(routes!(host::artifacts::read_artifact))

@@ -200,6 +200,7 @@ pub(crate) fn run_limits(config: &Config) -> RunLimits {
         cancel_grace: config.runs.cancel_grace,
         shutdown_grace: config.runs.shutdown_grace,
         lease: config.runs.lease,
+        append_lease: config.runs.append_lease,
         max_deadline: config.runs.max_deadline,
         retention: config.ledger.retention,
         artifacts: ArtifactLimits {
