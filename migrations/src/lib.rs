@@ -20,7 +20,9 @@ mod m20261122_000015_storage_usage;
 mod m20261122_000016_audit_outcome;
 mod m20261122_000017_tool_calls;
 mod m20261122_000018_knowledge;
+mod m20261122_000019_artifacts;
 mod m20261122_000020_budgets;
+mod m20261122_000029_appended_results;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -43,7 +45,9 @@ impl MigratorTrait for Migrator {
             Box::new(m20261122_000016_audit_outcome::Migration),
             Box::new(m20261122_000017_tool_calls::Migration),
             Box::new(m20261122_000018_knowledge::Migration),
+            Box::new(m20261122_000019_artifacts::Migration),
             Box::new(m20261122_000020_budgets::Migration),
+            Box::new(m20261122_000029_appended_results::Migration),
         ]
     }
 }

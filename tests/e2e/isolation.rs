@@ -12,7 +12,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::support::client::{Client, message};
+use crate::support::client::{Client, message, send};
 use crate::support::database::rows;
 use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
@@ -33,6 +33,7 @@ enum About {
     Key,
     /// Of a knowledge base that both workspaces have.
     Document,
+    Artifact,
     /// A conversation is whatever clients call so: an unknown one is an empty one.
     Conversation,
     /// Of the run's own scope or area, under a key of its own.
@@ -61,6 +62,8 @@ const ROWS: &[(&str, About, u16)] = &[
     ("cancel_run", About::Run, 0),
     ("get_conversation_history", About::Conversation, 0),
     ("search_conversation_history", About::Conversation, 0),
+    ("get_artifact", About::Artifact, 0),
+    ("get_artifact_content", About::Artifact, 0),
     ("register_runner_endpoint", About::Own, 0),
     ("list_runner_endpoints", About::Own, 0),
     ("get_runner_endpoint", About::Endpoint, 0),
@@ -127,6 +130,11 @@ const ROWS: &[(&str, About, u16)] = &[
     ("speak_mcp", About::Own, 200),
     ("list_granted_knowledge_bases", About::Own, 403),
     ("retrieve_knowledge", About::Own, 403),
+    ("append_results", About::Own, 400),
+    ("run_heartbeat", About::Own, 409),
+    ("create_artifact", About::Own, 403),
+    ("get_artifact_metadata", About::Artifact, 403),
+    ("read_artifact", About::Artifact, 403),
     ("healthz", About::Installation, 0),
     ("readyz", About::Installation, 0),
     ("jwks", About::Installation, 0),
@@ -225,7 +233,7 @@ fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::Reques
         "pull_steering" | "call_tool" => json!({}),
         "speak_mcp" => json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
         "search_knowledge_base" | "retrieve_knowledge" => json!({"query_text": "hello"}),
-        "put_blob" => return request.body("bytes"),
+        "put_blob" | "create_artifact" => return request.body("bytes"),
         _ => return request,
     };
     request.json(&body)
@@ -248,6 +256,7 @@ fn absent() -> Ids {
         "agent_id",
         "endpoint_id",
         "api_key_id",
+        "artifact_id",
         "conversation_id",
         "document_id",
     ]
@@ -581,6 +590,10 @@ async fn a_run_gets_nothing_of_another_and_nothing_that_it_was_not_granted(
     for path in ["/state/conversation/k", "/state/actor/k"] {
         assert_eq!(near.put(path, &json!("mark-of-near")).await.status, 200);
     }
+    let upload = near
+        .request(Method::POST, "/artifacts")
+        .body("mark-of-near");
+    let artifact = send(upload).await.unwrap().body["artifact_id"].clone();
     let absent = absent();
     for operation in &host {
         let (about, _) = row(&operation.id);
@@ -594,6 +607,7 @@ async fn a_run_gets_nothing_of_another_and_nothing_that_it_was_not_granted(
             let mut foreign = absent.clone();
             foreign.insert("run_id", run_id.clone());
             foreign.insert("event_id", event_id.to_owned());
+            foreign.insert("artifact_id", artifact.as_str().unwrap().to_owned());
             let answer = ask(&foreign).await;
             assert!(
                 !answer.body.contains("mark-of"),
@@ -601,7 +615,7 @@ async fn a_run_gets_nothing_of_another_and_nothing_that_it_was_not_granted(
                 operation.id,
                 answer.body
             );
-            if matches!(about, About::Run | About::Event) {
+            if matches!(about, About::Run | About::Event | About::Artifact) {
                 assert_eq!(
                     (answer.status, &answer),
                     (404, &nothing),
@@ -648,13 +662,14 @@ async fn a_run_gets_nothing_of_another_and_nothing_that_it_was_not_granted(
     }
 }
 
-const ALL: &str = r#"history = ["page", "search"], events = ["get", "page"], storage = ["plugin", "workspace", "binding"]"#;
+const ALL: &str = r#"history = ["page", "search"], events = ["get", "page"], storage = ["plugin", "workspace", "binding"], artifacts = ["metadata", "read", "create"]"#;
 
 fn generous() -> Value {
     let mut manifest = crate::support::runner::manifest(crate::support::runner::RUNNER_ID);
     manifest["permissions"] = json!({
         "history": ["page", "search"], "events": ["get", "page"],
         "storage": ["plugin", "workspace", "binding"],
+        "artifacts": ["metadata", "read", "create"],
     });
     manifest
 }

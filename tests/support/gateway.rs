@@ -31,6 +31,7 @@ pub struct Config {
     pub ledger: String,
     pub limits: String,
     pub runs: String,
+    pub artifacts: String,
     pub endpoint: String,
     pub agents: Vec<Agent>,
     /// Tables that stand after all others: models, tools, more endpoints.
@@ -40,6 +41,8 @@ pub struct Config {
     /// Variables of the gateway's process.
     pub environment: Vec<(&'static str, String)>,
     runner_url: String,
+    /// Where artifacts of all replicas stand, where `artifacts` names no place.
+    artifact_directory: PathBuf,
 }
 
 pub type Rewrite = Box<dyn Fn(&str) -> String + Send + Sync>;
@@ -83,12 +86,14 @@ impl Config {
             ledger: String::new(),
             limits: String::new(),
             runs: String::new(),
+            artifacts: String::new(),
             endpoint: String::new(),
             agents: vec![Agent::default()],
             rest: String::new(),
             database_at: None,
             environment: Vec::new(),
             runner_url: url.to_owned(),
+            artifact_directory: PathBuf::new(),
         }
     }
 
@@ -127,6 +132,7 @@ impl Config {
              [egress]\n{egress}\n\
              [limits]\n{limits}\n\
              [runs]\n{breaker}{runs}\n\
+             [artifacts]\n{place}{artifacts}\n\
              [[runner_endpoints]]\nname = \"stub\"\nbase_url = \"{runner}\"\n\
              secret = \"file:{secret}\"\n{endpoint}\n",
             server = self.server,
@@ -143,6 +149,12 @@ impl Config {
                 "breaker_failures = 0\n"
             },
             runs = self.runs,
+            place = if self.artifacts.contains("url = ") {
+                String::new()
+            } else {
+                format!("url = \"file://{}\"\n", self.artifact_directory.display())
+            },
+            artifacts = self.artifacts,
             runner = self.runner_url,
             secret = directory.file("endpoint.secret").display(),
             endpoint = self.endpoint,
@@ -192,8 +204,9 @@ pub struct Gateway {
 
 impl Gateway {
     /// `None` when the engine is not at hand.
-    pub async fn start(engine: Engine, config: Config) -> Option<Self> {
+    pub async fn start(engine: Engine, mut config: Config) -> Option<Self> {
         let directory = Directory::new();
+        config.artifact_directory = directory.file("artifacts");
         let database = Database::create(engine, &directory).await?;
         directory.write("master.key", &random_hex(32));
         directory.write("endpoint.secret", SECRET);
@@ -244,6 +257,11 @@ impl Gateway {
     /// The key that seals what the database keeps.
     pub fn master_key(&self) -> String {
         std::fs::read_to_string(self.directory.file("master.key")).unwrap()
+    }
+
+    /// Where the artifacts of this gateway stand.
+    pub fn artifact_directory(&self) -> &Path {
+        &self.config.artifact_directory
     }
 
     /// What the gateway has logged.

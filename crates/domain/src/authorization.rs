@@ -6,14 +6,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use protocol::JsonObject;
 use protocol::admin::AgentSpec;
 use protocol::context::AvailableApis;
 use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::{
-    AgentResources, HistoryOperation, KnowledgeBaseResource, KnowledgeOperation, ModelOperation,
-    ModelResource, SkillResource, StateScope, StorageArea, StorageResource, ToolOperation,
-    ToolResource,
+    AgentResources, ArtifactOperation, FileResource, HistoryOperation, KnowledgeBaseResource,
+    KnowledgeOperation, ModelOperation, ModelResource, SkillResource, StateScope, StorageArea,
+    StorageResource, ToolOperation, ToolResource,
 };
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +35,7 @@ pub struct Catalog {
     pub tools: Vec<ToolResource>,
     pub knowledge_bases: Vec<KnowledgeBaseResource>,
     pub skills: Vec<SkillResource>,
+    pub files: Vec<FileResource>,
     /// What models can take and give, by their ids.
     pub model_limits: BTreeMap<String, ModelLimits>,
 }
@@ -247,6 +249,22 @@ impl AuthorizationSnapshot {
         }
     }
 
+    /// Whether artifacts of the run's own scope may be used so.
+    pub fn artifacts(&self, operation: ArtifactOperation) -> Result<(), NotGranted> {
+        self.granted(match operation {
+            ArtifactOperation::Metadata => "artifacts:metadata",
+            ArtifactOperation::Read => "artifacts:read",
+            ArtifactOperation::Create => "artifacts:create",
+        })
+    }
+
+    /// A granted file of the operator. Who was granted it may read it, whatever else was granted.
+    pub fn file(&self, artifact_id: &str) -> Option<FileResource> {
+        let is_it = |file: &&JsonObject| file.get("id").is_some_and(|id| id == artifact_id);
+        let found = self.resources.files.iter().find(is_it)?;
+        serde_json::from_value(found.clone().into()).ok()
+    }
+
     /// Whose blobs an area holds for this run: the plugin's, the agent's, or `''` for the workspace's.
     pub fn storage_area(&self, area: StorageArea) -> Result<String, NotGranted> {
         let (operation, owner) = match area {
@@ -316,6 +334,7 @@ pub fn authorize(
         tools: trimming.tools(&catalog.tools),
         knowledge_bases: trimming.knowledge_bases(&catalog.knowledge_bases),
         skills: trimming.skills(&catalog.skills),
+        files: trimming.files(&catalog.files),
         ..AgentResources::default()
     };
     let storage = trimming.storage();
@@ -325,6 +344,8 @@ pub fn authorize(
     };
     let (history_page, history_search) = trimming.history(subject.owner.conversation.is_some());
     let (event_get, event_page) = trimming.events(subject.owner.conversation.is_some());
+    let (artifact_metadata, artifact_read) = trimming.artifacts();
+    let has_files = !resources.files.is_empty();
     let run_list = trimming.runs(subject.owner.conversation.is_some());
     let steering_pull = trimming.steering(subject.owner.conversation.is_some());
     let state = trimming.state(&subject.owner);
@@ -346,6 +367,8 @@ pub fn authorize(
             history_search,
             event_get,
             event_page,
+            artifact_metadata: artifact_metadata || has_files,
+            artifact_read: artifact_read || has_files,
             state: !state.is_empty(),
             storage: storage != StorageResource::default(),
             steering_pull,
@@ -353,6 +376,7 @@ pub fn authorize(
             run_list,
             run_events_page: true,
             run_cancel: true,
+            run_append_result: true,
             ..AvailableApis::default()
         },
         operations: trimming.operations,
@@ -390,6 +414,11 @@ mod tests {
                     max_output_tokens: None,
                 },
             )]),
+            files: serde_json::from_value(json!([
+                {"id": "f1", "name": "rules", "kind": "config", "mime_type": "text/plain", "size": 3, "sha256": "00"},
+                {"id": "f2", "name": "book", "kind": "knowledge", "mime_type": "text/plain", "size": 3, "sha256": "00"},
+            ]))
+            .unwrap(),
         }
     }
 
@@ -587,6 +616,24 @@ mod tests {
                 assert!(!apis.history_page && !apis.history_search);
             }
         }
+    }
+
+    #[test]
+    fn artifacts_and_files_are_opened_by_manifest_and_policy() {
+        let wants = json!({"artifacts": ["metadata", "read"], "files": ["config"]});
+        let allows = json!({"artifacts": ["read", "create"], "files": "*"});
+        let both = snapshot(&wants, &allows, &json!({}), None);
+        let open = |one: &AuthorizationSnapshot, operation| one.artifacts(operation).is_ok();
+        assert!(open(&both, ArtifactOperation::Read));
+        assert!(!open(&both, ArtifactOperation::Metadata));
+        assert!(!open(&both, ArtifactOperation::Create));
+        assert_eq!(both.file("f1").unwrap().name, "rules");
+        assert!(both.file("f2").is_none() && both.file("f3").is_none());
+        let apis = both.available_apis;
+        assert!(apis.artifact_read && apis.artifact_metadata, "of its file");
+        let none = snapshot(&wants, &json!({"files": ["book"]}), &json!({}), None);
+        assert!(none.resources.files.is_empty());
+        assert!(!none.available_apis.artifact_read && !none.available_apis.artifact_metadata);
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub mod event;
 
 pub mod admission;
 pub mod agent;
+pub mod artifact;
 pub mod discovery;
 pub mod form;
 pub mod interaction;

@@ -108,6 +108,7 @@ failure_codes!(
     RunnerProtocolViolation = "runner.protocol_violation", retryable false;
     RunnerOutputLimit = "runner.output_limit", retryable false;
     RunnerNoOutput = "runner.no_output", retryable false;
+    RunnerOrphaned = "runner.orphaned", retryable true;
     DeadlineExceeded = "deadline_exceeded", retryable true;
     Cancelled = "cancelled", retryable false;
     HostOrphaned = "host.orphaned", retryable true;

@@ -7,7 +7,9 @@ use serde_json::Value;
 
 use crate::JsonObject;
 use crate::id::{AgentId, EndpointId, RunnerId};
-use crate::resources::{EventOperation, HistoryOperation, StateScope, StorageArea};
+use crate::resources::{
+    ArtifactOperation, EventOperation, HistoryOperation, StateScope, StorageArea,
+};
 
 /// A persisted configuration that binds event types to one runner: the body of `POST /v1/agents`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -115,6 +117,9 @@ pub struct ResourcePolicy {
     pub storage: Vec<StorageArea>,
     pub history: Vec<HistoryOperation>,
     pub events: Vec<EventOperation>,
+    pub artifacts: Vec<ArtifactOperation>,
+    /// Names of `[[files]]`.
+    pub files: IdList,
 }
 
 /// Ids of the catalog, or `"*"` for all that it has.

@@ -7,6 +7,7 @@ use crate::context::{
     ActorContext, AgentEventContext, AgentInput, ConversationContext, SubjectContext,
 };
 use crate::message::Message;
+use crate::result::AgentRunResult;
 use crate::{JsonObject, lenient};
 
 /// The answer of `GET /host/v1/prompt`.
@@ -133,4 +134,63 @@ pub struct RenewedToken {
     pub token: String,
     /// Epoch seconds.
     pub token_expires_at: i64,
+}
+
+/// A file that a run, an event or the operator brought: what is known of it beside its bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ArtifactMetadata {
+    pub artifact_id: String,
+    pub name: String,
+    /// By its content; what was declared is kept where the content does not contradict it.
+    pub mime_type: String,
+    pub size: u64,
+    /// Lower-case hex; with quotes around it, the `ETag` of the content.
+    pub sha256: String,
+    /// `runner`: uploaded by a run; `event`: came with an event; `file`: a file of the configuration.
+    pub origin: String,
+    /// The run that uploaded it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
+    /// The event that it came with, or the one of its run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_id: Option<String>,
+    /// The ledger event of its run that announced it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequence: Option<u64>,
+    /// Epoch seconds; absent for files of the configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<i64>,
+    /// Epoch seconds from which it is gone; absent for files of the configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<i64>,
+}
+
+/// The body of `POST /host/v1/run/results`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RunResults {
+    /// 1 to 1,000, each with a `sequence` one above that of the one before.
+    pub results: Vec<AgentRunResult>,
+}
+
+/// The answer of `POST /host/v1/run/results`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AppendedResults {
+    /// All results up to this `sequence` are stored.
+    pub accepted_through: u64,
+}
+
+/// The answer of `POST /host/v1/run/heartbeat`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RunHeartbeat {
+    /// All results up to this `sequence` are stored: a runner that begins anew goes on from here.
+    pub accepted_through: u64,
+    /// Epoch seconds at which the run ends when nothing more is heard.
+    pub lease_expires_at: i64,
+    /// The run was asked to end: send what is left within the grace.
+    pub cancel_requested: bool,
 }

@@ -165,6 +165,29 @@ pub struct SkillResource {
     pub description: Option<String>,
 }
 
+/// A file of the operator that the run may read as an artifact, as it stands in `files`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileResource {
+    /// The artifact's id.
+    pub id: String,
+    pub name: String,
+    pub kind: FileOperation,
+    pub mime_type: String,
+    pub size: u64,
+    /// Lower-case hex.
+    pub sha256: String,
+}
+
+impl FileResource {
+    /// The same as the runner sees it.
+    pub fn to_json(&self) -> JsonObject {
+        match serde_json::to_value(self) {
+            Ok(serde_json::Value::Object(object)) => object,
+            _ => JsonObject::new(),
+        }
+    }
+}
+
 /// Which blob storage areas are open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -3,13 +3,16 @@
 
 pub(crate) mod agents;
 pub(crate) mod api_keys;
+pub(crate) mod artifacts;
 pub(crate) mod audit_entries;
 pub(crate) mod budget_usage;
 pub(crate) mod conversations;
 pub(crate) mod endpoint_health;
 pub(crate) mod events;
 pub(crate) mod raw_payloads;
+pub(crate) mod run_appends;
 pub(crate) mod run_attempts;
+pub(crate) mod run_deferrals;
 pub(crate) mod run_rejections;
 pub(crate) mod run_segments;
 pub(crate) mod runner_endpoints;

@@ -12,8 +12,8 @@ use crate::error::{StoreError, unsigned};
 use crate::sql::{Row, Sql};
 
 pub use indexing::{
-    BeginIndexing, Begun, DeleteDocument, FailIndexing, FinishIndexing, NewChunk, SweepKnowledge,
-    WriteChunks,
+    BeginIndexing, DeleteDocument, FailIndexing, FinishIndexing, IndexingBegun, NewChunk,
+    SweepKnowledge, WriteChunks,
 };
 pub use search::{FoundChunk, Posting, StoredVector};
 

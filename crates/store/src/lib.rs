@@ -24,8 +24,10 @@ pub mod writer;
 
 mod agents;
 mod api_keys;
+mod artifacts;
 mod attempts;
 mod audit;
+mod deferrals;
 mod discovery;
 mod endpoints;
 mod health;
@@ -53,12 +55,17 @@ mod usage;
 
 pub use agents::{AgentRecord, SaveAgent, SavedAgent};
 pub use api_keys::{ApiKeyRecord, LastAdmin, RevokeApiKey, Revoked};
+pub use artifacts::{
+    ArtifactFacts, ArtifactOrigin, ArtifactRecord, BeginArtifact, Begun, DropArtifact,
+    ExpiredArtifact, FinishArtifact, Finished,
+};
 pub use attempts::{Dispatch, Dispatched};
 pub use audit::{AuditEntry, AuditOutcome, AuditRecord};
 pub use cancel::CancelOutcome;
 pub use capacity::Capacities;
 pub use connect::{Backend, Store};
 pub use conversation::{LiveRun, occupancy};
+pub use deferrals::{AppendResults, Defer, Deferral, Heartbeat, ResultsAppended};
 pub use digest::{hex, sha256_hex};
 pub use discovery::{SaveDiscovery, SaveFailure};
 pub use doorbell::Notice;
@@ -70,9 +77,9 @@ pub use history::{HistoryQuery, HistorySlice, MOST_BYTES, TranscriptRecord};
 pub use history_search::HistoryMatch;
 pub use ingest::{Facts, Ingest, Ingested, Place, Plan};
 pub use knowledge::{
-    BaseKey, BeginIndexing, Begun, DeleteDocument, DocumentFacts, DocumentRecord, FailIndexing,
-    FinishIndexing, FoundChunk, NewChunk, Posting, Recipe, StoredVector, SweepKnowledge,
-    WriteChunks,
+    BaseKey, BeginIndexing, DeleteDocument, DocumentFacts, DocumentRecord, FailIndexing,
+    FinishIndexing, FoundChunk, IndexingBegun, NewChunk, Posting, Recipe, StoredVector,
+    SweepKnowledge, WriteChunks,
 };
 pub use leases::Leases;
 pub use ledger::{Append, Appended, Line, RejectionRecord, Terminal};

@@ -68,6 +68,7 @@ impl Work for Prune {
             .filter(tool_calls::Column::RunId.is_in(old.clone()))
             .exec(tx)
             .await?;
+        crate::artifacts::expire_of_runs(tx, &old).await?;
         steering_items::Entity::delete_many()
             .filter(steering_items::Column::RunId.is_in(old))
             .exec(tx)

@@ -20,7 +20,7 @@ use crate::state::hold_live_run;
 use crate::writer::Work;
 
 pub(crate) const QUEUED: &str = "queued";
-const PULLED: &str = "pulled";
+pub(crate) const PULLED: &str = "pulled";
 const DROPPED: &str = "dropped";
 
 /// The envelopes of one pull together; what does not fit waits for the next one.

@@ -8,6 +8,7 @@ pub mod openapi;
 pub mod rehearsal;
 
 mod admin;
+mod artifact_content;
 mod auth;
 mod client;
 mod docs;

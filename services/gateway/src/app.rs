@@ -1,5 +1,6 @@
 //! The composition root: settings in, a gateway out.
 
+mod files;
 mod metrics;
 mod settings;
 
@@ -101,6 +102,7 @@ impl App {
         }
         let bases = std::mem::take(&mut declared.knowledge);
         let knowledge_egress = egress.clone();
+        let artifacts = files::open(config, &mut declared, &egress, &tasks).await?;
         let bus = std::mem::replace(&mut declared.bus, BusSettings::Silent);
         let catalog = Arc::new(ArcSwap::from_pointee(declared.catalog.clone()));
         let specs = std::mem::take(&mut declared.tools);
@@ -113,6 +115,7 @@ impl App {
             models: declared.models.open(&egress),
             budgets: config.budgets.clone().into(),
             catalog,
+            artifacts,
             limits: settings::run_limits(config),
             owner: Uuid::now_v7().to_string(),
             egress,

@@ -1,6 +1,7 @@
 //! Settings: read whole, judged whole, before anything is opened.
 
 mod allow_rule;
+mod artifacts;
 mod budgets;
 mod bus;
 mod catalog;
@@ -27,6 +28,7 @@ use domain::budget::Budget;
 use serde_json::{Value, json};
 
 pub use allow_rule::{AllowRule, AllowRuleError};
+pub use artifacts::{ArtifactUrl, ArtifactsConfig, FileEntry};
 pub use bus::{BusConfig, BusKind};
 pub use catalog::SkillEntry;
 pub use endpoint::EndpointEntry;
@@ -64,6 +66,8 @@ pub struct Config {
     pub runs: RunsConfig,
     pub budgets: Vec<Budget>,
     pub model_providers: Vec<ProviderEntry>,
+    pub artifacts: ArtifactsConfig,
+    pub files: Vec<FileEntry>,
     pub models: Vec<ModelEntry>,
     pub tools: Vec<ToolEntry>,
     pub mcp_servers: Vec<McpServerEntry>,
@@ -116,6 +120,8 @@ impl Config {
         let runs = table.section("runs", RunsConfig::read);
         let budgets = table.tables("budgets", "name", budgets::read);
         let model_providers = table.tables("model_providers", "name", ProviderEntry::read);
+        let artifacts = table.section("artifacts", ArtifactsConfig::read);
+        let files = table.tables("files", "name", FileEntry::read);
         let models = table.tables("models", "model_id", ModelEntry::read);
         let tools = table.tables("tools", "tool_name", ToolEntry::read);
         let mcp_servers = table.tables("mcp_servers", "name", McpServerEntry::read);
@@ -146,6 +152,8 @@ impl Config {
             runs: runs?,
             budgets: budgets?,
             model_providers: model_providers?,
+            artifacts: artifacts?,
+            files: files?,
             models: models?,
             tools: tools?,
             mcp_servers: mcp_servers?,
@@ -194,6 +202,8 @@ impl fmt::Debug for Config {
             .field("runs", &self.runs)
             .field("budgets", &self.budgets)
             .field("model_providers", &self.model_providers)
+            .field("artifacts", &self.artifacts)
+            .field("files", &self.files)
             .field("models", &self.models)
             .field("tools", &self.tools)
             .field("mcp_servers", &self.mcp_servers)
@@ -327,6 +337,8 @@ mod tests {
             Some("The handbook")
         );
         assert_eq!(config.skills[0].display_name.as_deref(), Some("Summarise"));
+        assert_eq!(config.files[0].kind, "knowledge");
+        assert!(config.artifacts.secret_access_key.is_some() && config.artifacts.url.is_some());
         assert_eq!(
             config.runner_endpoints[0].headers["x-api-key"].to_string(),
             "env:ECHO_API_KEY"

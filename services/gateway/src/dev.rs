@@ -24,6 +24,7 @@ use crate::bus::BusSettings;
 use crate::clock::Clock;
 use crate::config::{AllowRule, Config};
 use crate::http_server::bind;
+use crate::outbound::artifact::ArtifactPlace;
 use crate::outbound::signature::SigningSecret;
 use crate::seal::MasterKey;
 use crate::shutdown::Signals;
@@ -66,7 +67,8 @@ pub(crate) async fn build(data_dir: &Path, listen: SocketAddr) -> anyhow::Result
     let (runner_address, secret) = serve_echo(&runner_tasks, stop_runner.clone()).await?;
     let mut config = Config::for_dev(data_dir, listen);
     config.egress.allow.push(AllowRule::from(runner_address));
-    let declared = declared(runner_address, &secret)?;
+    let mut declared = declared(runner_address, &secret)?;
+    declared.artifacts = ArtifactPlace::Directory(data_dir.join("artifacts"));
     let agent = declared
         .agents
         .first()
@@ -135,6 +137,7 @@ fn declared(runner: SocketAddr, secret: &str) -> anyhow::Result<Declared> {
         models: DeclaredModels::default(),
         tools: crate::outbound::tool::ToolSpecs::default(),
         bus: BusSettings::Silent,
+        artifacts: ArtifactPlace::Directory("artifacts".into()),
     })
 }
 

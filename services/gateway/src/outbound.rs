@@ -1,5 +1,6 @@
 //! Everything that leaves the gateway over HTTP. Nothing else constructs a client.
 
+pub mod artifact;
 pub mod egress;
 pub mod model;
 pub mod redact;

@@ -3,6 +3,8 @@
 //! One task per run, child of one tracker; a run outlives every response that watches it. What a
 //! client has seen is in the ledger, what was acknowledged is committed.
 
+pub mod appended;
+pub mod artifacts;
 pub mod discovery;
 pub mod grant;
 pub mod keyring;
@@ -53,9 +55,11 @@ use tokio_util::task::TaskTracker;
 use crate::bus::{Bus, Ring};
 use crate::clock::Clock;
 use crate::cursor::Cursors;
+use crate::outbound::artifact::ArtifactStore;
 use crate::outbound::egress::Egress;
 use crate::outbound::model::Models;
 use crate::outbound::runner::RunnerClient;
+use crate::runs::artifacts::ArtifactLimits;
 use crate::runs::breakers::Breakers;
 use crate::runs::calls::Calls;
 use crate::runs::doorbell::Doorbell;
@@ -85,9 +89,12 @@ pub struct RunLimits {
     pub cancel_grace: Duration,
     pub shutdown_grace: Duration,
     pub lease: Duration,
+    /// How long a runner that appends its results may be silent.
+    pub append_lease: Duration,
     pub max_deadline: Duration,
     /// How long the events of a run are kept once it has ended; `None`: for ever.
     pub retention: Option<Duration>,
+    pub artifacts: ArtifactLimits,
     /// How often what happens elsewhere is looked at, should no ring be heard.
     pub poll: Duration,
     /// How long the answer of a runner endpoint holds.
@@ -115,6 +122,8 @@ pub struct Parts {
     pub catalog: Arc<ArcSwap<Catalog>>,
     pub models: Models,
     pub budgets: Arc<[Budget]>,
+    /// The bytes of artifacts.
+    pub artifacts: ArtifactStore,
     pub limits: RunLimits,
     /// The name of this process in leases.
     pub owner: String,

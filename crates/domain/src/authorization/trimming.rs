@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use protocol::JsonObject;
 use protocol::admin::AgentSpec;
 use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::{
-    EventOperation, HistoryOperation, KnowledgeBaseResource, ModelResource, SkillResource,
-    StateScope, StorageArea, StorageResource, ToolResource,
+    ArtifactOperation, EventOperation, FileResource, HistoryOperation, KnowledgeBaseResource,
+    ModelResource, SkillResource, StateScope, StorageArea, StorageResource, ToolResource,
 };
 
 use super::{Decision, Layer};
@@ -214,6 +215,55 @@ impl<'a> Trimming<'a> {
         granted
     }
 
+    /// The operator's files that may be read, as the runner sees them.
+    pub(super) fn files(&mut self, files: &[FileResource]) -> Vec<JsonObject> {
+        let mut granted = Vec::new();
+        for file in files {
+            let checks = [
+                (
+                    Layer::Manifest,
+                    self.manifest.permissions.files.contains(&file.kind),
+                    "",
+                ),
+                (
+                    Layer::AgentPolicy,
+                    self.agent.resource_policy.files.names(&file.name),
+                    "resource_policy.files does not name it",
+                ),
+            ];
+            if self.decide("files", &file.name, file.kind.as_str(), &checks) {
+                granted.push(file.to_json());
+            }
+        }
+        granted
+    }
+
+    /// Which are granted: metadata, read. Creating needs no flag of its own.
+    pub(super) fn artifacts(&mut self) -> (bool, bool) {
+        let mut granted = (false, false);
+        for &operation in ArtifactOperation::ALL {
+            let checks = [
+                (
+                    Layer::Manifest,
+                    self.manifest.permissions.artifacts.contains(&operation),
+                    "",
+                ),
+                (
+                    Layer::AgentPolicy,
+                    self.agent.resource_policy.artifacts.contains(&operation),
+                    "resource_policy.artifacts does not name it",
+                ),
+            ];
+            let decided = self.decide("artifacts", "run", operation.as_str(), &checks);
+            match operation {
+                ArtifactOperation::Metadata => granted.0 = decided,
+                ArtifactOperation::Read => granted.1 = decided,
+                ArtifactOperation::Create => {}
+            }
+        }
+        granted
+    }
+
     // Storage has no host route in this version: a right without a door is not granted.
     pub(super) fn storage(&mut self) -> StorageResource {
         let mut granted = StorageResource::default();
@@ -366,7 +416,7 @@ impl<'a> Trimming<'a> {
 fn singular(kind: &str) -> &str {
     match kind {
         "knowledge_bases" => "knowledge_base",
-        "models" | "tools" | "skills" | "runs" => &kind[..kind.len() - 1],
+        "models" | "tools" | "skills" | "runs" | "artifacts" | "files" => &kind[..kind.len() - 1],
         other => other,
     }
 }

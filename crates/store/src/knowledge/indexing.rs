@@ -35,7 +35,7 @@ pub struct BeginIndexing {
 
 /// What became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Begun {
+pub enum IndexingBegun {
     /// The number of the content.
     Content(i64),
     /// The very same is searched already.
@@ -47,22 +47,22 @@ pub enum Begun {
 }
 
 impl Work for BeginIndexing {
-    type Output = Begun;
+    type Output = IndexingBegun;
     const CHANGES_AGENTS: bool = false;
 
     fn lock(&self) -> Option<String> {
         Some(self.base.lock())
     }
 
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Begun, StoreError> {
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<IndexingBegun, StoreError> {
         let now = read_now(tx).await?;
         if let Some(row) = find_row(tx, &self.base, &self.document_id).await? {
             let pending = row.number("pending")?;
             if pending > 0 && row.text("pending_by")? == self.attempt {
-                return Ok(Begun::Content(pending));
+                return Ok(IndexingBegun::Content(pending));
             }
             if pending > 0 {
-                return Ok(Begun::Busy);
+                return Ok(IndexingBegun::Busy);
             }
             let known = record(&row)?;
             let is_same = known.content > 0
@@ -70,7 +70,7 @@ impl Work for BeginIndexing {
                 && known.recipe == self.recipe
                 && known.status == "ready";
             if is_same && !self.anew {
-                return Ok(Begun::Unchanged(Box::new(known)));
+                return Ok(IndexingBegun::Unchanged(Box::new(known)));
             }
             return self.reserve_again(tx, now).await;
         }
@@ -80,14 +80,18 @@ impl Work for BeginIndexing {
             .await?;
         let count = rows.first().map_or(Ok(0), |row| row.number("count"))?;
         if count >= signed(self.most) {
-            return Ok(Begun::Full);
+            return Ok(IndexingBegun::Full);
         }
         self.reserve_new(tx, now).await
     }
 }
 
 impl BeginIndexing {
-    async fn reserve_again(&self, tx: &DatabaseTransaction, now: i64) -> Result<Begun, StoreError> {
+    async fn reserve_again(
+        &self,
+        tx: &DatabaseTransaction,
+        now: i64,
+    ) -> Result<IndexingBegun, StoreError> {
         let content = next_content(tx).await?;
         let sql = "UPDATE knowledge_documents SET status = 'indexing', error = NULL, pending = $4, \
             pending_by = $5, pending_done = 0, pending_all = 0, pending_at = $6, updated_at = $7 \
@@ -101,10 +105,14 @@ impl BeginIndexing {
             self.at.into(),
         ]);
         tx.execute_sql(sql.to_owned(), values).await?;
-        Ok(Begun::Content(content))
+        Ok(IndexingBegun::Content(content))
     }
 
-    async fn reserve_new(&self, tx: &DatabaseTransaction, now: i64) -> Result<Begun, StoreError> {
+    async fn reserve_new(
+        &self,
+        tx: &DatabaseTransaction,
+        now: i64,
+    ) -> Result<IndexingBegun, StoreError> {
         let content = next_content(tx).await?;
         let [workspace, kb_id] = self.base.values();
         let row = [
@@ -135,7 +143,7 @@ impl BeginIndexing {
             )
         };
         executed(tx, vec![row], insert).await?;
-        Ok(Begun::Content(content))
+        Ok(IndexingBegun::Content(content))
     }
 }
 

@@ -1,5 +1,6 @@
 //! The client API: events in, runs and history out.
 
+pub(super) mod artifacts;
 pub(super) mod audit;
 mod event_batch;
 pub(super) mod event_body;

@@ -1,9 +1,12 @@
 //! The one error body, and the only place that knows status codes (host API).
 
+mod appended;
+mod artifact;
+
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{CONTENT_RANGE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::error::{AgentApiError, ErrorBody};
@@ -27,6 +30,7 @@ pub(super) struct ApiError {
     retryable: bool,
     details: JsonObject,
     retry_after_seconds: Option<u32>,
+    content_range: Option<String>,
 }
 
 impl ApiError {
@@ -38,6 +42,7 @@ impl ApiError {
             retryable: false,
             details: JsonObject::new(),
             retry_after_seconds: None,
+            content_range: None,
         }
     }
 
@@ -286,8 +291,9 @@ impl ApiError {
 }
 
 impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
+    fn into_response(mut self) -> Response {
         let (status, retry_after_seconds) = (self.status, self.retry_after_seconds);
+        let content_range = self.content_range.take();
         let (_, error) = self.into_parts();
         let mut response = (status, Json(ErrorBody { error })).into_response();
         let headers = response.headers_mut();
@@ -296,6 +302,9 @@ impl IntoResponse for ApiError {
         }
         if let Some(seconds) = retry_after_seconds {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if let Some(Ok(range)) = content_range.map(HeaderValue::try_from) {
+            headers.insert(CONTENT_RANGE, range);
         }
         response
     }

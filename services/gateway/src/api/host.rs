@@ -1,5 +1,6 @@
 //! The host API: what a runner calls back with its run token (host API §3).
 
+pub(super) mod artifacts;
 pub(super) mod events;
 pub(super) mod history;
 pub(super) mod knowledge;
@@ -7,9 +8,12 @@ pub(super) mod mcp;
 pub(super) mod models;
 pub(super) mod openai;
 pub(super) mod prompt;
+pub(super) mod results;
 pub(super) mod run;
 pub(super) mod runs;
 pub(super) mod state;
 pub(super) mod steering;
 pub(super) mod storage;
 pub(super) mod tools;
+
+mod body;

@@ -51,6 +51,8 @@ fn client_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(client::runs::cancel_run))
         .routes(routes!(client::history::get_conversation_history))
         .routes(routes!(client::history::search_conversation_history))
+        .routes(routes!(client::artifacts::get_artifact))
+        .routes(routes!(client::artifacts::get_artifact_content))
 }
 
 fn admin_routes() -> OpenApiRouter<ApiState> {
@@ -141,6 +143,11 @@ fn host_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(host::mcp::speak_mcp))
         .routes(routes!(host::knowledge::list_granted_knowledge_bases))
         .routes(routes!(host::knowledge::retrieve_knowledge))
+        .routes(routes!(host::results::append_results))
+        .routes(routes!(host::results::run_heartbeat))
+        .routes(routes!(host::artifacts::create_artifact))
+        .routes(routes!(host::artifacts::get_artifact_metadata))
+        .routes(routes!(host::artifacts::read_artifact))
         .merge(model_routes())
 }
 

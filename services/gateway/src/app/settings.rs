@@ -1,5 +1,6 @@
 //! From settings to what the rooms below work with. Everything wrong is said at once.
 
+mod artifacts;
 mod bus;
 mod knowledge;
 mod models;
@@ -30,10 +31,12 @@ pub(crate) use models::DeclaredModels;
 use crate::bus::BusSettings;
 use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry};
 use crate::knowledge::Base;
+use crate::outbound::artifact::ArtifactPlace;
 use crate::outbound::egress::Egress;
 use crate::outbound::signature::SigningSecret;
 use crate::outbound::tool::ToolSpecs;
 use crate::runs::RunLimits;
+use crate::runs::artifacts::ArtifactLimits;
 use crate::runs::discovery::{manifest_list, modes};
 use crate::runs::rate::EventRate;
 
@@ -47,6 +50,7 @@ pub(crate) struct Declared {
     pub(crate) tools: ToolSpecs,
     pub(crate) bus: BusSettings,
     pub(crate) knowledge: BTreeMap<String, Base>,
+    pub(crate) artifacts: ArtifactPlace,
 }
 
 /// Reads endpoints, agents and catalog of a configuration, secrets included.
@@ -82,8 +86,9 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
         }
     }
     let knowledge = knowledge::bases(config, egress.as_ref(), &mut faults);
-    match bus::bus(config, &mut faults) {
-        Some(bus) if faults.is_empty() => Ok(Declared {
+    let artifacts = artifacts::place(config, egress.as_ref(), &mut faults);
+    match bus::bus(config, &mut faults).zip(artifacts) {
+        Some((bus, artifacts)) if faults.is_empty() => Ok(Declared {
             endpoints,
             agents,
             catalog: catalog(config),
@@ -91,6 +96,7 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
             tools,
             bus,
             knowledge,
+            artifacts,
         }),
         _ => Err(ConfigErrors(faults)),
     }
@@ -160,6 +166,8 @@ fn catalog(config: &Config) -> Catalog {
     };
     Catalog {
         model_limits: config.models.iter().map(limits).collect(),
+        // Read once there is a place for them.
+        files: Vec::new(),
         models: config
             .models
             .iter()
@@ -216,8 +224,15 @@ pub(crate) fn run_limits(config: &Config) -> RunLimits {
         cancel_grace: config.runs.cancel_grace,
         shutdown_grace: config.runs.shutdown_grace,
         lease: config.runs.lease,
+        append_lease: config.runs.append_lease,
         max_deadline: config.runs.max_deadline,
         retention: config.ledger.retention,
+        artifacts: ArtifactLimits {
+            max_bytes: config.artifacts.max_bytes,
+            workspace_bytes: config.artifacts.workspace_bytes,
+            expires: config.artifacts.expires,
+            mime_types: config.artifacts.mime_types.clone(),
+        },
         poll: config.bus.poll,
         discovery_ttl: config.runs.discovery_ttl,
         discovery_retry: config.runs.discovery_retry,

@@ -253,6 +253,8 @@ pub struct RunsConfig {
     pub breaker_wait: Duration,
     /// For how long it is at most.
     pub breaker_longest_wait: Duration,
+    /// How long a runner that appends its results may be silent.
+    pub append_lease: Duration,
 }
 
 impl RunsConfig {
@@ -267,6 +269,7 @@ impl RunsConfig {
         let breaker_wait = table.required("breaker_wait_seconds", seconds(0.05..=3600.0));
         let longest = seconds(0.05..=86_400.0);
         let breaker_longest_wait = table.required("breaker_longest_wait_seconds", longest);
+        let append_lease = table.required("append_lease_seconds", seconds(0.5..=86_400.0));
         if let (Ok(wait), Ok(longest)) = (&breaker_wait, &breaker_longest_wait)
             && wait > longest
         {
@@ -284,6 +287,7 @@ impl RunsConfig {
             breaker_failures: small(breaker_failures?),
             breaker_wait: breaker_wait?,
             breaker_longest_wait: breaker_longest_wait?,
+            append_lease: append_lease?,
         })
     }
 }

@@ -9,8 +9,8 @@ use domain::knowledge::MOST_DOCUMENTS;
 use domain::knowledge::chunk::{Chunk, chunk};
 use futures_util::FutureExt as _;
 use store::{
-    BaseKey, BeginIndexing, Begun, DeleteDocument, DocumentFacts, DocumentRecord, FailIndexing,
-    FinishIndexing, Recipe, WriteChunks,
+    BaseKey, BeginIndexing, DeleteDocument, DocumentFacts, DocumentRecord, FailIndexing,
+    FinishIndexing, IndexingBegun, Recipe, WriteChunks,
 };
 use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
@@ -87,10 +87,10 @@ impl Knowledge {
             at: self.0.parts.clock.now_ms(),
         };
         let content = match self.0.parts.store.write(begin).await? {
-            Begun::Content(content) => content,
-            Begun::Unchanged(record) => return Ok(Indexed::Unchanged(*record)),
-            Begun::Busy => return Err(KnowledgeError::DocumentBusy),
-            Begun::Full => return Err(KnowledgeError::BaseFull),
+            IndexingBegun::Content(content) => content,
+            IndexingBegun::Unchanged(record) => return Ok(Indexed::Unchanged(*record)),
+            IndexingBegun::Busy => return Err(KnowledgeError::DocumentBusy),
+            IndexingBegun::Full => return Err(KnowledgeError::BaseFull),
         };
         let knowledge = self.clone();
         let indexing = self.0.tasks.spawn(async move {

@@ -178,6 +178,14 @@ impl Started {
     }
 }
 
+/// The answer to the POST of a run that was taken.
+#[derive(Debug)]
+pub enum Answer {
+    Started(Started),
+    /// `202`: the runner appends its results later.
+    Deferred,
+}
+
 /// How results are framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultFormat {
@@ -256,7 +264,7 @@ impl RunnerClient {
         run: RunId,
         attempt: u32,
         body: String,
-    ) -> Result<Started, StartError> {
+    ) -> Result<Answer, StartError> {
         let call = endpoint.run_call(run, attempt, body);
         let request = self
             .signed(endpoint, &call)
@@ -271,7 +279,12 @@ impl RunnerClient {
                 }
                 EgressError::Timeout | EgressError::Io(_) => StartError::Broken(error),
             })?;
-        judge_head(response)
+        if response.status() == StatusCode::ACCEPTED {
+            // What else it says is not asked for; it is read for the connection's sake.
+            let _ = read_at_most(response, REFUSAL_BYTES).await;
+            return Ok(Answer::Deferred);
+        }
+        judge_head(response).map(Answer::Started)
     }
 
     /// Tells a runner that its run was cancelled. Best effort: a runner may not know the call.

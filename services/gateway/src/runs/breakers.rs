@@ -8,7 +8,7 @@ use domain::breaker::{Breaker, BreakerPolicy, Change, Circuit, Passage, Sign};
 use protocol::id::EndpointId;
 use tokio::time::Instant;
 
-use crate::outbound::runner::{StartError, Started};
+use crate::outbound::runner::{Answer, StartError};
 use crate::runs::Runs;
 
 /// What nobody has asked about for so long is forgotten, and stood as it was.
@@ -142,7 +142,7 @@ impl Breakers {
 
 impl Permit {
     /// What came of the POST.
-    pub(super) fn note(mut self, posted: &Result<Started, StartError>) {
+    pub(super) fn note(mut self, posted: &Result<Answer, StartError>) {
         self.told = true;
         self.breakers
             .note(self.endpoint, self.passage, sign_of(posted));
@@ -160,7 +160,7 @@ impl Drop for Permit {
 
 /// An answer is a sign of life, also one that refuses or asks to wait; what the run then says is the
 /// runner's business.
-fn sign_of(posted: &Result<Started, StartError>) -> Sign {
+fn sign_of(posted: &Result<Answer, StartError>) -> Sign {
     match posted {
         Err(StartError::Refused {
             status,

@@ -10,10 +10,10 @@ use protocol::id::RunnerId;
 use protocol::request::HostAccess;
 use serde_json::json;
 use serde_json::value::RawValue;
-use store::{Dispatch, Dispatched, StoreError, failpoint};
+use store::{Defer, Dispatch, Dispatched, StoreError, failpoint};
 use tokio::time::Instant;
 
-use crate::outbound::runner::{StartError, Started};
+use crate::outbound::runner::{Answer, StartError};
 use crate::runs::Inner;
 use crate::runs::grant::Grant;
 use crate::runs::live::LiveRun;
@@ -27,8 +27,8 @@ const SHORT_BREAK: Duration = Duration::from_millis(500);
 
 /// What came of a dispatch.
 pub(super) enum Outcome {
-    /// The runner answers: the run as it is now, what it may do, and its results.
-    Started(Arc<Grant>, Started),
+    /// The runner answers: the run as it is now, what it may do, and where its results come from.
+    Started(Arc<Grant>, Answer),
     /// The run ends without the runner: by this failure.
     Failed(Box<Run>, Failure),
     /// The run is not ours, or has ended.
@@ -79,13 +79,20 @@ pub(super) async fn dispatch(
         };
         failpoint::pass("post.after_send").await?;
         let error = match posted {
-            Ok(started) => {
-                metrics::dispatch_attempted("started");
+            Ok(answer) => {
+                let (outcome, status) = match &answer {
+                    Answer::Started(_) => ("started", 200),
+                    Answer::Deferred => ("deferred", 202),
+                };
+                metrics::dispatch_attempted(outcome);
                 inner
                     .store
-                    .note_attempt(run.id, attempt, "started", Some(200))
+                    .note_attempt(run.id, attempt, outcome, Some(status))
                     .await?;
-                return Ok(Outcome::Started(grant, started));
+                if matches!(answer, Answer::Deferred) && !defer(inner, &run, attempt).await? {
+                    return Ok(Outcome::Lost);
+                }
+                return Ok(Outcome::Started(grant, answer));
             }
             Err(error) => error,
         };
@@ -131,13 +138,23 @@ async fn claim(
         .await
 }
 
+/// Opens the run for results that are appended; false when it has ended.
+async fn defer(inner: &Inner, run: &Run, attempt: u32) -> Result<bool, StoreError> {
+    let defer = Defer {
+        run_id: run.id,
+        attempt,
+        lease: inner.limits.append_lease,
+    };
+    inner.store.write(defer).await
+}
+
 /// One POST. `None`: the run was interrupted before an answer came.
 async fn post(
     inner: &Inner,
     live: &LiveRun,
     prepared: &Prepared,
     grant: &Grant,
-) -> Option<Result<Started, StartError>> {
+) -> Option<Result<Answer, StartError>> {
     let run = &grant.run;
     if live.cancel.is_cancelled() {
         return None;

@@ -56,7 +56,8 @@ impl Doorbell {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wake(&self, run: RunId) {
+    /// Wakes those who wait here for this run.
+    pub(super) fn wake(&self, run: RunId) {
         if let Some(bell) = self.bells.get(&run) {
             bell.notify_waiters();
         }

@@ -271,6 +271,7 @@ pub(crate) fn told_limits(limits: &RunLimits) -> JsonObject {
         "state_value_bytes": limits.results.state_value_bytes,
         "first_byte_seconds": limits.first_byte.as_secs_f64(),
         "silence_seconds": limits.silence.as_secs_f64(),
+        "append_lease_seconds": limits.append_lease.as_secs_f64(),
     });
     told.as_object().cloned().unwrap_or_default()
 }

@@ -5,31 +5,33 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use domain::normalize::{Effect, Judge, Reason, Rejection, Tally, Verdict};
 use domain::run::{Failure, FailureCode, Run};
-use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use protocol::id::RunId;
 use protocol::sse::SseError;
-use store::{Appended, AuditEntry, StoreError};
+use store::{Appended as Written, AuditEntry, StoreError};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::bus::Ring;
-use crate::outbound::runner::{Results, Started};
+use crate::outbound::runner::Answer;
 use crate::runs::Inner;
 use crate::runs::book::Book;
 use crate::runs::dispatch::{interrupted, interruption, tell_runner};
+use crate::runs::doorbell::Bell;
 use crate::runs::live::{Frames, LiveRun};
 use crate::runs::prepare::Prepared;
 use crate::runs::settle::{Ending, commit};
 use crate::telemetry::metrics;
 use reader::{Item, ResultReader};
+use source::{Appended, Read, Source, end_of_input};
 
 pub(crate) mod reader;
+mod source;
 
 /// What a relay leaves: everything that settling needs.
 pub(super) struct Relayed {
@@ -48,11 +50,11 @@ pub(super) enum Stopped {
 
 /// Relays the results of a started run until it ends.
 pub(super) async fn relay(
-    inner: &Inner,
+    inner: &Arc<Inner>,
     live: &LiveRun,
     prepared: &Prepared,
     run: &Run,
-    started: Started,
+    answer: Answer,
 ) -> Result<Relayed, Stopped> {
     let results = inner.limits.results;
     let judge = Judge::new(
@@ -72,7 +74,20 @@ pub(super) async fn relay(
         read_at: None,
         input_ended: None,
     };
-    let ending = relay.read(prepared, started).await?;
+    let source = match answer {
+        Answer::Started(started) => {
+            let reader = ResultReader::new(started.format, inner.limits.line_bytes, results);
+            Source::Stream {
+                results: started.into_results(),
+                reader: Box::new(reader),
+            }
+        }
+        Answer::Deferred => {
+            let bell = Bell::of(inner, run.id);
+            Source::Appended(Appended::new(inner, run.id, run.attempt, bell))
+        }
+    };
+    let ending = relay.read(prepared, source).await?;
     if let Some(in_flight) = relay.in_flight.take() {
         let read_at = in_flight.read_at;
         let (frames, outcome) = in_flight.finish().await;
@@ -105,30 +120,24 @@ struct Relay<'a> {
 struct InFlight<'a> {
     frames: Frames,
     read_at: Option<Instant>,
-    commit: BoxFuture<'a, Result<Appended, StoreError>>,
+    commit: BoxFuture<'a, Result<Written, StoreError>>,
 }
 
 impl InFlight<'_> {
-    async fn finish(self) -> (Frames, Result<Appended, StoreError>) {
+    async fn finish(self) -> (Frames, Result<Written, StoreError>) {
         let outcome = self.commit.await;
         (self.frames, outcome)
     }
 }
 
-/// What the runner's socket gave.
-enum Read {
-    Chunk(Bytes),
-    End,
-    Broken,
-    Silent,
-}
-
 impl Relay<'_> {
-    async fn read(&mut self, prepared: &Prepared, started: Started) -> Result<Ending, Stopped> {
+    async fn read(
+        &mut self,
+        prepared: &Prepared,
+        mut source: Source<'_>,
+    ) -> Result<Ending, Stopped> {
         let limits = &self.inner.limits;
-        let format = started.format;
-        let mut results = started.into_results();
-        let mut reader = ResultReader::new(format, limits.line_bytes, limits.results);
+        let is_stream = source.is_stream();
         let mut heard_at = Instant::now();
         let silence = tokio::time::sleep_until(heard_at + limits.silence);
         tokio::pin!(silence);
@@ -167,15 +176,15 @@ impl Relay<'_> {
                     cancelling = true;
                     interrupt = Box::pin(grace(inner, prepared, run));
                 }
-                read = next_chunk(&mut results), if !full => {
-                    self.take(read, &mut reader);
+                read = source.next(), if !full => {
+                    self.take(read, &mut source);
                     heard_at = Instant::now();
                 }
                 // Set again only when it is over: each event would cost a timer.
-                () = &mut silence, if !full => {
+                () = &mut silence, if !full && is_stream => {
                     let silent_at = heard_at + limits.silence;
                     if Instant::now() >= silent_at {
-                        self.take(Read::Silent, &mut reader);
+                        self.take(Read::Silent, &mut source);
                     }
                     silence.as_mut().reset(silent_at.max(Instant::now()));
                 }
@@ -198,27 +207,25 @@ impl Relay<'_> {
     }
 
     /// Takes in what was read, to be judged as far as the book has room.
-    fn take(&mut self, read: Read, reader: &mut ResultReader) {
+    fn take(&mut self, read: Read, source: &mut Source<'_>) {
         let mut items = Vec::new();
         self.read_at.get_or_insert_with(Instant::now);
-        self.input_ended = match read {
-            Read::Chunk(chunk) => match reader.push(&chunk, &mut items) {
-                Ok(()) => None,
-                Err(error) => Some(self.over_limit(error, &chunk)),
-            },
-            Read::End => {
+        self.input_ended = match (read, source) {
+            (Read::Chunk(chunk), Source::Stream { reader, .. }) => {
+                match reader.push(&chunk, &mut items) {
+                    Ok(()) => None,
+                    Err(error) => Some(self.over_limit(error, &chunk)),
+                }
+            }
+            (Read::End, Source::Stream { reader, .. }) => {
                 reader.finish(&mut items);
-                let message = "the runner's answer ended without run.completed or run.failed";
-                Some(Failure::new(FailureCode::RunnerStreamTruncated, message))
+                Some(end_of_input(&Read::End))
             }
-            Read::Broken => {
-                let message = "the connection to the runner broke before the run ended";
-                Some(Failure::new(FailureCode::RunnerStreamTruncated, message))
+            (Read::Appended(results), _) => {
+                self.waiting.extend(results);
+                None
             }
-            Read::Silent => {
-                let message = "the runner sent nothing for limits.silence_seconds";
-                Some(Failure::new(FailureCode::RunnerIdleTimeout, message))
-            }
+            (read, _) => Some(end_of_input(&read)),
         };
         let results = items.into_iter().filter_map(|item| match item {
             Item::Result(raw) => Some(raw),
@@ -329,15 +336,15 @@ fn shown(
     inner: &Inner,
     (live, run): (&LiveRun, RunId),
     frames: Frames,
-    outcome: Result<Appended, StoreError>,
+    outcome: Result<Written, StoreError>,
 ) -> Result<(), Stopped> {
     match outcome {
-        Ok(Appended::Written { .. }) => {
+        Ok(Written::Written { .. }) => {
             live.log.publish(frames);
             inner.doorbell.ring(Ring::Advanced(run));
             Ok(())
         }
-        Ok(Appended::Lost) => Err(Stopped::Lost),
+        Ok(Written::Lost) => Err(Stopped::Lost),
         Err(error) => Err(Stopped::Unwritable(error)),
     }
 }
@@ -350,7 +357,7 @@ fn told(read_at: Option<Instant>) {
 }
 
 /// The outcome of the commit on its way; waits for ever when there is none.
-async fn committed(in_flight: &mut Option<InFlight<'_>>) -> Result<Appended, StoreError> {
+async fn committed(in_flight: &mut Option<InFlight<'_>>) -> Result<Written, StoreError> {
     match in_flight {
         Some(in_flight) => (&mut in_flight.commit).await,
         None => std::future::pending().await,
@@ -361,12 +368,4 @@ async fn committed(in_flight: &mut Option<InFlight<'_>>) -> Result<Appended, Sto
 async fn grace(inner: &Inner, prepared: &Prepared, run: &Run) {
     let grace: Duration = inner.limits.cancel_grace;
     tokio::join!(tell_runner(inner, prepared, run), tokio::time::sleep(grace));
-}
-
-async fn next_chunk(results: &mut Results) -> Read {
-    match results.next().await {
-        Some(Ok(chunk)) => Read::Chunk(chunk),
-        None => Read::End,
-        Some(Err(_)) => Read::Broken,
-    }
 }

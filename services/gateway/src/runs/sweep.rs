@@ -239,6 +239,8 @@ impl Runs {
     async fn clean_some(&self) -> Result<u64, StoreError> {
         let mut deleted = self.0.store.sweep_storage().await?;
         deleted += u64::from(self.0.store.sweep_knowledge().await?);
+        deleted += self.sweep_artifacts().await?;
+        deleted += self.0.store.sweep_appends().await?;
         if let Some(retention) = self.0.limits.retention {
             deleted += self.0.store.prune_runs(retention).await?;
         }

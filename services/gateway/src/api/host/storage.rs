@@ -20,6 +20,7 @@ use store::{AreaAccess, BlobDeleted, BlobRecord, CHUNK_BYTES, DeleteBlob, Store,
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
+use crate::api::host::body::drain;
 use crate::api::openapi::Binary;
 use crate::api::query::{PathOf, QueryOf, page_limit};
 use crate::cursor::Kind;
@@ -218,7 +219,7 @@ pub(in crate::api) async fn put_blob(
     let stored = store_blob(&caller, &state, (&area, key), &headers, &mut frames).await;
     if stored.is_err() {
         // Who is still sending reads no answer: let it come to its end, within bounds.
-        upload::drain(&mut frames).await;
+        drain(&mut frames).await;
     }
     stored.map(|()| StatusCode::NO_CONTENT)
 }

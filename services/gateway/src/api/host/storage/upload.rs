@@ -42,26 +42,6 @@ pub(super) struct Upload<'a> {
     quota: Quota,
 }
 
-/// What of a refused body is still read, and for how long, so that its sender comes to read the
-/// answer. Past that the connection is closed.
-const DRAINED_BYTES: usize = 32 * 1024 * 1024;
-const DRAINED: Duration = Duration::from_secs(10);
-
-/// Reads on and keeps nothing.
-pub(super) async fn drain(frames: &mut BodyDataStream) {
-    let reading = async {
-        let mut room = DRAINED_BYTES;
-        while let Some(Ok(frame)) = frames.next().await {
-            match room.checked_sub(frame.len()) {
-                Some(left) => room = left,
-                None => return,
-            }
-        }
-    };
-    // Too slow: it has had its chance.
-    let _ = tokio::time::timeout(DRAINED, reading).await;
-}
-
 /// What has been read and committed so far.
 struct Progress {
     digest: aws_lc_rs::digest::Context,

@@ -1,0 +1,338 @@
+//! Artifacts: what they may be called, what they are, which part of one is asked for, and whose they are.
+
+use std::ops::Range;
+
+/// The longest name.
+pub const NAME_BYTES: usize = 255;
+/// What is said of bytes that nobody knows.
+pub const ANY_TYPE: &str = "application/octet-stream";
+const TEXT_TYPE: &str = "text/plain";
+
+/// Programs of machines: not taken unless the operator names their type.
+const EXECUTABLES: [&str; 3] = [
+    "application/x-executable",
+    "application/vnd.microsoft.portable-executable",
+    "application/x-mach-binary",
+];
+
+/// Whether an artifact may be called so: it becomes a file name somewhere, and never a path.
+pub fn is_name(name: &str) -> bool {
+    let is_bad = |letter: char| letter.is_control() || matches!(letter, '/' | '\\');
+    (1..=NAME_BYTES).contains(&name.len()) && !name.contains(is_bad) && name != "." && name != ".."
+}
+
+/// What the beginning of a content shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown<'a> {
+    /// The signature of this type.
+    Type(&'a str),
+    /// Text in UTF-8, or nothing at all.
+    Text,
+    Unknown,
+}
+
+/// The media type of a content. What was declared is kept where the content does not contradict it;
+/// `has_signature`: contents of the declared type show themselves by their first bytes.
+pub fn media_type(declared: Option<&str>, shown: Shown<'_>, has_signature: bool) -> String {
+    let declared = declared.map(essence);
+    let declared = declared.filter(|kind| is_media_type(kind) && kind != ANY_TYPE);
+    match (declared, shown) {
+        (Some(declared), Shown::Type(found)) if fits(&declared, found) => declared,
+        (_, Shown::Type(found)) => found.to_owned(),
+        (Some(declared), Shown::Text) if declared.starts_with("text/") || !has_signature => {
+            declared
+        }
+        (_, Shown::Text) => TEXT_TYPE.to_owned(),
+        (Some(declared), Shown::Unknown) if !has_signature && !declared.starts_with("text/") => {
+            declared
+        }
+        (_, Shown::Unknown) => ANY_TYPE.to_owned(),
+    }
+}
+
+/// `text/plain` of `Text/Plain; charset=utf-8`.
+pub fn essence(header: &str) -> String {
+    let essence = header.split(';').next().unwrap_or_default();
+    essence.trim().to_ascii_lowercase()
+}
+
+/// Whether a text is `type/subtype`.
+pub fn is_media_type(text: &str) -> bool {
+    let is_part = |part: &str| {
+        let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$&-^_.+".contains(&byte);
+        !part.is_empty() && part.bytes().all(is_token)
+    };
+    text.len() <= 127
+        && text
+            .split_once('/')
+            .is_some_and(|(kind, subtype)| is_part(kind) && is_part(subtype))
+}
+
+/// Many formats are archives, XML or text of a kind of their own, and show only that.
+fn fits(declared: &str, found: &str) -> bool {
+    let is_container = match found {
+        "application/zip" => declared.starts_with("application/"),
+        "text/xml" => declared.ends_with("xml"),
+        "application/gzip" => declared.ends_with("gzip") || declared.ends_with("gz"),
+        _ => false,
+    };
+    declared == found || is_container && !is_executable(declared)
+}
+
+fn is_executable(kind: &str) -> bool {
+    EXECUTABLES.contains(&kind)
+}
+
+/// Whether the operator takes this type. `allowed`: exact types, `image/*`, or `*/*` for all but programs.
+pub fn is_allowed(kind: &str, allowed: &[String]) -> bool {
+    allowed.iter().any(|rule| match rule.strip_suffix("/*") {
+        None => rule == kind,
+        Some(_) if is_executable(kind) => false,
+        Some("*") => true,
+        Some(family) => kind.split_once('/').is_some_and(|(of, _)| of == family),
+    })
+}
+
+/// What a `Range` header asks of a content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// All of it: no range, several, another unit, or nonsense, which is passed over.
+    Whole,
+    /// A part, never empty.
+    Part(Range<u64>),
+    /// Nothing that it has.
+    Nothing,
+}
+
+/// Reads a `Range` header about a content of `size` bytes.
+pub fn asked_range(header: Option<&str>, size: u64) -> Asked {
+    let spec = header.and_then(|header| header.trim().strip_prefix("bytes="));
+    let Some((first, last)) = spec.and_then(|spec| spec.split_once('-')) else {
+        return Asked::Whole;
+    };
+    let number = |text: &str| {
+        let text = text.trim();
+        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        // A number that no content reaches is as good as the largest.
+        is_number.then(|| text.parse().unwrap_or(u64::MAX))
+    };
+    let range = match (number(first), number(last), first.trim().is_empty()) {
+        (Some(first), Some(last), _) if first > last => return Asked::Whole,
+        (Some(first), Some(last), _) => first..last.saturating_add(1).min(size),
+        (Some(first), None, _) if last.trim().is_empty() => first..size,
+        (None, Some(count), true) => size.saturating_sub(count)..size,
+        _ => return Asked::Whole,
+    };
+    if range.start < range.end {
+        Asked::Part(range)
+    } else {
+        Asked::Nothing
+    }
+}
+
+/// Whose an artifact is, as its row says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Provenance<'a> {
+    pub run_id: Option<&'a str>,
+    pub runner_id: Option<&'a str>,
+    pub conversation_key: Option<&'a str>,
+    pub event_id: Option<&'a str>,
+}
+
+/// Whether a run may have an artifact of its workspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    Open,
+    /// It came with an event: open if the run, or an earlier one of its runner and conversation, has
+    /// had the event.
+    IfEventWasHad,
+    Closed,
+}
+
+/// What a run of `reader` reaches: what is its own, what came with its events, and what an earlier run
+/// of the same runner in the same conversation had.
+pub fn reach(reader: Provenance<'_>, artifact: Provenance<'_>) -> Reach {
+    let same = |ours: Option<&str>, theirs: Option<&str>| ours.is_some() && ours == theirs;
+    if artifact.run_id.is_none() {
+        return match artifact.event_id {
+            None => Reach::Closed,
+            event if same(reader.event_id, event) => Reach::Open,
+            _ => Reach::IfEventWasHad,
+        };
+    }
+    let is_own = same(reader.run_id, artifact.run_id);
+    let is_of_the_talk = same(reader.conversation_key, artifact.conversation_key)
+        && same(reader.runner_id, artifact.runner_id);
+    if is_own || is_of_the_talk {
+        Reach::Open
+    } else {
+        Reach::Closed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_no_path() {
+        for name in ["a.txt", "größer.png", "a b", "..a", "x"] {
+            assert!(is_name(name), "{name}");
+        }
+        for name in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "a\\b",
+            "a\nb",
+            "a\0",
+            &"x".repeat(256),
+        ] {
+            assert!(!is_name(name), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_declared_type_is_kept_where_the_content_does_not_contradict_it() {
+        let check = |declared, shown, has_signature, expected: &str| {
+            let found = media_type(declared, shown, has_signature);
+            assert_eq!(found, expected, "{declared:?} {shown:?}");
+        };
+        let png = Shown::Type("image/png");
+        check(Some("image/png"), png, true, "image/png");
+        check(Some("Image/PNG; x=1"), png, true, "image/png");
+        check(Some("image/jpeg"), png, true, "image/png");
+        check(Some("text/html"), png, false, "image/png");
+        check(None, png, false, "image/png");
+        let zip = Shown::Type("application/zip");
+        check(
+            Some("application/epub+zip"),
+            zip,
+            true,
+            "application/epub+zip",
+        );
+        check(Some("image/png"), zip, true, "application/zip");
+        check(
+            Some("application/x-executable"),
+            zip,
+            true,
+            "application/zip",
+        );
+        check(Some("text/csv"), Shown::Text, false, "text/csv");
+        check(
+            Some("application/json"),
+            Shown::Text,
+            false,
+            "application/json",
+        );
+        check(Some("application/pdf"), Shown::Text, true, "text/plain");
+        check(None, Shown::Text, false, "text/plain");
+        check(
+            Some("application/x-mine"),
+            Shown::Unknown,
+            false,
+            "application/x-mine",
+        );
+        check(Some("text/plain"), Shown::Unknown, false, ANY_TYPE);
+        check(Some("image/png"), Shown::Unknown, true, ANY_TYPE);
+        check(Some("nonsense"), Shown::Unknown, false, ANY_TYPE);
+        check(Some("a/b\r\nx: y"), Shown::Unknown, false, ANY_TYPE);
+    }
+
+    #[test]
+    fn programs_are_taken_by_name_alone() {
+        let rules = |rules: &[&str]| {
+            rules
+                .iter()
+                .map(|&rule| rule.to_owned())
+                .collect::<Vec<_>>()
+        };
+        let all = rules(&["*/*"]);
+        assert!(is_allowed("image/png", &all) && is_allowed(ANY_TYPE, &all));
+        assert!(!is_allowed("application/x-executable", &all));
+        assert!(!is_allowed(
+            "application/x-executable",
+            &rules(&["application/*"])
+        ));
+        assert!(is_allowed(
+            "application/x-executable",
+            &rules(&["application/x-executable"])
+        ));
+        let images = rules(&["image/*", "text/csv"]);
+        assert!(is_allowed("image/gif", &images) && is_allowed("text/csv", &images));
+        assert!(!is_allowed("text/plain", &images) && !is_allowed("imagex/gif", &images));
+    }
+
+    #[test]
+    fn a_range_is_a_slice_or_nothing_or_passed_over() {
+        let check = |header, size, expected| {
+            assert_eq!(
+                asked_range(Some(header), size),
+                expected,
+                "{header} of {size}"
+            );
+        };
+        check("bytes=0-0", 10, Asked::Part(0..1));
+        check("bytes=2-4", 10, Asked::Part(2..5));
+        check("bytes=2-", 10, Asked::Part(2..10));
+        check("bytes=-3", 10, Asked::Part(7..10));
+        check("bytes=-30", 10, Asked::Part(0..10));
+        check("bytes=9-99", 10, Asked::Part(9..10));
+        check("bytes=0-18446744073709551615", 10, Asked::Part(0..10));
+        check("bytes=0-99999999999999999999999", 10, Asked::Part(0..10));
+        check("bytes=10-", 10, Asked::Nothing);
+        check("bytes=99999999999999999999999-", 10, Asked::Nothing);
+        check("bytes=-0", 10, Asked::Nothing);
+        check("bytes=0-0", 0, Asked::Nothing);
+        for header in [
+            "bytes=4-2",
+            "bytes=-",
+            "bytes=a-b",
+            "bytes=1-2,4-5",
+            "items=0-1",
+            "0-1",
+            "bytes=+1-2",
+            "bytes=--1",
+            "",
+        ] {
+            check(header, 10, Asked::Whole);
+        }
+        assert_eq!(asked_range(None, 10), Asked::Whole);
+    }
+
+    #[test]
+    fn a_run_reaches_its_own_and_that_of_its_runner_in_its_conversation() {
+        let of = |run, runner, talk, event| Provenance {
+            run_id: run,
+            runner_id: runner,
+            conversation_key: talk,
+            event_id: event,
+        };
+        let reader = of(Some("r2"), Some("p"), Some("c"), Some("e2"));
+        let check = |artifact, expected| assert_eq!(reach(reader, artifact), expected);
+        check(
+            of(Some("r2"), Some("p"), Some("c"), Some("e2")),
+            Reach::Open,
+        );
+        check(
+            of(Some("r1"), Some("p"), Some("c"), Some("e1")),
+            Reach::Open,
+        );
+        check(
+            of(Some("r1"), Some("q"), Some("c"), Some("e1")),
+            Reach::Closed,
+        );
+        check(
+            of(Some("r1"), Some("p"), Some("d"), Some("e1")),
+            Reach::Closed,
+        );
+        check(of(Some("r1"), Some("p"), None, Some("e2")), Reach::Closed);
+        check(of(None, None, None, Some("e2")), Reach::Open);
+        check(of(None, None, None, Some("e1")), Reach::IfEventWasHad);
+        check(of(None, None, None, None), Reach::Closed);
+        let alone = of(Some("r2"), Some("p"), None, Some("e2"));
+        let of_another = of(Some("r1"), Some("p"), None, Some("e1"));
+        assert_eq!(reach(alone, of_another), Reach::Closed);
+    }
+}

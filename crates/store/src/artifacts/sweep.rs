@@ -1,0 +1,110 @@
+//! Artifacts that have had their time: claimed, their bytes deleted, then forgotten.
+
+use std::time::Duration;
+
+use sea_orm::sea_query::{Expr, ExprTrait};
+use sea_orm::{
+    ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder,
+    QuerySelect,
+};
+use uuid::Uuid;
+
+use super::{DELETING, READY};
+use crate::connect::Store;
+use crate::database_clock::{database_now, lease_end};
+use crate::entity::artifacts;
+use crate::error::{StoreError, parsed};
+use crate::retention::left_to_us;
+use crate::writer::Work;
+
+/// Artifacts of one look.
+const SWEEP: u64 = 16;
+/// Whoever claimed one and has not forgotten it after this time has failed: the next may.
+const CLAIM: Duration = Duration::from_mins(5);
+
+/// An artifact whose bytes shall go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpiredArtifact {
+    pub id: Uuid,
+    pub place: String,
+}
+
+struct Claim;
+
+impl Work for Claim {
+    type Output = Vec<ExpiredArtifact>;
+    const CHANGES_AGENTS: bool = false;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Self::Output, StoreError> {
+        let backend = tx.get_database_backend();
+        let query = artifacts::Entity::find()
+            .select_only()
+            .column(artifacts::Column::Id)
+            .column(artifacts::Column::Place)
+            .filter(Expr::col(artifacts::Column::ExpiresAt).lte(database_now(backend)))
+            .order_by_asc(artifacts::Column::ExpiresAt)
+            .limit(SWEEP);
+        let found: Vec<(String, String)> = left_to_us(tx, query).into_tuple().all(tx).await?;
+        if found.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ids = found.iter().map(|(id, _)| id.clone());
+        artifacts::Entity::update_many()
+            .col_expr(artifacts::Column::Status, Expr::value(DELETING))
+            .col_expr(artifacts::Column::ExpiresAt, lease_end(backend, CLAIM))
+            .filter(artifacts::Column::Id.is_in(ids))
+            .exec(tx)
+            .await?;
+        let claimed = found.into_iter().map(|(id, place)| {
+            Ok(ExpiredArtifact {
+                id: parsed("artifacts.id", &id, &id)?,
+                place,
+            })
+        });
+        claimed.collect()
+    }
+}
+
+struct Forget(Vec<Uuid>);
+
+impl Work for Forget {
+    type Output = ();
+    const CHANGES_AGENTS: bool = false;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        artifacts::Entity::delete_many()
+            .filter(artifacts::Column::Id.is_in(self.0.iter().map(Uuid::to_string)))
+            .filter(artifacts::Column::Status.eq(DELETING))
+            .exec(tx)
+            .await?;
+        Ok(())
+    }
+}
+
+/// What old runs uploaded goes with their events.
+pub(crate) async fn expire_of_runs(
+    tx: &DatabaseTransaction,
+    runs: &[String],
+) -> Result<(), StoreError> {
+    let now = database_now(tx.get_database_backend());
+    artifacts::Entity::update_many()
+        .col_expr(artifacts::Column::ExpiresAt, now)
+        .filter(artifacts::Column::RunId.is_in(runs.iter().map(String::as_str)))
+        .filter(artifacts::Column::Status.eq(READY))
+        .exec(tx)
+        .await?;
+    Ok(())
+}
+
+impl Store {
+    /// Artifacts past their time by the database's clock, a bounded number, left to who asks: delete their
+    /// bytes, then [`Self::forget_artifacts`].
+    pub async fn claim_expired_artifacts(&self) -> Result<Vec<ExpiredArtifact>, StoreError> {
+        self.write(Claim).await
+    }
+
+    /// Forgets artifacts whose bytes are gone.
+    pub async fn forget_artifacts(&self, ids: Vec<Uuid>) -> Result<(), StoreError> {
+        self.write(Forget(ids)).await
+    }
+}

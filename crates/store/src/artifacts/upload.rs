@@ -1,0 +1,237 @@
+//! An upload: begun with a reservation before its first byte is written, found once it is finished.
+
+use std::time::Duration;
+
+use protocol::id::{RunId, WorkspaceId};
+use sea_orm::sea_query::{Alias, Expr, Func, SimpleExpr};
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait,
+    PaginatorTrait, QueryFilter, QuerySelect,
+};
+use uuid::Uuid;
+
+use super::{ArtifactOrigin, PENDING, READY};
+use crate::audit::AuditEntry;
+use crate::database_clock::{lease_end, millis, read_now};
+use crate::entity::artifacts;
+use crate::error::{StoreError, signed};
+use crate::state::hold_live_run;
+use crate::writer::Work;
+
+/// Reserves room for an artifact and notes where its bytes will stand.
+#[derive(Clone, Debug)]
+pub struct BeginArtifact {
+    pub id: Uuid,
+    pub workspace: WorkspaceId,
+    pub origin: ArtifactOrigin,
+    /// The live run that uploads it.
+    pub run: Option<RunId>,
+    pub place: String,
+    /// The most bytes that it can have.
+    pub reserved: u64,
+    /// What a workspace may keep.
+    pub workspace_bytes: u64,
+    /// Artifacts that one run may make.
+    pub run_artifacts: u64,
+    /// It is given up after this time.
+    pub patience: Duration,
+    /// Epoch milliseconds.
+    pub at: i64,
+}
+
+/// What became of the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    Begun,
+    /// The workspace has no room for it.
+    Full,
+    /// The run has made as many as it may.
+    TooMany,
+    /// The run has ended.
+    RunEnded,
+}
+
+impl Work for BeginArtifact {
+    type Output = Begun;
+    const CHANGES_AGENTS: bool = false;
+
+    fn lock(&self) -> Option<String> {
+        Some(format!("artifacts {}", self.workspace))
+    }
+
+    fn order(&self) -> Uuid {
+        self.run.map_or(Uuid::nil(), |run| run.0)
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Begun, StoreError> {
+        if let Some(run) = self.run {
+            if !hold_live_run(tx, run).await? {
+                return Ok(Begun::RunEnded);
+            }
+            let made = artifacts::Entity::find()
+                .filter(artifacts::Column::RunId.eq(run.to_string()))
+                .count(tx)
+                .await?;
+            if made >= self.run_artifacts {
+                return Ok(Begun::TooMany);
+            }
+        }
+        let used = usage(tx, &self.workspace).await?;
+        if used.saturating_add(self.reserved) > self.workspace_bytes {
+            return Ok(Begun::Full);
+        }
+        let row = artifacts::ActiveModel {
+            id: Set(self.id.to_string()),
+            workspace_id: Set(self.workspace.to_string()),
+            origin: Set(self.origin.as_str().to_owned()),
+            status: Set(PENDING.to_owned()),
+            run_id: Set(self.run.map(|run| run.to_string())),
+            name: Set(String::new()),
+            mime_type: Set(String::new()),
+            size: Set(signed(self.reserved)),
+            sha256: Set(String::new()),
+            place: Set(self.place.clone()),
+            created_at: Set(self.at),
+            expires_at: Set(read_now(tx).await? + millis(self.patience)),
+            ..Default::default()
+        };
+        artifacts::Entity::insert(row)
+            .exec_without_returning(tx)
+            .await?;
+        Ok(Begun::Begun)
+    }
+
+    async fn stands(&self, tx: &DatabaseTransaction, _told: &Begun) -> Result<bool, StoreError> {
+        let begun = artifacts::Entity::find_by_id(self.id.to_string());
+        Ok(begun.one(tx).await?.is_some())
+    }
+}
+
+/// The bytes of a workspace's artifacts, those on their way included.
+async fn usage(tx: &DatabaseTransaction, workspace: &WorkspaceId) -> Result<u64, StoreError> {
+    // The sum of BIGINTs is a NUMERIC on one of the two databases.
+    let size = Func::sum(Expr::col(artifacts::Column::Size));
+    let total = Func::coalesce([size.into(), SimpleExpr::from(0)]);
+    let total = Func::cast_as(SimpleExpr::from(total), Alias::new("BIGINT"));
+    let bytes: Option<i64> = artifacts::Entity::find()
+        .select_only()
+        .expr_as(SimpleExpr::from(total), "bytes")
+        .filter(artifacts::Column::WorkspaceId.eq(workspace.as_str()))
+        .into_tuple()
+        .one(tx)
+        .await?;
+    Ok(u64::try_from(bytes.unwrap_or(0)).unwrap_or(0))
+}
+
+/// What is known of an artifact once all its bytes are written.
+#[derive(Clone, Debug)]
+pub struct ArtifactFacts {
+    pub runner_id: Option<String>,
+    pub conversation_key: Option<String>,
+    pub event_id: Option<String>,
+    pub name: String,
+    pub mime_type: String,
+    pub size: u64,
+    /// Lower-case hex.
+    pub sha256: String,
+}
+
+/// Shows an artifact whose bytes are written.
+#[derive(Clone, Debug)]
+pub struct FinishArtifact {
+    pub id: Uuid,
+    pub run: Option<RunId>,
+    pub facts: ArtifactFacts,
+    /// How long it is kept.
+    pub keep: Duration,
+    pub audit: Option<AuditEntry>,
+}
+
+/// What became of the end of an upload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finished {
+    /// It can be read until then, in epoch milliseconds.
+    Ready { expires_at: i64 },
+    /// It took too long and was given up.
+    Expired,
+    /// The run has ended.
+    RunEnded,
+}
+
+impl Work for FinishArtifact {
+    type Output = Finished;
+    const CHANGES_AGENTS: bool = false;
+
+    fn order(&self) -> Uuid {
+        self.run.map_or(Uuid::nil(), |run| run.0)
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Finished, StoreError> {
+        if let Some(run) = self.run
+            && !hold_live_run(tx, run).await?
+        {
+            return Ok(Finished::RunEnded);
+        }
+        let (facts, expires_at) = (&self.facts, read_now(tx).await? + millis(self.keep));
+        let row = artifacts::ActiveModel {
+            status: Set(READY.to_owned()),
+            runner_id: Set(facts.runner_id.clone()),
+            conversation_key: Set(facts.conversation_key.clone()),
+            event_id: Set(facts.event_id.clone()),
+            name: Set(facts.name.clone()),
+            mime_type: Set(facts.mime_type.clone()),
+            size: Set(signed(facts.size)),
+            sha256: Set(facts.sha256.clone()),
+            expires_at: Set(expires_at),
+            ..Default::default()
+        };
+        let finished = artifacts::Entity::update_many()
+            .set(row)
+            .filter(artifacts::Column::Id.eq(self.id.to_string()))
+            .filter(artifacts::Column::Status.eq(PENDING))
+            .exec(tx)
+            .await?;
+        if finished.rows_affected == 0 {
+            return Ok(Finished::Expired);
+        }
+        crate::audit::insert(tx, self.audit.as_slice()).await?;
+        Ok(Finished::Ready { expires_at })
+    }
+
+    async fn stands(&self, tx: &DatabaseTransaction, _told: &Finished) -> Result<bool, StoreError> {
+        let row = artifacts::Entity::find_by_id(self.id.to_string());
+        Ok(row.one(tx).await?.is_some_and(|row| row.status == READY))
+    }
+}
+
+/// Gives an artifact up, begun or finished: it is not found any more, and the sweep deletes its bytes.
+#[derive(Clone, Debug)]
+pub struct DropArtifact {
+    pub id: Uuid,
+    pub audit: Option<AuditEntry>,
+}
+
+impl Work for DropArtifact {
+    type Output = ();
+    const CHANGES_AGENTS: bool = false;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        artifacts::Entity::update_many()
+            .col_expr(
+                artifacts::Column::ExpiresAt,
+                lease_end(tx.get_database_backend(), Duration::ZERO),
+            )
+            .col_expr(artifacts::Column::Status, Expr::value(super::DELETING))
+            .filter(artifacts::Column::Id.eq(self.id.to_string()))
+            .exec(tx)
+            .await?;
+        crate::audit::insert(tx, self.audit.as_slice()).await
+    }
+
+    async fn stands(&self, tx: &DatabaseTransaction, _told: &()) -> Result<bool, StoreError> {
+        match &self.audit {
+            Some(audit) => crate::audit::is_recorded(tx, audit).await,
+            None => Ok(false),
+        }
+    }
+}

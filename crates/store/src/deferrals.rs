@@ -1,0 +1,329 @@
+//! Runs whose runner answers later. What it appends is taken by any replica, in the runner's own numbers and
+//! without a gap, and is judged by the one that owns the run: that alone writes the ledger.
+
+use std::time::Duration;
+
+use protocol::id::RunId;
+use protocol::run::RunStatus;
+use sea_orm::sea_query::{Expr, ExprTrait, OnConflict};
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, JoinType,
+    QueryFilter, QueryOrder, QuerySelect, RelationTrait as _,
+};
+use uuid::Uuid;
+
+use crate::audit::AuditEntry;
+use crate::connect::Store;
+use crate::database_clock::{database_now, lease_end, millis, read_now};
+use crate::entity::{run_appends, run_deferrals, runs};
+use crate::error::{StoreError, parsed_json, signed, unsigned};
+use crate::state::hold_live_run;
+use crate::writer::Work;
+
+/// Calls of one look.
+const CALLS: u64 = 8;
+/// Runs of one sweep.
+const SWEEP: u64 = 50;
+
+/// Opens a run for results that are appended.
+#[derive(Clone, Debug)]
+pub struct Defer {
+    pub run_id: RunId,
+    pub attempt: u32,
+    /// It ends when nothing is heard for so long.
+    pub lease: Duration,
+}
+
+impl Work for Defer {
+    /// False: the run has ended.
+    type Output = bool;
+    const CHANGES_AGENTS: bool = false;
+
+    fn order(&self) -> Uuid {
+        self.run_id.0
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
+        if !hold_live_run(tx, self.run_id).await? {
+            return Ok(false);
+        }
+        let row = run_deferrals::ActiveModel {
+            run_id: Set(self.run_id.to_string()),
+            attempt: Set(i64::from(self.attempt)),
+            accepted_through: Set(0),
+            bytes: Set(0),
+            lease_expires_at: Set(read_now(tx).await? + millis(self.lease)),
+        };
+        // Written again by a try after a lost answer: what has been appended meanwhile stands.
+        let there = OnConflict::column(run_deferrals::Column::RunId)
+            .update_column(run_deferrals::Column::Attempt)
+            .to_owned();
+        run_deferrals::Entity::insert(row)
+            .on_conflict(there)
+            .exec_without_returning(tx)
+            .await?;
+        Ok(true)
+    }
+}
+
+/// Appends results of a run, in the runner's numbers.
+#[derive(Clone, Debug)]
+pub struct AppendResults {
+    pub run_id: RunId,
+    pub attempt: u32,
+    pub lease: Duration,
+    /// Each with its number, without a gap between.
+    pub results: Vec<(u64, String)>,
+    /// What one run may append in all.
+    pub most_bytes: u64,
+    pub audit: AuditEntry,
+}
+
+/// What became of appended results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResultsAppended {
+    /// All up to this number are stored.
+    Through(u64),
+    /// A number is missing before the first of them: nothing was stored.
+    Gap {
+        expected: u64,
+    },
+    /// The run has appended as much as it may.
+    Full,
+    /// The runner has not answered that it will append, or it streams its results.
+    NotDeferred,
+    RunEnded,
+}
+
+impl Work for AppendResults {
+    type Output = ResultsAppended;
+    const CHANGES_AGENTS: bool = false;
+
+    fn order(&self) -> Uuid {
+        self.run_id.0
+    }
+
+    fn weight(&self) -> usize {
+        self.results.iter().map(|(_, raw)| raw.len()).sum()
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<ResultsAppended, StoreError> {
+        // Its row is held: calls of the same run take turns.
+        if !hold_live_run(tx, self.run_id).await? {
+            return Ok(ResultsAppended::RunEnded);
+        }
+        let Some(deferral) = find(tx, self.run_id, self.attempt).await? else {
+            return Ok(ResultsAppended::NotDeferred);
+        };
+        crate::audit::insert(tx, std::slice::from_ref(&self.audit)).await?;
+        let through = deferral.accepted_through;
+        let new: Vec<_> = self
+            .results
+            .iter()
+            .filter(|(sequence, _)| *sequence > through)
+            .collect();
+        let Some((first, last)) = new.first().zip(new.last()) else {
+            self.note(tx, through, deferral.bytes).await?;
+            return Ok(ResultsAppended::Through(through));
+        };
+        if first.0 != through + 1 {
+            return Ok(ResultsAppended::Gap {
+                expected: through + 1,
+            });
+        }
+        let bytes: u64 = new.iter().map(|(_, raw)| raw.len() as u64).sum();
+        let bytes = deferral.bytes.saturating_add(bytes);
+        if bytes > self.most_bytes {
+            return Ok(ResultsAppended::Full);
+        }
+        let raws: Vec<_> = new.iter().map(|(_, raw)| raw.as_str()).collect();
+        let row = run_appends::ActiveModel {
+            run_id: Set(self.run_id.to_string()),
+            first_sequence: Set(signed(first.0)),
+            last_sequence: Set(signed(last.0)),
+            payload: Set(format!("[{}]", raws.join(","))),
+        };
+        run_appends::Entity::insert(row)
+            .exec_without_returning(tx)
+            .await?;
+        self.note(tx, last.0, bytes).await?;
+        Ok(ResultsAppended::Through(last.0))
+    }
+
+    async fn stands(
+        &self,
+        tx: &DatabaseTransaction,
+        _told: &ResultsAppended,
+    ) -> Result<bool, StoreError> {
+        crate::audit::is_recorded(tx, &self.audit).await
+    }
+}
+
+impl AppendResults {
+    async fn note(
+        &self,
+        tx: &DatabaseTransaction,
+        through: u64,
+        bytes: u64,
+    ) -> Result<(), StoreError> {
+        run_deferrals::Entity::update_many()
+            .col_expr(
+                run_deferrals::Column::AcceptedThrough,
+                Expr::value(signed(through)),
+            )
+            .col_expr(run_deferrals::Column::Bytes, Expr::value(signed(bytes)))
+            .col_expr(
+                run_deferrals::Column::LeaseExpiresAt,
+                lease_end(tx.get_database_backend(), self.lease),
+            )
+            .filter(run_deferrals::Column::RunId.eq(self.run_id.to_string()))
+            .exec(tx)
+            .await?;
+        Ok(())
+    }
+}
+
+/// Says that the runner of a run is alive.
+#[derive(Clone, Copy, Debug)]
+pub struct Heartbeat {
+    pub run_id: RunId,
+    pub attempt: u32,
+    pub lease: Duration,
+}
+
+/// How a run stands whose runner appends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deferral {
+    /// All results up to this number are stored.
+    pub accepted_through: u64,
+    pub bytes: u64,
+    /// By the clock of the database, epoch milliseconds.
+    pub lease_expires_at: i64,
+}
+
+impl Work for Heartbeat {
+    /// `None`: the run has ended, or its runner does not append.
+    type Output = Option<Deferral>;
+    const CHANGES_AGENTS: bool = false;
+
+    fn order(&self) -> Uuid {
+        self.run_id.0
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Option<Deferral>, StoreError> {
+        if !hold_live_run(tx, self.run_id).await? {
+            return Ok(None);
+        }
+        run_deferrals::Entity::update_many()
+            .col_expr(
+                run_deferrals::Column::LeaseExpiresAt,
+                lease_end(tx.get_database_backend(), self.lease),
+            )
+            .filter(run_deferrals::Column::RunId.eq(self.run_id.to_string()))
+            .exec(tx)
+            .await?;
+        find(tx, self.run_id, self.attempt).await
+    }
+}
+
+async fn find(
+    conn: &impl ConnectionTrait,
+    run: RunId,
+    attempt: u32,
+) -> Result<Option<Deferral>, StoreError> {
+    let row = run_deferrals::Entity::find_by_id(run.to_string())
+        .filter(run_deferrals::Column::Attempt.eq(i64::from(attempt)))
+        .one(conn)
+        .await?;
+    row.map(|row| {
+        let column = "run_deferrals.accepted_through";
+        Ok(Deferral {
+            accepted_through: unsigned(column, &row.run_id, row.accepted_through)?,
+            bytes: unsigned("run_deferrals.bytes", &row.run_id, row.bytes)?,
+            lease_expires_at: row.lease_expires_at,
+        })
+    })
+    .transpose()
+}
+
+struct SweepAppends;
+
+impl Work for SweepAppends {
+    type Output = u64;
+    const CHANGES_AGENTS: bool = false;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
+        let ended: Vec<String> = run_deferrals::Entity::find()
+            .select_only()
+            .column(run_deferrals::Column::RunId)
+            .join(JoinType::InnerJoin, run_deferrals::Relation::Run.def())
+            .filter(runs::Column::Status.ne(RunStatus::Running.as_str()))
+            .limit(SWEEP)
+            .into_tuple()
+            .all(tx)
+            .await?;
+        if ended.is_empty() {
+            return Ok(0);
+        }
+        run_appends::Entity::delete_many()
+            .filter(run_appends::Column::RunId.is_in(ended.clone()))
+            .exec(tx)
+            .await?;
+        run_deferrals::Entity::delete_many()
+            .filter(run_deferrals::Column::RunId.is_in(ended.clone()))
+            .exec(tx)
+            .await?;
+        Ok(ended.len() as u64)
+    }
+}
+
+impl Store {
+    /// Whether the runner of a run has been heard of within its lease, by the database's clock; for how many
+    /// milliseconds that holds. `None`: it has not, or it does not append.
+    pub async fn heard_for(&self, run: RunId, attempt: u32) -> Result<Option<u64>, StoreError> {
+        let now = database_now(self.readers.get_database_backend());
+        let left = Expr::col(run_deferrals::Column::LeaseExpiresAt).sub(now);
+        let left: Option<i64> = run_deferrals::Entity::find_by_id(run.to_string())
+            .select_only()
+            .expr_as(left, "left_ms")
+            .filter(run_deferrals::Column::Attempt.eq(i64::from(attempt)))
+            .into_tuple()
+            .one(&self.readers)
+            .await?;
+        Ok(left.and_then(|left| u64::try_from(left).ok()))
+    }
+
+    /// Results of a run after a number, of a bounded number of calls, as they were sent; and the number of the
+    /// last of them.
+    pub async fn appended_results(
+        &self,
+        run: RunId,
+        after: u64,
+    ) -> Result<Option<(u64, Vec<String>)>, StoreError> {
+        let rows = run_appends::Entity::find()
+            .filter(run_appends::Column::RunId.eq(run.to_string()))
+            .filter(run_appends::Column::FirstSequence.gt(signed(after)))
+            .order_by_asc(run_appends::Column::FirstSequence)
+            .limit(CALLS)
+            .all(&self.readers)
+            .await?;
+        let Some(last) = rows.last().map(|row| row.last_sequence) else {
+            return Ok(None);
+        };
+        let mut results = Vec::new();
+        for row in rows {
+            let column = "run_appends.payload";
+            let raws: Vec<Box<serde_json::value::RawValue>> =
+                parsed_json(column, &row.run_id, &row.payload)?;
+            results.extend(raws.iter().map(|raw| raw.get().to_owned()));
+        }
+        let last = unsigned("run_appends.last_sequence", &run.to_string(), last)?;
+        Ok(Some((last, results)))
+    }
+
+    /// Forgets what runs appended that have ended, a bounded number of them: the ledger has it. Says of how
+    /// many.
+    pub async fn sweep_appends(&self) -> Result<u64, StoreError> {
+        self.write(SweepAppends).await
+    }
+}

@@ -1,0 +1,19 @@
+//! Results that a runner has appended in one call.
+
+use sea_orm::entity::prelude::*;
+
+#[derive(Clone, Debug, PartialEq, Eq, DeriveEntityModel)]
+#[sea_orm(table_name = "run_appends")]
+pub struct Model {
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub run_id: String,
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub first_sequence: i64,
+    pub last_sequence: i64,
+    pub payload: String,
+}
+
+#[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
+pub enum Relation {}
+
+impl ActiveModelBehavior for ActiveModel {}

@@ -1,0 +1,36 @@
+//! Artifacts: what is known of files whose bytes stand elsewhere. A row comes before its bytes and goes
+//! after them, so that no bytes are ever forgotten.
+
+use sea_orm_migration::prelude::*;
+
+use crate::run;
+
+#[derive(DeriveMigrationName)]
+pub(crate) struct Migration;
+
+const UP: &[&str] = &[
+    "CREATE TABLE artifacts (
+        id TEXT PRIMARY KEY, workspace_id TEXT NOT NULL, origin TEXT NOT NULL, status TEXT NOT NULL,
+        run_id TEXT, runner_id TEXT, conversation_key TEXT, event_id TEXT, sequence BIGINT,
+        name TEXT NOT NULL, mime_type TEXT NOT NULL, size BIGINT NOT NULL, sha256 TEXT NOT NULL,
+        place TEXT NOT NULL, created_at BIGINT NOT NULL, expires_at BIGINT NOT NULL)",
+    // What a workspace keeps is summed for each upload: by the index alone.
+    "CREATE INDEX artifacts_usage ON artifacts (workspace_id, size)",
+    "CREATE INDEX artifacts_expiry ON artifacts (expires_at)",
+    "CREATE INDEX artifacts_run ON artifacts (run_id)",
+];
+
+#[async_trait::async_trait]
+impl MigrationTrait for Migration {
+    fn use_transaction(&self) -> Option<bool> {
+        Some(true)
+    }
+
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        run(manager, UP).await
+    }
+
+    async fn down(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        run(manager, &["DROP TABLE artifacts"]).await
+    }
+}

@@ -1,0 +1,37 @@
+//! Runs whose runner answers later: what it has appended, in its own numbers, until the owner of the run has
+//! judged it, and until when it must be heard of.
+
+use sea_orm_migration::prelude::*;
+
+use crate::run;
+
+#[derive(DeriveMigrationName)]
+pub(crate) struct Migration;
+
+const UP: &[&str] = &[
+    "CREATE TABLE run_deferrals (
+        run_id TEXT PRIMARY KEY, attempt BIGINT NOT NULL, accepted_through BIGINT NOT NULL,
+        bytes BIGINT NOT NULL, lease_expires_at BIGINT NOT NULL)",
+    "CREATE TABLE run_appends (
+        run_id TEXT NOT NULL, first_sequence BIGINT NOT NULL, last_sequence BIGINT NOT NULL,
+        payload TEXT NOT NULL, PRIMARY KEY (run_id, first_sequence))",
+];
+
+#[async_trait::async_trait]
+impl MigrationTrait for Migration {
+    fn use_transaction(&self) -> Option<bool> {
+        Some(true)
+    }
+
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        run(manager, UP).await
+    }
+
+    async fn down(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        run(
+            manager,
+            &["DROP TABLE run_appends", "DROP TABLE run_deferrals"],
+        )
+        .await
+    }
+}

@@ -1,0 +1,55 @@
+//! What can go wrong with artifacts.
+
+use http::StatusCode;
+use serde_json::json;
+
+use super::ApiError;
+use crate::outbound::artifact::PlaceError;
+use crate::runs::artifacts::UploadError;
+
+impl ApiError {
+    /// None of the bytes that a range names.
+    pub(in crate::api) fn no_such_range(size: u64) -> Self {
+        let message = format!("the content has {size} bytes, and none of those");
+        let status = StatusCode::RANGE_NOT_SATISFIABLE;
+        Self {
+            content_range: Some(format!("bytes */{size}")),
+            ..Self::new(status, "invalid_argument", message)
+        }
+    }
+}
+
+impl From<PlaceError> for ApiError {
+    fn from(error: PlaceError) -> Self {
+        tracing::error!(
+            error = &error as &dyn std::error::Error,
+            "the place of artifacts failed a request"
+        );
+        let message = "the place of artifacts does not answer; try again";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message).retryable_after(1)
+    }
+}
+
+impl From<UploadError> for ApiError {
+    fn from(error: UploadError) -> Self {
+        let message = error.to_string();
+        match error {
+            UploadError::TooLarge { .. } => Self::too_large(message),
+            UploadError::Full => Self::too_large(message).with("reason", json!("workspace_full")),
+            UploadError::TypeRefused(kind) => {
+                let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+                Self::new(status, "invalid_argument", message)
+                    .with("reason", json!("mime_type_refused"))
+                    .with("mime_type", json!(kind))
+            }
+            UploadError::TooMany => {
+                let status = StatusCode::TOO_MANY_REQUESTS;
+                Self::new(status, "rate_limited", message).with("reason", json!("run_artifacts"))
+            }
+            UploadError::RunEnded => Self::unauthenticated(),
+            UploadError::Expired => Self::slow_body(),
+            UploadError::Place(error) => error.into(),
+            UploadError::Store(error) => error.into(),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Artifacts of a run: streamed in, streamed out, within what the snapshot grants.
+
+mod upload;
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::response::Response;
+use futures_util::{Stream, StreamExt as _, stream};
+use http::{HeaderMap, StatusCode};
+use protocol::error::ErrorBody;
+use protocol::host_api::ArtifactMetadata;
+use protocol::resources::ArtifactOperation;
+use serde::Deserialize;
+
+use crate::api::ApiState;
+use crate::api::artifact_content::Part;
+use crate::api::auth::{Call, LiveCaller, RunCaller};
+use crate::api::error::{ApiError, ApiResult};
+use crate::api::host::body::drain;
+use crate::api::host_call::HostCall;
+use crate::api::openapi::Binary;
+use crate::api::query::{PathOf, QueryOf};
+use crate::outbound::artifact::PlaceError;
+use crate::runs::artifacts::Readable;
+
+/// What an upload is called, and how long it is kept.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(in crate::api) struct UploadQuery {
+    /// 1 to 255 bytes without slashes; `artifact` when absent.
+    name: Option<String>,
+    /// Seconds, at most 90 days; without it, what the operator has set.
+    expires_in: Option<u64>,
+}
+
+/// Uploads a file. It is seen once all of it is stored.
+///
+/// `Content-Type` is kept where the content does not contradict it. Announce the result to the client
+/// with a result `artifact.created` that names its `artifact_id`.
+#[utoipa::path(post, path = "/host/v1/artifacts", tag = "host", security(("run_token" = [])), params(UploadQuery),
+    request_body(content = inline(Binary), content_type = "application/octet-stream", description = "The bytes, of any type"), responses(
+    (status = 201, description = "Stored", body = ArtifactMetadata),
+    (status = 400, description = "The name or `expires_in` is not valid", body = ErrorBody),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 403, description = "Not granted: artifacts:create", body = ErrorBody),
+    (status = 408, description = "The body did not come in time", body = ErrorBody),
+    (status = 413, description = "It is too large, or there is no room (`details.reason`)", body = ErrorBody),
+    (status = 415, description = "Its type is not taken", body = ErrorBody),
+    (status = 429, description = "Four uploads of this run go on, it has made 1,000 artifacts, or it calls too often", body = ErrorBody),
+    (status = 503, description = "The place of artifacts does not answer", body = ErrorBody)))]
+pub(in crate::api) async fn create_artifact(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+    QueryOf(query): QueryOf<UploadQuery>,
+    headers: HeaderMap,
+    body: Body,
+) -> ApiResult<(StatusCode, Json<ArtifactMetadata>)> {
+    let Some(_room) = state.runs.begin_upload(&caller.grant) else {
+        return Err(ApiError::rate_limited());
+    };
+    let mut frames = body.into_data_stream();
+    let stored = upload::store(&caller, &state, query, &headers, &mut frames).await;
+    if stored.is_err() {
+        // Who is still sending reads no answer: let it come to its end, within bounds.
+        drain(&mut frames).await;
+    }
+    stored.map(|metadata| (StatusCode::CREATED, Json(metadata)))
+}
+
+/// Begins a call about an artifact that is granted and within reach; the same 404 for all others.
+async fn find(
+    caller: &RunCaller,
+    state: &ApiState,
+    operation: ArtifactOperation,
+    id: &str,
+) -> ApiResult<(HostCall, Readable)> {
+    let call = Call {
+        action: match operation {
+            ArtifactOperation::Metadata => "artifact_metadata",
+            ArtifactOperation::Read => "artifact_read",
+            ArtifactOperation::Create => "artifact_create",
+        },
+        // What is no id is nobody's, and long text has no place in the audit.
+        resource: id.get(..id.len().min(64)).unwrap_or("artifact"),
+        operation: operation.as_str(),
+    };
+    let file = state.runs.granted_file(&caller.grant, id);
+    let asked = match &file {
+        Some(_) => Ok(()),
+        None => caller.grant.snapshot.artifacts(operation),
+    };
+    let (host_call, ()) = caller.begin(state, call, asked).await?;
+    if let Some(file) = file {
+        return Ok((host_call, file));
+    }
+    match state.runs.artifact_of_run(&caller.grant, id).await {
+        Ok(Some(found)) => Ok((host_call, found)),
+        Ok(None) => host_call.end(Err(ApiError::not_found("artifact"))),
+        Err(error) => host_call.end(Err(error.into())),
+    }
+}
+
+/// Tells what is known of an artifact: of this run, of its event, of an earlier run of the same runner in the
+/// same conversation, or a granted file.
+#[utoipa::path(get, path = "/host/v1/artifacts/{artifact_id}", tag = "host", security(("run_token" = [])),
+    params(("artifact_id" = String, Path, description = "The artifact")), responses(
+    (status = 200, description = "What is known of it", body = ArtifactMetadata),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 403, description = "Not granted: artifacts:metadata", body = ErrorBody),
+    (status = 404, description = "No such artifact within reach, or it has expired", body = ErrorBody)))]
+pub(in crate::api) async fn get_artifact_metadata(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<String>,
+) -> ApiResult<Json<ArtifactMetadata>> {
+    let (call, found) = find(&caller, &state, ArtifactOperation::Metadata, &id).await?;
+    call.end(Ok(Json(found.metadata)))
+}
+
+/// Reads an artifact, or with `Range` a part of it.
+#[utoipa::path(get, path = "/host/v1/artifacts/{artifact_id}/content", tag = "host", security(("run_token" = [])),
+    params(("artifact_id" = String, Path, description = "The artifact"),
+        ("Range" = Option<String>, Header, description = "`bytes=0-1023`: one range"),
+        ("If-Range" = Option<String>, Header, description = "The `ETag`: of another content, all is sent")), responses(
+    (status = 200, description = "The bytes", content_type = "application/octet-stream", body = inline(Binary)),
+    (status = 206, description = "The part", content_type = "application/octet-stream", body = inline(Binary)),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 403, description = "Not granted: artifacts:read", body = ErrorBody),
+    (status = 404, description = "No such artifact within reach, or it has expired", body = ErrorBody),
+    (status = 416, description = "It has no such part; `Content-Range` tells its size", body = ErrorBody),
+    (status = 503, description = "The place of artifacts does not answer", body = ErrorBody)))]
+pub(in crate::api) async fn read_artifact(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<String>,
+    headers: HeaderMap,
+) -> ApiResult<Response> {
+    let (call, found) = find(&caller, &state, ArtifactOperation::Read, &id).await?;
+    let part = match Part::of(&headers, &found.metadata) {
+        Ok(part) => part,
+        Err(refused) => return call.end(Err(refused)),
+    };
+    let opened = call.within(state.runs.read_artifact(&found, part.range()));
+    match opened.await {
+        Ok(bytes) => Ok(part.answer(&found.metadata, told(call, bytes))),
+        Err(error) => call.end(Err(error)),
+    }
+}
+
+/// The bytes as they go to the runner, counted; the call ends with them, and they with the run.
+fn told(
+    call: HostCall,
+    bytes: impl Stream<Item = Result<Bytes, PlaceError>> + Send + 'static,
+) -> impl Stream<Item = Result<Bytes, std::io::Error>> + Send + 'static {
+    stream::unfold(Some((call, Box::pin(bytes))), async |telling| {
+        let (mut call, mut bytes) = telling?;
+        let next = call.within(async { bytes.next().await.transpose() }).await;
+        match next {
+            Ok(Some(chunk)) => {
+                call.add_bytes(chunk.len());
+                Some((Ok(chunk), Some((call, bytes))))
+            }
+            Ok(None) => {
+                let _ = call.end(Ok(()));
+                None
+            }
+            Err(error) => {
+                let told = std::io::Error::other(error.message().to_owned());
+                let _ = call.end::<()>(Err(error));
+                Some((Err(told), None))
+            }
+        }
+    })
+}

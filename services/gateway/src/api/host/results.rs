@@ -1,0 +1,161 @@
+//! Results of a runner that answered `202`: appended call by call, under a lease.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
+use domain::normalize::ResultLimits;
+use protocol::error::ErrorBody;
+use protocol::host_api::{AppendedResults, RunHeartbeat, RunResults};
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use store::ResultsAppended;
+
+use crate::api::ApiState;
+use crate::api::auth::{Call, RunCaller};
+use crate::api::error::{ApiError, ApiResult};
+use crate::api::json::{media_type, parse, read_body};
+
+/// Results of one call.
+const MOST_RESULTS: usize = 1000;
+/// What may stand around the results of a call.
+const AROUND_BYTES: usize = 64 * 1024;
+
+/// The results of a call as they were sent, each with its number.
+pub(in crate::api) struct Numbered(Vec<(u64, String)>);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Posted {
+    results: Vec<Box<RawValue>>,
+}
+
+#[derive(Deserialize)]
+struct Envelope {
+    #[serde(default)]
+    sequence: Value,
+}
+
+impl FromRequest<ApiState> for Numbered {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &ApiState) -> ApiResult<Self> {
+        if media_type(request.headers()) != "application/json" {
+            let message = "send the body with `Content-Type: application/json`";
+            return Err(ApiError::invalid_argument(message));
+        }
+        let limits = state.runs.limits().results;
+        let most = limits.event_bytes.saturating_add(AROUND_BYTES);
+        let mut request = request;
+        DefaultBodyLimit::max(most).apply(&mut request);
+        numbered(&read_body(request, state).await?, limits).map(Self)
+    }
+}
+
+fn numbered(body: &Bytes, limits: ResultLimits) -> ApiResult<Vec<(u64, String)>> {
+    let Posted { results } = parse(body)?;
+    if results.is_empty() || results.len() > MOST_RESULTS {
+        let message = format!("must hold 1 to {MOST_RESULTS} results");
+        return Err(ApiError::invalid("/results", message));
+    }
+    let mut numbered: Vec<(u64, String)> = Vec::with_capacity(results.len());
+    for (index, raw) in results.iter().enumerate() {
+        let place = format!("/results/{index}");
+        let envelope: Result<Envelope, _> = serde_json::from_str(raw.get());
+        let Ok(Envelope { sequence }) = envelope else {
+            return Err(ApiError::invalid(place, "must be an AgentRunResult"));
+        };
+        let pointer = format!("{place}/sequence");
+        let Some(sequence) = sequence.as_u64().filter(|sequence| *sequence > 0) else {
+            let message = "must be a whole number from 1 on: it says which result this is";
+            return Err(ApiError::invalid(pointer, message));
+        };
+        if numbered
+            .last()
+            .is_some_and(|(last, _)| sequence != last + 1)
+        {
+            let message = "must be one more than that of the result before";
+            return Err(ApiError::invalid(pointer, message));
+        }
+        if raw.get().len() > limits.event_bytes {
+            let message =
+                format!("{place} is larger than limits.event_bytes; upload it as an artifact");
+            return Err(ApiError::too_large(message));
+        }
+        numbered.push((sequence, raw.get().to_owned()));
+    }
+    Ok(numbered)
+}
+
+const RESULTS: Call<'static> = Call {
+    action: "run_append_result",
+    resource: "run",
+    operation: "append",
+};
+
+/// Appends results to a run whose POST was answered with `202`.
+///
+/// Each result has a `sequence`: 1, 2, 3 … over all calls. What was accepted before is skipped, so that a
+/// call may be repeated; a gap is refused with the number that is expected. Accepted results are stored; they
+/// are judged like those of a stream and then appear in the ledger. `run.completed` or `run.failed` ends the
+/// run, and with it the token: a call that is refused with 401 after one of them had been taken is done.
+/// Without a call or a heartbeat for `limits.append_lease_seconds` of the context the run ends as
+/// `runner.orphaned`. Open in the grace of a cancel, too.
+#[utoipa::path(post, path = "/host/v1/run/results", tag = "host", security(("run_token" = [])),
+    request_body(content = RunResults), responses(
+    (status = 200, description = "Stored up to this number", body = AppendedResults),
+    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 409, description = "`details.reason`: sequence_gap (`details.expected`), not_deferred", body = ErrorBody),
+    (status = 413, description = "Larger than limits.event_bytes, or than limits.run_bytes in all", body = ErrorBody)))]
+pub(in crate::api) async fn append_results(
+    caller: RunCaller,
+    State(state): State<ApiState>,
+    Numbered(results): Numbered,
+) -> ApiResult<Json<AppendedResults>> {
+    let bytes = results.iter().map(|(_, raw)| raw.len()).sum();
+    let audit = caller.audit_entry(&state, RESULTS, None, bytes);
+    let appended = state.runs.append_results(&caller.grant, results, audit);
+    match appended.await? {
+        ResultsAppended::Through(accepted_through) => {
+            Ok(Json(AppendedResults { accepted_through }))
+        }
+        ResultsAppended::Gap { expected } => Err(ApiError::sequence_gap(expected)),
+        ResultsAppended::Full => Err(ApiError::too_large(
+            "the run has appended more than limits.run_bytes",
+        )),
+        ResultsAppended::NotDeferred => Err(not_deferred(&caller, &state, RESULTS).await?),
+        ResultsAppended::RunEnded => Err(ApiError::unauthenticated()),
+    }
+}
+
+/// Says that the runner of a run whose POST was answered with `202` is alive.
+#[utoipa::path(post, path = "/host/v1/run/heartbeat", tag = "host", security(("run_token" = [])), responses(
+    (status = 200, description = "Heard", body = RunHeartbeat),
+    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 409, description = "`details.reason`: not_deferred", body = ErrorBody)))]
+pub(in crate::api) async fn run_heartbeat(
+    caller: RunCaller,
+    State(state): State<ApiState>,
+) -> ApiResult<Json<RunHeartbeat>> {
+    let call = Call {
+        action: "run_heartbeat",
+        resource: "run",
+        operation: "heartbeat",
+    };
+    let Some(deferral) = state.runs.hear_heartbeat(&caller.grant).await? else {
+        return Err(not_deferred(&caller, &state, call).await?);
+    };
+    caller.record(&state, call, None).await?;
+    Ok(Json(RunHeartbeat {
+        accepted_through: deferral.accepted_through,
+        lease_expires_at: deferral.lease_expires_at.div_euclid(1000),
+        cancel_requested: state.runs.is_cancel_requested(&caller.grant),
+    }))
+}
+
+async fn not_deferred(caller: &RunCaller, state: &ApiState, call: Call<'_>) -> ApiResult<ApiError> {
+    let refused = ApiError::not_deferred();
+    caller.record(state, call, Some(refused.message())).await?;
+    Ok(refused)
+}

@@ -1,0 +1,83 @@
+//! The place of artifacts, and the operator's files in it.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use protocol::resources::FileOperation;
+use tokio_util::task::TaskTracker;
+
+use crate::app::Declared;
+use crate::app::settings::run_limits;
+use crate::config::Config;
+use crate::outbound::artifact::{ArtifactPlace, ArtifactStore};
+use crate::outbound::egress::Egress;
+use crate::runs::artifacts::{OwnFile, enter_file};
+
+/// Opens the place of artifacts and enters the files of the configuration into the catalog.
+pub(super) async fn open(
+    config: &Config,
+    declared: &mut Declared,
+    egress: &Egress,
+    tasks: &TaskTracker,
+) -> anyhow::Result<ArtifactStore> {
+    let store = open_place(config, &declared.artifacts, egress, tasks).await?;
+    let limits = run_limits(config).artifacts;
+    for (index, entry) in config.files.iter().enumerate() {
+        let own = OwnFile {
+            name: &entry.name,
+            path: Path::new(&entry.path),
+            // The configuration has refused other names before.
+            kind: FileOperation::parse(&entry.kind).unwrap_or(FileOperation::Config),
+            declared: entry.mime_type.as_deref(),
+        };
+        let file = enter_file(&store, &limits, own).await.with_context(|| {
+            format!("files[{index}]: {} cannot be offered", entry.path.display())
+        })?;
+        declared.catalog.files.push(file);
+    }
+    Ok(store)
+}
+
+/// Opens the place and writes to it once. A directory that nobody named and that cannot be had is gone
+/// without: who makes no artifacts needs none.
+async fn open_place(
+    config: &Config,
+    place: &ArtifactPlace,
+    egress: &Egress,
+    tasks: &TaskTracker,
+) -> anyhow::Result<ArtifactStore> {
+    let opened = ArtifactStore::open(place, egress, tasks);
+    let probed = match &opened {
+        Ok(store) => store.probe().await,
+        Err(_) => Ok(()),
+    };
+    let is_needed = config.artifacts.url.is_some() || !config.files.is_empty();
+    match (opened, probed, place) {
+        (Ok(store), Ok(()), ArtifactPlace::Directory(directory)) => {
+            if !config.database.url.starts_with("sqlite:") && config.artifacts.url.is_none() {
+                tracing::warn!(
+                    "artifacts stand in {}: where several replicas share this PostgreSQL, set artifacts.url \
+                     to a place that all of them see",
+                    directory.display()
+                );
+            }
+            Ok(store)
+        }
+        (Ok(store), Ok(()), ArtifactPlace::Bucket(_)) => Ok(store),
+        // A bucket that is away for a while keeps no gateway from its runs.
+        (Ok(store), Err(error), ArtifactPlace::Bucket(settings)) => {
+            let error = &error as &dyn std::error::Error;
+            let bucket = &settings.bucket;
+            tracing::error!(error, "artifacts cannot be written to bucket {bucket} now");
+            Ok(store)
+        }
+        (Ok(_), Err(error), ArtifactPlace::Directory(_)) | (Err(error), _, _) if is_needed => {
+            Err(anyhow::Error::new(error).context("artifacts cannot be written (artifacts.url)"))
+        }
+        (_, Err(error), _) | (Err(error), _, _) => {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "there is no place for artifacts; set artifacts.url");
+            Ok(ArtifactStore::nowhere())
+        }
+    }
+}

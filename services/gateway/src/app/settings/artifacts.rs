@@ -1,0 +1,132 @@
+//! Where artifacts stand, and which files of the operator are offered as such.
+
+use std::path::{Path, PathBuf};
+
+use crate::config::{ArtifactUrl, Config, ConfigFault, SecretRef};
+use crate::outbound::artifact::{ArtifactPlace, BucketSettings};
+use crate::outbound::egress::Egress;
+
+use super::secrets;
+
+const REGION: &str = "us-east-1";
+
+/// `None`: the faults say why not.
+pub(super) fn place(
+    config: &Config,
+    egress: Option<&Egress>,
+    faults: &mut Vec<ConfigFault>,
+) -> Option<ArtifactPlace> {
+    check_files(config, faults);
+    match &config.artifacts.url {
+        Some(ArtifactUrl::Bucket { bucket, prefix }) => {
+            self::bucket(config, egress, (bucket, prefix), faults)
+        }
+        Some(ArtifactUrl::Directory(directory)) => {
+            refuse_idle(config, faults);
+            Some(ArtifactPlace::Directory(directory.clone()))
+        }
+        None => {
+            refuse_idle(config, faults);
+            Some(ArtifactPlace::Directory(beside_database(
+                &config.database.url,
+            )))
+        }
+    }
+}
+
+fn beside_database(url: &str) -> PathBuf {
+    let file = url.strip_prefix("sqlite://").map(|path| {
+        let path = percent_encoding::percent_decode_str(path);
+        PathBuf::from(path.decode_utf8_lossy().into_owned())
+    });
+    let directory = file.as_deref().and_then(Path::parent);
+    directory
+        .unwrap_or(Path::new("./runnel-data"))
+        .join("artifacts")
+}
+
+/// What is there for a bucket, and would be obeyed by nobody.
+fn refuse_idle(config: &Config, faults: &mut Vec<ConfigFault>) {
+    let artifacts = &config.artifacts;
+    for (key, is_there) in [
+        ("endpoint", artifacts.endpoint.is_some()),
+        ("region", artifacts.region.is_some()),
+        ("access_key_id", artifacts.access_key_id.is_some()),
+        ("secret_access_key", artifacts.secret_access_key.is_some()),
+    ] {
+        if is_there {
+            let message = "is for a bucket alone: set artifacts.url to s3://BUCKET/PREFIX";
+            faults.push(ConfigFault::new(format!("artifacts.{key}"), message));
+        }
+    }
+}
+
+fn bucket(
+    config: &Config,
+    egress: Option<&Egress>,
+    (bucket, prefix): (&str, &str),
+    faults: &mut Vec<ConfigFault>,
+) -> Option<ArtifactPlace> {
+    let (artifacts, before) = (&config.artifacts, faults.len());
+    let checked = egress
+        .zip(artifacts.endpoint.as_ref())
+        .map(|(egress, endpoint)| egress.check_url(endpoint.as_str()));
+    if let Some(Err(error)) = checked {
+        let message = format!("{error}; list its host:port in egress.allow, or serve it by https");
+        faults.push(ConfigFault::new("artifacts.endpoint", message));
+    }
+    let mut secret = |key: &str, reference: Option<&SecretRef>| {
+        let place = format!("artifacts.{key}");
+        if reference.is_none() {
+            let message = "is required for a bucket";
+            faults.push(ConfigFault::new(place.clone(), message));
+        }
+        reference.map(|reference| secrets::secret(reference, &place, faults))
+    };
+    let access_key_id = secret("access_key_id", artifacts.access_key_id.as_ref());
+    let secret_access_key = secret("secret_access_key", artifacts.secret_access_key.as_ref());
+    let settings = BucketSettings {
+        bucket: bucket.to_owned(),
+        prefix: prefix.to_owned(),
+        region: artifacts.region.clone().unwrap_or_else(|| REGION.into()),
+        endpoint: artifacts.endpoint.clone(),
+        access_key_id: access_key_id?,
+        secret_access_key: secret_access_key?,
+    };
+    (faults.len() == before).then_some(ArtifactPlace::Bucket(settings))
+}
+
+fn check_files(config: &Config, faults: &mut Vec<ConfigFault>) {
+    let most = config.artifacts.max_bytes;
+    for (index, entry) in config.files.iter().enumerate() {
+        let fault = match std::fs::metadata(&entry.path) {
+            Err(error) => format!("cannot be read: {error}"),
+            Ok(found) if !found.is_file() => "is no file".to_owned(),
+            Ok(found) if found.len() > most => {
+                format!("is larger than artifacts.max_bytes, {most} bytes")
+            }
+            Ok(_) => continue,
+        };
+        faults.push(ConfigFault::new(format!("files[{index}].path"), fault));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn artifacts_stand_beside_the_database_when_nobody_says_where() {
+        for (url, directory) in [
+            (
+                "sqlite://./runnel-data/runnel.db",
+                "./runnel-data/artifacts",
+            ),
+            ("sqlite:///var/a%25b/r.db", "/var/a%b/artifacts"),
+            ("sqlite://r.db", "artifacts"),
+            ("postgres://u@h/d", "./runnel-data/artifacts"),
+        ] {
+            assert_eq!(beside_database(url), Path::new(directory), "{url}");
+        }
+    }
+}

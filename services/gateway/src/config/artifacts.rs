@@ -1,0 +1,196 @@
+//! `[artifacts]` and `[[files]]`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use domain::artifact::{is_media_type, is_name};
+use serde_json::Value;
+use url::Url;
+
+use super::fault::ConfigFault;
+use super::plain_url::parse_plain_url;
+use super::secret_ref::SecretRef;
+use super::table::{Reported, Table, name, one_of, parsed, seconds, text, whole};
+
+const GIB: u64 = 1024 * 1024 * 1024;
+const DAY: f64 = 86_400.0;
+
+/// `[artifacts]`: files that runs make and events bring.
+#[derive(Clone, Debug)]
+pub struct ArtifactsConfig {
+    /// `None`: a directory beside the database.
+    pub url: Option<ArtifactUrl>,
+    /// Of an S3 server that is not Amazon's.
+    pub endpoint: Option<Url>,
+    pub region: Option<String>,
+    pub access_key_id: Option<SecretRef>,
+    pub secret_access_key: Option<SecretRef>,
+    /// One artifact.
+    pub max_bytes: u64,
+    /// All artifacts of one workspace.
+    pub workspace_bytes: u64,
+    /// How long one is kept when nobody says otherwise.
+    pub expires: Duration,
+    /// Exact types, `image/*`, or `*/*`.
+    pub mime_types: Vec<String>,
+}
+
+/// Where artifacts stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ArtifactUrl {
+    Directory(PathBuf),
+    Bucket { bucket: String, prefix: String },
+}
+
+impl ArtifactsConfig {
+    pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
+        let url = table.optional("url", artifact_url);
+        let endpoint = table.optional("endpoint", |value| {
+            parse_plain_url(&text(value)?).map_err(|error| error.to_string())
+        });
+        let region = table.optional("region", name);
+        let access_key_id = table.optional("access_key_id", parsed);
+        let secret_access_key = table.optional("secret_access_key", parsed);
+        let max_bytes = table.required("max_bytes", whole(1..=5 * GIB));
+        let workspace_bytes = table.required("workspace_bytes", whole(1..=1024 * 1024 * GIB));
+        let expires = table.required("expires_seconds", seconds(1.0..=90.0 * DAY));
+        let mime_types = table.items("mime_types", |pointer, value, faults| {
+            media_type_rule(value).map_err(|message| {
+                faults.push(ConfigFault::new(pointer, message));
+                Reported
+            })
+        });
+        if let (Ok(one), Ok(all)) = (&max_bytes, &workspace_bytes)
+            && one > all
+        {
+            let message = "must not be less than artifacts.max_bytes";
+            return Err(table.fault("workspace_bytes", message));
+        }
+        table.close()?;
+        Ok(Self {
+            url: url?,
+            endpoint: endpoint?,
+            region: region?,
+            access_key_id: access_key_id?,
+            secret_access_key: secret_access_key?,
+            max_bytes: max_bytes?,
+            workspace_bytes: workspace_bytes?,
+            expires: expires?,
+            mime_types: mime_types?,
+        })
+    }
+}
+
+fn artifact_url(value: Value) -> Result<ArtifactUrl, &'static str> {
+    const SHAPE: &str = "must be file://PATH or s3://BUCKET/PREFIX";
+    let text = text(value)?;
+    if let Some(path) = text.strip_prefix("file://") {
+        let path = (!path.is_empty()).then(|| PathBuf::from(path));
+        return path.map(ArtifactUrl::Directory).ok_or(SHAPE);
+    }
+    let (bucket, prefix) = match text.strip_prefix("s3://").ok_or(SHAPE)? {
+        place if place.contains(['?', '#', '@']) => return Err(SHAPE),
+        place => place.split_once('/').unwrap_or((place, "")),
+    };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+    let is_bucket = (3..=63).contains(&bucket.len()) && bucket.bytes().all(is_plain);
+    is_bucket
+        .then(|| ArtifactUrl::Bucket {
+            bucket: bucket.to_owned(),
+            prefix: prefix.trim_matches('/').to_owned(),
+        })
+        .ok_or(SHAPE)
+}
+
+fn media_type_rule(value: Value) -> Result<String, &'static str> {
+    let rule = text(value)?.to_ascii_lowercase();
+    let is_family = rule
+        .strip_suffix("/*")
+        .is_some_and(|family| family == "*" || is_media_type(&format!("{family}/x")));
+    (is_family || !rule.contains('*') && is_media_type(&rule))
+        .then_some(rule)
+        .ok_or("must be a media type, like image/png, image/* or */*")
+}
+
+/// `[[files]]`: a file of the operator that runs may be granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileEntry {
+    pub name: String,
+    pub path: PathBuf,
+    /// `config` or `knowledge`.
+    pub kind: String,
+    pub mime_type: Option<String>,
+}
+
+impl FileEntry {
+    pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
+        let name = table.required("name", file_name);
+        let path = table.required("path", |value| text(value).map(PathBuf::from));
+        let kind = table.required("kind", one_of(&["config", "knowledge"]));
+        let mime_type = table.optional("mime_type", |value| {
+            let kind = text(value)?;
+            is_media_type(&kind)
+                .then_some(kind)
+                .ok_or("must be a media type, like text/csv")
+        });
+        table.close()?;
+        Ok(Self {
+            name: name?,
+            path: path?,
+            kind: kind?,
+            mime_type: mime_type?,
+        })
+    }
+}
+
+fn file_name(value: Value) -> Result<String, &'static str> {
+    let name = text(value)?;
+    is_name(&name)
+        .then_some(name)
+        .ok_or("must be a file name: 1 to 255 bytes without slashes and control characters")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_place_is_a_directory_or_a_bucket() {
+        let place = |url: &str| artifact_url(json!(url)).ok();
+        let bucket = |bucket: &str, prefix: &str| {
+            Some(ArtifactUrl::Bucket {
+                bucket: bucket.to_owned(),
+                prefix: prefix.to_owned(),
+            })
+        };
+        assert_eq!(
+            place("file:///var/a b"),
+            Some(ArtifactUrl::Directory(PathBuf::from("/var/a b")))
+        );
+        assert_eq!(place("s3://files"), bucket("files", ""));
+        assert_eq!(place("s3://files/a/b/"), bucket("files", "a/b"));
+        for wrong in [
+            "file://",
+            "s3://",
+            "s3://ab",
+            "s3://key:secret@files/a",
+            "s3://files/a?x=1",
+            "https://files",
+            "/var/files",
+        ] {
+            assert_eq!(place(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_type_is_exact_or_a_family() {
+        for rule in ["image/png", "image/*", "*/*", "application/vnd.x+json"] {
+            assert_eq!(media_type_rule(json!(rule)).as_deref(), Ok(rule));
+        }
+        for rule in ["image", "*", "*/png", "im*/x", "image/p*", "", "a b/c"] {
+            assert!(media_type_rule(json!(rule)).is_err(), "{rule}");
+        }
+    }
+}

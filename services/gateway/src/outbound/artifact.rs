@@ -1,0 +1,342 @@
+//! Where the bytes of artifacts stand: a directory, or a bucket that speaks S3. The bucket is reached by the
+//! one guarded client, like everything outside.
+
+mod guarded;
+
+use std::ops::Range;
+use std::path::{Path as FilePath, PathBuf};
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::Stream;
+use futures_util::StreamExt as _;
+use object_store::aws::AmazonS3Builder;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{GetOptions, GetRange, MultipartUpload, ObjectStore, ObjectStoreExt as _};
+use secrecy::{ExposeSecret as _, SecretString};
+use tokio_util::task::TaskTracker;
+use url::Url;
+
+use crate::outbound::egress::Egress;
+use guarded::GuardedConnector;
+
+/// What is gathered before it is sent: S3 takes no smaller part but the last.
+const PART_BYTES: usize = 5 * 1024 * 1024;
+
+/// The place that the operator chose.
+#[derive(Clone, Debug)]
+pub enum ArtifactPlace {
+    Directory(PathBuf),
+    Bucket(BucketSettings),
+}
+
+/// A bucket and who we are there.
+#[derive(Clone, Debug)]
+pub struct BucketSettings {
+    pub bucket: String,
+    /// What stands before each key; may be empty.
+    pub prefix: String,
+    pub region: String,
+    /// Of a server that is not Amazon's.
+    pub endpoint: Option<Url>,
+    pub access_key_id: SecretString,
+    pub secret_access_key: SecretString,
+}
+
+/// Why bytes could not be written or read. Shows no credential.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    #[error("the bytes are not there")]
+    Gone,
+    #[error("there is no place for artifacts; set artifacts.url")]
+    Nowhere,
+    #[error("the directory {0} cannot be made")]
+    Directory(PathBuf, #[source] std::io::Error),
+    #[error("the place of artifacts failed")]
+    Failed(#[source] object_store::Error),
+}
+
+impl From<object_store::Error> for PlaceError {
+    fn from(error: object_store::Error) -> Self {
+        match error {
+            object_store::Error::NotFound { .. } => Self::Gone,
+            error => Self::Failed(error),
+        }
+    }
+}
+
+/// The bytes of all artifacts. Cheap to clone.
+#[derive(Clone)]
+pub struct ArtifactStore {
+    /// `None`: there is no place.
+    objects: Option<Arc<dyn ObjectStore>>,
+    /// Of a directory: what a process that was killed has left of an upload is found there.
+    directory: Option<PathBuf>,
+    prefix: String,
+    tasks: TaskTracker,
+}
+
+impl ArtifactStore {
+    /// Opens the place. Uploads that are given up are cleared away in `tasks`.
+    pub fn open(
+        place: &ArtifactPlace,
+        egress: &Egress,
+        tasks: &TaskTracker,
+    ) -> Result<Self, PlaceError> {
+        let tasks = tasks.clone();
+        match place {
+            ArtifactPlace::Directory(directory) => {
+                make_private(directory)
+                    .map_err(|error| PlaceError::Directory(directory.clone(), error))?;
+                let objects = LocalFileSystem::new_with_prefix(directory)?.with_fsync(true);
+                Ok(Self {
+                    objects: Some(Arc::new(objects)),
+                    directory: Some(directory.clone()),
+                    prefix: String::new(),
+                    tasks,
+                })
+            }
+            ArtifactPlace::Bucket(settings) => Ok(Self {
+                objects: Some(Arc::new(bucket(settings, egress)?)),
+                directory: None,
+                prefix: settings.prefix.clone(),
+                tasks,
+            }),
+        }
+    }
+
+    /// A store without a place: whatever is asked of it fails.
+    pub fn nowhere() -> Self {
+        Self {
+            objects: None,
+            directory: None,
+            prefix: String::new(),
+            tasks: TaskTracker::new(),
+        }
+    }
+
+    fn objects(&self) -> Result<&Arc<dyn ObjectStore>, PlaceError> {
+        self.objects.as_ref().ok_or(PlaceError::Nowhere)
+    }
+
+    /// Writes and deletes a few bytes, to learn whether that can be done.
+    pub async fn probe(&self) -> Result<(), PlaceError> {
+        let place = format!("probe/{}", uuid::Uuid::now_v7().simple());
+        let mut writing = self.begin(&place);
+        writing.write(b"probe").await?;
+        writing.finish().await?;
+        self.delete(&place).await
+    }
+
+    /// Begins to write. Nothing is seen at the place before the end.
+    pub fn begin(&self, place: &str) -> Writing {
+        Writing {
+            store: self.clone(),
+            place: self.path(place),
+            pending: BytesMut::new(),
+            upload: None,
+        }
+    }
+
+    /// Reads a part that the content has.
+    pub async fn read(
+        &self,
+        place: &str,
+        part: Range<u64>,
+    ) -> Result<impl Stream<Item = Result<Bytes, PlaceError>> + Send + 'static, PlaceError> {
+        // An empty range is an error to some stores, and a content of no bytes has no other.
+        let range = (!part.is_empty()).then_some(GetRange::Bounded(part));
+        let options = GetOptions {
+            range,
+            ..GetOptions::default()
+        };
+        let found = self.objects()?.get_opts(&self.path(place), options).await?;
+        Ok(found
+            .into_stream()
+            .map(|chunk| chunk.map_err(PlaceError::from)))
+    }
+
+    /// Whether a content is there.
+    pub async fn has(&self, place: &str) -> Result<bool, PlaceError> {
+        match self.objects()?.head(&self.path(place)).await {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Deletes a content, and what is left of an upload to its place. What is not there is deleted.
+    pub async fn delete(&self, place: &str) -> Result<(), PlaceError> {
+        if let Some(directory) = &self.directory {
+            // Each place is written to once: no other upload has this name.
+            let left = directory.join(format!("{place}#1"));
+            if let Err(error) = tokio::fs::remove_file(&left).await
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                return Err(PlaceError::Directory(left, error));
+            }
+        }
+        match self.objects()?.delete(&self.path(place)).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn path(&self, place: &str) -> Path {
+        Path::from(format!("{}/{place}", self.prefix))
+    }
+}
+
+fn make_private(directory: &FilePath) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(directory)
+}
+
+fn bucket(
+    settings: &BucketSettings,
+    egress: &Egress,
+) -> Result<object_store::aws::AmazonS3, PlaceError> {
+    let mut builder = AmazonS3Builder::new()
+        .with_bucket_name(&settings.bucket)
+        .with_region(&settings.region)
+        .with_access_key_id(settings.access_key_id.expose_secret())
+        .with_secret_access_key(settings.secret_access_key.expose_secret())
+        // What may be asked without TLS is the guarded client's to say.
+        .with_allow_http(true)
+        .with_http_connector(GuardedConnector(egress.clone()));
+    if let Some(endpoint) = &settings.endpoint {
+        builder = builder.with_endpoint(endpoint.as_str().trim_end_matches('/'));
+    }
+    Ok(builder.build()?)
+}
+
+/// A content on its way to its place.
+pub struct Writing {
+    store: ArtifactStore,
+    place: Path,
+    pending: BytesMut,
+    upload: Option<Box<dyn MultipartUpload>>,
+}
+
+impl Writing {
+    /// Takes some bytes; what is gathered goes to the place in parts.
+    pub async fn write(&mut self, mut bytes: &[u8]) -> Result<(), PlaceError> {
+        while !bytes.is_empty() {
+            let room = PART_BYTES - self.pending.len();
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            self.pending.extend_from_slice(now);
+            bytes = later;
+            if self.pending.len() == PART_BYTES {
+                self.send_part().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn send_part(&mut self) -> Result<(), PlaceError> {
+        let part = self.pending.split().freeze();
+        let upload = match &mut self.upload {
+            Some(upload) => upload,
+            None => {
+                let upload = self.store.objects()?.put_multipart(&self.place).await?;
+                self.upload.insert(upload)
+            }
+        };
+        upload.put_part(part.into()).await?;
+        Ok(())
+    }
+
+    /// Writes what is left: the content is there when this returns.
+    pub async fn finish(mut self) -> Result<(), PlaceError> {
+        if self.upload.is_none() {
+            let all = self.pending.split().freeze();
+            self.store.objects()?.put(&self.place, all.into()).await?;
+            return Ok(());
+        }
+        if !self.pending.is_empty() {
+            self.send_part().await?;
+        }
+        if let Some(upload) = &mut self.upload {
+            upload.complete().await?;
+        }
+        self.upload = None;
+        Ok(())
+    }
+}
+
+impl Drop for Writing {
+    /// Parts that were sent for nothing are paid for until somebody says that they are not wanted.
+    fn drop(&mut self) {
+        if let Some(mut upload) = self.upload.take() {
+            self.store.tasks.spawn(async move {
+                if let Err(error) = upload.abort().await {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "the parts of an upload could not be cleared away");
+                }
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::TryStreamExt as _;
+
+    use super::*;
+
+    fn store(directory: &FilePath) -> ArtifactStore {
+        let egress = Egress::new(Vec::new(), Duration::from_secs(1)).unwrap();
+        let place = ArtifactPlace::Directory(directory.to_owned());
+        ArtifactStore::open(&place, &egress, &TaskTracker::new()).unwrap()
+    }
+
+    async fn read(store: &ArtifactStore, place: &str, part: Range<u64>) -> Vec<u8> {
+        let chunks: Vec<Bytes> = store
+            .read(place, part)
+            .await
+            .unwrap()
+            .try_collect()
+            .await
+            .unwrap();
+        chunks.concat()
+    }
+
+    #[tokio::test]
+    async fn what_is_written_in_parts_is_read_in_ranges_and_gone_when_deleted() {
+        let directory = std::env::temp_dir().join(format!("runnel-{}", uuid::Uuid::new_v4()));
+        let store = store(&directory);
+        store.probe().await.unwrap();
+        let bytes: Vec<u8> = (0..PART_BYTES * 2 + 7)
+            .map(|n| u8::try_from(n % 251).unwrap())
+            .collect();
+        let mut writing = store.begin("ab/one");
+        for chunk in bytes.chunks(700_001) {
+            writing.write(chunk).await.unwrap();
+            assert!(!store.has("ab/one").await.unwrap());
+        }
+        writing.finish().await.unwrap();
+        let size = bytes.len() as u64;
+        assert_eq!(read(&store, "ab/one", 0..size).await, bytes);
+        let middle = PART_BYTES - 3..PART_BYTES + 4;
+        let part = middle.start as u64..middle.end as u64;
+        assert_eq!(read(&store, "ab/one", part).await, bytes[middle]);
+        store.begin("ab/none").finish().await.unwrap();
+        assert!(read(&store, "ab/none", 0..0).await.is_empty());
+
+        let mut left = store.begin("ab/left");
+        left.write(&bytes).await.unwrap();
+        drop(left);
+        for place in ["ab/one", "ab/one", "ab/none", "ab/left"] {
+            store.delete(place).await.unwrap();
+        }
+        assert!(matches!(
+            store.read("ab/one", 0..1).await.err(),
+            Some(PlaceError::Gone)
+        ));
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+}

@@ -1,0 +1,139 @@
+//! Where the results of a run come from: the answer to its POST, or what its runner appends later.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use domain::run::{Failure, FailureCode};
+use futures_util::StreamExt as _;
+use protocol::id::RunId;
+
+use crate::outbound::runner::Results;
+use crate::runs::Inner;
+use crate::runs::doorbell::Bell;
+use crate::runs::relay::reader::ResultReader;
+
+/// What a source gave.
+pub(super) enum Read {
+    Chunk(Bytes),
+    /// Results that were appended, as they were sent.
+    Appended(Vec<Vec<u8>>),
+    End,
+    Broken,
+    Silent,
+    /// Nobody has been heard of within the lease.
+    Orphaned,
+}
+
+/// A source of results.
+pub(super) enum Source<'a> {
+    Stream {
+        results: Results,
+        reader: Box<ResultReader>,
+    },
+    Appended(Appended<'a>),
+}
+
+impl Source<'_> {
+    /// What comes next. May be given up at any moment and asked again.
+    pub(super) async fn next(&mut self) -> Read {
+        match self {
+            Self::Stream { results, .. } => match results.next().await {
+                Some(Ok(chunk)) => Read::Chunk(chunk),
+                None => Read::End,
+                Some(Err(_)) => Read::Broken,
+            },
+            Self::Appended(appended) => appended.next().await,
+        }
+    }
+
+    /// Whether its silence is told by the time between two reads.
+    pub(super) fn is_stream(&self) -> bool {
+        matches!(self, Self::Stream { .. })
+    }
+}
+
+/// What a runner appends, through any replica: it stands in the table.
+pub(super) struct Appended<'a> {
+    inner: &'a Inner,
+    run: RunId,
+    attempt: u32,
+    bell: Bell,
+    /// The last number that was read.
+    read_through: u64,
+}
+
+impl<'a> Appended<'a> {
+    pub(super) fn new(inner: &'a Inner, run: RunId, attempt: u32, bell: Bell) -> Self {
+        Self {
+            inner,
+            run,
+            attempt,
+            bell,
+            read_through: 0,
+        }
+    }
+
+    async fn next(&mut self) -> Read {
+        loop {
+            // First listen, then look: nothing falls between.
+            let ring = self.bell.next();
+            let rung = ring.notified();
+            tokio::pin!(rung);
+            rung.as_mut().enable();
+            match self.look().await {
+                Ok(Some(read)) => return read,
+                Ok(None) => {}
+                // The lease of the run itself says when that has lasted too long.
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(run.id = %self.run, error, "what was appended to run {} cannot be read, trying again", self.run);
+                }
+            }
+            let poll: Duration = self.inner.limits.poll;
+            tokio::select! {
+                () = rung => {}
+                () = tokio::time::sleep(poll) => {}
+            }
+        }
+    }
+
+    async fn look(&mut self) -> Result<Option<Read>, store::StoreError> {
+        // First whether it is alive: what came before the end of its lease is read after it.
+        let heard = self.inner.store.heard_for(self.run, self.attempt).await?;
+        let appended = self
+            .inner
+            .store
+            .appended_results(self.run, self.read_through)
+            .await?;
+        if let Some((last, results)) = appended {
+            self.read_through = last;
+            let results = results.into_iter().map(String::into_bytes);
+            return Ok(Some(Read::Appended(results.collect())));
+        }
+        Ok(heard.is_none().then_some(Read::Orphaned))
+    }
+}
+
+/// Why nothing more comes after this.
+pub(super) fn end_of_input(read: &Read) -> Failure {
+    let (code, message) = match read {
+        Read::Silent => (
+            FailureCode::RunnerIdleTimeout,
+            "the runner sent nothing for limits.silence_seconds",
+        ),
+        Read::Orphaned => (
+            FailureCode::RunnerOrphaned,
+            "nothing was heard of the runner for runs.append_lease_seconds: it must append results or \
+             send heartbeats",
+        ),
+        Read::End => (
+            FailureCode::RunnerStreamTruncated,
+            "the runner's answer ended without run.completed or run.failed",
+        ),
+        Read::Chunk(_) | Read::Appended(_) | Read::Broken => (
+            FailureCode::RunnerStreamTruncated,
+            "the connection to the runner broke before the run ended",
+        ),
+    };
+    Failure::new(code, message)
+}

@@ -1,0 +1,510 @@
+//! Files of runs: uploaded, read whole and in parts, by whom they are for, for as long as they are kept.
+
+use std::path::Path;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use reqwest::header::{
+    CONTENT_DISPOSITION, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_RANGE, RANGE, X_CONTENT_TYPE_OPTIONS,
+};
+use reqwest::{Method, Response};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::client::{Answer, message, send};
+use crate::support::database::rows;
+use crate::support::gateway::{Agent, Config};
+use crate::support::held::HeldRun;
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
+use crate::support::{Engine, Postgres, Sqlite, Stage, hex, until, within};
+
+const OTHER: &str = "plugin:runnel/other/default";
+const ALL: &str = r#"artifacts = ["metadata", "read", "create"], files = ["rules.txt"]"#;
+
+/// A runner that may do all there is with artifacts, and files of kind `config`.
+async fn stage(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<Stage> {
+    let mut manifests = json!([manifest(RUNNER_ID), manifest(OTHER)]);
+    for manifest in manifests.as_array_mut().unwrap() {
+        manifest["permissions"]["artifacts"] = json!(["metadata", "read", "create"]);
+        manifest["permissions"]["files"] = json!(["config"]);
+    }
+    let runner = StubRunner::start_listing(manifests).await;
+    Stage::of(engine, runner, |config| {
+        config.agents[0].resources = ALL;
+        configure(config);
+    })
+    .await
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    hex(digest(&SHA256, bytes).as_ref())
+}
+
+fn in_conversation(conversation: &str, event_id: &str) -> Value {
+    let mut event = message(event_id);
+    event["conversation"]["conversation_id"] = json!(conversation);
+    event
+}
+
+async fn upload(run: &HeldRun, query: &str, kind: &str, bytes: Vec<u8>) -> Answer {
+    let request = run.request(Method::POST, &format!("/artifacts{query}"));
+    let request = request.header(CONTENT_TYPE, kind).body(bytes);
+    send(request).await.unwrap()
+}
+
+async fn uploaded(run: &HeldRun, bytes: Vec<u8>) -> String {
+    let answer = upload(run, "?name=one.bin", "application/octet-stream", bytes).await;
+    assert_eq!(answer.status, 201, "{}", answer.body);
+    answer.body["artifact_id"].as_str().unwrap().to_owned()
+}
+
+async fn content(
+    run: &HeldRun,
+    id: &str,
+    headers: &[(reqwest::header::HeaderName, &str)],
+) -> Response {
+    let mut request = run.request(Method::GET, &format!("/artifacts/{id}/content"));
+    for (name, value) in headers {
+        request = request.header(name, *value);
+    }
+    within("a content", request.send()).await.unwrap()
+}
+
+fn header(response: &Response, name: reqwest::header::HeaderName) -> &str {
+    response.headers()[name].to_str().unwrap()
+}
+
+#[rstest]
+#[tokio::test]
+async fn an_artifact_is_read_as_it_was_uploaded_whole_and_in_parts(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage(engine, |_| {}).await else {
+        return;
+    };
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let apis = &run.asked["context"]["context"]["available_apis"];
+    assert_eq!(
+        (&apis["artifact_metadata"], &apis["artifact_read"]),
+        (&json!(true), &json!(true))
+    );
+    let bytes: Vec<u8> = b"\x89PNG\r\n\x1a\n"
+        .iter()
+        .copied()
+        .chain((0..70_000_u32).map(|n| (n % 251) as u8))
+        .collect();
+    let answer = upload(
+        &run,
+        "?name=gr%C3%B6%C3%9Fe%20a.png&expires_in=3600",
+        "image/jpeg",
+        bytes.clone(),
+    )
+    .await;
+    assert_eq!(answer.status, 201, "{}", answer.body);
+    let made = answer.body;
+    let id = made["artifact_id"].as_str().unwrap().to_owned();
+    assert_eq!(made["name"], "größe a.png");
+    assert_eq!(made["mime_type"], "image/png", "by content");
+    assert_eq!(made["size"], bytes.len());
+    assert_eq!(made["sha256"], sha256(&bytes));
+    assert_eq!(
+        (&made["origin"], &made["run_id"], &made["event_id"]),
+        (&json!("runner"), &json!(run.run_id), &json!("m-1"))
+    );
+    let kept = made["expires_at"].as_i64().unwrap() - made["created_at"].as_i64().unwrap();
+    assert!((3595..=3605).contains(&kept), "{made}");
+    let told = run.get(&format!("/artifacts/{id}")).await;
+    assert_eq!(told.status, 200, "{}", told.body);
+    for member in [
+        "artifact_id",
+        "name",
+        "mime_type",
+        "size",
+        "sha256",
+        "origin",
+        "run_id",
+        "expires_at",
+    ] {
+        assert_eq!(told.body[member], made[member], "{member}");
+    }
+
+    let whole = content(&run, &id, &[]).await;
+    assert_eq!(whole.status(), 200);
+    assert_eq!(header(&whole, CONTENT_TYPE), "image/png");
+    assert_eq!(header(&whole, X_CONTENT_TYPE_OPTIONS), "nosniff");
+    assert_eq!(
+        header(&whole, CONTENT_DISPOSITION),
+        "attachment; filename*=UTF-8''gr%C3%B6%C3%9Fe%20a.png"
+    );
+    let tag = header(&whole, ETAG).to_owned();
+    assert_eq!(tag, format!("\"{}\"", sha256(&bytes)));
+    assert_eq!(whole.bytes().await.unwrap(), bytes);
+
+    let size = bytes.len();
+    for (range, slice) in [
+        ("bytes=0-0".to_owned(), 0..1),
+        ("bytes=100-65635".to_owned(), 100..65_636),
+        (format!("bytes={}-", size - 5), size - 5..size),
+        ("bytes=-7".to_owned(), size - 7..size),
+        ("bytes=10-99999999999999999999".to_owned(), 10..size),
+    ] {
+        let part = content(&run, &id, &[(RANGE, &range)]).await;
+        assert_eq!(part.status(), 206, "{range}");
+        let expected = format!("bytes {}-{}/{size}", slice.start, slice.end - 1);
+        assert_eq!(header(&part, CONTENT_RANGE), expected);
+        assert_eq!(part.content_length(), Some(slice.len() as u64), "{range}");
+        assert_eq!(part.bytes().await.unwrap(), bytes[slice], "{range}");
+    }
+    let beyond = content(&run, &id, &[(RANGE, &format!("bytes={size}-"))]).await;
+    assert_eq!(beyond.status(), 416);
+    assert_eq!(header(&beyond, CONTENT_RANGE), format!("bytes */{size}"));
+    for (tag, status) in [(tag.as_str(), 206), ("\"other\"", 200)] {
+        let part = content(&run, &id, &[(RANGE, "bytes=0-9"), (IF_RANGE, tag)]).await;
+        assert_eq!(part.status(), status, "{tag}");
+    }
+
+    let client = stage.client.get(&format!("/v1/artifacts/{id}")).await;
+    assert_eq!(client.body["sha256"], made["sha256"]);
+    let request = stage
+        .client
+        .request(Method::GET, &format!("/v1/artifacts/{id}/content"));
+    let read = within("a content", request.header(RANGE, "bytes=1-3").send())
+        .await
+        .unwrap();
+    assert_eq!(
+        (read.status().as_u16(), read.bytes().await.unwrap().as_ref()),
+        (206, b"PNG".as_slice())
+    );
+
+    run.end(&stage).await;
+    let audit = stage
+        .client
+        .get(&format!("/v1/runs/{}/audit", run.run_id))
+        .await
+        .body;
+    let reads: Vec<_> = audit["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|entry| entry["action"] == "artifact_read")
+        .collect();
+    assert_eq!(reads[0]["bytes"], size, "{audit}");
+    assert_eq!(reads[0]["outcome"], "ok", "{audit}");
+}
+
+#[tokio::test]
+async fn fifty_mebibytes_go_in_and_out_unchanged_and_are_never_held() {
+    let stage = stage(Sqlite, |_| {}).await.unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    uploaded(&run, vec![1; 1000]).await;
+    let before = stage.gateway.peak_memory();
+    let bytes: Vec<u8> = (0..50 * 1024 * 1024_u32)
+        .map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
+    let id = uploaded(&run, bytes.clone()).await;
+    let read = content(&run, &id, &[]).await;
+    assert_eq!(sha256(&read.bytes().await.unwrap()), sha256(&bytes));
+    if let (Some(before), Some(after)) = (before, stage.gateway.peak_memory()) {
+        // A part of 5 MiB is gathered; the rest is buffers of sockets.
+        assert!(after - before < 30 * 1024, "{before} to {after} KiB");
+    }
+    run.end(&stage).await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn an_artifact_is_for_its_run_and_its_conversation_and_nobody_else(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage(engine, |config| {
+        config.agents.push(Agent {
+            name: "other",
+            event_types: "other.happened",
+            runner_id: OTHER,
+            resources: ALL,
+            ..Agent::default()
+        });
+    })
+    .await
+    else {
+        return;
+    };
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let id = uploaded(&run, b"mine".to_vec()).await;
+    let paths = [
+        format!("/artifacts/{id}"),
+        format!("/artifacts/{id}/content"),
+    ];
+
+    let beside = HeldRun::start(&stage, &in_conversation("c-8", "m-2")).await;
+    let absent = beside
+        .get("/artifacts/01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61")
+        .await;
+    assert_eq!(absent.status, 404);
+    for path in &paths {
+        let answer = beside.get(path).await;
+        assert_eq!((answer.status, &answer.body), (404, &absent.body), "{path}");
+    }
+    for strange in [
+        "..%2F..%2Fetc%2Fpasswd",
+        "x",
+        "%2e%2e",
+        &id.to_uppercase(),
+        &id.replace('-', ""),
+    ] {
+        let answer = beside.get(&format!("/artifacts/{strange}")).await;
+        assert_eq!(
+            (answer.status, &answer.body),
+            (404, &absent.body),
+            "{strange}"
+        );
+    }
+    beside.end(&stage).await;
+    run.end(&stage).await;
+
+    // The same runner, later, in the same conversation.
+    let later = HeldRun::start(&stage, &message("m-3")).await;
+    for path in &paths {
+        assert_eq!(later.get(path).await.status, 200, "{path}");
+    }
+    later.end(&stage).await;
+
+    // Another runner in the same conversation.
+    let mut event = message("m-4");
+    event["event_type"] = json!("other.happened");
+    let other = HeldRun::start(&stage, &event).await;
+    for path in &paths {
+        assert_eq!(other.get(path).await.status, 404, "{path}");
+    }
+    other.end(&stage).await;
+    assert_eq!(run.get(&paths[0]).await.status, 401, "the token is dead");
+}
+
+#[tokio::test]
+async fn what_was_not_granted_is_refused_and_leaves_nothing() {
+    let mut manifest = manifest(RUNNER_ID);
+    manifest["permissions"]["artifacts"] = json!(["read"]);
+    let runner = StubRunner::start_as(manifest).await;
+    let stage = Stage::of(Sqlite, runner, |config| config.agents[0].resources = ALL)
+        .await
+        .unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let refused = upload(&run, "", "text/plain", b"x".to_vec()).await;
+    assert_eq!(
+        (refused.status, refused.detail("operation")),
+        (403, &json!("artifacts:create"))
+    );
+    assert_eq!(run.get("/artifacts/x").await.status, 403, "metadata");
+    assert_eq!(run.get("/artifacts/x/content").await.status, 404, "read");
+    run.end(&stage).await;
+    let left = rows(&stage.gateway.database_url(), "SELECT id FROM artifacts").await;
+    assert!(left.is_empty());
+}
+
+#[rstest]
+#[tokio::test]
+async fn what_is_too_large_or_of_a_wrong_kind_is_refused_and_leaves_no_bytes(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let bounds = "max_bytes = 6000000\nworkspace_bytes = 7000000\nmime_types = [\"text/*\", \"application/octet-stream\"]";
+    let Some(stage) = stage(engine, |config| bounds.clone_into(&mut config.artifacts)).await else {
+        return;
+    };
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let png = b"\x89PNG\r\n\x1a\n".to_vec();
+    let refused = upload(&run, "", "text/plain", png).await;
+    assert_eq!(
+        (refused.status, refused.detail("mime_type")),
+        (415, &json!("image/png"))
+    );
+    let elf = std::fs::read(crate::support::gateway::BINARY).unwrap()[..4096].to_vec();
+    assert_eq!(
+        upload(&run, "", "application/octet-stream", elf)
+            .await
+            .status,
+        415
+    );
+    let large = upload(&run, "", "text/plain", vec![b'x'; 6_000_001]).await;
+    assert_eq!(
+        (large.status, large.error("code")),
+        (413, &json!("payload_too_large"))
+    );
+    // Not announced: found out on the way, after the first part is stored.
+    let chunks = (0..13).map(|_| Ok::<_, std::io::Error>(vec![b'x'; 500_000]));
+    let body = reqwest::Body::wrap_stream(futures_util::stream::iter(chunks));
+    let request = run.request(Method::POST, "/artifacts").body(body);
+    assert_eq!(send(request).await.unwrap().status, 413);
+    for query in [
+        "?name=a%2Fb",
+        "?name=",
+        "?name=..",
+        "?expires_in=0",
+        "?expires_in=7776001",
+        "?x=1",
+    ] {
+        let answer = upload(&run, query, "text/plain", b"x".to_vec()).await;
+        assert_eq!(answer.status, 400, "{query}: {}", answer.body);
+    }
+    // Given up, they make room again with the next sweep.
+    no_files(stage.gateway.artifact_directory()).await;
+    let id = uploaded(&run, vec![b'x'; 6_000_000]).await;
+    let full = upload(&run, "", "text/plain", vec![b'x'; 2_000_000]).await;
+    assert_eq!(
+        (full.status, full.detail("reason")),
+        (413, &json!("workspace_full"))
+    );
+    assert_eq!(run.get(&format!("/artifacts/{id}")).await.status, 200);
+    run.end(&stage).await;
+}
+
+/// Waits until no file is left of any artifact, and no row.
+async fn no_files(directory: &Path) {
+    until("the bytes to be deleted", async || {
+        files_in(directory).is_empty()
+    })
+    .await;
+}
+
+fn files_in(directory: &Path) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(files_in(&path));
+        } else {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[rstest]
+#[tokio::test]
+async fn an_artifact_is_gone_when_its_time_is_over(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = stage(engine, |config| {
+        "lease_seconds = 3".clone_into(&mut config.runs)
+    })
+    .await
+    else {
+        return;
+    };
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let answer = upload(&run, "?expires_in=2", "text/plain", b"short".to_vec()).await;
+    let id = answer.body["artifact_id"].as_str().unwrap();
+    assert_eq!(files_in(stage.gateway.artifact_directory()).len(), 1);
+    let path = format!("/artifacts/{id}");
+    until("the artifact to expire", async || {
+        run.get(&path).await.status == 404
+    })
+    .await;
+    assert_eq!(run.get(&format!("{path}/content")).await.status, 404);
+    assert_eq!(stage.client.get(&format!("/v1{path}")).await.status, 404);
+    no_files(stage.gateway.artifact_directory()).await;
+    let url = stage.gateway.database_url();
+    until("the row to be deleted", async || {
+        rows(&url, "SELECT id FROM artifacts").await.is_empty()
+    })
+    .await;
+    run.end(&stage).await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn what_a_killed_gateway_left_of_an_upload_is_swept(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(mut stage) = stage(engine, |config| {
+        "lease_seconds = 3".clone_into(&mut config.runs)
+    })
+    .await
+    else {
+        return;
+    };
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    // A part is stored, and then the body does not come to its end.
+    let (sender, receiver) = tokio::sync::mpsc::channel::<Result<Vec<u8>, std::io::Error>>(1);
+    let stream = futures_util::stream::unfold(receiver, async |mut receiver| {
+        receiver.recv().await.map(|chunk| (chunk, receiver))
+    });
+    let request = run
+        .request(Method::POST, "/artifacts")
+        .body(reqwest::Body::wrap_stream(stream));
+    let sending = tokio::spawn(request.send());
+    for _ in 0..6 {
+        sender.send(Ok(vec![7; 1024 * 1024])).await.unwrap();
+    }
+    let directory = stage.gateway.artifact_directory().to_owned();
+    until("a part to be stored", async || {
+        !files_in(&directory).is_empty()
+    })
+    .await;
+    stage.gateway.kill().await;
+    drop(sender);
+    assert!(sending.await.unwrap().is_err());
+    let url = stage.gateway.database_url();
+    // As if the time of an upload were over.
+    rows(&url, "UPDATE artifacts SET expires_at = 1").await;
+    stage.gateway.start_again().await;
+    no_files(&directory).await;
+    until("the row to be deleted", async || {
+        rows(&url, "SELECT id FROM artifacts").await.is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_granted_file_is_read_as_it_was_at_the_start() {
+    let directory = std::env::temp_dir().join(format!("runnel-files-{}", uuid::Uuid::new_v4()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let (rules, book) = (directory.join("rules"), directory.join("book"));
+    std::fs::write(&rules, "be kind").unwrap();
+    std::fs::write(&book, "once upon a time").unwrap();
+    let stage = stage(Sqlite, |config| {
+        config.rest = format!(
+            "[[files]]\nname = \"rules.txt\"\npath = \"{}\"\nkind = \"config\"\n\
+             [[files]]\nname = \"book.txt\"\npath = \"{}\"\nkind = \"knowledge\"\n",
+            rules.display(),
+            book.display()
+        );
+    })
+    .await
+    .unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let files = run.asked["context"]["resources"]["files"]
+        .as_array()
+        .unwrap()
+        .clone();
+    assert_eq!(
+        files.len(),
+        1,
+        "the book is of a kind that the manifest does not ask for"
+    );
+    assert_eq!(files[0]["name"], "rules.txt");
+    assert_eq!(
+        (&files[0]["mime_type"], &files[0]["size"]),
+        (&json!("text/plain"), &json!(7))
+    );
+    assert_eq!(files[0]["sha256"], sha256(b"be kind"));
+    std::fs::write(&rules, "be mean").unwrap();
+    let id = files[0]["id"].as_str().unwrap();
+    let read = content(&run, id, &[(RANGE, "bytes=3-")]).await;
+    assert_eq!(
+        (read.status().as_u16(), read.text().await.unwrap().as_str()),
+        (206, "kind")
+    );
+    let told = run.get(&format!("/artifacts/{id}")).await.body;
+    assert_eq!(
+        (&told["origin"], &told["artifact_id"]),
+        (&json!("file"), &json!(id))
+    );
+    // A client of the workspace was granted nothing of the operator's.
+    assert_eq!(
+        stage
+            .client
+            .get(&format!("/v1/artifacts/{id}"))
+            .await
+            .status,
+        404
+    );
+    run.end(&stage).await;
+    std::fs::remove_dir_all(&directory).unwrap();
+}
