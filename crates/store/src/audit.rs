@@ -7,6 +7,7 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
+use crate::bulk::{Done, Together};
 use crate::connect::Store;
 use crate::entity::audit_entries;
 use crate::error::{StoreError, signed, unsigned};
@@ -102,6 +103,16 @@ struct WriteAudit {
 impl Work for WriteAudit {
     type Output = ();
 
+    const CHANGES_AGENTS: bool = false;
+
+    fn together(&self) -> Option<Together<'_>> {
+        Some(Together::Audit(&self.entry))
+    }
+
+    fn output_of(&self, done: Done) -> Option<()> {
+        matches!(done, Done::Audited).then_some(())
+    }
+
     fn order(&self) -> Uuid {
         self.entry.run_id.0
     }
@@ -119,6 +130,16 @@ struct WriteOutcome(AuditOutcome);
 
 impl Work for WriteOutcome {
     type Output = ();
+
+    const CHANGES_AGENTS: bool = false;
+
+    fn together(&self) -> Option<Together<'_>> {
+        Some(Together::Audited(&self.0))
+    }
+
+    fn output_of(&self, done: Done) -> Option<()> {
+        matches!(done, Done::Audited).then_some(())
+    }
 
     fn order(&self) -> Uuid {
         self.0.run_id.0

@@ -2,11 +2,13 @@
 
 mod appends;
 mod attempts;
+mod audits;
 
 use protocol::id::RunId;
 use sea_orm::Value;
 
 use crate::attempts::{AttemptOutcome, Dispatch, Dispatched};
+use crate::audit::{AuditEntry, AuditOutcome};
 use crate::common::Common;
 use crate::error::StoreError;
 use crate::ingest::{Ingest, Ingested, take_together};
@@ -25,6 +27,8 @@ pub enum Together<'a> {
     End(&'a Append),
     Dispatch(&'a Dispatch),
     Outcome(&'a AttemptOutcome),
+    Audit(&'a AuditEntry),
+    Audited(&'a AuditOutcome),
 }
 
 /// What became of it.
@@ -33,15 +37,17 @@ pub enum Done {
     Append(Appended),
     Dispatch(Dispatched),
     Outcome,
+    Audited,
 }
 
-/// Each run stands among the work of one kind once.
+/// Each run stands among the work of one kind once, but for what does not look at what was there before.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
     Ingest,
     Append(RunId),
     Dispatch(RunId),
     Outcome(RunId),
+    Audit,
 }
 
 impl Together<'_> {
@@ -52,6 +58,7 @@ impl Together<'_> {
             Self::Append(append) | Self::End(append) => Key::Append(append.run_id),
             Self::Dispatch(dispatch) => Key::Dispatch(dispatch.run.id),
             Self::Outcome(outcome) => Key::Outcome(outcome.run_id),
+            Self::Audit(_) | Self::Audited(_) => Key::Audit,
         }
     }
 }
@@ -65,6 +72,7 @@ pub(crate) async fn apply(
 ) -> Result<Vec<Option<Done>>, StoreError> {
     let (mut ingests, mut appends, mut ends) = (Vec::new(), Vec::new(), Vec::new());
     let (mut dispatches, mut outcomes) = (Vec::new(), Vec::new());
+    let (mut audits, mut audited) = (Vec::new(), Vec::new());
     for one in work {
         match one {
             Together::Ingest(ingest) => ingests.push(*ingest),
@@ -72,6 +80,8 @@ pub(crate) async fn apply(
             Together::End(append) => ends.push(*append),
             Together::Dispatch(dispatch) => dispatches.push(*dispatch),
             Together::Outcome(outcome) => outcomes.push(*outcome),
+            Together::Audit(entry) => audits.push(*entry),
+            Together::Audited(outcome) => audited.push(*outcome),
         }
     }
     // Conversations first, their runs after.
@@ -79,6 +89,8 @@ pub(crate) async fn apply(
     let mut ended = appends::end_all(tx, &ends).await?.into_iter();
     let mut dispatched = attempts::dispatch_all(tx, &dispatches).await?.into_iter();
     attempts::note_all(tx, &outcomes).await?;
+    audits::record_all(tx, &audits).await?;
+    audits::end_all(tx, &audited).await?;
     let mut appended = appends::append_all(tx, &appends).await?.into_iter();
     let done = work.iter().map(|one| match one {
         Together::Ingest(_) => ingested.next().flatten().map(Done::Ingest),
@@ -86,6 +98,7 @@ pub(crate) async fn apply(
         Together::Append(_) => appended.next().map(Done::Append),
         Together::Dispatch(_) => dispatched.next().flatten().map(Done::Dispatch),
         Together::Outcome(_) => Some(Done::Outcome),
+        Together::Audit(_) | Together::Audited(_) => Some(Done::Audited),
     });
     Ok(done.collect())
 }

@@ -31,6 +31,7 @@ impl Places {
             let into = match item.together().map(|work| work.key()) {
                 None => &mut places.alone,
                 Some(Key::Ingest) => &mut places.events,
+                Some(Key::Audit) => &mut places.others,
                 Some(key) if seen.insert(key) => &mut places.others,
                 Some(_) => &mut places.after,
             };

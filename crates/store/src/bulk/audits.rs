@@ -1,0 +1,45 @@
+//! Host calls, and what came of them.
+
+use super::text;
+use crate::audit::{AuditEntry, AuditOutcome};
+use crate::error::{StoreError, signed};
+use crate::sql::{Sql, executed, inserted};
+
+/// Records calls.
+pub(super) async fn record_all(tx: &impl Sql, entries: &[&AuditEntry]) -> Result<(), StoreError> {
+    let rows = entries.iter().map(|entry| {
+        [
+            entry.id.to_string().into(),
+            entry.workspace.to_string().into(),
+            text(entry.run_id),
+            entry.action.as_str().into(),
+            entry.resource.as_str().into(),
+            entry.operation.as_str().into(),
+            if entry.allowed { "allow" } else { "deny" }.into(),
+            entry.rule.as_str().into(),
+            signed(entry.bytes).into(),
+            entry.at.into(),
+        ]
+    });
+    let into = "audit_entries (id, workspace_id, run_id, action, resource, operation, decision, rule, bytes, at)";
+    inserted(tx, into, rows.collect()).await
+}
+
+/// Notes how calls ended that are recorded.
+pub(super) async fn end_all(tx: &impl Sql, outcomes: &[&AuditOutcome]) -> Result<(), StoreError> {
+    let rows = outcomes.iter().map(|end| {
+        [
+            end.id.to_string().into(),
+            signed(end.bytes).into(),
+            end.outcome.into(),
+            end.duration_ms.into(),
+        ]
+    });
+    let update = |values: &str| {
+        format!(
+            "UPDATE audit_entries SET bytes = v.column2, outcome = v.column3, \
+             duration_ms = v.column4 FROM ({values}) AS v WHERE audit_entries.id = v.column1"
+        )
+    };
+    executed(tx, rows.collect(), update).await
+}
