@@ -106,6 +106,8 @@ async fn a_run_under_way_waits_for_the_database_and_loses_nothing(#[case] wire: 
     let url = between.url();
     let configure = move |config: &mut Config| {
         config.runs = format!("lease_seconds = {lease}");
+        // The run has its time after the outage, too.
+        config.agents[0].timeout_seconds += outage() as f64;
         config.runner_at(&url);
     };
     let Some((stage, proxy)) = stage_of(runner, configure).await else {
