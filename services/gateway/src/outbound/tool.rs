@@ -316,11 +316,6 @@ impl KnownTool {
             Callee::Mcp { server, .. } => server.timeout(),
         }
     }
-
-    /// Whether its results have the form of MCP.
-    pub fn speaks_mcp(&self) -> bool {
-        matches!(self.callee, Callee::Mcp { .. })
-    }
 }
 
 impl Callee {
