@@ -149,13 +149,15 @@ async fn langbot_reads_every_context() {
 
 /// Fields that later sources of the protocol added; this SDK ignores them.
 fn assert_only_newer_fields(answer: &Value) {
-    const NEWER: [&str; 10] = [
+    const NEWER: [&str; 12] = [
         "/context/available_apis/artifact_metadata",
         "/context/available_apis/artifact_read",
         "/context/available_apis/interactions",
         "/context/static_refs",
         "/resources/files",
         "/resources/storage/binding_storage",
+        "/resources/tools/-/effect",
+        "/resources/tools/-/source",
         "/state/binding",
         "/runtime/host",
         "/runtime/protocol_version",

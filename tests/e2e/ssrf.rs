@@ -127,25 +127,31 @@ async fn no_url_of_the_corpus_is_registered_previewed_or_configured() {
     }
     assert_eq!(endpoint_names(&admin).await, ["stub"]);
 
-    // What the file says is judged first, then where it leads.
-    let mut left = urls;
-    loop {
-        let told = check_config_with(&left).await;
-        let mut index = 0..;
-        let before = left.len();
-        left.retain(|_| {
-            let place = format!("runner_endpoints[{}].base_url", index.next().unwrap());
-            !told.contains(&place)
-        });
-        if left.len() == before {
-            break;
+    for (table, key) in [
+        ("runner_endpoints", "base_url"),
+        ("tools", "url"),
+        ("mcp_servers", "url"),
+    ] {
+        // What the file says is judged first, then where it leads.
+        let mut left = urls.clone();
+        loop {
+            let told = check_config_with(table, key, &left).await;
+            let mut index = 0..;
+            let before = left.len();
+            left.retain(|_| {
+                let place = format!("{table}[{}].{key}", index.next().unwrap());
+                !told.contains(&place)
+            });
+            if left.len() == before {
+                break;
+            }
         }
+        assert!(left.is_empty(), "may stand in {table}: {left:?}");
     }
-    assert!(left.is_empty(), "may stand in the configuration: {left:?}");
 }
 
-/// What `check-config` says to a file with these endpoints.
-async fn check_config_with(urls: &[String]) -> String {
+/// What `check-config` says to a file with these URLs.
+async fn check_config_with(table: &str, key: &str, urls: &[String]) -> String {
     let directory = Directory::new();
     let secret = directory.write("secret", SECRET);
     let mut file = String::new();
@@ -153,9 +159,15 @@ async fn check_config_with(urls: &[String]) -> String {
         // A JSON text is a TOML text, but for this one character.
         let url = json!(url).to_string().replace('\u{7f}', "\\u007f");
         let secret = secret.display();
-        let entry = format!(
-            "[[runner_endpoints]]\nname = \"e{index}\"\nbase_url = {url}\nsecret = \"file:{secret}\"\n"
-        );
+        let identity = if table == "tools" {
+            "tool_name"
+        } else {
+            "name"
+        };
+        let mut entry = format!("[[{table}]]\n{identity} = \"e{index}\"\n{key} = {url}\n");
+        if table == "runner_endpoints" {
+            entry += &format!("secret = \"file:{secret}\"\n");
+        }
         file.push_str(&entry);
     }
     let file = directory.write("runnel.toml", &file);

@@ -7,11 +7,11 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::client::{Answer, Client, message};
-use crate::support::gateway::{STUB_API_KEY, own_address};
+use crate::support::gateway::{BINARY, STUB_API_KEY, own_address};
 use crate::support::held::HeldRun;
 use crate::support::node::Project;
 use crate::support::tool_server::{ToolServer, listed};
-use crate::support::{Directory, Engine, Postgres, Sqlite, Stage, until};
+use crate::support::{Directory, Engine, Postgres, Sqlite, Stage, run, until};
 use crate::tools::stage_with;
 
 async fn call(run: &HeldRun, name: &str, parameters: &Value) -> Answer {
@@ -383,8 +383,10 @@ async fn the_reference_server_is_spoken_with_over_http() {
     everything_answers(&stage).await;
 }
 
+/// A process that has ended and that nobody has asked after is not alive.
 fn is_alive(pid: &str) -> bool {
-    Path::new(&format!("/proc/{pid}/stat")).exists()
+    let status = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
+    status.is_ok_and(|status| !status.contains(") Z "))
 }
 
 #[tokio::test]
@@ -437,10 +439,10 @@ async fn the_reference_server_is_a_child_with_a_clean_environment_that_is_starte
         call(&run, "e_echo", &json!({"message": "a"})).await.status == 200
     })
     .await;
-    assert!(
-        !is_alive(&first[1]),
-        "the child of the killed child is gone"
-    );
+    until("the child of the killed child to be gone", async || {
+        !is_alive(&first[1])
+    })
+    .await;
     assert!(stage.gateway.log().contains("an MCP server is away"));
     run.end(&stage).await;
     stage.gateway.stop().await;
@@ -449,4 +451,36 @@ async fn the_reference_server_is_a_child_with_a_clean_environment_that_is_starte
         !all.iter().any(|pid| is_alive(pid))
     })
     .await;
+}
+
+#[tokio::test]
+async fn servers_are_probed_before_anything_is_served() {
+    let server = ToolServer::start().await;
+    let directory = Directory::new();
+    let half = || uuid::Uuid::new_v4().simple().to_string();
+    let key = directory.write("master.key", &(half() + &half()));
+    let head = format!(
+        "[auth]\nmaster_key = \"file:{key}\"\n[database]\nurl = \"sqlite://{key}.db\"\n\
+         [egress]\nallow = [\"127.0.0.0/8\"]\n",
+        key = key.display()
+    );
+    let probe = async |servers: &str| {
+        let file = directory.write("runnel.toml", &format!("{head}{servers}"));
+        let mut command = tokio::process::Command::new(BINARY);
+        command.args(["check-config", "--probe", "--json", "--config"]);
+        let printed = run(command.arg(file).env(STUB_API_KEY.0, STUB_API_KEY.1)).await;
+        let told: Value = serde_json::from_str(&printed.stdout).unwrap();
+        (printed.status.success(), told["mcp_servers"].clone())
+    };
+    let good = server_at(&server.url, "");
+    let (is_good, told) = probe(&good).await;
+    assert!(is_good, "{told}");
+    assert_eq!(told[0]["tools"], json!(["echo"]));
+    let away = server_at("http://127.0.0.1:1", "").replace("\"stub\"", "\"away\"");
+    let child = "[[mcp_servers]]\nname = \"child\"\ncommand = [\"surely-no-such-program\"]\n";
+    let (is_good, told) = probe(&(good + &away + child)).await;
+    let states = [0, 1, 2].map(|place| told[place]["state"].as_str().unwrap());
+    assert_eq!((is_good, states), (false, ["ready", "away", "away"]));
+    let error = told[2]["last_error"].as_str().unwrap();
+    assert!(error.starts_with("it cannot be started"), "{error}");
 }

@@ -80,6 +80,6 @@ pub struct McpServer {
     pub tools: Vec<String>,
     /// Tools of its list that are not served, each with the reason; the first 50.
     pub left_out: Vec<String>,
-    /// Why it could not be reached the last time.
+    /// Why it cannot be called; absent while it can.
     pub last_error: Option<String>,
 }

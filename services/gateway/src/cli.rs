@@ -39,7 +39,7 @@ enum Command {
     /// Serve the gateway as configured.
     Serve(ConfigArgument),
     /// Read the configuration and report everything that is wrong with it.
-    CheckConfig(ConfigArgument),
+    CheckConfig(check_config::CheckConfigArguments),
     /// Ask whether a gateway takes new runs: 0 when it does.
     Health(health::HealthArguments),
     /// Print an `OpenAPI` document.
@@ -87,7 +87,7 @@ pub async fn run() -> ExitCode {
     let outcome = match command {
         Command::Dev(arguments) => dev_command::dev(arguments, json).await,
         Command::Serve(config) => serve::serve(&config, json).await,
-        Command::CheckConfig(config) => Ok(check_config::check_config(&config, json)),
+        Command::CheckConfig(arguments) => check_config::check_config(&arguments, json).await,
         Command::Health(arguments) => health::health(&arguments, json).await,
         Command::MigrateConfig(arguments) => migrate_config::migrate_config(&arguments, json),
         Command::Openapi(arguments) => openapi::openapi(&arguments),

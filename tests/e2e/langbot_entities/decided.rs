@@ -82,6 +82,14 @@ pub const DECIDED: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "who serves a tool and what a call of it does, for runners that ask somebody before they write; \
+         peers ignore what they do not know",
+        &[
+            "ToolResource.effect is ours alone",
+            "ToolResource.source is ours alone",
+        ],
+    ),
+    (
         "the union again, in manifests: a runner says so to a gateway, never to a LangBot host, which \
          would refuse them",
         &[

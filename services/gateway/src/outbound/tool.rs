@@ -19,9 +19,10 @@ use domain::authorization::Catalog;
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::resources::{ToolEffect, ToolResource};
-use protocol::tool::McpServer;
+use protocol::tool::{McpServer, McpServerState};
 use secrecy::SecretString;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use url::Url;
 
@@ -37,6 +38,10 @@ use schema::Schema;
 pub use gateway::GatewayTool;
 pub use schema::SCHEMA_BYTES;
 
+/// Calls of HTTP tools that go on at a time; the next one waits within its own time.
+const HTTP_CALLS: usize = 256;
+/// How often a probe looks whether all servers have answered.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// The largest answer of a tool that is read.
 const ANSWER_BYTES: usize = 4 * 1024 * 1024;
 
@@ -114,6 +119,7 @@ struct Inner {
     declared: Vec<Arc<KnownTool>>,
     servers: Vec<Arc<Server>>,
     known: ArcSwap<BTreeMap<String, Arc<KnownTool>>>,
+    http_places: Semaphore,
     /// Held while the lists are put together.
     publishing: Mutex<()>,
 }
@@ -162,6 +168,7 @@ impl Tools {
                 .map(|spec| Arc::new(Server::new(spec, clock)))
                 .collect(),
             known: ArcSwap::default(),
+            http_places: Semaphore::new(HTTP_CALLS),
             publishing: Mutex::default(),
         }));
         tools.publish();
@@ -185,6 +192,21 @@ impl Tools {
         std::future::pending::<()>().await;
     }
 
+    /// Connects to the MCP servers for a moment, and says how each stands.
+    pub async fn probe(&self) -> Vec<McpServer> {
+        let is_asked = |server: &McpServer| server.state == McpServerState::Connecting;
+        let settled = async {
+            while self.servers().iter().any(is_asked) {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        };
+        tokio::select! {
+            () = self.keep() => {}
+            () = settled => {}
+        }
+        self.servers()
+    }
+
     /// The tool of that name.
     pub fn find(&self, name: &str) -> Option<Arc<KnownTool>> {
         self.0.known.load().get(name).cloned()
@@ -201,7 +223,12 @@ impl Tools {
         let called = match &tool.callee {
             Callee::Gateway(ours) => ours.call(self.0.clock, parameters),
             Callee::Http(spec) => {
-                http::call(&self.0.egress, &self.0.redactor, spec, parameters).await
+                let calling = async {
+                    let _place = self.0.http_places.acquire().await;
+                    http::call(&self.0.egress, &self.0.redactor, spec, parameters).await
+                };
+                let within = tokio::time::timeout(spec.timeout, calling).await;
+                within.unwrap_or(Err(UpstreamError::Timeout))
             }
             Callee::Mcp { server, name } => {
                 server
@@ -288,11 +315,6 @@ impl KnownTool {
             Callee::Http(spec) => spec.timeout,
             Callee::Mcp { server, .. } => server.timeout(),
         }
-    }
-
-    /// Whether its results have the form of MCP.
-    pub fn speaks_mcp(&self) -> bool {
-        matches!(self.callee, Callee::Mcp { .. })
     }
 }
 

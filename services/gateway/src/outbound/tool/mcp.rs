@@ -13,7 +13,7 @@ use protocol::JsonObject;
 use protocol::tool::{McpServer, McpServerState};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, ClientCapabilities, Implementation,
-    InitializeRequestParams,
+    InitializeRequestParams, ProtocolVersion,
 };
 use rmcp::service::{NotificationContext, Peer, RoleClient, ServiceExt};
 use rmcp::transport::IntoTransport;
@@ -137,7 +137,7 @@ impl Server {
             status.state = state;
             status.since = self.clock.now_ms();
         }
-        status.last_error = error.or(status.last_error.take());
+        status.last_error = error;
     }
 
     /// Calls a tool by the name that the server has.
@@ -192,11 +192,12 @@ pub(super) async fn keep(server: &Arc<Server>, tools: &Tools) {
         server.peer.store(None);
         let error = tools.0.redactor.redact(&error);
         let error: String = error.chars().take(ERROR_CHARS).collect();
-        tracing::warn!(
-            mcp.server = server.spec.name,
-            wait_ms = wait.as_millis(),
-            "an MCP server is away, trying again: {error}"
-        );
+        if server.status().last_error.as_ref() != Some(&error) {
+            tracing::warn!(
+                mcp.server = server.spec.name,
+                "an MCP server is away and tried again and again: {error}"
+            );
+        }
         server.enter(McpServerState::Away, Some(error));
         if begun.elapsed() > LONGEST_WAIT {
             wait = FIRST_WAIT;
@@ -253,7 +254,9 @@ impl ClientHandler for Listener {
 
     fn get_info(&self) -> InitializeRequestParams {
         let ours = Implementation::new("runnel", env!("CARGO_PKG_VERSION"));
+        // The last version that has this handshake.
         InitializeRequestParams::new(ClientCapabilities::default(), ours)
+            .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
     }
 }
 
@@ -268,7 +271,7 @@ where
     };
     let service = match timeout(START, listener.serve(transport)).await {
         Ok(Ok(service)) => service,
-        Ok(Err(error)) => return chain(&error),
+        Ok(Err(error)) => return outcome::no_start(&tools.0.redactor, error),
         Err(_) => return "it did not answer in time".to_owned(),
     };
     let peer = Arc::new(service.peer().clone());
@@ -285,7 +288,7 @@ where
         };
         match listed {
             Ok(list) => publish(server, tools, &peer, list),
-            Err(error) => return chain(&error),
+            Err(error) => return outcome::failure(&tools.0.redactor, error).to_string(),
         }
         let again = async {
             sleep(LIST_PAUSE).await;
@@ -322,18 +325,4 @@ fn publish(server: &Arc<Server>, tools: &Tools, peer: &Arc<Peer<RoleClient>>, li
         );
     }
     server.enter(McpServerState::Ready, None);
-}
-
-/// What an error says, with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
 }

@@ -4,6 +4,7 @@ use http::{HeaderMap, StatusCode};
 use protocol::JsonObject;
 use rmcp::ServiceError;
 use rmcp::model::{CallToolResult, ContentBlock, ErrorCode};
+use rmcp::service::ClientInitializeError;
 use rmcp::transport::DynamicTransportError;
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 use serde_json::Value;
@@ -73,6 +74,19 @@ pub(super) fn failure(redactor: &Redactor, error: ServiceError) -> UpstreamError
             UpstreamError::Faulty(format!("it gave the call up: {}", told(&reason)))
         }
         other => UpstreamError::Malformed(told(&other.to_string())),
+    }
+}
+
+/// Why a server could not be spoken with at all.
+pub(super) fn no_start(redactor: &Redactor, error: ClientInitializeError) -> String {
+    let told = |text: &str| -> String { redactor.redact(text).into_owned() };
+    match error {
+        ClientInitializeError::TransportError { error, .. } => transport(error, told).to_string(),
+        ClientInitializeError::JsonRpcError(error) => {
+            format!("it refused the handshake: {}", told(&error.message))
+        }
+        ClientInitializeError::ConnectionClosed(_) => "it closed the connection".to_owned(),
+        other => told(&other.to_string()),
     }
 }
 
