@@ -148,3 +148,6 @@ impl Knowledge {
         self.0.tasks.wait().await;
     }
 }
+
+#[cfg(test)]
+mod tests;

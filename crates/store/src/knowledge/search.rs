@@ -1,5 +1,7 @@
 //! Searching a base. The index says which chunks hold a term and the domain ranks them, so that both
 //! databases find the same in the same order.
+//!
+//! `CROSS JOIN` is how `SQLite` is told to ask the index first, and each document after it.
 
 use domain::knowledge::filter::{FILTERED_NAMES, Filters};
 use domain::knowledge::rank::Corpus;
@@ -124,8 +126,8 @@ impl Store {
                 };
                 parts.push(format!(
                     "SELECT * FROM (SELECT CAST({place} AS BIGINT) AS term, knowledge_terms.rowid AS id \
-                     FROM knowledge_terms JOIN knowledge_documents d ON d.content = knowledge_terms.rowid / {SPAN} \
-                     WHERE {held} AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2{condition} \
+                     FROM knowledge_terms CROSS JOIN knowledge_documents d \
+                     WHERE {held} AND d.content = knowledge_terms.rowid / {SPAN} AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2{condition} \
                      LIMIT {}) AS s{place}",
                     COMMON + 1
                 ));
@@ -176,8 +178,8 @@ impl Store {
         };
         let sql = format!(
             "SELECT knowledge_terms.rowid AS id FROM knowledge_terms \
-             JOIN knowledge_documents d ON d.content = knowledge_terms.rowid / {SPAN} \
-             WHERE {held} AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2{condition} \
+             CROSS JOIN knowledge_documents d \
+             WHERE {held} AND d.content = knowledge_terms.rowid / {SPAN} AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2{condition} \
              ORDER BY knowledge_terms.rowid LIMIT {most}"
         );
         let rows = self.readers.query_sql(sql, values).await?;
@@ -246,8 +248,8 @@ impl Store {
         let condition = passes(filters, &mut values);
         let sql = format!(
             "SELECT v.id, v.vector FROM knowledge_vectors v \
-             JOIN knowledge_documents d ON d.content = v.id / {SPAN} \
-             WHERE v.id > $4 AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2 \
+             CROSS JOIN knowledge_documents d \
+             WHERE v.id > $4 AND d.content = v.id / {SPAN} AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2 \
              AND d.vector_model = $3{condition} ORDER BY v.id LIMIT {limit}"
         );
         let rows = self.readers.query_sql(sql, values).await?;

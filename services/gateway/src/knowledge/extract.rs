@@ -17,7 +17,7 @@ pub use read::{Extracted, Kind, read};
 /// How long one document may take to be read.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Bytes of the text of a document at most.
-const MOST_TEXT_BYTES: usize = 64 * 1024 * 1024;
+const MOST_TEXT_BYTES: usize = 32 * 1024 * 1024;
 /// The command of this binary that reads, and what it is told.
 pub const COMMAND: &str = "extract-text";
 
@@ -40,8 +40,9 @@ async fn read_outside(kind: Kind, bytes: &[u8]) -> Result<Extracted, String> {
             std::env::current_exe().map_err(|_| "could not be read: no program does it")?;
         let mut child = Command::new(program)
             .args([COMMAND, kind.as_str(), "--mark", &mark])
-            // No secret of ours is near it.
+            // No secret of ours is near it; and what its allocator only reserves is no memory that it uses.
             .env_clear()
+            .env("MIMALLOC_ARENA_EAGER_COMMIT", "0")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -117,7 +118,7 @@ impl From<WireHeading> for Heading {
 pub fn told(read: Result<Extracted, String>) -> String {
     let answer = match read {
         Ok(read) if read.text.len() > MOST_TEXT_BYTES => Answer {
-            error: Some("holds more text than 64 MiB; cut it into several".to_owned()),
+            error: Some("holds more text than 32 MiB; cut it into several".to_owned()),
             ..Answer::default()
         },
         Ok(read) => Answer {

@@ -1,0 +1,312 @@
+//! Documents of knowledge bases: SQLite always, PostgreSQL when `RUNNEL_TEST_POSTGRES_URL` is set.
+#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
+
+mod support;
+
+use domain::knowledge::filter::Filters;
+use domain::knowledge::rank::{Corpus, vector_bytes};
+use domain::text_index::{RankedQuery, passage_terms};
+use serde_json::json;
+use store::{
+    BaseKey, BeginIndexing, Begun, DeleteDocument, DocumentFacts, DocumentRecord, FailIndexing,
+    FinishIndexing, NewChunk, Recipe, WriteChunks,
+};
+use support::{Bench, on_both};
+
+on_both!(
+    a_document_is_seen_whole_or_not_at_all,
+    what_is_written_twice_stands_once,
+    one_at_a_time_indexes_a_document_and_a_base_has_a_bound,
+    vectors_come_page_by_page_and_are_those_of_one_model,
+);
+
+fn base(bench: &Bench) -> BaseKey {
+    BaseKey {
+        workspace: bench.workspace.clone(),
+        kb_id: "kb".to_owned(),
+    }
+}
+
+fn begin(bench: &Bench, id: &str, attempt: &str) -> BeginIndexing {
+    BeginIndexing {
+        base: base(bench),
+        document_id: id.to_owned(),
+        facts: facts(attempt),
+        recipe: recipe(),
+        attempt: attempt.to_owned(),
+        most: 2,
+        anew: false,
+        at: 1,
+    }
+}
+
+fn facts(sha256: &str) -> DocumentFacts {
+    DocumentFacts {
+        name: "name".to_owned(),
+        mime_type: "text/plain".to_owned(),
+        metadata: "{}".to_owned(),
+        sha256: sha256.to_owned(),
+        bytes: 1,
+    }
+}
+
+fn recipe() -> Recipe {
+    Recipe {
+        vector_model: Some("m".to_owned()),
+        chunk_chars: 100,
+        chunk_overlap: 10,
+    }
+}
+
+fn chunk(text: &str) -> NewChunk {
+    let (terms, units) = passage_terms("scope", text);
+    NewChunk {
+        text: text.to_owned(),
+        start: 0,
+        end: text.chars().count() as u64,
+        heading: None,
+        terms: terms.join(" "),
+        units,
+        vector: Some(vector_bytes(&[1.0, 0.0])),
+    }
+}
+
+fn write(content: i64, first: u64, texts: &[&str]) -> WriteChunks {
+    WriteChunks {
+        content,
+        first,
+        chunks: texts.iter().map(|text| chunk(text)).collect(),
+        all: 2,
+    }
+}
+
+fn finish(bench: &Bench, id: &str, content: i64, sha256: &str) -> FinishIndexing {
+    FinishIndexing {
+        base: base(bench),
+        document_id: id.to_owned(),
+        content,
+        facts: facts(sha256),
+        recipe: recipe(),
+        entries: vec![("lang".to_owned(), "\"en\"".to_owned())],
+        characters: 10,
+        chunks: 2,
+        units: 6,
+        at: 2,
+    }
+}
+
+async fn begun(bench: &Bench, id: &str, attempt: &str) -> i64 {
+    match bench.store.write(begin(bench, id, attempt)).await.unwrap() {
+        Begun::Content(content) => content,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn index(bench: &Bench, id: &str, attempt: &str, texts: &[&str]) -> DocumentRecord {
+    let content = begun(bench, id, attempt).await;
+    let store = &bench.store;
+    assert!(store.write(write(content, 0, texts)).await.unwrap());
+    let finished = store
+        .write(finish(bench, id, content, attempt))
+        .await
+        .unwrap();
+    finished.unwrap()
+}
+
+/// The texts that hold a word.
+async fn holding(bench: &Bench, word: &str, filters: &Filters) -> Vec<String> {
+    let terms = RankedQuery::parse(word).terms("scope");
+    let store = &bench.store;
+    let postings = store
+        .knowledge_postings(&base(bench), &terms, filters)
+        .await
+        .unwrap();
+    let ids = &postings[0].ids;
+    let all = store
+        .knowledge_holding_all(&base(bench), &terms[..1], filters, 10)
+        .await
+        .unwrap();
+    assert_eq!(&all, ids);
+    let chunks = store.knowledge_chunks(&base(bench), ids).await.unwrap();
+    let mut texts: Vec<_> = chunks.into_iter().map(|chunk| chunk.text).collect();
+    texts.sort();
+    texts
+}
+
+async fn a_document_is_seen_whole_or_not_at_all(bench: Bench) {
+    let everything = Filters::default();
+    let store = &bench.store;
+    let first = index(&bench, "a", "1", &["red apple", "red pear"]).await;
+    assert_eq!(
+        holding(&bench, "red", &everything).await,
+        ["red apple", "red pear"]
+    );
+    let (corpus, version) = store.knowledge_corpus(&base(&bench)).await.unwrap();
+    assert_eq!(
+        corpus,
+        Corpus {
+            passages: 2,
+            units: 6
+        }
+    );
+
+    let next = begun(&bench, "a", "2").await;
+    assert!(
+        store
+            .write(write(next, 0, &["red plum", "red fig"]))
+            .await
+            .unwrap()
+    );
+    assert_eq!(
+        holding(&bench, "red", &everything).await,
+        ["red apple", "red pear"]
+    );
+    let record = store
+        .find_document(&base(&bench), "a")
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        (record.status.as_str(), record.done, record.all),
+        ("indexing", 2, 2)
+    );
+    assert_eq!(
+        (record.content, &record.facts),
+        (first.content, &first.facts)
+    );
+    store
+        .write(finish(&bench, "a", next, "2"))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        holding(&bench, "red", &everything).await,
+        ["red fig", "red plum"]
+    );
+    assert!(store.knowledge_corpus(&base(&bench)).await.unwrap().1 > version);
+    let named = |value| Filters(vec![("lang".to_owned(), vec![json!(value)])]);
+    assert_eq!(holding(&bench, "red", &named("en")).await.len(), 2);
+    assert!(holding(&bench, "red", &named("de")).await.is_empty());
+
+    // One that is given up leaves what was there, and says why.
+    let lost = begun(&bench, "a", "3").await;
+    assert!(store.write(write(lost, 0, &["red grape"])).await.unwrap());
+    let fail = FailIndexing {
+        content: lost,
+        error: "why".to_owned(),
+        at: 3,
+    };
+    store.write(fail).await.unwrap();
+    assert!(!store.write(write(lost, 1, &["red date"])).await.unwrap());
+    assert_eq!(
+        store.write(finish(&bench, "a", lost, "3")).await.unwrap(),
+        None
+    );
+    assert_eq!(
+        holding(&bench, "red", &everything).await,
+        ["red fig", "red plum"]
+    );
+    while store.sweep_knowledge().await.unwrap() {}
+    assert_eq!(
+        holding(&bench, "red", &everything).await,
+        ["red fig", "red plum"]
+    );
+
+    let delete = DeleteDocument {
+        base: base(&bench),
+        document_id: "a".to_owned(),
+    };
+    assert!(store.write(delete.clone()).await.unwrap());
+    assert!(!store.write(delete).await.unwrap());
+    assert!(holding(&bench, "red", &everything).await.is_empty());
+}
+
+async fn what_is_written_twice_stands_once(bench: Bench) {
+    let store = &bench.store;
+    let content = begun(&bench, "a", "1").await;
+    assert_eq!(
+        begun(&bench, "a", "1").await,
+        content,
+        "the answer was lost"
+    );
+    assert!(
+        store
+            .write(write(content, 0, &["one", "two"]))
+            .await
+            .unwrap()
+    );
+    let finished = store
+        .write(finish(&bench, "a", content, "1"))
+        .await
+        .unwrap();
+    let again = store
+        .write(finish(&bench, "a", content, "1"))
+        .await
+        .unwrap();
+    assert_eq!(finished, again);
+    let same = store.write(begin(&bench, "a", "1")).await.unwrap();
+    assert!(matches!(same, Begun::Unchanged(record) if record.content == content));
+    let anew = BeginIndexing {
+        anew: true,
+        attempt: "other".to_owned(),
+        ..begin(&bench, "a", "1")
+    };
+    assert!(matches!(
+        store.write(anew).await.unwrap(),
+        Begun::Content(_)
+    ));
+}
+
+async fn one_at_a_time_indexes_a_document_and_a_base_has_a_bound(bench: Bench) {
+    let store = &bench.store;
+    begun(&bench, "a", "1").await;
+    let second = store.write(begin(&bench, "a", "2")).await.unwrap();
+    assert_eq!(second, Begun::Busy);
+    begun(&bench, "b", "1").await;
+    let third = store.write(begin(&bench, "c", "1")).await.unwrap();
+    assert_eq!(third, Begun::Full);
+    let elsewhere = BeginIndexing {
+        base: BaseKey {
+            kb_id: "other".to_owned(),
+            ..base(&bench)
+        },
+        ..begin(&bench, "c", "1")
+    };
+    assert!(matches!(
+        store.write(elsewhere).await.unwrap(),
+        Begun::Content(_)
+    ));
+    let listed = store.list_documents(&base(&bench), None, 10).await.unwrap();
+    let ids: Vec<_> = listed.iter().map(|one| one.document_id.as_str()).collect();
+    assert_eq!(ids, ["a", "b"]);
+    let after = store
+        .list_documents(&base(&bench), Some("a"), 10)
+        .await
+        .unwrap();
+    assert_eq!(after.len(), 1);
+}
+
+async fn vectors_come_page_by_page_and_are_those_of_one_model(bench: Bench) {
+    index(&bench, "a", "1", &["one", "two"]).await;
+    index(&bench, "b", "1", &["three", "four"]).await;
+    let everything = Filters::default();
+    let (mut ids, mut after) = (Vec::new(), 0);
+    loop {
+        let store = &bench.store;
+        let page = store.knowledge_vectors(&base(&bench), "m", &everything, after, 3);
+        let page = page.await.unwrap();
+        assert!(
+            page.iter()
+                .all(|one| one.bytes == vector_bytes(&[1.0, 0.0]))
+        );
+        ids.extend(page.iter().map(|one| one.id));
+        match page.last() {
+            Some(last) => after = last.id,
+            None => break,
+        }
+    }
+    assert!(ids.len() == 4 && ids.is_sorted(), "{ids:?}");
+    let store = &bench.store;
+    let others = store.knowledge_vectors(&base(&bench), "other", &everything, 0, 9);
+    assert!(others.await.unwrap().is_empty());
+}
