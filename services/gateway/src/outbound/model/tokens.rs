@@ -193,4 +193,41 @@ mod tests {
         .unwrap();
         assert!(EXACT.of_request(&[plain], &[tool]) > base + TOOL);
     }
+
+    /// The corpus and its true counts: `tests/peer/count_corpus.mjs` says how they were made.
+    const CORPUS: &str = include_str!("../../../../../tests/fixtures/token_corpus.json");
+
+    #[derive(serde::Deserialize)]
+    struct Counted {
+        vocabulary: String,
+        kind: String,
+        messages: Vec<Message>,
+        tools: Vec<LlmTool>,
+        tokens: u64,
+    }
+
+    #[test]
+    fn a_count_is_never_below_the_true_one_and_a_third_above_at_most() {
+        let corpus: Vec<Counted> = serde_json::from_str(CORPUS).unwrap();
+        assert_eq!(corpus.len(), 40);
+        for case in corpus {
+            let vocabulary = match case.vocabulary.as_str() {
+                "cl100k" => Vocabulary::Cl100k,
+                _ => Vocabulary::O200k,
+            };
+            let count = TokenCount {
+                vocabulary,
+                margin: 1.0,
+            };
+            let counted = count.of_request(&case.messages, &case.tools);
+            let true_count = case.tokens;
+            assert!(
+                (true_count..=true_count * 13 / 10).contains(&counted),
+                "{} {} with {} tools: {counted}, not {true_count}",
+                case.vocabulary,
+                case.kind,
+                case.tools.len()
+            );
+        }
+    }
 }
