@@ -107,7 +107,7 @@ async fn a_run_under_way_waits_for_the_database_and_loses_nothing(#[case] wire: 
     let configure = move |config: &mut Config| {
         config.runs = format!("lease_seconds = {lease}");
         // The run has its time after the outage, too.
-        config.agents[0].timeout_seconds += outage() as f64;
+        config.agents[0].timeout_seconds += Duration::from_secs(outage()).as_secs_f64();
         config.runner_at(&url);
     };
     let Some((stage, proxy)) = stage_of(runner, configure).await else {
