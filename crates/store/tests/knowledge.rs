@@ -289,11 +289,11 @@ async fn one_at_a_time_indexes_a_document_and_a_base_has_a_bound(bench: Bench) {
 async fn vectors_come_page_by_page_and_are_those_of_one_model(bench: Bench) {
     index(&bench, "a", "1", &["one", "two"]).await;
     index(&bench, "b", "1", &["three", "four"]).await;
-    let everything = Filters::default();
+    let (everything, base) = (Filters::default(), base(&bench));
     let (mut ids, mut after) = (Vec::new(), 0);
     loop {
         let store = &bench.store;
-        let page = store.knowledge_vectors(&base(&bench), "m", &everything, after, 3);
+        let page = store.knowledge_vectors(&base, "m", &everything, after, 3);
         let page = page.await.unwrap();
         assert!(
             page.iter()
@@ -307,6 +307,6 @@ async fn vectors_come_page_by_page_and_are_those_of_one_model(bench: Bench) {
     }
     assert!(ids.len() == 4 && ids.is_sorted(), "{ids:?}");
     let store = &bench.store;
-    let others = store.knowledge_vectors(&base(&bench), "other", &everything, 0, 9);
+    let others = store.knowledge_vectors(&base, "other", &everything, 0, 9);
     assert!(others.await.unwrap().is_empty());
 }

@@ -123,7 +123,7 @@ fn values_of(wanted: &Value) -> Result<Vec<Value>, &'static str> {
 }
 
 fn values_of_metadata(value: &Value) -> Result<Vec<Value>, &'static str> {
-    let message = "must be text, a number, true or false, or a list of at most 64 of them; text has at most 1024 bytes";
+    let message = "must be text, a number, true or false, or a list of at most 64 of them; text has at most 1024 bytes as JSON";
     match value {
         Value::Array(values) if values.is_empty() => Ok(Vec::new()),
         value => some_values(value).ok_or(message),
@@ -138,7 +138,8 @@ fn some_values(value: &Value) -> Option<Vec<Value>> {
         _ => one,
     };
     let is_value = |value: &Value| match value {
-        Value::String(text) => text.len() <= MOST_VALUE_BYTES && !text.contains('\0'),
+        // As it is kept: an index of one database takes no longer ones.
+        Value::String(text) => value.to_string().len() <= MOST_VALUE_BYTES && !text.contains('\0'),
         Value::Number(_) | Value::Bool(_) => true,
         Value::Null | Value::Array(_) | Value::Object(_) => false,
     };
@@ -197,6 +198,7 @@ mod tests {
             (json!({"document_id": "x"}), "/metadata/document_id"),
             (json!({"deep": {"er": 1}}), "/metadata/deep"),
             (json!({"a": null}), "/metadata/a"),
+            (json!({"a": "\u{1}".repeat(200)}), "/metadata/a"),
         ] {
             let faults = check_metadata(&object(metadata)).unwrap_err();
             assert_eq!(faults[0].pointer, pointer);

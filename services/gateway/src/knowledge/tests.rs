@@ -99,7 +99,7 @@ impl Bench {
         tasks.spawn(writer);
         let meanings = Arc::new(Meanings::default());
         let stopping = CancellationToken::new();
-        let embedder: Arc<dyn Embedder> = Arc::clone(&meanings) as _;
+        let embedder: Arc<dyn Embedder> = meanings.clone();
         let knowledge = Knowledge::new(Parts {
             store,
             clock: Clock::system(),
