@@ -84,7 +84,7 @@ fn judge(kind: u8, lines: &[Vec<u8>]) -> Vec<String> {
                             "a value that nobody reads"
                         );
                     }
-                    Effect::None => {}
+                    Effect::None | Effect::BindArtifact(_) => {}
                 }
             }
             Verdict::Duplicate => duplicates += 1,

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use aws_lc_rs::digest::{SHA256, digest};
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use reqwest::header::{
     CONTENT_DISPOSITION, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_RANGE, RANGE, X_CONTENT_TYPE_OPTIONS,
 };
@@ -10,12 +11,14 @@ use reqwest::{Method, Response};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::client::{Answer, message, send};
+use crate::support::client::{Answer, Client, message, send};
 use crate::support::database::rows;
 use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
+use crate::support::python::environment;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
-use crate::support::{Engine, Postgres, Sqlite, Stage, hex, until, within};
+use crate::support::script::{Gate, Step, head, send as step, sse_head};
+use crate::support::{Engine, Postgres, Sqlite, Stage, hex, skipped, until, within};
 
 const OTHER: &str = "plugin:runnel/other/default";
 const ALL: &str = r#"artifacts = ["metadata", "read", "create"], files = ["rules.txt"]"#;
@@ -247,7 +250,6 @@ async fn an_artifact_is_for_its_run_and_its_conversation_and_nobody_else(
     for strange in [
         "..%2F..%2Fetc%2Fpasswd",
         "x",
-        "%2e%2e",
         &id.to_uppercase(),
         &id.replace('-', ""),
     ] {
@@ -507,4 +509,258 @@ async fn a_granted_file_is_read_as_it_was_at_the_start() {
     );
     run.end(&stage).await;
     std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_large_file_of_an_event_becomes_an_artifact(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = stage(engine, |_| {}).await else {
+        return;
+    };
+    let (image, table) = (
+        [&b"\x89PNG\r\n\x1a\n"[..], &[7; 100_000]].concat(),
+        "a;b\n".repeat(20_000).into_bytes(),
+    );
+    let mut event = message("m-1");
+    event["input"]["contents"] = json!([
+        {"type": "text", "text": "look"},
+        {"type": "image_base64", "image_base64": format!("data:image/png;base64,{}", BASE64_STANDARD.encode(&image))},
+        {"type": "image_base64", "image_base64": BASE64_STANDARD.encode(b"small")},
+    ]);
+    event["input"]["attachments"] = json!([
+        {"name": "table.csv", "mime_type": "text/csv", "content": BASE64_STANDARD.encode(&table)},
+        {"name": "note.txt", "content": "aGVsbG8="},
+    ]);
+    let run = HeldRun::start(&stage, &event).await;
+    let input = &run.asked["context"]["input"];
+    let contents = input["contents"].as_array().unwrap();
+    assert_eq!(contents[0], json!({"type": "text", "text": "look"}));
+    assert_eq!(contents[1]["type"], "image_url");
+    assert_eq!(
+        contents[2]["image_base64"],
+        BASE64_STANDARD.encode(b"small")
+    );
+    let attachments = input["attachments"].as_array().unwrap();
+    assert_eq!(attachments.len(), 3, "{attachments:?}");
+    assert_eq!(attachments[1]["content"], "aGVsbG8=");
+    let of_name = |name: &str| {
+        let found = attachments.iter().find(|one| one["name"] == name);
+        found.unwrap()["id"].as_str().unwrap().to_owned()
+    };
+    for (id, kind, bytes) in [
+        (of_name("table.csv"), "text/csv", &table),
+        (of_name("attachment"), "image/png", &image),
+    ] {
+        let read = content(&run, &id, &[]).await;
+        assert_eq!(header(&read, CONTENT_TYPE), kind);
+        assert_eq!(read.bytes().await.unwrap(), *bytes, "{kind}");
+    }
+    let id = of_name("attachment");
+    assert_eq!(contents[1]["image_url"]["url"], format!("artifact:{id}"));
+
+    // A run elsewhere has not had the event; one later in the same conversation reads what was sent before.
+    let beside = HeldRun::start(&stage, &in_conversation("c-8", "m-2")).await;
+    assert_eq!(beside.get(&format!("/artifacts/{id}")).await.status, 404);
+    beside.end(&stage).await;
+    let later = HeldRun::start(&stage, &message("m-3")).await;
+    let told = later.get(&format!("/artifacts/{id}")).await;
+    assert_eq!(
+        (told.status, &told.body["origin"]),
+        (200, &json!("event")),
+        "{}",
+        told.body
+    );
+    later.end(&stage).await;
+
+    // The same event again is the same event, and nothing is kept twice.
+    let replay = stage.client.post(&event).await;
+    assert!(replay.is_replay() && replay.run_id() == run.run_id);
+    let mut other = event.clone();
+    other["input"]["text"] = json!("another");
+    assert_eq!(stage.client.post(&other).await.status, 409);
+    let sql = "SELECT id FROM artifacts WHERE status = 'ready'";
+    assert_eq!(rows(&stage.gateway.database_url(), sql).await.len(), 2);
+    run.end(&stage).await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_run_announces_what_it_has_uploaded_and_nothing_else(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage(engine, |_| {}).await else {
+        return;
+    };
+    let before = HeldRun::start(&stage, &message("m-0")).await;
+    let foreign = uploaded(&before, b"of another run".to_vec()).await;
+    before.end(&stage).await;
+    let gate = Gate::new();
+    let hold = gate.clone();
+    stage.runner.answer("m-1", move |run| {
+        let announce = |sequence: u64, id: &str| {
+            run.result(
+                sequence,
+                "artifact.created",
+                &format!(r#"{{"artifact_id":"{id}","name":"a"}}"#),
+            )
+        };
+        vec![
+            sse_head(),
+            step(announce(1, &foreign)),
+            step(announce(2, "no id")),
+            step(run.delta(3, "here")),
+            Step::Hold(hold.clone()),
+            step(run.completed(4)),
+        ]
+    });
+    let run_id = stage.client.post(&message("m-1")).await.run_id();
+    until("the delta", async || {
+        stage.client.run(&run_id).await["last_sequence"] == 1
+    })
+    .await;
+    let rejections = stage.client.rejections(&run_id).await;
+    let reasons: Vec<_> = rejections.iter().map(|one| &one["reason"]).collect();
+    assert_eq!(reasons, ["unknown_artifact", "unknown_artifact"]);
+    gate.cancel();
+    stage.client.finished(&run_id).await;
+}
+
+/// What a run announces is found by its place in the ledger.
+#[rstest]
+#[tokio::test]
+async fn an_announced_artifact_is_bound_to_its_event(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = stage(engine, |_| {}).await else {
+        return;
+    };
+    stage.runner.answer("m-1", |_| {
+        vec![head("202 Accepted", "content-length: 0\r\n")]
+    });
+    let run_id = stage.client.post(&message("m-1")).await.run_id();
+    let asked = stage
+        .runner
+        .asked("the run", |request| request.is_run())
+        .await
+        .json();
+    let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
+    let host = Client::new(&text("base_url"), &text("token"));
+    let made = send(host.request(Method::POST, "/artifacts").body("made"))
+        .await
+        .unwrap()
+        .body;
+    let id = made["artifact_id"].as_str().unwrap();
+    let result = |sequence: u64, kind: &str, data: Value| json!({"run_id": run_id, "type": kind, "data": data, "sequence": sequence});
+    let chunk = json!({"chunk": {"role": "assistant", "content": "made it"}});
+    let results = json!({"results": [
+        result(1, "message.delta", chunk),
+        result(2, "artifact.created", json!({"artifact_id": id, "name": "a", "mime_type": "text/plain"})),
+        result(3, "run.completed", json!({"finish_reason": "stop"})),
+    ]});
+    let appended = send(host.request(Method::POST, "/run/results").json(&results))
+        .await
+        .unwrap();
+    assert_eq!(appended.body, json!({"accepted_through": 3}));
+    let outcome = stage.outcome(&run_id).await;
+    outcome.assert(
+        "completed",
+        &["message.delta", "artifact.created", "run.completed"],
+    );
+    let told = stage.client.get(&format!("/v1/artifacts/{id}")).await.body;
+    assert_eq!(
+        (&told["sequence"], &told["run_id"]),
+        (&json!(2), &json!(run_id))
+    );
+}
+
+/// A server that speaks S3: moto's. Its log ends with it.
+struct Bucket {
+    process: tokio::process::Child,
+    address: String,
+}
+
+impl Bucket {
+    /// `None` when it cannot be installed.
+    async fn start() -> Option<Self> {
+        static SKIPPED: std::sync::Once = std::sync::Once::new();
+        const MOTO: &str = "moto[s3,server]==5.2.5";
+        let Some(environment) = environment("moto-5.2.5", &[MOTO]).await else {
+            skipped(&SKIPPED, "s3", "moto could not be installed");
+            return None;
+        };
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let process = tokio::process::Command::new(environment.join("bin/moto_server"))
+            .args(["-H", "127.0.0.1", "-p", &port.to_string()])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let address = format!("http://127.0.0.1:{port}");
+        let made = async || {
+            let made = reqwest::Client::new()
+                .put(format!("{address}/files"))
+                .send()
+                .await;
+            made.is_ok_and(|made| made.status().is_success())
+        };
+        until("a bucket", made).await;
+        Some(Self { process, address })
+    }
+
+    async fn keys(&self) -> usize {
+        let list = reqwest::get(format!("{}/files", self.address))
+            .await
+            .unwrap();
+        list.text().await.unwrap().matches("<Key>").count()
+    }
+}
+
+#[tokio::test]
+async fn artifacts_stand_in_a_bucket_as_they_do_in_a_directory() {
+    let Some(mut bucket) = Bucket::start().await else {
+        return;
+    };
+    let stage = stage(Sqlite, |config| {
+        config.artifacts = format!(
+            "url = \"s3://files/of/runs\"\nendpoint = \"{}\"\n\
+             access_key_id = \"env:S3_ID\"\nsecret_access_key = \"env:S3_SECRET\"",
+            bucket.address
+        );
+        config.environment = vec![
+            ("S3_ID", "an-id".to_owned()),
+            ("S3_SECRET", "a-secret".to_owned()),
+        ];
+        "lease_seconds = 3".clone_into(&mut config.runs);
+    })
+    .await
+    .unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let bytes: Vec<u8> = (0..12 * 1024 * 1024_u32).map(|n| (n % 251) as u8).collect();
+    let large = uploaded(&run, bytes.clone()).await;
+    let small = uploaded(&run, b"small".to_vec()).await;
+    assert_eq!(bucket.keys().await, 2);
+    let whole = content(&run, &large, &[]).await;
+    assert_eq!(sha256(&whole.bytes().await.unwrap()), sha256(&bytes));
+    let part = content(&run, &large, &[(RANGE, "bytes=5242870-5242890")]).await;
+    assert_eq!(part.status(), 206);
+    assert_eq!(part.bytes().await.unwrap(), bytes[5_242_870..=5_242_890]);
+    assert_eq!(
+        content(&run, &small, &[]).await.text().await.unwrap(),
+        "small"
+    );
+    let short = upload(&run, "?expires_in=1", "text/plain", b"short".to_vec()).await;
+    assert_eq!(short.status, 201, "{}", short.body);
+    until("the short one to go", async || bucket.keys().await == 2).await;
+    assert!(!stage.gateway.log().contains("a-secret"));
+
+    bucket.process.kill().await.unwrap();
+    let failed = upload(&run, "", "text/plain", b"nowhere".to_vec()).await;
+    assert_eq!(
+        (failed.status, failed.error("retryable")),
+        (503, &json!(true)),
+        "{}",
+        failed.body
+    );
+    run.end(&stage).await;
 }

@@ -112,7 +112,8 @@ fn assert_open(apis: &Value) {
     let open = apis.iter().filter(|(_, open)| **open == json!(true));
     let mut open: Vec<_> = open.map(|(name, _)| name.as_str()).collect();
     open.sort_unstable();
-    let expected = "history_page run_cancel run_events_page run_get run_list state";
+    let expected =
+        "history_page run_append_result run_cancel run_events_page run_get run_list state";
     assert_eq!(open.join(" "), expected);
     for closed in [
         "prompt_get",

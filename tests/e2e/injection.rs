@@ -64,11 +64,6 @@ fn results(run: &Run, words: &str) -> Vec<String> {
             json!({}),
         ),
         of(
-            "artifact.created",
-            json!({"artifact_id": words, "name": words, "mime_type": words}),
-            json!({}),
-        ),
-        of(
             "action.requested",
             json!({"action": words, "payload": {words.clone(): words}}),
             json!({}),

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aws_lc_rs::digest::{SHA256, digest};
-use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD, Engine as _};
 use reqwest::Method;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap};
 use rstest::rstest;
@@ -299,6 +299,8 @@ impl Tenant {
         let mut event = message("m-1");
         event["input"]["text"] = json!(format!("hello {mark}"));
         event["raw"] = json!({"mark": mark});
+        let large = BASE64_STANDARD.encode(mark.repeat(10_000));
+        event["input"]["attachments"] = json!([{"name": "large.txt", "content": large}]);
         let run_id = admin.post(&event).await.run_id();
         admin.finished(&run_id).await;
         let document_id = format!("document-{workspace}");
@@ -308,6 +310,8 @@ impl Tenant {
             .header(CONTENT_TYPE, "text/plain");
         let put = seen(put.body(format!("hello {mark}"))).await;
         assert!(put.status == 201 || put.status == 404, "{}", put.body);
+        let sql = format!("SELECT id FROM artifacts WHERE workspace_id = '{workspace}'");
+        let artifact = rows(&stage.gateway.database_url(), &sql).await[0].clone();
         let first = |page: Value| page["items"][0].clone();
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let endpoint = first(admin.get("/v1/runner-endpoints").await.body);
@@ -318,6 +322,7 @@ impl Tenant {
             ("agent_id", text(&agent["id"])),
             ("endpoint_id", text(&endpoint["id"])),
             ("api_key_id", text(&key["id"])),
+            ("artifact_id", artifact),
             ("conversation_id", "c-7".to_owned()),
             ("document_id", document_id),
         ];

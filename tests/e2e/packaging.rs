@@ -147,7 +147,8 @@ async fn the_mounted_configuration_is_valid_and_fits_the_services() {
     for gateway in ["gateway-1", "gateway-2"] {
         let gateway = &services[gateway];
         let mounted = format!("./{CONFIG}:/etc/runnel/runnel.toml:ro");
-        assert_eq!(texts(&gateway["volumes"]), [mounted]);
+        let volumes = [mounted.as_str(), "artifacts:/var/lib/runnel"];
+        assert_eq!(texts(&gateway["volumes"]), volumes);
         for port in texts(&gateway["ports"]) {
             assert!(
                 port.starts_with("127.0.0.1:") && port.ends_with(":8700"),

@@ -4,7 +4,7 @@
 //! What comes out is a ledger event with its projections, or a counted, reasoned rejection.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use protocol::admin::DeltaMode;
@@ -14,6 +14,7 @@ use protocol::run::RunStatus;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use crate::authorization::AuthorizationSnapshot;
 use crate::json_text::check_json_text;
@@ -53,6 +54,8 @@ pub struct Judge<'a> {
     ended: bool,
     messages: text::Messages,
     tally: Tally,
+    /// Artifacts of the run that may be announced; `None`: whatever is announced is taken.
+    artifacts: Option<HashSet<Uuid>>,
 }
 
 #[derive(Deserialize)]
@@ -90,7 +93,20 @@ impl<'a> Judge<'a> {
             ended: false,
             messages: text::Messages::new(delta_mode),
             tally: Tally::default(),
+            artifacts: None,
         }
+    }
+
+    /// The same judge, which takes no announcement of an artifact that it has not been told of.
+    #[must_use]
+    pub fn knowing_artifacts(mut self) -> Self {
+        self.artifacts = Some(HashSet::new());
+        self
+    }
+
+    /// Tells of an artifact that its run has uploaded.
+    pub fn know_artifact(&mut self, id: Uuid) {
+        self.artifacts.get_or_insert_default().insert(id);
     }
 
     /// The counts so far.
@@ -242,6 +258,12 @@ impl<'a> Judge<'a> {
             }
             Err(fault) => return self.strike(fault.reason, number, raw, fault.message),
         };
+        if let payload::Checked::Artifact(id) = checked
+            && !self.may_announce(id)
+        {
+            let message = "artifact.created names no artifact that this run has uploaded";
+            return self.strike(Reason::UnknownArtifact, number, raw, message);
+        }
         let (effect, told) = match self.apply(checked) {
             Ok(applied) => applied,
             Err(failure) => {
@@ -265,6 +287,11 @@ impl<'a> Judge<'a> {
         }))
     }
 
+    fn may_announce(&self, id: Option<Uuid>) -> bool {
+        let known = self.artifacts.as_ref();
+        known.is_none_or(|known| id.is_some_and(|id| known.contains(&id)))
+    }
+
     fn apply(&mut self, checked: payload::Checked) -> Result<(Effect, Told), Failure> {
         let mut told = Told::AsSent;
         let effect = match checked {
@@ -280,6 +307,7 @@ impl<'a> Judge<'a> {
                 Effect::None
             }
             payload::Checked::State(update) => Effect::SetState(update),
+            payload::Checked::Artifact(id) => id.map_or(Effect::None, Effect::BindArtifact),
             payload::Checked::Completed {
                 finish_reason,
                 message,
@@ -334,6 +362,17 @@ impl<'a> Judge<'a> {
         }
         Verdict::Reject(Rejection::new(reason, number, raw))
     }
+}
+
+/// The artifact that a result announces, if it is one that does.
+pub fn announced_artifact(raw: &[u8]) -> Option<Uuid> {
+    let text = std::str::from_utf8(raw).ok()?;
+    // Most results are something else, and are not parsed twice.
+    if !text.contains(ResultType::ArtifactCreated.as_str()) {
+        return None;
+    }
+    let envelope: Envelope<'_> = serde_json::from_str(text).ok()?;
+    payload::artifact_id(envelope.data?.get())
 }
 
 /// How the data of a result goes on to clients.

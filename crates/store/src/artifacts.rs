@@ -7,13 +7,13 @@ mod upload;
 
 use protocol::id::{RunId, WorkspaceId};
 use sea_orm::sea_query::{Expr, ExprTrait};
-use sea_orm::{ColumnTrait, ConnectionTrait, EntityTrait, QueryFilter};
+use sea_orm::{ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter};
 use uuid::Uuid;
 
 use crate::connect::Store;
 use crate::database_clock::database_now;
 use crate::entity::artifacts;
-use crate::error::{StoreError, unsigned};
+use crate::error::{StoreError, signed, unsigned};
 
 pub use sweep::ExpiredArtifact;
 pub(crate) use sweep::expire_of_runs;
@@ -87,6 +87,24 @@ fn record(row: artifacts::Model) -> Result<ArtifactRecord, StoreError> {
         created_at: row.created_at,
         expires_at: row.expires_at,
     })
+}
+
+/// Binds artifacts of a run to the events that announce them, the first of each.
+pub(crate) async fn bind(
+    tx: &DatabaseTransaction,
+    run: RunId,
+    announced: &[(Uuid, u64)],
+) -> Result<(), StoreError> {
+    for (id, sequence) in announced {
+        artifacts::Entity::update_many()
+            .col_expr(artifacts::Column::Sequence, Expr::value(signed(*sequence)))
+            .filter(artifacts::Column::Id.eq(id.to_string()))
+            .filter(artifacts::Column::RunId.eq(run.to_string()))
+            .filter(artifacts::Column::Sequence.is_null())
+            .exec(tx)
+            .await?;
+    }
+    Ok(())
 }
 
 impl Store {

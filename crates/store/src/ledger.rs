@@ -36,6 +36,8 @@ pub struct Append {
     /// The number of the first rejection here, from 1.
     pub first_rejection: u64,
     pub audits: Vec<AuditEntry>,
+    /// Artifacts that the events announce, each with the event's number.
+    pub artifacts: Vec<(Uuid, u64)>,
     pub terminal: Option<Terminal>,
     /// Epoch milliseconds.
     pub at: i64,
@@ -82,7 +84,8 @@ impl Work for Append {
         let is_plain = self.to > self.from
             && self.states.is_empty()
             && self.rejections.is_empty()
-            && self.audits.is_empty();
+            && self.audits.is_empty()
+            && self.artifacts.is_empty();
         is_plain.then_some(match self.terminal {
             Some(_) => Together::End(self),
             None => Together::Append(self),
@@ -113,6 +116,7 @@ impl Work for Append {
         let audits = self.apply_states(tx).await?;
         self.insert_rejections(tx).await?;
         crate::audit::insert(tx, &audits).await?;
+        crate::artifacts::bind(tx, self.run_id, &self.artifacts).await?;
         if let Some(item) = item_of(self) {
             failpoint::pass("project.transcript").await?;
             write_transcripts(tx, vec![item]).await?;

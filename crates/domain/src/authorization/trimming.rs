@@ -2,17 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::JsonObject;
 use protocol::admin::AgentSpec;
 use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::{
-    ArtifactOperation, EventOperation, FileResource, HistoryOperation, KnowledgeBaseResource,
-    ModelResource, SkillResource, StateScope, StorageArea, StorageResource, ToolResource,
+    EventOperation, HistoryOperation, KnowledgeBaseResource, ModelResource, SkillResource,
+    StateScope, StorageArea, StorageResource, ToolResource,
 };
 
 use super::{Decision, Layer};
 use crate::form::{Selected, selected};
 use crate::state::{Owner, scope_identity};
+
+mod artifacts;
 
 /// What has been decided so far.
 pub(super) struct Trimming<'a> {
@@ -210,55 +211,6 @@ impl<'a> Trimming<'a> {
             ];
             if self.decide("skills", &skill.skill_name, "activate", &checks) {
                 granted.push(skill.clone());
-            }
-        }
-        granted
-    }
-
-    /// The operator's files that may be read, as the runner sees them.
-    pub(super) fn files(&mut self, files: &[FileResource]) -> Vec<JsonObject> {
-        let mut granted = Vec::new();
-        for file in files {
-            let checks = [
-                (
-                    Layer::Manifest,
-                    self.manifest.permissions.files.contains(&file.kind),
-                    "",
-                ),
-                (
-                    Layer::AgentPolicy,
-                    self.agent.resource_policy.files.names(&file.name),
-                    "resource_policy.files does not name it",
-                ),
-            ];
-            if self.decide("files", &file.name, file.kind.as_str(), &checks) {
-                granted.push(file.to_json());
-            }
-        }
-        granted
-    }
-
-    /// Which are granted: metadata, read. Creating needs no flag of its own.
-    pub(super) fn artifacts(&mut self) -> (bool, bool) {
-        let mut granted = (false, false);
-        for &operation in ArtifactOperation::ALL {
-            let checks = [
-                (
-                    Layer::Manifest,
-                    self.manifest.permissions.artifacts.contains(&operation),
-                    "",
-                ),
-                (
-                    Layer::AgentPolicy,
-                    self.agent.resource_policy.artifacts.contains(&operation),
-                    "resource_policy.artifacts does not name it",
-                ),
-            ];
-            let decided = self.decide("artifacts", "run", operation.as_str(), &checks);
-            match operation {
-                ArtifactOperation::Metadata => granted.0 = decided,
-                ArtifactOperation::Read => granted.1 = decided,
-                ArtifactOperation::Create => {}
             }
         }
         granted

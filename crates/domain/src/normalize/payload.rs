@@ -10,6 +10,7 @@ use protocol::result::{
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use uuid::Uuid;
 
 use super::Reason;
 use crate::authorization::AuthorizationSnapshot;
@@ -33,6 +34,8 @@ pub(super) enum Checked {
     Delta(Delta),
     Message(Box<Message>),
     State(StateUpdate),
+    /// The id of an artifact that shall be one of the run's.
+    Artifact(Option<Uuid>),
     Completed {
         finish_reason: String,
         message: Option<Message>,
@@ -87,9 +90,8 @@ pub(super) fn check(
             }
             Ok(Checked::Plain)
         }
-        ResultType::ToolCallStarted
-        | ResultType::ToolCallCompleted
-        | ResultType::ArtifactCreated => Ok(Checked::Plain),
+        ResultType::ArtifactCreated => Ok(Checked::Artifact(artifact_id(data))),
+        ResultType::ToolCallStarted | ResultType::ToolCallCompleted => Ok(Checked::Plain),
     }
 }
 
@@ -184,6 +186,18 @@ fn state_updated(
         key,
         value,
     }))
+}
+
+/// The artifact that the data of `artifact.created` name.
+pub(super) fn artifact_id(data: &str) -> Option<Uuid> {
+    #[derive(Deserialize)]
+    struct Announced<'a> {
+        #[serde(borrow)]
+        artifact_id: Cow<'a, str>,
+    }
+    let announced: Announced<'_> = serde_json::from_str(data).ok()?;
+    let id = Uuid::parse_str(&announced.artifact_id).ok()?;
+    (id.to_string() == announced.artifact_id).then_some(id)
 }
 
 fn run_completed(data: &str) -> Result<Checked, PayloadFault> {

@@ -17,6 +17,7 @@ pub enum Reason {
     WrongRunId,
     AfterTerminal,
     NoOutput,
+    UnknownArtifact,
 }
 
 impl Reason {
@@ -35,6 +36,7 @@ impl Reason {
             Self::WrongRunId => "wrong_run_id",
             Self::AfterTerminal => "after_terminal",
             Self::NoOutput => "no_output",
+            Self::UnknownArtifact => "unknown_artifact",
         }
     }
 }

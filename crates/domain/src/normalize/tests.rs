@@ -316,3 +316,31 @@ fn data_stands_on_one_line() {
     };
     assert_eq!(accepted.data.get(), "{ \"a\":  1}");
 }
+
+#[test]
+fn an_artifact_is_announced_once_it_is_known() {
+    let snapshot = snapshot();
+    let mut judge = Judge::new(&snapshot, LIMITS, DeltaMode::Increment, true).knowing_artifacts();
+    let id = "01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61";
+    let announce = |sequence: u64, id: &str| {
+        let run = snapshot.run_id;
+        format!(
+            r#"{{"run_id":"{run}","type":"artifact.created","data":{{"artifact_id":"{id}"}},"sequence":{sequence}}}"#
+        )
+    };
+    let first = announce(1, id);
+    let Verdict::Reject(rejection) = judge.judge(first.as_bytes()) else {
+        panic!("nobody has told of it");
+    };
+    assert_eq!(rejection.reason, Reason::UnknownArtifact);
+    let named = announced_artifact(first.as_bytes()).unwrap();
+    assert_eq!(named.to_string(), id);
+    judge.know_artifact(named);
+    let Verdict::Accept(accepted) = judge.judge(announce(2, id).as_bytes()) else {
+        panic!("it is known");
+    };
+    assert_eq!(accepted.effect, Effect::BindArtifact(named));
+    let upper = announce(3, &id.to_uppercase());
+    assert!(matches!(judge.judge(upper.as_bytes()), Verdict::Reject(_)));
+    assert_eq!(announced_artifact(upper.as_bytes()), None);
+}

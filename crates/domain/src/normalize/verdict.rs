@@ -4,6 +4,7 @@ use protocol::message::Message;
 use protocol::run::RunStatus;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::payload::StateUpdate;
 use super::rejection::Rejection;
@@ -54,6 +55,8 @@ impl Accepted {
 pub enum Effect {
     None,
     SetState(StateUpdate),
+    /// It announces this artifact of its run.
+    BindArtifact(Uuid),
     /// The run is over.
     End(RunnerEnding),
 }

@@ -309,7 +309,7 @@ impl Reading<'_> {
                 FaultKind::Result
             }
             Reason::SequenceConflict | Reason::SequenceBackward => FaultKind::Sequence,
-            Reason::InvalidPayload => FaultKind::Payload,
+            Reason::InvalidPayload | Reason::UnknownArtifact => FaultKind::Payload,
             Reason::Unauthorized => FaultKind::StateKey,
             Reason::WrongRunId => FaultKind::RunId,
             Reason::NoOutput => FaultKind::NoOutput,

@@ -3,6 +3,7 @@
 //! The row comes before the first byte and is shown after the last one, so that whatever dies in between
 //! leaves a row that the sweep finds, and with it the bytes.
 
+mod attached;
 mod files;
 mod reading;
 mod sniff;

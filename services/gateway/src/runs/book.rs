@@ -9,6 +9,7 @@ use protocol::result::ResultType;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use store::{Append, AuditEntry, Terminal};
+use uuid::Uuid;
 
 use crate::runs::live::Frames;
 use crate::telemetry::metrics;
@@ -34,6 +35,7 @@ pub(super) struct Book {
     rejections: Vec<Rejection>,
     rejections_before: u64,
     audits: Vec<AuditEntry>,
+    artifacts: Vec<(Uuid, u64)>,
     usage: Option<String>,
 }
 
@@ -52,6 +54,7 @@ impl Book {
             rejections: Vec::new(),
             rejections_before: 0,
             audits: Vec::new(),
+            artifacts: Vec::new(),
             usage: None,
         }
     }
@@ -75,7 +78,8 @@ impl Book {
 
     /// Enters a result that was accepted. `now`: epoch seconds.
     pub(super) fn accept(&mut self, accepted: &Accepted, now: i64) {
-        let metadata = accepted.metadata(self.next_sequence());
+        let sequence = self.next_sequence();
+        let metadata = accepted.metadata(sequence);
         let usage = accepted.usage.as_deref();
         self.enter(
             &accepted.kind,
@@ -85,8 +89,10 @@ impl Book {
             &metadata,
             now,
         );
-        if let Effect::SetState(update) = &accepted.effect {
-            self.states.push(update.clone());
+        match &accepted.effect {
+            Effect::SetState(update) => self.states.push(update.clone()),
+            Effect::BindArtifact(id) => self.artifacts.push((*id, sequence)),
+            Effect::None | Effect::End(_) => {}
         }
         if let Some(usage) = usage {
             self.usage = Some(usage.get().to_owned());
@@ -176,6 +182,7 @@ impl Book {
             rejections,
             first_rejection,
             audits: std::mem::take(&mut self.audits),
+            artifacts: std::mem::take(&mut self.artifacts),
             terminal,
             at,
         };

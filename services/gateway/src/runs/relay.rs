@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::normalize::{Effect, Judge, Reason, Rejection, Tally, Verdict};
+use domain::normalize::{Effect, Judge, Reason, Rejection, Tally, Verdict, announced_artifact};
 use domain::run::{Failure, FailureCode, Run};
 use futures_util::future::BoxFuture;
 use protocol::id::RunId;
@@ -62,7 +62,8 @@ pub(super) async fn relay(
         results,
         prepared.delta_mode,
         prepared.expects_message,
-    );
+    )
+    .knowing_artifacts();
     let mut relay = Relay {
         inner,
         live,
@@ -148,7 +149,7 @@ impl Relay<'_> {
         tokio::pin!(lost);
         let mut cancelling = false;
         loop {
-            if let Some(ending) = self.judge_waiting(cancelling) {
+            if let Some(ending) = self.judge_waiting(cancelling).await? {
                 return Ok(ending);
             }
             self.start_commit();
@@ -235,14 +236,13 @@ impl Relay<'_> {
     }
 
     /// Judges what waits while the book has room; gives the ending when there is one.
-    fn judge_waiting(&mut self, cancelling: bool) -> Option<Ending> {
+    async fn judge_waiting(&mut self, cancelling: bool) -> Result<Option<Ending>, Stopped> {
         while !self.book.is_full() {
             let Some(raw) = self.waiting.pop_front() else {
-                return self
-                    .input_ended
-                    .take()
-                    .map(|failure| self.ended_early(failure, cancelling));
+                let ended = self.input_ended.take();
+                return Ok(ended.map(|failure| self.ended_early(failure, cancelling)));
             };
+            self.look_for_artifact(&raw).await?;
             if let Some(ending) = self.judge_result(&raw) {
                 // What came behind the end in the same breath is counted, and no more is read.
                 for raw in std::mem::take(&mut self.waiting) {
@@ -250,10 +250,23 @@ impl Relay<'_> {
                         self.book.reject(rejection);
                     }
                 }
-                return Some(ending);
+                return Ok(Some(ending));
             }
         }
-        None
+        Ok(None)
+    }
+
+    /// Tells the judge of the artifact that a result announces, if the run has uploaded it.
+    async fn look_for_artifact(&mut self, raw: &[u8]) -> Result<(), Stopped> {
+        let Some(id) = announced_artifact(raw) else {
+            return Ok(());
+        };
+        let store = &self.inner.store;
+        let found = store.is_artifact_of(&self.run.workspace, self.run.id, id);
+        if found.await.map_err(Stopped::Unwritable)? {
+            self.judge.know_artifact(id);
+        }
+        Ok(())
     }
 
     fn ended_early(&self, failure: Failure, cancelling: bool) -> Ending {
@@ -289,7 +302,7 @@ impl Relay<'_> {
                 self.book.accept(&accepted, self.inner.clock.now_seconds());
                 match accepted.effect {
                     Effect::End(end) => Some(Ending::Runner(end)),
-                    Effect::None | Effect::SetState(_) => None,
+                    Effect::None | Effect::SetState(_) | Effect::BindArtifact(_) => None,
                 }
             }
             Verdict::Duplicate => None,

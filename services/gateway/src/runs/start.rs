@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::bus::Ring;
 use crate::runs::Runs;
+use crate::runs::artifacts::UploadError;
 use crate::runs::decide::Aside;
 use crate::telemetry::metrics;
 
@@ -57,6 +58,8 @@ pub enum StartError {
         status: &'static str,
         why: String,
     },
+    #[error("a file of the event cannot be kept: {0}")]
+    Attachment(UploadError),
     #[error("the gateway is stopping")]
     Stopping,
     #[error(transparent)]
@@ -76,6 +79,7 @@ impl StartError {
             Self::TooFast { .. } => "too_fast",
             Self::QueueFull => "queue_full",
             Self::RunnerUnavailable { .. } => "runner_unavailable",
+            Self::Attachment(_) => "attachment",
             Self::Stopping => "stopping",
             Self::Store(_) => "store",
         }
@@ -123,6 +127,8 @@ impl Runs {
             None => format!("event:{event_id}"),
         };
         let mut event = completed(event);
+        let attached = self.keep_attached(workspace, &event_id, &mut event).await;
+        let attached = attached.map_err(StartError::Attachment)?;
         let raw = event.raw.take().map(|raw| raw.to_string());
         if raw.is_some() {
             event.raw_ref = Some(RawEventRef {
@@ -148,7 +154,11 @@ impl Runs {
             at,
             decide: self.decider(workspace, event_id, (event, at), aside.clone()),
         };
-        let (answer, replayed) = match self.take(ingest, aside.clone()).await? {
+        let taken = self.take(ingest, aside.clone()).await;
+        if !matches!(taken, Ok(Ingested::Stored { .. })) {
+            self.drop_attached(attached).await;
+        }
+        let (answer, replayed) = match taken? {
             Ingested::Stored { answer } => (answer, false),
             Ingested::Replayed { answer } => (answer, true),
             Ingested::Mismatch => return Err(StartError::IdempotencyMismatch),

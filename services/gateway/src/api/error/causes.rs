@@ -7,7 +7,6 @@ use serde_json::json;
 use super::ApiError;
 use crate::cursor::InvalidCursor;
 use crate::outbound::upstream::UpstreamError;
-use crate::runs::discovery::RegisterError;
 use crate::runs::start::StartError;
 
 impl From<UpstreamError> for ApiError {
@@ -81,30 +80,13 @@ impl From<StartError> for ApiError {
                     .with("runner_status", json!(status))
                     .retryable_after(10)
             }
+            StartError::Attachment(error) => error.into(),
             StartError::Stopping => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message)
                     .with("reason", json!("stopping"))
                     .retryable_after(1)
             }
             StartError::Store(error) => error.into(),
-        }
-    }
-}
-
-impl From<RegisterError> for ApiError {
-    fn from(error: RegisterError) -> Self {
-        match error {
-            RegisterError::Faults(faults) => Self::faults(&faults),
-            RegisterError::NameTaken => Self::conflict("name_taken", error.to_string()),
-            RegisterError::Conflict(taken) => {
-                let taken: Vec<_> = taken
-                    .iter()
-                    .map(|(runner, endpoint)| json!({"runner_id": runner, "endpoint": endpoint}))
-                    .collect();
-                let message = "runner ids are served by another endpoint; name it in `replaces`";
-                Self::conflict("runner_id_taken", message).with("runners", json!(taken))
-            }
-            RegisterError::Store(error) => error.into(),
         }
     }
 }

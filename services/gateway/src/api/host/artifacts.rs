@@ -144,32 +144,50 @@ pub(in crate::api) async fn read_artifact(
     };
     let opened = call.within(state.runs.read_artifact(&found, part.range()));
     match opened.await {
-        Ok(bytes) => Ok(part.answer(&found.metadata, told(call, bytes))),
+        Ok(bytes) => {
+            let range = part.range();
+            let bytes = told(call, bytes, range.end - range.start);
+            Ok(part.answer(&found.metadata, bytes))
+        }
         Err(error) => call.end(Err(error)),
     }
 }
 
-/// The bytes as they go to the runner, counted; the call ends with them, and they with the run.
+/// The bytes as they go to the runner, counted; the call ends with the last of them, and they with the run.
 fn told(
     call: HostCall,
     bytes: impl Stream<Item = Result<Bytes, PlaceError>> + Send + 'static,
+    left: u64,
 ) -> impl Stream<Item = Result<Bytes, std::io::Error>> + Send + 'static {
-    stream::unfold(Some((call, Box::pin(bytes))), async |telling| {
-        let (mut call, mut bytes) = telling?;
-        let next = call.within(async { bytes.next().await.transpose() }).await;
-        match next {
+    // Nobody asks for what is behind the last byte.
+    let call = match left {
+        0 => {
+            let _ = call.end(Ok(()));
+            None
+        }
+        _ => Some(call),
+    };
+    stream::unfold((call, Box::pin(bytes), left), async |telling| {
+        let (call, mut bytes, left) = telling;
+        let mut call = call?;
+        match call.within(async { bytes.next().await.transpose() }).await {
             Ok(Some(chunk)) => {
                 call.add_bytes(chunk.len());
-                Some((Ok(chunk), Some((call, bytes))))
+                let left = left.saturating_sub(chunk.len() as u64);
+                let call = if left > 0 {
+                    Some(call)
+                } else {
+                    let _ = call.end(Ok(()));
+                    None
+                };
+                Some((Ok(chunk), (call, bytes, left)))
             }
-            Ok(None) => {
-                let _ = call.end(Ok(()));
-                None
-            }
+            // Shorter than it was: the answer breaks off.
+            Ok(None) => None,
             Err(error) => {
                 let told = std::io::Error::other(error.message().to_owned());
                 let _ = call.end::<()>(Err(error));
-                Some((Err(told), None))
+                Some((Err(told), (None, bytes, left)))
             }
         }
     })

@@ -52,6 +52,14 @@ impl Source<'_> {
     }
 }
 
+/// Leases end between two milliseconds.
+const MOMENT: Duration = Duration::from_millis(5);
+
+enum Look {
+    Found(Read),
+    Nothing { heard_for: Duration },
+}
+
 /// What a runner appends, through any replica: it stands in the table.
 pub(super) struct Appended<'a> {
     inner: &'a Inner,
@@ -80,24 +88,26 @@ impl<'a> Appended<'a> {
             let rung = ring.notified();
             tokio::pin!(rung);
             rung.as_mut().enable();
-            match self.look().await {
-                Ok(Some(read)) => return read,
-                Ok(None) => {}
+            let poll = self.inner.limits.poll;
+            let pause = match self.look().await {
+                Ok(Look::Found(read)) => return read,
+                // Heard of until then: nobody rings when that is over.
+                Ok(Look::Nothing { heard_for }) => poll.min(heard_for + MOMENT),
                 // The lease of the run itself says when that has lasted too long.
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(run.id = %self.run, error, "what was appended to run {} cannot be read, trying again", self.run);
+                    poll
                 }
-            }
-            let poll: Duration = self.inner.limits.poll;
+            };
             tokio::select! {
                 () = rung => {}
-                () = tokio::time::sleep(poll) => {}
+                () = tokio::time::sleep(pause) => {}
             }
         }
     }
 
-    async fn look(&mut self) -> Result<Option<Read>, store::StoreError> {
+    async fn look(&mut self) -> Result<Look, store::StoreError> {
         // First whether it is alive: what came before the end of its lease is read after it.
         let heard = self.inner.store.heard_for(self.run, self.attempt).await?;
         let appended = self
@@ -108,9 +118,14 @@ impl<'a> Appended<'a> {
         if let Some((last, results)) = appended {
             self.read_through = last;
             let results = results.into_iter().map(String::into_bytes);
-            return Ok(Some(Read::Appended(results.collect())));
+            return Ok(Look::Found(Read::Appended(results.collect())));
         }
-        Ok(heard.is_none().then_some(Read::Orphaned))
+        Ok(match heard {
+            Some(millis) => Look::Nothing {
+                heard_for: Duration::from_millis(millis),
+            },
+            None => Look::Found(Read::Orphaned),
+        })
     }
 }
 

@@ -1,0 +1,311 @@
+//! Runs that outlive the call that began them: the runner answers 202 and appends its results later.
+
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::client::{Answer, Client, message, send};
+use crate::support::gateway::Config;
+use crate::support::runner::Request;
+use crate::support::script::{head, sse};
+use crate::support::{Engine, Postgres, Sqlite, Stage, until};
+
+/// A run whose runner has answered 202, and the token that a later invocation goes on with.
+struct Deferred {
+    run_id: String,
+    host: Client,
+}
+
+impl Deferred {
+    async fn start(stage: &Stage, event: &Value) -> Self {
+        let event_id = event["event_id"].as_str().unwrap();
+        stage.runner.answer(event_id, |_| {
+            vec![head("202 Accepted", "content-length: 0\r\n")]
+        });
+        let run_id = stage.client.post(event).await.run_id();
+        let of_run = |request: &Request| {
+            request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
+        };
+        let asked = stage.runner.asked("the run", of_run).await.json();
+        let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
+        Self {
+            host: Client::new(&text("base_url"), &text("token")),
+            run_id,
+        }
+    }
+
+    fn result(&self, sequence: u64, kind: &str, data: &Value) -> Value {
+        json!({"run_id": self.run_id, "type": kind, "data": data, "sequence": sequence})
+    }
+
+    fn delta(&self, sequence: u64, text: &str) -> Value {
+        let chunk = json!({"chunk": {"role": "assistant", "content": text}});
+        self.result(sequence, "message.delta", &chunk)
+    }
+
+    fn completed(&self, sequence: u64) -> Value {
+        self.result(sequence, "run.completed", &json!({"finish_reason": "stop"}))
+    }
+
+    async fn append_by(&self, host: &Client, results: &[Value]) -> Answer {
+        let request = host.request(Method::POST, "/run/results");
+        send(request.json(&json!({"results": results})))
+            .await
+            .unwrap()
+    }
+
+    async fn append(&self, results: &[Value]) -> Answer {
+        self.append_by(&self.host, results).await
+    }
+
+    async fn accepted(&self, results: &[Value], through: u64) {
+        let answer = self.append(results).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        assert_eq!(answer.body, json!({"accepted_through": through}));
+    }
+
+    async fn heartbeat(&self) -> Answer {
+        let request = self.host.request(Method::POST, "/run/heartbeat");
+        send(request.json(&json!({}))).await.unwrap()
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn results_are_appended_by_several_invocations_and_end_the_run_once(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = Stage::on(engine, |_| {}).await else {
+        return;
+    };
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    run.accepted(&[run.delta(1, "one "), run.delta(2, "two ")], 2)
+        .await;
+    // Sent again, because the answer was lost; and a part of it with more.
+    run.accepted(&[run.delta(1, "one "), run.delta(2, "two ")], 2)
+        .await;
+    run.accepted(&[run.delta(2, "another"), run.delta(3, "three")], 3)
+        .await;
+    let gap = run.append(&[run.delta(5, "five")]).await;
+    assert_eq!(
+        (gap.status, gap.detail("reason")),
+        (409, &json!("sequence_gap"))
+    );
+    assert_eq!(gap.detail("expected"), 4);
+    let beat = run.heartbeat().await;
+    assert_eq!(beat.status, 200, "{}", beat.body);
+    assert_eq!(beat.body["accepted_through"], 3);
+    assert_eq!(beat.body["cancel_requested"], false);
+    assert!(beat.body["lease_expires_at"].is_i64(), "{}", beat.body);
+    // Seen while the run goes on.
+    until("the deltas", async || {
+        stage.client.run(&run.run_id).await["last_sequence"] == 3
+    })
+    .await;
+    assert_eq!(stage.client.run(&run.run_id).await["status"], "running");
+    run.accepted(&[run.completed(4)], 4).await;
+    let outcome = stage.outcome(&run.run_id).await;
+    let types = [
+        "message.delta",
+        "message.delta",
+        "message.delta",
+        "run.completed",
+    ];
+    outcome.assert("completed", &types);
+    assert_eq!(outcome.ledger.text(), "one two three");
+    assert_eq!(run.append(&[run.delta(5, "late")]).await.status, 401);
+    assert_eq!(run.heartbeat().await.status, 401);
+    assert_eq!(stage.runner.posts(&run.run_id), 1);
+}
+
+#[tokio::test]
+async fn what_is_no_list_of_numbered_results_is_refused_by_its_place() {
+    let stage = Stage::new().await;
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    let mut unnumbered = run.delta(1, "x");
+    unnumbered.as_object_mut().unwrap().remove("sequence");
+    let many: Vec<_> = (1..=1001).map(|n| run.delta(n, "x")).collect();
+    for (results, pointer) in [
+        (json!([]), "/results"),
+        (json!(many), "/results"),
+        (json!([1]), "/results/0"),
+        (json!([unnumbered]), "/results/0/sequence"),
+        (json!([run.delta(0, "x")]), "/results/0/sequence"),
+        (
+            json!([run.delta(1, "x"), run.delta(3, "x")]),
+            "/results/1/sequence",
+        ),
+    ] {
+        let answer = run.append(results.as_array().unwrap()).await;
+        assert_eq!(answer.status, 400, "{pointer}: {}", answer.body);
+        assert_eq!(answer.detail("pointer"), pointer);
+    }
+    let large = run.append(&[run.delta(1, &"x".repeat(1024 * 1024))]).await;
+    assert_eq!(large.status, 413, "{}", large.body);
+    run.accepted(&[run.delta(1, "x"), run.completed(2)], 2)
+        .await;
+    stage
+        .outcome(&run.run_id)
+        .await
+        .assert("completed", &["message.delta", "run.completed"]);
+}
+
+#[tokio::test]
+async fn appended_results_are_judged_like_those_of_a_stream() {
+    let stage = Stage::new().await;
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    let bad = run.result(
+        1,
+        "state.updated",
+        &json!({"scope": "nobody", "key": "k", "value": 1}),
+    );
+    let host = run.result(
+        2,
+        "state.updated",
+        &json!({"scope": "conversation", "key": "host.k", "value": 1}),
+    );
+    let good = run.result(
+        3,
+        "state.updated",
+        &json!({"scope": "conversation", "key": "k", "value": 7}),
+    );
+    let end = [run.delta(4, "done"), run.completed(5), run.delta(6, "late")];
+    run.accepted(&[&[bad, host, good][..], &end[..]].concat(), 6)
+        .await;
+    let outcome = stage.outcome(&run.run_id).await;
+    outcome.assert(
+        "completed",
+        &["state.updated", "message.delta", "run.completed"],
+    );
+    outcome.assert_rejected(&["invalid_payload", "unauthorized", "after_terminal"]);
+
+    let run = Deferred::start(&stage, &message("m-2")).await;
+    let mut foreign = run.delta(1, "x");
+    foreign["run_id"] = json!("another");
+    run.accepted(&[foreign], 1).await;
+    let outcome = stage.outcome(&run.run_id).await;
+    assert_eq!(outcome.run["error"]["code"], "runner.protocol_violation");
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_runner_that_is_not_heard_of_has_left_an_orphan(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let lease = |config: &mut Config| "append_lease_seconds = 1.0".clone_into(&mut config.runs);
+    let Some(stage) = Stage::on(engine, lease).await else {
+        return;
+    };
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    run.accepted(&[run.delta(1, "one")], 1).await;
+    // Heartbeats keep it for longer than the lease.
+    let begun = std::time::Instant::now();
+    until("two leases to be over", async || {
+        assert_eq!(run.heartbeat().await.status, 200);
+        begun.elapsed().as_secs_f64() > 2.0
+    })
+    .await;
+    let outcome = stage.outcome(&run.run_id).await;
+    outcome.assert("failed", &["message.delta", "run.failed"]);
+    assert_eq!(outcome.run["error"]["code"], "runner.orphaned");
+    assert_eq!(outcome.run["error"]["retryable"], true);
+    assert_eq!(run.heartbeat().await.status, 401);
+}
+
+#[tokio::test]
+async fn another_replica_takes_results_and_the_owner_writes_them() {
+    let rings = |config: &mut Config| "poll_seconds = 60.0".clone_into(&mut config.bus);
+    let Some(stage) = Stage::on(Postgres, rings).await else {
+        return;
+    };
+    let beside = stage.gateway.beside().await;
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    let elsewhere = Client::new(&format!("{}/host/v1", beside.client.url), &run.host.key);
+    let mut sequence = 0;
+    for (turn, host) in [&elsewhere, &run.host, &elsewhere, &elsewhere]
+        .into_iter()
+        .enumerate()
+    {
+        let results: Vec<_> = (1..=3)
+            .map(|n| run.delta(sequence + n, &format!("{turn}.{n} ")))
+            .collect();
+        sequence += 3;
+        let answer = run.append_by(host, &results).await;
+        assert_eq!(answer.body, json!({"accepted_through": sequence}), "{turn}");
+    }
+    // Both at once, with the same numbers: each number is taken once.
+    let (left, right) = (run.delta(13, "left"), run.delta(13, "right"));
+    let (left, right) = ([left], [right]);
+    let (one, other) = tokio::join!(run.append(&left), run.append_by(&elsewhere, &right));
+    assert_eq!((one.status, other.status), (200, 200));
+    let answer = run.append_by(&elsewhere, &[run.completed(14)]).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let outcome = stage.outcome(&run.run_id).await;
+    assert_eq!(outcome.run["status"], "completed");
+    assert_eq!(outcome.ledger.events().len(), 14);
+    let text = outcome.ledger.text();
+    assert!(
+        text.starts_with("0.1 0.2 0.3 1.1 ") && text.contains("3.3 "),
+        "{text}"
+    );
+    assert!(text.ends_with("left") != text.ends_with("right"), "{text}");
+}
+
+#[tokio::test]
+async fn a_cancel_is_told_and_what_is_appended_in_the_grace_is_kept() {
+    let grace = |config: &mut Config| "cancel_grace_seconds = 50".clone_into(&mut config.runs);
+    let stage = Stage::with(grace).await;
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    run.accepted(&[run.delta(1, "one")], 1).await;
+    assert_eq!(stage.client.cancel(&run.run_id).await.status, 202);
+    until("the cancel to be told", async || {
+        run.heartbeat().await.body["cancel_requested"] == true
+    })
+    .await;
+    let failed = json!({"code": "cancelled", "message": "stopped as asked"});
+    run.accepted(
+        &[run.delta(2, "two"), run.result(3, "run.failed", &failed)],
+        3,
+    )
+    .await;
+    stage.outcome(&run.run_id).await.assert(
+        "cancelled",
+        &["message.delta", "message.delta", "run.failed"],
+    );
+}
+
+#[tokio::test]
+async fn a_runner_that_streams_does_not_append() {
+    let stage = Stage::new().await;
+    let run = crate::support::held::HeldRun::start(&stage, &message("m-1")).await;
+    let result = json!({"run_id": run.run_id, "type": "run.completed", "data": {}, "sequence": 1});
+    let refused = run
+        .call("/run/results", &json!({"results": [result]}))
+        .await;
+    assert_eq!(
+        (refused.status, refused.detail("reason")),
+        (409, &json!("not_deferred"))
+    );
+    assert_eq!(run.post("/run/heartbeat").await.status, 409);
+    run.end(&stage)
+        .await
+        .assert("completed", &["message.delta", "run.completed"]);
+}
+
+#[tokio::test]
+async fn a_gateway_that_is_gone_ends_the_run_and_its_successor_takes_no_more() {
+    let mut stage = Stage::new().await;
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    run.accepted(&[run.delta(1, "one")], 1).await;
+    until("the delta", async || {
+        stage.client.run(&run.run_id).await["last_sequence"] == 1
+    })
+    .await;
+    stage.gateway.kill().await;
+    stage.gateway.start_again().await;
+    assert_eq!(run.append(&[run.delta(2, "two")]).await.status, 401);
+    let outcome = stage.outcome(&run.run_id).await;
+    outcome.assert("failed", &["message.delta", "run.failed"]);
+    assert_eq!(outcome.run["error"]["code"], "host.orphaned");
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+}
