@@ -44,10 +44,7 @@ use domain::run::Run;
 use futures_util::FutureExt;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
-use store::{
-    AuditOutcome, CancelOutcome, FinishToolCall, Leases, SettleUsage, Store, StoreError, failpoint,
-};
-use tokio::sync::OwnedSemaphorePermit;
+use store::{CancelOutcome, Leases, Store, StoreError, failpoint};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -222,6 +219,11 @@ impl Runs {
         &self.0.limits
     }
 
+    /// The name of this process, as leases have it.
+    pub fn owner(&self) -> &str {
+        &self.0.owner
+    }
+
     /// The maker of cursors.
     pub fn cursors(&self) -> &Cursors {
         &self.0.keys.cursors
@@ -314,53 +316,6 @@ impl Runs {
         let run = self.0.store.find_run_anywhere(id).await?;
         let live = run.filter(|run| run.status == RunStatus::Running);
         Ok(live.and_then(|run| Grant::of(run).ok()).map(Arc::new))
-    }
-
-    /// Counts a host call of a run on this replica; false when it calls too often.
-    pub fn admit_call(&self, grant: &Grant) -> bool {
-        self.0.calls.admit(grant.run.id, self.0.clock.now_ms())
-    }
-
-    /// Records what came of a call and what it used, whether anybody waits for it or not.
-    pub fn record_later(&self, outcome: AuditOutcome, used: Option<SettleUsage>) {
-        let store = self.0.store.clone();
-        self.0.tasks.spawn(async move {
-            let recorded = async {
-                store.audit_outcome(outcome).await?;
-                match used {
-                    Some(used) => store.write_later(used).await,
-                    None => Ok(()),
-                }
-            };
-            if let Err(error) = recorded.await {
-                let error = &error as &dyn std::error::Error;
-                tracing::error!(error, "the outcome of a call was not recorded");
-            }
-        });
-    }
-
-    /// The name of this process, as leases have it.
-    pub fn owner(&self) -> &str {
-        &self.0.owner
-    }
-
-    /// Writes what came of a call of a tool, whether anybody waits for it or not.
-    pub fn finish_later(&self, finish: FinishToolCall, then: impl FnOnce() + Send + 'static) {
-        let store = self.0.store.clone();
-        self.0.tasks.spawn(async move {
-            if let Err(error) = store.write(finish).await {
-                let error = &error as &dyn std::error::Error;
-                tracing::error!(error, "the outcome of a call of a tool was not written");
-            }
-            then();
-        });
-    }
-
-    /// Room for an upload or a delete of a run on this replica, until it is dropped; `None`: as many go
-    /// on as may.
-    pub fn begin_upload(&self, grant: &Grant) -> Option<OwnedSemaphorePermit> {
-        let now = self.0.clock.now_ms();
-        self.0.calls.begin_upload(grant.run.id, now)
     }
 
     /// The run of a grant as it stands this moment, without a query when it is driven here.

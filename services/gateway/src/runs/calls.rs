@@ -6,7 +6,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use dashmap::DashMap;
 use protocol::id::RunId;
+use store::{AuditOutcome, FinishToolCall, SettleUsage};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::runs::Runs;
+use crate::runs::grant::Grant;
 
 /// Uploads and deletes of one run at once: each holds a lock of its area, or reserves room in it.
 const UPLOADS: usize = 4;
@@ -79,6 +83,50 @@ impl Calls {
             return None;
         }
         Some(change(&mut self.runs.entry(run).or_default()))
+    }
+}
+
+impl Runs {
+    /// Counts a host call of a run on this replica; false when it calls too often.
+    pub fn admit_call(&self, grant: &Grant) -> bool {
+        self.0.calls.admit(grant.run.id, self.0.clock.now_ms())
+    }
+
+    /// Records what came of a call and what it used, whether anybody waits for it or not.
+    pub fn record_later(&self, outcome: AuditOutcome, used: Option<SettleUsage>) {
+        let store = self.0.store.clone();
+        self.0.tasks.spawn(async move {
+            let recorded = async {
+                store.audit_outcome(outcome).await?;
+                match used {
+                    Some(used) => store.write_later(used).await,
+                    None => Ok(()),
+                }
+            };
+            if let Err(error) = recorded.await {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, "the outcome of a call was not recorded");
+            }
+        });
+    }
+
+    /// Writes what came of a call of a tool, whether anybody waits for it or not.
+    pub fn finish_later(&self, finish: FinishToolCall, then: impl FnOnce() + Send + 'static) {
+        let store = self.0.store.clone();
+        self.0.tasks.spawn(async move {
+            if let Err(error) = store.write(finish).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, "the outcome of a call of a tool was not written");
+            }
+            then();
+        });
+    }
+
+    /// Room for an upload or a delete of a run on this replica, until it is dropped; `None`: as many go
+    /// on as may.
+    pub fn begin_upload(&self, grant: &Grant) -> Option<OwnedSemaphorePermit> {
+        let now = self.0.clock.now_ms();
+        self.0.calls.begin_upload(grant.run.id, now)
     }
 }
 

@@ -1,4 +1,6 @@
-//! The granted models: asked whole or as a stream, counted for, ranked with, embedded by (host API §3).
+//! The granted models: asked whole or as a stream, counted for (host API §3).
+
+pub(in crate::api) mod reading;
 
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -9,10 +11,9 @@ use futures_util::{Stream, StreamExt as _, stream};
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::error::ErrorBody;
-use protocol::message::LlmTokenUsage;
 use protocol::model::{
-    CountTokens, CountedTokens, Embed, Embeddings, LlmInvokeResult, LlmRequest, LlmStreamEvent,
-    LlmTool, ModelList, ReasoningLevel, Rerank, RerankResults,
+    CountTokens, CountedTokens, LlmInvokeResult, LlmRequest, LlmStreamEvent, LlmTool, ModelList,
+    ReasoningLevel,
 };
 use protocol::resources::ModelOperation;
 use serde_json::{Value, json};
@@ -24,7 +25,7 @@ use crate::api::host_call::{HostCall, Spend};
 use crate::api::json::JsonBody;
 use crate::api::query::PathOf;
 use crate::api::stream::event_stream;
-use crate::outbound::model::{Chunks, Model, object};
+use crate::outbound::model::{Chunks, Model};
 use crate::outbound::upstream::UpstreamError;
 
 /// The largest request to a model.
@@ -33,8 +34,6 @@ pub(in crate::api) const BODY_BYTES: usize = 20 * 1024 * 1024;
 const COMPLETION_TOKENS: u64 = 4096;
 const MOST_MESSAGES: usize = 10_000;
 const MOST_TOOLS: usize = 512;
-const MOST_DOCUMENTS: usize = 64;
-const MOST_TEXTS: usize = 256;
 /// What `extra_args` may not say: it stands beside them, or would change the shape of the answer.
 const NOT_EXTRA: [&str; 6] = [
     "model",
@@ -271,102 +270,6 @@ pub(in crate::api) async fn count_model_tokens(
     Ok(Json(CountedTokens { tokens }))
 }
 
-/// Orders documents by how close they are to a query.
-#[utoipa::path(post, path = "/host/v1/models/{model_id}/rerank", tag = "host", security(("run_token" = [])),
-    params(("model_id" = String, Path, description = "Percent-encoded")), request_body = Rerank, responses(
-    (status = 200, description = "The closest first", body = RerankResults),
-    (status = 400, description = "The request is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The model was not granted", body = ErrorBody),
-    (status = 409, description = "The run was cancelled", body = ErrorBody),
-    (status = 429, description = "The provider or a budget asks to wait", body = ErrorBody),
-    (status = 502, description = "The provider failed", body = ErrorBody),
-    (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
-pub(in crate::api) async fn rerank_documents(
-    LiveCaller(caller): LiveCaller,
-    State(state): State<ApiState>,
-    PathOf(id): PathOf<String>,
-    JsonBody(request): JsonBody<Rerank>,
-) -> ApiResult<Json<RerankResults>> {
-    let operation = ModelOperation::Rerank;
-    let (mut call, model) = begin_call(&caller, &state, "models_rerank", &id, operation).await?;
-    let ranked = rerank(&mut call, model, &id, &request).await;
-    call.end(ranked).map(Json)
-}
-
-/// Gives a vector for each text.
-#[utoipa::path(post, path = "/host/v1/models/{model_id}/embed", tag = "host", security(("run_token" = [])),
-    params(("model_id" = String, Path, description = "Percent-encoded")), request_body = Embed, responses(
-    (status = 200, description = "A vector for each text, in their order", body = Embeddings),
-    (status = 400, description = "The request is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The model was not granted for `invoke`", body = ErrorBody),
-    (status = 409, description = "The run was cancelled", body = ErrorBody),
-    (status = 429, description = "The provider or a budget asks to wait", body = ErrorBody),
-    (status = 502, description = "The provider failed", body = ErrorBody),
-    (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
-pub(in crate::api) async fn embed_texts(
-    LiveCaller(caller): LiveCaller,
-    State(state): State<ApiState>,
-    PathOf(id): PathOf<String>,
-    JsonBody(request): JsonBody<Embed>,
-) -> ApiResult<Json<Embeddings>> {
-    let operation = ModelOperation::Invoke;
-    let (mut call, model) = begin_call(&caller, &state, "models_embed", &id, operation).await?;
-    let embedded = async {
-        check_count("/texts", request.texts.len(), MOST_TEXTS)?;
-        let (vectors, usage) = embed(&mut call, model, &id, &request.texts).await?;
-        Ok(Embeddings { vectors, usage })
-    };
-    let embedded = embedded.await;
-    call.end(embedded).map(Json)
-}
-
-async fn rerank(
-    call: &mut HostCall,
-    model: &Model,
-    id: &str,
-    request: &Rerank,
-) -> ApiResult<RerankResults> {
-    let count = request.documents.len();
-    check_count("/documents", count, MOST_DOCUMENTS)?;
-    let texts = request.documents.iter().chain([&request.query]);
-    call.reserve(reading_spend(id, model, texts)).await?;
-    let top = request.top_k.unwrap_or(u64::MAX).clamp(1, count as u64);
-    let body =
-        object(json!({"query": request.query, "documents": request.documents, "top_n": top}));
-    let answer = call
-        .within(model.provider.rerank(model.asked(body)))
-        .await?;
-    call.count(answer.get("usage").and_then(domain::chat::usage));
-    Ok(ranking(&answer, count, top)?)
-}
-
-/// The vectors of texts, within the budgets of the call.
-pub(super) async fn embed(
-    call: &mut HostCall,
-    model: &Model,
-    id: &str,
-    texts: &[String],
-) -> ApiResult<(Vec<Vec<f32>>, Option<LlmTokenUsage>)> {
-    call.reserve(reading_spend(id, model, texts.iter())).await?;
-    let (vectors, answer) = call.within(model.vectors(texts)).await?;
-    let usage = answer.get("usage").and_then(domain::chat::usage);
-    call.count(usage.clone());
-    Ok((vectors, usage))
-}
-
-/// What reading texts will use: nothing is said.
-fn reading_spend<'a>(id: &str, model: &Model, texts: impl Iterator<Item = &'a String>) -> Spend {
-    Spend {
-        kind: "model",
-        resource: id.to_owned(),
-        prompt_tokens: model.count.of_texts(texts),
-        most_completion_tokens: 0,
-        price: model.price,
-    }
-}
-
 /// A request as chat completions have it.
 fn chat_body(request: &LlmRequest) -> ApiResult<JsonObject> {
     check_messages(request.messages.len(), &request.tools)?;
@@ -409,25 +312,4 @@ fn check_count(pointer: &str, count: usize, most: usize) -> ApiResult<()> {
         pointer,
         format!("must have 1 to {most} items"),
     )]))
-}
-
-/// The places that a provider has ranked: known ones, each once, the closest first.
-fn ranking(answer: &JsonObject, count: usize, top: u64) -> Result<RerankResults, UpstreamError> {
-    let malformed = || UpstreamError::Malformed("a ranking without known places".to_owned());
-    let results = answer
-        .get("results")
-        .or_else(|| answer.get("data"))
-        .ok_or_else(malformed)?;
-    let mut results: Vec<protocol::model::RerankResult> =
-        serde_json::from_value(results.clone()).map_err(|_| malformed())?;
-    results.sort_by(|a, b| b.relevance_score.total_cmp(&a.relevance_score));
-    let mut seen = std::collections::BTreeSet::new();
-    if results
-        .iter()
-        .any(|result| result.index >= count || !seen.insert(result.index))
-    {
-        return Err(malformed());
-    }
-    results.truncate(usize::try_from(top).unwrap_or(usize::MAX));
-    Ok(RerankResults { results })
 }
