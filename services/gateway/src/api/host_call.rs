@@ -75,6 +75,13 @@ impl HostCall {
         }
     }
 
+    /// Text that the model has said, in bytes: what counts where its provider does not.
+    pub(super) fn say(&mut self, bytes: usize) {
+        if let Some(spending) = &mut self.spending {
+            spending.say(bytes);
+        }
+    }
+
     /// Does it while the run lives: a cancel, an end or the deadline of the run ends it.
     pub(super) async fn within<T, E: Into<ApiError>>(
         &self,
@@ -126,7 +133,6 @@ impl HostCall {
             workspace: run.workspace.clone(),
             run_id: run.id,
             outcome,
-            bytes: self.bytes,
             wall_ms,
             at: self.runs.clock().now_ms(),
         };

@@ -11,6 +11,7 @@ use futures_util::{Stream, StreamExt as _, stream};
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::error::ErrorBody;
+use protocol::message::{MessageContent, ToolCall};
 use protocol::model::{
     CountTokens, CountedTokens, LlmInvokeResult, LlmRequest, LlmStreamEvent, LlmTool, ModelList,
     ReasoningLevel,
@@ -122,6 +123,10 @@ async fn invoke(
     let said =
         said.ok_or_else(|| UpstreamError::Malformed("a completion without a message".to_owned()))?;
     call.add_bytes(said.message.plain_text().len());
+    call.say(said_bytes(
+        &said.message.plain_text(),
+        said.message.tool_calls.as_deref(),
+    ));
     call.count(said.usage.clone());
     Ok(said)
 }
@@ -202,6 +207,13 @@ fn frames(
         let frame = match chunks.next().await {
             Some(Ok(chunk)) => {
                 let chunk = reader.read(&chunk);
+                if let Some(chunk) = &chunk {
+                    let text = chunk.content.as_ref().map(MessageContent::plain_text);
+                    call.say(said_bytes(
+                        &text.unwrap_or_default(),
+                        chunk.tool_calls.as_deref(),
+                    ));
+                }
                 let frame = chunk.map(|chunk| frame("chunk", &json!({"chunk": chunk})));
                 let frame = frame.unwrap_or_default();
                 call.add_bytes(frame.len());
@@ -228,6 +240,13 @@ fn frames(
     });
     said.filter(|frame| std::future::ready(!frame.is_empty()))
         .map(Ok)
+}
+
+/// What a model says counts by its texts, the arguments of calls among them.
+fn said_bytes(text: &str, calls: Option<&[ToolCall]>) -> usize {
+    let calls = calls.unwrap_or_default().iter();
+    let calls = calls.map(|call| call.function.name.len() + call.function.arguments.len());
+    text.len() + calls.sum::<usize>()
 }
 
 /// An error as the last event; the call has ended with it.

@@ -60,6 +60,7 @@ pub(in crate::api) async fn create_chat_completion(
         let mut completion = call.within(model.provider.complete(body)).await?;
         completion.insert("model".to_owned(), json!(id));
         call.count(completion.get("usage").and_then(domain::chat::usage));
+        call.say(said_bytes(&completion, "message"));
         let said = Value::Object(completion);
         call.add_bytes(said.to_string().len());
         Ok(said)
@@ -121,6 +122,7 @@ fn frames(
                 Some(Ok(mut chunk)) => {
                     chunk.insert("model".to_owned(), json!(id));
                     call.count(chunk.get("usage").and_then(domain::chat::usage));
+                    call.say(said_bytes(&chunk, "delta"));
                     let frame = shown(chunk, wants_usage)
                         .map(|chunk| frame(&chunk))
                         .unwrap_or_default();
@@ -141,6 +143,20 @@ fn frames(
     );
     said.filter(|frame| std::future::ready(!frame.is_empty()))
         .map(Ok)
+}
+
+/// The bytes of what a model says in all choices: texts and the arguments of calls.
+fn said_bytes(answer: &JsonObject, said: &str) -> usize {
+    let choices = answer.get("choices").and_then(Value::as_array);
+    let of = |choice: &Value| {
+        let said = &choice[said];
+        let text = said["content"].as_str().map_or(0, str::len);
+        let calls = said["tool_calls"].as_array().into_iter().flatten();
+        let arguments =
+            calls.map(|call| call["function"]["arguments"].as_str().map_or(0, str::len));
+        text + arguments.sum::<usize>()
+    };
+    choices.into_iter().flatten().map(of).sum()
 }
 
 /// A chunk without what was not asked for. `None`: nothing is left of it.

@@ -33,6 +33,8 @@ pub(super) struct Spending {
     lines: Vec<BudgetLine>,
     reserved: Amount,
     counted: Option<LlmTokenUsage>,
+    /// Bytes of text that the model has said.
+    said: u64,
 }
 
 /// The call that has ended.
@@ -41,7 +43,6 @@ pub(super) struct Ended {
     pub(super) workspace: WorkspaceId,
     pub(super) run_id: RunId,
     pub(super) outcome: &'static str,
-    pub(super) bytes: u64,
     pub(super) wall_ms: u64,
     pub(super) at: i64,
 }
@@ -74,12 +75,18 @@ impl Spending {
             lines,
             reserved,
             counted: None,
+            said: 0,
         })
     }
 
     /// What the provider has counted.
     pub(super) fn count(&mut self, usage: LlmTokenUsage) {
         self.counted = Some(usage);
+    }
+
+    /// Text that the model has said, in bytes.
+    pub(super) fn say(&mut self, bytes: usize) {
+        self.said += bytes as u64;
     }
 
     /// What is to be written now that the call has ended.
@@ -125,13 +132,13 @@ impl Spending {
                 false,
             );
         }
-        let gave_nothing = ended.bytes == 0 && !matches!(ended.outcome, "ok" | "abandoned");
+        let gave_nothing = self.said == 0 && !matches!(ended.outcome, "ok" | "abandoned");
         if gave_nothing || self.spend.prompt_tokens == 0 {
             return (0, 0, false);
         }
         (
             self.spend.prompt_tokens,
-            ended.bytes.div_ceil(TOKEN_BYTES),
+            self.said.div_ceil(TOKEN_BYTES),
             true,
         )
     }
@@ -202,7 +209,7 @@ pub(in crate::api) fn micros(number: u64) -> f64 {
 mod tests {
     use super::*;
 
-    fn spending(counted: Option<LlmTokenUsage>) -> Spending {
+    fn spending(counted: Option<LlmTokenUsage>, said: u64) -> Spending {
         Spending {
             spend: Spend {
                 kind: "model",
@@ -217,16 +224,16 @@ mod tests {
             lines: Vec::new(),
             reserved: Amount::default(),
             counted,
+            said,
         }
     }
 
-    fn ended(outcome: &'static str, bytes: u64) -> Ended {
+    fn ended(outcome: &'static str) -> Ended {
         Ended {
             id: Uuid::nil(),
             workspace: WorkspaceId("w".to_owned()),
             run_id: RunId(Uuid::nil()),
             outcome,
-            bytes,
             wall_ms: 7,
             at: 0,
         }
@@ -234,8 +241,8 @@ mod tests {
 
     #[test]
     fn a_call_costs_what_was_counted_or_what_came_and_nothing_when_nothing_did() {
-        let of = |counted, outcome, bytes| {
-            let call = spending(counted).settle(ended(outcome, bytes)).call;
+        let of = |counted, outcome, said| {
+            let call = spending(counted, said).settle(ended(outcome)).call;
             (
                 call.prompt_tokens,
                 call.completion_tokens,
