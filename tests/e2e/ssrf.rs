@@ -164,10 +164,12 @@ async fn check_config_with(table: &str, key: &str, urls: &[String]) -> String {
         } else {
             "name"
         };
-        let mut entry = format!("[[{table}]]\n{identity} = \"e{index}\"\n{key} = {url}\n");
-        if table == "runner_endpoints" {
-            entry += &format!("secret = \"file:{secret}\"\n");
-        }
+        let more = if table == "runner_endpoints" {
+            format!("secret = \"file:{secret}\"\n")
+        } else {
+            String::new()
+        };
+        let entry = format!("[[{table}]]\n{identity} = \"e{index}\"\n{key} = {url}\n{more}");
         file.push_str(&entry);
     }
     let file = directory.write("runnel.toml", &file);
