@@ -531,23 +531,20 @@ async fn a_run_searches_what_every_layer_grants_and_nothing_else() {
         let refused = retrieve(&picks, kb).await;
         assert_eq!((refused.status, &refused.body), (403, &nobody.body), "{kb}");
     }
-    let audit = stage
-        .client
-        .get(&format!("/v1/runs/{}/audit?limit=100", picks.run_id))
-        .await
-        .body;
-    let entries = audit["items"].as_array().unwrap();
-    let told = |resource: &str, decision: &str| {
-        entries.iter().any(|entry| {
-            entry["action"] == "retrieve_knowledge_base"
-                && entry["resource"] == resource
-                && entry["decision"] == decision
-        })
-    };
-    assert!(
-        told("handbook", "allow") && told("attic", "deny") && told("nobody", "deny"),
-        "{audit}"
-    );
+    let path = format!("/v1/runs/{}/audit?limit=100", picks.run_id);
+    until("every call is on record", async || {
+        let audit = stage.client.get(&path).await.body;
+        let entries = audit["items"].as_array().unwrap().clone();
+        let told = |resource: &str, decision: &str| {
+            entries.iter().any(|entry| {
+                entry["action"] == "retrieve_knowledge_base"
+                    && entry["resource"] == resource
+                    && entry["decision"] == decision
+            })
+        };
+        told("handbook", "allow") && told("attic", "deny") && told("nobody", "deny")
+    })
+    .await;
 
     // Its manifest names no retrieve, so that no policy can give it.
     let listing = HeldRun::start(&stage, &of_type("m-2", "test.listing")).await;
@@ -576,7 +573,7 @@ async fn what_cannot_be_read_is_refused_and_what_was_there_stays(
             .status,
         201
     );
-    let nested = format!("<html>{}", "<div>".repeat(60_000));
+    let nested = format!("<html>{}", "<div>".repeat(5_000));
     let bomb = "<table>".repeat(300) + &"<td colspan=1000>x".repeat(1_000);
     for (media_type, bytes, why) in [
         (

@@ -34,7 +34,7 @@ url = "https://tools.example/bare"
 [[knowledge_bases]]
 kb_id = "kb-1"
 kb_name = "Handbook"
-kb_type = "vector"
+kb_type = "embedded"
 [[skills]]
 skill_name = "summary"
 display_name = "Summary"

@@ -1,7 +1,9 @@
 //! Documents of knowledge bases. A document points at the content that is searched; a new one is written
 //! beside it, chunk by chunk, and takes its place in one transaction.
 
+mod chunks;
 mod indexing;
+mod removal;
 mod search;
 
 use protocol::id::WorkspaceId;
@@ -11,10 +13,9 @@ use crate::connect::Store;
 use crate::error::{StoreError, unsigned};
 use crate::sql::{Row, Sql};
 
-pub use indexing::{
-    BeginIndexing, DeleteDocument, FailIndexing, FinishIndexing, IndexingBegun, NewChunk,
-    SweepKnowledge, WriteChunks,
-};
+pub use chunks::{NewChunk, WriteChunks};
+pub use indexing::{BeginIndexing, FailIndexing, FinishIndexing, IndexingBegun};
+pub use removal::{DeleteDocument, SweepKnowledge};
 pub use search::{FoundChunk, Posting, StoredVector};
 
 /// Chunks of a content have the ids from `content * SPAN` on.

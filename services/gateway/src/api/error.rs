@@ -240,14 +240,10 @@ impl ApiError {
     }
 
     /// A bound of the gateway's, by its name.
-    fn rate_limited_by(reason: &str, message: String, seconds: u32) -> Self {
+    pub(super) fn rate_limited_by(reason: &str, message: String, seconds: u32) -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message)
             .with("reason", json!(reason))
             .retryable_after(seconds)
-    }
-
-    pub(super) fn indexing_too_many(message: String) -> Self {
-        Self::rate_limited_by("indexing", message, 10)
     }
 
     /// Of a batch: an event before this one could not be taken for now.

@@ -16,7 +16,7 @@ impl From<KnowledgeError> for ApiError {
             KnowledgeError::Remote => Self::conflict("remote_base", message),
             KnowledgeError::DocumentBusy => Self::conflict("document_busy", message),
             KnowledgeError::BaseFull => Self::conflict("base_full", message),
-            KnowledgeError::TooMany => Self::indexing_too_many(message),
+            KnowledgeError::TooMany => Self::rate_limited_by("indexing", message, 10),
             KnowledgeError::Unreadable(_) => Self::invalid_argument(message),
             KnowledgeError::Stopping => StartError::Stopping.into(),
             KnowledgeError::Faults(faults) => Self::faults(&faults),

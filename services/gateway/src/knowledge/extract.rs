@@ -2,6 +2,7 @@
 //! much time and memory and no more: what breaks it breaks nothing else.
 
 mod read;
+mod words;
 
 use std::process::Stdio;
 use std::time::Duration;

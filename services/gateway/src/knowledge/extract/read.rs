@@ -4,6 +4,8 @@ use domain::knowledge::chunk::Heading;
 use encoding_rs::{Encoding, UTF_8};
 use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
+use super::words::Words;
+
 /// What a document is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -147,7 +149,7 @@ fn shortened(mut heading: Heading) -> Heading {
 fn html(source: &str) -> Result<Extracted, String> {
     // Nothing is broken into lines that was one.
     const WIDTH: usize = 100_000;
-    let rendered = html2text::config::plain_no_decorate()
+    let rendered = html2text::config::with_decorator(Words)
         .no_table_borders()
         .no_link_wrapping()
         .raw_mode(true)
