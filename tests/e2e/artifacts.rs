@@ -93,7 +93,7 @@ async fn an_artifact_is_read_as_it_was_uploaded_whole_and_in_parts(
     let bytes: Vec<u8> = b"\x89PNG\r\n\x1a\n"
         .iter()
         .copied()
-        .chain((0..70_000_u32).map(|n| (n % 251) as u8))
+        .chain((0..70_000_u32).map(|n| u8::try_from(n % 251).unwrap()))
         .collect();
     let answer = upload(
         &run,
@@ -201,7 +201,7 @@ async fn fifty_mebibytes_go_in_and_out_unchanged_and_are_never_held() {
     uploaded(&run, vec![1; 1000]).await;
     let before = stage.gateway.peak_memory();
     let bytes: Vec<u8> = (0..50 * 1024 * 1024_u32)
-        .map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()[0])
         .collect();
     let id = uploaded(&run, bytes.clone()).await;
     let read = content(&run, &id, &[]).await;
@@ -266,7 +266,8 @@ async fn an_artifact_is_for_its_run_and_its_conversation_and_nobody_else(
     // The same runner, later, in the same conversation.
     let later = HeldRun::start(&stage, &message("m-3")).await;
     for path in &paths {
-        assert_eq!(later.get(path).await.status, 200, "{path}");
+        let answer = within("an answer", later.request(Method::GET, path).send()).await;
+        assert_eq!(answer.unwrap().status(), 200, "{path}");
     }
     later.end(&stage).await;
 
@@ -689,8 +690,15 @@ impl Bucket {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free.local_addr().unwrap().port();
         drop(free);
-        let process = tokio::process::Command::new(environment.join("bin/moto_server"))
-            .args(["-H", "127.0.0.1", "-p", &port.to_string()])
+        let process = tokio::process::Command::new(environment.join("bin/python"))
+            .args([
+                "-m",
+                "moto.server",
+                "-H",
+                "127.0.0.1",
+                "-p",
+                &port.to_string(),
+            ])
             .stdout(std::process::Stdio::null())
             .stderr(std::process::Stdio::null())
             .kill_on_drop(true)
@@ -736,7 +744,9 @@ async fn artifacts_stand_in_a_bucket_as_they_do_in_a_directory() {
     .await
     .unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
-    let bytes: Vec<u8> = (0..12 * 1024 * 1024_u32).map(|n| (n % 251) as u8).collect();
+    let bytes: Vec<u8> = (0..12 * 1024 * 1024_u32)
+        .map(|n| u8::try_from(n % 251).unwrap())
+        .collect();
     let large = uploaded(&run, bytes.clone()).await;
     let small = uploaded(&run, b"small".to_vec()).await;
     assert_eq!(bucket.keys().await, 2);

@@ -149,7 +149,7 @@ async fn every_text_of_a_runner_arrives_as_text() {
             );
             assert_eq!(
                 outcome.ledger.0.len(),
-                11,
+                10,
                 "{words:?}: {:?}",
                 outcome.ledger
             );

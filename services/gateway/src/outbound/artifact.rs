@@ -237,14 +237,13 @@ impl Writing {
 
     async fn send_part(&mut self) -> Result<(), PlaceError> {
         let part = self.pending.split().freeze();
-        let upload = match &mut self.upload {
-            Some(upload) => upload,
-            None => {
-                let upload = self.store.objects()?.put_multipart(&self.place).await?;
-                self.upload.insert(upload)
-            }
-        };
-        upload.put_part(part.into()).await?;
+        if self.upload.is_none() {
+            let upload = self.store.objects()?.put_multipart(&self.place);
+            self.upload = Some(upload.await?);
+        }
+        if let Some(upload) = &mut self.upload {
+            upload.put_part(part.into()).await?;
+        }
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use url::Url;
 use crate::outbound::egress::{Egress, EgressError};
 
 /// From a request to the head of its answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Gives the guarded client to whoever wants one.
 #[derive(Debug)]
