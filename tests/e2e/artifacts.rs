@@ -16,7 +16,7 @@ use crate::support::database::rows;
 use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
 use crate::support::python::environment;
-use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
+use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
 use crate::support::script::{Gate, Step, head, send as step, sse_head};
 use crate::support::{Engine, Postgres, Sqlite, Stage, hex, skipped, until, within};
 
@@ -384,7 +384,7 @@ fn files_in(directory: &Path) -> Vec<std::path::PathBuf> {
 #[tokio::test]
 async fn an_artifact_is_gone_when_its_time_is_over(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine, |config| {
-        "lease_seconds = 3".clone_into(&mut config.runs)
+        "lease_seconds = 3".clone_into(&mut config.runs);
     })
     .await
     else {
@@ -416,7 +416,7 @@ async fn what_a_killed_gateway_left_of_an_upload_is_swept(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let Some(mut stage) = stage(engine, |config| {
-        "lease_seconds = 3".clone_into(&mut config.runs)
+        "lease_seconds = 3".clone_into(&mut config.runs);
     })
     .await
     else {
@@ -519,7 +519,7 @@ async fn a_large_file_of_an_event_becomes_an_artifact(#[values(Sqlite, Postgres)
         return;
     };
     let (image, table) = (
-        [&b"\x89PNG\r\n\x1a\n"[..], &[7; 100_000]].concat(),
+        [&b"\x89PNG\r\n\x1a\n"[..], &vec![7; 100_000]].concat(),
         "a;b\n".repeat(20_000).into_bytes(),
     );
     let mut event = message("m-1");
@@ -637,11 +637,7 @@ async fn an_announced_artifact_is_bound_to_its_event(#[values(Sqlite, Postgres)]
         vec![head("202 Accepted", "content-length: 0\r\n")]
     });
     let run_id = stage.client.post(&message("m-1")).await.run_id();
-    let asked = stage
-        .runner
-        .asked("the run", |request| request.is_run())
-        .await
-        .json();
+    let asked = stage.runner.asked("the run", Request::is_run).await.json();
     let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
     let host = Client::new(&text("base_url"), &text("token"));
     let made = send(host.request(Method::POST, "/artifacts").body("made"))

@@ -8,8 +8,8 @@ use domain::knowledge::rank::{Corpus, vector_bytes};
 use domain::text_index::{RankedQuery, passage_terms};
 use serde_json::json;
 use store::{
-    BaseKey, BeginIndexing, Begun, DeleteDocument, DocumentFacts, DocumentRecord, FailIndexing,
-    FinishIndexing, NewChunk, Recipe, WriteChunks,
+    BaseKey, BeginIndexing, DeleteDocument, DocumentFacts, DocumentRecord, FailIndexing,
+    FinishIndexing, IndexingBegun, NewChunk, Recipe, WriteChunks,
 };
 use support::{Bench, on_both};
 
@@ -97,7 +97,7 @@ fn finish(bench: &Bench, id: &str, content: i64, sha256: &str) -> FinishIndexing
 
 async fn begun(bench: &Bench, id: &str, attempt: &str) -> i64 {
     match bench.store.write(begin(bench, id, attempt)).await.unwrap() {
-        Begun::Content(content) => content,
+        IndexingBegun::Content(content) => content,
         other => panic!("{other:?}"),
     }
 }
@@ -249,7 +249,7 @@ async fn what_is_written_twice_stands_once(bench: Bench) {
         .unwrap();
     assert_eq!(finished, again);
     let same = store.write(begin(&bench, "a", "1")).await.unwrap();
-    assert!(matches!(same, Begun::Unchanged(record) if record.content == content));
+    assert!(matches!(same, IndexingBegun::Unchanged(record) if record.content == content));
     let anew = BeginIndexing {
         anew: true,
         attempt: "other".to_owned(),
@@ -257,7 +257,7 @@ async fn what_is_written_twice_stands_once(bench: Bench) {
     };
     assert!(matches!(
         store.write(anew).await.unwrap(),
-        Begun::Content(_)
+        IndexingBegun::Content(_)
     ));
 }
 
@@ -265,10 +265,10 @@ async fn one_at_a_time_indexes_a_document_and_a_base_has_a_bound(bench: Bench) {
     let store = &bench.store;
     begun(&bench, "a", "1").await;
     let second = store.write(begin(&bench, "a", "2")).await.unwrap();
-    assert_eq!(second, Begun::Busy);
+    assert_eq!(second, IndexingBegun::Busy);
     begun(&bench, "b", "1").await;
     let third = store.write(begin(&bench, "c", "1")).await.unwrap();
-    assert_eq!(third, Begun::Full);
+    assert_eq!(third, IndexingBegun::Full);
     let elsewhere = BeginIndexing {
         base: BaseKey {
             kb_id: "other".to_owned(),
@@ -278,7 +278,7 @@ async fn one_at_a_time_indexes_a_document_and_a_base_has_a_bound(bench: Bench) {
     };
     assert!(matches!(
         store.write(elsewhere).await.unwrap(),
-        Begun::Content(_)
+        IndexingBegun::Content(_)
     ));
     let listed = store.list_documents(&base(&bench), None, 10).await.unwrap();
     let ids: Vec<_> = listed.iter().map(|one| one.document_id.as_str()).collect();

@@ -47,6 +47,7 @@ fn name(verdict: Verdict) -> String {
         Verdict::Accept(accepted) => match accepted.effect {
             Effect::End(ending) => format!("end {}", ending.reason),
             Effect::SetState(update) => format!("state {}={}", update.key, update.value),
+            Effect::BindArtifact(id) => format!("artifact {id}"),
             Effect::None if accepted.gap => "gap".to_owned(),
             Effect::None => "ok".to_owned(),
         },

@@ -15,7 +15,7 @@ pub(super) fn read(mut table: Table<'_>) -> Result<Budget, Reported> {
     let window = table.optional("window", one_of(&["hour", "day", "month"]));
     let calls = table.optional("calls", whole(0..=MOST));
     let tokens = table.optional("tokens", whole(0..=MOST));
-    let cost = table.optional("cost", cost);
+    let cost = table.optional("cost", |value| cost(&value));
     let wall = table.optional("seconds", seconds(0.0..=1e9));
     let shape = match (&scope, &window) {
         (Ok(scope), Ok(None)) if scope != "run" => {
@@ -67,7 +67,7 @@ pub(super) fn read(mut table: Table<'_>) -> Result<Budget, Reported> {
     clippy::cast_sign_loss,
     reason = "the range leaves neither a sign nor more than a whole number holds"
 )]
-fn cost(value: Value) -> Result<u64, &'static str> {
+fn cost(value: &Value) -> Result<u64, &'static str> {
     let cost = value.as_f64().filter(|cost| (0.0..=1e9).contains(cost));
     cost.map(|cost| (cost * 1e6).round() as u64)
         .ok_or("must be a number from 0 to 1000000000")

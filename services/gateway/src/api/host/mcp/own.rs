@@ -162,14 +162,9 @@ impl OwnTool {
             }
             Self::RetrieveKnowledge => {
                 let mut query = arguments;
-                let kb_id = match query.remove("kb_id") {
-                    Some(Value::String(kb_id)) => kb_id,
-                    _ => {
-                        return Err(ApiError::invalid(
-                            "/kb_id",
-                            "must be a knowledge base of this run",
-                        ));
-                    }
+                let Some(Value::String(kb_id)) = query.remove("kb_id") else {
+                    let message = "must be a knowledge base of this run";
+                    return Err(ApiError::invalid("/kb_id", message));
                 };
                 told(&knowledge::retrieve(caller, state, &kb_id, &read(&query)?).await?)
             }
