@@ -14,6 +14,7 @@ use crate::conversation::lock_all;
 use crate::entity::{run_rejections, runs};
 use crate::error::{StoreError, signed};
 use crate::failpoint;
+use crate::interactions::{NewInteraction, insert_interactions};
 use crate::succession::Succession;
 use crate::transcript::{TranscriptWrite, write_transcripts};
 use crate::writer::Work;
@@ -36,6 +37,8 @@ pub struct Append {
     /// The number of the first rejection here, from 1.
     pub first_rejection: u64,
     pub audits: Vec<AuditEntry>,
+    /// Questions that these events ask.
+    pub interactions: Vec<NewInteraction>,
     pub terminal: Option<Terminal>,
     /// Epoch milliseconds.
     pub at: i64,
@@ -82,7 +85,8 @@ impl Work for Append {
         let is_plain = self.to > self.from
             && self.states.is_empty()
             && self.rejections.is_empty()
-            && self.audits.is_empty();
+            && self.audits.is_empty()
+            && self.interactions.is_empty();
         is_plain.then_some(match self.terminal {
             Some(_) => Together::End(self),
             None => Together::Append(self),
@@ -110,6 +114,7 @@ impl Work for Append {
             return Ok(Appended::Written { next: Vec::new() });
         }
         insert_segments(tx, &[self]).await?;
+        insert_interactions(tx, self).await?;
         let audits = self.apply_states(tx).await?;
         self.insert_rejections(tx).await?;
         crate::audit::insert(tx, &audits).await?;

@@ -297,6 +297,7 @@ impl Bench {
             rejections: Vec::new(),
             first_rejection: 1,
             audits: Vec::new(),
+            interactions: Vec::new(),
             terminal: None,
             at: 3_000,
         }

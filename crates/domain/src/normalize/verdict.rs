@@ -5,7 +5,7 @@ use protocol::run::RunStatus;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::payload::StateUpdate;
+use super::payload::{Question, StateUpdate};
 use super::rejection::Rejection;
 use crate::run::Failure;
 
@@ -54,6 +54,8 @@ impl Accepted {
 pub enum Effect {
     None,
     SetState(StateUpdate),
+    /// A person is asked.
+    Ask(Box<Question>),
     /// The run is over.
     End(RunnerEnding),
 }

@@ -2,6 +2,7 @@
 
 mod appended;
 mod artifact;
+mod interaction;
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};

@@ -6,9 +6,10 @@ use domain::normalize::{Accepted, Effect, Rejection, StateUpdate};
 use domain::run::{Failure, Run};
 use protocol::id::{RunId, WorkspaceId};
 use protocol::result::ResultType;
-use serde_json::Value;
 use serde_json::value::RawValue;
-use store::{Append, AuditEntry, Terminal};
+use serde_json::{Value, json};
+use store::{Append, AuditEntry, NewInteraction, Terminal};
+use uuid::Uuid;
 
 use crate::runs::live::Frames;
 use crate::telemetry::metrics;
@@ -34,6 +35,7 @@ pub(super) struct Book {
     rejections: Vec<Rejection>,
     rejections_before: u64,
     audits: Vec<AuditEntry>,
+    interactions: Vec<NewInteraction>,
     usage: Option<String>,
 }
 
@@ -52,6 +54,7 @@ impl Book {
             rejections: Vec::new(),
             rejections_before: 0,
             audits: Vec::new(),
+            interactions: Vec::new(),
             usage: None,
         }
     }
@@ -75,7 +78,17 @@ impl Book {
 
     /// Enters a result that was accepted. `now`: epoch seconds.
     pub(super) fn accept(&mut self, accepted: &Accepted, now: i64) {
-        let metadata = accepted.metadata(self.next_sequence());
+        let sequence = self.next_sequence();
+        let mut metadata = accepted.metadata(sequence);
+        if let Effect::Ask(question) = &accepted.effect {
+            let id = Uuid::now_v7();
+            metadata["interaction"] = json!({"id": id, "expires_at": question.expires_at});
+            self.interactions.push(NewInteraction {
+                id,
+                sequence,
+                question: (**question).clone(),
+            });
+        }
         let usage = accepted.usage.as_deref();
         self.enter(
             &accepted.kind,
@@ -99,7 +112,7 @@ impl Book {
             .expect("a value serialises to JSON on one line");
         let metadata = match &failure.details {
             Value::Null => Value::Null,
-            details => serde_json::json!({"details": details}),
+            details => json!({"details": details}),
         };
         self.enter(
             ResultType::RunFailed.as_str(),
@@ -176,6 +189,7 @@ impl Book {
             rejections,
             first_rejection,
             audits: std::mem::take(&mut self.audits),
+            interactions: std::mem::take(&mut self.interactions),
             terminal,
             at,
         };

@@ -6,7 +6,7 @@ use domain::canonical::canonical_json;
 use domain::event::{completed, conversation_of};
 use protocol::context::RawEventRef;
 use protocol::event::{EventAccepted, EventEnvelope};
-use protocol::id::{RunId, RunnerId, WorkspaceId};
+use protocol::id::{AgentId, RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
 use store::{Ingest, Ingested, StoreError, failpoint, sha256_hex};
 use uuid::Uuid;
@@ -22,6 +22,15 @@ pub struct Accepted {
     pub answer: EventAccepted,
     /// The same key and body came before: this is the first answer.
     pub replayed: bool,
+}
+
+/// What an event is known by, and who may have it.
+pub(super) struct Incoming {
+    pub(super) event_id: String,
+    pub(super) dedupe_key: String,
+    pub(super) body_sha256: String,
+    /// The one agent that it is for; else all are asked.
+    pub(super) only: Option<AgentId>,
 }
 
 /// Why an event was not taken. Nothing of it is stored.
@@ -57,6 +66,8 @@ pub enum StartError {
         status: &'static str,
         why: String,
     },
+    #[error("the agent that asked is disabled or gone; enable it and send the answer again")]
+    AgentGone,
     #[error("the gateway is stopping")]
     Stopping,
     #[error(transparent)]
@@ -76,6 +87,7 @@ impl StartError {
             Self::TooFast { .. } => "too_fast",
             Self::QueueFull => "queue_full",
             Self::RunnerUnavailable { .. } => "runner_unavailable",
+            Self::AgentGone => "agent_gone",
             Self::Stopping => "stopping",
             Self::Store(_) => "store",
         }
@@ -102,17 +114,22 @@ impl Runs {
         accepted
     }
 
+    /// Whether one more event may be looked at.
+    pub(super) fn admit_event(&self, workspace: &WorkspaceId) -> Result<(), StartError> {
+        if self.0.stopping.is_cancelled() {
+            return Err(StartError::Stopping);
+        }
+        let admitted = self.0.rates.admit(workspace);
+        admitted.map_err(|wait| StartError::TooFast { wait })
+    }
+
     async fn decide_and_store(
         &self,
         workspace: &WorkspaceId,
         event: EventEnvelope,
         idempotency_key: Option<&str>,
     ) -> Result<Accepted, StartError> {
-        if self.0.stopping.is_cancelled() {
-            return Err(StartError::Stopping);
-        }
-        let admitted = self.0.rates.admit(workspace);
-        admitted.map_err(|wait| StartError::TooFast { wait })?;
+        self.admit_event(workspace)?;
         let body_sha256 = sha256_hex(canonical_json(&event).as_bytes());
         let event_id = event
             .event_id
@@ -122,6 +139,28 @@ impl Runs {
             Some(key) => format!("key:{key}"),
             None => format!("event:{event_id}"),
         };
+        let incoming = Incoming {
+            event_id,
+            dedupe_key,
+            body_sha256,
+            only: None,
+        };
+        self.store_event(workspace, event, incoming).await
+    }
+
+    /// Decides about an event that is judged, and stores it.
+    pub(super) async fn store_event(
+        &self,
+        workspace: &WorkspaceId,
+        event: EventEnvelope,
+        incoming: Incoming,
+    ) -> Result<Accepted, StartError> {
+        let Incoming {
+            event_id,
+            dedupe_key,
+            body_sha256,
+            only,
+        } = incoming;
         let mut event = completed(event);
         let raw = event.raw.take().map(|raw| raw.to_string());
         if raw.is_some() {
@@ -146,7 +185,7 @@ impl Runs {
             raw,
             most_runs: self.0.limits.workspace_runs,
             at,
-            decide: self.decider(workspace, event_id, (event, at), aside.clone()),
+            decide: self.decider(workspace, event_id, (event, only, at), aside.clone()),
         };
         let (answer, replayed) = match self.take(ingest, aside.clone()).await? {
             Ingested::Stored { answer } => (answer, false),
