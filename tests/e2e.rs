@@ -79,6 +79,8 @@ mod inbound;
 mod ingest;
 #[path = "e2e/injection.rs"]
 mod injection;
+#[path = "e2e/interactions.rs"]
+mod interactions;
 #[path = "e2e/isolation.rs"]
 mod isolation;
 #[path = "e2e/knowledge.rs"]

@@ -55,7 +55,7 @@ fn judge(kind: u8, lines: &[Vec<u8>]) -> Vec<String> {
     let (mut told, mut ended, mut last) = (Vec::new(), false, 0);
     let (mut rejected, mut duplicates, mut gaps) = (0, 0, 0);
     for line in lines {
-        let verdict = judge.judge(line);
+        let verdict = judge.judge(line, 0);
         let mut over = false;
         match &verdict {
             Verdict::Accept(accepted) => {
@@ -82,6 +82,12 @@ fn judge(kind: u8, lines: &[Vec<u8>]) -> Vec<String> {
                         assert!(
                             serde_json::from_str::<Value>(&update.value).is_ok(),
                             "a value that nobody reads"
+                        );
+                    }
+                    Effect::Ask(question) => {
+                        assert!(
+                            serde_json::from_str::<Value>(&question.request).is_ok(),
+                            "a question that nobody reads"
                         );
                     }
                     Effect::None | Effect::BindArtifact(_) => {}

@@ -23,6 +23,7 @@ mod m20261122_000018_knowledge;
 mod m20261122_000019_artifacts;
 mod m20261122_000020_budgets;
 mod m20261122_000029_appended_results;
+mod m20261122_000030_interactions;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -48,6 +49,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261122_000019_artifacts::Migration),
             Box::new(m20261122_000020_budgets::Migration),
             Box::new(m20261122_000029_appended_results::Migration),
+            Box::new(m20261122_000030_interactions::Migration),
         ]
     }
 }

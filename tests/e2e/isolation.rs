@@ -34,6 +34,7 @@ enum About {
     /// Of a knowledge base that both workspaces have.
     Document,
     Artifact,
+    Interaction,
     /// A conversation is whatever clients call so: an unknown one is an empty one.
     Conversation,
     /// Of the run's own scope or area, under a key of its own.
@@ -62,6 +63,11 @@ const ROWS: &[(&str, About, u16)] = &[
     ("cancel_run", About::Run, 0),
     ("get_conversation_history", About::Conversation, 0),
     ("search_conversation_history", About::Conversation, 0),
+    ("list_interactions", About::Own, 0),
+    ("get_interaction", About::Interaction, 0),
+    ("link_interaction", About::Interaction, 0),
+    ("submit_interaction", About::Interaction, 0),
+    ("submit_interaction_by_link", About::Interaction, 0),
     ("get_artifact", About::Artifact, 0),
     ("get_artifact_content", About::Artifact, 0),
     ("register_runner_endpoint", About::Own, 0),
@@ -231,6 +237,7 @@ fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::Reques
         "embed_texts" => json!({"texts": ["t"]}),
         "create_embeddings" => json!({"model": "m", "input": "t"}),
         "pull_steering" | "call_tool" => json!({}),
+        "submit_interaction" | "submit_interaction_by_link" => json!({"interaction_id": "q"}),
         "speak_mcp" => json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
         "search_knowledge_base" | "retrieve_knowledge" => json!({"query_text": "hello"}),
         "put_blob" | "create_artifact" => return request.body("bytes"),
@@ -259,6 +266,7 @@ fn absent() -> Ids {
         "artifact_id",
         "conversation_id",
         "document_id",
+        "interaction",
     ]
     .map(|name| (name, id()))
     .into()
@@ -312,6 +320,7 @@ impl Tenant {
         assert!(put.status == 201 || put.status == 404, "{}", put.body);
         let sql = format!("SELECT id FROM artifacts WHERE workspace_id = '{workspace}'");
         let artifact = rows(&stage.gateway.database_url(), &sql).await[0].clone();
+        let interaction = ask(stage, workspace, &run_id, &mark).await;
         let first = |page: Value| page["items"][0].clone();
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let endpoint = first(admin.get("/v1/runner-endpoints").await.body);
@@ -325,6 +334,7 @@ impl Tenant {
             ("artifact_id", artifact),
             ("conversation_id", "c-7".to_owned()),
             ("document_id", document_id),
+            ("interaction", interaction),
         ];
         Self {
             admin,
@@ -332,6 +342,22 @@ impl Tenant {
             mark,
         }
     }
+}
+
+/// A question of a run, as the gateway would have written it.
+async fn ask(stage: &Stage, workspace: &str, run_id: &str, mark: &str) -> String {
+    let id = Uuid::now_v7().to_string();
+    let request = json!({
+        "interaction_id": "q", "kind": "form", "title": mark, "fields": [], "actions": [],
+        "fallback_text": mark,
+    });
+    let sql = format!(
+        "INSERT INTO interactions (id, workspace_id, run_id, sequence, interaction_id, request, \
+         expires_at, asked_at) VALUES ('{id}', '{workspace}', '{run_id}', 1, 'q', '{request}', \
+         9000000000000, 0)"
+    );
+    rows(&stage.gateway.database_url(), &sql).await;
+    id
 }
 
 async fn admin_key_of(stage: &Stage, workspace: &str) -> String {
@@ -522,6 +548,7 @@ async fn a_credential_opens_no_operation_of_another_face(
         let opens = |status: u16| !matches!(status, 401 | 500..);
         match operation.face {
             Face::Open => assert_eq!(statuses, [200; 3], "{id}"),
+            Face::Link => assert_eq!(statuses, [401; 3], "{id}"),
             Face::Client => {
                 assert!(
                     opens(statuses[0]) && statuses[0] != 403,

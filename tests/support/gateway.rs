@@ -55,6 +55,7 @@ pub struct Agent {
     pub retries: u32,
     pub runner_id: &'static str,
     pub resources: &'static str,
+    pub interactions: bool,
     pub state_scopes: &'static str,
 }
 
@@ -68,6 +69,7 @@ impl Default for Agent {
             retries: 0,
             runner_id: RUNNER_ID,
             resources: r#"history = ["page"]"#,
+            interactions: false,
             state_scopes: r#""conversation", "actor""#,
         }
     }
@@ -166,6 +168,7 @@ impl Config {
                  scope = {{ kind = \"global\" }}\nrunner_id = \"{}\"\n\
                  config = {{ timeout = {:?} }}\nretry = {{ max = {} }}\n\
                  resource_policy = {{ {} }}\n\
+                 delivery_policy = {{ interactions = {} }}\n\
                  state_policy = {{ enabled = true, scopes = [{}] }}\n",
                 agent.name,
                 agent.event_types,
@@ -174,6 +177,7 @@ impl Config {
                 agent.timeout_seconds,
                 agent.retries,
                 agent.resources,
+                agent.interactions,
                 agent.state_scopes,
             )
             .unwrap();

@@ -11,6 +11,8 @@ pub enum Face {
     Client,
     Admin,
     Host,
+    /// Of whoever has the link that names it.
+    Link,
     /// Anybody's.
     Open,
 }
@@ -66,6 +68,7 @@ fn face_of(operation: &Value) -> Face {
         (true, false) => Face::Host,
         (false, true) if operation["tags"][0] == "admin" => Face::Admin,
         (false, true) => Face::Client,
+        _ if operation["operationId"] == "submit_interaction_by_link" => Face::Link,
         _ => {
             assert_eq!(operation["security"], Value::Null, "{operation}");
             Face::Open

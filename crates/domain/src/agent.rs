@@ -52,12 +52,6 @@ pub fn check_agent(spec: &AgentSpec) -> Vec<Fault> {
     if spec.retry.max > 5 {
         fault("/retry/max", "must be 0 to 5");
     }
-    if spec.delivery_policy.interactions {
-        fault(
-            "/delivery_policy/interactions",
-            "this version serves no interactions; leave it false",
-        );
-    }
     faults
 }
 

@@ -69,6 +69,8 @@ pub struct Subject<'a> {
     pub event_id: &'a str,
     /// Whether the entry of the event brought an effective prompt.
     pub has_prompt: bool,
+    /// Whether the surface that the event came from can show questions.
+    pub shows_interactions: bool,
     pub owner: Owner<'a>,
 }
 
@@ -306,6 +308,11 @@ impl AuthorizationSnapshot {
         self.granted("prompt:get")
     }
 
+    /// Whether a question to a person is stored and can be answered.
+    pub fn interaction_request(&self) -> Result<(), NotGranted> {
+        self.granted("interactions:request")
+    }
+
     /// Whether follow-ups may be pulled.
     pub fn steering_pull(&self) -> Result<(), NotGranted> {
         self.granted("steering:pull")
@@ -350,6 +357,7 @@ pub fn authorize(
     let steering_pull = trimming.steering(subject.owner.conversation.is_some());
     let state = trimming.state(&subject.owner);
     let prompt_get = subject.has_prompt && trimming.prompt();
+    trimming.interactions(subject.shows_interactions);
     AuthorizationSnapshot {
         v: SNAPSHOT_VERSION,
         run_id: subject.run_id,
@@ -470,6 +478,7 @@ mod tests {
             endpoint_id: EndpointId(uuid::Uuid::nil()),
             event_id: "e",
             has_prompt: false,
+            shows_interactions: false,
             owner,
         };
         authorize(&catalog(), manifest, &agent, &subject)
@@ -505,6 +514,7 @@ mod tests {
                 endpoint_id: EndpointId(uuid::Uuid::nil()),
                 event_id: "e",
                 has_prompt,
+                shows_interactions: false,
                 owner,
             };
             authorize(&catalog(), &manifest, &agent, &subject)

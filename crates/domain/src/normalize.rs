@@ -25,7 +25,7 @@ mod rejection;
 mod text;
 mod verdict;
 
-pub use payload::StateUpdate;
+pub use payload::{Question, StateUpdate};
 pub use rejection::{Reason, Rejection};
 pub use verdict::{Accepted, Effect, RunnerEnding, Tally, Verdict};
 
@@ -40,6 +40,8 @@ pub struct ResultLimits {
 
 /// The third invalid payload fails the run.
 const STRIKES: u32 = 3;
+/// Questions that one run may ask: each is kept until it is answered.
+const QUESTIONS: usize = 100;
 /// Judges the results of one run, in order.
 pub struct Judge<'a> {
     snapshot: &'a AuthorizationSnapshot,
@@ -51,6 +53,7 @@ pub struct Judge<'a> {
     last_number: u64,
     seen: HashMap<u64, u64>,
     strikes: u32,
+    asked: HashSet<String>,
     ended: bool,
     messages: text::Messages,
     tally: Tally,
@@ -90,6 +93,7 @@ impl<'a> Judge<'a> {
             last_number: 0,
             seen: HashMap::new(),
             strikes: 0,
+            asked: HashSet::new(),
             ended: false,
             messages: text::Messages::new(delta_mode),
             tally: Tally::default(),
@@ -119,9 +123,9 @@ impl<'a> Judge<'a> {
         self.messages.completed()
     }
 
-    /// Judges one event: the bytes of one JSON document.
-    pub fn judge(&mut self, raw: &[u8]) -> Verdict {
-        let verdict = self.judge_event(raw);
+    /// Judges one event: the bytes of one JSON document. `now`: epoch seconds.
+    pub fn judge(&mut self, raw: &[u8], now: i64) -> Verdict {
+        let verdict = self.judge_event(raw, now);
         match &verdict {
             Verdict::Accept(accepted) => {
                 self.tally.gaps += u64::from(accepted.gap);
@@ -133,7 +137,7 @@ impl<'a> Judge<'a> {
         verdict
     }
 
-    fn judge_event(&mut self, raw: &[u8]) -> Verdict {
+    fn judge_event(&mut self, raw: &[u8], now: i64) -> Verdict {
         self.events += 1;
         self.bytes = self.bytes.saturating_add(raw.len());
         if self.ended {
@@ -164,7 +168,7 @@ impl<'a> Judge<'a> {
                 return self.strike(reason, None, raw, "an event is not an AgentRunResult");
             }
         };
-        self.judge_envelope(&envelope, raw)
+        self.judge_envelope(&envelope, (raw, now))
     }
 
     fn over_limit(&self, raw: &[u8]) -> Option<&'static str> {
@@ -179,7 +183,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn judge_envelope(&mut self, envelope: &Envelope<'_>, raw: &[u8]) -> Verdict {
+    fn judge_envelope(&mut self, envelope: &Envelope<'_>, (raw, now): (&[u8], i64)) -> Verdict {
         if envelope.run_id != self.run_id {
             return violation(Reason::WrongRunId, None, raw, "a result names another run");
         }
@@ -206,7 +210,7 @@ impl<'a> Judge<'a> {
                 return Verdict::Reject(Rejection::new(reason, number, raw));
             }
         };
-        self.judge_payload(envelope, number, gap, raw)
+        self.judge_payload(envelope, (number, gap), raw, now)
     }
 
     fn place(&mut self, number: Option<u64>, raw: &[u8]) -> Place {
@@ -233,9 +237,9 @@ impl<'a> Judge<'a> {
     fn judge_payload(
         &mut self,
         envelope: &Envelope<'_>,
-        number: Option<u64>,
-        gap: bool,
+        (number, gap): (Option<u64>, bool),
         raw: &[u8],
+        now: i64,
     ) -> Verdict {
         let data = envelope.data.map_or("{}", RawValue::get);
         if !data.starts_with('{')
@@ -248,7 +252,10 @@ impl<'a> Judge<'a> {
         }
         let known = ResultType::parse(&envelope.kind);
         let payload = match known {
-            Some(kind) => payload::check(kind, data, self.snapshot, self.limits.state_value_bytes),
+            Some(kind) => {
+                let most = self.limits.state_value_bytes;
+                payload::check(kind, data, self.snapshot, most, now)
+            }
             None => Ok(payload::Checked::Plain),
         };
         let checked = match payload {
@@ -263,6 +270,12 @@ impl<'a> Judge<'a> {
         {
             let message = "artifact.created names no artifact that this run has uploaded";
             return self.strike(Reason::UnknownArtifact, number, raw, message);
+        }
+        if let payload::Checked::Question(question) = &checked
+            && !self.is_new(question)
+        {
+            let message = "a run asks each interaction_id once, and 100 at most";
+            return self.strike(Reason::InvalidPayload, number, raw, message);
         }
         let (effect, told) = match self.apply(checked) {
             Ok(applied) => applied,
@@ -308,6 +321,7 @@ impl<'a> Judge<'a> {
             }
             payload::Checked::State(update) => Effect::SetState(update),
             payload::Checked::Artifact(id) => id.map_or(Effect::None, Effect::BindArtifact),
+            payload::Checked::Question(question) => Effect::Ask(question),
             payload::Checked::Completed {
                 finish_reason,
                 message,
@@ -347,6 +361,10 @@ impl<'a> Judge<'a> {
             }),
         };
         Ok((effect, told))
+    }
+
+    fn is_new(&mut self, question: &Question) -> bool {
+        self.asked.len() < QUESTIONS && self.asked.insert(question.interaction_id.clone())
     }
 
     fn strike(

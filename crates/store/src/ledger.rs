@@ -14,6 +14,7 @@ use crate::conversation::lock_all;
 use crate::entity::{run_rejections, runs};
 use crate::error::{StoreError, signed};
 use crate::failpoint;
+use crate::interactions::{NewInteraction, insert_interactions};
 use crate::succession::Succession;
 use crate::transcript::{TranscriptWrite, write_transcripts};
 use crate::writer::Work;
@@ -38,6 +39,8 @@ pub struct Append {
     pub audits: Vec<AuditEntry>,
     /// Artifacts that the events announce, each with the event's number.
     pub artifacts: Vec<(Uuid, u64)>,
+    /// Questions that these events ask.
+    pub interactions: Vec<NewInteraction>,
     pub terminal: Option<Terminal>,
     /// Epoch milliseconds.
     pub at: i64,
@@ -85,7 +88,8 @@ impl Work for Append {
             && self.states.is_empty()
             && self.rejections.is_empty()
             && self.audits.is_empty()
-            && self.artifacts.is_empty();
+            && self.artifacts.is_empty()
+            && self.interactions.is_empty();
         is_plain.then_some(match self.terminal {
             Some(_) => Together::End(self),
             None => Together::Append(self),
@@ -113,6 +117,7 @@ impl Work for Append {
             return Ok(Appended::Written { next: Vec::new() });
         }
         insert_segments(tx, &[self]).await?;
+        insert_interactions(tx, self).await?;
         let audits = self.apply_states(tx).await?;
         self.insert_rejections(tx).await?;
         crate::audit::insert(tx, &audits).await?;

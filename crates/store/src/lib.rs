@@ -34,6 +34,7 @@ mod health;
 mod history;
 mod history_search;
 mod ingest;
+mod interactions;
 mod knowledge;
 mod leases;
 mod ledger;
@@ -76,6 +77,10 @@ pub use health::HealthRecord;
 pub use history::{HistoryQuery, HistorySlice, MOST_BYTES, TranscriptRecord};
 pub use history_search::HistoryMatch;
 pub use ingest::{Facts, Ingest, Ingested, Place, Plan};
+pub use interactions::{
+    AnsweredInteraction, InteractionFilter, InteractionRecord, LinkInteraction, NewInteraction,
+    answer_event_id,
+};
 pub use knowledge::{
     BaseKey, BeginIndexing, DeleteDocument, DocumentFacts, DocumentRecord, FailIndexing,
     FinishIndexing, FoundChunk, IndexingBegun, NewChunk, Posting, Recipe, StoredVector,

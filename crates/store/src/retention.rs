@@ -69,6 +69,7 @@ impl Work for Prune {
             .exec(tx)
             .await?;
         crate::artifacts::expire_of_runs(tx, &old).await?;
+        crate::interactions::forget_of_runs(tx, &old).await?;
         steering_items::Entity::delete_many()
             .filter(steering_items::Column::RunId.is_in(old))
             .exec(tx)

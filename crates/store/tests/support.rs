@@ -298,6 +298,7 @@ impl Bench {
             first_rejection: 1,
             audits: Vec::new(),
             artifacts: Vec::new(),
+            interactions: Vec::new(),
             terminal: None,
             at: 3_000,
         }

@@ -81,6 +81,11 @@ fn generate() -> (String, SecretString) {
     (prefix, SecretString::from(key))
 }
 
+/// The secret part of a link: whoever has it can use it. We keep its hash.
+pub(crate) fn link_token() -> String {
+    URL_SAFE_NO_PAD.encode(random_bytes::<SECRET_BYTES>())
+}
+
 fn random_bytes<const LENGTH: usize>() -> [u8; LENGTH] {
     let mut bytes = [0; LENGTH];
     rand::fill(&mut bytes).expect("the system's random source does not fail once it is seeded");

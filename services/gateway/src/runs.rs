@@ -26,6 +26,7 @@ mod dispatch;
 mod doorbell;
 mod drive;
 mod gauges;
+mod interactions;
 mod live;
 mod prepare;
 mod relay;

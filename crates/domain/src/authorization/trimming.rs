@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::admin::AgentSpec;
 use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::{
-    EventOperation, HistoryOperation, KnowledgeBaseResource, ModelResource, SkillResource,
-    StateScope, StorageArea, StorageResource, ToolResource,
+    EventOperation, HistoryOperation, InteractionOperation, KnowledgeBaseResource, ModelResource,
+    SkillResource, StateScope, StorageArea, StorageResource, ToolResource,
 };
 
 use super::{Decision, Layer};
@@ -312,6 +312,34 @@ impl<'a> Trimming<'a> {
             "the event has no conversation",
         )];
         self.decide("runs", "conversation", "list", &checks)
+    }
+
+    /// Questions to a person are kept and answered where all allow it; elsewhere they are telemetry.
+    pub(super) fn interactions(&mut self, is_shown: bool) -> bool {
+        let operation = InteractionOperation::Request;
+        let checks = [
+            (
+                Layer::Manifest,
+                self.manifest.permissions.interactions.contains(&operation),
+                "",
+            ),
+            (
+                Layer::Manifest,
+                self.manifest.capabilities.interactions,
+                "capabilities.interactions is false",
+            ),
+            (
+                Layer::AgentPolicy,
+                self.agent.delivery_policy.interactions,
+                "delivery_policy.interactions is false",
+            ),
+            (
+                Layer::EventScope,
+                is_shown,
+                "the event's delivery names no interactions that its surface can show",
+            ),
+        ];
+        self.decide("interactions", "delivery", operation.as_str(), &checks)
     }
 
     pub(super) fn steering(&mut self, has_conversation: bool) -> bool {

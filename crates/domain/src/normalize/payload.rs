@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use protocol::interaction::{INTERACTION_REQUESTED, InteractionRequest};
 use protocol::message::{Message, MessageContent, ToolCall};
 use protocol::resources::StateScope;
 use protocol::result::{
@@ -14,6 +15,8 @@ use uuid::Uuid;
 
 use super::Reason;
 use crate::authorization::AuthorizationSnapshot;
+use crate::canonical::canonical_json;
+use crate::interaction::{check_request, expires_at};
 use crate::state::check_key;
 
 /// A state entry that a runner asked to be written.
@@ -27,6 +30,17 @@ pub struct StateUpdate {
     pub value: String,
 }
 
+/// A question that a runner asked a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The runner's own id of it.
+    pub interaction_id: String,
+    /// The [`InteractionRequest`] as JSON text.
+    pub request: String,
+    /// Until when it can be answered, in epoch seconds.
+    pub expires_at: i64,
+}
+
 /// A payload that fits its type.
 pub(super) enum Checked {
     /// Telemetry: nothing follows from it.
@@ -36,6 +50,7 @@ pub(super) enum Checked {
     State(StateUpdate),
     /// The id of an artifact that shall be one of the run's.
     Artifact(Option<Uuid>),
+    Question(Box<Question>),
     Completed {
         finish_reason: String,
         message: Option<Message>,
@@ -66,12 +81,13 @@ fn invalid(message: &'static str) -> PayloadFault {
     }
 }
 
-/// Checks the `data` of a known type.
+/// Checks the `data` of a known type. `now`: epoch seconds.
 pub(super) fn check(
     kind: ResultType,
     data: &str,
     snapshot: &AuthorizationSnapshot,
     state_value_bytes: usize,
+    now: i64,
 ) -> Result<Checked, PayloadFault> {
     match kind {
         ResultType::MessageDelta => delta(data),
@@ -79,10 +95,7 @@ pub(super) fn check(
         ResultType::StateUpdated => state_updated(data, snapshot, state_value_bytes),
         ResultType::RunCompleted => run_completed(data),
         ResultType::RunFailed => run_failed(data),
-        ResultType::ActionRequested => {
-            parse::<ActionRequestedPayload>(data, "action.requested needs an action")?;
-            Ok(Checked::Plain)
-        }
+        ResultType::ActionRequested => action_requested(data, snapshot, now),
         ResultType::ProcessorLog => {
             let log: ProcessorLogPayload = parse(data, "processor.log needs a text")?;
             if log.text.chars().count() > 65_536 {
@@ -198,6 +211,30 @@ pub(super) fn artifact_id(data: &str) -> Option<Uuid> {
     let announced: Announced<'_> = serde_json::from_str(data).ok()?;
     let id = Uuid::parse_str(&announced.artifact_id).ok()?;
     (id.to_string() == announced.artifact_id).then_some(id)
+}
+
+/// Every action is telemetry, but for a question where the run may ask.
+fn action_requested(
+    data: &str,
+    snapshot: &AuthorizationSnapshot,
+    now: i64,
+) -> Result<Checked, PayloadFault> {
+    let asked: ActionRequestedPayload = parse(data, "action.requested needs an action")?;
+    if asked.action != INTERACTION_REQUESTED || snapshot.interaction_request().is_err() {
+        return Ok(Checked::Plain);
+    }
+    let request: InteractionRequest = serde_json::from_value(asked.payload)
+        .map_err(|_| invalid("interaction.requested needs a payload that is a question"))?;
+    if !check_request(&request, now).is_empty() {
+        return Err(invalid(
+            "interaction.requested has a payload that no person can be asked",
+        ));
+    }
+    Ok(Checked::Question(Box::new(Question {
+        expires_at: expires_at(&request, now),
+        request: canonical_json(&request),
+        interaction_id: request.interaction_id,
+    })))
 }
 
 fn run_completed(data: &str) -> Result<Checked, PayloadFault> {

@@ -7,7 +7,8 @@ fn snapshot() -> AuthorizationSnapshot {
     serde_json::from_value(json!({
         "v": 1, "run_id": Uuid::nil(), "workspace_id": "default", "agent_id": Uuid::nil(),
         "agent_version": 1, "runner_id": "plugin:a/b/c", "endpoint_id": Uuid::nil(), "event_id": "e",
-        "conversation": null, "resources": {}, "available_apis": {}, "operations": ["state:conversation"],
+        "conversation": null, "resources": {}, "available_apis": {},
+        "operations": ["interactions:request", "state:conversation"],
         "state": {"conversation": "identity"}, "decisions": [],
     }))
     .unwrap()
@@ -19,6 +20,9 @@ const LIMITS: ResultLimits = ResultLimits {
     run_events: 12,
     state_value_bytes: 32,
 };
+
+/// Epoch seconds.
+const NOW: i64 = 1_000_000;
 
 fn result(kind: &str, data: &Value, sequence: &Value) -> String {
     json!({"run_id": Uuid::nil(), "type": kind, "data": data, "sequence": sequence}).to_string()
@@ -38,7 +42,7 @@ fn verdicts(lines: &[String]) -> Vec<String> {
     let mut judge = Judge::new(&snapshot, LIMITS, DeltaMode::Increment, true);
     lines
         .iter()
-        .map(|line| name(judge.judge(line.as_bytes())))
+        .map(|line| name(judge.judge(line.as_bytes(), NOW)))
         .collect()
 }
 
@@ -48,6 +52,7 @@ fn name(verdict: Verdict) -> String {
             Effect::End(ending) => format!("end {}", ending.reason),
             Effect::SetState(update) => format!("state {}={}", update.key, update.value),
             Effect::BindArtifact(id) => format!("artifact {id}"),
+            Effect::Ask(question) => format!("ask {}", question.interaction_id),
             Effect::None if accepted.gap => "gap".to_owned(),
             Effect::None => "ok".to_owned(),
         },
@@ -55,6 +60,35 @@ fn name(verdict: Verdict) -> String {
         Verdict::Reject(rejection) => rejection.reason.as_str().to_owned(),
         Verdict::Fail(_, failure) => format!("fail {}", failure.code.as_str()),
     }
+}
+
+#[test]
+fn a_question_is_asked_once_by_who_may_ask_and_can_be_answered() {
+    let ask = |id: &str, more: &Value, sequence: u64| {
+        let mut payload = json!({"interaction_id": id, "title": "t", "fallback_text": "f"});
+        payload
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let data = json!({"action": "interaction.requested", "payload": payload});
+        result("action.requested", &data, &json!(sequence))
+    };
+    let lines = [
+        ask("a", &json!({}), 1),
+        ask("a", &json!({}), 2),
+        ask("b", &json!({"expires_at": NOW + 60}), 3),
+        ask("c", &json!({"expires_at": NOW}), 4),
+    ];
+    let expected = ["ask a", "invalid_payload", "ask b", "invalid_payload"];
+    assert_eq!(verdicts(&lines), expected);
+    let other = json!({"action": "send", "payload": {"title": ""}});
+    let other = result("action.requested", &other, &json!(1));
+    assert_eq!(verdicts(&[other]), ["ok"]);
+    let mut snapshot = snapshot();
+    snapshot.operations.clear();
+    let mut judge = Judge::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let bad = ask("a", &json!({"title": ""}), 1);
+    assert_eq!(name(judge.judge(bad.as_bytes(), NOW)), "ok", "telemetry");
 }
 
 #[test]
@@ -165,7 +199,7 @@ fn malformed_bytes_are_named_for_what_they_are() {
     let snapshot = snapshot();
     let check = |raw: &[u8], expected: &str| {
         let mut judge = Judge::new(&snapshot, LIMITS, DeltaMode::Increment, true);
-        assert_eq!(name(judge.judge(raw)), expected, "{raw:?}");
+        assert_eq!(name(judge.judge(raw, NOW)), expected, "{raw:?}");
     };
     check(b"\"\xff\"", "invalid_utf8");
     check(b"{", "invalid_json");
@@ -223,7 +257,7 @@ fn ending(delta_mode: DeltaMode, lines: &[String]) -> (Option<String>, String, b
     let mut judge = Judge::new(&snapshot, LIMITS, delta_mode, true);
     let mut last = None;
     for line in lines {
-        if let Verdict::Accept(accepted) = judge.judge(line.as_bytes())
+        if let Verdict::Accept(accepted) = judge.judge(line.as_bytes(), NOW)
             && let Effect::End(ending) = accepted.effect
         {
             let message = ending.message.map(|message| message.plain_text());
@@ -270,7 +304,7 @@ fn a_snapshot_reaches_clients_as_increment_and_as_whole() {
         let mut judge = Judge::new(&snapshot, LIMITS, mode, true);
         let told = sent.iter().map(|chunk| {
             let line = result("message.delta", &json!({"chunk": chunk}), &Value::Null);
-            let Verdict::Accept(accepted) = judge.judge(line.as_bytes()) else {
+            let Verdict::Accept(accepted) = judge.judge(line.as_bytes(), NOW) else {
                 panic!("{chunk} is a delta");
             };
             let data: Value = serde_json::from_str(accepted.data.get()).unwrap();
@@ -312,7 +346,7 @@ fn data_stands_on_one_line() {
         "{{\"run_id\":\"{}\",\"type\":\"x\",\"data\":{{\n\"a\":\r\n1}}}}",
         Uuid::nil()
     );
-    let Verdict::Accept(accepted) = judge.judge(raw.as_bytes()) else {
+    let Verdict::Accept(accepted) = judge.judge(raw.as_bytes(), NOW) else {
         panic!("accepted")
     };
     assert_eq!(accepted.data.get(), "{ \"a\":  1}");
@@ -330,18 +364,21 @@ fn an_artifact_is_announced_once_it_is_known() {
         )
     };
     let first = announce(1, id);
-    let Verdict::Reject(rejection) = judge.judge(first.as_bytes()) else {
+    let Verdict::Reject(rejection) = judge.judge(first.as_bytes(), NOW) else {
         panic!("nobody has told of it");
     };
     assert_eq!(rejection.reason, Reason::UnknownArtifact);
     let named = announced_artifact(first.as_bytes()).unwrap();
     assert_eq!(named.to_string(), id);
     judge.know_artifact(named);
-    let Verdict::Accept(accepted) = judge.judge(announce(2, id).as_bytes()) else {
+    let Verdict::Accept(accepted) = judge.judge(announce(2, id).as_bytes(), NOW) else {
         panic!("it is known");
     };
     assert_eq!(accepted.effect, Effect::BindArtifact(named));
     let upper = announce(3, &id.to_uppercase());
-    assert!(matches!(judge.judge(upper.as_bytes()), Verdict::Reject(_)));
+    assert!(matches!(
+        judge.judge(upper.as_bytes(), NOW),
+        Verdict::Reject(_)
+    ));
     assert_eq!(announced_artifact(upper.as_bytes()), None);
 }

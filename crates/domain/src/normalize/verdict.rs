@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::payload::StateUpdate;
+use super::payload::{Question, StateUpdate};
 use super::rejection::Rejection;
 use crate::run::Failure;
 
@@ -57,6 +57,8 @@ pub enum Effect {
     SetState(StateUpdate),
     /// It announces this artifact of its run.
     BindArtifact(Uuid),
+    /// A person is asked.
+    Ask(Box<Question>),
     /// The run is over.
     End(RunnerEnding),
 }

@@ -7,6 +7,7 @@ pub(super) mod event_body;
 pub(super) mod event_log;
 pub(super) mod events;
 pub(super) mod history;
+pub(super) mod interactions;
 pub(super) mod pipeline;
 pub(super) mod runs;
 pub(super) mod usage;

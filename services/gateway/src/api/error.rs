@@ -2,6 +2,7 @@
 
 mod appended;
 mod artifact;
+mod interaction;
 mod register;
 
 use axum::Json;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::extract::DefaultBodyLimit;
+use domain::interaction::SUBMISSION_BYTES;
 use domain::knowledge::MOST_DOCUMENT_BYTES;
 use utoipa::openapi::schema::{ArrayItems, KnownFormat, Object, Schema, SchemaFormat, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
@@ -51,8 +52,21 @@ fn client_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(client::runs::cancel_run))
         .routes(routes!(client::history::get_conversation_history))
         .routes(routes!(client::history::search_conversation_history))
+        .merge(interaction_routes())
         .routes(routes!(client::artifacts::get_artifact))
         .routes(routes!(client::artifacts::get_artifact_content))
+}
+
+fn interaction_routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .routes(routes!(client::interactions::list_interactions))
+        .routes(routes!(
+            client::interactions::get_interaction,
+            client::interactions::submit_interaction_by_link
+        ))
+        .routes(routes!(client::interactions::link_interaction))
+        .routes(routes!(client::interactions::submit_interaction))
+        .layer(DefaultBodyLimit::max(SUBMISSION_BYTES))
 }
 
 fn admin_routes() -> OpenApiRouter<ApiState> {

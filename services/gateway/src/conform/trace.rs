@@ -268,7 +268,7 @@ impl Reading<'_> {
     fn judge_all(&mut self, items: Vec<Item>) -> bool {
         for item in items {
             let Item::Result(raw) = item else { continue };
-            match self.judge.judge(&raw) {
+            match self.judge.judge(&raw, self.kit.clock.now_seconds()) {
                 Verdict::Accept(accepted) => self.accept(*accepted),
                 Verdict::Duplicate => self.trace.duplicates += 1,
                 Verdict::Reject(rejection) => self.reject(&rejection, None, &raw),

@@ -6,9 +6,9 @@ use domain::normalize::{Accepted, Effect, Rejection, StateUpdate};
 use domain::run::{Failure, Run};
 use protocol::id::{RunId, WorkspaceId};
 use protocol::result::ResultType;
-use serde_json::Value;
 use serde_json::value::RawValue;
-use store::{Append, AuditEntry, Terminal};
+use serde_json::{Value, json};
+use store::{Append, AuditEntry, NewInteraction, Terminal};
 use uuid::Uuid;
 
 use crate::runs::live::Frames;
@@ -36,6 +36,7 @@ pub(super) struct Book {
     rejections_before: u64,
     audits: Vec<AuditEntry>,
     artifacts: Vec<(Uuid, u64)>,
+    interactions: Vec<NewInteraction>,
     usage: Option<String>,
 }
 
@@ -55,6 +56,7 @@ impl Book {
             rejections_before: 0,
             audits: Vec::new(),
             artifacts: Vec::new(),
+            interactions: Vec::new(),
             usage: None,
         }
     }
@@ -79,7 +81,16 @@ impl Book {
     /// Enters a result that was accepted. `now`: epoch seconds.
     pub(super) fn accept(&mut self, accepted: &Accepted, now: i64) {
         let sequence = self.next_sequence();
-        let metadata = accepted.metadata(sequence);
+        let mut metadata = accepted.metadata(sequence);
+        if let Effect::Ask(question) = &accepted.effect {
+            let id = Uuid::now_v7();
+            metadata["interaction"] = json!({"id": id, "expires_at": question.expires_at});
+            self.interactions.push(NewInteraction {
+                id,
+                sequence,
+                question: (**question).clone(),
+            });
+        }
         let usage = accepted.usage.as_deref();
         self.enter(
             &accepted.kind,
@@ -92,7 +103,7 @@ impl Book {
         match &accepted.effect {
             Effect::SetState(update) => self.states.push(update.clone()),
             Effect::BindArtifact(id) => self.artifacts.push((*id, sequence)),
-            Effect::None | Effect::End(_) => {}
+            Effect::None | Effect::End(_) | Effect::Ask(_) => {}
         }
         if let Some(usage) = usage {
             self.usage = Some(usage.get().to_owned());
@@ -105,7 +116,7 @@ impl Book {
             .expect("a value serialises to JSON on one line");
         let metadata = match &failure.details {
             Value::Null => Value::Null,
-            details => serde_json::json!({"details": details}),
+            details => json!({"details": details}),
         };
         self.enter(
             ResultType::RunFailed.as_str(),
@@ -183,6 +194,7 @@ impl Book {
             first_rejection,
             audits: std::mem::take(&mut self.audits),
             artifacts: std::mem::take(&mut self.artifacts),
+            interactions: std::mem::take(&mut self.interactions),
             terminal,
             at,
         };

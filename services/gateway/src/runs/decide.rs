@@ -67,7 +67,7 @@ impl Runs {
         &self,
         workspace: &WorkspaceId,
         event_id: String,
-        (event, at): (EventEnvelope, i64),
+        (event, only, at): (EventEnvelope, Option<AgentId>, i64),
         aside: Aside,
     ) -> Arc<dyn Fn(&Facts) -> Plan + Send + Sync> {
         let inner = Arc::clone(&self.0);
@@ -79,6 +79,7 @@ impl Runs {
                 workspace: &workspace,
                 event_id: &event_id,
                 event: &event,
+                only,
                 run_id,
                 message_id,
             };
@@ -132,6 +133,7 @@ pub(super) fn take_up(inner: &Arc<Inner>, workspace: &WorkspaceId, agent: AgentI
             workspace: &workspace,
             event_id: &left.event_id,
             event: &event,
+            only: None,
             run_id: RunId(Uuid::now_v7()),
             message_id: Uuid::now_v7(),
         };
@@ -147,6 +149,8 @@ pub(super) struct Deciding<'a> {
     pub(super) workspace: &'a WorkspaceId,
     pub(super) event_id: &'a str,
     pub(super) event: &'a EventEnvelope,
+    /// Nobody else can have the event: it answers this agent.
+    pub(super) only: Option<AgentId>,
     pub(super) run_id: RunId,
     pub(super) message_id: Uuid,
 }
@@ -174,13 +178,9 @@ pub(super) struct Made {
 impl Deciding<'_> {
     /// What shall be stored, and what the run was made from when there is one.
     pub(super) fn decide(&self, facts: &Facts) -> Result<(Plan, Option<Made>), StartError> {
-        let winner = match resolve(&facts.candidates, |one| &one.agent.spec, self.event) {
-            Resolution::Nobody => {
-                let answer = self.no_agent();
-                return Ok((Plan::Keep { answer }, None));
-            }
-            Resolution::Tie(names) => return Err(StartError::BindingConflict(names)),
-            Resolution::Winner(winner) => winner,
+        let Some(winner) = self.winner(&facts.candidates)? else {
+            let answer = self.no_agent();
+            return Ok((Plan::Keep { answer }, None));
         };
         let (run, made) = self.new_run(winner)?;
         let occupancy = occupancy(&facts.live, winner.agent.id);
@@ -213,6 +213,19 @@ impl Deciding<'_> {
             Admission::QueueFull => return Err(StartError::QueueFull),
         };
         Ok((plan, Some(made)))
+    }
+
+    /// The one agent that gets the event, if any wants it.
+    fn winner<'f>(&self, candidates: &'f [Candidate]) -> Result<Option<&'f Candidate>, StartError> {
+        if let Some(agent) = self.only {
+            let asked = candidates.iter().find(|one| one.agent.id == agent);
+            return asked.map(Some).ok_or(StartError::AgentGone);
+        }
+        match resolve(candidates, |one| &one.agent.spec, self.event) {
+            Resolution::Nobody => Ok(None),
+            Resolution::Tie(names) => Err(StartError::BindingConflict(names)),
+            Resolution::Winner(winner) => Ok(Some(winner)),
+        }
     }
 
     fn queue(&self, run: Box<NewRun>, message: Option<UserMessage>, cancel: Vec<RunId>) -> Plan {
@@ -273,6 +286,7 @@ impl Deciding<'_> {
                 .adapter
                 .as_ref()
                 .is_some_and(|adapter| !adapter.prompt.is_empty()),
+            shows_interactions: self.event.delivery.interactions.is_some(),
             owner: Owner {
                 workspace: self.workspace,
                 runner: &manifest.id,

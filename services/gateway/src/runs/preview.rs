@@ -86,6 +86,7 @@ impl Runs {
             workspace,
             event_id: &event_id,
             event: &event,
+            only: None,
             run_id: RunId(Uuid::now_v7()),
             message_id: Uuid::now_v7(),
         };

@@ -246,7 +246,9 @@ impl Relay<'_> {
             if let Some(ending) = self.judge_result(&raw) {
                 // What came behind the end in the same breath is counted, and no more is read.
                 for raw in std::mem::take(&mut self.waiting) {
-                    if let Verdict::Reject(rejection) = self.judge.judge(&raw) {
+                    if let Verdict::Reject(rejection) =
+                        self.judge.judge(&raw, self.inner.clock.now_seconds())
+                    {
                         self.book.reject(rejection);
                     }
                 }
@@ -297,12 +299,15 @@ impl Relay<'_> {
 
     /// Judges one result; gives the ending when it was that.
     fn judge_result(&mut self, raw: &[u8]) -> Option<Ending> {
-        match self.judge.judge(raw) {
+        match self.judge.judge(raw, self.inner.clock.now_seconds()) {
             Verdict::Accept(accepted) => {
                 self.book.accept(&accepted, self.inner.clock.now_seconds());
                 match accepted.effect {
                     Effect::End(end) => Some(Ending::Runner(end)),
-                    Effect::None | Effect::SetState(_) | Effect::BindArtifact(_) => None,
+                    Effect::None
+                    | Effect::SetState(_)
+                    | Effect::BindArtifact(_)
+                    | Effect::Ask(_) => None,
                 }
             }
             Verdict::Duplicate => None,

@@ -6,7 +6,7 @@ use domain::canonical::canonical_json;
 use domain::event::{completed, conversation_of};
 use protocol::context::RawEventRef;
 use protocol::event::{EventAccepted, EventEnvelope};
-use protocol::id::{RunId, RunnerId, WorkspaceId};
+use protocol::id::{AgentId, RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
 use store::{Ingest, Ingested, StoreError, failpoint, sha256_hex};
 use uuid::Uuid;
@@ -23,6 +23,15 @@ pub struct Accepted {
     pub answer: EventAccepted,
     /// The same key and body came before: this is the first answer.
     pub replayed: bool,
+}
+
+/// What an event is known by, and who may have it.
+pub(super) struct Incoming {
+    pub(super) event_id: String,
+    pub(super) dedupe_key: String,
+    pub(super) body_sha256: String,
+    /// The one agent that it is for; else all are asked.
+    pub(super) only: Option<AgentId>,
 }
 
 /// Why an event was not taken. Nothing of it is stored.
@@ -60,6 +69,8 @@ pub enum StartError {
     },
     #[error("a file of the event cannot be kept: {0}")]
     Attachment(UploadError),
+    #[error("the agent that asked is disabled or gone; enable it and send the answer again")]
+    AgentGone,
     #[error("the gateway is stopping")]
     Stopping,
     #[error(transparent)]
@@ -80,6 +91,7 @@ impl StartError {
             Self::QueueFull => "queue_full",
             Self::RunnerUnavailable { .. } => "runner_unavailable",
             Self::Attachment(_) => "attachment",
+            Self::AgentGone => "agent_gone",
             Self::Stopping => "stopping",
             Self::Store(_) => "store",
         }
@@ -106,17 +118,22 @@ impl Runs {
         accepted
     }
 
+    /// Whether one more event may be looked at.
+    pub(super) fn admit_event(&self, workspace: &WorkspaceId) -> Result<(), StartError> {
+        if self.0.stopping.is_cancelled() {
+            return Err(StartError::Stopping);
+        }
+        let admitted = self.0.rates.admit(workspace);
+        admitted.map_err(|wait| StartError::TooFast { wait })
+    }
+
     async fn decide_and_store(
         &self,
         workspace: &WorkspaceId,
         event: EventEnvelope,
         idempotency_key: Option<&str>,
     ) -> Result<Accepted, StartError> {
-        if self.0.stopping.is_cancelled() {
-            return Err(StartError::Stopping);
-        }
-        let admitted = self.0.rates.admit(workspace);
-        admitted.map_err(|wait| StartError::TooFast { wait })?;
+        self.admit_event(workspace)?;
         let body_sha256 = sha256_hex(canonical_json(&event).as_bytes());
         let event_id = event
             .event_id
@@ -126,6 +143,28 @@ impl Runs {
             Some(key) => format!("key:{key}"),
             None => format!("event:{event_id}"),
         };
+        let incoming = Incoming {
+            event_id,
+            dedupe_key,
+            body_sha256,
+            only: None,
+        };
+        self.store_event(workspace, event, incoming).await
+    }
+
+    /// Decides about an event that is judged, and stores it.
+    pub(super) async fn store_event(
+        &self,
+        workspace: &WorkspaceId,
+        event: EventEnvelope,
+        incoming: Incoming,
+    ) -> Result<Accepted, StartError> {
+        let Incoming {
+            event_id,
+            dedupe_key,
+            body_sha256,
+            only,
+        } = incoming;
         let mut event = completed(event);
         let attached = self.keep_attached(workspace, &event_id, &mut event).await;
         let attached = attached.map_err(StartError::Attachment)?;
@@ -152,7 +191,7 @@ impl Runs {
             raw,
             most_runs: self.0.limits.workspace_runs,
             at,
-            decide: self.decider(workspace, event_id, (event, at), aside.clone()),
+            decide: self.decider(workspace, event_id, (event, only, at), aside.clone()),
         };
         let taken = self.take(ingest, aside.clone()).await;
         if !matches!(taken, Ok(Ingested::Stored { .. })) {

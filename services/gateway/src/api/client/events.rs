@@ -19,7 +19,7 @@ use crate::api::run_pages::kept_after;
 use crate::api::stream::{stream_run, wants_stream};
 
 pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
-const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 
 /// Posts an event. The one agent that wants it gets a run; an event that nobody wants is kept.

@@ -62,6 +62,7 @@ impl From<StartError> for ApiError {
             StartError::RunActive(run) => {
                 Self::conflict("run_active", message).with("run_id", json!(run))
             }
+            StartError::AgentGone => Self::conflict("agent_gone", message),
             StartError::QueueFull => Self::rate_limited_by("queue_full", message, 10),
             StartError::WorkspaceFull { most } => {
                 Self::rate_limited_by("workspace_runs", message, 5).with("limit", json!(most))

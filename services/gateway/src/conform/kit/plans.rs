@@ -177,6 +177,7 @@ impl Kit {
             run_id: run,
             agent_version: 1,
             has_prompt: false,
+            shows_interactions: false,
             endpoint_id: EndpointId(Uuid::nil()),
             event_id: plan.event.event_id.as_deref().unwrap_or_default(),
             owner,

@@ -1,0 +1,219 @@
+//! Questions of runs to persons. A question is written with the ledger event that asks it. That it was answered
+//! is the event of its answer, whose key nobody else can use: so there is one answer, whoever sends it where.
+
+use domain::normalize::Question;
+use protocol::id::{AgentId, RunId, WorkspaceId};
+use sea_orm::{DatabaseTransaction, Value};
+use uuid::Uuid;
+
+use crate::connect::Store;
+use crate::error::{StoreError, parsed, unsigned};
+use crate::ledger::Append;
+use crate::sql::{Row, Sql, inserted};
+use crate::writer::Work;
+
+/// A question to be kept.
+#[derive(Clone, Debug)]
+pub struct NewInteraction {
+    pub id: Uuid,
+    /// The ledger event that asks.
+    pub sequence: u64,
+    pub question: Question,
+}
+
+/// A question that is kept. Times are epoch milliseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InteractionRecord {
+    pub id: String,
+    pub run_id: RunId,
+    pub sequence: u64,
+    /// As JSON.
+    pub request: String,
+    pub asked_at: i64,
+    pub expires_at: i64,
+    /// Who asked.
+    pub agent_id: AgentId,
+    /// The event that the asking run was made for.
+    pub event_id: String,
+    pub answered: Option<AnsweredInteraction>,
+}
+
+/// What an answer was taken as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnsweredInteraction {
+    pub event_id: String,
+    /// What was told to who sent it, as JSON.
+    pub answer: String,
+    pub at: i64,
+}
+
+/// Which questions a list shows: the newest first.
+#[derive(Clone, Debug, Default)]
+pub struct InteractionFilter {
+    pub run_id: Option<RunId>,
+    pub conversation_id: Option<String>,
+    /// Only those that can be answered at this time.
+    pub open_at: Option<i64>,
+    /// Only those before this one.
+    pub before: Option<Uuid>,
+}
+
+/// The id of the event that answers a question, and the key that the event is known by.
+pub fn answer_event_id(interaction: &str) -> String {
+    format!("interaction:{interaction}")
+}
+
+const FOUND: &str = "SELECT i.id, i.run_id, i.sequence, i.request, i.asked_at, i.expires_at, r.agent_id, \
+    r.event_id, e.event_id AS answer_event_id, e.answer, e.received_at FROM interactions i \
+    JOIN runs r ON r.id = i.run_id \
+    LEFT JOIN events e ON e.workspace_id = i.workspace_id AND e.event_id = 'interaction:' || i.id \
+    AND e.dedupe_key = 'interaction:' || i.id";
+
+impl Store {
+    /// A question of the workspace.
+    pub async fn find_interaction(
+        &self,
+        workspace: &WorkspaceId,
+        id: &str,
+    ) -> Result<Option<InteractionRecord>, StoreError> {
+        let sql = format!("{FOUND} WHERE i.workspace_id = $1 AND i.id = $2");
+        let values = vec![workspace.as_str().into(), id.into()];
+        let rows = self.readers.query_sql(sql, values).await?;
+        rows.first().map(record).transpose()
+    }
+
+    /// The question that a link opens, and its workspace.
+    pub async fn find_interaction_of_link(
+        &self,
+        token_sha256: &str,
+    ) -> Result<Option<(WorkspaceId, InteractionRecord)>, StoreError> {
+        let sql = "SELECT workspace_id, id FROM interactions WHERE token_sha256 = $1";
+        let values = vec![token_sha256.into()];
+        let rows = self.readers.query_sql(sql.to_owned(), values).await?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        let workspace = WorkspaceId(row.text("workspace_id")?);
+        let found = self.find_interaction(&workspace, &row.text("id")?).await?;
+        Ok(found.map(|found| (workspace, found)))
+    }
+
+    /// Questions of the workspace, newest first, `limit` at most.
+    pub async fn list_interactions(
+        &self,
+        workspace: &WorkspaceId,
+        filter: &InteractionFilter,
+        limit: u64,
+    ) -> Result<Vec<InteractionRecord>, StoreError> {
+        let mut sql = format!("{FOUND} WHERE i.workspace_id = $1");
+        let mut values: Vec<Value> = vec![workspace.as_str().into()];
+        let mut only = |condition: &str, value: Value| {
+            values.push(value);
+            let place = format!("${}", values.len());
+            sql.push_str(" AND ");
+            sql.push_str(&condition.replace('?', &place));
+        };
+        if let Some(run) = filter.run_id {
+            only("i.run_id = ?", run.to_string().into());
+        }
+        if let Some(conversation) = &filter.conversation_id {
+            let keys = "r.conversation_key IN (SELECT key FROM conversations \
+                        WHERE workspace_id = $1 AND conversation_id = ?)";
+            only(keys, conversation.as_str().into());
+        }
+        if let Some(now) = filter.open_at {
+            only("e.event_id IS NULL AND i.expires_at > ?", now.into());
+        }
+        if let Some(before) = filter.before {
+            only("i.id < ?", before.to_string().into());
+        }
+        sql.push_str(" ORDER BY i.id DESC LIMIT ");
+        sql.push_str(&limit.to_string());
+        let rows = self.readers.query_sql(sql, values).await?;
+        rows.iter().map(record).collect()
+    }
+}
+
+fn record(row: &Row) -> Result<InteractionRecord, StoreError> {
+    let id = row.text("id")?;
+    let event = (
+        row.text_if_any("answer_event_id")?,
+        row.text_if_any("answer")?,
+    );
+    let answered = match (event, row.number_if_any("received_at")?) {
+        ((Some(event_id), Some(answer)), Some(at)) => Some(AnsweredInteraction {
+            event_id,
+            answer,
+            at,
+        }),
+        _ => None,
+    };
+    Ok(InteractionRecord {
+        run_id: parsed("interactions.run_id", &id, &row.text("run_id")?)?,
+        sequence: unsigned("interactions.sequence", &id, row.number("sequence")?)?,
+        request: row.text("request")?,
+        asked_at: row.number("asked_at")?,
+        expires_at: row.number("expires_at")?,
+        agent_id: parsed("runs.agent_id", &id, &row.text("agent_id")?)?,
+        event_id: row.text("event_id")?,
+        answered,
+        id,
+    })
+}
+
+/// Writes the questions of a commit.
+pub(crate) async fn insert_interactions(
+    tx: &DatabaseTransaction,
+    append: &Append,
+) -> Result<(), StoreError> {
+    let rows = append.interactions.iter().map(|new| {
+        [
+            new.id.to_string().into(),
+            append.workspace.as_str().into(),
+            append.run_id.to_string().into(),
+            crate::error::signed(new.sequence).into(),
+            new.question.interaction_id.as_str().into(),
+            new.question.request.as_str().into(),
+            new.question.expires_at.saturating_mul(1000).into(),
+            append.at.into(),
+        ]
+    });
+    let into = "interactions (id, workspace_id, run_id, sequence, interaction_id, request, expires_at, asked_at)";
+    inserted(tx, into, rows.collect()).await
+}
+
+/// A new link to a question. The one before it opens nothing any more.
+#[derive(Clone, Debug)]
+pub struct LinkInteraction {
+    pub workspace: WorkspaceId,
+    pub id: String,
+    pub token_sha256: String,
+}
+
+impl Work for LinkInteraction {
+    type Output = ();
+    const CHANGES_AGENTS: bool = false;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        let sql = "UPDATE interactions SET token_sha256 = $1 WHERE workspace_id = $2 AND id = $3";
+        let values = vec![
+            self.token_sha256.as_str().into(),
+            self.workspace.as_str().into(),
+            self.id.as_str().into(),
+        ];
+        tx.execute_sql(sql.to_owned(), values).await
+    }
+}
+
+/// Forgets the questions of runs whose ledger is deleted.
+pub(crate) async fn forget_of_runs(
+    tx: &DatabaseTransaction,
+    runs: &[String],
+) -> Result<(), StoreError> {
+    for run in runs {
+        let sql = "DELETE FROM interactions WHERE run_id = $1";
+        tx.execute_sql(sql.to_owned(), vec![run.as_str().into()])
+            .await?;
+    }
+    Ok(())
+}

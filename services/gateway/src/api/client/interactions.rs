@@ -1,0 +1,324 @@
+//! Questions of runs to persons: read, handed out as a link, and answered once.
+
+use axum::Json;
+use axum::extract::{FromRequestParts, State};
+use axum::response::{IntoResponse, Response};
+use domain::interaction::{check_answer, check_submission};
+use http::request::Parts;
+use http::{HeaderValue, StatusCode};
+use protocol::error::ErrorBody;
+use protocol::event::EventAccepted;
+use protocol::id::{RunId, WorkspaceId};
+use protocol::interaction::{InteractionRequest, InteractionSubmission};
+use protocol::run::Page;
+use serde::{Deserialize, Serialize};
+use store::{InteractionFilter, InteractionRecord, LinkInteraction, StoreError, sha256_hex};
+use uuid::Uuid;
+
+use crate::api::ApiState;
+use crate::api::auth::ClientCaller;
+use crate::api::client::events::REPLAYED;
+use crate::api::error::{ApiError, ApiResult};
+use crate::api::json::JsonBody;
+use crate::api::query::{PathOf, QueryOf, page_limit};
+use crate::api::refusals::Source;
+use crate::api_key::link_token;
+use crate::runs::start::StartError;
+
+/// What a run asked a person.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(in crate::api) struct Interaction {
+    /// The gateway's own id of it; the ledger event tells it in `metadata.interaction.id`.
+    id: String,
+    #[schema(value_type = String)]
+    run_id: RunId,
+    /// The ledger event that asks.
+    sequence: u64,
+    /// `open`, `submitted` or `expired`.
+    status: &'static str,
+    request: InteractionRequest,
+    /// Epoch seconds, like all times here.
+    asked_at: i64,
+    /// By the gateway's clock.
+    expires_at: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    submitted_at: Option<i64>,
+    /// The event that the answer was taken as.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    submitted_event_id: Option<String>,
+    /// The run that the answer has started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    submitted_run_id: Option<RunId>,
+}
+
+impl Interaction {
+    fn of(record: InteractionRecord, now_ms: i64) -> Result<Self, StoreError> {
+        let status = match &record.answered {
+            Some(_) => "submitted",
+            None if record.expires_at <= now_ms => "expired",
+            None => "open",
+        };
+        let request = read_request(&record)?;
+        let run_of = |answer: &str| {
+            let answer = serde_json::from_str::<EventAccepted>(answer).ok();
+            answer.and_then(|answer| answer.run_id)
+        };
+        let answered = record.answered.as_ref();
+        Ok(Self {
+            run_id: record.run_id,
+            sequence: record.sequence,
+            status,
+            request,
+            asked_at: record.asked_at.div_euclid(1000),
+            expires_at: record.expires_at.div_euclid(1000),
+            submitted_at: answered.map(|answered| answered.at.div_euclid(1000)),
+            submitted_run_id: answered.and_then(|answered| run_of(&answered.answer)),
+            submitted_event_id: answered.map(|answered| answered.event_id.clone()),
+            id: record.id,
+        })
+    }
+}
+
+fn read_request(record: &InteractionRecord) -> Result<InteractionRequest, StoreError> {
+    serde_json::from_str(&record.request).map_err(|_| StoreError::Corrupt {
+        column: "interactions.request",
+        row: record.id.clone(),
+    })
+}
+
+async fn find(state: &ApiState, caller: &ClientCaller, id: &str) -> ApiResult<InteractionRecord> {
+    let store = state.runs.store();
+    let found = store.find_interaction(&caller.workspace, id).await?;
+    found.ok_or_else(|| ApiError::not_found("interaction"))
+}
+
+/// Which questions to list.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(in crate::api) struct InteractionsQuery {
+    /// Only those of this run.
+    #[param(value_type = Option<String>)]
+    run_id: Option<RunId>,
+    /// Only those of conversations of this id.
+    conversation_id: Option<String>,
+    /// `open`: only those that can be answered now.
+    status: Option<OnlyOpen>,
+    /// The `id` of the last one of the page before.
+    #[param(value_type = Option<String>)]
+    after: Option<Uuid>,
+    /// 1 to 100, default 50.
+    limit: Option<u64>,
+}
+
+/// The one status that lists are asked for.
+#[derive(Clone, Copy, Debug, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::api) enum OnlyOpen {
+    Open,
+}
+
+/// Lists what runs asked persons, newest first.
+#[utoipa::path(get, path = "/v1/interactions", tag = "client", security(("api_key" = [])),
+    params(InteractionsQuery), responses(
+    (status = 200, description = "A page", body = Page<Interaction>),
+    (status = 400, description = "A parameter is not valid", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody)))]
+pub(in crate::api) async fn list_interactions(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    QueryOf(query): QueryOf<InteractionsQuery>,
+) -> ApiResult<Json<Page<Interaction>>> {
+    let limit = page_limit(query.limit)?;
+    let now = state.runs.clock().now_ms();
+    let filter = InteractionFilter {
+        run_id: query.run_id,
+        conversation_id: query.conversation_id,
+        open_at: query.status.map(|OnlyOpen::Open| now),
+        before: query.after,
+    };
+    let store = state.runs.store();
+    let mut found = store
+        .list_interactions(&caller.workspace, &filter, limit + 1)
+        .await?;
+    let has_more = found.len() as u64 > limit;
+    found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    let next_cursor = found
+        .last()
+        .filter(|_| has_more)
+        .map(|last| last.id.clone());
+    let items = found.into_iter().map(|record| Interaction::of(record, now));
+    Ok(Json(Page {
+        items: items.collect::<Result<_, _>>()?,
+        next_cursor,
+        prev_cursor: None,
+        total_count: None,
+        has_more,
+    }))
+}
+
+/// Reads what a run asked a person, and whether it is answered.
+#[utoipa::path(get, path = "/v1/interactions/{interaction}", tag = "client", security(("api_key" = [])),
+    params(("interaction" = String, Path, description = "The `id` of the interaction")), responses(
+    (status = 200, description = "The interaction", body = Interaction),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such interaction", body = ErrorBody)))]
+pub(in crate::api) async fn get_interaction(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<String>,
+) -> ApiResult<Json<Interaction>> {
+    let record = find(&state, &caller, &id).await?;
+    Ok(Json(Interaction::of(record, state.runs.clock().now_ms())?))
+}
+
+/// A link that answers one interaction, without an API key.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(in crate::api) struct InteractionLink {
+    /// Whoever has it can answer: 256 random bits, shown this once.
+    token: String,
+    /// Where the answer is posted.
+    url: String,
+    /// Epoch seconds.
+    expires_at: i64,
+}
+
+/// Makes a link by which a person answers without an API key.
+///
+/// Deliver it to the one who is asked, and to nobody else. Each call makes another link; the one before it
+/// opens nothing from then on.
+#[utoipa::path(post, path = "/v1/interactions/{interaction}/link", tag = "client", security(("api_key" = [])),
+    params(("interaction" = String, Path, description = "The `id` of the interaction")), responses(
+    (status = 200, description = "The link", body = InteractionLink),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such interaction", body = ErrorBody),
+    (status = 409, description = "`details.reason`: already_submitted", body = ErrorBody),
+    (status = 410, description = "It has expired", body = ErrorBody)))]
+pub(in crate::api) async fn link_interaction(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<String>,
+) -> ApiResult<Json<InteractionLink>> {
+    let record = find(&state, &caller, &id).await?;
+    if record.answered.is_some() {
+        return Err(ApiError::already_submitted());
+    }
+    if record.expires_at <= state.runs.clock().now_ms() {
+        return Err(ApiError::interaction_expired());
+    }
+    let token = link_token();
+    let linked = LinkInteraction {
+        workspace: caller.workspace,
+        id: record.id,
+        token_sha256: sha256_hex(token.as_bytes()),
+    };
+    state.runs.store().write(linked).await?;
+    let host = state.runs.keys().tokens.audience();
+    let root = host.strip_suffix("/host/v1").unwrap_or(host);
+    Ok(Json(InteractionLink {
+        url: format!("{root}/v1/interactions/{token}"),
+        token,
+        expires_at: record.expires_at.div_euclid(1000),
+    }))
+}
+
+/// Answers an interaction.
+///
+/// The first answer is taken, as an event `interaction.submitted` of the same conversation for the agent that
+/// asked. The same answer again is answered alike, with `Idempotent-Replayed: true`.
+#[utoipa::path(post, path = "/v1/interactions/{interaction}/submit", tag = "client", security(("api_key" = [])),
+    params(("interaction" = String, Path, description = "The `id` of the interaction")),
+    request_body = InteractionSubmission, responses(
+    (status = 202, description = "Stored; the run is made", body = EventAccepted),
+    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such interaction", body = ErrorBody),
+    (status = 409, description = "`details.reason`: already_submitted, agent_gone, run_active", body = ErrorBody),
+    (status = 410, description = "It has expired", body = ErrorBody),
+    (status = 413, description = "The body is larger than 256 KiB", body = ErrorBody),
+    (status = 429, description = "`Retry-After` tells how long to wait", body = ErrorBody),
+    (status = 503, description = "Try again after `Retry-After`", body = ErrorBody)))]
+pub(in crate::api) async fn submit_interaction(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<String>,
+    JsonBody(submission): JsonBody<InteractionSubmission>,
+) -> ApiResult<Response> {
+    let record = find(&state, &caller, &id).await?;
+    submit(&state, &caller.workspace, &record, submission).await
+}
+
+/// Answers an interaction by its link: the token is the credential, and no other is asked for.
+///
+/// The rest is as for `POST /v1/interactions/{interaction}/submit`.
+#[utoipa::path(post, path = "/v1/interactions/{interaction}", tag = "client",
+    params(("interaction" = String, Path, description = "The token of a link")),
+    request_body = InteractionSubmission, responses(
+    (status = 202, description = "Stored; the run is made", body = EventAccepted),
+    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
+    (status = 401, description = "No link has this token", body = ErrorBody),
+    (status = 409, description = "`details.reason`: already_submitted, agent_gone, run_active", body = ErrorBody),
+    (status = 410, description = "It has expired", body = ErrorBody),
+    (status = 413, description = "The body is larger than 256 KiB", body = ErrorBody),
+    (status = 429, description = "`Retry-After` tells how long to wait", body = ErrorBody),
+    (status = 503, description = "Try again after `Retry-After`", body = ErrorBody)))]
+pub(in crate::api) async fn submit_interaction_by_link(
+    link: LinkCaller,
+    State(state): State<ApiState>,
+    JsonBody(submission): JsonBody<InteractionSubmission>,
+) -> ApiResult<Response> {
+    submit(&state, &link.workspace, &link.record, submission).await
+}
+
+/// Somebody with the link of one interaction.
+pub(in crate::api) struct LinkCaller {
+    workspace: WorkspaceId,
+    record: InteractionRecord,
+}
+
+impl FromRequestParts<ApiState> for LinkCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        let source = Source::of(parts);
+        let now = state.runs.clock().now_seconds();
+        let _place = state.refusals().pass(source, now).await?;
+        let PathOf(token) = PathOf::<String>::from_request_parts(parts, state).await?;
+        let store = state.runs.store();
+        let hash = sha256_hex(token.as_bytes());
+        match store.find_interaction_of_link(&hash).await? {
+            Some((workspace, record)) => Ok(Self { workspace, record }),
+            None => Err(state.refusals().refuse(source, now, || {})),
+        }
+    }
+}
+
+async fn submit(
+    state: &ApiState,
+    workspace: &WorkspaceId,
+    record: &InteractionRecord,
+    submission: InteractionSubmission,
+) -> ApiResult<Response> {
+    // What is answered tells whether this is the same answer, or another one.
+    if record.answered.is_none() {
+        if record.expires_at <= state.runs.clock().now_ms() {
+            return Err(ApiError::interaction_expired());
+        }
+        let mut faults = check_submission(&submission);
+        faults.extend(check_answer(&read_request(record)?, &submission));
+        if !faults.is_empty() {
+            return Err(ApiError::faults(&faults));
+        }
+    }
+    let accepted = state.runs.submit_interaction(workspace, record, submission);
+    let accepted = accepted.await.map_err(|error| match error {
+        StartError::IdempotencyMismatch => ApiError::already_submitted(),
+        error => error.into(),
+    })?;
+    let mut response = (StatusCode::ACCEPTED, Json(accepted.answer)).into_response();
+    if accepted.replayed {
+        let replayed = HeaderValue::from_static("true");
+        response.headers_mut().insert(REPLAYED, replayed);
+    }
+    Ok(response)
+}

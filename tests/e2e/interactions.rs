@@ -1,0 +1,419 @@
+//! Questions to persons: asked by a run, answered once, by a client or by a link, and only where all allow it.
+
+use futures_util::future::join_all;
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::client::{Answer, Client, message, send};
+use crate::support::database::rows;
+use crate::support::gateway::Agent;
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
+use crate::support::script::sse;
+use crate::support::{Engine, Postgres, Sqlite, Stage, until};
+
+const NOT_PERMITTED: &str = "plugin:runnel/unpermitted/default";
+const INCAPABLE: &str = "plugin:runnel/incapable/default";
+
+/// Who may ask, and three others to whom one thing is missing.
+async fn stage(engine: Engine) -> Option<Stage> {
+    let asking = |id: &str| {
+        let mut manifest = manifest(id);
+        manifest["permissions"]["interactions"] = json!(["request"]);
+        manifest["capabilities"]["interactions"] = json!(true);
+        manifest
+    };
+    let mut manifests = [RUNNER_ID, NOT_PERMITTED, INCAPABLE].map(asking);
+    manifests[1]["permissions"]["interactions"] = json!([]);
+    manifests[2]["capabilities"]["interactions"] = json!(false);
+    let runner = StubRunner::start_listing(json!(manifests)).await;
+    Stage::of(engine, runner, |config| {
+        config.agents[0].interactions = true;
+        for (name, event_types, runner_id, interactions) in [
+            ("unpermitted", "test.unpermitted", NOT_PERMITTED, true),
+            ("incapable", "test.incapable", INCAPABLE, true),
+            ("unallowed", "test.unallowed", RUNNER_ID, false),
+        ] {
+            config.agents.push(Agent {
+                name,
+                event_types,
+                runner_id,
+                interactions,
+                ..Agent::default()
+            });
+        }
+    })
+    .await
+}
+
+fn question(id: &str, more: &Value) -> Value {
+    let mut question = json!({
+        "interaction_id": id, "kind": "form", "title": "Which room?",
+        "fields": [{"id": "room", "label": "Room", "type": "select", "required": true,
+            "options": [{"value": "a", "label": "A"}, {"value": "b", "label": "B"}]}],
+        "actions": [{"id": "book", "label": "Book", "style": "primary"}],
+        "fallback_text": "Which room?",
+    });
+    let more = more.as_object().unwrap().clone();
+    question.as_object_mut().unwrap().extend(more);
+    question
+}
+
+fn answer(room: &str) -> Value {
+    json!({"interaction_id": "q", "action_id": "book", "values": {"room": room}})
+}
+
+fn asking_event(event_id: &str) -> Value {
+    let mut event = message(event_id);
+    event["delivery"] = json!({
+        "surface": "chat", "reply_target": {"chat": 7},
+        "interactions": {"field_types": ["select"], "action_styles": ["primary"]},
+    });
+    event
+}
+
+/// Has the run of this event ask these questions and end. Gives its run.
+async fn ask(stage: &Stage, event: &Value, questions: &[Value]) -> String {
+    let questions = questions.to_vec();
+    stage
+        .runner
+        .answer(event["event_id"].as_str().unwrap(), move |run| {
+            let mut body = String::new();
+            for (number, question) in (1..).zip(&questions) {
+                let data = json!({
+                    "action": "interaction.requested", "payload": question, "target": {"chat": 666},
+                });
+                body += &run.result(number, "action.requested", &data.to_string());
+            }
+            body += &run.delta(questions.len() + 1, "asked ");
+            body += &run.completed(questions.len() + 2);
+            sse(body)
+        });
+    let run_id = stage.client.post(event).await.run_id();
+    assert_eq!(stage.client.finished(&run_id).await["status"], "completed");
+    run_id
+}
+
+async fn interactions_of(client: &Client, run_id: &str) -> Vec<Value> {
+    let answer = client
+        .get(&format!("/v1/interactions?run_id={run_id}"))
+        .await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.body["items"].as_array().unwrap().clone()
+}
+
+/// The id of the one question of a run.
+async fn only_id(stage: &Stage, run_id: &str) -> String {
+    let found = interactions_of(&stage.client, run_id).await;
+    assert_eq!(found.len(), 1, "{found:?}");
+    found[0]["id"].as_str().unwrap().to_owned()
+}
+
+async fn submit(client: &Client, id: &str, body: &Value) -> Answer {
+    client
+        .create(&format!("/v1/interactions/{id}/submit"), body)
+        .await
+}
+
+async fn submit_by(client: &Client, token: &str, body: &Value) -> Answer {
+    let request = client.anonymous(Method::POST, &format!("/v1/interactions/{token}"));
+    send(request.json(body)).await.unwrap()
+}
+
+async fn link(client: &Client, id: &str) -> Value {
+    let made = client
+        .create(&format!("/v1/interactions/{id}/link"), &json!({}))
+        .await;
+    assert_eq!(made.status, 200, "{}", made.body);
+    made.body
+}
+
+/// What the agent that asked was told of the answer.
+fn told(stage: &Stage, run_id: &str) -> Value {
+    let asked = stage.runner.requests();
+    let of_run = asked
+        .iter()
+        .find(|request| request.is_run() && request.header("runnel-run-id") == Some(run_id));
+    of_run.unwrap().json()["context"].clone()
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_question_is_answered_by_a_client_and_starts_a_run_of_the_agent_that_asked(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage(engine).await else {
+        return;
+    };
+    let event = asking_event("m-1");
+    let asked_in = ask(&stage, &event, &[question("q", &json!({}))]).await;
+    let ledger = stage.client.ledger(&asked_in).await;
+    let first: Value = serde_json::from_str(&ledger.0[0]).unwrap();
+    assert_eq!(first["type"], "action.requested");
+    let id = only_id(&stage, &asked_in).await;
+    assert_eq!(first["metadata"]["interaction"]["id"], id.as_str());
+
+    let one = format!("/v1/interactions/{id}");
+    let shown = stage.client.get(&one).await.body;
+    assert_eq!(
+        (&shown["status"], &shown["run_id"], &shown["sequence"]),
+        (&json!("open"), &json!(asked_in), &json!(1))
+    );
+    assert_eq!(shown["request"]["fields"][0]["options"][1]["value"], "b");
+    let lasts = shown["expires_at"].as_i64().unwrap() - shown["asked_at"].as_i64().unwrap();
+    assert!((1795..=1805).contains(&lasts), "half an hour: {shown}");
+    let open = "/v1/interactions?status=open&conversation_id=c-7";
+    assert_eq!(
+        stage.client.get(open).await.body["items"][0]["id"],
+        id.as_str()
+    );
+    let elsewhere = "/v1/interactions?conversation_id=c-8";
+    assert_eq!(stage.client.get(elsewhere).await.body["items"], json!([]));
+
+    for (wrong, pointer) in [
+        (
+            json!({"interaction_id": "other", "values": {"room": "a"}}),
+            "/interaction_id",
+        ),
+        (
+            json!({"interaction_id": "q", "values": {"room": "c"}}),
+            "/values/room",
+        ),
+        (json!({"interaction_id": "q", "values": {}}), "/values/room"),
+        (
+            json!({"interaction_id": "q", "action_id": "x", "values": {"room": "a"}}),
+            "/action_id",
+        ),
+        (json!({"interaction_id": "q", "nope": 1}), "/nope"),
+    ] {
+        let refused = submit(&stage.client, &id, &wrong).await;
+        assert_eq!(refused.status, 400, "{}", refused.body);
+        assert_eq!(refused.detail("pointer"), pointer, "{wrong}");
+    }
+    let large = json!({"interaction_id": "q", "values": {"room": "x".repeat(256 * 1024)}});
+    assert_eq!(submit(&stage.client, &id, &large).await.status, 413);
+
+    let taken = submit(&stage.client, &id, &answer("b")).await;
+    let run_id = taken.run_id();
+    assert!(!taken.is_replay());
+    stage.client.finished(&run_id).await;
+    let context = told(&stage, &run_id);
+    assert_eq!(context["event"]["event_type"], "interaction.submitted");
+    let answered = &context["input"]["interaction"];
+    assert_eq!(
+        (
+            &answered["interaction_id"],
+            &answered["action_id"],
+            &answered["values"]
+        ),
+        (&json!("q"), &json!("book"), &json!({"room": "b"}))
+    );
+    assert!(answered["submitted_at"].is_i64(), "{answered}");
+    assert_eq!(context["conversation"]["conversation_id"], "c-7");
+    assert_eq!(context["delivery"]["reply_target"], json!({"chat": 7}));
+    let run = stage.client.run(&run_id).await;
+    let asking = stage.client.run(&asked_in).await;
+    assert_eq!(run["agent_id"], asking["agent_id"]);
+
+    let mut again = answer("b");
+    again["submitted_at"] = json!(1);
+    let again = submit(&stage.client, &id, &again).await;
+    assert!(again.is_replay());
+    assert_eq!(again.body, taken.body);
+    let other = submit(&stage.client, &id, &answer("a")).await;
+    assert_eq!(other.status, 409, "{}", other.body);
+    assert_eq!(other.detail("reason"), "already_submitted");
+    let shown = stage.client.get(&one).await.body;
+    assert_eq!(
+        (&shown["status"], &shown["submitted_run_id"]),
+        (&json!("submitted"), &json!(run_id))
+    );
+    let link = stage
+        .client
+        .create(&format!("{one}/link"), &json!({}))
+        .await;
+    assert_eq!(link.detail("reason"), "already_submitted");
+    assert_eq!(stage.client.get(open).await.body["items"], json!([]));
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_link_is_a_credential_of_one_answer_however_many_send_it_where(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage(engine).await else {
+        return;
+    };
+    let asked_in = ask(&stage, &asking_event("m-1"), &[question("q", &json!({}))]).await;
+    let id = only_id(&stage, &asked_in).await;
+    let old = link(&stage.client, &id).await;
+    let made = link(&stage.client, &id).await;
+    let (void, token) = (
+        old["token"].as_str().unwrap(),
+        made["token"].as_str().unwrap(),
+    );
+    assert_eq!(token.len(), 43);
+    assert!(
+        made["url"]
+            .as_str()
+            .unwrap()
+            .ends_with(&format!("/v1/interactions/{token}"))
+    );
+    for wrong in [void, &id, "x", "%00", &token[..42]] {
+        let refused = submit_by(&stage.client, wrong, &answer("a")).await;
+        assert!(
+            matches!(refused.status, 400 | 401),
+            "{wrong}: {}",
+            refused.status
+        );
+    }
+
+    let beside = match engine {
+        Postgres => Some(stage.gateway.beside().await),
+        Sqlite => None,
+    };
+    let other = beside
+        .as_ref()
+        .map_or(&stage.client, |beside| &beside.client);
+    let rooms = (0..20).map(|number| (number, if number % 2 == 0 { "a" } else { "b" }));
+    let answers = join_all(rooms.map(async |(number, room)| {
+        let client = if number < 10 { &stage.client } else { other };
+        submit_by(client, token, &answer(room)).await
+    }))
+    .await;
+    let new: Vec<_> = answers
+        .iter()
+        .filter(|answer| answer.status == 202 && !answer.is_replay())
+        .collect();
+    assert_eq!(new.len(), 1, "{answers:?}");
+    let run_id = new[0].run_id();
+    for answer in &answers {
+        match answer.status {
+            202 => assert_eq!(answer.run_id(), run_id),
+            _ => assert_eq!(answer.detail("reason"), "already_submitted", "{answer:?}"),
+        }
+    }
+    let replays = answers.iter().filter(|answer| answer.is_replay()).count();
+    assert_eq!(replays, 9, "those that said the same");
+    let runs = stage.client.get("/v1/runs?limit=100").await.body;
+    assert_eq!(runs["items"].as_array().unwrap().len(), 2);
+    let kept = rows(
+        &stage.gateway.database_url(),
+        "SELECT token_sha256 FROM interactions",
+    )
+    .await;
+    assert!(!format!("{kept:?}").contains(token));
+    assert!(!stage.gateway.log().contains(token), "no log has it");
+}
+
+#[rstest]
+#[tokio::test]
+async fn an_answer_that_comes_too_late_is_refused_and_says_so(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage(engine).await else {
+        return;
+    };
+    let now = std::time::SystemTime::now();
+    let now = now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let soon = question("q", &json!({"expires_at": now + 3}));
+    let asked_in = ask(&stage, &asking_event("m-1"), &[soon]).await;
+    let id = only_id(&stage, &asked_in).await;
+    let token = link(&stage.client, &id).await["token"].clone();
+    let one = format!("/v1/interactions/{id}");
+    until("the question to expire", async || {
+        stage.client.get(&one).await.body["status"] == "expired"
+    })
+    .await;
+    for refused in [
+        submit(&stage.client, &id, &answer("a")).await,
+        submit_by(&stage.client, token.as_str().unwrap(), &answer("a")).await,
+        stage
+            .client
+            .create(&format!("{one}/link"), &json!({}))
+            .await,
+    ] {
+        assert_eq!(refused.status, 410, "{}", refused.body);
+        assert_eq!(refused.detail("reason"), "expired");
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_question_is_telemetry_unless_manifest_agent_and_surface_allow_it(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage(engine).await else {
+        return;
+    };
+    for (number, (kind, layer)) in [
+        ("test.unpermitted", "manifest"),
+        ("test.incapable", "manifest"),
+        ("test.unallowed", "agent_policy"),
+        ("message.received", "event_scope"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut event = asking_event(&format!("m-{number}"));
+        event["event_type"] = json!(kind);
+        if layer == "event_scope" {
+            event["delivery"]["interactions"] = Value::Null;
+        }
+        let run_id = ask(&stage, &event, &[question("q", &json!({}))]).await;
+        let ledger = stage.client.ledger(&run_id).await;
+        assert_eq!(ledger.types()[0], "action.requested", "{kind}");
+        assert_eq!(
+            interactions_of(&stage.client, &run_id).await,
+            Vec::<Value>::new()
+        );
+        let path = format!("/v1/runs/{run_id}/authorization");
+        let decisions = stage.client.get(&path).await.body["decisions"].clone();
+        let decision = decisions
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|one| one["kind"] == "interactions")
+            .unwrap();
+        assert_eq!(
+            (&decision["granted"], &decision["layer"]),
+            (&json!(false), &json!(layer)),
+            "{kind}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_question_that_nobody_could_answer_is_rejected() {
+    let stage = stage(Sqlite).await.unwrap();
+    let no_title = question("p", &json!({"title": ""}));
+    let twice = [question("q", &json!({})), question("q", &json!({}))];
+    let questions = [twice.as_slice(), &[no_title]].concat();
+    let run_id = ask(&stage, &asking_event("m-1"), &questions).await;
+    let reasons = stage.client.rejections(&run_id).await;
+    let reasons: Vec<_> = reasons.iter().map(|row| row["reason"].clone()).collect();
+    assert_eq!(reasons, ["invalid_payload", "invalid_payload"]);
+    assert_eq!(interactions_of(&stage.client, &run_id).await.len(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_waits_for_the_agent_that_asked_and_goes_to_no_other() {
+    let stage = stage(Sqlite).await.unwrap();
+    let run_id = ask(&stage, &asking_event("m-1"), &[question("q", &json!({}))]).await;
+    let id = only_id(&stage, &run_id).await;
+    let database = stage.gateway.database_url();
+    rows(
+        &database,
+        "UPDATE agents SET enabled = false WHERE name = 'main'",
+    )
+    .await;
+    let refused = submit(&stage.client, &id, &answer("a")).await;
+    assert_eq!(refused.status, 409, "{}", refused.body);
+    assert_eq!(refused.detail("reason"), "agent_gone");
+    rows(
+        &database,
+        "UPDATE agents SET enabled = true WHERE name = 'main'",
+    )
+    .await;
+    submit(&stage.client, &id, &answer("a")).await.run_id();
+}
