@@ -148,11 +148,6 @@ impl ApiError {
         )
     }
 
-    pub(super) fn area_full() -> Self {
-        let message = "this storage area is full; delete what is not needed any more";
-        Self::too_large(message).with("reason", json!("area_full"))
-    }
-
     pub(super) fn slow_body() -> Self {
         let message = "the body did not come in time; send it again";
         Self {

@@ -1,4 +1,4 @@
-//! What can go wrong with artifacts.
+//! What can go wrong with artifacts and blobs.
 
 use http::StatusCode;
 use serde_json::json;
@@ -8,6 +8,11 @@ use crate::outbound::artifact::PlaceError;
 use crate::runs::artifacts::UploadError;
 
 impl ApiError {
+    pub(in crate::api) fn area_full() -> Self {
+        let message = "this storage area is full; delete what is not needed any more";
+        Self::too_large(message).with("reason", json!("area_full"))
+    }
+
     /// None of the bytes that a range names.
     pub(in crate::api) fn no_such_range(size: u64) -> Self {
         let message = format!("the content has {size} bytes, and none of those");
