@@ -84,6 +84,7 @@ fn judge(kind: u8, lines: &[Vec<u8>]) -> Vec<String> {
                             "a value that nobody reads"
                         );
                     }
+                    Effect::Ask(_) => panic!("nobody was allowed to ask"),
                     Effect::None => {}
                 }
             }

@@ -46,7 +46,7 @@ async fn stage(engine: Engine) -> Option<Stage> {
     .await
 }
 
-fn question(id: &str, more: Value) -> Value {
+fn question(id: &str, more: &Value) -> Value {
     let mut question = json!({
         "interaction_id": id, "kind": "form", "title": "Which room?",
         "fields": [{"id": "room", "label": "Room", "type": "select", "required": true,
@@ -146,7 +146,7 @@ async fn a_question_is_answered_by_a_client_and_starts_a_run_of_the_agent_that_a
         return;
     };
     let event = asking_event("m-1");
-    let asked_in = ask(&stage, &event, &[question("q", json!({}))]).await;
+    let asked_in = ask(&stage, &event, &[question("q", &json!({}))]).await;
     let ledger = stage.client.ledger(&asked_in).await;
     let first: Value = serde_json::from_str(&ledger.0[0]).unwrap();
     assert_eq!(first["type"], "action.requested");
@@ -244,7 +244,7 @@ async fn a_link_is_a_credential_of_one_answer_however_many_send_it_where(
     let Some(stage) = stage(engine).await else {
         return;
     };
-    let asked_in = ask(&stage, &asking_event("m-1"), &[question("q", json!({}))]).await;
+    let asked_in = ask(&stage, &asking_event("m-1"), &[question("q", &json!({}))]).await;
     let id = only_id(&stage, &asked_in).await;
     let old = link(&stage.client, &id).await;
     let made = link(&stage.client, &id).await;
@@ -316,7 +316,7 @@ async fn an_answer_that_comes_too_late_is_refused_and_says_so(
     };
     let now = std::time::SystemTime::now();
     let now = now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
-    let soon = question("q", json!({"expires_at": now + 3}));
+    let soon = question("q", &json!({"expires_at": now + 3}));
     let asked_in = ask(&stage, &asking_event("m-1"), &[soon]).await;
     let id = only_id(&stage, &asked_in).await;
     let token = link(&stage.client, &id).await["token"].clone();
@@ -360,7 +360,7 @@ async fn a_question_is_telemetry_unless_manifest_agent_and_surface_allow_it(
         if layer == "event_scope" {
             event["delivery"]["interactions"] = Value::Null;
         }
-        let run_id = ask(&stage, &event, &[question("q", json!({}))]).await;
+        let run_id = ask(&stage, &event, &[question("q", &json!({}))]).await;
         let ledger = stage.client.ledger(&run_id).await;
         assert_eq!(ledger.types()[0], "action.requested", "{kind}");
         assert_eq!(
@@ -386,8 +386,8 @@ async fn a_question_is_telemetry_unless_manifest_agent_and_surface_allow_it(
 #[tokio::test]
 async fn a_question_that_nobody_could_answer_is_rejected() {
     let stage = stage(Sqlite).await.unwrap();
-    let no_title = question("p", json!({"title": ""}));
-    let twice = [question("q", json!({})), question("q", json!({}))];
+    let no_title = question("p", &json!({"title": ""}));
+    let twice = [question("q", &json!({})), question("q", &json!({}))];
     let questions = [twice.as_slice(), &[no_title]].concat();
     let run_id = ask(&stage, &asking_event("m-1"), &questions).await;
     let reasons = stage.client.rejections(&run_id).await;
@@ -399,7 +399,7 @@ async fn a_question_that_nobody_could_answer_is_rejected() {
 #[tokio::test]
 async fn an_answer_waits_for_the_agent_that_asked_and_goes_to_no_other() {
     let stage = stage(Sqlite).await.unwrap();
-    let run_id = ask(&stage, &asking_event("m-1"), &[question("q", json!({}))]).await;
+    let run_id = ask(&stage, &asking_event("m-1"), &[question("q", &json!({}))]).await;
     let id = only_id(&stage, &run_id).await;
     let database = stage.gateway.database_url();
     rows(

@@ -109,10 +109,8 @@ impl Store {
         let mut values: Vec<Value> = vec![workspace.as_str().into()];
         let mut only = |condition: &str, value: Value| {
             values.push(value);
-            sql += &format!(
-                " AND {}",
-                condition.replace('?', &format!("${}", values.len()))
-            );
+            sql.push_str(" AND ");
+            sql.push_str(&condition.replace('?', &format!("${}", values.len())));
         };
         if let Some(run) = filter.run_id {
             only("i.run_id = ?", run.to_string().into());
@@ -128,7 +126,8 @@ impl Store {
         if let Some(before) = filter.before {
             only("i.id < ?", before.to_string().into());
         }
-        sql += &format!(" ORDER BY i.id DESC LIMIT {limit}");
+        sql.push_str(" ORDER BY i.id DESC LIMIT ");
+        sql.push_str(&limit.to_string());
         let rows = self.readers.query_sql(sql, values).await?;
         rows.iter().map(record).collect()
     }

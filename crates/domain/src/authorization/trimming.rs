@@ -6,14 +6,16 @@ use protocol::JsonObject;
 use protocol::admin::AgentSpec;
 use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::{
-    ArtifactOperation, EventOperation, FileResource, HistoryOperation, InteractionOperation,
-    KnowledgeBaseResource, ModelResource, SkillResource, StateScope, StorageArea, StorageResource,
-    ToolResource,
+    ArtifactOperation, EventOperation, FileResource, HistoryOperation, KnowledgeBaseResource,
+    ModelResource, StateScope, StorageArea, StorageResource, ToolResource,
 };
 
 use super::{Decision, Layer};
 use crate::form::{Selected, selected};
 use crate::state::{Owner, scope_identity};
+
+mod interactions;
+mod skills;
 
 /// What has been decided so far.
 pub(super) struct Trimming<'a> {
@@ -194,28 +196,6 @@ impl<'a> Trimming<'a> {
         granted
     }
 
-    pub(super) fn skills(&mut self, skills: &[SkillResource]) -> Vec<SkillResource> {
-        let mut granted = Vec::new();
-        for skill in skills {
-            let checks = [
-                (
-                    Layer::Manifest,
-                    self.manifest.capabilities.skill_authoring,
-                    "capabilities.skill_authoring is false",
-                ),
-                (
-                    Layer::AgentPolicy,
-                    self.agent.resource_policy.skills.names(&skill.skill_name),
-                    "resource_policy.skills does not name it",
-                ),
-            ];
-            if self.decide("skills", &skill.skill_name, "activate", &checks) {
-                granted.push(skill.clone());
-            }
-        }
-        granted
-    }
-
     /// The operator's files that may be read, as the runner sees them.
     pub(super) fn files(&mut self, files: &[FileResource]) -> Vec<JsonObject> {
         let mut granted = Vec::new();
@@ -361,34 +341,6 @@ impl<'a> Trimming<'a> {
             "the event has no conversation",
         )];
         self.decide("runs", "conversation", "list", &checks)
-    }
-
-    /// Questions to a person are kept and answered where all allow it; elsewhere they are telemetry.
-    pub(super) fn interactions(&mut self, is_shown: bool) -> bool {
-        let operation = InteractionOperation::Request;
-        let checks = [
-            (
-                Layer::Manifest,
-                self.manifest.permissions.interactions.contains(&operation),
-                "",
-            ),
-            (
-                Layer::Manifest,
-                self.manifest.capabilities.interactions,
-                "capabilities.interactions is false",
-            ),
-            (
-                Layer::AgentPolicy,
-                self.agent.delivery_policy.interactions,
-                "delivery_policy.interactions is false",
-            ),
-            (
-                Layer::EventScope,
-                is_shown,
-                "the event's delivery names no interactions that its surface can show",
-            ),
-        ];
-        self.decide("interactions", "delivery", operation.as_str(), &checks)
     }
 
     pub(super) fn steering(&mut self, has_conversation: bool) -> bool {
