@@ -127,6 +127,8 @@ mod retention;
 mod same_ledger;
 #[path = "e2e/signing_keys.rs"]
 mod signing_keys;
+#[path = "e2e/skills.rs"]
+mod skills;
 #[path = "e2e/ssrf.rs"]
 mod ssrf;
 #[path = "e2e/storage.rs"]

@@ -138,3 +138,9 @@ impl Drop for Directory {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
+
+/// The directory of a skill of the fixtures.
+pub fn skill(name: &str) -> String {
+    let root = env!("CARGO_MANIFEST_DIR");
+    format!("{root}/../../tests/fixtures/skills/{name}")
+}

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::support::client::{Client, message};
 use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
 use crate::support::script::sse;
-use crate::support::{Sqlite, Stage};
+use crate::support::{Sqlite, Stage, skill};
 
 const CATALOG: &str = r#"
 [[model_providers]]
@@ -37,6 +37,7 @@ kb_name = "Handbook"
 kb_id = "archive"
 [[skills]]
 skill_name = "summary"
+directory = "{SKILL}"
 "#;
 
 /// An agent of the test beside the configured one, over a catalog.
@@ -50,7 +51,7 @@ async fn stage() -> (Stage, Client) {
     let runner = StubRunner::start_as(manifest).await;
     runner.answer_all(|run| sse(run.talk(1).concat()));
     let stage = Stage::of(Sqlite, runner, |config| {
-        CATALOG.clone_into(&mut config.rest);
+        config.rest = CATALOG.replace("{SKILL}", &skill("summary"));
     })
     .await;
     let stage = stage.expect("SQLite is always at hand");

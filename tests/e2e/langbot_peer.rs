@@ -7,7 +7,7 @@ use crate::support::held::HeldRun;
 use crate::support::python::LangbotPeer;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{frame, sse};
-use crate::support::{Sqlite, Stage};
+use crate::support::{Sqlite, Stage, skill};
 
 const CATALOG: &str = r#"
 [[model_providers]]
@@ -37,6 +37,7 @@ kb_name = "Handbook"
 kb_type = "embedded"
 [[skills]]
 skill_name = "summary"
+directory = "{SKILL}"
 display_name = "Summary"
 description = "Makes it short."
 "#;
@@ -55,7 +56,7 @@ async fn generous() -> Stage {
     });
     let runner = StubRunner::start_as(manifest).await;
     let stage = Stage::of(Sqlite, runner, |config| {
-        CATALOG.clone_into(&mut config.rest);
+        config.rest = CATALOG.replace("{SKILL}", &skill("summary"));
         config.agents[0].event_types = "*";
         config.agents[0].state_scopes = r#""conversation", "actor", "subject", "runner""#;
         config.agents[0].resources = r#"models = "*", tools = "*", knowledge_bases = "*",

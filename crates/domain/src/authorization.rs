@@ -22,6 +22,7 @@ use crate::event::ConversationIdentity;
 use crate::state::Owner;
 use trimming::Trimming;
 
+mod asking;
 mod trimming;
 
 /// The version of snapshot that this binary writes and reads. Another one opens nothing.
@@ -35,6 +36,8 @@ pub struct Catalog {
     pub tools: Vec<ToolResource>,
     pub knowledge_bases: Vec<KnowledgeBaseResource>,
     pub skills: Vec<SkillResource>,
+    /// What a run has that was granted any skill.
+    pub skill_tools: Vec<ToolResource>,
     pub files: Vec<FileResource>,
     /// What models can take and give, by their ids.
     pub model_limits: BTreeMap<String, ModelLimits>,
@@ -308,11 +311,6 @@ impl AuthorizationSnapshot {
         self.granted("prompt:get")
     }
 
-    /// Whether a question to a person is stored and can be answered.
-    pub fn interaction_request(&self) -> Result<(), NotGranted> {
-        self.granted("interactions:request")
-    }
-
     /// Whether follow-ups may be pulled.
     pub fn steering_pull(&self) -> Result<(), NotGranted> {
         self.granted("steering:pull")
@@ -336,11 +334,16 @@ pub fn authorize(
     subject: &Subject<'_>,
 ) -> AuthorizationSnapshot {
     let mut trimming = Trimming::new(manifest, agent);
+    let models = trimming.models(&catalog.models);
+    let mut tools = trimming.tools(&catalog.tools);
+    let knowledge_bases = trimming.knowledge_bases(&catalog.knowledge_bases);
+    let skills = trimming.skills(&catalog.skills);
+    tools.extend(trimming.skill_tools(&catalog.skill_tools, !skills.is_empty()));
     let resources = AgentResources {
-        models: trimming.models(&catalog.models),
-        tools: trimming.tools(&catalog.tools),
-        knowledge_bases: trimming.knowledge_bases(&catalog.knowledge_bases),
-        skills: trimming.skills(&catalog.skills),
+        models,
+        tools,
+        knowledge_bases,
+        skills,
         files: trimming.files(&catalog.files),
         ..AgentResources::default()
     };
@@ -415,6 +418,10 @@ mod tests {
             )
             .unwrap(),
             skills: serde_json::from_value(json!([{"skill_name": "s"}])).unwrap(),
+            skill_tools: serde_json::from_value(
+                json!([{"tool_name": "activate", "operations": ["detail", "call"]}]),
+            )
+            .unwrap(),
             model_limits: BTreeMap::from([(
                 "m1".to_owned(),
                 ModelLimits {
@@ -626,6 +633,22 @@ mod tests {
                 assert!(!apis.history_page && !apis.history_search);
             }
         }
+    }
+
+    #[test]
+    fn who_has_a_skill_has_the_tools_that_read_skills() {
+        let names = |skills: &serde_json::Value, authoring: bool| {
+            let mut manifest = manifest(&json!({}));
+            manifest.capabilities.skill_authoring = authoring;
+            let granted = snapshot_of(&manifest, &json!({"skills": skills}), &json!({}), None);
+            assert_eq!(
+                granted.skill("s").is_ok(),
+                !granted.resources.tools.is_empty()
+            );
+            granted.tool("activate", ToolOperation::Call).is_ok()
+        };
+        assert!(names(&json!("*"), true));
+        assert!(!names(&json!("*"), false) && !names(&json!([]), true));
     }
 
     #[test]

@@ -11,6 +11,9 @@ use crate::event::ConversationIdentity;
 /// Keys that begin so are the gateway's own.
 pub const RESERVED_PREFIX: &str = "host.";
 
+/// The gateway's own entry of a conversation: which skills were activated there. Runners may read it.
+pub const ACTIVATED_SKILLS: &str = "host.activated_skills";
+
 /// Why a key cannot be used by a runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyFault {

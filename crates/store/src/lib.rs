@@ -45,6 +45,7 @@ mod retention;
 mod runners;
 mod runs;
 mod signing_keys;
+mod skills;
 mod state;
 mod steering;
 mod storage;
@@ -92,6 +93,7 @@ pub use new_run::{Candidate, NewRun, UserMessage};
 pub use runners::{FoundRunner, RunnerRecord, RunnerStatus};
 pub use runs::{RunFilter, RunInputs, RunPosition, RunWindow, RunsFound};
 pub use signing_keys::{ForgetKeys, RotateKey, SigningKeyRecord};
+pub use skills::ActivateSkill;
 pub use state::{STATE_KEYS, StateAccess, StateChange, StateRecord, StateWritten};
 pub use steering::{PullSteering, SteeredEvent};
 pub use storage::{

@@ -169,7 +169,7 @@ pub(crate) async fn apply_update(
 }
 
 /// Writes a value; the version rises by one, and is given.
-async fn upsert(
+pub(crate) async fn upsert(
     conn: &impl ConnectionTrait,
     workspace: &WorkspaceId,
     run_id: RunId,
@@ -223,7 +223,7 @@ async fn find(
 }
 
 /// The same, held against other writers until the transaction ends.
-async fn find_locked(
+pub(crate) async fn find_locked(
     tx: &DatabaseTransaction,
     access: &StateAccess,
     key: &str,

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::admin::AgentSpec;
 use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::{
-    EventOperation, HistoryOperation, InteractionOperation, KnowledgeBaseResource, ModelResource,
-    SkillResource, StateScope, StorageArea, StorageResource, ToolResource,
+    EventOperation, HistoryOperation, KnowledgeBaseResource, ModelResource, StateScope,
+    StorageArea, StorageResource, ToolResource,
 };
 
 use super::{Decision, Layer};
@@ -14,6 +14,8 @@ use crate::form::{Selected, selected};
 use crate::state::{Owner, scope_identity};
 
 mod artifacts;
+mod interactions;
+mod skills;
 
 /// What has been decided so far.
 pub(super) struct Trimming<'a> {
@@ -194,29 +196,6 @@ impl<'a> Trimming<'a> {
         granted
     }
 
-    pub(super) fn skills(&mut self, skills: &[SkillResource]) -> Vec<SkillResource> {
-        let mut granted = Vec::new();
-        for skill in skills {
-            let checks = [
-                (
-                    Layer::Manifest,
-                    self.manifest.capabilities.skill_authoring,
-                    "capabilities.skill_authoring is false",
-                ),
-                (
-                    Layer::AgentPolicy,
-                    self.agent.resource_policy.skills.names(&skill.skill_name),
-                    "resource_policy.skills does not name it",
-                ),
-            ];
-            if self.decide("skills", &skill.skill_name, "activate", &checks) {
-                granted.push(skill.clone());
-            }
-        }
-        granted
-    }
-
-    // Storage has no host route in this version: a right without a door is not granted.
     pub(super) fn storage(&mut self) -> StorageResource {
         let mut granted = StorageResource::default();
         for &area in StorageArea::ALL {
@@ -312,34 +291,6 @@ impl<'a> Trimming<'a> {
             "the event has no conversation",
         )];
         self.decide("runs", "conversation", "list", &checks)
-    }
-
-    /// Questions to a person are kept and answered where all allow it; elsewhere they are telemetry.
-    pub(super) fn interactions(&mut self, is_shown: bool) -> bool {
-        let operation = InteractionOperation::Request;
-        let checks = [
-            (
-                Layer::Manifest,
-                self.manifest.permissions.interactions.contains(&operation),
-                "",
-            ),
-            (
-                Layer::Manifest,
-                self.manifest.capabilities.interactions,
-                "capabilities.interactions is false",
-            ),
-            (
-                Layer::AgentPolicy,
-                self.agent.delivery_policy.interactions,
-                "delivery_policy.interactions is false",
-            ),
-            (
-                Layer::EventScope,
-                is_shown,
-                "the event's delivery names no interactions that its surface can show",
-            ),
-        ];
-        self.decide("interactions", "delivery", operation.as_str(), &checks)
     }
 
     pub(super) fn steering(&mut self, has_conversation: bool) -> bool {

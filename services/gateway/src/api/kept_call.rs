@@ -17,7 +17,6 @@ use crate::api::ApiState;
 use crate::api::auth::RunCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::outbound::tool::KnownTool;
-use crate::outbound::tool::large::keep_large;
 use crate::outbound::upstream::UpstreamError;
 use crate::runs::Runs;
 
@@ -106,8 +105,9 @@ impl GoingOn {
 
     async fn call(mut self, call: &KeptCall<'_>, parameters: &JsonObject) -> ApiResult<Value> {
         self.finish = Some(finish(call, self.id, ToolCallEnd::Unknown));
-        let called = call.state.tools.call(call.tool, parameters).await;
-        let called = called.map(keep_large);
+        let skills = &call.caller.grant.snapshot.resources.skills;
+        let called = call.state.tools.call(call.tool, parameters, skills).await;
+        let called = called.map(|result| call.tool.handed_over(result));
         let end = match &called {
             Ok(result) => ToolCallEnd::Done(result.to_string()),
             Err(error) if error.is_undone() => ToolCallEnd::Undone,

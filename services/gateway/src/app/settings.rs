@@ -5,6 +5,7 @@ mod bus;
 mod knowledge;
 mod models;
 mod secrets;
+mod skills;
 mod tools;
 
 use std::collections::BTreeMap;
@@ -34,7 +35,7 @@ use crate::knowledge::Base;
 use crate::outbound::artifact::ArtifactPlace;
 use crate::outbound::egress::Egress;
 use crate::outbound::signature::SigningSecret;
-use crate::outbound::tool::ToolSpecs;
+use crate::outbound::tool::{SkillPackage, SkillTool, ToolSpecs};
 use crate::runs::RunLimits;
 use crate::runs::artifacts::ArtifactLimits;
 use crate::runs::discovery::{manifest_list, modes};
@@ -69,7 +70,8 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
         endpoints.extend(endpoint(entry, egress.as_ref(), &place, &mut faults));
     }
     let models = models::declared_models(config, egress.as_ref(), &mut faults);
-    let tools = tools::tools(config, egress.as_ref(), &mut faults);
+    let mut tools = tools::tools(config, egress.as_ref(), &mut faults);
+    tools.skills = skills::skills(config, &mut faults);
     let mut agents = Vec::new();
     for (index, raw) in config.agents.iter().enumerate() {
         let place = format!("agents[{index}]");
@@ -91,7 +93,7 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
         Some((bus, artifacts)) if faults.is_empty() => Ok(Declared {
             endpoints,
             agents,
-            catalog: catalog(config),
+            catalog: catalog(config, &tools.skills),
             models,
             tools,
             bus,
@@ -156,7 +158,7 @@ fn check_egress(egress: Option<&Egress>, url: &Url, place: &str, faults: &mut Ve
     }
 }
 
-fn catalog(config: &Config) -> Catalog {
+fn catalog(config: &Config, packages: &BTreeMap<String, SkillPackage>) -> Catalog {
     let limits = |entry: &ModelEntry| {
         let limits = ModelLimits {
             context_window_tokens: entry.context_window_tokens,
@@ -195,9 +197,17 @@ fn catalog(config: &Config) -> Catalog {
             .map(|entry| SkillResource {
                 skill_name: entry.skill_name.clone(),
                 display_name: entry.display_name.clone(),
-                description: entry.description.clone(),
+                description: entry.description.clone().or_else(|| {
+                    let package = packages.get(&entry.skill_name);
+                    package.map(|package| package.description.clone())
+                }),
             })
             .collect(),
+        skill_tools: if packages.is_empty() {
+            Vec::new()
+        } else {
+            Vec::from(SkillTool::ALL.map(SkillTool::resource))
+        },
     }
 }
 

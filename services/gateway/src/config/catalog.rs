@@ -1,5 +1,7 @@
 //! What the host can offer to runs. Declarations only: granting is the agents' business.
 
+use std::path::PathBuf;
+
 use super::table::{Reported, Table, name, text};
 
 /// `[[skills]]`.
@@ -8,6 +10,8 @@ pub struct SkillEntry {
     pub skill_name: String,
     pub display_name: Option<String>,
     pub description: Option<String>,
+    /// The package: where its `SKILL.md` stands.
+    pub directory: PathBuf,
 }
 
 impl SkillEntry {
@@ -15,11 +19,17 @@ impl SkillEntry {
         let skill_name = table.required("skill_name", name);
         let display_name = table.optional("display_name", name);
         let description = table.optional("description", text);
+        let directory = table.optional("directory", |value| text(value).map(PathBuf::from));
+        let directory = directory.and_then(|directory| {
+            let message = "is required: name the directory in which the skill's SKILL.md stands";
+            directory.ok_or_else(|| table.fault("directory", message))
+        });
         table.close()?;
         Ok(Self {
             skill_name: skill_name?,
             display_name: display_name?,
             description: description?,
+            directory: directory?,
         })
     }
 }

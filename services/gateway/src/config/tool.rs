@@ -14,12 +14,15 @@ use super::tool_url::UrlTemplate;
 /// Tools that are a part of the gateway. They need no URL.
 pub const GATEWAY_TOOLS: [&str; 1] = ["get_current_time"];
 
-/// What the MCP face calls its own: no tool may have these names.
-pub const RESERVED_TOOLS: [&str; 4] = [
+/// What the MCP face and the tools about skills are called: no other tool may have these names.
+pub const RESERVED_TOOLS: [&str; 7] = [
     "list_assets",
     "get_current_event",
     "history_page",
     "retrieve_knowledge",
+    "list_skills",
+    "activate",
+    "read_skill_file",
 ];
 
 const METHODS: &[&str] = &["GET", "POST", "PUT", "PATCH", "DELETE"];

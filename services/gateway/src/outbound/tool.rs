@@ -5,9 +5,10 @@
 
 mod gateway;
 mod http;
-pub mod large;
+mod large;
 mod mcp;
 mod schema;
+mod skill;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +19,7 @@ use arc_swap::ArcSwap;
 use domain::authorization::Catalog;
 use protocol::JsonObject;
 use protocol::admin::Fault;
-use protocol::resources::{ToolEffect, ToolResource};
+use protocol::resources::{SkillResource, ToolEffect, ToolResource};
 use protocol::tool::{McpServer, McpServerState};
 use secrecy::SecretString;
 use serde_json::Value;
@@ -37,6 +38,7 @@ use schema::Schema;
 
 pub use gateway::GatewayTool;
 pub use schema::SCHEMA_BYTES;
+pub use skill::{SkillPackage, SkillTool};
 
 /// Calls of HTTP tools that go on at a time; the next one waits within its own time.
 const HTTP_CALLS: usize = 256;
@@ -50,6 +52,8 @@ const ANSWER_BYTES: usize = 4 * 1024 * 1024;
 pub struct ToolSpecs {
     pub tools: Vec<ToolSpec>,
     pub servers: Vec<McpServerSpec>,
+    /// By their names.
+    pub skills: BTreeMap<String, SkillPackage>,
     /// Never shown to anybody, whatever a tool answers.
     pub secrets: Vec<SecretString>,
 }
@@ -117,6 +121,8 @@ struct Inner {
     redactor: Redactor,
     catalog: Arc<ArcSwap<Catalog>>,
     declared: Vec<Arc<KnownTool>>,
+    skills: BTreeMap<String, SkillPackage>,
+    skill_tools: Vec<Arc<KnownTool>>,
     servers: Vec<Arc<Server>>,
     known: ArcSwap<BTreeMap<String, Arc<KnownTool>>>,
     http_places: Semaphore,
@@ -136,6 +142,7 @@ enum Callee {
     Gateway(GatewayTool),
     Http(HttpToolSpec),
     Mcp { server: Arc<Server>, name: String },
+    Skill(SkillTool),
 }
 
 /// A schema of the configuration that cannot be used.
@@ -164,6 +171,8 @@ impl Tools {
             redactor: Redactor::new(specs.secrets),
             catalog,
             declared: declared?,
+            skill_tools: skill_tools(&specs.skills)?,
+            skills: specs.skills,
             servers: servers
                 .map(|spec| Arc::new(Server::new(spec, clock)))
                 .collect(),
@@ -212,12 +221,13 @@ impl Tools {
         self.0.known.load().get(name).cloned()
     }
 
-    /// Calls a tool whose parameters were checked. Dropped before its end, the tool is told so where its
-    /// protocol has a word for it.
+    /// Calls a tool whose parameters were checked, for a run that was granted these skills. Dropped before
+    /// its end, the tool is told so where its protocol has a word for it.
     pub async fn call(
         &self,
         tool: &KnownTool,
         parameters: &JsonObject,
+        skills: &[SkillResource],
     ) -> Result<Value, UpstreamError> {
         let begun = Instant::now();
         let called = match &tool.callee {
@@ -235,6 +245,7 @@ impl Tools {
                     .call(&self.0.redactor, name, parameters.clone())
                     .await
             }
+            Callee::Skill(tool) => tool.call(&self.0.skills, skills, parameters).await,
         };
         let outcome = called.as_ref().map_or_else(UpstreamError::reason, |_| "ok");
         metrics::tool_called(tool.callee.kind(), outcome, begun.elapsed());
@@ -274,6 +285,10 @@ impl Tools {
             };
             server.note_published(names(served), names(taken));
         }
+        // They are granted with skills: the catalog has them apart.
+        for tool in &self.0.skill_tools {
+            known.insert(tool.resource.tool_name.clone(), Arc::clone(tool));
+        }
         self.0.known.store(Arc::new(known));
         self.0.catalog.rcu(|catalog| Catalog {
             tools: order.clone(),
@@ -311,21 +326,57 @@ impl KnownTool {
     /// The longest that one call may take.
     pub fn timeout(&self) -> Duration {
         match &self.callee {
-            Callee::Gateway(_) => Duration::from_secs(1),
+            Callee::Gateway(_) | Callee::Skill(_) => Duration::from_secs(1),
             Callee::Http(spec) => spec.timeout,
             Callee::Mcp { server, .. } => server.timeout(),
         }
+    }
+
+    /// A result as it is handed over. What skills say is bounded by itself.
+    pub fn handed_over(&self, result: Value) -> Value {
+        match self.callee {
+            Callee::Skill(_) => result,
+            _ => large::keep_large(result),
+        }
+    }
+
+    /// The skill that a call of it with these parameters activates.
+    pub fn activates<'a>(&self, parameters: &'a JsonObject) -> Option<&'a str> {
+        let is_it = matches!(self.callee, Callee::Skill(SkillTool::Activate));
+        let name = parameters.get("skill_name").and_then(Value::as_str);
+        name.filter(|_| is_it)
+    }
+
+    /// Whether its results have the form of MCP.
+    pub fn speaks_mcp(&self) -> bool {
+        matches!(self.callee, Callee::Mcp { .. })
     }
 }
 
 impl Callee {
     fn kind(&self) -> &'static str {
         match self {
-            Self::Gateway(_) => "gateway",
+            Self::Gateway(_) | Self::Skill(_) => "gateway",
             Self::Http(_) => "http",
             Self::Mcp { .. } => "mcp",
         }
     }
+}
+
+fn skill_tools(skills: &BTreeMap<String, SkillPackage>) -> Result<Vec<Arc<KnownTool>>, BadSchema> {
+    if skills.is_empty() {
+        return Ok(Vec::new());
+    }
+    let tools = SkillTool::ALL.map(|tool| -> Result<_, BadSchema> {
+        let resource = tool.resource();
+        let schema = resource.parameters.as_ref().map(Schema::compile);
+        Ok(Arc::new(KnownTool {
+            schema: schema.transpose().map_err(BadSchema)?,
+            resource,
+            callee: Callee::Skill(tool),
+        }))
+    });
+    tools.into_iter().collect()
 }
 
 fn declared_tool(spec: ToolSpec) -> Result<Arc<KnownTool>, BadSchema> {

@@ -8,9 +8,10 @@ use domain::authorization::NotGranted;
 use http::HeaderMap;
 use protocol::JsonObject;
 use protocol::error::ErrorBody;
-use protocol::resources::{ToolOperation, ToolResource};
+use protocol::resources::{StateScope, ToolOperation, ToolResource};
 use protocol::tool::{ToolCall, ToolCallResult, ToolDescription, ToolDetail, ToolList};
 use serde_json::{Value, json};
+use store::{ActivateSkill, StateAccess};
 
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
@@ -20,7 +21,6 @@ use crate::api::json::JsonBody;
 use crate::api::kept_call::KeptCall;
 use crate::api::query::{PathOf, single_header};
 use crate::outbound::tool::KnownTool;
-use crate::outbound::tool::large::keep_large;
 
 /// Lists the tools that the run was granted, with their schemas.
 #[utoipa::path(get, path = "/host/v1/tools", tag = "host", security(("run_token" = [])), responses(
@@ -148,8 +148,9 @@ impl ToolCalling<'_> {
         let doing = async {
             match key {
                 None => {
-                    let called = self.state.tools.call(&tool, parameters).await;
-                    Ok(keep_large(called?))
+                    let skills = &self.caller.grant.snapshot.resources.skills;
+                    let called = self.state.tools.call(&tool, parameters, skills).await;
+                    Ok(tool.handed_over(called?))
                 }
                 Some(key) => {
                     let kept = KeptCall {
@@ -163,7 +164,34 @@ impl ToolCalling<'_> {
                 }
             }
         };
-        host_call.within::<_, ApiError>(doing).await
+        let result = host_call.within::<_, ApiError>(doing).await?;
+        if let Some(skill) = tool.activates(parameters) {
+            self.record_activation(skill).await?;
+        }
+        Ok(result)
+    }
+
+    /// Keeps, where the conversation has state of the run's agent, that a skill was activated there.
+    async fn record_activation(&self, skill: &str) -> ApiResult<()> {
+        let snapshot = &self.caller.grant.snapshot;
+        let Ok(identity) = snapshot.state_scope(StateScope::Conversation) else {
+            return Ok(());
+        };
+        let activated = ActivateSkill {
+            run_id: self.caller.grant.run.id,
+            workspace: self.caller.grant.run.workspace.clone(),
+            access: StateAccess {
+                scope: StateScope::Conversation,
+                identity: identity.to_owned(),
+            },
+            skill_name: skill.to_owned(),
+            at: self.state.runs.clock().now_ms(),
+        };
+        if self.state.runs.store().write(activated).await? {
+            Ok(())
+        } else {
+            Err(ApiError::unauthenticated())
+        }
     }
 }
 

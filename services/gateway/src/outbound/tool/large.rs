@@ -8,7 +8,7 @@ const WHOLE_BYTES: usize = 256 * 1024;
 const PREVIEW_BYTES: usize = 16 * 1024;
 
 /// A result as it is handed over: whole, or its beginning.
-pub fn keep_large(result: Value) -> Value {
+pub(super) fn keep_large(result: Value) -> Value {
     let text = match &result {
         Value::String(text) => text.clone(),
         other => other.to_string(),
