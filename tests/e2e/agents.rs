@@ -75,6 +75,7 @@ async fn an_agent_is_created_as_it_was_sent_and_gets_the_events(
         "resource_policy": {
             "models": [], "tools": [], "knowledge_bases": [], "skills": [],
             "storage": ["plugin"], "history": ["page", "search"], "events": ["get", "page"],
+            "artifacts": ["read"], "files": [],
         },
         "state_policy": {"enabled": true, "scopes": ["conversation", "actor"]},
         "delivery_policy": {"interactions": false},

@@ -129,6 +129,11 @@ impl ApiError {
             .with("faults", json!(faults))
     }
 
+    /// What a library refuses before it is a request of its protocol, by the status that it gives.
+    pub(super) fn no_message(status: StatusCode, message: String) -> Self {
+        Self::new(status, "invalid_argument", message)
+    }
+
     /// A bad header, query or path.
     pub(super) fn invalid_argument(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_argument", message)

@@ -103,6 +103,7 @@ pub(in crate::api) struct InteractionsQuery {
     /// Only those of conversations of this id.
     conversation_id: Option<String>,
     /// `open`: only those that can be answered now.
+    #[param(inline)]
     status: Option<OnlyOpen>,
     /// The `id` of the last one of the page before.
     #[param(value_type = Option<String>)]

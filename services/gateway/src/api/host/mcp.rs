@@ -31,6 +31,9 @@ use crate::api::json::read_body;
 use crate::api::{ApiState, BODY_BYTES};
 use own::OwnTool;
 
+/// Of what the SDK says of a request that it refuses, so much is passed on.
+const REFUSAL_BYTES: usize = 1024;
+
 /// The face of one request.
 #[derive(Clone)]
 struct Face(Arc<Caller>);
@@ -49,7 +52,8 @@ struct Caller {
     (status = 202, description = "A notification was heard"),
     (status = 400, description = "No message of the protocol", body = Value),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 406, description = "`Accept` does not name application/json and text/event-stream"),
+    (status = 406, description = "`Accept` does not name application/json and text/event-stream", body = ErrorBody),
+    (status = 415, description = "The body is not application/json", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
 pub(in crate::api) async fn speak_mcp(
     LiveCaller(caller): LiveCaller,
@@ -79,12 +83,25 @@ pub(in crate::api) async fn speak_mcp(
         Arc::new(NeverSessionManager::default()),
         config,
     );
-    let mut response = service.handle(request).await.map(Body::new);
-    if !response.headers().contains_key(CONTENT_TYPE) && response.status().is_client_error() {
-        let plain = HeaderValue::from_static("text/plain; charset=utf-8");
-        response.headers_mut().insert(CONTENT_TYPE, plain);
+    let response = service.handle(request).await.map(Body::new);
+    let is_json = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind == "application/json");
+    if response.status().is_client_error() && !is_json {
+        return Err(not_mcp(response).await);
     }
     Ok(response)
+}
+
+/// What the SDK refuses before it is a message, as everything else is refused.
+async fn not_mcp(response: Response) -> ApiError {
+    let status = response.status();
+    let said = axum::body::to_bytes(response.into_body(), REFUSAL_BYTES).await;
+    let said = said.unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    let why = said.trim();
+    ApiError::no_message(status, format!("this is no message of the protocol: {why}"))
 }
 
 impl ServerHandler for Face {
