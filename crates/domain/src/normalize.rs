@@ -20,13 +20,16 @@ use crate::authorization::AuthorizationSnapshot;
 use crate::json_text::check_json_text;
 use crate::run::{Failure, FailureCode};
 
+mod announced;
 mod payload;
 mod rejection;
 mod text;
 mod verdict;
 
+pub use announced::announced_artifact;
 pub use payload::{Question, StateUpdate};
 pub use rejection::{Reason, Rejection};
+use verdict::violation;
 pub use verdict::{Accepted, Effect, RunnerEnding, Tally, Verdict};
 
 /// What a run may send at most. Told to the runner in `ctx.runtime.metadata.limits`.
@@ -382,17 +385,6 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// The artifact that a result announces, if it is one that does.
-pub fn announced_artifact(raw: &[u8]) -> Option<Uuid> {
-    let text = std::str::from_utf8(raw).ok()?;
-    // Most results are something else, and are not parsed twice.
-    if !text.contains(ResultType::ArtifactCreated.as_str()) {
-        return None;
-    }
-    let envelope: Envelope<'_> = serde_json::from_str(text).ok()?;
-    payload::artifact_id(envelope.data?.get())
-}
-
 /// How the data of a result goes on to clients.
 enum Told {
     AsSent,
@@ -405,11 +397,6 @@ enum Place {
     Next { gap: bool },
     Duplicate,
     Refused(Reason),
-}
-
-fn violation(reason: Reason, number: Option<u64>, raw: &[u8], message: &str) -> Verdict {
-    let failure = Failure::new(FailureCode::RunnerProtocolViolation, message);
-    Verdict::Fail(Rejection::new(reason, number, raw), failure)
 }
 
 #[cfg(test)]

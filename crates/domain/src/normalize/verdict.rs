@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::payload::{Question, StateUpdate};
-use super::rejection::Rejection;
-use crate::run::Failure;
+use super::rejection::{Reason, Rejection};
+use crate::run::{Failure, FailureCode};
 
 /// An event for the ledger.
 #[derive(Debug)]
@@ -98,4 +98,10 @@ impl Tally {
     pub fn to_json(self) -> Value {
         json!({"rejected": self.rejected, "duplicates": self.duplicates, "gaps": self.gaps})
     }
+}
+
+/// The result breaks the protocol: the run ends with it.
+pub(super) fn violation(reason: Reason, number: Option<u64>, raw: &[u8], message: &str) -> Verdict {
+    let failure = Failure::new(FailureCode::RunnerProtocolViolation, message);
+    Verdict::Fail(Rejection::new(reason, number, raw), failure)
 }

@@ -9,26 +9,24 @@ mod large;
 mod mcp;
 mod schema;
 mod skill;
+mod specs;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ::http::{HeaderMap, Method};
 use arc_swap::ArcSwap;
 use domain::authorization::Catalog;
 use protocol::JsonObject;
 use protocol::admin::Fault;
-use protocol::resources::{SkillResource, ToolEffect, ToolResource};
+use protocol::resources::{SkillResource, ToolResource};
 use protocol::tool::{McpServer, McpServerState};
-use secrecy::SecretString;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use url::Url;
 
 use crate::clock::Clock;
-use crate::config::{RESERVED_TOOLS, UrlTemplate};
+use crate::config::RESERVED_TOOLS;
 use crate::outbound::egress::Egress;
 use crate::outbound::redact::Redactor;
 use crate::outbound::upstream::UpstreamError;
@@ -39,6 +37,7 @@ use schema::Schema;
 pub use gateway::GatewayTool;
 pub use schema::SCHEMA_BYTES;
 pub use skill::{SkillPackage, SkillTool};
+pub use specs::{HttpToolSpec, McpServerSpec, McpTransport, ToolCallSpec, ToolSpec, ToolSpecs};
 
 /// Calls of HTTP tools that go on at a time; the next one waits within its own time.
 const HTTP_CALLS: usize = 256;
@@ -46,70 +45,6 @@ const HTTP_CALLS: usize = 256;
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// The largest answer of a tool that is read.
 const ANSWER_BYTES: usize = 4 * 1024 * 1024;
-
-/// What the configuration declares.
-#[derive(Clone, Debug, Default)]
-pub struct ToolSpecs {
-    pub tools: Vec<ToolSpec>,
-    pub servers: Vec<McpServerSpec>,
-    /// By their names.
-    pub skills: BTreeMap<String, SkillPackage>,
-    /// Never shown to anybody, whatever a tool answers.
-    pub secrets: Vec<SecretString>,
-}
-
-/// A tool that is there from the start.
-#[derive(Clone, Debug)]
-pub struct ToolSpec {
-    pub resource: ToolResource,
-    pub call: ToolCallSpec,
-}
-
-/// How such a tool is called.
-#[derive(Clone, Debug)]
-pub enum ToolCallSpec {
-    Gateway(GatewayTool),
-    Http(HttpToolSpec),
-}
-
-/// A tool that is one request.
-#[derive(Clone, Debug)]
-pub struct HttpToolSpec {
-    pub url: UrlTemplate,
-    pub method: Method,
-    /// Static headers: secrets.
-    pub headers: HeaderMap,
-    pub timeout: Duration,
-}
-
-/// A server of tools.
-#[derive(Clone, Debug)]
-pub struct McpServerSpec {
-    pub name: String,
-    pub transport: McpTransport,
-    /// Names as the server has them; `None`: all.
-    pub tools: Option<BTreeSet<String>>,
-    pub prefix: String,
-    /// By the name that the server has.
-    pub effects: BTreeMap<String, ToolEffect>,
-    pub timeout: Duration,
-}
-
-/// How a server is reached.
-#[derive(Clone)]
-pub enum McpTransport {
-    Http {
-        url: Url,
-        /// Static headers: secrets.
-        headers: HeaderMap,
-    },
-    Child {
-        program: String,
-        arguments: Vec<String>,
-        /// The whole environment of the process.
-        env: Vec<(String, SecretString)>,
-    },
-}
 
 /// All tools of this process. Cheap to clone.
 #[derive(Clone)]
@@ -390,19 +325,4 @@ fn declared_tool(spec: ToolSpec) -> Result<Arc<KnownTool>, BadSchema> {
             ToolCallSpec::Http(spec) => Callee::Http(spec),
         },
     }))
-}
-
-impl std::fmt::Debug for McpTransport {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(self.name())
-    }
-}
-
-impl McpTransport {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Http { .. } => "streamable_http",
-            Self::Child { .. } => "stdio",
-        }
-    }
 }

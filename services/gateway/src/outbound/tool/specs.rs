@@ -1,0 +1,91 @@
+//! What the configuration declares of tools.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ::http::{HeaderMap, Method};
+use protocol::resources::{ToolEffect, ToolResource};
+use secrecy::SecretString;
+use url::Url;
+
+use super::{GatewayTool, SkillPackage};
+use crate::config::UrlTemplate;
+
+/// What the configuration declares.
+#[derive(Clone, Debug, Default)]
+pub struct ToolSpecs {
+    pub tools: Vec<ToolSpec>,
+    pub servers: Vec<McpServerSpec>,
+    /// By their names.
+    pub skills: BTreeMap<String, SkillPackage>,
+    /// Never shown to anybody, whatever a tool answers.
+    pub secrets: Vec<SecretString>,
+}
+
+/// A tool that is there from the start.
+#[derive(Clone, Debug)]
+pub struct ToolSpec {
+    pub resource: ToolResource,
+    pub call: ToolCallSpec,
+}
+
+/// How such a tool is called.
+#[derive(Clone, Debug)]
+pub enum ToolCallSpec {
+    Gateway(GatewayTool),
+    Http(HttpToolSpec),
+}
+
+/// A tool that is one request.
+#[derive(Clone, Debug)]
+pub struct HttpToolSpec {
+    pub url: UrlTemplate,
+    pub method: Method,
+    /// Static headers: secrets.
+    pub headers: HeaderMap,
+    pub timeout: Duration,
+}
+
+/// A server of tools.
+#[derive(Clone, Debug)]
+pub struct McpServerSpec {
+    pub name: String,
+    pub transport: McpTransport,
+    /// Names as the server has them; `None`: all.
+    pub tools: Option<BTreeSet<String>>,
+    pub prefix: String,
+    /// By the name that the server has.
+    pub effects: BTreeMap<String, ToolEffect>,
+    pub timeout: Duration,
+}
+
+/// How a server is reached.
+#[derive(Clone)]
+pub enum McpTransport {
+    Http {
+        url: Url,
+        /// Static headers: secrets.
+        headers: HeaderMap,
+    },
+    Child {
+        program: String,
+        arguments: Vec<String>,
+        /// The whole environment of the process.
+        env: Vec<(String, SecretString)>,
+    },
+}
+
+impl std::fmt::Debug for McpTransport {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl McpTransport {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Http { .. } => "streamable_http",
+            Self::Child { .. } => "stdio",
+        }
+    }
+}
