@@ -29,7 +29,6 @@ mod verdict;
 pub use announced::announced_artifact;
 pub use payload::{Question, StateUpdate};
 pub use rejection::{Reason, Rejection};
-use verdict::violation;
 pub use verdict::{Accepted, Effect, RunnerEnding, Tally, Verdict};
 
 /// What a run may send at most. Told to the runner in `ctx.runtime.metadata.limits`.
@@ -43,8 +42,7 @@ pub struct ResultLimits {
 
 /// The third invalid payload fails the run.
 const STRIKES: u32 = 3;
-/// Questions that one run may ask: each is kept until it is answered.
-const QUESTIONS: usize = 100;
+
 /// Judges the results of one run, in order.
 pub struct Judge<'a> {
     snapshot: &'a AuthorizationSnapshot,
@@ -188,7 +186,7 @@ impl<'a> Judge<'a> {
 
     fn judge_envelope(&mut self, envelope: &Envelope<'_>, (raw, now): (&[u8], i64)) -> Verdict {
         if envelope.run_id != self.run_id {
-            return violation(Reason::WrongRunId, None, raw, "a result names another run");
+            return Verdict::violation(Reason::WrongRunId, None, raw, "a result names another run");
         }
         if envelope.kind.is_empty() || envelope.kind.len() > 128 {
             return self.strike(
@@ -203,7 +201,7 @@ impl<'a> Judge<'a> {
             Some(Ok(number)) if number > 0 => Some(number),
             Some(_) => {
                 let message = "a sequence is no whole number from 1 on";
-                return violation(Reason::InvalidEnvelope, None, raw, message);
+                return Verdict::violation(Reason::InvalidEnvelope, None, raw, message);
             }
         };
         let gap = match self.place(number, raw) {
@@ -264,7 +262,7 @@ impl<'a> Judge<'a> {
         let checked = match payload {
             Ok(checked) => checked,
             Err(fault) if known.is_some_and(ResultType::is_terminal) => {
-                return violation(fault.reason, number, raw, fault.message);
+                return Verdict::violation(fault.reason, number, raw, fault.message);
             }
             Err(fault) => return self.strike(fault.reason, number, raw, fault.message),
         };
@@ -367,7 +365,7 @@ impl<'a> Judge<'a> {
     }
 
     fn is_new(&mut self, question: &Question) -> bool {
-        self.asked.len() < QUESTIONS && self.asked.insert(question.interaction_id.clone())
+        self.asked.len() < payload::QUESTIONS && self.asked.insert(question.interaction_id.clone())
     }
 
     fn strike(
@@ -379,7 +377,7 @@ impl<'a> Judge<'a> {
     ) -> Verdict {
         self.strikes += 1;
         if self.strikes >= STRIKES {
-            return violation(reason, number, raw, message);
+            return Verdict::violation(reason, number, raw, message);
         }
         Verdict::Reject(Rejection::new(reason, number, raw))
     }

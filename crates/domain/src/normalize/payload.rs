@@ -30,6 +30,9 @@ pub struct StateUpdate {
     pub value: String,
 }
 
+/// Questions that one run may ask: each is kept until it is answered.
+pub(super) const QUESTIONS: usize = 100;
+
 /// A question that a runner asked a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {

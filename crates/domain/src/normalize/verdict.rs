@@ -100,8 +100,15 @@ impl Tally {
     }
 }
 
-/// The result breaks the protocol: the run ends with it.
-pub(super) fn violation(reason: Reason, number: Option<u64>, raw: &[u8], message: &str) -> Verdict {
-    let failure = Failure::new(FailureCode::RunnerProtocolViolation, message);
-    Verdict::Fail(Rejection::new(reason, number, raw), failure)
+impl Verdict {
+    /// The result breaks the protocol: the run ends with it.
+    pub(super) fn violation(
+        reason: Reason,
+        number: Option<u64>,
+        raw: &[u8],
+        message: &str,
+    ) -> Self {
+        let failure = Failure::new(FailureCode::RunnerProtocolViolation, message);
+        Self::Fail(Rejection::new(reason, number, raw), failure)
+    }
 }
