@@ -43,6 +43,8 @@ static COUNTED: LazyLock<DashMap<[u8; 16], u32>> = LazyLock::new(DashMap::new);
 /// Shorter texts are counted faster than they are looked up.
 const SHORT: usize = 256;
 const MOST_COUNTED: usize = 20_000;
+/// Longer ones are counted where they hold nobody else up.
+const LONG: usize = 64 * 1024;
 
 impl TokenCount {
     /// The tokens of a request, not fewer than the provider will count.
@@ -115,7 +117,11 @@ impl TokenCount {
         if let Some(count) = COUNTED.get(&key) {
             return u64::from(*count);
         }
-        let count = self.cut(text);
+        let count = if text.len() > LONG {
+            tokio::task::block_in_place(|| self.cut(text))
+        } else {
+            self.cut(text)
+        };
         if COUNTED.len() >= MOST_COUNTED {
             COUNTED.clear();
         }
