@@ -39,6 +39,8 @@ const HTTP_IN: &[&str] = &[
     "benches",
     "services/gateway/src/api",
     "services/gateway/src/http_server",
+    // The server of a tool, which stands for somebody else's.
+    "services/gateway/src/dev/clock_server",
     "crates/runner-kit",
     "tests",
 ];
@@ -50,6 +52,7 @@ const HTTP_OUT: &[&str] = &[
 const MCP: &[&str] = &[
     "services/gateway/src/outbound/tool/mcp",
     "services/gateway/src/api/host/mcp",
+    "services/gateway/src/dev/clock_server",
 ];
 const TABLES: &[&str] = &["crates/store", "migrations"];
 
@@ -91,18 +94,20 @@ fn the_domain_waits_for_nothing_and_reads_no_clock() {
 // --- imports point down ---
 
 /// Our crates and which of ours each may depend on. The gateway stands above them all.
-const BELOW: [(&str, &[&str]); 6] = [
+const BELOW: [(&str, &[&str]); 7] = [
     ("crates/protocol", &[]),
     ("crates/domain", &["protocol"]),
     ("migrations", &[]),
     ("crates/store", &["domain", "migrations", "protocol"]),
     ("crates/runner-kit", &["protocol"]),
     ("examples/rust", &["protocol", "runner-kit"]),
+    ("services/local-agent", &["protocol", "runner-kit"]),
 ];
-const OURS: [&str; 7] = [
+const OURS: [&str; 8] = [
     "domain",
     "echo-runner",
     "gateway",
+    "local-agent",
     "migrations",
     "protocol",
     "runner-kit",
@@ -281,12 +286,56 @@ fn no_file_names_a_place_on_somebodys_machine() {
 #[test]
 fn the_tests_that_the_architecture_names_exist() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page is there");
+    assert_none(tests_that_are_missing(&page));
+}
+
+/// What looks like the name of a test, and is none.
+fn tests_that_are_missing(page: &str) -> Vec<String> {
     let named = page.split('`').skip(1).step_by(2);
     let is_sentence = |name: &&str| name.matches('_').count() > 3 && **name == name.to_lowercase();
     let sources: String = rust_files().into_iter().map(|file| file.text).collect();
     let is_missing = |name: &&str| !sources.contains(&format!("fn {name}("));
     let missing = named.filter(is_sentence).filter(is_missing);
-    assert_none(missing.map(str::to_owned));
+    missing.map(str::to_owned).collect()
+}
+
+// --- what docs/local-agent.md and docs/write-an-agent.md say ---
+
+/// Lines of that page that name no test: each is explained there.
+const WITHOUT_TEST: usize = 2;
+
+#[test]
+fn each_behaviour_of_the_local_agent_has_tests_that_exist() {
+    let page = fs::read_to_string(root().join("docs/local-agent.md")).expect("the page is there");
+    let (_, held) = page.split_once("## Behaviour and tests").expect("the part");
+    let (held, _) = held.split_once("\n## ").expect("the next part");
+    let rows = rows(held);
+    let rows = rows.iter().filter(|row| row[0] != "behaviour");
+    let (with, without): (Vec<_>, Vec<_>) = rows.partition(|row| row[1].starts_with('`'));
+    let tests: Vec<_> = with.iter().map(|row| row[1]).collect();
+    let mut faults = tests_that_are_missing(&tests.join("\n"));
+    if without.len() != WITHOUT_TEST {
+        faults.push(format!("these name no test: {without:?}"));
+    }
+    if with.len() < 80 {
+        faults.push(format!("{} behaviours are left", with.len()));
+    }
+    assert_none(faults);
+}
+
+#[test]
+fn the_small_agent_that_is_shown_is_the_one_that_is_compiled() {
+    let read = |path| fs::read_to_string(root().join(path)).expect("the file is there");
+    let page = read("docs/write-an-agent.md");
+    let shown = page.split("```rust\n").nth(1).expect("an agent in Rust");
+    let (shown, _) = shown.split_once("```").expect("its end");
+    let kit = read("crates/runner-kit/src/lib.rs");
+    let compiled = kit.split("//! ```\n").nth(1).expect("an example");
+    let lines = compiled.lines().map(|line| {
+        let line = line.strip_prefix("//!").expect("a line of the example");
+        line.strip_prefix(' ').unwrap_or(line)
+    });
+    assert!(lines.eq(shown.lines()), "they differ");
 }
 
 // --- what docs/coverage.md says ---
@@ -538,13 +587,14 @@ fn files() -> Vec<File> {
 }
 
 fn collect(directory: &Path, prefix: &str, files: &mut Vec<File>) {
-    const NOT_OURS: [&str; 6] = [
+    const NOT_OURS: [&str; 7] = [
         ".git",
         ".venv",
         "__pycache__",
         "node_modules",
         "runnel-data",
         "target",
+        "third-party",
     ];
     let is_cache = directory.join("CACHEDIR.TAG").exists();
     let entries = fs::read_dir(directory).expect("the repository can be read");
