@@ -45,10 +45,12 @@ pub struct TranscriptItem {
 pub struct HistorySearch {
     /// Words that must all occur, in any order; `"words in quotes"` one right after the other.
     /// At most 1,000 characters and 64 words.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 1_000))]
     pub query: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filters: Option<HistoryFilters>,
     /// 1 to 100, default 10.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 100))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_k: Option<u64>,
 }

@@ -65,6 +65,7 @@ pub struct StorageKeys {
 #[serde(default, deny_unknown_fields)]
 pub struct RunCancel {
     /// Becomes the run's `status_reason`; 1 to 500 characters.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 500))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -76,6 +77,7 @@ pub struct RunCancel {
 pub struct SteeringPull {
     pub mode: SteeringMode,
     /// 1 to 100.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 100))]
     pub limit: Option<u64>,
 }
 
@@ -147,9 +149,10 @@ pub struct ArtifactMetadata {
     pub size: u64,
     /// Lower-case hex; with quotes around it, the `ETag` of the content.
     pub sha256: String,
-    /// `runner`: uploaded by a run; `event`: came with an event; `file`: a file of the configuration.
+    /// `runner`: uploaded by a run; `event`: came with an event; `file`: a file of the configuration;
+    /// `tool`: a result of a tool that was too large to be handed over.
     pub origin: String,
-    /// The run that uploaded it.
+    /// The run that uploaded it, or was given it by a tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,
     /// The event that it came with, or the one of its run.
@@ -172,6 +175,7 @@ pub struct ArtifactMetadata {
 #[serde(deny_unknown_fields)]
 pub struct RunResults {
     /// 1 to 1,000, each with a `sequence` one above that of the one before.
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 1_000))]
     pub results: Vec<AgentRunResult>,
 }
 

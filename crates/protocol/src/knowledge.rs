@@ -30,6 +30,7 @@ pub struct RetrievalQuery {
     /// As somebody asks it, at most 8 KiB.
     pub query_text: String,
     /// 1 to 50, default 5.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 50))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_k: Option<u64>,
     /// By name of the metadata, `document_id`, `name` or `mime_type`: a value, or a list of which one must

@@ -1,4 +1,5 @@
-//! What runners and models exchange through the gateway (`/host/v1/models`).
+//! What runners and models exchange through the gateway (`/host/v1/models`), and how their providers stand
+//! (`/v1/model-providers`).
 
 use serde::{Deserialize, Serialize};
 
@@ -27,8 +28,10 @@ pub struct LlmTool {
 #[serde(deny_unknown_fields)]
 pub struct LlmRequest {
     /// 1 to 10,000.
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 10_000))]
     pub messages: Vec<Message>,
     /// At most 512.
+    #[cfg_attr(feature = "openapi", schema(max_items = 512))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<LlmTool>,
     /// Further arguments of chat completions, such as `temperature`; they do not replace those here.
@@ -86,7 +89,11 @@ pub struct ModelList {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CountTokens {
+    /// 1 to 10,000.
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 10_000))]
     pub messages: Vec<Message>,
+    /// At most 512.
+    #[cfg_attr(feature = "openapi", schema(max_items = 512))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<LlmTool>,
 }
@@ -105,6 +112,7 @@ pub struct CountedTokens {
 pub struct Rerank {
     pub query: String,
     /// 1 to 64.
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 64))]
     pub documents: Vec<String>,
     /// How many to give; all when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -124,6 +132,7 @@ pub struct RerankResults {
 #[serde(deny_unknown_fields)]
 pub struct Embed {
     /// 1 to 256.
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 256))]
     pub texts: Vec<String>,
 }
 
@@ -167,4 +176,56 @@ pub struct RerankResult {
     pub index: usize,
     /// The higher, the closer to the query.
     pub relevance_score: f64,
+}
+
+/// A provider of models, as this replica has met it since it started.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ModelProvider {
+    pub name: String,
+    /// What it speaks: `openai`, `anthropic` or `scripted`.
+    pub kind: String,
+    /// Where it is asked; absent for a scripted one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_url: Option<String>,
+    /// The models of the catalog that are asked there.
+    pub models: Vec<String>,
+    /// Its keys in the order of the configuration, without what they are.
+    pub keys: Vec<ModelProviderKey>,
+    /// When it last gave an answer, in epoch milliseconds; a stream counts with its first piece.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_success_at: Option<i64>,
+    /// When it last gave none, in epoch milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_failure_at: Option<i64>,
+    /// What that was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<ModelProviderError>,
+    /// Failures since the last answer. Requests that it refused for what stood in them do not count.
+    pub consecutive_failures: u64,
+}
+
+/// A key of a provider.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ModelProviderKey {
+    /// Until when others are taken before it, in epoch milliseconds; absent while it is awake.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rests_until: Option<i64>,
+    /// Why: `upstream_rate_limited` or `upstream_credential`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rests_because: Option<String>,
+}
+
+/// Why a provider gave no answer, without its words: they may repeat what it was asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ModelProviderError {
+    /// As the runner was told.
+    pub code: String,
+    /// As `details.reason` told it, such as `upstream_credential`.
+    pub reason: String,
+    /// The HTTP status that it answered, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
 }

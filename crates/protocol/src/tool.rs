@@ -39,7 +39,7 @@ pub struct ToolDescription {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
-pub struct ToolCall {
+pub struct CallTool {
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub parameters: JsonObject,
 }
@@ -50,7 +50,9 @@ pub struct ToolCall {
 pub struct ToolCallResult {
     /// Of an HTTP tool: its answer. Of an MCP tool: the text, when it says one text and nothing else;
     /// otherwise `{"content", "structured_content"?, "is_error"?}` with the blocks of MCP. Of one that is
-    /// larger than 256 KiB: `{"truncated": true, "bytes", "preview"}`.
+    /// larger than 256 KiB: `{"truncated": true, "bytes", "preview", "artifact_id"?}`. Under that id all of it
+    /// can be read as an artifact of the run (`GET /host/v1/artifacts/{artifact_id}/content`); there is none where
+    /// the run may not read artifacts, or this one could not be kept.
     pub result: Value,
 }
 

@@ -2,9 +2,12 @@
 //!
 //! Every call ends by the run's deadline. The token is renewed before it ends, for all clones at once.
 
+mod assets;
 mod client;
 mod error;
+mod models;
 mod runs;
+mod sse;
 mod storage;
 mod token;
 
@@ -22,6 +25,7 @@ use serde_json::Value;
 
 pub use client::HostClient;
 pub use error::HostError;
+pub use models::ModelStream;
 pub use runs::{RunEventsQuery, RunsQuery};
 pub use storage::{Blob, StorageQuery};
 
@@ -260,6 +264,18 @@ impl Host {
 
     async fn send(&self, request: RequestBuilder) -> Result<Response, HostError> {
         client::send(request, self.0.times.call_time(self.0.clock.now())).await
+    }
+
+    /// The answer of a call that waits for somebody else, who may take all of the run's time.
+    async fn long_answer<T: DeserializeOwned>(
+        &self,
+        request: RequestBuilder,
+    ) -> Result<T, HostError> {
+        client::read_json(self.send_long(request).await?).await
+    }
+
+    async fn send_long(&self, request: RequestBuilder) -> Result<Response, HostError> {
+        client::send(request, self.0.times.run_time(self.0.clock.now())).await
     }
 }
 

@@ -1,5 +1,69 @@
 //! Everything a runner written in Rust needs: a server that speaks the runner API, and a client
 //! for the host API. Write a [`Runner`], hand it to [`router`], and [`serve`] it.
+//!
+//! A small agent: it asks the first model that it was granted, with what was said before, and passes on what
+//! the model says. A work that returns without a terminal has completed.
+//!
+//! ```
+//! use futures_util::StreamExt as _;
+//! use protocol::manifest::{AgentRunnerManifest, Capabilities, I18n, Permissions};
+//! use protocol::message::{Message, MessageContent};
+//! use protocol::model::LlmRequest;
+//! use protocol::resources::{HistoryOperation, ModelOperation};
+//! use runner_kit::host::HistoryQuery;
+//! use runner_kit::{ResultStream, Results, Run, RunError, Runner, results, stream};
+//!
+//! struct Small;
+//!
+//! impl Runner for Small {
+//!     fn manifest(&self) -> AgentRunnerManifest {
+//!         let id = "plugin:example/small/default".parse().expect("an id of three parts");
+//!         let label = I18n::from([("en_US".to_owned(), "Small".to_owned())]);
+//!         AgentRunnerManifest {
+//!             capabilities: Capabilities { streaming: true, interrupt: true, ..Default::default() },
+//!             permissions: Permissions {
+//!                 models: vec![ModelOperation::Stream],
+//!                 history: vec![HistoryOperation::Page],
+//!                 ..Default::default()
+//!             },
+//!             ..AgentRunnerManifest::new(id, label)
+//!         }
+//!     }
+//!
+//!     fn run(&self, run: Run) -> ResultStream {
+//!         stream(|out| answer(run, out))
+//!     }
+//! }
+//!
+//! async fn answer(run: Run, out: Results) -> Result<(), RunError> {
+//!     let granted = run.context.resources.models.first();
+//!     let model = granted.ok_or_else(|| RunError::new("runner.no_model", "no model is granted"))?;
+//!     let mut messages = Vec::new();
+//!     if run.context.context.available_apis.history_page {
+//!         // The newest come first, the current message among them.
+//!         let page = run.until_cancelled(run.host.history(&HistoryQuery::default())).await??;
+//!         let current = &run.context.event.event_id;
+//!         let before = page.items.iter().rev().filter(|item| item.event_id != *current);
+//!         messages.extend(before.filter_map(|item| Some(Message::text(&item.role, item.content.as_deref()?))));
+//!     }
+//!     let asked = run.context.input.text.clone().unwrap_or_default();
+//!     messages.push(Message::text("user", asked));
+//!     let request = LlmRequest { messages, ..Default::default() };
+//!     let speaking = run.host.stream_model(&model.model_id, &request);
+//!     let mut speaking = run.until_cancelled(speaking).await??;
+//!     let mut whole = String::new();
+//!     while let Some(event) = run.until_cancelled(speaking.next()).await? {
+//!         let content = event?.chunk.and_then(|chunk| chunk.content);
+//!         let piece = content.as_ref().map(MessageContent::plain_text).unwrap_or_default();
+//!         if !piece.is_empty() {
+//!             whole.push_str(&piece);
+//!             out.send(results::delta(piece)).await;
+//!         }
+//!     }
+//!     out.send(results::completed(whole)).await;
+//!     Ok(())
+//! }
+//! ```
 
 pub mod runner; // start here: what an author writes
 

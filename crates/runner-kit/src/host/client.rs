@@ -95,7 +95,7 @@ pub(super) async fn send(request: RequestBuilder, time: CallTime) -> Result<Resp
     let status = answer.status();
     let body = read(answer).await?;
     match serde_json::from_slice::<ErrorBody>(&body) {
-        Ok(body) => Err(HostError::from_host(body.error)),
+        Ok(body) => Err(body.error.into()),
         Err(_) => Err(HostError::foreign_answer(status)),
     }
 }

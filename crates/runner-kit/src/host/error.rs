@@ -37,14 +37,9 @@ impl HostError {
         self.code == "conflict"
     }
 
-    pub(super) fn from_host(error: AgentApiError) -> Self {
-        Self {
-            code: error.code,
-            message: error.message,
-            retryable: error.retryable,
-            details: error.details,
-            source: None,
-        }
+    /// The run's time is over, here or at the gateway.
+    pub fn is_deadline_exceeded(&self) -> bool {
+        self.code == "deadline_exceeded"
     }
 
     pub(super) fn transport(error: reqwest::Error) -> Self {
@@ -55,6 +50,19 @@ impl HostError {
         } else {
             Self::new("callback.unreachable", "the gateway could not be reached")
         };
+        Self {
+            retryable: true,
+            source: Some(error.into()),
+            ..failure
+        }
+    }
+
+    /// A stream that broke off.
+    pub(super) fn cut(error: std::io::Error) -> Self {
+        let failure = Self::new(
+            "callback.unreachable",
+            "the gateway's answer broke off before its end",
+        );
         Self {
             retryable: true,
             source: Some(error.into()),
@@ -110,6 +118,19 @@ impl HostError {
             message: message.into(),
             retryable: false,
             details: JsonObject::new(),
+            source: None,
+        }
+    }
+}
+
+/// An error as the gateway tells it.
+impl From<AgentApiError> for HostError {
+    fn from(error: AgentApiError) -> Self {
+        Self {
+            code: error.code,
+            message: error.message,
+            retryable: error.retryable,
+            details: error.details,
             source: None,
         }
     }

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use protocol::JsonObject;
 use protocol::history::HistoryFilters;
 use serde_json::json;
 
@@ -274,4 +275,82 @@ async fn a_token_is_renewed_while_the_runner_makes_no_call() {
     assert!(kept.is_err());
     assert_eq!(fake.calls().len(), 1);
     assert_eq!(host.0.credentials.token(), "second-token");
+}
+
+#[tokio::test]
+async fn models_tools_and_knowledge_have_their_routes() {
+    use protocol::model::{CountTokens, LlmRequest, Rerank};
+
+    let (fake, host) = connected().await;
+    let said =
+        json!({"message": {"role": "assistant", "content": "hi"}, "usage": {"total_tokens": 3}});
+    fake.answer(200, said);
+    let request = LlmRequest::default();
+    let said = host.invoke_model("a/b", &request).await.unwrap();
+    assert_eq!(said.message.plain_text(), "hi");
+    check(&fake, "POST /models/a%2Fb/invoke").await;
+
+    fake.answer(200, json!({"tokens": 12}));
+    let counted = host.count_tokens("m", &CountTokens::default()).await;
+    assert_eq!(counted.unwrap(), 12);
+    check(&fake, "POST /models/m/count-tokens").await;
+
+    fake.answer(
+        200,
+        json!({"results": [{"index": 1, "relevance_score": 0.5}]}),
+    );
+    let rerank = Rerank {
+        query: "q".to_owned(),
+        documents: vec!["a".to_owned(), "b".to_owned()],
+        top_k: None,
+    };
+    assert_eq!(host.rerank("r", &rerank).await.unwrap()[0].index, 1);
+    check(&fake, "POST /models/r/rerank").await;
+
+    fake.answer(200, json!({"vectors": [[0.5]]}));
+    let embedded = host.embed("e", vec!["a".to_owned()]).await.unwrap();
+    assert_eq!(embedded.vectors.len(), 1);
+    check(&fake, "POST /models/e/embed").await;
+
+    fake.answer(200, json!({"result": {"ok": true}}));
+    let result = host.call_tool("look", JsonObject::new(), Some("k-1")).await;
+    assert_eq!(result.unwrap(), json!({"ok": true}));
+    check(&fake, "POST /tools/look/call").await;
+    assert_eq!(last_call(&fake).headers["idempotency-key"], "k-1");
+    assert_eq!(last_call(&fake).body, json!({"parameters": {}}));
+
+    fake.answer(200, json!({"results": []}));
+    let query = protocol::knowledge::RetrievalQuery::default();
+    assert_eq!(host.retrieve("docs", &query).await.unwrap(), []);
+    check(&fake, "POST /knowledge-bases/docs/retrieve").await;
+
+    fake.answer(
+        404,
+        json!({"error": {"code": "not_found", "message": "none"}}),
+    );
+    assert_eq!(host.prompt().await.unwrap(), None);
+    check(&fake, "GET /prompt").await;
+
+    fake.answer(200, json!({"items": []}));
+    let pulled = host.pull_steering(protocol::host_api::SteeringMode::All, None);
+    assert_eq!(pulled.await.unwrap(), []);
+    check(&fake, "POST /steering/pull").await;
+}
+
+#[tokio::test]
+async fn a_call_that_waits_for_others_may_take_longer_than_one_of_the_gateways_own() {
+    let fake = FakeHost::start().await.unwrap();
+    let client = HostClient::new().with_call_timeout(std::time::Duration::from_millis(50));
+    #[expect(clippy::cast_precision_loss, reason = "epoch seconds")]
+    let deadline = (NOW + 1) as f64;
+    let host = client.host(fake.access(NOW), Some(deadline), NOW);
+    fake.stay_silent();
+    let started = tokio::time::Instant::now();
+    let request = protocol::model::LlmRequest::default();
+    let failed = host.invoke_model("m", &request).await.unwrap_err();
+    assert_eq!(failed.code, "callback.timeout");
+    assert!(
+        started.elapsed() > std::time::Duration::from_millis(500),
+        "the run's time, not the call's"
+    );
 }

@@ -12,6 +12,8 @@ const RENEWAL_WINDOW: f64 = 60.0;
 const RENEWAL_PAUSE: f64 = 5.0;
 /// No token outlives the deadline; ends may be rounded to whole seconds.
 const ROUNDING: f64 = 2.0;
+/// No run may take longer.
+const LONGEST_RUN: Duration = Duration::from_hours(24);
 
 /// Epoch seconds on the gateway's clock, which may differ from ours.
 #[derive(Debug)]
@@ -60,13 +62,21 @@ impl Times {
 
     /// The shorter of a call's own time and what is left of the run.
     pub(super) fn call_time(&self, now: f64) -> CallTime {
+        match self.run_time(now) {
+            CallTime::Left(left) => CallTime::Left(left.min(self.call_timeout)),
+            CallTime::Over => CallTime::Over,
+        }
+    }
+
+    /// What is left of the run, at most a day.
+    pub(super) fn run_time(&self, now: f64) -> CallTime {
         let left = self.deadline_at - now;
         if left <= 0.0 {
             return CallTime::Over;
         }
-        // What no duration holds is longer than any call.
-        let left = Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX);
-        CallTime::Left(left.min(self.call_timeout))
+        // What no duration holds is longer than any run.
+        let left = Duration::try_from_secs_f64(left).unwrap_or(LONGEST_RUN);
+        CallTime::Left(left.min(LONGEST_RUN))
     }
 }
 

@@ -1,0 +1,109 @@
+//! The granted tools, knowledge bases and files, the entry's prompt, and what came while the run works.
+
+use protocol::JsonObject;
+use protocol::host_api::{
+    ArtifactMetadata, EffectivePrompt, SteeringInputItem, SteeringMode, SteeringPull,
+    SteeringPullResult,
+};
+use protocol::knowledge::{RetrievalQuery, RetrievalResultEntry, RetrievalResults};
+use protocol::message::Message;
+use protocol::tool::{CallTool, ToolCallResult, ToolDescription, ToolDetail};
+use reqwest::Method;
+use reqwest::header::CONTENT_TYPE;
+use serde_json::Value;
+
+use crate::host::{Blob, Host, HostError, client};
+
+impl Host {
+    /// The prompt that the entry has put together, or `None` when it has none.
+    pub async fn prompt(&self) -> Result<Option<Vec<Message>>, HostError> {
+        match self.get::<EffectivePrompt>(&["prompt"]).await {
+            Err(error) if error.is_not_found() => Ok(None),
+            answer => Ok(Some(answer?.prompt)),
+        }
+    }
+
+    /// A tool as it was granted, with the schema of its parameters.
+    pub async fn tool(&self, name: &str) -> Result<ToolDescription, HostError> {
+        let detail: ToolDetail = self.get(&["tools", name]).await?;
+        Ok(detail.tool)
+    }
+
+    /// Calls a tool. It may take all of the run's time. With a `key` (1 to 255 visible characters) the
+    /// tool is called once, however often this is.
+    pub async fn call_tool(
+        &self,
+        name: &str,
+        parameters: JsonObject,
+        key: Option<&str>,
+    ) -> Result<Value, HostError> {
+        let mut call = self.request(Method::POST, &["tools", name, "call"]).await?;
+        if let Some(key) = key {
+            call = call.header("idempotency-key", key);
+        }
+        let called: ToolCallResult = self
+            .long_answer(call.json(&CallTool { parameters }))
+            .await?;
+        Ok(called.result)
+    }
+
+    /// What a knowledge base knows about a query, the closest first.
+    pub async fn retrieve(
+        &self,
+        kb_id: &str,
+        query: &RetrievalQuery,
+    ) -> Result<Vec<RetrievalResultEntry>, HostError> {
+        let call = self
+            .request(Method::POST, &["knowledge-bases", kb_id, "retrieve"])
+            .await?;
+        let found: RetrievalResults = self.long_answer(call.json(query)).await?;
+        Ok(found.results)
+    }
+
+    /// Takes what was sent to the conversation while the run works, oldest first; 1 to 100 items.
+    pub async fn pull_steering(
+        &self,
+        mode: SteeringMode,
+        limit: Option<u64>,
+    ) -> Result<Vec<SteeringInputItem>, HostError> {
+        let call = self.request(Method::POST, &["steering", "pull"]).await?;
+        let pulled: SteeringPullResult = self
+            .answer(call.json(&SteeringPull { mode, limit }))
+            .await?;
+        Ok(pulled.items)
+    }
+
+    /// Uploads a file of the run; `artifact.created` announces it.
+    pub async fn create_artifact(
+        &self,
+        name: &str,
+        file: Blob,
+    ) -> Result<ArtifactMetadata, HostError> {
+        let call = self.request(Method::POST, &["artifacts"]).await?;
+        let call = call.query(&[("name", name)]);
+        let call = call.header(CONTENT_TYPE, file.content_type);
+        self.long_answer(call.body(file.bytes)).await
+    }
+
+    /// What is known of a file, or `None` when there is none.
+    pub async fn artifact(&self, id: &str) -> Result<Option<ArtifactMetadata>, HostError> {
+        match self.get(&["artifacts", id]).await {
+            Err(error) if error.is_not_found() => Ok(None),
+            answer => answer.map(Some),
+        }
+    }
+
+    /// The bytes of a file from `first` to `last`, both included; at most 16 MiB at a time.
+    pub async fn read_artifact(
+        &self,
+        id: &str,
+        first: u64,
+        last: u64,
+    ) -> Result<Vec<u8>, HostError> {
+        let call = self
+            .request(Method::GET, &["artifacts", id, "content"])
+            .await?;
+        let call = call.header("range", format!("bytes={first}-{last}"));
+        client::read(self.send_long(call).await?).await
+    }
+}

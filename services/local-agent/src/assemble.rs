@@ -1,0 +1,121 @@
+//! The first request of a run: its prompt, what is remembered, what was looked up, and what was asked.
+
+mod history;
+mod retrieval;
+
+use protocol::context::{AgentInput, AgentRunContext};
+use protocol::message::Message;
+use runner_kit::HostError;
+
+use crate::config::Config;
+use crate::context::budget::Budget;
+use crate::context::checkpoint::{self, Checkpoint};
+use crate::context::reference_data;
+use crate::host::AgentHost;
+
+pub(crate) use history::Remembered;
+
+/// Everything that the first request is made of, in its order.
+#[derive(Debug)]
+pub(crate) struct Assembled {
+    /// The prompt, and the index of skills.
+    pub(crate) prompt: Vec<Message>,
+    /// What an earlier run has summarised.
+    pub(crate) checkpoint: Option<Checkpoint>,
+    pub(crate) history: Vec<Remembered>,
+    /// What the knowledge bases know about it.
+    pub(crate) retrieved: Option<Message>,
+    pub(crate) current: Message,
+}
+
+/// Collects it from the gateway.
+pub(crate) async fn assemble(
+    host: &impl AgentHost,
+    context: &AgentRunContext,
+    config: &Config,
+    budget: &Budget,
+) -> Result<Assembled, HostError> {
+    let current = reference_data::user_message(&context.input);
+    let query = words(&context.input);
+    let retrieving = retrieval::retrieve(host, config, query.trim());
+    let remembering = async {
+        let checkpoint = checkpoint(host, context).await?;
+        let history = history::read(host, context, config, budget, checkpoint.as_ref()).await?;
+        Ok::<_, HostError>((checkpoint, history))
+    };
+    let (retrieved, remembered, prompt) =
+        tokio::try_join!(retrieving, remembering, prompt(host, context, config))?;
+    let (checkpoint, history) = remembered;
+    Ok(Assembled {
+        prompt,
+        checkpoint,
+        history,
+        retrieved: reference_data::retrieved_message(&retrieved),
+        current,
+    })
+}
+
+/// What the user asks, in words.
+fn words(input: &AgentInput) -> String {
+    if let Some(text) = input.text.as_ref().filter(|text| !text.trim().is_empty()) {
+        return text.clone();
+    }
+    let texts = input
+        .contents
+        .iter()
+        .filter_map(|part| part.text.as_deref());
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+/// The entry's prompt where it brings one, else the configured; and the skills that may be activated.
+async fn prompt(
+    host: &impl AgentHost,
+    context: &AgentRunContext,
+    config: &Config,
+) -> Result<Vec<Message>, HostError> {
+    let mut prompt = Vec::new();
+    if context.context.available_apis.prompt_get {
+        match host.prompt().await {
+            Ok(brought) => prompt = brought.unwrap_or_default(),
+            Err(failed) => {
+                tracing::warn!("the prompt of the entry cannot be read: {}", over(failed)?);
+            }
+        }
+    }
+    if prompt.is_empty() {
+        prompt.clone_from(&config.prompt);
+    }
+    prompt.extend(reference_data::skills_message(&context.resources.skills));
+    Ok(prompt)
+}
+
+async fn checkpoint(
+    host: &impl AgentHost,
+    context: &AgentRunContext,
+) -> Result<Option<Checkpoint>, HostError> {
+    let Some(conversation) = &context.context.conversation_id else {
+        return Ok(None);
+    };
+    if !context.context.available_apis.state {
+        return Ok(None);
+    }
+    match host.state_get(checkpoint::KEY).await {
+        Ok(value) => Ok(value.and_then(|value| Checkpoint::parse(&value, conversation))),
+        Err(failed) => {
+            tracing::warn!(
+                "the summary of the conversation cannot be read: {}",
+                over(failed)?
+            );
+            Ok(None)
+        }
+    }
+}
+
+/// A failure that the run can live with; those that end it are passed on.
+fn over(failed: HostError) -> Result<HostError, HostError> {
+    if failed.is_cancelled() || failed.is_deadline_exceeded() {
+        Err(failed)
+    } else {
+        Ok(failed)
+    }
+}

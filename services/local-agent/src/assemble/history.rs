@@ -1,0 +1,147 @@
+//! What was said before, from the host's history.
+
+use std::collections::HashSet;
+
+use protocol::context::AgentRunContext;
+use protocol::history::TranscriptItem;
+use protocol::message::{Message, MessageContent};
+use runner_kit::HostError;
+use runner_kit::host::{Direction, HistoryQuery};
+
+use crate::config::Config;
+use crate::context::budget::Budget;
+use crate::context::checkpoint::Checkpoint;
+use crate::context::estimate;
+use crate::host::AgentHost;
+
+use super::over;
+
+/// Pages of one run; a conversation that is longer goes on behind its next summary.
+const MOST_PAGES: usize = 64;
+/// The host gives no more in a page.
+const PAGE_ITEMS: u32 = 100;
+
+/// A message of the history.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Remembered {
+    pub(crate) message: Message,
+    /// Where the history goes on behind it.
+    pub(crate) cursor: Option<String>,
+}
+
+/// The history, oldest first: all since the checkpoint, or as much of the end as the budget can be
+/// filled with. The current event is not in it.
+pub(super) async fn read(
+    host: &impl AgentHost,
+    context: &AgentRunContext,
+    config: &Config,
+    budget: &Budget,
+    checkpoint: Option<&Checkpoint>,
+) -> Result<Vec<Remembered>, HostError> {
+    let access = &context.context;
+    if !access.available_apis.history_page || access.conversation_id.is_none() {
+        return Ok(Vec::new());
+    }
+    let limit = config.history_fetch_limit.min(PAGE_ITEMS);
+    if let Some(covered) = checkpoint.map(|checkpoint| &checkpoint.covers_until) {
+        match since(host, covered, limit).await {
+            Ok(items) => return Ok(remember(items, context)),
+            Err(failed) => {
+                tracing::warn!(
+                    "the history since the summary cannot be read: {}",
+                    over(failed)?
+                );
+            }
+        }
+    }
+    Ok(remember(tail(host, budget, limit).await?, context))
+}
+
+async fn since(
+    host: &impl AgentHost,
+    cursor: &str,
+    limit: u32,
+) -> Result<Vec<TranscriptItem>, HostError> {
+    let mut items = Vec::new();
+    let mut after = cursor.to_owned();
+    let mut seen = HashSet::new();
+    for _ in 0..MOST_PAGES {
+        let query = HistoryQuery {
+            after_cursor: Some(after.clone()),
+            limit: Some(limit),
+            direction: Some(Direction::Forward),
+            ..HistoryQuery::default()
+        };
+        let page = host.history(&query).await?;
+        items.extend(page.items);
+        match page.next_cursor.filter(|_| page.has_more) {
+            Some(next) if seen.insert(next.clone()) => after = next,
+            _ => break,
+        }
+    }
+    Ok(items)
+}
+
+/// The end of the history: page by page backward, until it is all or fills the budget.
+async fn tail(
+    host: &impl AgentHost,
+    budget: &Budget,
+    limit: u32,
+) -> Result<Vec<TranscriptItem>, HostError> {
+    let mut newest_first = Vec::new();
+    let mut before = None;
+    let mut seen = HashSet::new();
+    let mut tokens = 0;
+    for _ in 0..MOST_PAGES {
+        let query = HistoryQuery {
+            before_cursor: before.take(),
+            limit: Some(limit),
+            direction: Some(Direction::Backward),
+            ..HistoryQuery::default()
+        };
+        let page = host.history(&query).await?;
+        for item in &page.items {
+            tokens += message_of(item).as_ref().map_or(0, estimate::message);
+        }
+        newest_first.extend(page.items);
+        // Without a budget nothing tells when it is enough: one page is.
+        let is_full = tokens > budget.input;
+        match page.next_cursor.filter(|_| page.has_more && !is_full) {
+            Some(next) if seen.insert(next.clone()) => before = Some(next),
+            _ => break,
+        }
+    }
+    newest_first.reverse();
+    Ok(newest_first)
+}
+
+fn remember(items: Vec<TranscriptItem>, context: &AgentRunContext) -> Vec<Remembered> {
+    let current = &context.event.event_id;
+    let items = items.into_iter().filter(|item| item.event_id != *current);
+    let remembered = items.filter_map(|item| {
+        Some(Remembered {
+            message: message_of(&item)?,
+            cursor: item.cursor,
+        })
+    });
+    remembered.collect()
+}
+
+/// The whole message where it is one that says something; else its role and text. Instructions come from
+/// the prompt alone: nobody in the history gives them.
+fn message_of(item: &TranscriptItem) -> Option<Message> {
+    let whole = item.content_json.clone();
+    let whole = whole.and_then(|whole| serde_json::from_value::<Message>(whole).ok());
+    let text = item.content.as_deref().filter(|text| !text.is_empty());
+    let told = text.map(|text| Message::text(&item.role, text));
+    let message = whole.filter(says_something).or(told)?;
+    matches!(message.role.as_str(), "user" | "assistant" | "tool").then_some(message)
+}
+
+fn says_something(message: &Message) -> bool {
+    match &message.content {
+        Some(MessageContent::Text(text)) => !text.is_empty(),
+        Some(MessageContent::Parts(parts)) => !parts.is_empty(),
+        None => message.tool_calls.is_some(),
+    }
+}

@@ -1,0 +1,121 @@
+//! What the knowledge bases know about the current message.
+
+use futures_util::FutureExt as _;
+use futures_util::stream::{self, StreamExt as _};
+use protocol::knowledge::{RetrievalQuery, RetrievalResultEntry};
+use protocol::model::Rerank;
+use runner_kit::HostError;
+
+use crate::config::Config;
+use crate::host::AgentHost;
+
+use super::over;
+
+/// Knowledge bases that are asked at a time.
+const AT_ONCE: usize = 4;
+/// Documents that a rerank model takes.
+const MOST_RANKED: usize = 64;
+/// The longest query that a knowledge base takes, in bytes.
+const QUERY_BYTES: usize = 8 * 1024;
+
+/// The passages to show to the model, the best first. A base that fails is left out.
+pub(super) async fn retrieve(
+    host: &impl AgentHost,
+    config: &Config,
+    text: &str,
+) -> Result<Vec<String>, HostError> {
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    let query = RetrievalQuery {
+        query_text: beginning(text).to_owned(),
+        top_k: Some(config.retrieval_top_k),
+        ..RetrievalQuery::default()
+    };
+    let asked = config.knowledge_bases.iter();
+    let asked: Vec<_> = asked
+        .map(|kb_id| host.retrieve(kb_id, &query).boxed())
+        .collect();
+    let found: Vec<_> = stream::iter(asked).buffered(AT_ONCE).collect().await;
+    let mut passages = Vec::new();
+    for (kb_id, found) in config.knowledge_bases.iter().zip(found) {
+        match found {
+            Ok(entries) => passages.extend(entries.iter().map(text_of)),
+            Err(failed) => {
+                let failed = over(failed)?;
+                tracing::warn!(
+                    kb.id = kb_id,
+                    "knowledge base {kb_id} is left out: {failed}"
+                );
+            }
+        }
+    }
+    passages.retain(|passage| !passage.trim().is_empty());
+    let Some(rerank) = &config.rerank else {
+        passages.truncate(usize::try_from(config.retrieval_top_k).unwrap_or(usize::MAX));
+        return Ok(passages);
+    };
+    let mut passages = ranked(
+        host,
+        &rerank.model,
+        rerank.top_k,
+        &query.query_text,
+        passages,
+    )
+    .await?;
+    passages.truncate(rerank.top_k.max(1));
+    Ok(passages)
+}
+
+/// The passages in the order that a model gives them; in their own where it gives none.
+async fn ranked(
+    host: &impl AgentHost,
+    model: &str,
+    top_k: usize,
+    query: &str,
+    mut passages: Vec<String>,
+) -> Result<Vec<String>, HostError> {
+    if passages.is_empty() {
+        return Ok(passages);
+    }
+    passages.truncate(MOST_RANKED);
+    let request = Rerank {
+        query: query.to_owned(),
+        documents: passages.clone(),
+        top_k: Some(top_k as u64),
+    };
+    let ranked = match host.rerank(model, &request).await {
+        Ok(ranked) => ranked,
+        Err(failed) => {
+            tracing::warn!("passages keep their order: {}", over(failed)?);
+            return Ok(passages);
+        }
+    };
+    let mut order: Vec<usize> = Vec::new();
+    for place in ranked.iter().map(|result| result.index) {
+        if place < passages.len() && !order.contains(&place) {
+            order.push(place);
+        }
+    }
+    if order.is_empty() {
+        return Ok(passages);
+    }
+    Ok(order
+        .into_iter()
+        .map(|place| passages[place].clone())
+        .collect())
+}
+
+fn text_of(entry: &RetrievalResultEntry) -> String {
+    let texts = entry.content.iter().filter_map(|part| part.text.as_deref());
+    texts.collect::<Vec<_>>().join(" ")
+}
+
+/// As much of the text as makes a query.
+fn beginning(text: &str) -> &str {
+    let mut end = text.len().min(QUERY_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}

@@ -1,0 +1,327 @@
+//! What an operator configures, as one run reads it. A value that is wrong counts as absent.
+
+use std::time::Duration;
+
+use protocol::JsonObject;
+use protocol::message::Message;
+use protocol::resources::{AgentResources, KnowledgeOperation, ModelOperation};
+use serde_json::Value;
+
+use crate::context::budget::Configured;
+
+/// What selectors say for "none".
+const NONE: &str = "__none__";
+
+/// The configuration of one run, with only what the run was granted in it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// In the order in which they are tried; empty: the run cannot begin.
+    pub models: Vec<ModelChoice>,
+    /// `None`: the gateway's deadline alone holds.
+    pub timeout: Option<Duration>,
+    /// For entries that bring no prompt of their own.
+    pub prompt: Vec<Message>,
+    pub remove_think: bool,
+    pub knowledge_bases: Vec<String>,
+    /// Passages asked of each knowledge base.
+    pub retrieval_top_k: u64,
+    pub rerank: Option<Rerank>,
+    /// Batches of tool calls in one run.
+    pub max_tool_iterations: u64,
+    pub tool_execution: ToolExecution,
+    /// Characters of a tool's result that the model sees.
+    pub max_tool_result_chars: usize,
+    /// Items in a page of the history.
+    pub history_fetch_limit: u32,
+    pub context: Configured,
+}
+
+/// A model of the run, and how it may be asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelChoice {
+    pub id: String,
+    pub streams: bool,
+    pub invokes: bool,
+}
+
+/// The model that ranks what was retrieved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rerank {
+    pub model: String,
+    pub top_k: usize,
+}
+
+/// What happens with several tool calls of one turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToolExecution {
+    Parallel,
+    Serial,
+}
+
+impl Config {
+    /// Reads the configuration of an agent that was granted these resources.
+    pub fn read(config: &JsonObject, resources: &AgentResources) -> Self {
+        Self {
+            models: models(config.get("model"), resources),
+            timeout: timeout(config.get("timeout")),
+            prompt: prompt(config.get("prompt")),
+            remove_think: config.get("remove-think") == Some(&Value::Bool(true)),
+            knowledge_bases: knowledge_bases(config.get("knowledge-bases"), resources),
+            retrieval_top_k: integer(config, "retrieval-top-k", 1, 5),
+            rerank: rerank(config, resources),
+            max_tool_iterations: integer(config, "max-tool-iterations", 1, 100),
+            tool_execution: match config.get("tool-execution-mode").and_then(Value::as_str) {
+                Some("serial") => ToolExecution::Serial,
+                _ => ToolExecution::Parallel,
+            },
+            max_tool_result_chars: size(integer(config, "max-tool-result-chars", 1, 20_000)),
+            history_fetch_limit: u32::try_from(integer(
+                config,
+                "context-history-fetch-limit",
+                1,
+                50,
+            ))
+            .unwrap_or(u32::MAX),
+            context: Configured {
+                window: integer(config, "context-window-tokens", 0, 200_000),
+                reserve: integer(config, "context-reserve-tokens", 0, 16_384),
+                keep_recent: integer(config, "context-keep-recent-tokens", 0, 20_000),
+                summary: integer(config, "context-summary-tokens", 0, 8_000),
+            },
+        }
+    }
+}
+
+/// The integer of that key, or the default when there is none that is large enough.
+fn integer(config: &JsonObject, key: &str, least: u64, default: u64) -> u64 {
+    let value = config.get(key).and_then(Value::as_u64);
+    value.filter(|value| *value >= least).unwrap_or(default)
+}
+
+fn size(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+/// The first model and those behind it, without those that the run may not ask.
+fn models(selected: Option<&Value>, resources: &AgentResources) -> Vec<ModelChoice> {
+    let ids: Vec<&str> = match selected {
+        Some(Value::String(id)) => vec![id],
+        Some(Value::Object(selected)) => {
+            let fallbacks = selected.get("fallbacks").and_then(Value::as_array);
+            let fallbacks = fallbacks.into_iter().flatten();
+            let all = selected.get("primary").into_iter().chain(fallbacks);
+            all.filter_map(Value::as_str).collect()
+        }
+        _ => Vec::new(),
+    };
+    let mut models: Vec<ModelChoice> = Vec::new();
+    for id in ids.into_iter().map(str::trim) {
+        let granted = resources.models.iter().find(|model| model.model_id == id);
+        let Some(granted) = granted.filter(|_| id != NONE) else {
+            continue;
+        };
+        let model = ModelChoice {
+            id: id.to_owned(),
+            streams: granted.operations.contains(&ModelOperation::Stream),
+            invokes: granted.operations.contains(&ModelOperation::Invoke),
+        };
+        if (model.streams || model.invokes) && !models.contains(&model) {
+            models.push(model);
+        }
+    }
+    models
+}
+
+fn timeout(value: Option<&Value>) -> Option<Duration> {
+    let default = Some(Duration::from_mins(5));
+    match value {
+        None => default,
+        Some(Value::Null) => None,
+        Some(value) => match value.as_u64() {
+            Some(0) => None,
+            Some(seconds) => Some(Duration::from_secs(seconds)),
+            None => default,
+        },
+    }
+}
+
+/// The messages of the prompt that have a text.
+fn prompt(value: Option<&Value>) -> Vec<Message> {
+    let messages = value.and_then(Value::as_array).into_iter().flatten();
+    let messages = messages.filter_map(|message| {
+        let role = message.get("role").and_then(Value::as_str)?;
+        let text = message.get("content").and_then(Value::as_str)?;
+        Some(Message::text(role, text))
+    });
+    messages.collect()
+}
+
+fn knowledge_bases(value: Option<&Value>, resources: &AgentResources) -> Vec<String> {
+    let ids = value.and_then(Value::as_array).into_iter().flatten();
+    let mut bases: Vec<String> = Vec::new();
+    for id in ids.filter_map(Value::as_str).map(str::trim) {
+        let mut granted = resources.knowledge_bases.iter();
+        let granted = granted.any(|base| {
+            base.kb_id == id && base.operations.contains(&KnowledgeOperation::Retrieve)
+        });
+        if granted && id != NONE && !bases.iter().any(|base| base == id) {
+            bases.push(id.to_owned());
+        }
+    }
+    bases
+}
+
+fn rerank(config: &JsonObject, resources: &AgentResources) -> Option<Rerank> {
+    let id = config.get("rerank-model").and_then(Value::as_str)?.trim();
+    let mut granted = resources.models.iter();
+    let granted = granted
+        .any(|model| model.model_id == id && model.operations.contains(&ModelOperation::Rerank));
+    (granted && id != NONE).then(|| Rerank {
+        model: id.to_owned(),
+        top_k: size(integer(config, "rerank-top-k", 1, 5)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn resources() -> AgentResources {
+        let asked = ["invoke", "stream", "count_tokens"];
+        serde_json::from_value(json!({
+            "models": [
+                {"model_id": "a", "operations": asked}, {"model_id": "b", "operations": ["invoke"]},
+                {"model_id": "counts-only", "operations": ["count_tokens"]},
+                {"model_id": "ranker", "operations": ["rerank"]},
+            ],
+            "knowledge_bases": [
+                {"kb_id": "docs", "operations": ["list", "retrieve"]},
+                {"kb_id": "faq", "operations": ["retrieve"]},
+                {"kb_id": "listed", "operations": ["list"]},
+            ],
+        }))
+        .unwrap()
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "for json! in place")]
+    fn read(config: Value) -> Config {
+        Config::read(config.as_object().unwrap(), &resources())
+    }
+
+    #[test]
+    fn models_are_tried_in_order_without_those_that_were_not_granted() {
+        for (selected, expected) in [
+            (json!({"primary": "a", "fallbacks": []}), vec!["a"]),
+            (
+                json!({"primary": " a ", "fallbacks": ["b"]}),
+                vec!["a", "b"],
+            ),
+            (
+                json!({"primary": "a", "fallbacks": ["x", "b"]}),
+                vec!["a", "b"],
+            ),
+            (json!({"primary": "x", "fallbacks": ["b"]}), vec!["b"]),
+            (
+                json!({"primary": "a", "fallbacks": ["a", "b", "b"]}),
+                vec!["a", "b"],
+            ),
+            (json!({"primary": "__none__", "fallbacks": ["", 7]}), vec![]),
+            (json!({"primary": "counts-only"}), vec![]),
+            (json!("a"), vec!["a"]),
+            (json!(null), vec![]),
+            (json!(["a"]), vec![]),
+        ] {
+            let models = read(json!({"model": selected})).models;
+            let ids: Vec<_> = models.iter().map(|model| model.id.as_str()).collect();
+            assert_eq!(ids, expected, "{selected}");
+        }
+        assert_eq!(read(json!({})).models, []);
+        assert!(!read(json!({"model": "b"})).models[0].streams);
+    }
+
+    #[test]
+    fn a_timeout_is_seconds_or_none() {
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        assert_eq!(read(json!({})).timeout, seconds(300));
+        for (value, expected) in [
+            (json!(12), seconds(12)),
+            (json!(0), None),
+            (json!(null), None),
+            (json!(-1), seconds(300)),
+            (json!(true), seconds(300)),
+            (json!(1.5), seconds(300)),
+        ] {
+            assert_eq!(read(json!({"timeout": value})).timeout, expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn knowledge_bases_are_a_list_of_granted_ones() {
+        for (value, expected) in [
+            (json!([]), vec![]),
+            (json!(["docs"]), vec!["docs"]),
+            (json!(["docs", "faq", "docs"]), vec!["docs", "faq"]),
+            (json!(["other", "listed", "__none__", "faq"]), vec!["faq"]),
+            (json!("docs"), vec![]),
+        ] {
+            let read = read(json!({"knowledge-bases": value})).knowledge_bases;
+            assert_eq!(read, expected, "{value}");
+        }
+        let singular = read(json!({"knowledge-base": "docs"}));
+        assert_eq!(singular.knowledge_bases, Vec::<String>::new());
+    }
+
+    #[test]
+    fn reranking_is_off_without_a_granted_model() {
+        let rerank = |value| read(value).rerank;
+        let ranker = |top_k| {
+            Some(Rerank {
+                model: "ranker".to_owned(),
+                top_k,
+            })
+        };
+        assert_eq!(rerank(json!({})), None);
+        assert_eq!(rerank(json!({"rerank-model": ""})), None);
+        assert_eq!(rerank(json!({"rerank-model": "__none__"})), None);
+        assert_eq!(rerank(json!({"rerank-model": "a"})), None);
+        assert_eq!(rerank(json!({"rerank-model": "ranker"})), ranker(5));
+        let with = |top_k: Value| json!({"rerank-model": "ranker", "rerank-top-k": top_k});
+        assert_eq!(rerank(with(json!(3))), ranker(3));
+        assert_eq!(rerank(with(json!(0))), ranker(5));
+    }
+
+    #[test]
+    fn what_is_no_usable_number_is_the_default() {
+        let defaults = read(json!({}));
+        let wrong = read(json!({
+            "retrieval-top-k": 0, "max-tool-iterations": 0, "max-tool-result-chars": "20",
+            "context-history-fetch-limit": 0, "context-window-tokens": -1,
+            "context-reserve-tokens": 1.5, "context-keep-recent-tokens": true,
+            "context-summary-tokens": null, "tool-execution-mode": true, "remove-think": "true",
+            "context-window-chars": 9, "context-reserve-chars": 9, "context-summary-chars": 9,
+        }));
+        assert_eq!(wrong, defaults);
+        assert_eq!(defaults.retrieval_top_k, 5);
+        assert_eq!(defaults.max_tool_iterations, 100);
+        assert_eq!(defaults.max_tool_result_chars, 20_000);
+        assert_eq!(defaults.history_fetch_limit, 50);
+        assert_eq!(defaults.tool_execution, ToolExecution::Parallel);
+        assert_eq!(read(json!({"context-window-tokens": 0})).context.window, 0);
+        let serial = read(json!({"tool-execution-mode": "serial", "remove-think": true}));
+        assert_eq!(serial.tool_execution, ToolExecution::Serial);
+        assert!(serial.remove_think);
+        let unknown = read(json!({"tool-execution-mode": "at-once"}));
+        assert_eq!(unknown.tool_execution, ToolExecution::Parallel);
+    }
+
+    #[test]
+    fn a_prompt_is_its_messages_of_text() {
+        let prompt = json!([
+            {"role": "system", "content": "Be brief."}, {"role": "system", "content": ["no"]},
+            {"content": "no role"}, "no object",
+        ]);
+        let prompt = read(json!({"prompt": prompt})).prompt;
+        assert_eq!(prompt, [Message::text("system", "Be brief.")]);
+    }
+}

@@ -1,0 +1,277 @@
+//! How much of a model's window a request may take, and how a compaction divides it.
+
+use protocol::JsonObject;
+use serde_json::Value;
+
+/// What the agent's configuration says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Configured {
+    /// The window where the host names none, and the most of one where it does; 0: requests are not budgeted.
+    pub window: u64,
+    /// Kept free for the answer.
+    pub reserve: u64,
+    /// History that a compaction leaves as it was, at most.
+    pub keep_recent: u64,
+    /// The most that a summary may have.
+    pub summary: u64,
+}
+
+impl Default for Configured {
+    fn default() -> Self {
+        Self {
+            window: 200_000,
+            reserve: 16_384,
+            keep_recent: 20_000,
+            summary: 8_000,
+        }
+    }
+}
+
+/// The tokens that a request and its parts may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// The window of the model; 0: nothing is budgeted.
+    pub window: u64,
+    /// Kept free for the answer: a quarter of the window at most.
+    pub reserve: u64,
+    /// What is left for the request; never 0, unless nothing is budgeted.
+    pub input: u64,
+    /// History that a compaction leaves as it was, at most.
+    pub keep_recent: u64,
+    /// The most that a summary may have.
+    pub summary: u64,
+}
+
+/// Where hosts say how large the window is.
+const WINDOW: [&str; 5] = [
+    "model_context_window_tokens",
+    "context_window_tokens",
+    "model_context_tokens",
+    "contextWindowTokens",
+    "context_window",
+];
+const WINDOW_OF_MODEL: [&str; 3] = [
+    "context_window_tokens",
+    "contextWindowTokens",
+    "context_window",
+];
+/// Where hosts say how long an answer can be.
+const OUTPUT: [&str; 4] = [
+    "model_max_output_tokens",
+    "max_output_tokens",
+    "model_output_tokens",
+    "maxOutputTokens",
+];
+const OUTPUT_OF_MODEL: [&str; 3] = ["max_output_tokens", "maxOutputTokens", "output_tokens"];
+
+impl Budget {
+    /// The budget of a run, by its configuration and by `ctx.runtime.metadata`.
+    pub fn new(configured: &Configured, metadata: &JsonObject) -> Self {
+        if configured.window == 0 {
+            return Self {
+                keep_recent: configured.keep_recent,
+                summary: configured.summary,
+                ..Self::off()
+            };
+        }
+        let host = tokens(metadata, &WINDOW, &WINDOW_OF_MODEL);
+        let window = host.map_or(configured.window, |host| host.min(configured.window));
+        let reserve = configured.reserve.min((window / 4).max(1));
+        let output = tokens(metadata, &OUTPUT, &OUTPUT_OF_MODEL);
+        let longest = output.map_or(u64::MAX, |output| output.min(reserve * 4 / 5));
+        Self {
+            window,
+            reserve,
+            input: window.saturating_sub(reserve).max(1),
+            keep_recent: configured.keep_recent,
+            summary: configured.summary.min(longest),
+        }
+    }
+
+    /// No budget: every request is sent as it is.
+    pub fn off() -> Self {
+        let Configured {
+            keep_recent,
+            summary,
+            ..
+        } = Configured::default();
+        Self {
+            window: 0,
+            reserve: 0,
+            input: 0,
+            keep_recent,
+            summary,
+        }
+    }
+
+    /// Whether nothing is budgeted.
+    pub fn is_off(&self) -> bool {
+        self.window == 0
+    }
+
+    /// The tighter budget after a model said that a request within this one overflowed its window.
+    #[must_use]
+    pub fn for_retry(&self) -> Self {
+        if self.is_off() {
+            return *self;
+        }
+        self.with_window(three_quarters(self.input))
+    }
+
+    /// The same where it is known how many tokens overflowed: the window may be far smaller than was thought, and
+    /// where nothing was budgeted this is all that is known of it.
+    #[must_use]
+    pub fn for_retry_below(&self, sent: u64) -> Self {
+        let input = if self.is_off() {
+            sent
+        } else {
+            self.input.min(sent)
+        };
+        self.with_window(three_quarters(input))
+    }
+
+    /// The same with another room, and its parts in proportion.
+    fn with_window(&self, window: u64) -> Self {
+        let window = window.max(1);
+        Self {
+            window,
+            reserve: 0,
+            input: window,
+            keep_recent: self.keep_recent.min(window / 2),
+            summary: self.summary.min(window / 4),
+        }
+    }
+}
+
+fn three_quarters(tokens: u64) -> u64 {
+    tokens - tokens.div_ceil(4)
+}
+
+/// The first count above 0 at one of these names, or of those of `model`.
+fn tokens(metadata: &JsonObject, names: &[&str], names_of_model: &[&str]) -> Option<u64> {
+    let count = |object: &JsonObject, name: &str| {
+        let count = object.get(name).and_then(Value::as_u64);
+        count.filter(|count| *count > 0)
+    };
+    let model = metadata.get("model").and_then(Value::as_object);
+    let direct = names.iter().find_map(|name| count(metadata, name));
+    let nested = || {
+        let model = model?;
+        names_of_model.iter().find_map(|name| count(model, name))
+    };
+    direct.or_else(nested)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn budget(configured: &Configured, metadata: Value) -> Budget {
+        let Value::Object(metadata) = metadata else {
+            panic!("an object")
+        };
+        Budget::new(configured, &metadata)
+    }
+
+    #[test]
+    fn the_window_of_the_host_counts_up_to_the_configured_one() {
+        let configured = Configured::default();
+        for (metadata, window) in [
+            (json!({}), 200_000),
+            (json!({"model_context_window_tokens": 32_000}), 32_000),
+            (json!({"context_window_tokens": 32_000}), 32_000),
+            (json!({"model_context_tokens": 32_000}), 32_000),
+            (json!({"contextWindowTokens": 32_000}), 32_000),
+            (json!({"context_window": 32_000}), 32_000),
+            (json!({"model": {"context_window_tokens": 32_000}}), 32_000),
+            (json!({"model": {"contextWindowTokens": 32_000}}), 32_000),
+            (json!({"model": {"context_window": 32_000}}), 32_000),
+            (json!({"context_window": 1_000_000}), 200_000),
+            (
+                json!({"context_window": 0, "contextWindowTokens": "9"}),
+                200_000,
+            ),
+            (json!({"context_window": true, "model": "large"}), 200_000),
+            (
+                json!({"context_window_chars": 9, "model": {"window": 9}}),
+                200_000,
+            ),
+            (
+                json!({"context_window": -5, "model": {"context_window": 8_000}}),
+                8_000,
+            ),
+        ] {
+            let budget = budget(&configured, metadata.clone());
+            assert_eq!(budget.window, window, "{metadata}");
+            assert_eq!(budget.input, window - budget.reserve, "{metadata}");
+        }
+    }
+
+    #[test]
+    fn the_reserve_is_a_quarter_of_the_window_at_most() {
+        for (window, reserve) in [(200_000, 16_384), (8_192, 2_048), (3, 1), (1, 1)] {
+            let configured = Configured {
+                window,
+                ..Configured::default()
+            };
+            let budget = budget(&configured, json!({}));
+            assert_eq!(budget.reserve, reserve, "{window}");
+            assert_eq!(budget.input, (window - reserve).max(1), "{window}");
+        }
+    }
+
+    #[test]
+    fn a_summary_is_no_longer_than_the_model_can_answer() {
+        let configured = Configured::default();
+        for (metadata, summary) in [
+            (json!({}), 8_000),
+            (json!({"model_max_output_tokens": 4_096}), 4_096),
+            (json!({"max_output_tokens": 4_096}), 4_096),
+            (json!({"model_output_tokens": 4_096}), 4_096),
+            (json!({"maxOutputTokens": 4_096}), 4_096),
+            (json!({"model": {"max_output_tokens": 4_096}}), 4_096),
+            (json!({"model": {"maxOutputTokens": 4_096}}), 4_096),
+            (json!({"model": {"output_tokens": 4_096}}), 4_096),
+            (
+                json!({"max_output_tokens": 100_000, "context_window": 8_192}),
+                1_638,
+            ),
+            (json!({"context_window": 8_192}), 8_000),
+        ] {
+            let budget = budget(&configured, metadata.clone());
+            assert_eq!(budget.summary, summary, "{metadata}");
+        }
+    }
+
+    #[test]
+    fn a_window_of_nothing_switches_the_budget_off_whatever_the_host_says() {
+        let configured = Configured {
+            window: 0,
+            ..Configured::default()
+        };
+        let off = budget(&configured, json!({"context_window": 32_000}));
+        assert!(off.is_off() && off == Budget::off());
+        assert!(off.for_retry().is_off());
+        assert!(!Budget::new(&Configured::default(), &JsonObject::new()).is_off());
+    }
+
+    #[test]
+    fn a_retry_has_three_quarters_of_the_room_and_its_parts_in_proportion() {
+        let configured = Configured {
+            window: 16_000,
+            ..Configured::default()
+        };
+        let retry = budget(&configured, json!({})).for_retry();
+        assert_eq!(
+            (retry.window, retry.reserve, retry.input),
+            (9_000, 0, 9_000)
+        );
+        assert_eq!((retry.keep_recent, retry.summary), (4_500, 2_250));
+        let known = budget(&configured, json!({})).for_retry_below(6_000);
+        assert_eq!((known.input, known.keep_recent), (4_500, 2_250));
+        assert_eq!(Budget::off().for_retry_below(40_000).input, 30_000);
+        assert_eq!(Budget::off().for_retry_below(0).input, 1);
+    }
+}

@@ -1,0 +1,588 @@
+use std::pin::pin;
+use std::sync::Mutex;
+use std::task::{Context, Poll, Waker};
+
+use serde_json::json;
+
+use super::*;
+use crate::context::budget::Configured;
+use crate::context::checkpoint::{Checkpoint, SCHEMA_VERSION};
+use crate::context::testing::{Generator, assert_legal, call, result};
+use crate::context::{reference_data, summary};
+
+/// Nothing here waits for anything.
+fn run<F: Future>(future: F) -> F::Output {
+    let mut context = Context::from_waker(Waker::noop());
+    match pin!(future).poll(&mut context) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+/// A tokenizer that disagrees with the estimates, as real ones do.
+#[derive(Default)]
+struct Count {
+    calls: Mutex<usize>,
+    /// Per message, beside its text.
+    message: u64,
+    /// For a character of more than a byte, and for four of one byte.
+    wide: u64,
+    narrow: u64,
+    fails: bool,
+}
+
+impl Count {
+    fn plain() -> Self {
+        Self::of(3, 1, 1)
+    }
+
+    fn of(message: u64, wide: u64, narrow: u64) -> Self {
+        Self {
+            message,
+            wide,
+            narrow,
+            ..Self::default()
+        }
+    }
+
+    fn calls(&self) -> usize {
+        *self.calls.lock().unwrap()
+    }
+
+    fn tokens(&self, messages: &[Message]) -> u64 {
+        let of = |message: &Message| {
+            let text = serde_json::to_string(message).unwrap();
+            let wide = text.chars().filter(|c| c.len_utf8() > 1).count() as u64;
+            let narrow = text.chars().count() as u64 - wide;
+            self.message + wide * self.wide + (narrow * self.narrow).div_ceil(4)
+        };
+        messages.iter().map(of).sum()
+    }
+}
+
+impl Counter for Count {
+    type Error = &'static str;
+
+    async fn count(&self, messages: &[Message]) -> Result<u64, Self::Error> {
+        *self.calls.lock().unwrap() += 1;
+        if self.fails {
+            return Err("no tokenizer");
+        }
+        Ok(self.tokens(messages))
+    }
+}
+
+/// A model that always writes the same, or fails.
+struct Says {
+    text: Option<&'static str>,
+    asked: Mutex<Vec<SummaryRequest>>,
+}
+
+impl Says {
+    fn new(text: Option<&'static str>) -> Self {
+        Self {
+            text,
+            asked: Mutex::default(),
+        }
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.lock().unwrap().len()
+    }
+}
+
+impl Summarizer for Says {
+    async fn summarize(&self, request: SummaryRequest) -> Option<String> {
+        self.asked.lock().unwrap().push(request);
+        self.text.map(str::to_owned)
+    }
+}
+
+fn budget(window: u64) -> Budget {
+    let configured = Configured {
+        window,
+        ..Configured::default()
+    };
+    Budget::new(&configured, &protocol::JsonObject::new())
+}
+
+fn turns(count: usize) -> Vec<Message> {
+    let turn = |n| {
+        [
+            Message::text("user", format!("question {n}: {}", "why so ".repeat(20))),
+            Message::text(
+                "assistant",
+                format!("answer {n}: {}", "because ".repeat(20)),
+            ),
+        ]
+    };
+    (0..count).flat_map(turn).collect()
+}
+
+fn conversation(history: Vec<Message>) -> Conversation {
+    Conversation {
+        prompt: vec![Message::text("system", "be kind")],
+        history,
+        current: vec![Message::text("user", "what now?")],
+        ..Conversation::default()
+    }
+}
+
+fn pass(conversation: Conversation, budget: &Budget, counter: &Count, model: &Says) -> Compacted {
+    run(compact(conversation, budget, None, counter, model)).unwrap()
+}
+
+#[test]
+fn what_fits_is_counted_once_and_stays_as_it_is() {
+    let (counter, model) = (Count::plain(), Says::new(Some("short")));
+    let whole = conversation(turns(3));
+    let passed = pass(whole.clone(), &budget(16_000), &counter, &model);
+    assert_eq!(
+        (passed.conversation, passed.compacted, passed.summary),
+        (whole, false, None)
+    );
+    assert_eq!((counter.calls(), model.asked()), (1, 0));
+    assert_eq!(passed.anchor.unwrap().messages, 8);
+    assert_eq!(passed.anchor.unwrap().tokens, passed.tokens_after);
+}
+
+#[test]
+fn what_is_known_to_fit_is_not_counted() {
+    let (counter, model) = (Count::plain(), Says::new(None));
+    let whole = conversation(turns(3));
+    let anchor = Some(Anchor {
+        messages: 7,
+        tokens: 900,
+    });
+    let passed = run(compact(whole, &budget(16_000), anchor, &counter, &model)).unwrap();
+    assert_eq!(
+        (passed.compacted, passed.anchor, counter.calls()),
+        (false, anchor, 0)
+    );
+}
+
+#[test]
+fn what_a_provider_counted_tells_more_than_what_we_can_count() {
+    let (counter, model) = (Count::plain(), Says::new(Some("short")));
+    let whole = conversation(turns(60));
+    let budget = budget(16_000);
+    let counted = counter.tokens(&whole.messages());
+    assert!(counted < budget.input);
+    let anchor = |tokens| {
+        Some(Anchor {
+            messages: 121,
+            tokens,
+        })
+    };
+    let near = run(compact(
+        whole.clone(),
+        &budget,
+        anchor(budget.input - 15),
+        &counter,
+        &model,
+    ))
+    .unwrap();
+    assert_eq!((near.compacted, counter.calls()), (false, 1));
+    let over = run(compact(
+        whole,
+        &budget,
+        anchor(budget.input + 50),
+        &counter,
+        &model,
+    ))
+    .unwrap();
+    assert!(over.compacted && over.tokens_before > budget.input);
+    assert!(
+        over.tokens_after <= budget.input,
+        "{} of {}",
+        over.tokens_after,
+        budget.input
+    );
+    let beside = budget.input + 50 - counted;
+    assert!(over.tokens_after + 20 > counter.tokens(&over.conversation.messages()) + beside);
+    assert_eq!(counter.calls(), 3);
+}
+
+#[test]
+fn an_anchor_of_other_messages_is_not_believed() {
+    let (counter, model) = (Count::plain(), Says::new(None));
+    let mut whole = conversation(turns(3));
+    whole.history.push(Message::text("thinking", "hm"));
+    for messages in [9, 99] {
+        let anchor = Some(Anchor {
+            messages,
+            tokens: 1,
+        });
+        let passed = run(compact(
+            whole.clone(),
+            &budget(16_000),
+            anchor,
+            &counter,
+            &model,
+        ))
+        .unwrap();
+        assert!(passed.tokens_before > 100);
+    }
+    assert_eq!(counter.calls(), 2);
+}
+
+#[test]
+fn old_history_becomes_a_summary_and_the_recent_and_the_current_stay() {
+    let (counter, model) = (Count::plain(), Says::new(Some("## Goal\nKnow why.")));
+    let history = turns(150);
+    let budget = budget(16_000);
+    let passed = pass(conversation(history.clone()), &budget, &counter, &model);
+    assert!(passed.compacted && passed.tokens_before > budget.input);
+    assert_eq!((counter.calls(), model.asked()), (2, 1));
+    let kept = passed.conversation;
+    let tail = &history[passed.omitted_history..];
+    assert!(!tail.is_empty() && tail.len() < history.len());
+    assert_eq!(kept.history, tail);
+    assert_eq!(kept.current[0].plain_text(), "what now?");
+    assert_eq!(kept.prompt[0].plain_text(), "be kind");
+    assert_eq!(kept.summaries.len(), 1);
+    let text = kept.summaries[0].plain_text();
+    assert_eq!(Some(&text), passed.summary.as_ref());
+    let count = passed.omitted_history;
+    assert!(text.starts_with(&format!(
+        "<conversation_summary>\nv=1 source=llm count={count}\n"
+    )));
+    assert!(text.contains("## Goal\nKnow why."));
+    assert!(passed.tokens_after < budget.input / 2);
+}
+
+#[test]
+fn no_more_history_than_is_configured_stays() {
+    let configured = Configured {
+        window: 40_000,
+        keep_recent: 1_000,
+        ..Configured::default()
+    };
+    let budget = Budget::new(&configured, &protocol::JsonObject::new());
+    let (counter, model) = (Count::plain(), Says::new(Some("short")));
+    let passed = pass(conversation(turns(400)), &budget, &counter, &model);
+    let tail = counter.tokens(&passed.conversation.history);
+    assert!((700..=1_200).contains(&tail), "{tail}");
+}
+
+#[test]
+fn without_a_model_the_summary_is_made_here() {
+    for text in [None, Some(""), Some("<think>hm</think>")] {
+        let (counter, model) = (Count::plain(), Says::new(text));
+        let passed = pass(conversation(turns(150)), &budget(16_000), &counter, &model);
+        let text = passed.summary.unwrap();
+        assert!(
+            text.starts_with("<conversation_summary>\nv=v1 count="),
+            "{text}"
+        );
+        assert!(text.contains(". user: question "));
+        assert_eq!(model.asked(), 1);
+    }
+}
+
+#[test]
+fn a_counter_that_fails_fails_the_pass() {
+    let counter = Count {
+        fails: true,
+        ..Count::plain()
+    };
+    let model = Says::new(None);
+    let passed = run(compact(
+        conversation(turns(1)),
+        &budget(16_000),
+        None,
+        &counter,
+        &model,
+    ));
+    assert_eq!(passed, Err("no tokenizer"));
+    let off = run(compact(
+        conversation(turns(1)),
+        &Budget::off(),
+        None,
+        &counter,
+        &model,
+    ));
+    assert!(!off.unwrap().compacted);
+    assert_eq!(counter.calls(), 1);
+}
+
+#[test]
+fn an_earlier_summary_goes_on_in_the_new_one_and_is_told_to_the_model() {
+    let (counter, model) = (Count::plain(), Says::new(Some("new words")));
+    let mut whole = conversation(turns(150));
+    let old = "<conversation_summary>\nv=1 source=llm count=40\nold words\n</conversation_summary>";
+    whole.summaries = vec![Message::text("system", old)];
+    let passed = pass(whole, &budget(16_000), &counter, &model);
+    assert_eq!(passed.conversation.summaries.len(), 1);
+    let text = passed.summary.unwrap();
+    assert!(text.contains(&format!("count={}", 40 + passed.omitted_history)));
+    assert!(!text.contains("old words"));
+    let asked = model.asked.lock().unwrap()[0].messages[1].plain_text();
+    assert!(asked.contains("<previous-summary>\nold words\n"));
+}
+
+#[test]
+fn knowledge_is_shortened_before_history_goes() {
+    let (counter, model) = (Count::plain(), Says::new(Some("short")));
+    let budget = budget(16_000);
+    let mut whole = conversation(turns(40));
+    let chunks: Vec<_> = (0..10)
+        .map(|n| format!("passage {n} ").repeat(400))
+        .collect();
+    whole.retrieved = reference_data::retrieved_message(&chunks);
+    let history = whole.history.clone();
+    let passed = pass(whole, &budget, &counter, &model);
+    assert!(passed.compacted && passed.summary.is_none());
+    assert_eq!((model.asked(), passed.omitted_history), (0, 0));
+    assert_eq!(passed.conversation.history, history);
+    let text = passed.conversation.retrieved.unwrap().plain_text();
+    assert!(text.contains("passage 0 ") && !text.contains("passage 9 "));
+    // Not more than it must be.
+    assert!((budget.input * 9 / 10..=budget.input).contains(&passed.tokens_after));
+}
+
+#[test]
+fn references_have_room_where_a_summary_has_none() {
+    let configured = Configured {
+        window: 16_000,
+        summary: 30,
+        ..Configured::default()
+    };
+    let budget = Budget::new(&configured, &protocol::JsonObject::new());
+    let (counter, model) = (Count::plain(), Says::new(Some("short")));
+    let mut history = turns(150);
+    let references: Vec<_> = (0..40).map(|n| format!("order_eu_{n}")).collect();
+    history[0] = Message::text("user", references.join(" "));
+    let passed = pass(conversation(history), &budget, &counter, &model);
+    let summary = summary::Summary::parse(&passed.summary.unwrap());
+    assert_eq!(summary.references.identifiers(), references);
+}
+
+#[test]
+fn the_omitted_are_counted_as_they_came_in() {
+    let (counter, model) = (Count::plain(), Says::new(Some("short")));
+    let mut history = Vec::new();
+    for message in turns(150) {
+        history.push(Message::text("thinking", "hm"));
+        history.push(message);
+    }
+    let passed = pass(
+        conversation(history.clone()),
+        &budget(16_000),
+        &counter,
+        &model,
+    );
+    let rest = &history[passed.omitted_history..];
+    assert_eq!(passed.conversation.history, legal::sanitize(rest.to_vec()));
+    assert!(passed.omitted_history > 100);
+}
+
+#[test]
+fn of_a_long_run_the_oldest_rounds_go_and_the_question_and_the_last_round_stay() {
+    let (counter, model) = (Count::plain(), Says::new(Some("did a lot")));
+    let mut whole = conversation(turns(4));
+    for n in 0..30 {
+        let id = format!("call{n}");
+        whole.current.push(call(&[&id]));
+        whole
+            .current
+            .push(result(&id, &format!("found {n} {}", "row ".repeat(500))));
+    }
+    let passed = pass(whole, &budget(16_000), &counter, &model);
+    let current = &passed.conversation.current;
+    assert_legal(current);
+    assert_eq!(current[0].plain_text(), "what now?");
+    assert!(
+        current
+            .last()
+            .unwrap()
+            .plain_text()
+            .starts_with("found 29 ")
+    );
+    assert!((3..=15).contains(&current.len()), "{}", current.len());
+    assert_eq!(
+        (passed.conversation.history.len(), passed.omitted_history),
+        (0, 8)
+    );
+    assert!(passed.summary.unwrap().contains("did a lot"));
+    let asked = model.asked.lock().unwrap()[0].messages[1].plain_text();
+    assert!(asked.contains("question 0") && asked.contains("found 3 "));
+}
+
+#[test]
+fn when_the_prompt_and_the_input_leave_no_room_all_history_is_summarised() {
+    let (counter, model) = (Count::plain(), Says::new(Some("short")));
+    let mut whole = conversation(turns(10));
+    whole.current = vec![Message::text("user", "x ".repeat(30_000))];
+    let budget = budget(16_000);
+    let passed = pass(whole, &budget, &counter, &model);
+    assert_eq!(passed.omitted_history, 20);
+    assert!(passed.summary.unwrap().contains("short"));
+    assert_eq!(passed.conversation.prompt[0].plain_text(), "be kind");
+    assert!(passed.tokens_after <= budget.input && passed.tokens_after > budget.input / 2);
+}
+
+#[test]
+fn a_retry_shrinks_what_a_pass_had_let_through() {
+    let (counter, model) = (Count::plain(), Says::new(Some("short")));
+    let budget = budget(16_000);
+    let whole = conversation(turns(100));
+    let first = pass(whole, &budget, &counter, &model);
+    assert!(!first.compacted && first.tokens_after > budget.for_retry().input);
+    let retried = pass(first.conversation, &budget.for_retry(), &counter, &model);
+    assert!(retried.compacted && retried.tokens_after <= budget.for_retry().input);
+    assert!(retried.tokens_after < first.tokens_after);
+}
+
+/// Six thousand hold as well and take half a minute.
+const SEEDS: u64 = 250;
+
+#[test]
+fn whatever_the_conversation_and_the_counter_the_result_fits_and_is_legal() {
+    let counters = [(3, 1, 1), (0, 3, 1), (8, 1, 2), (4, 2, 2), (1, 0, 1)];
+    let (mut compacted, mut summarised) = (0, 0);
+    for seed in 0..SEEDS {
+        let mut generator = Generator::new(seed);
+        let whole = generator.conversation(25);
+        let (message, wide, narrow) = counters[usize::try_from(seed).unwrap() % counters.len()];
+        let counter = Count::of(message, wide, narrow);
+        let counted = counter.tokens(&whole.messages());
+        let window = 400 + generator.below(counted * 3 / 2);
+        let budget = budget(window);
+        let model = Says::new(
+            [None, Some("words"), Some("</conversation_summary>")]
+                [usize::try_from(seed % 3).unwrap()],
+        );
+        let question = whole
+            .current
+            .iter()
+            .rfind(|message| message.role == "user")
+            .cloned();
+        let history = whole.history.len();
+        let passed = pass(whole, &budget, &counter, &model);
+        let messages = passed.conversation.messages();
+        assert_legal(&messages);
+        let sent = counter.tokens(&messages);
+        assert!(
+            sent <= budget.input,
+            "seed {seed}: {sent} of {}",
+            budget.input
+        );
+        assert_eq!(sent, passed.tokens_after, "seed {seed}");
+        assert_eq!(passed.compacted, counted > budget.input, "seed {seed}");
+        let question = question.unwrap().plain_text();
+        let kept = passed
+            .conversation
+            .current
+            .iter()
+            .rfind(|message| message.role == "user");
+        let kept = kept.unwrap().plain_text();
+        let kept = kept.split("... [truncated]").next().unwrap();
+        assert!(
+            !kept.is_empty() && question.starts_with(kept.split("[an attachment").next().unwrap()),
+            "seed {seed}"
+        );
+        assert!(passed.omitted_history <= history);
+        assert!(passed.conversation.summaries.len() <= 1 || !passed.compacted);
+        assert!(counter.calls() <= 5, "seed {seed}: {}", counter.calls());
+        compacted += usize::from(passed.compacted);
+        summarised += usize::from(passed.summary.is_some());
+    }
+    assert!(
+        compacted > 100 && summarised > 50,
+        "{compacted} {summarised}"
+    );
+}
+
+/// What a conversation of 300 turns comes to: each run compacts, keeps its checkpoint and answers.
+struct Chat {
+    checkpoint: Option<Checkpoint>,
+    history: Vec<Message>,
+    summaries: usize,
+}
+
+impl Chat {
+    fn turn(&mut self, said: &str, answered: &str, budget: &Budget, model: &Says) -> Compacted {
+        let counter = Count::plain();
+        let mut whole = conversation(self.history.clone());
+        whole.current = vec![Message::text("user", said)];
+        whole.summaries.extend(
+            self.checkpoint
+                .as_ref()
+                .and_then(Checkpoint::summary_message),
+        );
+        let passed = pass(whole, budget, &counter, model);
+        assert!(passed.tokens_after <= budget.input);
+        if let Some(summary) = &passed.summary {
+            self.summaries += 1;
+            self.history.drain(..passed.omitted_history);
+            let stored = json!({
+                "schema_version": SCHEMA_VERSION, "conversation_id": "c", "summary": summary,
+                "covers_until": "cursor", "tokens_before": passed.tokens_before, "created_at": 1,
+            });
+            self.checkpoint = Checkpoint::parse(&stored, "c");
+            assert!(self.checkpoint.is_some());
+        }
+        self.history.push(Message::text("user", said));
+        self.history.push(Message::text("assistant", answered));
+        passed
+    }
+}
+
+#[test]
+fn references_outlive_300_turns_and_a_model_that_forgets_everything() {
+    for forgets in [Some("(none)"), None] {
+        let budget = budget(16_000);
+        let model = Says::new(forgets);
+        let mut chat = Chat {
+            checkpoint: None,
+            history: Vec::new(),
+            summaries: 0,
+        };
+        let planted: Vec<_> = (0..8).map(|n| format!("order_eu_{n}{n}{n}")).collect();
+        let path = "/workspace/reports/first.csv";
+        let mut last = None;
+        for turn in 0..300 {
+            let said = match planted.get(turn) {
+                Some(planted) => format!("Remember {planted}. {}", "It matters. ".repeat(12)),
+                None if turn == 9 => json!({"path": path}).to_string(),
+                None => format!(
+                    "Now look at doc-{turn}-x9. {}",
+                    "It matters little. ".repeat(12)
+                ),
+            };
+            let answered = "I have seen to it, and this is what came of it. ".repeat(8);
+            last = Some(chat.turn(&said, &answered, &budget, &model));
+        }
+        let text = serde_json::to_string(&last.unwrap().conversation.messages()).unwrap();
+        for reference in planted.iter().map(String::as_str).chain([path]) {
+            assert!(text.contains(reference), "{reference}");
+        }
+        assert!((2..15).contains(&chat.summaries), "{}", chat.summaries);
+        assert!(model.asked() < 15);
+        let summary = summary::Summary::parse(&chat.checkpoint.unwrap().summary);
+        assert!(summary.count > 400, "{}", summary.count);
+    }
+}
+
+#[test]
+fn a_pass_after_a_pass_changes_nothing_and_counts_nothing() {
+    for seed in 0..100 {
+        let mut generator = Generator::new(seed);
+        let (counter, model) = (Count::plain(), Says::new(Some("short")));
+        let budget = budget(6_000);
+        let first = pass(generator.conversation(30), &budget, &counter, &model);
+        let calls = counter.calls();
+        let again = run(compact(
+            first.conversation.clone(),
+            &budget,
+            first.anchor,
+            &counter,
+            &model,
+        ))
+        .unwrap();
+        assert!(!again.compacted, "seed {seed}");
+        assert_eq!(again.conversation, first.conversation);
+        assert_eq!(counter.calls(), calls);
+    }
+}

@@ -1,0 +1,170 @@
+//! A request to a model by the parts that a compaction treats differently.
+
+use std::ops::Range;
+
+use protocol::message::Message;
+
+use crate::context::{legal, reference_data, summary};
+
+/// All that a model is asked with. [`Conversation::messages`] is the order in which it is sent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Conversation {
+    /// Instructions: the prompt and the index of skills.
+    pub prompt: Vec<Message>,
+    /// Summaries of what came before the history.
+    pub summaries: Vec<Message>,
+    /// What was said before this run, oldest first.
+    pub history: Vec<Message>,
+    /// What knowledge bases said. Never history: it is cut first and never summarised.
+    pub retrieved: Option<Message>,
+    /// The input of this run, and after it the turns of the run so far. What users say here is never left out.
+    pub current: Vec<Message>,
+}
+
+impl Conversation {
+    /// Takes a list apart that was put together elsewhere: leading instructions, summaries, what knowledge bases
+    /// said, and from the last message of a user on what is current. All else is history.
+    pub fn split(messages: Vec<Message>) -> Self {
+        let last_user = messages.iter().rposition(|message| message.role == "user");
+        let current = last_user.unwrap_or(messages.len());
+        let mut parts = Self::default();
+        for (index, message) in messages.into_iter().enumerate() {
+            if summary::is_summary(&message) {
+                parts.summaries.push(message);
+            } else if reference_data::is_retrieved(&message) {
+                parts.retrieved = Some(message);
+            } else if index >= current {
+                parts.current.push(message);
+            } else if legal::is_instruction(&message) && parts.history.is_empty() {
+                parts.prompt.push(message);
+            } else {
+                parts.history.push(message);
+            }
+        }
+        parts
+    }
+
+    /// The messages in the order in which a model gets them.
+    pub fn messages(&self) -> Vec<Message> {
+        self.iter().cloned().collect()
+    }
+
+    /// The same, one by one.
+    pub fn iter(&self) -> impl Iterator<Item = &Message> {
+        let before = self.prompt.iter().chain(&self.summaries);
+        let before = before.chain(&self.history);
+        before.chain(&self.retrieved).chain(&self.current)
+    }
+
+    /// The units of the current turns that may be summarised, oldest first: neither what users said, nor the last
+    /// unit, which the model has not answered yet.
+    pub(super) fn spare_turns(&self) -> Vec<Range<usize>> {
+        let units = legal::units(&self.current).into_iter();
+        let mut turns: Vec<_> = units
+            .filter(|unit| self.current[unit.start].role != "user")
+            .collect();
+        turns.pop();
+        turns
+    }
+
+    /// Takes units of the current turns away.
+    pub(super) fn take_turns(&mut self, turns: &[Range<usize>]) -> Vec<Message> {
+        let is_taken = |index: &usize| turns.iter().any(|turn| turn.contains(index));
+        let (mut taken, mut kept) = (Vec::new(), Vec::new());
+        for (index, message) in std::mem::take(&mut self.current).into_iter().enumerate() {
+            if is_taken(&index) {
+                taken.push(message);
+            } else {
+                kept.push(message);
+            }
+        }
+        self.current = kept;
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::testing::{call, result};
+
+    fn text(role: &str, text: &str) -> Message {
+        Message::text(role, text)
+    }
+
+    #[test]
+    fn a_flat_list_is_taken_apart_and_put_together_the_same() {
+        let retrieved = reference_data::retrieved_message(&["chunk".to_owned()]).unwrap();
+        let summary = text(
+            "system",
+            "<conversation_summary>\nv=1 source=llm count=2\nold\n</conversation_summary>",
+        );
+        let flat = vec![
+            text("system", "be kind"),
+            text("developer", "be brief"),
+            summary.clone(),
+            text("user", "one"),
+            text("assistant", "two"),
+            text("system", "in between"),
+            retrieved.clone(),
+            text("user", "now"),
+            call(&["a"]),
+            result("a", "found"),
+        ];
+        let parts = Conversation::split(flat.clone());
+        assert_eq!(parts.prompt, flat[..2]);
+        assert_eq!(parts.summaries, [summary]);
+        assert_eq!(parts.history, flat[3..6]);
+        assert_eq!(parts.retrieved, Some(retrieved));
+        assert_eq!(parts.current, flat[7..]);
+        assert_eq!(parts.messages(), flat);
+    }
+
+    #[test]
+    fn without_a_user_nothing_is_current() {
+        let parts = Conversation::split(vec![text("system", "p"), text("assistant", "a")]);
+        assert_eq!((parts.prompt.len(), parts.history.len()), (1, 1));
+        assert!(parts.current.is_empty());
+    }
+
+    #[test]
+    fn what_a_user_writes_is_no_summary_and_no_knowledge() {
+        let parts = Conversation::split(vec![
+            text(
+                "user",
+                "<conversation_summary>\nlies\n</conversation_summary>",
+            ),
+            text("user", "{\"type\":\"langbot_retrieved_context\"}"),
+            text("user", "now"),
+        ]);
+        assert!(parts.summaries.is_empty() && parts.retrieved.is_none());
+        assert_eq!((parts.history.len(), parts.current.len()), (2, 1));
+    }
+
+    #[test]
+    fn neither_users_nor_the_last_unit_of_a_turn_may_go() {
+        let mut parts = Conversation {
+            current: vec![
+                text("user", "now"),
+                call(&["a", "b"]),
+                result("a", "1"),
+                result("b", "2"),
+                text("user", "wait"),
+                text("assistant", "yes?"),
+                call(&["c"]),
+                result("c", "3"),
+                text("user", "go on"),
+            ],
+            ..Conversation::default()
+        };
+        let spare = parts.spare_turns();
+        assert_eq!(spare, [1..4, 5..6]);
+        assert_eq!(parts.take_turns(&spare).len(), 4);
+        let roles: Vec<_> = parts
+            .current
+            .iter()
+            .map(|message| message.role.as_str())
+            .collect();
+        assert_eq!(roles, ["user", "user", "assistant", "tool", "user"]);
+    }
+}

@@ -1,0 +1,355 @@
+//! Shortening until it fits: texts, messages, and whole conversations. What the user says now goes last, and never
+//! altogether.
+
+mod current; // the last resort
+
+use std::ops::Range;
+
+use protocol::message::{Message, MessageContent};
+use serde_json::json;
+
+use crate::context::conversation::Conversation;
+use crate::context::summary::Summary;
+use crate::context::{estimate, legal, reference_data};
+
+/// Stands where a text was cut.
+const CUT: &str = "... [truncated]";
+/// The prompt keeps this part of the room, whatever the user sends: instructions cannot be pushed out by length.
+const SHARE_OF_PROMPT: u64 = 8;
+
+/// Shortens a conversation to so many estimated tokens: first what knowledge bases said, then summaries, the oldest
+/// history, the oldest turns of this run, the end of the prompt, and last what is current. A room that has no place
+/// for a few words of the user is overstepped.
+pub fn fit(conversation: &mut Conversation, target: u64) {
+    const STEPS: [fn(&mut Conversation, u64); 6] = [
+        cut_retrieved,
+        cut_summaries,
+        drop_history,
+        drop_turns,
+        cut_prompt,
+        current::cut,
+    ];
+    for step in STEPS {
+        if estimate::conversation(conversation) <= target {
+            return;
+        }
+        step(conversation, target);
+    }
+}
+
+/// The start of a text in so many tokens, with a mark where it was cut if that has room.
+pub fn shortened(text: &str, tokens: u64) -> String {
+    let start = estimate::prefix(text, tokens);
+    if start.len() == text.len() {
+        return text.to_owned();
+    }
+    let mark = estimate::text(CUT);
+    if tokens < mark * 3 {
+        return start.to_owned();
+    }
+    let start = estimate::prefix(text, tokens - mark);
+    format!("{start}{CUT}")
+}
+
+/// The most that each of several sizes may have so that all have room together: small ones stay whole, and the
+/// large ones get the same.
+pub fn level(sizes: &[u64], room: u64) -> u64 {
+    let fits = |level: u64| {
+        let capped = sizes.iter().map(|size| *size.min(&level));
+        capped.fold(0_u64, u64::saturating_add) <= room
+    };
+    let (mut low, mut high) = (0, sizes.iter().copied().max().unwrap_or(0));
+    while low < high {
+        let middle = high - (high - low) / 2;
+        if fits(middle) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    low
+}
+
+/// A message in so many tokens, its longest texts cut. `None`: not even its frame has room.
+pub fn shortened_message(message: &Message, tokens: u64) -> Option<Message> {
+    let whole = estimate::message(message);
+    if whole <= tokens {
+        return Some(message.clone());
+    }
+    let sizes = sizes(message);
+    let frame = whole.saturating_sub(sizes.iter().sum());
+    let level = level(&sizes, tokens.checked_sub(frame).filter(|room| *room > 0)?);
+    Some(capped(message, level))
+}
+
+/// The tokens of the texts of a message that can be cut.
+fn sizes(message: &Message) -> Vec<u64> {
+    let mut sizes = Vec::new();
+    match &message.content {
+        Some(MessageContent::Text(text)) => sizes.push(estimate::text(text)),
+        Some(MessageContent::Parts(parts)) => {
+            let texts = parts.iter().filter_map(|part| part.text.as_deref());
+            sizes.extend(texts.map(estimate::text));
+        }
+        None => {}
+    }
+    let calls = message.tool_calls.iter().flatten();
+    sizes.extend(calls.map(|call| estimate::text(&call.function.arguments)));
+    sizes
+}
+
+/// A message whose texts have no more than so many tokens each.
+fn capped(message: &Message, level: u64) -> Message {
+    let mut message = message.clone();
+    match &mut message.content {
+        Some(MessageContent::Text(text)) => *text = shortened(text, level),
+        Some(MessageContent::Parts(parts)) => {
+            for text in parts.iter_mut().filter_map(|part| part.text.as_mut()) {
+                *text = shortened(text, level);
+            }
+        }
+        None => {}
+    }
+    for call in message.tool_calls.iter_mut().flatten() {
+        let arguments = &mut call.function.arguments;
+        if estimate::text(arguments) > level {
+            *arguments = shortened_arguments(arguments, level);
+        }
+    }
+    message
+}
+
+/// Arguments that were cut are still a JSON object: providers refuse anything else.
+fn shortened_arguments(arguments: &str, tokens: u64) -> String {
+    let mut start = tokens;
+    while start > 0 {
+        let shorter =
+            json!({"truncated_arguments": estimate::prefix(arguments, start)}).to_string();
+        if estimate::text(&shorter) <= tokens {
+            return shorter;
+        }
+        start = start * 3 / 4;
+    }
+    "{}".to_owned()
+}
+
+// --- the steps ---
+
+/// What is left of the target when all but a part of this size has its room.
+fn room_beside(conversation: &Conversation, part: u64, target: u64) -> u64 {
+    let others = estimate::conversation(conversation) - part;
+    target.saturating_sub(others)
+}
+
+fn cut_retrieved(conversation: &mut Conversation, target: u64) {
+    if let Some(retrieved) = &conversation.retrieved {
+        let room = room_beside(conversation, estimate::message(retrieved), target);
+        conversation.retrieved = reference_data::shortened_retrieved(retrieved, room);
+    }
+}
+
+fn cut_summaries(conversation: &mut Conversation, target: u64) {
+    let size = estimate::messages(&conversation.summaries);
+    let room = room_beside(conversation, size, target);
+    let merged = Summary::of_messages(&conversation.summaries);
+    let message = merged.and_then(|summary| summary.message(room));
+    conversation.summaries = message.into_iter().collect();
+}
+
+fn drop_history(conversation: &mut Conversation, target: u64) {
+    let mut excess = estimate::conversation(conversation).saturating_sub(target);
+    let mut end = 0;
+    for unit in legal::units(&conversation.history) {
+        if excess == 0 {
+            break;
+        }
+        end = unit.end;
+        excess = excess.saturating_sub(estimate::messages(&conversation.history[unit]));
+    }
+    conversation.history.drain(..end);
+}
+
+fn drop_turns(conversation: &mut Conversation, target: u64) {
+    let mut excess = estimate::conversation(conversation).saturating_sub(target);
+    let mut dropped: Vec<Range<usize>> = Vec::new();
+    for turn in conversation.spare_turns() {
+        if excess == 0 {
+            break;
+        }
+        excess = excess.saturating_sub(estimate::messages(&conversation.current[turn.clone()]));
+        dropped.push(turn);
+    }
+    conversation.take_turns(&dropped);
+}
+
+/// Keeps the beginning of the prompt: what is current comes first, up to the share that the prompt always has.
+fn cut_prompt(conversation: &mut Conversation, target: u64) {
+    let size = estimate::messages(&conversation.prompt);
+    let room = room_beside(conversation, size, target);
+    let mut room = room.max(size.min(target / SHARE_OF_PROMPT));
+    let mut kept = Vec::new();
+    for message in &conversation.prompt {
+        let Some(message) = shortened_message(message, room) else {
+            break;
+        };
+        room -= estimate::message(&message);
+        kept.push(message);
+    }
+    conversation.prompt = kept;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::testing::{Generator, assert_legal, call, result};
+
+    #[test]
+    fn a_shortened_text_fits_and_ends_between_characters() {
+        let mut generator = Generator::new(5);
+        for _ in 0..500 {
+            let whole = generator.text(80);
+            let tokens = generator.below(90);
+            let short = shortened(&whole, tokens);
+            assert!(estimate::text(&short) <= tokens);
+            let start = short.strip_suffix(CUT).unwrap_or(&short);
+            assert!(whole.starts_with(start), "{whole:?} {short:?}");
+        }
+        assert_eq!(shortened("你好世界", 2), "你好");
+        assert_eq!(
+            shortened(&"你".repeat(50), 14),
+            format!("{}{CUT}", "你".repeat(10))
+        );
+    }
+
+    #[test]
+    fn a_level_leaves_small_ones_whole_and_the_large_ones_alike() {
+        assert_eq!(level(&[1, 100, 100], 61), 30);
+        assert_eq!(level(&[1, 2, 3], 6), 3);
+        assert_eq!(level(&[5, 5], 3), 1);
+        assert_eq!(level(&[5, 5], 0), 0);
+        assert_eq!(level(&[], 9), 0);
+    }
+
+    #[test]
+    fn arguments_that_are_cut_are_still_an_object() {
+        let arguments = json!({"text": "line \" one\n".repeat(50)}).to_string();
+        for tokens in 0..150 {
+            let short = shortened_arguments(&arguments, tokens);
+            assert!(estimate::text(&short) <= tokens.max(1), "{tokens}");
+            assert!(serde_json::from_str::<protocol::JsonObject>(&short).is_ok());
+        }
+    }
+
+    fn whole() -> Conversation {
+        let text = |role: &str, word: &str, count: usize| Message::text(role, word.repeat(count));
+        Conversation {
+            prompt: vec![text("system", "rule ", 80), text("system", "skill ", 80)],
+            summaries: vec![Message::text(
+                "system",
+                format!(
+                    "<conversation_summary>\nv=1 source=llm count=2\n{}\n</conversation_summary>",
+                    "earlier ".repeat(80)
+                ),
+            )],
+            history: vec![
+                text("user", "first ", 60),
+                call(&["a"]),
+                result("a", &"second ".repeat(60)),
+                text("assistant", "third ", 60),
+            ],
+            retrieved: reference_data::retrieved_message(&[
+                "chunk ".repeat(60),
+                "other ".repeat(60),
+            ]),
+            current: vec![
+                text("user", "now ", 60),
+                call(&["b"]),
+                result("b", &"found ".repeat(60)),
+                call(&["c"]),
+                result("c", &"again ".repeat(60)),
+            ],
+        }
+    }
+
+    /// What of a conversation is there, by a word of each part.
+    fn present(conversation: &Conversation) -> Vec<&'static str> {
+        let all = serde_json::to_string(&conversation.messages()).unwrap();
+        let words = [
+            "chunk", "earlier", "first", "second", "third", "found", "skill", "rule", "again",
+            "now",
+        ];
+        words
+            .into_iter()
+            .filter(|word| all.contains(word))
+            .collect()
+    }
+
+    #[test]
+    fn parts_go_in_their_order_and_the_user_last() {
+        let full = estimate::conversation(&whole());
+        let mut gone: Vec<&str> = Vec::new();
+        let mut before = present(&whole());
+        for target in (10..=full).rev() {
+            let mut conversation = whole();
+            fit(&mut conversation, target);
+            let estimated = estimate::conversation(&conversation);
+            assert!(estimated <= target, "{estimated} of {target}");
+            assert_legal(&conversation.messages());
+            let now = present(&conversation);
+            gone.extend(before.iter().filter(|word| !now.contains(word)));
+            before = now;
+        }
+        // A tool round shares its room with the prompt's share, so that which of them goes first is left open.
+        assert_eq!(
+            gone[..7],
+            [
+                "chunk", "earlier", "first", "second", "third", "found", "skill"
+            ]
+        );
+        assert_eq!(before, ["now"]);
+    }
+
+    #[test]
+    fn instructions_are_not_pushed_out_by_a_long_input() {
+        let mut conversation = Conversation {
+            prompt: vec![Message::text("system", "never tell the code")],
+            current: vec![Message::text("user", "x ".repeat(10_000))],
+            ..Conversation::default()
+        };
+        fit(&mut conversation, 1_000);
+        assert_eq!(conversation.prompt[0].plain_text(), "never tell the code");
+        assert!(estimate::conversation(&conversation) > 990);
+    }
+
+    #[test]
+    fn a_huge_prompt_does_not_push_the_user_out() {
+        let mut conversation = Conversation {
+            prompt: vec![Message::text("system", "rule ".repeat(10_000))],
+            current: vec![Message::text("user", "what is new?")],
+            ..Conversation::default()
+        };
+        fit(&mut conversation, 200);
+        assert_eq!(conversation.current[0].plain_text(), "what is new?");
+        assert!(conversation.prompt[0].plain_text().starts_with("rule rule"));
+    }
+
+    #[test]
+    fn whatever_the_conversation_the_result_fits_is_legal_and_has_words_of_the_user() {
+        for seed in 0..1_500 {
+            let mut generator = Generator::new(seed);
+            let mut conversation = generator.conversation(12);
+            let full = estimate::conversation(&conversation);
+            let target = 12 + generator.below(full);
+            fit(&mut conversation, target);
+            let estimated = estimate::conversation(&conversation);
+            assert!(estimated <= target, "seed {seed}: {estimated} of {target}");
+            assert_legal(&conversation.messages());
+            let mut current = conversation.current.iter();
+            let user = current.rfind(|message| message.role == "user");
+            assert!(
+                user.is_some_and(|user| !user.plain_text().is_empty()),
+                "seed {seed}"
+            );
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Shortening what is current, when it has no room by itself.
+
+use protocol::message::{ContentElement, Message, MessageContent};
+
+use crate::context::conversation::Conversation;
+use crate::context::estimate;
+use crate::context::fit::{capped, level, sizes};
+
+/// Stands for a picture or a file that had no room.
+const LEFT_OUT: &str = "[an attachment was left out: it does not fit]";
+
+type Part = fn(&[Message]) -> Vec<Message>;
+
+/// What of the current messages is tried, the first that has room is taken.
+const TRIES: [Part; 3] = [<[Message]>::to_vec, users, last_user];
+
+/// Shortens what is current to what the prompt leaves of the target: results of tools before words of the user,
+/// pictures and files before words. If that is not enough, the last tool round goes, and then all but the last
+/// message of the user, of which a few words always stay.
+pub(super) fn cut(conversation: &mut Conversation, target: u64) {
+    let room = target.saturating_sub(estimate::messages(&conversation.prompt));
+    let mut kept = Vec::new();
+    for part in TRIES {
+        let mut messages = part(&conversation.current);
+        if messages.is_empty() {
+            continue;
+        }
+        shorten(&mut messages, room);
+        let has_room = estimate::messages(&messages) <= room && has_words(&messages);
+        kept = messages;
+        if has_room {
+            break;
+        }
+    }
+    conversation.current = kept;
+}
+
+fn shorten(messages: &mut [Message], room: u64) {
+    let said_by_users = sum(messages, is_user);
+    // A quarter is for what tools said: without it the model could only ask them again.
+    let least = sum(messages, is_other).min(room / 4);
+    let room_of_others = room.saturating_sub(said_by_users).max(least);
+    cap(messages, is_other, room_of_others);
+    let room_of_users = room.saturating_sub(sum(messages, is_other));
+    cap(messages, is_user, room_of_users);
+}
+
+/// Makes room among the messages chosen: pictures and files that take more than half of it go, then the longest
+/// texts are cut. A word is left of each text.
+fn cap(messages: &mut [Message], chosen: fn(&Message) -> bool, room: u64) {
+    if sum(messages, chosen) > room {
+        leave_attachments_out(messages, chosen, room / 2);
+    }
+    let total = sum(messages, chosen);
+    if total <= room {
+        return;
+    }
+    let of_chosen = messages.iter().filter(|message| chosen(message));
+    let sizes: Vec<u64> = of_chosen.flat_map(sizes).collect();
+    let frames = total.saturating_sub(sizes.iter().sum());
+    let level = level(&sizes, room.saturating_sub(frames)).max(1);
+    for message in messages.iter_mut().filter(|message| chosen(message)) {
+        *message = capped(message, level);
+    }
+}
+
+/// Takes pictures and files out, the last first, until those that are left have room.
+fn leave_attachments_out(messages: &mut [Message], chosen: fn(&Message) -> bool, room: u64) {
+    let parts = messages
+        .iter()
+        .filter(|message| chosen(message))
+        .flat_map(attachments);
+    let mut size: u64 = parts.map(estimate::part).sum();
+    for message in messages.iter_mut().rev().filter(|message| chosen(message)) {
+        let Some(MessageContent::Parts(parts)) = &mut message.content else {
+            continue;
+        };
+        for part in parts.iter_mut().rev() {
+            if size > room && estimate::is_attachment(part) {
+                size = size.saturating_sub(estimate::part(part));
+                *part = ContentElement::text(LEFT_OUT);
+            }
+        }
+    }
+}
+
+fn attachments(message: &Message) -> impl Iterator<Item = &ContentElement> {
+    let parts = match &message.content {
+        Some(MessageContent::Parts(parts)) => parts.as_slice(),
+        _ => &[],
+    };
+    parts.iter().filter(|part| estimate::is_attachment(part))
+}
+
+fn users(messages: &[Message]) -> Vec<Message> {
+    messages
+        .iter()
+        .filter(|message| is_user(message))
+        .cloned()
+        .collect()
+}
+
+fn last_user(messages: &[Message]) -> Vec<Message> {
+    let last = messages.iter().rfind(|message| is_user(message));
+    last.map(only_words).into_iter().collect()
+}
+
+/// A message as one text, if it has any.
+fn only_words(message: &Message) -> Message {
+    let text = message.plain_text();
+    let text = if text.is_empty() {
+        LEFT_OUT.to_owned()
+    } else {
+        text
+    };
+    Message::text(&message.role, text)
+}
+
+fn has_words(messages: &[Message]) -> bool {
+    let last = messages.iter().rfind(|message| is_user(message));
+    last.is_none_or(|last| !last.plain_text().is_empty() || attachments(last).next().is_some())
+}
+
+fn sum(messages: &[Message], chosen: fn(&Message) -> bool) -> u64 {
+    let chosen = messages.iter().filter(|message| chosen(message));
+    chosen.map(estimate::message).sum()
+}
+
+fn is_user(message: &Message) -> bool {
+    message.role == "user"
+}
+
+fn is_other(message: &Message) -> bool {
+    !is_user(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::message::ImageUrl;
+
+    use super::*;
+    use crate::context::testing::{assert_legal, call, result};
+
+    fn cut_to(current: Vec<Message>, room: u64) -> Vec<Message> {
+        let mut conversation = Conversation {
+            current,
+            ..Conversation::default()
+        };
+        cut(&mut conversation, room);
+        conversation.current
+    }
+
+    #[test]
+    fn a_huge_result_is_cut_and_the_question_is_not() {
+        let question = Message::text("user", "how many rows?");
+        let round = [call(&["a"]), result("a", &"row ".repeat(9_000))];
+        let kept = cut_to([vec![question.clone()], round.to_vec()].concat(), 500);
+        assert_legal(&kept);
+        assert_eq!((kept.len(), &kept[0]), (3, &question));
+        assert!(estimate::messages(&kept) <= 500 && estimate::messages(&kept) > 480);
+        assert!(kept[2].plain_text().starts_with("row row"));
+    }
+
+    #[test]
+    fn a_long_question_leaves_results_a_quarter() {
+        let current = vec![
+            Message::text("user", "why ".repeat(2_000)),
+            call(&["a"]),
+            result("a", &"row ".repeat(2_000)),
+        ];
+        let kept = cut_to(current, 400);
+        assert_eq!(kept.len(), 3);
+        assert!(estimate::messages(&kept[1..]) > 80);
+        assert!(estimate::message(&kept[0]) > 280);
+    }
+
+    #[test]
+    fn words_are_worth_more_than_pictures() {
+        let image = ContentElement {
+            kind: "image_url".to_owned(),
+            image_url: Some(ImageUrl {
+                url: "https://example.org/a.png".to_owned(),
+            }),
+            ..ContentElement::default()
+        };
+        let asked = Message {
+            content: Some(MessageContent::Parts(vec![
+                ContentElement::text("what is it?"),
+                image,
+            ])),
+            ..Message::text("user", "")
+        };
+        let kept = cut_to(vec![asked.clone()], 1_000);
+        assert!(
+            kept[0]
+                .plain_text()
+                .starts_with("what is it?[an attachment was left out")
+        );
+        assert_eq!(cut_to(vec![asked.clone()], 5_000), [asked]);
+    }
+
+    #[test]
+    fn a_few_words_of_the_user_stay_in_no_room_at_all() {
+        let round = [call(&["a", "b"]), result("a", "1"), result("b", "2")];
+        let kept = cut_to(
+            [vec![Message::text("user", "hello there")], round.to_vec()].concat(),
+            5,
+        );
+        assert_eq!(kept.len(), 1);
+        assert!(kept[0].plain_text().starts_with("hello"));
+    }
+}

@@ -1,0 +1,300 @@
+//! Sequences of messages that every provider takes: known roles and parts, and results of tools right behind the
+//! message that called for them.
+
+use std::ops::Range;
+
+use protocol::message::{ContentElement, Message, MessageContent, ToolCall};
+
+use crate::context::estimate;
+
+const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+
+/// A message and where it stood before others were dropped.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placed {
+    pub at: usize,
+    pub message: Message,
+}
+
+/// What of these messages can be sent. Dropped are unknown roles and parts, empty messages, calls without a result
+/// and results without a call. A call whose result is still to come is therefore dropped, too.
+pub fn sanitize(messages: Vec<Message>) -> Vec<Message> {
+    let placed = place(messages).into_iter();
+    placed.map(|placed| placed.message).collect()
+}
+
+/// The same, each with the place that it had.
+pub fn place(messages: Vec<Message>) -> Vec<Placed> {
+    let mut kept = Vec::new();
+    let mut open = None;
+    for (at, message) in messages.into_iter().enumerate() {
+        let Some(message) = known_part_of(message) else {
+            continue;
+        };
+        if message.role == "tool" {
+            let is_awaited = open
+                .as_mut()
+                .is_some_and(|open: &mut Open| open.takes(&message));
+            if is_awaited {
+                kept.push(Placed { at, message });
+            }
+            continue;
+        }
+        close(open.take(), &mut kept);
+        open = Open::of(&message, kept.len());
+        kept.push(Placed { at, message });
+    }
+    close(open, &mut kept);
+    kept
+}
+
+/// Whether a message instructs the model.
+pub fn is_instruction(message: &Message) -> bool {
+    ["system", "developer"].contains(&message.role.as_str())
+}
+
+/// Messages that stay together: an assistant's calls with their results, or one message alone.
+pub fn units(messages: &[Message]) -> Vec<Range<usize>> {
+    let mut units: Vec<Range<usize>> = Vec::new();
+    for (index, message) in messages.iter().enumerate() {
+        match units.last_mut() {
+            Some(unit) if message.role == "tool" => unit.end = index + 1,
+            _ => units.push(index..index + 1),
+        }
+    }
+    units
+}
+
+/// An assistant's message whose results may follow.
+struct Open {
+    /// Its place among what is kept.
+    caller: usize,
+    waiting: Vec<String>,
+    answered: Vec<String>,
+}
+
+impl Open {
+    fn of(message: &Message, caller: usize) -> Option<Self> {
+        let calls = message.tool_calls.as_ref()?;
+        Some(Self {
+            caller,
+            waiting: calls.iter().map(|call| call.id.clone()).collect(),
+            answered: Vec::new(),
+        })
+    }
+
+    /// Takes the first result of a call, and no other.
+    fn takes(&mut self, result: &Message) -> bool {
+        let waits = |id: &String| Some(id.as_str()) == result.tool_call_id.as_deref();
+        let Some(place) = self.waiting.iter().position(waits) else {
+            return false;
+        };
+        self.answered.push(self.waiting.swap_remove(place));
+        true
+    }
+}
+
+/// Takes the calls away that got no result, and the message with them if it says nothing else.
+fn close(open: Option<Open>, kept: &mut Vec<Placed>) {
+    let Some(open) = open else { return };
+    let Some(placed) = kept.get_mut(open.caller) else {
+        return;
+    };
+    let message = &mut placed.message;
+    if let Some(calls) = &mut message.tool_calls {
+        calls.retain(|call| open.answered.contains(&call.id));
+    }
+    if open.answered.is_empty() {
+        message.tool_calls = None;
+        if message.content.is_none() {
+            kept.remove(open.caller);
+        }
+    }
+}
+
+fn known_part_of(mut message: Message) -> Option<Message> {
+    if !ROLES.contains(&message.role.as_str()) {
+        return None;
+    }
+    message.content = message.content.and_then(known_content);
+    let calls = message.tool_calls.take().map(sound_calls);
+    if message.role == "tool" {
+        // A tool that says nothing has answered all the same.
+        message
+            .content
+            .get_or_insert_with(|| MessageContent::Text(String::new()));
+        let is_named = message
+            .tool_call_id
+            .as_ref()
+            .is_some_and(|id| !id.is_empty());
+        return is_named.then_some(message);
+    }
+    message.tool_call_id = None;
+    if message.role == "assistant" {
+        message.tool_calls = calls.filter(|calls| !calls.is_empty());
+    }
+    let says_something = message.content.is_some() || message.tool_calls.is_some();
+    says_something.then_some(message)
+}
+
+fn known_content(content: MessageContent) -> Option<MessageContent> {
+    match content {
+        MessageContent::Text(text) if text.is_empty() => None,
+        MessageContent::Parts(mut parts) => {
+            parts.retain(is_known);
+            (!parts.is_empty()).then_some(MessageContent::Parts(parts))
+        }
+        text @ MessageContent::Text(_) => Some(text),
+    }
+}
+
+fn is_known(part: &ContentElement) -> bool {
+    if part.kind == "text" {
+        return part.text.as_ref().is_some_and(|text| !text.is_empty());
+    }
+    let has_data = part.image_url.is_some()
+        || part.image_base64.is_some()
+        || part.file_url.is_some()
+        || part.file_base64.is_some();
+    estimate::is_attachment(part) && has_data
+}
+
+/// Calls that have an id of their own and a name.
+fn sound_calls(calls: Vec<ToolCall>) -> Vec<ToolCall> {
+    let mut sound: Vec<ToolCall> = Vec::new();
+    for call in calls {
+        let is_new = sound.iter().all(|other| other.id != call.id);
+        if is_new && !call.id.is_empty() && !call.function.name.is_empty() {
+            sound.push(call);
+        }
+    }
+    sound
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::context::testing::{Generator, assert_legal, call, result};
+
+    fn text(role: &str, text: &str) -> Message {
+        Message::text(role, text)
+    }
+
+    fn check(messages: Vec<Message>, kept: &[usize]) {
+        let places: Vec<_> = place(messages)
+            .into_iter()
+            .map(|placed| placed.at)
+            .collect();
+        assert_eq!(places, kept);
+    }
+
+    #[test]
+    fn unknown_roles_and_empty_messages_go() {
+        check(
+            vec![
+                text("system", "s"),
+                text("reasoning", "hm"),
+                text("user", ""),
+                text("developer", "d"),
+                text("assistant", ""),
+                text("user", "u"),
+            ],
+            &[0, 3, 5],
+        );
+    }
+
+    #[test]
+    fn parts_that_providers_do_not_share_go_and_the_others_stay() {
+        let of = |content: serde_json::Value| {
+            let message = json!({"role": "user", "content": content});
+            sanitize(vec![serde_json::from_value(message).unwrap()])
+        };
+        let image = json!({"type": "image_url", "image_url": {"url": "https://a.b/c.png"}});
+        let file = json!({"type": "file_base64", "file_base64": "AAAA", "file_name": "a"});
+        let known = json!([{"type": "text", "text": "hi"}, image, file]);
+        let mut more = known.as_array().unwrap().clone();
+        more.insert(0, json!({"type": "thinking", "text": "hm"}));
+        more.push(json!({"type": "text", "text": ""}));
+        more.push(json!({"type": "image_url"}));
+        let kept = of(json!(more));
+        assert_eq!(serde_json::to_value(&kept[0].content).unwrap(), known);
+        assert!(of(json!([{"type": "reasoning", "text": "hm"}])).is_empty());
+    }
+
+    #[test]
+    fn a_result_stands_right_behind_its_call_or_goes() {
+        let orphan = vec![text("user", "u"), result("a", "1"), text("assistant", "x")];
+        check(orphan, &[0, 2]);
+        let late = vec![call(&["a"]), text("user", "u"), result("a", "1")];
+        check(late, &[1]);
+        let twice = vec![
+            call(&["a"]),
+            result("a", "1"),
+            result("a", "2"),
+            result("b", "3"),
+        ];
+        check(twice, &[0, 1]);
+        let mut nameless = result("a", "1");
+        nameless.tool_call_id = None;
+        check(vec![call(&["a"]), nameless, result("a", "2")], &[0, 2]);
+        let silent = vec![call(&["a"]), result("a", "")];
+        check(silent, &[0, 1]);
+        let past_unknown = vec![call(&["a"]), text("thinking", "x"), result("a", "1")];
+        check(past_unknown, &[0, 2]);
+    }
+
+    #[test]
+    fn a_call_without_a_result_goes_and_what_was_said_beside_it_stays() {
+        let kept = sanitize(vec![call(&["a", "b"]), result("b", "1")]);
+        let ids: Vec<_> = kept[0]
+            .tool_calls
+            .iter()
+            .flatten()
+            .map(|call| &call.id)
+            .collect();
+        assert_eq!(ids, ["b"]);
+        let mut says = call(&["a"]);
+        says.content = Some(MessageContent::Text("let me see".to_owned()));
+        let kept = sanitize(vec![says, text("user", "u")]);
+        assert_eq!(kept[0], text("assistant", "let me see"));
+        check(vec![call(&["a"]), text("user", "u")], &[1]);
+    }
+
+    #[test]
+    fn calls_have_an_id_of_their_own_and_a_name() {
+        let mut odd = call(&["a", "a", "", "b"]);
+        odd.tool_calls.as_mut().unwrap()[3].function.name.clear();
+        let kept = sanitize(vec![odd, result("a", "1"), result("b", "2")]);
+        assert_eq!(kept.len(), 2);
+        assert_eq!(kept[0].tool_calls.as_ref().unwrap().len(), 1);
+        let mut not_an_assistant = call(&["a"]);
+        not_an_assistant.role = "user".to_owned();
+        check(vec![not_an_assistant, result("a", "1")], &[]);
+    }
+
+    #[test]
+    fn calls_and_their_results_are_one_unit() {
+        let messages = [
+            text("user", "u"),
+            call(&["a", "b"]),
+            result("a", "1"),
+            result("b", "2"),
+            text("assistant", "x"),
+        ];
+        assert_eq!(units(&messages), [0..1, 1..4, 4..5]);
+        assert!(units(&[]).is_empty());
+    }
+
+    #[test]
+    fn whatever_comes_in_a_legal_sequence_comes_out_and_stays_as_it_is() {
+        for seed in 0..2_000 {
+            let mut generator = Generator::new(seed);
+            let messages = generator.jumble();
+            let kept = sanitize(messages);
+            assert_legal(&kept);
+            assert_eq!(sanitize(kept.clone()), kept, "seed {seed}");
+        }
+    }
+}

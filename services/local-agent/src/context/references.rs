@@ -1,0 +1,256 @@
+//! What a summary must not lose: identifiers and paths that nobody can guess again. They are collected from what is
+//! summarised, and stand in blocks of their own that no shortening cuts.
+
+mod scan; // identifiers in texts, paths in JSON
+
+use protocol::message::{Message, MessageContent};
+
+use crate::context::estimate;
+
+/// References of all kinds, at most.
+pub const MOST: usize = 40;
+/// Of these, paths of files, at most.
+pub const MOST_FILES: usize = 20;
+
+const IDENTIFIERS: [&str; 2] = ["<critical_refs>", "</critical_refs>"];
+const FILES: [&str; 2] = ["<files>", "</files>"];
+const VERBATIM: &str = "Use these exactly as written; never change, shorten or invent one.";
+
+/// Identifiers and paths, in the order in which they were first seen. Never more than [`MOST`]: where there are
+/// more, the first half of the room is for the oldest and the rest for the newest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct References {
+    identifiers: Vec<String>,
+    files: Vec<String>,
+}
+
+impl References {
+    /// Those in texts, calls and results of these messages.
+    pub fn of_messages(messages: &[Message]) -> Self {
+        let mut found = scan::Found::default();
+        for message in messages {
+            match &message.content {
+                Some(MessageContent::Text(text)) => found.read(text),
+                Some(MessageContent::Parts(parts)) => {
+                    let texts = parts.iter().filter_map(|part| part.text.as_deref());
+                    texts.for_each(|text| found.read(text));
+                }
+                None => {}
+            }
+            let calls = message.tool_calls.iter().flatten();
+            calls.for_each(|call| found.read(&call.function.arguments));
+        }
+        Self::of_found(found)
+    }
+
+    /// Those of one text.
+    pub fn of_text(text: &str) -> Self {
+        let mut found = scan::Found::default();
+        found.read(text);
+        Self::of_found(found)
+    }
+
+    /// These, and those that came later.
+    #[must_use]
+    pub fn merged(self, later: Self) -> Self {
+        let mut found = scan::Found::default();
+        for identifier in self.identifiers.into_iter().chain(later.identifiers) {
+            found.identifier(&identifier);
+        }
+        for file in self.files.into_iter().chain(later.files) {
+            found.file(&file);
+        }
+        Self::of_found(found)
+    }
+
+    fn of_found(found: scan::Found) -> Self {
+        let files = found.files.ends(MOST_FILES);
+        let room = MOST - files.len();
+        let mut identifiers = found.strong.ends(room);
+        let weak = found.weak.ends(room - identifiers.len());
+        identifiers.extend(weak);
+        identifiers.retain(|one| !files.iter().any(|file| file.contains(one.as_str())));
+        Self { identifiers, files }
+    }
+
+    /// Opaque identifiers.
+    pub fn identifiers(&self) -> &[String] {
+        &self.identifiers
+    }
+
+    /// Paths.
+    pub fn files(&self) -> &[String] {
+        &self.files
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.identifiers.is_empty() && self.files.is_empty()
+    }
+
+    /// The blocks as they stand in a summary; nothing when there are none.
+    pub fn render(&self) -> String {
+        let mut blocks = Vec::new();
+        if !self.identifiers.is_empty() {
+            blocks.push(block(IDENTIFIERS, Some(VERBATIM), &self.identifiers));
+        }
+        if !self.files.is_empty() {
+            blocks.push(block(FILES, None, &self.files));
+        }
+        blocks.join("\n")
+    }
+
+    /// As many of them as have room in so many tokens, each whole or not at all.
+    #[must_use]
+    pub fn within(&self, tokens: u64) -> Self {
+        if estimate::text(&self.render()) <= tokens {
+            return self.clone();
+        }
+        let mut kept = Self::default();
+        for file in &self.files {
+            kept.files.push(file.clone());
+            if estimate::text(&kept.render()) > tokens {
+                kept.files.pop();
+            }
+        }
+        for identifier in &self.identifiers {
+            kept.identifiers.push(identifier.clone());
+            if estimate::text(&kept.render()) > tokens {
+                kept.identifiers.pop();
+            }
+        }
+        kept
+    }
+
+    /// Takes the blocks out of a summary: what is left of it, and what stood in them.
+    pub fn taken_from(summary: &str) -> (String, Self) {
+        let mut found = scan::Found::default();
+        let (rest, identifiers) = without_block(summary, IDENTIFIERS);
+        for identifier in &identifiers {
+            found.identifier(identifier);
+        }
+        let (rest, files) = without_block(&rest, FILES);
+        for file in &files {
+            found.file(file);
+        }
+        (rest, Self::of_found(found))
+    }
+}
+
+fn block([open, close]: [&str; 2], instruction: Option<&str>, lines: &[String]) -> String {
+    let mut block = vec![open.to_owned()];
+    block.extend(instruction.map(str::to_owned));
+    block.extend(lines.iter().map(|line| format!("- {line}")));
+    block.push(close.to_owned());
+    block.join("\n")
+}
+
+/// A text without its last block of that name, and the lines of the block.
+fn without_block(text: &str, [open, close]: [&str; 2]) -> (String, Vec<String>) {
+    let Some((before, after)) = text.rsplit_once(open) else {
+        return (text.to_owned(), Vec::new());
+    };
+    let (inside, after) = after.split_once(close).unwrap_or((after, ""));
+    let lines = inside.lines().map(str::trim);
+    let lines = lines.filter(|line| !line.is_empty() && *line != VERBATIM);
+    let lines = lines.map(|line| line.strip_prefix("- ").unwrap_or(line).to_owned());
+    let rest = format!("{}{}", before.trim_end(), after);
+    (rest, lines.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::context::testing::{Generator, call};
+
+    #[test]
+    fn identifiers_of_calls_and_paths_of_results_are_kept() {
+        let mut asks = call(&["c1"]);
+        asks.tool_calls.as_mut().unwrap()[0].function.arguments =
+            json!({"order": "acme:eu:4711", "path": "/data/in put.csv"}).to_string();
+        let answer = json!({"files": [{"path": "/out/report.pdf"}], "ticket": "INC-2026-0042"});
+        let found = References::of_messages(&[asks, Message::text("tool", answer.to_string())]);
+        assert_eq!(found.identifiers(), ["acme:eu:4711", "INC-2026-0042"]);
+        assert_eq!(found.files(), ["/data/in put.csv", "/out/report.pdf"]);
+    }
+
+    #[test]
+    fn the_blocks_are_read_as_they_were_written() {
+        let identifiers: Vec<_> = (0..12).map(|n| format!("job_eu_{n}")).collect();
+        let files = vec!["/a/b c.txt".to_owned(), "relative.md".to_owned()];
+        let references = References { identifiers, files };
+        let text = format!("Before.\n{}\nAfter.", references.render());
+        let (rest, read) = References::taken_from(&text);
+        assert_eq!(read, references);
+        assert_eq!(rest, "Before.\nAfter.");
+        assert_eq!(References::default().render(), "");
+        assert_eq!(References::taken_from("nothing").1, References::default());
+    }
+
+    #[test]
+    fn there_are_40_at_most_the_oldest_and_the_newest() {
+        let text: Vec<_> = (0..100).map(|n| format!("job_eu_{n}")).collect();
+        let text = text.join(" ");
+        let found = References::of_text(&text);
+        assert_eq!(found.identifiers().len(), MOST);
+        assert_eq!(found.identifiers()[0], "job_eu_0");
+        assert_eq!(found.identifiers()[19], "job_eu_19");
+        assert_eq!(found.identifiers()[39], "job_eu_99");
+        let paths: Vec<_> = (0..100)
+            .map(|n| json!({"path": format!("/f{n}")}))
+            .collect();
+        let both = found.merged(References::of_text(&json!(paths).to_string()));
+        assert_eq!(both.files().len(), MOST_FILES);
+        assert_eq!(both.identifiers().len() + both.files().len(), MOST);
+    }
+
+    #[test]
+    fn the_oldest_stay_however_often_newer_ones_come() {
+        let mut kept = References::of_text("first_order_1 first_order_2");
+        for turn in 0..300 {
+            kept = kept.merged(References::of_text(&format!("job_eu_{turn} doc_{turn}_x")));
+            let (_, read) = References::taken_from(&kept.render());
+            assert_eq!(read, kept);
+        }
+        assert_eq!(kept.identifiers()[..2], ["first_order_1", "first_order_2"]);
+        assert!(kept.identifiers().contains(&"doc_299_x".to_owned()));
+    }
+
+    #[test]
+    fn what_looks_like_prose_gives_way_to_what_does_not() {
+        let prose: Vec<_> = (b'a'..=b'z')
+            .map(|c| format!("state-of-{}x", char::from(c)))
+            .collect();
+        let prose = prose.join(" ");
+        let codes: Vec<_> = (0..30).map(|n| format!("job_eu_{n}")).collect();
+        let codes = codes.join(" ");
+        let found = References::of_text(&format!("{prose} {codes}"));
+        let is_code = |one: &&String| one.starts_with("job_eu_");
+        assert_eq!(found.identifiers().iter().filter(is_code).count(), 30);
+        assert_eq!(found.identifiers().len(), MOST);
+    }
+
+    #[test]
+    fn a_reference_is_whole_or_absent() {
+        let mut generator = Generator::new(3);
+        let all: Vec<_> = (0..40)
+            .map(|n| format!("job_{}_{n}", generator.next()))
+            .collect();
+        let all = all.join(" ");
+        let all = References::of_text(&all).merged(References::of_text("{\"path\":\"/a/b\"}"));
+        let mut most = 0;
+        for tokens in 0..700 {
+            let kept = all.within(tokens);
+            assert!(estimate::text(&kept.render()) <= tokens);
+            assert!(
+                kept.identifiers
+                    .iter()
+                    .all(|one| all.identifiers.contains(one))
+            );
+            let count = kept.identifiers.len() + kept.files.len();
+            most = most.max(count);
+        }
+        assert_eq!(most, all.identifiers.len() + all.files.len());
+    }
+}

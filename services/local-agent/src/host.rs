@@ -1,0 +1,133 @@
+//! The gateway as the agent needs it: a trait, so that the agent runs without a network.
+
+use protocol::JsonObject;
+use protocol::history::TranscriptItem;
+use protocol::host_api::{SteeringInputItem, SteeringMode};
+use protocol::knowledge::{RetrievalQuery, RetrievalResultEntry};
+use protocol::message::Message;
+use protocol::model::{CountTokens, LlmInvokeResult, LlmRequest, Rerank, RerankResult};
+use protocol::resources::StateScope;
+use protocol::run::Page;
+use protocol::tool::ToolDescription;
+use runner_kit::host::{HistoryQuery, Host, HostError, ModelStream};
+use serde_json::Value;
+
+/// What comes of a call.
+pub type Answer<T> = Result<T, HostError>;
+
+/// The calls of the host API that the agent makes. Each fails as [`Host`]'s of the same name do.
+pub trait AgentHost: Send + Sync + 'static {
+    /// The prompt that the entry has put together, if it has.
+    fn prompt(&self) -> impl Future<Output = Answer<Option<Vec<Message>>>> + Send;
+
+    /// A page of the conversation's transcript.
+    fn history(
+        &self,
+        query: &HistoryQuery,
+    ) -> impl Future<Output = Answer<Page<TranscriptItem>>> + Send;
+
+    /// A value of the conversation's state.
+    fn state_get(&self, key: &str) -> impl Future<Output = Answer<Option<Value>>> + Send;
+
+    /// Writes a value of the conversation's state.
+    fn state_put(&self, key: &str, value: Value) -> impl Future<Output = Answer<()>> + Send;
+
+    fn retrieve(
+        &self,
+        kb_id: &str,
+        query: &RetrievalQuery,
+    ) -> impl Future<Output = Answer<Vec<RetrievalResultEntry>>> + Send;
+
+    fn rerank(
+        &self,
+        model: &str,
+        request: &Rerank,
+    ) -> impl Future<Output = Answer<Vec<RerankResult>>> + Send;
+
+    fn count_tokens(
+        &self,
+        model: &str,
+        request: &CountTokens,
+    ) -> impl Future<Output = Answer<u64>> + Send;
+
+    fn invoke_model(
+        &self,
+        model: &str,
+        request: &LlmRequest,
+    ) -> impl Future<Output = Answer<LlmInvokeResult>> + Send;
+
+    fn stream_model(
+        &self,
+        model: &str,
+        request: &LlmRequest,
+    ) -> impl Future<Output = Answer<ModelStream>> + Send;
+
+    fn tool(&self, name: &str) -> impl Future<Output = Answer<ToolDescription>> + Send;
+
+    /// Calls a tool; once, however often this is asked under one key.
+    fn call_tool(
+        &self,
+        name: &str,
+        parameters: JsonObject,
+        key: &str,
+    ) -> impl Future<Output = Answer<Value>> + Send;
+
+    /// Takes all that was sent to the conversation while the run works.
+    fn pull_steering(&self) -> impl Future<Output = Answer<Vec<SteeringInputItem>>> + Send;
+}
+
+impl AgentHost for Host {
+    async fn prompt(&self) -> Answer<Option<Vec<Message>>> {
+        Host::prompt(self).await
+    }
+
+    async fn history(&self, query: &HistoryQuery) -> Answer<Page<TranscriptItem>> {
+        Host::history(self, query).await
+    }
+
+    async fn state_get(&self, key: &str) -> Answer<Option<Value>> {
+        let entry = Host::state_get(self, StateScope::Conversation, key).await?;
+        Ok(entry.map(|entry| entry.value))
+    }
+
+    async fn state_put(&self, key: &str, value: Value) -> Answer<()> {
+        let written = Host::state_put(self, StateScope::Conversation, key, value).await;
+        written.map(drop)
+    }
+
+    async fn retrieve(
+        &self,
+        kb_id: &str,
+        query: &RetrievalQuery,
+    ) -> Answer<Vec<RetrievalResultEntry>> {
+        Host::retrieve(self, kb_id, query).await
+    }
+
+    async fn rerank(&self, model: &str, request: &Rerank) -> Answer<Vec<RerankResult>> {
+        Host::rerank(self, model, request).await
+    }
+
+    async fn count_tokens(&self, model: &str, request: &CountTokens) -> Answer<u64> {
+        Host::count_tokens(self, model, request).await
+    }
+
+    async fn invoke_model(&self, model: &str, request: &LlmRequest) -> Answer<LlmInvokeResult> {
+        Host::invoke_model(self, model, request).await
+    }
+
+    async fn stream_model(&self, model: &str, request: &LlmRequest) -> Answer<ModelStream> {
+        Host::stream_model(self, model, request).await
+    }
+
+    async fn tool(&self, name: &str) -> Answer<ToolDescription> {
+        Host::tool(self, name).await
+    }
+
+    async fn call_tool(&self, name: &str, parameters: JsonObject, key: &str) -> Answer<Value> {
+        Host::call_tool(self, name, parameters, Some(key)).await
+    }
+
+    async fn pull_steering(&self) -> Answer<Vec<SteeringInputItem>> {
+        Host::pull_steering(self, SteeringMode::All, None).await
+    }
+}

@@ -1,0 +1,86 @@
+//! Who the Local Agent is, what it asks for, and its configuration form.
+
+use protocol::id::RunnerId;
+use protocol::manifest::{
+    AgentRunnerManifest, Capabilities, ContextPolicy, FormItem, I18n, Permissions, RunnerUsage,
+};
+use protocol::resources::{HistoryOperation, KnowledgeOperation, ModelOperation, ToolOperation};
+
+/// The id under which the agent is offered unless its operator names another.
+pub const RUNNER_ID: &str = "plugin:runnel/local-agent/default";
+
+/// The manifest of the agent under that id.
+pub fn manifest(id: RunnerId) -> AgentRunnerManifest {
+    let label = in_english("Local Agent");
+    let description =
+        "Answers with a model, its tools and its knowledge, and keeps long conversations short.";
+    AgentRunnerManifest {
+        description: Some(in_english(description)),
+        usages: vec![RunnerUsage::Agent],
+        capabilities: Capabilities {
+            streaming: true,
+            tool_calling: true,
+            knowledge_retrieval: true,
+            multimodal_input: true,
+            interrupt: true,
+            skill_authoring: true,
+            steering: true,
+            ..Capabilities::default()
+        },
+        permissions: Permissions {
+            models: ModelOperation::ALL.to_vec(),
+            tools: ToolOperation::ALL.to_vec(),
+            knowledge_bases: KnowledgeOperation::ALL.to_vec(),
+            history: vec![HistoryOperation::Page],
+            ..Permissions::default()
+        },
+        context: ContextPolicy {
+            supports_artifact_pull: false,
+            wants_static_context_refs: false,
+            ..ContextPolicy::default()
+        },
+        config_schema: form(),
+        ..AgentRunnerManifest::new(id, label)
+    }
+}
+
+/// The form that operators fill in.
+fn form() -> Vec<FormItem> {
+    serde_json::from_str(include_str!("config_schema.json"))
+        .expect("the embedded form is a list of fields")
+}
+
+fn in_english(text: &str) -> I18n {
+    I18n::from_iter([("en_US".to_owned(), text.to_owned())])
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_manifest_asks_for_what_the_agent_uses_and_no_more() {
+        let manifest = manifest(RUNNER_ID.parse().unwrap());
+        let manifest = serde_json::to_value(&manifest).unwrap();
+        let expected = json!({
+            "models": ["invoke", "stream", "rerank", "count_tokens"], "tools": ["detail", "call"],
+            "knowledge_bases": ["list", "retrieve"], "history": ["page"], "events": [], "artifacts": [],
+            "storage": [], "files": [], "platform_api": [], "interactions": [],
+        });
+        assert_eq!(manifest["permissions"], expected);
+        for capability in [
+            "streaming",
+            "tool_calling",
+            "knowledge_retrieval",
+            "multimodal_input",
+            "skill_authoring",
+            "interrupt",
+            "steering",
+        ] {
+            assert_eq!(manifest["capabilities"][capability], true, "{capability}");
+        }
+        assert_eq!(manifest["config_schema"].as_array().unwrap().len(), 16);
+    }
+}

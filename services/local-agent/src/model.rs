@@ -1,0 +1,182 @@
+//! Asking a model: the configured ones in their order until one has begun to answer.
+
+mod answer;
+mod thinking;
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use protocol::message::{LlmTokenUsage, Message};
+use protocol::model::LlmRequest;
+use runner_kit::HostError;
+use runner_kit::host::ModelStream;
+
+use crate::config::ModelChoice;
+use crate::context::overflow::is_context_overflow;
+use crate::host::AgentHost;
+use crate::speaker::Speaker;
+
+pub(crate) use thinking::without_thinking;
+
+use answer::Collected;
+
+/// What waits to be said is said when the model is silent for this long.
+const PAUSE: Duration = Duration::from_millis(150);
+
+/// The models of a run. The first that answers is asked for the rest of it.
+#[derive(Debug)]
+pub(crate) struct Models {
+    choices: Vec<ModelChoice>,
+    /// Whether the client hears a model while it speaks.
+    streaming: bool,
+}
+
+/// One answer of a model.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) message: Message,
+    pub(crate) usage: Option<LlmTokenUsage>,
+}
+
+/// Why no model has answered.
+#[derive(Debug)]
+pub(crate) enum ModelFailure {
+    /// The request is larger than the model's window, and nothing was said yet.
+    Overflow(HostError),
+    /// A call that the run itself ended: cancelled, or past its deadline.
+    Over(HostError),
+    /// It broke off after it had begun to speak.
+    Broken(HostError),
+    /// Nobody has answered; the failure of the last that was asked.
+    Silent(String),
+}
+
+impl Models {
+    pub(crate) fn new(choices: Vec<ModelChoice>, streaming: bool) -> Self {
+        Self { choices, streaming }
+    }
+
+    /// The model that is asked first: its tokens are counted.
+    pub(crate) fn first(&self) -> &str {
+        self.choices.first().map_or("", |choice| choice.id.as_str())
+    }
+
+    /// Asks, and says what is streamed.
+    pub(crate) async fn ask(
+        &mut self,
+        host: &impl AgentHost,
+        request: &LlmRequest,
+        speaker: &mut Speaker,
+    ) -> Result<Answer, ModelFailure> {
+        let mut last = "no model was granted".to_owned();
+        for (place, choice) in self.choices.iter().enumerate() {
+            let failed = match self.ask_one(choice, host, request, speaker).await {
+                Ok(answer) => {
+                    let chosen = self.choices.swap_remove(place);
+                    self.choices = vec![chosen];
+                    return Ok(answer);
+                }
+                Err(failed) => failed,
+            };
+            match failed {
+                ModelFailure::Silent(failed) => {
+                    tracing::warn!(model.id = choice.id, "model {} failed: {failed}", choice.id);
+                    last = failed;
+                }
+                last => return Err(last),
+            }
+        }
+        Err(ModelFailure::Silent(last))
+    }
+
+    async fn ask_one(
+        &self,
+        choice: &ModelChoice,
+        host: &impl AgentHost,
+        request: &LlmRequest,
+        speaker: &mut Speaker,
+    ) -> Result<Answer, ModelFailure> {
+        if self.streaming && choice.streams {
+            let stream = host.stream_model(&choice.id, request).await;
+            return listen(stream.map_err(before_first)?, speaker).await;
+        }
+        if !choice.invokes {
+            return Err(ModelFailure::Silent(format!(
+                "{} can only stream",
+                choice.id
+            )));
+        }
+        let said = host.invoke_model(&choice.id, request).await;
+        let said = said.map_err(before_first)?;
+        if is_empty(&said.message) {
+            return Err(empty());
+        }
+        if self.streaming {
+            speaker.say(&said.message.plain_text()).await;
+        }
+        Ok(Answer {
+            message: answer::with_ids(said.message),
+            usage: said.usage,
+        })
+    }
+}
+
+/// Listens to a stream to its end and says it on.
+async fn listen(mut stream: ModelStream, speaker: &mut Speaker) -> Result<Answer, ModelFailure> {
+    let mut collected = Collected::default();
+    loop {
+        let next = if let Ok(next) = tokio::time::timeout(PAUSE, stream.next()).await {
+            next
+        } else {
+            speaker.flush().await;
+            stream.next().await
+        };
+        let Some(event) = next else { break };
+        match event {
+            Ok(event) => {
+                let heard = collected.add(event);
+                if collected.has_begun() {
+                    speaker.say(&heard).await;
+                }
+            }
+            Err(failed) if !collected.has_begun() => return Err(before_first(failed)),
+            Err(failed) if is_over(&failed) => return Err(ModelFailure::Over(failed)),
+            Err(failed) => return Err(ModelFailure::Broken(failed)),
+        }
+    }
+    if !collected.has_begun() {
+        return Err(empty());
+    }
+    Ok(collected.finish())
+}
+
+/// A failure before anything was said.
+fn before_first(failed: HostError) -> ModelFailure {
+    if is_over(&failed) {
+        ModelFailure::Over(failed)
+    } else if is_overflow(&failed) {
+        ModelFailure::Overflow(failed)
+    } else {
+        ModelFailure::Silent(failed.to_string())
+    }
+}
+
+fn empty() -> ModelFailure {
+    ModelFailure::Silent("the model's answer is empty".to_owned())
+}
+
+fn is_empty(message: &Message) -> bool {
+    let calls = message.tool_calls.as_deref().unwrap_or_default();
+    calls.is_empty() && message.plain_text().trim().is_empty()
+}
+
+fn is_over(failed: &HostError) -> bool {
+    failed.is_cancelled() || failed.is_deadline_exceeded()
+}
+
+/// The gateway says it by a reason; an upstream that it does not know by its words alone.
+fn is_overflow(failed: &HostError) -> bool {
+    let reason = failed.details.get("reason");
+    reason.and_then(|reason| reason.as_str()) == Some("context_length_exceeded")
+        || is_context_overflow(&failed.message)
+}

@@ -1,0 +1,205 @@
+//! One answer of a model, put together from its chunks.
+
+use protocol::message::{LlmTokenUsage, Message, MessageChunk, MessageContent, ToolCall};
+use protocol::model::LlmStreamEvent;
+use uuid::Uuid;
+
+use super::Answer;
+
+/// What was heard so far.
+#[derive(Debug, Default)]
+pub(super) struct Collected {
+    text: String,
+    calls: Vec<ToolCall>,
+    /// By the place in a chunk: the call that deltas without an id go on with.
+    places: Vec<usize>,
+    usage: Option<LlmTokenUsage>,
+    response_id: Option<String>,
+}
+
+impl Collected {
+    /// Takes an event; answers the text that is new to the listener.
+    pub(super) fn add(&mut self, event: LlmStreamEvent) -> String {
+        if event.usage.is_some() {
+            self.usage = event.usage;
+        }
+        let Some(chunk) = event.chunk else {
+            return String::new();
+        };
+        if self.response_id.is_none() {
+            self.response_id.clone_from(&chunk.resp_message_id);
+        }
+        let had_begun = self.has_begun();
+        let new = self.new_text(&chunk);
+        self.text.push_str(&new);
+        let calls = chunk.tool_calls.unwrap_or_default();
+        for (place, call) in calls.into_iter().enumerate() {
+            self.add_call(place, call);
+        }
+        if had_begun { new } else { self.text.clone() }
+    }
+
+    /// Whether anything was said that is not blank.
+    pub(super) fn has_begun(&self) -> bool {
+        !self.calls.is_empty() || !self.text.trim().is_empty()
+    }
+
+    /// The whole answer.
+    pub(super) fn finish(self) -> Answer {
+        let message = Message {
+            content: (!self.text.is_empty()).then_some(MessageContent::Text(self.text)),
+            tool_calls: (!self.calls.is_empty()).then_some(self.calls),
+            resp_message_id: self.response_id,
+            ..Message::text("assistant", "")
+        };
+        Answer {
+            message: with_ids(message),
+            usage: self.usage,
+        }
+    }
+
+    /// The increment of a chunk; a text so far wins where it goes on with ours.
+    fn new_text(&self, chunk: &MessageChunk) -> String {
+        let whole = chunk.all_content.as_deref();
+        match whole.and_then(|whole| whole.strip_prefix(self.text.as_str())) {
+            Some(rest) => rest.to_owned(),
+            None => chunk
+                .content
+                .as_ref()
+                .map(MessageContent::plain_text)
+                .unwrap_or_default(),
+        }
+    }
+
+    fn add_call(&mut self, place: usize, call: ToolCall) {
+        let known = if has_id(&call) {
+            self.calls.iter().position(|known| known.id == call.id)
+        } else {
+            self.places.get(place).copied()
+        };
+        let index = known.unwrap_or(self.calls.len());
+        while self.places.len() <= place {
+            self.places.push(index);
+        }
+        self.places[place] = index;
+        match self.calls.get_mut(index) {
+            None => self.calls.push(call),
+            Some(known) => {
+                if known.function.name.is_empty() {
+                    known.function.name = call.function.name;
+                }
+                known.function.arguments.push_str(&call.function.arguments);
+            }
+        }
+    }
+}
+
+fn has_id(call: &ToolCall) -> bool {
+    !matches!(call.id.trim(), "" | "none" | "None" | "null")
+}
+
+/// The message with an id for each of its tool calls, none twice.
+pub(super) fn with_ids(mut message: Message) -> Message {
+    let mut calls = message.tool_calls.take().unwrap_or_default();
+    for index in 0..calls.len() {
+        let (before, rest) = calls.split_at_mut(index);
+        let call = &mut rest[0];
+        if !has_id(call) || before.iter().any(|other| other.id == call.id) {
+            call.id = format!("call_{}", Uuid::new_v4().simple());
+        }
+        if call.kind.is_empty() {
+            "function".clone_into(&mut call.kind);
+        }
+    }
+    message.tool_calls = (!calls.is_empty()).then_some(calls);
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// What the listener hears with each chunk, and the message in the end.
+    fn collect(chunks: &[Value]) -> (Vec<String>, Answer) {
+        let mut collected = Collected::default();
+        let mut heard = Vec::new();
+        for chunk in chunks {
+            let event = serde_json::from_value(json!({"chunk": chunk})).unwrap();
+            let new = collected.add(event);
+            heard.push(if collected.has_begun() {
+                new
+            } else {
+                "-".to_owned()
+            });
+        }
+        (heard, collected.finish())
+    }
+
+    fn text(content: &str) -> Value {
+        json!({"role": "assistant", "content": content})
+    }
+
+    fn call(id: &str, name: &str, arguments: &str) -> Value {
+        json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
+    }
+
+    #[test]
+    fn increments_and_whole_texts_add_up_and_blank_beginnings_wait() {
+        let (heard, answer) = collect(&[
+            text(" "),
+            text("\n"),
+            text("It"),
+            text(" is"),
+            json!({"role": "assistant"}),
+        ]);
+        assert_eq!(heard, ["-", "-", " \nIt", " is", ""]);
+        assert_eq!(answer.message.plain_text(), " \nIt is");
+        let whole = |all: &str| json!({"role": "assistant", "content": "?", "all_content": all});
+        let (heard, answer) = collect(&[whole("It"), whole("It is"), whole("It is")]);
+        assert_eq!(heard, ["It", " is", ""]);
+        assert_eq!(answer.message.plain_text(), "It is");
+    }
+
+    #[test]
+    fn deltas_of_calls_find_their_call_by_id_or_by_place() {
+        let chunk = |calls: &[Value]| json!({"role": "assistant", "tool_calls": calls});
+        let calls = |chunks: &[Value]| {
+            let (_, answer) = collect(chunks);
+            let calls = answer.message.tool_calls.unwrap_or_default();
+            let calls = calls
+                .into_iter()
+                .map(|call| (call.id, call.function.name, call.function.arguments));
+            calls.collect::<Vec<_>>()
+        };
+        let one = |id: &str, name: &str, arguments: &str| {
+            (id.to_owned(), name.to_owned(), arguments.to_owned())
+        };
+
+        let same = calls(&[
+            chunk(&[call("c1", "look", "{\"a\"")]),
+            chunk(&[call("", "", ":1")]),
+            chunk(&[call("c1", "", "}")]),
+        ]);
+        assert_eq!(same, [one("c1", "look", "{\"a\":1}")]);
+
+        let distinct = calls(&[
+            chunk(&[call("c1", "a", "{}")]),
+            chunk(&[call("c2", "b", "{}")]),
+            chunk(&[call("none", "", " ")]),
+        ]);
+        assert_eq!(distinct, [one("c1", "a", "{}"), one("c2", "b", "{} ")]);
+
+        let two = calls(&[
+            chunk(&[call("", "a", "{"), call("", "b", "{")]),
+            chunk(&[call("", "", "}"), call("", "", "}")]),
+        ]);
+        assert_eq!(two.len(), 2);
+        assert!(
+            two.iter()
+                .all(|(id, _, arguments)| id.starts_with("call_") && arguments == "{}")
+        );
+        assert_ne!(two[0].0, two[1].0);
+    }
+}

@@ -1,0 +1,277 @@
+//! A host that answers from a script and keeps what it was asked.
+
+mod answers;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use futures_util::StreamExt as _;
+use protocol::JsonObject;
+use protocol::context::AgentRunContext;
+use protocol::error::AgentApiError;
+use protocol::history::TranscriptItem;
+use protocol::host_api::SteeringInputItem;
+use protocol::message::Message;
+use protocol::model::LlmRequest;
+use protocol::result::AgentRunResult;
+use runner_kit::host::HostError;
+use runner_kit::{CancellationToken, testing};
+use serde_json::{Value, json};
+
+use crate::agent::run_on;
+use crate::manifest::RUNNER_ID;
+
+/// One thing that a model does in its answer.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    /// A chunk of the protocol.
+    Chunk(Value),
+    Usage(Value),
+    Fail(Failing),
+    /// Nothing more comes, and it does not end.
+    Hang,
+}
+
+/// An error, by code and message.
+pub(crate) type Failing = (&'static str, String);
+
+/// An answer of a tool.
+#[derive(Clone, Debug)]
+pub(crate) enum Tool {
+    Says(Value),
+    Fails(Failing),
+    /// Answers once this many other calls have begun.
+    After(usize, Value),
+    Hangs,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Script {
+    /// What each model does, call after call.
+    pub(crate) models: HashMap<String, VecDeque<Vec<Step>>>,
+    pub(crate) tools: HashMap<String, Tool>,
+    /// `Err`: the count fails.
+    pub(crate) count: Option<Result<u64, Failing>>,
+    pub(crate) passages: HashMap<String, Result<Vec<Value>, Failing>>,
+    pub(crate) ranking: Option<Result<Vec<usize>, Failing>>,
+    pub(crate) history: Vec<TranscriptItem>,
+    pub(crate) history_fails: bool,
+    pub(crate) prompt: Option<Result<Vec<Message>, Failing>>,
+    pub(crate) state: HashMap<String, Value>,
+    /// Each pull takes one.
+    pub(crate) steering: VecDeque<Vec<SteeringInputItem>>,
+    pub(crate) steering_fails: bool,
+    /// Every call, in order: its name and what it asked about.
+    pub(crate) calls: Vec<String>,
+    pub(crate) requests: Vec<LlmRequest>,
+    pub(crate) tool_calls: usize,
+}
+
+/// The scripted host. Clones are the same host.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TestHost(Arc<Mutex<Script>>, Arc<tokio::sync::Notify>);
+
+impl TestHost {
+    pub(crate) fn script(&self) -> MutexGuard<'_, Script> {
+        self.0.lock().unwrap()
+    }
+
+    /// The next answer of a model.
+    pub(crate) fn model(&self, id: &str, steps: Vec<Step>) -> &Self {
+        let mut script = self.script();
+        script
+            .models
+            .entry(id.to_owned())
+            .or_default()
+            .push_back(steps);
+        drop(script);
+        self
+    }
+
+    pub(crate) fn tool_says(&self, name: &str, answer: Value) -> &Self {
+        self.script()
+            .tools
+            .insert(name.to_owned(), Tool::Says(answer));
+        self
+    }
+
+    /// Who still works with it, the test itself included.
+    pub(crate) fn holders(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+
+    /// All calls of that name.
+    pub(crate) fn calls(&self, name: &str) -> Vec<String> {
+        let script = self.script();
+        let calls = script
+            .calls
+            .iter()
+            .filter(|call| call.split(' ').next() == Some(name));
+        calls.cloned().collect()
+    }
+
+    /// The messages of the request that a model got, by its place among all requests.
+    pub(crate) fn request(&self, place: usize) -> Vec<Message> {
+        self.script().requests[place].messages.clone()
+    }
+
+    fn note(&self, call: String) {
+        self.script().calls.push(call);
+    }
+
+    fn next_answer(&self, model: &str, request: &LlmRequest) -> Vec<Step> {
+        let mut script = self.script();
+        script.requests.push(request.clone());
+        let who = if is_summary(request) {
+            SUMMARISER
+        } else {
+            model
+        };
+        let steps = script.models.get_mut(who).and_then(VecDeque::pop_front);
+        steps.unwrap_or_else(|| {
+            vec![fail(
+                "runtime_error",
+                &format!("{model} has no more to say"),
+            )]
+        })
+    }
+}
+
+/// Stands for whichever model is asked for a summary.
+pub(crate) const SUMMARISER: &str = "summariser";
+
+/// Whether a request asks for a summary.
+pub(crate) fn is_summary(request: &LlmRequest) -> bool {
+    request
+        .messages
+        .first()
+        .is_some_and(|first| first.plain_text().starts_with("You condense"))
+}
+
+/// A piece of text.
+pub(crate) fn text(text: &str) -> Step {
+    Step::Chunk(json!({"role": "assistant", "content": text}))
+}
+
+/// The chunk that ends an answer.
+pub(crate) fn end() -> Step {
+    Step::Chunk(json!({"role": "assistant", "is_final": true}))
+}
+
+/// A whole tool call.
+pub(crate) fn call(id: &str, name: &str, arguments: &Value) -> Step {
+    let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments.to_string()}});
+    Step::Chunk(json!({"role": "assistant", "tool_calls": [call]}))
+}
+
+/// The usage of a call: prompt, completion and their sum.
+pub(crate) fn usage(prompt: i64, completion: i64) -> Step {
+    Step::Usage(
+        json!({"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}),
+    )
+}
+
+pub(crate) fn fail(code: &'static str, message: &str) -> Step {
+    Step::Fail((code, message.to_owned()))
+}
+
+pub(crate) fn error(failed: &Failing) -> HostError {
+    AgentApiError {
+        code: failed.0.to_owned(),
+        message: failed.1.clone(),
+        retryable: failed.0.starts_with("callback."),
+        details: JsonObject::new(),
+    }
+    .into()
+}
+
+/// A context with everything granted: model `m` first, `n` as its fallback, tools `look` and `send`.
+pub(crate) fn context(input: &str, config: &Value) -> AgentRunContext {
+    let access = protocol::request::HostAccess {
+        base_url: "http://127.0.0.1:9/host/v1".to_owned(),
+        token: "t".to_owned(),
+        token_expires_at: 0,
+    };
+    let request = testing::run_request(RUNNER_ID, input, &access).unwrap();
+    let mut context = request.context;
+    let models = ["invoke", "stream", "count_tokens", "rerank"];
+    context.resources = serde_json::from_value(json!({
+        "models": [{"model_id": "m", "operations": models}, {"model_id": "n", "operations": models}],
+        "tools": [tool("look"), tool("send")],
+        "knowledge_bases": [{"kb_id": "docs", "operations": ["retrieve"]}, {"kb_id": "faq", "operations": ["retrieve"]}],
+    }))
+    .unwrap();
+    context.context = serde_json::from_value(json!({
+        "conversation_id": "c-7",
+        "available_apis": {"history_page": true, "state": true, "steering_pull": true, "prompt_get": true, "run_get": true},
+    }))
+    .unwrap();
+    let mut all = json!({"model": {"primary": "m", "fallbacks": ["n"]}});
+    let all = all.as_object_mut().unwrap();
+    all.extend(config.as_object().unwrap().clone());
+    context.config = all.clone();
+    context
+}
+
+fn tool(name: &str) -> Value {
+    json!({"tool_name": name, "description": name, "operations": ["detail", "call"],
+        "parameters": {"type": "object"}})
+}
+
+/// Everything that a run of this context sends.
+pub(crate) async fn run(host: &TestHost, context: AgentRunContext) -> Vec<AgentRunResult> {
+    run_until(host, context, CancellationToken::new()).await
+}
+
+pub(crate) async fn run_until(
+    host: &TestHost,
+    context: AgentRunContext,
+    cancel: CancellationToken,
+) -> Vec<AgentRunResult> {
+    let results = run_on(context, host.clone(), cancel);
+    results.map(Result::unwrap).collect().await
+}
+
+/// The types of results, deltas that follow each other as one.
+pub(crate) fn kinds(results: &[AgentRunResult]) -> Vec<&str> {
+    let mut kinds: Vec<_> = results.iter().map(|result| result.kind.as_str()).collect();
+    kinds.dedup_by(|a, b| a == b && *a == "message.delta");
+    kinds
+}
+
+/// The text of the `message.completed`.
+pub(crate) fn answer(results: &[AgentRunResult]) -> String {
+    let message = results
+        .iter()
+        .rfind(|result| result.kind == "message.completed");
+    let message = message.expect("a message was completed");
+    let message: Message = serde_json::from_value(message.data["message"].clone()).unwrap();
+    message.plain_text()
+}
+
+/// The last result, and the code of a failure.
+pub(crate) fn ending(results: &[AgentRunResult]) -> (&str, Option<&str>) {
+    let last = results.last().expect("a run has a terminal");
+    (&last.kind, last.data.get("code").and_then(Value::as_str))
+}
+
+/// An item of the history, from a turn before the current event.
+pub(crate) fn item(seq: i64, role: &str, content: &str) -> TranscriptItem {
+    serde_json::from_value(json!({
+        "transcript_id": format!("t-{seq}"), "event_id": format!("e-{seq}"), "conversation_id": "c-7",
+        "bot_id": null, "workspace_id": null, "thread_id": null, "role": role, "item_type": "message",
+        "content": content, "content_json": null, "attachment_refs": [], "seq": seq,
+        "cursor": seq.to_string(), "created_at": 0, "metadata": {},
+    }))
+    .unwrap()
+}
+
+/// Something that the user has added.
+pub(crate) fn steering(text: &str) -> SteeringInputItem {
+    serde_json::from_value(json!({
+        "claimed_run_id": "r", "runner_id": RUNNER_ID, "claimed_at": 0,
+        "event": {"event_id": "e-s", "event_type": "message.received", "source": "api"},
+        "input": {"text": text},
+    }))
+    .unwrap()
+}

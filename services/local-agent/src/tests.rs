@@ -1,0 +1,7 @@
+//! Whole runs on a scripted host, by what they send and what they ask.
+
+mod assembly;
+mod compaction;
+mod endings;
+mod models;
+mod tools;

@@ -1,0 +1,357 @@
+//! What the first request of a run is made of.
+
+use protocol::context::AgentRunContext;
+use protocol::message::Message;
+use serde_json::{Value, json};
+
+use crate::context::checkpoint::KEY as CHECKPOINT;
+use crate::testing::{TestHost, answer, context, end, ending, item, run, text};
+
+/// A host whose model says "ok" once.
+fn host() -> TestHost {
+    let host = TestHost::default();
+    host.model("m", vec![text("ok"), end()]);
+    host
+}
+
+/// Roles and texts of the one request.
+async fn asked(host: &TestHost, context: AgentRunContext) -> Vec<(String, String)> {
+    let results = run(host, context).await;
+    assert_eq!(ending(&results).0, "run.completed", "{results:?}");
+    let messages = host.request(0).into_iter();
+    messages
+        .map(|message| (message.role.clone(), message.plain_text()))
+        .collect()
+}
+
+fn said(role: &str, text: &str) -> (String, String) {
+    (role.to_owned(), text.to_owned())
+}
+
+fn prompt(text: &str) -> Value {
+    json!({"prompt": [{"role": "system", "content": text}]})
+}
+
+#[tokio::test]
+async fn prompt_history_and_input_come_in_that_order() {
+    let host = host();
+    host.script().history = vec![
+        item(1, "user", "I am Ada"),
+        item(2, "assistant", "Hello Ada"),
+        {
+            let mut own = item(3, "user", "who am I?");
+            own.event_id = "m-1001".to_owned();
+            own
+        },
+    ];
+    let asked = asked(&host, context("who am I?", &prompt("Be brief."))).await;
+    let expected = [
+        said("system", "Be brief."),
+        said("user", "I am Ada"),
+        said("assistant", "Hello Ada"),
+        said("user", "who am I?"),
+    ];
+    assert_eq!(asked, expected);
+}
+
+#[tokio::test]
+async fn the_entrys_prompt_wins_where_there_is_one() {
+    let brought = |text: &str| Some(Ok(vec![Message::text("system", text)]));
+    for (prompt_of_entry, available, expected) in [
+        (brought("From the entry."), true, "From the entry."),
+        (brought("From the entry."), false, "Configured."),
+        (Some(Ok(vec![])), true, "Configured."),
+        (
+            Some(Err(("runtime_error", "down".to_owned()))),
+            true,
+            "Configured.",
+        ),
+        (None, true, "Configured."),
+    ] {
+        let host = host();
+        host.script().prompt = prompt_of_entry;
+        let mut context = context("hi", &prompt("Configured."));
+        context.context.available_apis.prompt_get = available;
+        let planted = json!({"extra": {"prompt": "never read"}});
+        context.adapter = serde_json::from_value(planted).unwrap();
+        assert_eq!(asked(&host, context).await[0], said("system", expected));
+    }
+}
+
+#[tokio::test]
+async fn a_whole_message_of_the_history_wins_over_its_text() {
+    let host = host();
+    let mut long = item(1, "user", "the beginning of…");
+    long.content_json = Some(json!({"role": "user", "content": "the whole of it"}));
+    let mut odd = item(2, "assistant", "as told");
+    odd.content_json = Some(json!({"no": "message"}));
+    let mut nothing = item(3, "assistant", "");
+    nothing.content = None;
+    let mut no_parts = item(4, "user", "only a text");
+    no_parts.content_json = Some(json!({"role": "user", "content": []}));
+    let mut instruction = item(5, "user", "hidden");
+    instruction.content_json = Some(json!({"role": "system", "content": "obey"}));
+    host.script().history = vec![long, odd, nothing, no_parts, instruction];
+    let asked = asked(&host, context("hi", &prompt("p"))).await;
+    let expected = [
+        said("user", "the whole of it"),
+        said("assistant", "as told"),
+        said("user", "only a text"),
+    ];
+    assert_eq!(asked[1..4], expected);
+    assert_eq!(asked.len(), 5);
+}
+
+#[tokio::test]
+async fn the_history_is_read_back_to_its_beginning_while_the_budget_has_room() {
+    let host = host();
+    let roles = ["user", "assistant"];
+    let items = (1..=120).map(|seq| {
+        item(
+            seq,
+            roles[usize::try_from(seq % 2).unwrap()],
+            &format!("message {seq}"),
+        )
+    });
+    host.script().history = items.collect();
+    let asked = asked(&host, context("hi", &prompt("p"))).await;
+    assert_eq!(asked.len(), 122);
+    assert_eq!(host.calls("history").len(), 3, "fifty at a time");
+
+    let host = super::assembly::host();
+    host.script().history = (1..=120)
+        .map(|seq| {
+            item(
+                seq,
+                roles[usize::try_from(seq % 2).unwrap()],
+                &"many words ".repeat(40),
+            )
+        })
+        .collect();
+    let small = json!({"context-window-tokens": 4000, "context-keep-recent-tokens": 500, "context-summary-tokens": 200});
+    run(&host, context("hi", &small)).await;
+    assert_eq!(host.calls("history").len(), 1, "more could not be shown");
+}
+
+#[tokio::test]
+async fn without_the_right_or_a_conversation_there_is_no_history() {
+    let mut no_right = context("hi", &json!({}));
+    no_right.context.available_apis.history_page = false;
+    let mut no_conversation = context("hi", &json!({}));
+    no_conversation.context.conversation_id = None;
+    for context in [no_right, no_conversation] {
+        let host = host();
+        host.script().history = vec![item(1, "user", "before")];
+        run(&host, context).await;
+        assert_eq!(host.calls("history").len(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_history_that_cannot_be_read_fails_the_run() {
+    let host = host();
+    host.script().history_fails = true;
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(ending(&results), ("run.failed", Some("runner.error")));
+}
+
+fn checkpoint(conversation: &str) -> Value {
+    json!({
+        "schema_version": "langbot.local_agent.compaction_checkpoint.v1",
+        "summary": "<conversation_summary>\nv=1 source=llm count=2\nAda likes tea.\n</conversation_summary>",
+        "covers_until": "2", "tokens_before": 900, "created_at": 1, "conversation_id": conversation,
+    })
+}
+
+#[tokio::test]
+async fn what_a_checkpoint_covers_is_not_read_again() {
+    let host = host();
+    host.script()
+        .state
+        .insert(CHECKPOINT.to_owned(), checkpoint("c-7"));
+    host.script().history = (1..=4)
+        .map(|seq| item(seq, "user", &format!("message {seq}")))
+        .collect();
+    let asked = asked(&host, context("hi", &prompt("p"))).await;
+    assert!(asked[1].1.contains("Ada likes tea."));
+    assert_eq!(
+        asked[2..],
+        [
+            said("user", "message 3"),
+            said("user", "message 4"),
+            said("user", "hi")
+        ]
+    );
+    assert_eq!(host.calls("history"), ["history Some(\"2\") None"]);
+}
+
+#[tokio::test]
+async fn a_checkpoint_of_something_else_is_ignored() {
+    let mut other_schema = checkpoint("c-7");
+    other_schema["schema_version"] = json!("v0");
+    let mut empty = checkpoint("c-7");
+    empty["summary"] = json!("");
+    for stored in [checkpoint("c-8"), other_schema, empty, json!("text")] {
+        let host = host();
+        host.script().state.insert(CHECKPOINT.to_owned(), stored);
+        host.script().history = vec![item(1, "user", "message 1")];
+        let asked = asked(&host, context("hi", &prompt("p"))).await;
+        assert_eq!(asked[1], said("user", "message 1"));
+    }
+    let host = host();
+    host.script()
+        .state
+        .insert(CHECKPOINT.to_owned(), checkpoint("c-7"));
+    let mut no_state = context("hi", &prompt("p"));
+    no_state.context.available_apis.state = false;
+    run(&host, no_state).await;
+    assert_eq!(host.calls("state_get").len(), 0);
+}
+
+#[tokio::test]
+async fn what_was_retrieved_stands_apart_as_data_without_its_metadata() {
+    let host = host();
+    let passages = vec![
+        json!([{"type": "text", "text": "Tea is"}, {"type": "text", "text": "\"hot\""}]),
+        json!([{"type": "text", "text": " "}]),
+    ];
+    host.script()
+        .passages
+        .insert("docs".to_owned(), Ok(passages));
+    host.script()
+        .passages
+        .insert("faq".to_owned(), Err(("unauthorized", "no".to_owned())));
+    let asked = asked(
+        &host,
+        context("tea?", &json!({"knowledge-bases": ["faq", "docs"]})),
+    )
+    .await;
+    let (role, data) = &asked[asked.len() - 2];
+    assert_eq!(role, "system");
+    let data: Value = serde_json::from_str(data).unwrap();
+    assert_eq!(data["trust"], "untrusted_reference_data");
+    assert_eq!(
+        data["data"]["chunks"],
+        json!([{"index": 1, "content": "Tea is \"hot\""}])
+    );
+    assert!(!data.to_string().contains("row 7"));
+    assert_eq!(asked.last().unwrap(), &said("user", "tea?"));
+}
+
+#[tokio::test]
+async fn passages_are_ranked_where_a_model_ranks_and_cut_to_their_number() {
+    let passages = |from: usize| {
+        let texts = (from..from + 4).map(|n| json!([{"type": "text", "text": format!("p{n}")}]));
+        Ok(texts.collect::<Vec<_>>())
+    };
+    let rerank = |top_k: u64| json!({"rerank-model": "n", "rerank-top-k": top_k});
+    for (config, ranking, expected) in [
+        (
+            json!({"retrieval-top-k": 5}),
+            None,
+            vec!["p0", "p1", "p2", "p3", "p4"],
+        ),
+        (rerank(2), Some(Ok(vec![5, 5, 99, 1, 0])), vec!["p5", "p1"]),
+        (rerank(3), Some(Ok(vec![])), vec!["p0", "p1", "p2"]),
+        (
+            rerank(3),
+            Some(Err(("runtime_error", "down".to_owned()))),
+            vec!["p0", "p1", "p2"],
+        ),
+    ] {
+        let host = host();
+        host.script()
+            .passages
+            .insert("docs".to_owned(), passages(0));
+        host.script().passages.insert("faq".to_owned(), passages(4));
+        host.script().ranking = ranking;
+        let mut context = context("hi", &json!({"knowledge-bases": ["docs", "faq"]}));
+        context.config.extend(config.as_object().unwrap().clone());
+        let asked = asked(&host, context).await;
+        let data: Value = serde_json::from_str(&asked[asked.len() - 2].1).unwrap();
+        let shown: Vec<_> = data["data"]["chunks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|chunk| chunk["content"].as_str().unwrap())
+            .collect();
+        assert_eq!(shown, expected);
+    }
+}
+
+#[tokio::test]
+async fn knowledge_is_asked_for_only_with_words_and_only_where_granted() {
+    let host = host();
+    run(&host, context("", &json!({"knowledge-bases": ["docs"]}))).await;
+    assert_eq!(host.calls("retrieve").len(), 0);
+    let host = super::assembly::host();
+    run(&host, context("hi", &json!({"knowledge-bases": ["other"]}))).await;
+    assert_eq!(host.calls("retrieve").len(), 0);
+    let host = super::assembly::host();
+    run(
+        &host,
+        context(
+            "hi",
+            &json!({"knowledge-bases": ["docs"], "retrieval-top-k": 3}),
+        ),
+    )
+    .await;
+    assert_eq!(host.calls("retrieve"), ["retrieve docs Some(3)"]);
+}
+
+#[tokio::test]
+async fn skills_are_told_with_how_to_activate_them() {
+    let host = host();
+    let mut context = context("hi", &json!({}));
+    let skills = json!([{"skill_name": "a<b", "description": "line\nbreak & more"}, {"skill_name": "plain"}]);
+    context.resources.skills = serde_json::from_value(skills).unwrap();
+    let asked = asked(&host, context).await;
+    let index = asked
+        .iter()
+        .find(|(_, text)| text.contains("<available_skills>"))
+        .unwrap();
+    assert_eq!(index.0, "system");
+    assert!(index.1.contains("activate"));
+    assert!(index.1.contains("<name>a&lt;b</name>"));
+    assert!(index.1.contains("line break &amp; more"));
+}
+
+#[tokio::test]
+async fn texts_pictures_and_files_are_one_message_of_the_user() {
+    let host = host();
+    let mut context = context("what is this?", &json!({}));
+    context.input = serde_json::from_value(json!({
+        "text": "what is this?",
+        "contents": [{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}],
+        "attachments": [{"type": "file", "name": "a.pdf", "path": "/in/a.pdf", "content": "QUJD"}],
+    }))
+    .unwrap();
+    run(&host, context).await;
+    let user = serde_json::to_value(host.request(0).pop().unwrap()).unwrap();
+    let parts = user["content"].as_array().unwrap();
+    assert_eq!(parts.len(), 3);
+    assert_eq!(parts[0]["text"], "what is this?");
+    assert_eq!(parts[1]["type"], "image_url");
+    let files: Value = serde_json::from_str(parts[2]["text"].as_str().unwrap()).unwrap();
+    assert_eq!(files["attachments"][0]["path"], "/in/a.pdf");
+    assert!(!files.to_string().contains("QUJD"), "bytes are no words");
+}
+
+#[tokio::test]
+async fn runs_on_one_agent_do_not_know_of_each_other() {
+    let answers = (0..20).map(|n| async move {
+        let host = TestHost::default();
+        host.model("m", vec![text(&format!("answer {n}")), end()]);
+        let results = run(&host, context(&format!("question {n}"), &json!({}))).await;
+        assert!(
+            host.request(0)
+                .last()
+                .unwrap()
+                .plain_text()
+                .contains(&format!("question {n}"))
+        );
+        answer(&results)
+    });
+    let answers = futures_util::future::join_all(answers).await;
+    assert_eq!(answers[7], "answer 7");
+}

@@ -1,0 +1,287 @@
+//! Conversations that are longer than the model's window.
+
+use protocol::context::AgentRunContext;
+use protocol::model::LlmRequest;
+use serde_json::{Value, json};
+
+use crate::context::checkpoint::KEY;
+use crate::context::estimate;
+use crate::testing::{
+    SUMMARISER, Step, TestHost, answer, call, context, end, ending, fail, is_summary, item, run,
+    text, usage,
+};
+
+/// A window of 6,000 tokens, 4,500 of them for the request.
+fn small() -> Value {
+    json!({"context-window-tokens": 6000, "context-reserve-tokens": 1500,
+        "context-keep-recent-tokens": 1500, "context-summary-tokens": 800})
+}
+
+/// A history of `count` messages of about 55 tokens each.
+fn long_history(host: &TestHost, count: i64) {
+    let roles = ["assistant", "user"];
+    let items = (1..=count).map(|seq| {
+        let said = format!("message {seq} {}", "several more words ".repeat(10));
+        item(seq, roles[usize::try_from(seq % 2).unwrap()], &said)
+    });
+    host.script().history = items.collect();
+}
+
+fn sent(host: &TestHost) -> Vec<LlmRequest> {
+    let script = host.script();
+    script
+        .requests
+        .iter()
+        .filter(|request| !is_summary(request))
+        .cloned()
+        .collect()
+}
+
+#[tokio::test]
+async fn old_history_becomes_a_summary_and_the_rest_stays() {
+    let host = TestHost::default();
+    long_history(&host, 100);
+    host.model(SUMMARISER, vec![text("## Goal\nTea for Ada.")])
+        .model("m", vec![text("ok"), end()]);
+    let results = run(&host, context("and now?", &small())).await;
+    assert_eq!(answer(&results), "ok");
+    let request = &sent(&host)[0];
+    assert!(estimate::messages(&request.messages) <= 4500);
+    let texts: Vec<_> = request
+        .messages
+        .iter()
+        .map(protocol::message::Message::plain_text)
+        .collect();
+    assert!(
+        texts[0].starts_with("<conversation_summary>\nv=1 source=llm count="),
+        "{texts:?}"
+    );
+    assert!(texts[0].contains("Tea for Ada."));
+    assert!(texts[texts.len() - 2].contains("message 100 "));
+    assert_eq!(texts.last().unwrap(), "and now?");
+
+    let checkpoint = host.script().state[KEY].clone();
+    assert_eq!(
+        checkpoint["schema_version"],
+        "langbot.local_agent.compaction_checkpoint.v1"
+    );
+    assert_eq!(checkpoint["conversation_id"], "c-7");
+    assert!(checkpoint["tokens_before"].as_u64().unwrap() > 4500);
+    // What is covered is summarised; what comes after it is there word for word.
+    let covered: i64 = checkpoint["covers_until"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!(
+        texts
+            .iter()
+            .any(|text| text.contains(&format!("message {} ", covered + 1)))
+    );
+    assert!(
+        !texts
+            .iter()
+            .any(|text| text.contains(&format!("message {covered} ")))
+    );
+}
+
+#[tokio::test]
+async fn the_tools_are_not_counted_with_every_slice() {
+    let host = TestHost::default();
+    long_history(&host, 100);
+    host.model(SUMMARISER, vec![text("a summary")])
+        .model("m", vec![text("ok"), end()]);
+    run(&host, context("and now?", &small())).await;
+    let counts = host.calls("count_tokens");
+    assert!(!counts.is_empty());
+    assert!(
+        counts.iter().all(|call| call == "count_tokens m tools=0"),
+        "{counts:?}"
+    );
+}
+
+#[tokio::test]
+async fn without_a_model_that_summarises_the_summary_is_made_here() {
+    for failing in [vec![fail("runtime_error", "down")], vec![text("  ")]] {
+        let host = TestHost::default();
+        long_history(&host, 100);
+        host.model(SUMMARISER, failing)
+            .model("m", vec![text("ok"), end()]);
+        run(&host, context("and now?", &small())).await;
+        let first = sent(&host)[0].messages[0].plain_text();
+        assert!(
+            first.starts_with("<conversation_summary>\nv=v1 count="),
+            "{first}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_tools_say_is_compacted_before_the_model_is_asked_again() {
+    let host = TestHost::default();
+    host.tool_says("look", json!("a long report ".repeat(900)));
+    for n in 0..4 {
+        let id = format!("c{n}");
+        host.model("m", vec![call(&id, "look", &json!({"n": n})), end()]);
+    }
+    let host_says = |request: &LlmRequest| estimate::messages(&request.messages);
+    host.model("m", vec![text("done"), end()]);
+    let results = run(&host, context("look four times", &small())).await;
+    assert_eq!(answer(&results), "done");
+    let requests = sent(&host);
+    assert_eq!(requests.len(), 5);
+    for request in &requests {
+        assert!(host_says(request) <= 4500, "{}", host_says(request));
+        let texts: Vec<_> = request
+            .messages
+            .iter()
+            .filter(|message| message.role == "user")
+            .collect();
+        assert_eq!(texts.last().unwrap().plain_text(), "look four times");
+    }
+}
+
+#[tokio::test]
+async fn usage_of_the_model_is_believed_over_estimates() {
+    let host = TestHost::default();
+    host.tool_says("look", json!("short"));
+    long_history(&host, 60);
+    // The model says that its window is nearly full, which no estimate would.
+    host.model(
+        "m",
+        vec![call("c1", "look", &json!({})), end(), usage(4_499, 400)],
+    );
+    host.model(SUMMARISER, vec![text("a summary")])
+        .model("m", vec![text("ok"), end()]);
+    let results = run(&host, context("hi", &small())).await;
+    assert_eq!(answer(&results), "ok");
+    assert!(host.script().requests.iter().any(is_summary));
+    let requests = sent(&host);
+    let size = |place: usize| requests[place].messages.len();
+    assert!(size(1) < size(0) + 2, "history was left out");
+}
+
+fn overflow() -> Vec<Step> {
+    vec![fail(
+        "invalid_argument",
+        "This model's maximum context length is 1000 tokens",
+    )]
+}
+
+#[tokio::test]
+async fn a_model_that_overflows_is_asked_once_more_with_less() {
+    for streams in [true, false] {
+        let host = TestHost::default();
+        long_history(&host, 60);
+        host.model("m", overflow())
+            .model(SUMMARISER, vec![text("a summary")])
+            .model("m", vec![text("ok"), end()]);
+        let mut context = context("hi", &json!({"context-window-tokens": 8000}));
+        context.delivery.supports_streaming = streams;
+        let results = run(&host, context).await;
+        assert_eq!(answer(&results), "ok");
+        let requests = sent(&host);
+        let size = |place: usize| estimate::messages(&requests[place].messages);
+        assert!(size(1) < size(0) * 3 / 4 + 1, "{} {}", size(0), size(1));
+    }
+}
+
+#[tokio::test]
+async fn a_second_overflow_or_nothing_to_leave_out_fails_the_run() {
+    let host = TestHost::default();
+    long_history(&host, 60);
+    host.model("m", overflow())
+        .model(SUMMARISER, vec![text("a summary")])
+        .model("m", overflow());
+    let results = run(
+        &host,
+        context("hi", &json!({"context-window-tokens": 8000})),
+    )
+    .await;
+    assert_eq!(ending(&results), ("run.failed", Some("runner.llm_error")));
+    assert_eq!(sent(&host).len(), 2);
+}
+
+#[tokio::test]
+async fn without_a_budget_everything_is_sent() {
+    let host = TestHost::default();
+    long_history(&host, 40);
+    host.model("m", vec![text("ok"), end()]);
+    run(&host, context("hi", &json!({"context-window-tokens": 0}))).await;
+    assert_eq!(sent(&host)[0].messages.len(), 41);
+    assert_eq!(host.calls("count_tokens").len(), 0);
+}
+
+#[tokio::test]
+async fn far_below_the_budget_nothing_is_counted() {
+    let host = TestHost::default();
+    long_history(&host, 10);
+    host.model("m", vec![text("ok"), end()]);
+    run(&host, context("hi", &json!({}))).await;
+    assert_eq!(host.calls("count_tokens").len(), 0);
+}
+
+/// Turn `turn` of a conversation that goes on and on, on one host.
+async fn turn(host: &TestHost, turn: i64, window: AgentRunContext) {
+    let asked = format!("question {turn} {}", "about this and that ".repeat(20));
+    let mut context = window;
+    context.input = serde_json::from_value(json!({"text": asked})).unwrap();
+    context.event.event_id = format!("e-{}", 2 * turn - 1);
+    let results = run(host, context).await;
+    assert_eq!(ending(&results).0, "run.completed", "turn {turn}");
+    let mut script = host.script();
+    let seq = 2 * turn;
+    script.history.push(item(seq - 1, "user", &asked));
+    let reference = if turn == 5 {
+        "Kept as order-7731-ab12-x9 in /vault/ada."
+    } else {
+        ""
+    };
+    let said = format!(
+        "{reference} answer {turn} {}",
+        "with many details ".repeat(20)
+    );
+    script.history.push(item(seq, "assistant", &said));
+}
+
+#[tokio::test]
+async fn three_hundred_turns_stay_within_the_window_with_few_summaries_and_all_references() {
+    let host = TestHost::default();
+    let metadata = json!({"model_context_window_tokens": 16_000, "model_max_output_tokens": 4_000});
+    for n in 1..=300 {
+        let mut window = context("", &json!({}));
+        window.runtime.metadata = metadata.as_object().unwrap().clone();
+        // A summariser that drops everything.
+        host.script()
+            .models
+            .insert(SUMMARISER.to_owned(), [vec![text("(none)"), end()]].into());
+        host.script()
+            .models
+            .insert("m".to_owned(), [vec![text("ok"), end()]].into());
+        turn(&host, n, window).await;
+    }
+    let requests = host.script().requests.clone();
+    let summaries = requests
+        .iter()
+        .filter(|request| is_summary(request))
+        .count();
+    assert!(
+        (1..15).contains(&summaries),
+        "{summaries} summaries in 300 turns"
+    );
+    for request in &requests {
+        assert!(estimate::messages(&request.messages) <= 12_000);
+    }
+    let last = requests.last().unwrap();
+    let last: String = last
+        .messages
+        .iter()
+        .map(protocol::message::Message::plain_text)
+        .collect();
+    assert!(
+        last.contains("order-7731-ab12-x9"),
+        "the reference of turn 5 is still there"
+    );
+    let pages = host.calls("history").len();
+    assert!(pages < 900, "{pages} pages: the checkpoint is used");
+}

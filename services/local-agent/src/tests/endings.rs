@@ -1,0 +1,149 @@
+//! How a run ends when it does not simply complete.
+
+use runner_kit::CancellationToken;
+use serde_json::json;
+
+use crate::testing::{
+    Step, TestHost, Tool, call, context, end, ending, fail, kinds, run, run_until, text, usage,
+};
+
+#[tokio::test]
+async fn without_a_granted_model_nothing_begins() {
+    for model in [
+        json!({"primary": "", "fallbacks": []}),
+        json!({"primary": "other"}),
+        json!(null),
+    ] {
+        let host = TestHost::default();
+        let results = run(&host, context("hi", &json!({"model": model}))).await;
+        assert_eq!(kinds(&results), ["run.failed"]);
+        assert_eq!(ending(&results).1, Some("runner.no_model"));
+        assert_eq!(host.script().calls, Vec::<String>::new());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stalled_call_ends_with_the_configured_time() {
+    let stalled_model = || {
+        let host = TestHost::default();
+        host.model("m", vec![text("It"), Step::Hang]);
+        host
+    };
+    let results = run(&stalled_model(), context("hi", &json!({"timeout": 12}))).await;
+    assert_eq!(ending(&results), ("run.failed", Some("runner.timeout")));
+    assert_eq!(results.last().unwrap().data["retryable"], true);
+
+    let host = TestHost::default();
+    host.model(
+        "m",
+        vec![call("c1", "look", &json!({})), end(), usage(3, 4)],
+    );
+    host.script().tools.insert("look".to_owned(), Tool::Hangs);
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(ending(&results).1, Some("runner.timeout"));
+    assert_eq!(json!(results.last().unwrap().usage)["total_tokens"], 7);
+
+    // Without a time of its own the agent waits: the gateway's deadline ends the run.
+    let running = context("hi", &json!({"timeout": 0}));
+    let host = stalled_model();
+    let waited = tokio::time::timeout(std::time::Duration::from_hours(24), run(&host, running));
+    assert!(waited.await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_ends_the_run_wherever_it_is() {
+    let while_streaming = TestHost::default();
+    while_streaming.model("m", vec![text("It"), usage(3, 4), Step::Hang]);
+    let in_a_tool = TestHost::default();
+    in_a_tool.model("m", vec![call("c1", "look", &json!({})), end()]);
+    in_a_tool
+        .script()
+        .tools
+        .insert("look".to_owned(), Tool::Hangs);
+    for host in [while_streaming, in_a_tool] {
+        let cancel = CancellationToken::new();
+        let later = async {
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            cancel.cancel();
+        };
+        let running = run_until(&host, context("hi", &json!({})), cancel.clone());
+        let (results, ()) = tokio::join!(running, later);
+        assert_eq!(ending(&results), ("run.failed", Some("cancelled")));
+        assert_eq!(results.last().unwrap().data["retryable"], false);
+    }
+}
+
+#[tokio::test]
+async fn a_cancel_that_the_host_tells_ends_the_run_too() {
+    let host = TestHost::default();
+    host.model(
+        "m",
+        vec![text("It"), fail("cancelled", "the run was cancelled")],
+    );
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(ending(&results), ("run.failed", Some("cancelled")));
+}
+
+#[tokio::test]
+async fn a_cancel_before_the_end_wins_over_the_end() {
+    let host = TestHost::default();
+    host.model("m", vec![text("done"), end()]);
+    let cancel = CancellationToken::new();
+    let results = {
+        use futures_util::StreamExt as _;
+        let mut stream =
+            crate::agent::run_on(context("hi", &json!({})), host.clone(), cancel.clone());
+        let mut results = Vec::new();
+        while let Some(result) = stream.next().await {
+            let result = result.unwrap();
+            if result.kind == "message.delta" {
+                cancel.cancel();
+            }
+            results.push(result);
+        }
+        results
+    };
+    assert_eq!(ending(&results), ("run.failed", Some("cancelled")));
+}
+
+#[tokio::test]
+async fn what_a_run_was_doing_ends_when_nobody_reads_it_any_more() {
+    use futures_util::StreamExt as _;
+    let host = TestHost::default();
+    let both = vec![
+        call("c1", "look", &json!({})),
+        call("c2", "send", &json!({})),
+        end(),
+    ];
+    host.model("m", both);
+    for tool in ["look", "send"] {
+        host.script().tools.insert(tool.to_owned(), Tool::Hangs);
+    }
+    let cancel = CancellationToken::new();
+    let mut stream = crate::agent::run_on(context("hi", &json!({})), host.clone(), cancel);
+    let mut started = 0;
+    while started < 2 {
+        let result = stream.next().await.unwrap().unwrap();
+        started += usize::from(result.kind == "tool.call.started");
+    }
+    assert!(futures_util::poll!(stream.next()).is_pending());
+    assert_eq!(host.calls("call_tool").len(), 2);
+    assert!(host.holders() > 1);
+    drop(stream);
+    assert_eq!(host.holders(), 1, "nothing goes on in the background");
+}
+
+#[tokio::test]
+async fn a_token_counter_that_is_missing_fails_the_run() {
+    let host = TestHost::default();
+    host.model("m", vec![text("hi"), end()]);
+    host.script().count = Some(Err((
+        "unauthorized",
+        "count_tokens was not granted".to_owned(),
+    )));
+    // Where it is plain that everything fits, nothing is counted.
+    let small = json!({"context-window-tokens": 200});
+    let results = run(&host, context(&"hi ".repeat(100), &small)).await;
+    assert_eq!(ending(&results), ("run.failed", Some("runner.error")));
+    assert_eq!(host.calls("stream_model").len(), 0);
+}

@@ -1,0 +1,252 @@
+//! Asking models: streams, fallbacks, usage.
+
+use std::io::Read as _;
+use std::sync::Mutex;
+
+use serde_json::json;
+
+use crate::testing::{
+    Step, TestHost, answer, call, context, end, ending, fail, kinds, run, text, usage,
+};
+
+fn not_streaming() -> protocol::context::AgentRunContext {
+    let mut context = context("hi", &json!({}));
+    context.delivery.supports_streaming = false;
+    context
+}
+
+#[tokio::test]
+async fn an_answer_is_streamed_and_then_told_whole() {
+    let host = TestHost::default();
+    host.model(
+        "m",
+        vec![text("It is"), text(" sunny"), end(), usage(10, 3)],
+    );
+    let results = run(&host, context("weather?", &json!({}))).await;
+    assert_eq!(
+        kinds(&results),
+        ["message.delta", "message.completed", "run.completed"]
+    );
+    assert_eq!(answer(&results), "It is sunny");
+    let chunks: Vec<_> = results
+        .iter()
+        .filter_map(|result| result.data.get("chunk"))
+        .collect();
+    assert_eq!(chunks[0]["content"], "It is");
+    assert_eq!(chunks[1]["content"], " sunny");
+    assert_eq!(chunks[1]["all_content"], "It is sunny");
+    assert_eq!(chunks[2]["is_final"], true);
+    assert_eq!(json!(results.last().unwrap().usage)["total_tokens"], 13);
+    assert_eq!(json!(results.last().unwrap().usage)["model_calls"], 1);
+}
+
+#[tokio::test]
+async fn deltas_of_a_long_answer_are_together_no_more_than_a_multiple_of_it() {
+    let host = TestHost::default();
+    let words: Vec<Step> = (0..20_000).map(|_| text("word ")).chain([end()]).collect();
+    host.model("m", words);
+    let results = run(&host, context("much", &json!({}))).await;
+    let bytes: usize = results
+        .iter()
+        .map(|result| json!(result.data).to_string().len())
+        .sum();
+    assert_eq!(answer(&results).len(), 100_000);
+    assert!(bytes < 100 * 100_000, "{bytes}");
+    let increments: String = results
+        .iter()
+        .filter_map(|result| result.data.get("chunk")?.get("content")?.as_str())
+        .collect();
+    assert_eq!(
+        increments,
+        answer(&results),
+        "the increments are the answer"
+    );
+}
+
+#[tokio::test]
+async fn without_streaming_the_model_is_invoked_and_only_the_message_is_sent() {
+    for by_host in [false, true] {
+        let host = TestHost::default();
+        host.model("m", vec![text("hello"), usage(1, 1)]);
+        let mut context = not_streaming();
+        if by_host {
+            context.delivery.supports_streaming = true;
+            let said = json!({"streaming_supported": false});
+            context.runtime.metadata = said.as_object().unwrap().clone();
+        }
+        let results = run(&host, context).await;
+        assert_eq!(kinds(&results), ["message.completed", "run.completed"]);
+        assert_eq!(answer(&results), "hello");
+        assert_eq!(host.calls("stream_model").len(), 0);
+    }
+}
+
+#[tokio::test]
+async fn the_next_model_is_asked_while_nothing_was_said() {
+    let first_failures: [Vec<Step>; 5] = [
+        vec![fail("runtime_error", "down")],
+        vec![
+            Step::Chunk(json!({"role": "assistant"})),
+            fail("runtime_error", "down"),
+        ],
+        vec![text(" "), text("\n"), end()],
+        vec![end()],
+        vec![],
+    ];
+    for steps in first_failures {
+        for streams in [true, false] {
+            let host = TestHost::default();
+            host.model("m", steps.clone())
+                .model("n", vec![text("here I am"), end()]);
+            let context = if streams {
+                context("hi", &json!({}))
+            } else {
+                not_streaming()
+            };
+            let results = run(&host, context).await;
+            assert_eq!(ending(&results), ("run.completed", None), "{steps:?}");
+            assert_eq!(answer(&results), "here I am");
+        }
+    }
+}
+
+#[tokio::test]
+async fn once_a_model_speaks_its_failure_is_final() {
+    let host = TestHost::default();
+    host.model(
+        "m",
+        vec![text("It is"), fail("runtime_error", "cut"), text("never")],
+    );
+    host.model("n", vec![text("unasked"), end()]);
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(kinds(&results), ["message.delta", "run.failed"]);
+    assert_eq!(ending(&results).1, Some("runner.llm_error"));
+    assert_eq!(results.last().unwrap().data["retryable"], false);
+    assert_eq!(host.calls("stream_model"), ["stream_model m"]);
+}
+
+#[tokio::test]
+async fn when_nobody_answers_the_run_fails_and_may_be_tried_again() {
+    let host = TestHost::default();
+    host.model("m", vec![end()])
+        .model("n", vec![fail("rate_limited", "wait a little")]);
+    let results = run(&host, context("hi", &json!({}))).await;
+    let data = &results.last().unwrap().data;
+    assert_eq!(data["code"], "runner.llm_error");
+    assert_eq!(data["retryable"], true);
+    assert!(data["message"].as_str().unwrap().contains("wait a little"));
+}
+
+#[tokio::test]
+async fn empty_answers_alone_fail_the_run() {
+    let host = TestHost::default();
+    host.model("m", vec![text(" "), end()])
+        .model("n", vec![end()]);
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(kinds(&results), ["run.failed"]);
+    let data = &results.last().unwrap().data;
+    assert_eq!(data["code"], "runner.llm_error");
+    assert!(data["message"].as_str().unwrap().contains("empty"));
+}
+
+#[tokio::test]
+async fn a_fallback_tells_its_usage_and_the_log_tells_why_it_was_asked() {
+    let (mut lines, writer) = std::io::pipe().unwrap();
+    let subscriber = tracing_subscriber::fmt().with_writer(Mutex::new(writer));
+    let listening = tracing::subscriber::set_default(subscriber.finish());
+    let host = TestHost::default();
+    host.model("m", vec![fail("runtime_error", "out of order")])
+        .model("n", vec![text("here I am"), end(), usage(7, 2)]);
+    let mut context = context("hi", &json!({}));
+    let mut unknown = context.resources.tools[0].clone();
+    unknown.tool_name = "gone".to_owned();
+    unknown.parameters = None;
+    context.resources.tools.push(unknown);
+    let results = run(&host, context).await;
+    assert_eq!(json!(results.last().unwrap().usage)["total_tokens"], 9);
+    drop(listening);
+    let mut log = String::new();
+    lines.read_to_string(&mut log).unwrap();
+    assert!(log.contains("model m failed"), "{log}");
+    assert!(log.contains("out of order"), "{log}");
+    assert!(log.contains("tool gone is left out"), "{log}");
+}
+
+#[tokio::test]
+async fn a_deadline_stops_the_fallback() {
+    let host = TestHost::default();
+    host.model("m", vec![fail("deadline_exceeded", "over")])
+        .model("n", vec![text("late"), end()]);
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(ending(&results), ("run.failed", Some("runner.timeout")));
+    assert_eq!(results.last().unwrap().data["retryable"], true);
+    assert_eq!(host.calls("stream_model"), ["stream_model m"]);
+}
+
+#[tokio::test]
+async fn the_model_that_has_answered_is_asked_for_the_rest_of_the_run() {
+    for streams in [true, false] {
+        let host = TestHost::default();
+        host.tool_says("look", json!("sunny"));
+        host.model("m", vec![fail("runtime_error", "down")])
+            .model("m", vec![text("back"), end()]);
+        host.model("n", vec![call("c1", "look", &json!({})), end()])
+            .model("n", vec![text("sunny"), end()]);
+        let context = if streams {
+            context("hi", &json!({}))
+        } else {
+            not_streaming()
+        };
+        let results = run(&host, context).await;
+        assert_eq!(answer(&results), "sunny");
+    }
+}
+
+#[tokio::test]
+async fn thinking_is_left_to_the_host_and_kept_out_of_what_goes_back_to_the_model() {
+    for (streams, operation) in [(true, "stream"), (false, "invoke")] {
+        let host = TestHost::default();
+        host.tool_says("look", json!("sunny"));
+        host.model(
+            "m",
+            vec![
+                text("<think a=\"1\">hmm</think>Let me look."),
+                call("c1", "look", &json!({})),
+                end(),
+            ],
+        );
+        host.model("m", vec![text("Sunny."), end()]);
+        let mut context = context("hi", &json!({"remove-think": true}));
+        context.delivery.supports_streaming = streams;
+        run(&host, context).await;
+        let requests = host.script().requests.clone();
+        assert!(
+            requests.iter().all(|request| request.remove_think),
+            "{operation}"
+        );
+        let said = requests[1]
+            .messages
+            .iter()
+            .find(|message| message.role == "assistant")
+            .unwrap();
+        assert_eq!(said.plain_text(), "Let me look.");
+    }
+}
+
+#[tokio::test]
+async fn usage_is_summed_over_the_turns() {
+    let host = TestHost::default();
+    host.tool_says("look", json!("sunny"));
+    host.model(
+        "m",
+        vec![call("c1", "look", &json!({})), end(), usage(10, 2)],
+    );
+    host.model("m", vec![text("Sunny."), end(), usage(20, 3)]);
+    let results = run(&host, context("hi", &json!({}))).await;
+    let used = json!(results.last().unwrap().usage);
+    assert_eq!(
+        (&used["prompt_tokens"], &used["total_tokens"]),
+        (&json!(30), &json!(35))
+    );
+    assert_eq!(used["turns"].as_array().unwrap().len(), 2);
+}

@@ -1,0 +1,359 @@
+//! The tools of a run.
+
+use protocol::result::AgentRunResult;
+use serde_json::{Value, json};
+
+use crate::testing::{
+    Step, TestHost, Tool, answer, call, context, end, ending, kinds, run, steering, text,
+};
+
+/// A host whose model calls these tools in one turn, and then says "done".
+fn host_calling(calls: &[(&str, &str, Value)]) -> TestHost {
+    let host = TestHost::default();
+    let mut steps: Vec<Step> = calls
+        .iter()
+        .map(|(id, name, arguments)| call(id, name, arguments))
+        .collect();
+    steps.push(end());
+    host.model("m", steps).model("m", vec![text("done"), end()]);
+    host
+}
+
+/// The texts of the tool messages in the second request.
+fn told(host: &TestHost) -> Vec<String> {
+    let messages = host.request(1);
+    let messages = messages.iter().filter(|message| message.role == "tool");
+    messages
+        .map(protocol::message::Message::plain_text)
+        .collect()
+}
+
+fn of_kind<'a>(results: &'a [AgentRunResult], kind: &str) -> Vec<&'a Value> {
+    let results = results.iter().filter(|result| result.kind == kind);
+    results.map(|result| &result.data["tool_call_id"]).collect()
+}
+
+#[tokio::test]
+async fn a_tool_is_called_and_its_result_goes_back_to_the_model() {
+    let host = TestHost::default();
+    host.tool_says("look", json!("sunny"));
+    host.model(
+        "m",
+        vec![
+            text("Let me check."),
+            call("c1", "look", &json!({"city": "Berlin"})),
+            end(),
+        ],
+    );
+    host.model("m", vec![text("It is sunny"), end()]);
+    let results = run(&host, context("weather?", &json!({}))).await;
+    let expected = [
+        "message.delta",
+        "tool.call.started",
+        "tool.call.completed",
+        "message.delta",
+        "message.completed",
+        "run.completed",
+    ];
+    assert_eq!(kinds(&results), expected);
+    assert_eq!(
+        answer(&results),
+        "Let me check.\n\nIt is sunny",
+        "what was said stays said"
+    );
+    assert_eq!(
+        host.calls("call_tool"),
+        ["call_tool look turn-1-call-0 {\"city\":\"Berlin\"}"]
+    );
+    assert_eq!(told(&host), ["sunny"]);
+    let started = results
+        .iter()
+        .find(|result| result.kind == "tool.call.started")
+        .unwrap();
+    assert_eq!(started.data["parameters"], json!({"city": "Berlin"}));
+    let completed = results
+        .iter()
+        .find(|result| result.kind == "tool.call.completed")
+        .unwrap();
+    assert_eq!(completed.data["result"], json!({"value": "sunny"}));
+    let final_delta = results
+        .iter()
+        .find(|result| result.data["chunk"]["is_final"] == true)
+        .unwrap();
+    assert_eq!(final_delta.data["chunk"]["tool_calls"][0]["id"], "c1");
+}
+
+#[tokio::test]
+async fn the_model_is_told_of_granted_tools_alone_and_their_schemas_are_asked_for_where_absent() {
+    let host = TestHost::default();
+    host.tool_says("send", json!(1));
+    host.model("m", vec![text("hi"), end()]);
+    let mut context = context("hi", &json!({}));
+    for tool in &mut context.resources.tools {
+        tool.parameters = None;
+    }
+    let described = protocol::resources::ToolOperation::Detail;
+    let mut only_described = context.resources.tools[0].clone();
+    only_described.tool_name = "described".to_owned();
+    only_described.operations = vec![described];
+    context.resources.tools.push(only_described);
+    run(&host, context).await;
+    // `look` is unknown to the host: it is left out, and the run goes on.
+    let tools = host.script().requests[0].tools.clone();
+    let names: Vec<_> = tools.iter().map(|tool| tool.name.as_str()).collect();
+    assert_eq!(names, ["send"]);
+    assert_eq!(tools[0].parameters["title"], "asked");
+
+    let host = TestHost::default();
+    host.model("m", vec![text("hi"), end()]);
+    run(&host, crate::testing::context("hi", &json!({}))).await;
+    assert_eq!(
+        host.calls("tool"),
+        Vec::<String>::new(),
+        "inlined schemas are taken as they are"
+    );
+}
+
+#[tokio::test]
+async fn parallel_calls_all_begin_and_are_told_in_their_order() {
+    for streams in [true, false] {
+        let host = host_calling(&[("c1", "slow", json!({})), ("c2", "look", json!({}))]);
+        host.script()
+            .tools
+            .insert("slow".to_owned(), Tool::After(1, json!("first")));
+        host.tool_says("look", json!("second"));
+        let mut context = context("hi", &json!({}));
+        context.delivery.supports_streaming = streams;
+        let mut slow = context.resources.tools[0].clone();
+        slow.tool_name = "slow".to_owned();
+        context.resources.tools.push(slow);
+        let results = run(&host, context).await;
+        assert_eq!(
+            of_kind(&results, "tool.call.completed"),
+            ["c2", "c1"],
+            "as they were done"
+        );
+        assert_eq!(told(&host), ["first", "second"], "as they were called");
+        let kinds = kinds(&results);
+        let first_end = kinds
+            .iter()
+            .position(|kind| *kind == "tool.call.completed")
+            .unwrap();
+        let starts = kinds[..first_end]
+            .iter()
+            .filter(|kind| **kind == "tool.call.started");
+        assert_eq!(starts.count(), 2);
+    }
+}
+
+#[tokio::test]
+async fn serial_calls_come_one_after_the_other() {
+    let host = host_calling(&[("c1", "look", json!({})), ("c2", "send", json!({}))]);
+    host.tool_says("look", json!("a"))
+        .tool_says("send", json!("b"));
+    let results = run(
+        &host,
+        context("hi", &json!({"tool-execution-mode": "serial"})),
+    )
+    .await;
+    let tools: Vec<_> = kinds(&results)
+        .into_iter()
+        .filter(|kind| kind.starts_with("tool"))
+        .collect();
+    let one = ["tool.call.started", "tool.call.completed"];
+    assert_eq!(tools, [one, one].concat());
+}
+
+#[tokio::test]
+async fn what_cannot_be_called_is_told_to_the_model_without_asking_the_host() {
+    let host = TestHost::default();
+    let not_an_object = json!([1]);
+    host.model(
+        "m",
+        vec![
+            call("c1", "forbidden", &json!({})),
+            call("c2", "look", &not_an_object),
+            end(),
+        ],
+    );
+    host.model("m", vec![text("done"), end()]);
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(host.calls("call_tool"), Vec::<String>::new());
+    let told = told(&host);
+    assert!(
+        told[0].starts_with("Error:") && told[0].contains("look, send"),
+        "{told:?}"
+    );
+    assert!(told[1].contains("JSON object"), "{told:?}");
+    assert_eq!(answer(&results), "done");
+}
+
+#[tokio::test]
+async fn a_tool_that_fails_is_told_to_the_model() {
+    let host = host_calling(&[("c1", "look", json!({}))]);
+    let failed = ("runtime_error", "no such city ".repeat(10));
+    host.script()
+        .tools
+        .insert("look".to_owned(), Tool::Fails(failed));
+    let results = run(&host, context("hi", &json!({"max-tool-result-chars": 30}))).await;
+    assert!(told(&host)[0].starts_with("Error: Tool execution failed: no"));
+    assert!(told(&host)[0].contains("truncated"));
+    let completed = results
+        .iter()
+        .find(|result| result.kind == "tool.call.completed")
+        .unwrap();
+    assert!(completed.data["error"].as_str().unwrap().contains("failed"));
+    assert_eq!(ending(&results).0, "run.completed");
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_asked_for_again_under_the_same_key() {
+    let host = host_calling(&[("c1", "look", json!({}))]);
+    let failed = ("callback.unreachable", "gone".to_owned());
+    host.script()
+        .tools
+        .insert("look".to_owned(), Tool::Fails(failed));
+    run(&host, context("hi", &json!({}))).await;
+    let calls = host.calls("call_tool");
+    assert_eq!(calls.len(), 2);
+    assert_eq!(calls[0], calls[1]);
+}
+
+#[tokio::test]
+async fn a_deadline_in_a_tool_ends_the_run_with_what_was_used() {
+    let host = TestHost::default();
+    host.script().tools.insert(
+        "look".to_owned(),
+        Tool::Fails(("deadline_exceeded", "over".to_owned())),
+    );
+    host.model(
+        "m",
+        vec![
+            call("c1", "look", &json!({})),
+            end(),
+            crate::testing::usage(5, 5),
+        ],
+    );
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(ending(&results), ("run.failed", Some("runner.timeout")));
+    assert_eq!(json!(results.last().unwrap().usage)["total_tokens"], 10);
+}
+
+#[tokio::test]
+async fn the_run_ends_when_every_tool_has_finished_the_work() {
+    let host = host_calling(&[("c1", "look", json!({})), ("c2", "send", json!({}))]);
+    host.tool_says("look", json!({"terminate": true}))
+        .tool_says("send", json!({"terminate": true, "sent": 1}));
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(ending(&results).0, "run.completed");
+    assert_eq!(host.calls("stream_model").len(), 1);
+
+    let host = host_calling(&[("c1", "look", json!({})), ("c2", "send", json!({}))]);
+    host.tool_says("look", json!({"terminate": true}))
+        .tool_says("send", json!({"sent": 1}));
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(answer(&results), "done");
+    assert_eq!(told(&host), ["{}", "{\"sent\":1}"]);
+}
+
+#[tokio::test]
+async fn the_limit_of_iterations_ends_the_run_with_a_word() {
+    for streams in [true, false] {
+        let host = TestHost::default();
+        host.tool_says("look", json!("again"));
+        for _ in 0..3 {
+            host.model("m", vec![call("c", "look", &json!({})), end()]);
+        }
+        let mut context = context("hi", &json!({"max-tool-iterations": 2}));
+        context.delivery.supports_streaming = streams;
+        let results = run(&host, context).await;
+        assert_eq!(ending(&results).0, "run.completed");
+        assert!(answer(&results).contains("Tool call iteration limit reached"));
+        assert_eq!(host.calls("call_tool").len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn results_are_bounded_for_the_model_and_for_the_user() {
+    let host = host_calling(&[("c1", "look", json!({})), ("c2", "send", json!({}))]);
+    host.tool_says("look", json!("x".repeat(500)));
+    host.tool_says(
+        "send",
+        json!({"files": [{"path": "/out/report.pdf"}], "log": "y".repeat(500)}),
+    );
+    let results = run(&host, context("hi", &json!({"max-tool-result-chars": 100}))).await;
+    let told = told(&host);
+    assert!(told[0].contains("original_chars=500, kept_chars=100"));
+    assert!(told[1].contains("/out/report.pdf") && told[1].len() < 700);
+    let shown: Vec<_> = results
+        .iter()
+        .filter(|result| result.kind == "tool.call.completed")
+        .map(|result| &result.data["result"]["type"])
+        .collect();
+    assert_eq!(shown, ["tool_result_preview", "tool_result_references"]);
+}
+
+#[tokio::test]
+async fn what_the_user_adds_is_heard_after_tools_and_at_the_end() {
+    let host = TestHost::default();
+    host.tool_says("look", json!("sunny"));
+    host.model("m", vec![call("c1", "look", &json!({})), end()]);
+    host.model("m", vec![text("Sunny in Berlin."), end()]);
+    host.model("m", vec![text("And in Rome."), end()]);
+    host.script().steering = [
+        vec![steering("only Berlin")],
+        vec![steering("Rome as well")],
+        vec![],
+    ]
+    .into();
+    let results = run(&host, context("weather?", &json!({}))).await;
+    let users = |place: usize| {
+        let messages = host.request(place);
+        let messages = messages.iter().filter(|message| message.role == "user");
+        messages
+            .map(protocol::message::Message::plain_text)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(users(1), ["weather?", "only Berlin"]);
+    assert_eq!(users(2), ["weather?", "only Berlin", "Rome as well"]);
+    assert_eq!(answer(&results), "Sunny in Berlin.\n\nAnd in Rome.");
+    assert_eq!(host.calls("pull_steering").len(), 3);
+}
+
+#[tokio::test]
+async fn without_the_right_to_it_nothing_is_added() {
+    let host = TestHost::default();
+    host.model("m", vec![text("hi"), end()]);
+    host.script().steering_fails = true;
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(ending(&results).0, "run.completed");
+
+    let host = TestHost::default();
+    host.model("m", vec![text("hi"), end()]);
+    let mut context = context("hi", &json!({}));
+    context.context.available_apis.steering_pull = false;
+    run(&host, context).await;
+    assert_eq!(host.calls("pull_steering").len(), 0);
+}
+
+#[tokio::test]
+async fn a_skill_is_activated_by_an_ordinary_call() {
+    let host = host_calling(&[("c1", "activate", json!({"name": "invoices"}))]);
+    host.tool_says("activate", json!("# How to write invoices"));
+    let mut context = context("an invoice, please", &json!({}));
+    let mut activate = context.resources.tools[0].clone();
+    activate.tool_name = "activate".to_owned();
+    context.resources.tools.push(activate);
+    run(&host, context).await;
+    assert_eq!(told(&host), ["# How to write invoices"]);
+}
+
+#[tokio::test]
+async fn an_empty_answer_after_a_tool_fails_the_run() {
+    let host = TestHost::default();
+    host.tool_says("look", json!("sunny"));
+    host.model("m", vec![call("c1", "look", &json!({})), end()])
+        .model("m", vec![end()]);
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(ending(&results), ("run.failed", Some("runner.llm_error")));
+}

@@ -1,0 +1,222 @@
+//! The tools of a run: what the model is told of them, and its calls, carried out.
+
+mod result;
+
+use futures_util::FutureExt as _;
+use futures_util::stream::{self, StreamExt as _};
+use protocol::JsonObject;
+use protocol::message::{Message, ToolCall};
+use protocol::model::LlmTool;
+use protocol::resources::{AgentResources, ToolOperation, ToolResource};
+use protocol::result::{ResultType, ToolCallCompletedPayload, ToolCallStartedPayload};
+use runner_kit::HostError;
+use serde_json::Value;
+
+use crate::config::{Config, ToolExecution};
+use crate::host::AgentHost;
+use crate::speaker::{Speaker, known};
+
+use result::Outcome;
+
+/// Calls of one turn that are under way at a time.
+const AT_ONCE: usize = 16;
+/// Details that are asked for at a time.
+const DETAILS_AT_ONCE: usize = 8;
+
+/// The granted tools, and how their calls are made.
+#[derive(Debug)]
+pub(crate) struct Toolbox {
+    pub(crate) tools: Vec<LlmTool>,
+    execution: ToolExecution,
+    max_result_chars: usize,
+}
+
+/// What came of the calls of one turn.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    /// A message of role `tool` for each call, in the order of the calls.
+    pub(crate) messages: Vec<Message>,
+    /// Every tool has said that the user needs no further answer.
+    pub(crate) terminates: bool,
+}
+
+impl Toolbox {
+    /// The tools that the run may call, by name. One whose schema cannot be had is left out.
+    pub(crate) async fn open(
+        host: &impl AgentHost,
+        resources: &AgentResources,
+        config: &Config,
+    ) -> Result<Self, HostError> {
+        let granted = resources.tools.iter();
+        let granted = granted.filter(|tool| tool.operations.contains(&ToolOperation::Call));
+        let granted: Vec<_> = granted.map(|tool| describe(host, tool).boxed()).collect();
+        let described: Vec<_> = stream::iter(granted)
+            .buffered(DETAILS_AT_ONCE)
+            .collect()
+            .await;
+        let mut tools = Vec::new();
+        for tool in described {
+            tools.extend(tool?);
+        }
+        tools.sort_by(|one: &LlmTool, other| one.name.cmp(&other.name));
+        Ok(Self {
+            tools,
+            execution: config.tool_execution,
+            max_result_chars: config.max_tool_result_chars,
+        })
+    }
+
+    /// Carries out the calls of turn `turn`. Fails only when the run is over.
+    pub(crate) async fn run(
+        &self,
+        host: &impl AgentHost,
+        speaker: &Speaker,
+        turn: u64,
+        calls: &[ToolCall],
+    ) -> Result<Batch, HostError> {
+        let at_once = match self.execution {
+            ToolExecution::Parallel => AT_ONCE,
+            ToolExecution::Serial => 1,
+        };
+        if self.execution == ToolExecution::Parallel {
+            for call in calls {
+                speaker.send(started(call)).await;
+            }
+        }
+        let work = calls.iter().enumerate().map(|(place, call)| {
+            let work = async move {
+                if self.execution == ToolExecution::Serial {
+                    speaker.send(started(call)).await;
+                }
+                // The same call of the same run is the same call, however often it is sent.
+                let key = format!("turn-{turn}-call-{place}");
+                let outcome = self.call(host, call, &key).await?;
+                speaker.send(completed(call, &outcome)).await;
+                Ok::<_, HostError>((place, outcome))
+            };
+            work.boxed()
+        });
+        let work: Vec<_> = work.collect();
+        let mut working = stream::iter(work).buffer_unordered(at_once);
+        let mut outcomes: Vec<Option<Outcome>> = calls.iter().map(|_| None).collect();
+        while let Some(done) = working.next().await {
+            let (place, outcome) = done?;
+            outcomes[place] = Some(outcome);
+        }
+        let outcomes: Vec<Outcome> = outcomes.into_iter().flatten().collect();
+        let terminates = !outcomes.is_empty() && outcomes.iter().all(|outcome| outcome.terminates);
+        let messages = calls.iter().zip(outcomes);
+        let messages = messages.map(|(call, outcome)| tool_message(call, outcome.text));
+        Ok(Batch {
+            messages: messages.collect(),
+            terminates,
+        })
+    }
+
+    async fn call(
+        &self,
+        host: &impl AgentHost,
+        call: &ToolCall,
+        key: &str,
+    ) -> Result<Outcome, HostError> {
+        let name = &call.function.name;
+        if !self.tools.iter().any(|tool| tool.name == *name) {
+            let names: Vec<_> = self.tools.iter().map(|tool| tool.name.as_str()).collect();
+            let allowed = match names.as_slice() {
+                [] => "none".to_owned(),
+                names => names.join(", "),
+            };
+            let error = format!("Tool {name:?} is not available. Available tools: {allowed}");
+            return Ok(Outcome::error(&error, self.max_result_chars));
+        }
+        let parameters = match parameters(&call.function.arguments) {
+            Ok(parameters) => parameters,
+            Err(error) => return Ok(Outcome::error(&error, self.max_result_chars)),
+        };
+        let mut answer = host.call_tool(name, parameters.clone(), key).await;
+        if answer.as_ref().is_err_and(is_lost) {
+            answer = host.call_tool(name, parameters, key).await;
+        }
+        match answer {
+            Ok(result) => Ok(Outcome::of(result, self.max_result_chars)),
+            Err(failed) if failed.is_cancelled() || failed.is_deadline_exceeded() => Err(failed),
+            Err(failed) => {
+                let error = format!("Tool execution failed: {}", failed.message);
+                Ok(Outcome::error(&error, self.max_result_chars))
+            }
+        }
+    }
+}
+
+async fn describe(
+    host: &impl AgentHost,
+    tool: &ToolResource,
+) -> Result<Option<LlmTool>, HostError> {
+    let (description, parameters) = match &tool.parameters {
+        Some(parameters) => (
+            tool.description.clone().unwrap_or_default(),
+            parameters.clone(),
+        ),
+        None => match host.tool(&tool.tool_name).await {
+            Ok(detail) => (detail.description, detail.parameters),
+            Err(failed) if failed.is_cancelled() || failed.is_deadline_exceeded() => {
+                return Err(failed);
+            }
+            Err(failed) => {
+                let name = &tool.tool_name;
+                tracing::warn!(tool.name = name, "tool {name} is left out: {failed}");
+                return Ok(None);
+            }
+        },
+    };
+    Ok(Some(LlmTool {
+        name: tool.tool_name.clone(),
+        human_desc: String::new(),
+        description,
+        parameters,
+    }))
+}
+
+/// The answer was lost on its way: with the key of the call, asking again does nothing twice.
+fn is_lost(failed: &HostError) -> bool {
+    failed.retryable && failed.code.starts_with("callback.")
+}
+
+/// The arguments that a model has written; none at all are an empty object.
+fn parameters(arguments: &str) -> Result<JsonObject, String> {
+    if arguments.trim().is_empty() {
+        return Ok(JsonObject::new());
+    }
+    match serde_json::from_str(arguments) {
+        Ok(Value::Object(parameters)) => Ok(parameters),
+        Ok(_) => Err("Tool arguments must be a JSON object".to_owned()),
+        Err(error) => Err(format!("Tool arguments are not valid JSON: {error}")),
+    }
+}
+
+fn tool_message(call: &ToolCall, text: String) -> Message {
+    Message {
+        name: Some(call.function.name.clone()),
+        tool_call_id: Some(call.id.clone()),
+        ..Message::text("tool", text)
+    }
+}
+
+fn started(call: &ToolCall) -> protocol::result::AgentRunResult {
+    let payload = ToolCallStartedPayload {
+        tool_call_id: call.id.clone(),
+        tool_name: call.function.name.clone(),
+        parameters: parameters(&call.function.arguments).unwrap_or_default(),
+    };
+    known(ResultType::ToolCallStarted, &payload)
+}
+
+fn completed(call: &ToolCall, outcome: &Outcome) -> protocol::result::AgentRunResult {
+    let payload = ToolCallCompletedPayload {
+        tool_call_id: call.id.clone(),
+        tool_name: call.function.name.clone(),
+        result: outcome.shown.clone(),
+        error: outcome.error.clone(),
+    };
+    known(ResultType::ToolCallCompleted, &payload)
+}

@@ -1,0 +1,292 @@
+//! What a tool has answered, as the model and the user may see it: bounded, with its references whole.
+
+use protocol::JsonObject;
+use serde_json::{Value, json};
+
+/// Places of a result in which references are looked for.
+const HOLDERS: [&str; 5] = ["file_refs", "files", "attachments", "items", "result"];
+const MOST_REFERENCES: usize = 20;
+const DEPTH: usize = 6;
+const NEXT_STEP: &str =
+    "The files stay where their paths say. Read them with a tool that takes such a path.";
+
+/// What came of one call.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Outcome {
+    /// For the model.
+    pub(super) text: String,
+    /// For the user, when the tool has answered.
+    pub(super) shown: Option<JsonObject>,
+    /// Why it has not.
+    pub(super) error: Option<String>,
+    /// The tool has done all that the user sees; nothing need be said about it.
+    pub(super) terminates: bool,
+}
+
+impl Outcome {
+    /// A call that was not made, or went wrong.
+    pub(super) fn error(error: &str, limit: usize) -> Self {
+        let error = cut(error, limit);
+        Self {
+            text: format!("Error: {error}"),
+            shown: None,
+            error: Some(error),
+            terminates: false,
+        }
+    }
+
+    /// A result, of which at most `limit` characters are shown.
+    pub(super) fn of(mut result: Value, limit: usize) -> Self {
+        let hint = result
+            .as_object_mut()
+            .and_then(|result| result.remove("terminate"));
+        if result.get("is_error") == Some(&Value::Bool(true)) {
+            return Self::error(&text_of(&result), limit);
+        }
+        let text = text_of(&result);
+        let references = references(&result);
+        let (text, shown) = if !references.is_empty() {
+            let shown = with_references(result, &text, &references, limit);
+            (json!(shown).to_string(), shown)
+        } else if text.chars().count() > limit {
+            let shown = preview(&text, limit);
+            (cut(&text, limit), shown)
+        } else {
+            (text, as_object(result))
+        };
+        Self {
+            text,
+            shown: Some(shown),
+            error: None,
+            terminates: hint == Some(Value::Bool(true)),
+        }
+    }
+}
+
+/// The result as the model reads it: texts as they are, everything else as JSON.
+fn text_of(result: &Value) -> String {
+    let blocks = match result {
+        Value::String(text) => return text.clone(),
+        Value::Array(blocks) => Some(blocks),
+        // What an MCP tool answers, when it says nothing but texts.
+        Value::Object(result) if !result.contains_key("structured_content") => {
+            result.get("content").and_then(Value::as_array)
+        }
+        _ => None,
+    };
+    let texts = blocks.and_then(|blocks| blocks.iter().map(text_block).collect::<Option<Vec<_>>>());
+    match texts {
+        Some(texts) if !texts.is_empty() => texts.join("\n"),
+        _ => result.to_string(),
+    }
+}
+
+fn text_block(block: &Value) -> Option<&str> {
+    let is_text = block.get("type").and_then(Value::as_str) == Some("text");
+    block
+        .get("text")
+        .and_then(Value::as_str)
+        .filter(|_| is_text)
+}
+
+fn as_object(result: Value) -> JsonObject {
+    match result {
+        Value::Object(result) => result,
+        other => JsonObject::from_iter([("value".to_owned(), other)]),
+    }
+}
+
+/// The first `limit` characters, and what is missing.
+fn cut(text: &str, limit: usize) -> String {
+    let all = text.chars().count();
+    if all <= limit {
+        return text.to_owned();
+    }
+    format!(
+        "{}\n[tool result truncated: original_chars={all}, kept_chars={limit}]",
+        head(text, limit)
+    )
+}
+
+fn head(text: &str, limit: usize) -> &str {
+    let end = text.char_indices().nth(limit);
+    &text[..end.map_or(text.len(), |(at, _)| at)]
+}
+
+fn preview(text: &str, limit: usize) -> JsonObject {
+    as_object(json!({
+        "type": "tool_result_preview", "truncated": true, "reason": "max-tool-result-chars",
+        "original_chars": text.chars().count(), "original_bytes": text.len(),
+        "kept_preview_chars": limit, "preview": head(text, limit),
+    }))
+}
+
+/// The references of a result, with the result itself or the beginning of it.
+fn with_references(result: Value, text: &str, references: &[Value], limit: usize) -> JsonObject {
+    let all = text.chars().count();
+    let mut shown = as_object(json!({
+        "type": "tool_result_references", "file_refs": references, "original_chars": all,
+        "next_step": NEXT_STEP, "truncated": all > limit,
+    }));
+    if all > limit {
+        shown.insert("preview".to_owned(), json!(head(text, limit)));
+    } else {
+        shown.insert("result".to_owned(), result);
+    }
+    shown
+}
+
+/// The objects with a `path`, each path once.
+fn references(result: &Value) -> Vec<Value> {
+    let mut found = Vec::new();
+    collect(result, DEPTH, &mut found);
+    found
+}
+
+fn collect(value: &Value, depth: usize, found: &mut Vec<Value>) {
+    if depth == 0 || found.len() >= MOST_REFERENCES {
+        return;
+    }
+    match value {
+        Value::Array(items) => {
+            for item in items {
+                collect(item, depth - 1, found);
+            }
+        }
+        Value::Object(object) => {
+            let path = object.get("path").and_then(Value::as_str);
+            if let Some(path) = path.filter(|path| !path.is_empty()) {
+                let reference = reference(path, object);
+                if !found.contains(&reference) {
+                    found.push(reference);
+                }
+            }
+            for holder in HOLDERS.iter().filter_map(|holder| object.get(*holder)) {
+                collect(holder, depth - 1, found);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A path with what is short of the rest.
+fn reference(path: &str, object: &JsonObject) -> Value {
+    let mut reference = JsonObject::from_iter([("path".to_owned(), json!(path))]);
+    for key in ["name", "type", "mime_type", "size", "size_bytes"] {
+        match object.get(key) {
+            Some(Value::String(text)) if text.len() <= 512 => {
+                reference.insert(key.to_owned(), json!(text));
+            }
+            Some(Value::Number(number)) => {
+                reference.insert(key.to_owned(), json!(number));
+            }
+            _ => {}
+        }
+    }
+    Value::Object(reference)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(result: Value, limit: usize, text: &str, shown: &Value) {
+        let outcome = Outcome::of(result, limit);
+        assert_eq!(outcome.text, text);
+        assert_eq!(json!(outcome.shown), *shown);
+        assert_eq!(outcome.error, None);
+    }
+
+    #[test]
+    fn short_results_are_told_as_they_are() {
+        check(json!("sunny"), 20, "sunny", &json!({"value": "sunny"}));
+        check(
+            json!({"degrees": 20}),
+            20,
+            "{\"degrees\":20}",
+            &json!({"degrees": 20}),
+        );
+        check(json!(7), 20, "7", &json!({"value": 7}));
+        check(json!([]), 20, "[]", &json!({"value": []}));
+    }
+
+    #[test]
+    fn texts_of_mcp_become_one_text() {
+        let blocks = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
+        check(blocks.clone(), 20, "a\nb", &json!({"value": blocks}));
+        let mcp = json!({"content": blocks});
+        check(mcp.clone(), 20, "a\nb", &mcp);
+        let mixed = json!([{"type": "text", "text": "a"}, {"type": "image"}]);
+        check(
+            mixed.clone(),
+            99,
+            &mixed.to_string(),
+            &json!({"value": mixed}),
+        );
+    }
+
+    #[test]
+    fn long_results_keep_their_head_and_say_what_is_missing() {
+        let note = |all, kept| {
+            format!("\n[tool result truncated: original_chars={all}, kept_chars={kept}]")
+        };
+        let outcome = Outcome::of(json!("äbcdefgh"), 3);
+        assert_eq!(outcome.text, format!("äbc{}", note(8, 3)));
+        let shown = json!(outcome.shown);
+        assert_eq!(shown["preview"], "äbc");
+        assert_eq!(
+            (&shown["original_chars"], &shown["original_bytes"]),
+            (&json!(8), &json!(9))
+        );
+
+        let outcome = Outcome::of(json!({"key": "value"}), 5);
+        assert_eq!(outcome.text, format!("{{\"key{}", note(15, 5)));
+    }
+
+    #[test]
+    fn errors_say_so_first_however_long_they_are() {
+        let outcome = Outcome::error("no such city", 7);
+        assert!(outcome.text.starts_with("Error: no such"));
+        assert!(outcome.text.contains("truncated"));
+        assert_eq!(outcome.shown, None);
+        let mcp = json!({"is_error": true, "content": [{"type": "text", "text": "broken"}]});
+        let outcome = Outcome::of(mcp, 99);
+        assert_eq!(outcome.text, "Error: broken");
+        assert_eq!(outcome.error.as_deref(), Some("broken"));
+    }
+
+    #[test]
+    fn the_hint_to_stop_is_not_shown_to_the_model() {
+        let outcome = Outcome::of(json!({"terminate": true, "sent": 1}), 99);
+        assert!(outcome.terminates);
+        assert_eq!(outcome.text, "{\"sent\":1}");
+        assert_eq!(json!(outcome.shown), json!({"sent": 1}));
+        for hint in [json!("true"), json!(1), json!(false)] {
+            assert!(!Outcome::of(json!({"terminate": hint}), 99).terminates);
+        }
+    }
+
+    #[test]
+    fn paths_are_told_whole_beside_a_preview() {
+        let files = json!({"files": [{"path": "/out/a.png", "size": 9, "body": "x".repeat(99)}],
+            "result": {"path": "/out/b.txt"}, "other": {"path": "/hidden"}});
+        let outcome = Outcome::of(files, 30);
+        let shown = json!(outcome.shown);
+        assert_eq!(
+            shown["file_refs"],
+            json!([{"path": "/out/a.png", "size": 9}, {"path": "/out/b.txt"}])
+        );
+        assert_eq!(shown["truncated"], true);
+        assert_eq!(shown["preview"].as_str().unwrap().len(), 30);
+        assert_eq!(outcome.text, shown.to_string());
+
+        let small = Outcome::of(json!({"path": "/out/a.png"}), 99);
+        assert_eq!(json!(small.shown)["result"], json!({"path": "/out/a.png"}));
+        let many: Vec<_> = (0..50).map(|n| json!({"path": format!("/{n}")})).collect();
+        let many = Outcome::of(json!(many), 99);
+        assert_eq!(
+            json!(many.shown)["file_refs"].as_array().unwrap().len(),
+            MOST_REFERENCES
+        );
+    }
+}

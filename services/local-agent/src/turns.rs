@@ -1,0 +1,174 @@
+//! The loop: ask the model, run its tools, take what the user has added, and ask again.
+
+use protocol::context::AgentRunContext;
+use protocol::message::{Message, ToolCall};
+use protocol::model::LlmRequest;
+
+use crate::agent::{Failure, LLM_ERROR};
+use crate::assemble::assemble;
+use crate::config::Config;
+use crate::context::reference_data;
+use crate::host::AgentHost;
+use crate::model::{Answer, ModelFailure, Models, without_thinking};
+use crate::speaker::Speaker;
+use crate::tools::Toolbox;
+use crate::usage::UsageLog;
+use crate::window::Window;
+
+const STOPPED: &str = "Tool call iteration limit reached. I stopped before calling more tools.";
+
+/// What one run works with.
+#[derive(Debug)]
+pub(crate) struct Work<'a, H> {
+    pub(crate) context: &'a AgentRunContext,
+    pub(crate) host: &'a H,
+    pub(crate) config: &'a Config,
+    pub(crate) usage: &'a UsageLog,
+}
+
+/// Answers the event.
+pub(crate) async fn converse<H: AgentHost>(
+    work: &Work<'_, H>,
+    mut speaker: Speaker,
+) -> Result<(), Failure> {
+    let streaming = is_streaming(work.context);
+    let mut models = Models::new(work.config.models.clone(), streaming);
+    let mut window = Window::new(work);
+    let (tools, assembled) = tokio::try_join!(
+        Toolbox::open(work.host, &work.context.resources, work.config),
+        assemble(work.host, work.context, work.config, window.budget()),
+    )?;
+    window
+        .begin(assembled, &tools.tools, models.first())
+        .await?;
+
+    let mut batches = 0;
+    loop {
+        speaker.begin_turn();
+        let answer = ask(work, &mut models, &mut window, &tools, &mut speaker).await?;
+        work.usage.add(answer.usage.clone());
+        let calls = answer.message.tool_calls.clone().unwrap_or_default();
+        if streaming {
+            speaker.end_turn(&calls).await;
+        }
+        window.answered(without_thinking(&answer.message), answer.usage.as_ref());
+        if calls.is_empty() {
+            if !take_steering(work, &mut window).await? {
+                speaker.complete(&answer.message).await;
+                return Ok(());
+            }
+            continue;
+        }
+        if batches == work.config.max_tool_iterations {
+            return stop(&calls, streaming, &mut speaker).await;
+        }
+        batches += 1;
+        let batch = tools.run(work.host, &speaker, batches, &calls).await?;
+        window.push(batch.messages);
+        if batch.terminates {
+            speaker.complete(&answer.message).await;
+            return Ok(());
+        }
+        take_steering(work, &mut window).await?;
+    }
+}
+
+/// Whether the client hears the model while it speaks.
+fn is_streaming(context: &AgentRunContext) -> bool {
+    let host = context.runtime.metadata.get("streaming_supported");
+    let host = host.and_then(serde_json::Value::as_bool).unwrap_or(true);
+    host && context.delivery.supports_streaming
+}
+
+/// Asks with what fits into the window; once more with less of it when the model says that it did not.
+async fn ask<H: AgentHost>(
+    work: &Work<'_, H>,
+    models: &mut Models,
+    window: &mut Window<'_, H>,
+    tools: &Toolbox,
+    speaker: &mut Speaker,
+) -> Result<Answer, Failure> {
+    window.fit(models.first()).await?;
+    let request = |window: &Window<'_, H>| LlmRequest {
+        messages: window.messages(),
+        tools: tools.tools.clone(),
+        remove_think: work.config.remove_think,
+        ..LlmRequest::default()
+    };
+    let failed = match models.ask(work.host, &request(window), speaker).await {
+        Ok(answer) => return Ok(answer),
+        Err(ModelFailure::Overflow(failed)) => failed,
+        Err(failed) => return Err(failed.into()),
+    };
+    if !window.shrink(models.first()).await? {
+        return Err(ModelFailure::Overflow(failed).into());
+    }
+    tracing::info!("the context was too large for the model: asking again with less");
+    Ok(models.ask(work.host, &request(window), speaker).await?)
+}
+
+/// Adds what the user has sent since; false when there is nothing.
+async fn take_steering<H: AgentHost>(
+    work: &Work<'_, H>,
+    window: &mut Window<'_, H>,
+) -> Result<bool, Failure> {
+    if !work.context.context.available_apis.steering_pull {
+        return Ok(false);
+    }
+    let items = match work.host.pull_steering().await {
+        Ok(items) => items,
+        Err(failed) if failed.is_cancelled() || failed.is_deadline_exceeded() => {
+            return Err(failed.into());
+        }
+        Err(failed) => {
+            tracing::warn!("what came meanwhile cannot be read: {failed}");
+            return Ok(false);
+        }
+    };
+    let users: Vec<Message> = items
+        .iter()
+        .map(|item| reference_data::user_message(&item.input))
+        .collect();
+    let came = !users.is_empty();
+    window.push(users);
+    Ok(came)
+}
+
+/// The model asks for one batch too many.
+async fn stop(calls: &[ToolCall], streaming: bool, speaker: &mut Speaker) -> Result<(), Failure> {
+    tracing::warn!(
+        calls = calls.len(),
+        "the run has reached its limit of tool iterations"
+    );
+    if streaming {
+        speaker.begin_turn();
+        speaker.say(STOPPED).await;
+        speaker.end_turn(&[]).await;
+    }
+    speaker.complete(&Message::text("assistant", STOPPED)).await;
+    Ok(())
+}
+
+impl From<ModelFailure> for Failure {
+    fn from(failed: ModelFailure) -> Self {
+        let (message, retryable) = match failed {
+            ModelFailure::Over(failed) => return failed.into(),
+            ModelFailure::Broken(failed) => {
+                (format!("The model broke off: {}", failed.message), false)
+            }
+            ModelFailure::Overflow(failed) => (
+                format!(
+                    "The model's context window is too small: {}",
+                    failed.message
+                ),
+                false,
+            ),
+            ModelFailure::Silent(last) => (format!("All models failed. The last: {last}"), true),
+        };
+        Self {
+            code: LLM_ERROR,
+            message,
+            retryable,
+        }
+    }
+}

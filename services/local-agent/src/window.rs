@@ -1,0 +1,238 @@
+//! The conversation of a run, kept within the model's window.
+
+use protocol::message::{LlmTokenUsage, Message};
+use protocol::model::{CountTokens, LlmRequest, LlmTool};
+use protocol::resources::ModelOperation;
+use runner_kit::HostError;
+
+use crate::assemble::Assembled;
+use crate::context::budget::Budget;
+use crate::context::checkpoint::{self, Checkpoint};
+use crate::context::compact::{Anchor, Compacted, Counter, Summarizer, compact};
+use crate::context::conversation::Conversation;
+use crate::context::estimate;
+use crate::context::summary::request::SummaryRequest;
+use crate::host::AgentHost;
+use crate::turns::Work;
+
+/// What is sent to the model, and what is known of its size.
+#[derive(Debug)]
+pub(crate) struct Window<'a, H> {
+    work: &'a Work<'a, H>,
+    budget: Budget,
+    conversation: Conversation,
+    anchor: Option<Anchor>,
+    /// The tokens of the last request, as far as they are known.
+    sent: u64,
+    /// This turn was already asked again with less.
+    has_shrunk: bool,
+}
+
+impl<'a, H: AgentHost> Window<'a, H> {
+    pub(crate) fn new(work: &'a Work<'a, H>) -> Self {
+        let budget = Budget::new(&work.config.context, &work.context.runtime.metadata);
+        Self {
+            work,
+            budget,
+            conversation: Conversation::default(),
+            anchor: None,
+            sent: 0,
+            has_shrunk: false,
+        }
+    }
+
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Takes what was assembled. What of it is summarised is kept for the next run.
+    pub(crate) async fn begin(
+        &mut self,
+        assembled: Assembled,
+        tools: &[LlmTool],
+        model: &str,
+    ) -> Result<(), HostError> {
+        let (history, cursors): (Vec<_>, Vec<_>) = assembled
+            .history
+            .into_iter()
+            .map(|remembered| (remembered.message, remembered.cursor))
+            .unzip();
+        let summary = assembled.checkpoint.as_ref();
+        self.conversation = Conversation {
+            prompt: assembled.prompt,
+            summaries: summary
+                .and_then(Checkpoint::summary_message)
+                .into_iter()
+                .collect(),
+            history,
+            retrieved: assembled.retrieved,
+            current: vec![assembled.current],
+        };
+        // Before anything is counted, the tools alone are known to go along.
+        let beside = serde_json::to_string(tools).unwrap_or_default();
+        self.anchor = (!tools.is_empty()).then(|| Anchor {
+            messages: 0,
+            tokens: estimate::text(&beside),
+        });
+        let compacted = self.pass(self.budget, self.anchor, model).await?;
+        self.keep(&compacted, &cursors).await
+    }
+
+    /// All messages of the next request.
+    pub(crate) fn messages(&self) -> Vec<Message> {
+        self.conversation.messages()
+    }
+
+    /// The model has answered the last request.
+    pub(crate) fn answered(&mut self, message: Message, usage: Option<&LlmTokenUsage>) {
+        let messages = self.conversation.iter().count() + 1;
+        self.conversation.current.push(message);
+        let tokens = usage.and_then(|usage| usage.total_tokens);
+        let tokens = tokens.and_then(|tokens| u64::try_from(tokens).ok());
+        if let Some(tokens) = tokens.filter(|tokens| *tokens > 0) {
+            self.anchor = Some(Anchor { messages, tokens });
+        }
+    }
+
+    /// Something came after the last message.
+    pub(crate) fn push(&mut self, messages: Vec<Message>) {
+        self.conversation.current.extend(messages);
+    }
+
+    /// Makes it fit before the next request.
+    pub(crate) async fn fit(&mut self, model: &str) -> Result<(), HostError> {
+        self.has_shrunk = false;
+        self.pass(self.budget, self.anchor, model).await.map(drop)
+    }
+
+    /// Makes it smaller than what the model has just refused; false when that was done before, or there is
+    /// nothing to leave out.
+    pub(crate) async fn shrink(&mut self, model: &str) -> Result<bool, HostError> {
+        if std::mem::replace(&mut self.has_shrunk, true) {
+            return Ok(false);
+        }
+        let budget = self.budget.for_retry_below(self.sent);
+        let before = estimate::conversation(&self.conversation);
+        let compacted = self.pass(budget, None, model).await?;
+        Ok(compacted.compacted && estimate::conversation(&self.conversation) < before)
+    }
+
+    async fn pass(
+        &mut self,
+        budget: Budget,
+        anchor: Option<Anchor>,
+        model: &str,
+    ) -> Result<Compacted, HostError> {
+        let asked = Asked {
+            work: self.work,
+            model,
+        };
+        let conversation = std::mem::take(&mut self.conversation);
+        let mut compacted = compact(conversation, &budget, anchor, &asked, &asked).await?;
+        self.conversation = std::mem::take(&mut compacted.conversation);
+        self.anchor = compacted.anchor;
+        self.sent = compacted.tokens_after;
+        if compacted.compacted {
+            let (before, after) = (compacted.tokens_before, compacted.tokens_after);
+            tracing::info!(
+                before,
+                after,
+                "the context was compacted from {before} to {after} tokens"
+            );
+        }
+        Ok(compacted)
+    }
+
+    /// Keeps the summary of a pass for the runs to come.
+    async fn keep(
+        &self,
+        compacted: &Compacted,
+        cursors: &[Option<String>],
+    ) -> Result<(), HostError> {
+        let access = &self.work.context.context;
+        let last = compacted.omitted_history.checked_sub(1);
+        let covered = last.and_then(|last| cursors.get(last)?.clone());
+        let (Some(summary), Some(covers_until), Some(conversation_id), true) = (
+            compacted.summary.clone(),
+            covered,
+            access.conversation_id.clone(),
+            access.available_apis.state,
+        ) else {
+            return Ok(());
+        };
+        let checkpoint = Checkpoint {
+            summary,
+            covers_until,
+            tokens_before: compacted.tokens_before,
+            created_at: now(),
+            conversation_id,
+        };
+        let written = self
+            .work
+            .host
+            .state_put(checkpoint::KEY, checkpoint.to_value());
+        match written.await {
+            Err(failed) if failed.is_cancelled() || failed.is_deadline_exceeded() => Err(failed),
+            Err(failed) => {
+                tracing::warn!("the summary of the conversation cannot be kept: {failed}");
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+/// Epoch seconds, for people who look at a checkpoint.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place where the agent reads the clock"
+)]
+fn now() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| {
+        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+    })
+}
+
+/// The model that counts and summarises.
+struct Asked<'a, H> {
+    work: &'a Work<'a, H>,
+    model: &'a str,
+}
+
+impl<H: AgentHost> Counter for Asked<'_, H> {
+    type Error = HostError;
+
+    async fn count(&self, messages: &[Message]) -> Result<u64, HostError> {
+        let request = CountTokens {
+            messages: messages.to_vec(),
+            tools: Vec::new(),
+        };
+        if request.messages.is_empty() {
+            return Ok(0);
+        }
+        self.work.host.count_tokens(self.model, &request).await
+    }
+}
+
+impl<H: AgentHost> Summarizer for Asked<'_, H> {
+    async fn summarize(&self, request: SummaryRequest) -> Option<String> {
+        let models = &self.work.context.resources.models;
+        let model = models.iter().find(|model| model.model_id == self.model)?;
+        if !model.operations.contains(&ModelOperation::Invoke) {
+            return None;
+        }
+        let request = LlmRequest {
+            messages: request.messages,
+            remove_think: self.work.config.remove_think,
+            ..LlmRequest::default()
+        };
+        match self.work.host.invoke_model(self.model, &request).await {
+            Ok(said) => Some(said.message.plain_text()),
+            Err(failed) => {
+                tracing::warn!("the model has written no summary: {failed}");
+                None
+            }
+        }
+    }
+}

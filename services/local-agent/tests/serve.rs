@@ -1,0 +1,91 @@
+//! The real binary as a service: started, asked, stopped.
+#![expect(clippy::unwrap_used, reason = "a test says what it needs")]
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Child, Command, Output, Stdio};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_local-agent");
+const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
+
+/// Killed on drop.
+struct Agent(Child);
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn agent(arguments: &[&str]) -> Command {
+    let mut command = Command::new(BINARY);
+    command.args(arguments).env_clear();
+    command
+}
+
+/// Starts one and gives the address that it says.
+fn start(command: &mut Command) -> (Agent, String) {
+    let piped = command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = piped.spawn().unwrap();
+    let mut line = String::new();
+    let mut said = BufReader::new(child.stdout.take().unwrap());
+    said.read_line(&mut line).unwrap();
+    let (id, url) = line.trim().split_once(" listening on http://").unwrap();
+    assert!(id.starts_with("plugin:"), "{line}");
+    (Agent(child), url.to_owned())
+}
+
+fn health(address: &str) -> Output {
+    agent(&["--health", "--listen", address]).output().unwrap()
+}
+
+#[test]
+fn the_binary_listens_is_well_refuses_strangers_and_stops_when_told() {
+    let mut command = agent(&["--listen", "127.0.0.1:0"]);
+    let (mut agent, address) = start(command.env("LOCAL_AGENT_SECRET", SECRET));
+    assert!(health(&address).status.success());
+
+    let mut socket = std::net::TcpStream::connect(&address).unwrap();
+    std::io::Write::write_all(&mut socket, b"GET /runners HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.0 401"), "unsigned: {answer}");
+
+    let pid = agent.0.id().to_string();
+    let told = Command::new("kill").arg(&pid).status().unwrap();
+    assert!(told.success());
+    assert!(agent.0.wait().unwrap().success());
+    let gone = health(&address);
+    assert!(!gone.status.success());
+    assert!(String::from_utf8_lossy(&gone.stderr).contains("nothing answers well"));
+}
+
+#[test]
+fn the_secret_may_stand_in_a_file_and_must_stand_somewhere() {
+    let file = std::env::temp_dir().join(format!("local-agent-{}.secret", std::process::id()));
+    std::fs::write(&file, format!("{SECRET}\n")).unwrap();
+    let mut command = agent(&[
+        "--listen",
+        "127.0.0.1:0",
+        "--runner-id",
+        "plugin:langbot/local-agent/default",
+    ]);
+    let (agent_of_langbot, _) = start(command.env("LOCAL_AGENT_SECRET_FILE", &file));
+    drop(agent_of_langbot);
+    std::fs::remove_file(&file).unwrap();
+
+    let refused = agent(&["--listen", "127.0.0.1:0"]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && said.contains("LOCAL_AGENT_SECRET"),
+        "{said}"
+    );
+    let bad = agent(&["--listen", "127.0.0.1:0"])
+        .env("LOCAL_AGENT_SECRET", "short")
+        .output()
+        .unwrap();
+    assert!(
+        !String::from_utf8_lossy(&bad.stderr).contains("short"),
+        "a secret is not told"
+    );
+}
