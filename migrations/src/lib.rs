@@ -24,6 +24,7 @@ mod m20261122_000019_artifacts;
 mod m20261122_000020_budgets;
 mod m20261122_000029_appended_results;
 mod m20261122_000030_interactions;
+mod m20261122_000031_trace_parents;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -50,6 +51,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261122_000020_budgets::Migration),
             Box::new(m20261122_000029_appended_results::Migration),
             Box::new(m20261122_000030_interactions::Migration),
+            Box::new(m20261122_000031_trace_parents::Migration),
         ]
     }
 }

@@ -23,6 +23,7 @@ pub mod retry;
 pub mod run;
 pub mod signing_key;
 pub mod tool_call;
+pub mod trace;
 
 pub mod migrate;
 

@@ -13,7 +13,7 @@ mod report;
 mod secrets;
 mod source;
 mod tables;
-mod toml_text;
+pub mod toml_text;
 
 use std::collections::BTreeSet;
 

@@ -6,12 +6,16 @@ use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
 use serde_json::{Value, json};
 
+use crate::trace::TraceParent;
+
 /// A row of the run ledger. Times are epoch milliseconds.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub id: RunId,
     pub workspace: WorkspaceId,
     pub event_id: String,
+    /// The span that its event came with, where traces are told to somebody.
+    pub trace_parent: Option<TraceParent>,
     pub agent_id: AgentId,
     pub agent_version: i64,
     pub runner_id: RunnerId,

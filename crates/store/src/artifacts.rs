@@ -33,6 +33,8 @@ pub enum ArtifactOrigin {
     Runner,
     /// It came with an event.
     Event,
+    /// A tool gave it to a run, and it was too large to be handed over.
+    Tool,
 }
 
 impl ArtifactOrigin {
@@ -41,6 +43,7 @@ impl ArtifactOrigin {
         match self {
             Self::Runner => "runner",
             Self::Event => "event",
+            Self::Tool => "tool",
         }
     }
 }

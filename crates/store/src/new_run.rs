@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use domain::trace::TraceParent;
 use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
 use uuid::Uuid;
@@ -26,6 +27,8 @@ pub struct Candidate {
 #[derive(Clone, Debug)]
 pub struct NewRun {
     pub id: RunId,
+    /// The span that its event came with, if that is to be kept.
+    pub trace_parent: Option<TraceParent>,
     pub agent_id: AgentId,
     pub agent_version: i64,
     pub runner_id: RunnerId,
@@ -144,11 +147,12 @@ pub(crate) async fn insert_runs(tx: &impl Sql, rows: &[RunRow<'_>]) -> Result<()
             run.snapshot_sha256.as_str().into(),
             "{}".into(),
             event.at.into(),
+            run.trace_parent.map(|parent| parent.to_string()).into(),
         ]
     });
     let into = "runs (id, workspace_id, event_id, agent_id, agent_version, runner_id, endpoint_id, \
         conversation_key, status, attempt, lease_epoch, last_sequence, deadline_at, agent_spec, \
-        snapshot, snapshot_sha256, metadata, created_at)";
+        snapshot, snapshot_sha256, metadata, created_at, trace_parent)";
     inserted(tx, into, values.collect()).await
 }
 

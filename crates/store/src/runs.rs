@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use domain::run::Run;
+use domain::trace::TraceParent;
 use protocol::id::{EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
 use sea_orm::sea_query::{Alias, Expr, Func, Query};
@@ -322,6 +323,7 @@ pub(crate) fn to_domain(model: runs::Model) -> Result<Run, StoreError> {
         usage: json("runs.usage", &model.usage)?,
         metadata: parsed_json("runs.metadata", row, &model.metadata)?,
         event_id: model.event_id,
+        trace_parent: model.trace_parent.as_deref().and_then(TraceParent::parse),
         conversation_key: model.conversation_key,
         status_reason: model.status_reason,
         lease_epoch: model.lease_epoch,

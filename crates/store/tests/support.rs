@@ -458,6 +458,7 @@ fn user_message(id: Uuid) -> UserMessage {
 pub(crate) fn new_run(id: RunId) -> NewRun {
     NewRun {
         id,
+        trace_parent: None,
         agent_id: AGENT,
         agent_version: 1,
         runner_id: "plugin:a/b/c".parse().unwrap(),

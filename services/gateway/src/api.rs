@@ -19,6 +19,7 @@ mod host_call;
 mod json;
 mod kept_call;
 mod knowledge;
+mod large_result;
 mod names;
 mod query;
 mod refusals;

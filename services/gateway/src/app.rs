@@ -25,6 +25,7 @@ use crate::config::{Config, ServerConfig};
 use crate::http_server::{ServerOptions, affordable_connections, serve};
 use crate::knowledge::{self, Knowledge};
 use crate::outbound::egress::Egress;
+use crate::outbound::otlp::{Collector, Exporter};
 use crate::outbound::runner::RunnerClient;
 use crate::outbound::tool::Tools;
 use crate::runs::keyring::Keyring;
@@ -32,9 +33,10 @@ use crate::runs::{Parts, Runs};
 use crate::seal::MasterKey;
 use crate::shutdown::Signals;
 use crate::telemetry::metrics::{Task, panicked};
+use crate::telemetry::spans::Spans;
 
 pub(crate) use metrics::Metrics;
-pub(crate) use settings::{Declared, DeclaredModels, declared, run_limits};
+pub(crate) use settings::{Declared, declared, run_limits};
 
 /// The workspace that migration 1 makes.
 pub(crate) const DEFAULT_WORKSPACE: &str = "default";
@@ -44,6 +46,7 @@ pub(crate) struct App {
     runs: Runs,
     tools: Tools,
     knowledge: Knowledge,
+    exporter: Option<Exporter>,
     router: Router,
     tasks: TaskTracker,
     server: ServerOptions,
@@ -95,16 +98,14 @@ impl App {
             config.auth.signing_key_age,
         )
         .await?;
-        let mut egress = Egress::new(config.egress.allow.clone(), config.limits.connect)?
-            .refusing_own(listener.local_addr()?);
-        if let Some(metrics) = metrics {
-            egress = egress.refusing_own(metrics.address()?);
-        }
+        let egress = guarded(config, listener, metrics)?;
         let bases = std::mem::take(&mut declared.knowledge);
         let knowledge_egress = egress.clone();
         let artifacts = files::open(config, &mut declared, &egress, &tasks).await?;
         let bus = std::mem::replace(&mut declared.bus, BusSettings::Silent);
         let catalog = Arc::new(ArcSwap::from_pointee(declared.catalog.clone()));
+        let owner = Uuid::now_v7().to_string();
+        let (spans, exporter) = tracing_to(declared.collector.as_ref(), &egress, &owner);
         let specs = std::mem::take(&mut declared.tools);
         let tools = Tools::new(specs, egress.clone(), clock, Arc::clone(&catalog))?;
         let runs = Runs::new(Parts {
@@ -112,12 +113,13 @@ impl App {
             client: RunnerClient::new(egress.clone(), clock),
             keys,
             master_key,
-            models: declared.models.open(&egress),
+            models: declared.models.open(&egress, clock),
             budgets: config.budgets.clone().into(),
             catalog,
             artifacts,
             limits: settings::run_limits(config),
-            owner: Uuid::now_v7().to_string(),
+            owner,
+            spans,
             egress,
             store,
             clock,
@@ -157,6 +159,7 @@ impl App {
             runs,
             tools,
             knowledge,
+            exporter,
             tasks,
             server,
             names,
@@ -166,6 +169,16 @@ impl App {
     /// The store behind the gateway.
     pub(crate) fn store(&self) -> &Store {
         self.runs.store()
+    }
+
+    /// The tools, of MCP servers included.
+    pub(crate) fn tools(&self) -> &Tools {
+        &self.tools
+    }
+
+    /// The knowledge bases.
+    pub(crate) fn knowledge(&self) -> &Knowledge {
+        &self.knowledge
     }
 
     /// Serves until a signal comes, then drains. A second signal ends it at once.
@@ -185,6 +198,10 @@ impl App {
             self.server.clone(),
             closing.clone(),
         ));
+        let told = CancellationToken::new();
+        if let Some(exporter) = self.exporter {
+            self.tasks.spawn(exporter.run(told.clone()));
+        }
         let (tools, stopped) = (self.tools.clone(), closing.clone());
         keep(&self.tasks, &self.runs, move |_| {
             let (tools, stopped) = (tools.clone(), stopped.clone());
@@ -218,6 +235,7 @@ impl App {
             let last = async {
                 self.runs.end().await;
                 self.knowledge.end().await;
+                told.cancel();
                 self.tasks.close();
                 self.runs.store().close().await;
                 self.tasks.wait().await;
@@ -234,6 +252,34 @@ impl App {
         }
         Ok(())
     }
+}
+
+/// What everything that leaves goes through: never to where we listen ourselves.
+fn guarded(
+    config: &Config,
+    listener: &TcpListener,
+    metrics: Option<&Metrics>,
+) -> anyhow::Result<Egress> {
+    let egress = Egress::new(config.egress.allow.clone(), config.limits.connect)?
+        .refusing_own(listener.local_addr()?);
+    Ok(match metrics {
+        Some(metrics) => egress.refusing_own(metrics.address()?),
+        None => egress,
+    })
+}
+
+/// Where spans go, and who takes them there.
+fn tracing_to(
+    collector: Option<&Collector>,
+    egress: &Egress,
+    instance: &str,
+) -> (Spans, Option<Exporter>) {
+    let Some(collector) = collector else {
+        return (Spans::default(), None);
+    };
+    let (spans, queue) = Spans::telling(collector.sample_ratio);
+    let exporter = Exporter::new(egress.clone(), collector, instance, queue);
+    (spans, Some(exporter))
 }
 
 /// Does what goes on beside the requests until the process stops; after a panic, again: leases that

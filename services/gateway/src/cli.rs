@@ -34,7 +34,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Start a playground: embedded database, echo runner, agent and key in one process.
+    /// Start a playground: an agent with a model, a tool and some knowledge, in one process.
     Dev(dev_command::DevArguments),
     /// Serve the gateway as configured.
     Serve(ConfigArgument),

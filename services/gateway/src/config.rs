@@ -17,6 +17,7 @@ mod secret_ref;
 mod sections;
 mod source;
 mod table;
+mod telemetry;
 mod tool;
 mod tool_url;
 
@@ -43,7 +44,8 @@ pub use secret_ref::{SecretError, SecretRef, SecretRefError};
 pub use sections::{
     AuthConfig, DatabaseConfig, EgressConfig, LedgerConfig, MetricsConfig, RunsConfig, ServerConfig,
 };
-pub use source::inherited_variable;
+pub use source::{OpenAiVariables, inherited_variable};
+pub use telemetry::TelemetryConfig;
 pub use tool::{GATEWAY_TOOLS, HttpToolEntry, RESERVED_TOOLS, ToolEntry};
 pub use tool_url::{FillError, UrlTemplate, UrlTemplateError};
 
@@ -60,6 +62,7 @@ pub struct Config {
     pub database: DatabaseConfig,
     pub bus: BusConfig,
     pub metrics: MetricsConfig,
+    pub telemetry: TelemetryConfig,
     pub egress: EgressConfig,
     pub limits: LimitsConfig,
     pub ledger: LedgerConfig,
@@ -94,6 +97,11 @@ impl Config {
         Self::judge(tree).expect("the embedded defaults are valid settings")
     }
 
+    /// Reads the defaults and above them this file, without the environment.
+    pub fn load_file(path: &Path) -> Result<Self, ConfigErrors> {
+        Self::load_with(Some(path), Some(Variables::default()))
+    }
+
     fn load_with(path: Option<&Path>, variables: Option<Variables>) -> Result<Self, ConfigErrors> {
         let tree = source::merge(DEFAULT_TOML, path, variables)
             .map_err(|fault| ConfigErrors(vec![fault]))?;
@@ -114,6 +122,7 @@ impl Config {
         let database = table.section("database", DatabaseConfig::read);
         let bus = table.section("bus", BusConfig::read);
         let metrics = table.section("metrics", MetricsConfig::read);
+        let telemetry = table.section("telemetry", TelemetryConfig::read);
         let egress = table.section("egress", EgressConfig::read);
         let limits = table.section("limits", LimitsConfig::read);
         let ledger = table.section("ledger", LedgerConfig::read);
@@ -146,6 +155,7 @@ impl Config {
             database: database?,
             bus: bus?,
             metrics: metrics?,
+            telemetry: telemetry?,
             egress: egress?,
             limits: limits?,
             ledger: ledger?,
@@ -196,6 +206,7 @@ impl fmt::Debug for Config {
             .field("database", &self.database)
             .field("bus", &self.bus)
             .field("metrics", &self.metrics)
+            .field("telemetry", &self.telemetry)
             .field("egress", &self.egress)
             .field("limits", &self.limits)
             .field("ledger", &self.ledger)
@@ -232,8 +243,8 @@ fn read_agent(mut table: Table<'_>) -> Result<Value, Reported> {
     Ok(Value::Object(agent))
 }
 
-// A path may hold what a URL understands differently.
-fn sqlite_url(data_dir: &Path) -> String {
+/// The URL of the database in a directory. A path may hold what a URL understands differently.
+pub fn sqlite_url(data_dir: &Path) -> String {
     let path = data_dir
         .join("runnel.db")
         .to_string_lossy()
@@ -586,6 +597,61 @@ mod tests {
         let config = load("[metrics]\nlisten = '127.0.0.1:9464'", &[]).unwrap();
         assert_eq!(config.metrics.listen.unwrap().port(), 9464);
         assert_eq!(load("", &[]).unwrap().metrics.listen, None);
+    }
+
+    #[test]
+    fn nothing_says_how_to_tell_traces_where_nobody_is_told() {
+        let endpoint = "[telemetry]\notlp_endpoint = 'https://otlp.example/base'\n";
+        let how =
+            "headers = { authorization = 'env:OTLP' }\nsample_ratio = 0.5\nservice_name = 's'";
+        let config = load(&format!("{endpoint}{how}"), &[]).unwrap().telemetry;
+        assert_eq!(
+            (config.sample_ratio, config.service_name.as_str()),
+            (0.5, "s")
+        );
+        assert_eq!(config.headers["authorization"].to_string(), "env:OTLP");
+        let config = load(endpoint, &[]).unwrap().telemetry;
+        assert_eq!(
+            (config.sample_ratio, config.service_name.as_str()),
+            (1.0, "runnel")
+        );
+        assert!(load("", &[]).unwrap().telemetry.otlp_endpoint.is_none());
+        let all = [
+            "telemetry.headers",
+            "telemetry.sample_ratio",
+            "telemetry.service_name",
+        ];
+        assert_eq!(pointers(&load(&format!("[telemetry]\n{how}"), &[])), all);
+        for (bad, pointer) in [
+            ("otlp_endpoint = 'otlp.example:4317'", "otlp_endpoint"),
+            (
+                "otlp_endpoint = 'https://otlp.example/v1/traces'",
+                "otlp_endpoint",
+            ),
+            (
+                "otlp_endpoint = 'https://otlp.example?key=x'",
+                "otlp_endpoint",
+            ),
+            (
+                "otlp_endpoint = 'https://o.example'\nsample_ratio = 1.5",
+                "sample_ratio",
+            ),
+            (
+                "otlp_endpoint = 'https://o.example'\nheaders = { a = 'hunter2' }",
+                "headers.a",
+            ),
+            (
+                "otlp_endpoint = 'https://o.example'\nprotocol = 'grpc'",
+                "protocol",
+            ),
+        ] {
+            let refused = load(&format!("[telemetry]\n{bad}"), &[]);
+            assert_eq!(
+                pointers(&refused),
+                [format!("telemetry.{pointer}")],
+                "{bad}"
+            );
+        }
     }
 
     #[test]

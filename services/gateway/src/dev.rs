@@ -1,35 +1,33 @@
-//! The one-command playground: embedded database, echo runner, agent and key in one process.
+//! The one-command playground: database, agent, model, tool, knowledge and key in one process.
 //!
-//! The echo runner is served on a loopback port of its own and reached over HTTP like any other.
+//! It is configuration: `dev.toml`, filled in and read as any `runnel.toml` is. What it names beside the gateway is
+//! served here, too, on loopback ports.
 
-use std::collections::BTreeMap;
+mod beside; // the runners and the server of a tool
+mod clock_server;
+mod files;
+mod knowledge;
+mod model;
+mod settings;
+
 use std::net::SocketAddr;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use protocol::admin::{AgentSpec, EndpointSpec};
 use protocol::api_key::{ApiKeySpec, KeyRole};
 use protocol::id::WorkspaceId;
-use secrecy::{ExposeSecret, SecretString};
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::api_key::{issue, prefix_of};
-use crate::app::{App, DEFAULT_WORKSPACE, Declared, DeclaredModels};
-use crate::bus::BusSettings;
+use crate::app::{App, DEFAULT_WORKSPACE};
 use crate::clock::Clock;
-use crate::config::{AllowRule, Config};
 use crate::http_server::bind;
-use crate::outbound::artifact::ArtifactPlace;
-use crate::outbound::signature::SigningSecret;
-use crate::seal::MasterKey;
 use crate::shutdown::Signals;
+use beside::Beside;
 
-const ECHO: &str = "plugin:runnel/echo/default";
+pub(crate) use files::{DEV_FILE, DevFile, write_private};
+pub(crate) use model::{Origin, Wanted};
 
 /// A playground, ready to serve.
 pub(crate) struct Playground {
@@ -37,56 +35,64 @@ pub(crate) struct Playground {
     pub(crate) key: String,
     pub(crate) agent: String,
     pub(crate) runner: String,
+    pub(crate) model: String,
+    pub(crate) model_origin: Origin,
+    pub(crate) tools: Vec<String>,
+    pub(crate) knowledge_base: String,
+    /// Passages of the knowledge base.
+    pub(crate) passages: u64,
+    /// The configuration.
+    pub(crate) settings: PathBuf,
     app: App,
     listener: TcpListener,
     signals: Signals,
-    runner_tasks: TaskTracker,
-    stop_runner: CancellationToken,
+    beside: Beside,
 }
-
-/// What `send` finds: where the playground is and how to enter it.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct DevFile {
-    pub(crate) url: String,
-    pub(crate) api_key: String,
-}
-
-/// The file's name in the data directory.
-pub(crate) const DEV_FILE: &str = "dev.json";
 
 /// Builds a playground in `data_dir`. A second start finds everything again.
-pub(crate) async fn build(data_dir: &Path, listen: SocketAddr) -> anyhow::Result<Playground> {
-    make_private_dir(data_dir)?;
+pub(crate) async fn build(
+    data_dir: &Path,
+    listen: SocketAddr,
+    wanted: Wanted,
+) -> anyhow::Result<Playground> {
+    files::make_private_dir(data_dir)?;
     let signals = Signals::listen()?;
     let listener = bind(listen).with_context(|| {
         format!("cannot listen on {listen}; is another `runnel dev` running? else try --listen 127.0.0.1:0")
     })?;
-    let url = format!("http://{}", listener.local_addr()?);
-    let master_key = master_key(&data_dir.join("master.key"))?;
-    let (runner_tasks, stop_runner) = (TaskTracker::new(), CancellationToken::new());
-    let (runner_address, secret) = serve_echo(&runner_tasks, stop_runner.clone()).await?;
-    let mut config = Config::for_dev(data_dir, listen);
-    config.egress.allow.push(AllowRule::from(runner_address));
-    let mut declared = declared(runner_address, &secret)?;
-    declared.artifacts = ArtifactPlace::Directory(data_dir.join("artifacts"));
-    let agent = declared
-        .agents
-        .first()
-        .map(|spec| spec.name.clone())
-        .unwrap_or_default();
+    let address = listener.local_addr()?;
+    let url = format!("http://{address}");
+    let master_key = files::master_key(data_dir)?;
+    let chosen = model::choose(data_dir, wanted).await?;
+    let beside = Beside::default();
+    let addresses = beside.start(data_dir).await?;
+    let (config, declared) = settings::settle(data_dir, address, &addresses, &chosen)?;
+    let agent = declared.agents.first();
+    let agent = agent.map(|agent| (agent.name.clone(), agent.runner_id.to_string()));
+    let (agent, runner) = agent.context("the playground has no agent")?;
     let app = App::build(&config, declared, master_key, &listener, None, &url).await?;
+    let passages = knowledge::put(&app).await?;
+    // The first run shall find the tool: a server is listed once it was spoken to.
+    let servers = app.tools().probe().await;
     let key = api_key(&app, &data_dir.join(DEV_FILE), &url).await?;
-    let runner = ECHO.to_owned();
     Ok(Playground {
         url,
         key,
         agent,
         runner,
+        model: chosen.model_id,
+        model_origin: chosen.origin,
+        tools: servers
+            .into_iter()
+            .flat_map(|server| server.tools)
+            .collect(),
+        knowledge_base: knowledge::BASE.to_owned(),
+        passages,
+        settings: data_dir.join(settings::SETTINGS_FILE),
         app,
         listener,
         signals,
-        runner_tasks,
-        stop_runner,
+        beside,
     })
 }
 
@@ -94,51 +100,9 @@ impl Playground {
     /// Serves until a signal comes.
     pub(crate) async fn serve(self) -> anyhow::Result<()> {
         self.app.serve(self.listener, None, self.signals).await?;
-        self.stop_runner.cancel();
-        self.runner_tasks.close();
-        self.runner_tasks.wait().await;
+        self.beside.end().await;
         Ok(())
     }
-}
-
-async fn serve_echo(
-    tasks: &TaskTracker,
-    stop: CancellationToken,
-) -> anyhow::Result<(SocketAddr, String)> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
-    let secret = SigningSecret::generate();
-    let router = runner_kit::router(vec![echo_runner::echo()], secret.parse()?);
-    tasks.spawn(async move {
-        if let Err(error) = runner_kit::serve(listener, router, stop).await {
-            tracing::error!(
-                error = &error as &dyn std::error::Error,
-                "the echo runner stopped"
-            );
-        }
-    });
-    Ok((address, secret))
-}
-
-fn declared(runner: SocketAddr, secret: &str) -> anyhow::Result<Declared> {
-    let agent: AgentSpec = serde_json::from_value(json!({
-        "name": "hello", "event_types": ["message.received"], "scope": {"kind": "global"},
-        "runner_id": ECHO, "resource_policy": {"history": ["page"]},
-    }))?;
-    let endpoint: EndpointSpec = serde_json::from_value(json!({
-        "name": "echo", "base_url": format!("http://{runner}"), "secret": secret,
-    }))?;
-    let catalog = domain::authorization::Catalog::default();
-    Ok(Declared {
-        knowledge: BTreeMap::new(),
-        endpoints: vec![endpoint],
-        agents: vec![agent],
-        catalog,
-        models: DeclaredModels::default(),
-        tools: crate::outbound::tool::ToolSpecs::default(),
-        bus: BusSettings::Silent,
-        artifacts: ArtifactPlace::Directory("artifacts".into()),
-    })
 }
 
 /// The key of `dev.json`, when the database still knows it; else a new one.
@@ -170,36 +134,4 @@ async fn api_key(app: &App, file: &Path, url: &str) -> anyhow::Result<String> {
     };
     write_private(file, &serde_json::to_string_pretty(&dev_file)?)?;
     Ok(api_key)
-}
-
-fn master_key(file: &Path) -> anyhow::Result<MasterKey> {
-    if let Ok(text) = std::fs::read_to_string(file) {
-        let text = SecretString::from(text.trim().to_owned());
-        return MasterKey::parse(&text)
-            .with_context(|| format!("{} cannot be used", file.display()));
-    }
-    let (key, text) = MasterKey::generate();
-    write_private(file, &text)?;
-    Ok(key)
-}
-
-fn make_private_dir(directory: &Path) -> anyhow::Result<()> {
-    let made = std::fs::create_dir_all(directory)
-        .and_then(|()| std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o700)));
-    made.with_context(|| format!("the data directory {} cannot be made", directory.display()))
-}
-
-fn write_private(file: &Path, text: &str) -> anyhow::Result<()> {
-    use std::io::Write as _;
-    let mut options = std::fs::OpenOptions::new();
-    let mut opened = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(file)?;
-    opened.set_permissions(std::fs::Permissions::from_mode(0o600))?;
-    opened
-        .write_all(text.as_bytes())
-        .with_context(|| format!("cannot write {}", file.display()))
 }

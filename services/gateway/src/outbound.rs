@@ -3,6 +3,7 @@
 pub mod artifact;
 pub mod egress;
 pub mod model;
+pub mod otlp;
 pub mod redact;
 pub mod remote_knowledge;
 pub mod runner;

@@ -71,6 +71,7 @@ use crate::runs::rate::{EventRate, EventRates};
 use crate::runs::token::{Minted, RunTokens, TokenSubject};
 use crate::seal::MasterKey;
 use crate::telemetry::metrics;
+use crate::telemetry::spans::Spans;
 
 pub(crate) use prepare::told_limits;
 pub(crate) use relay::reader;
@@ -119,6 +120,8 @@ pub struct Parts {
     /// What exists now: tools come and go with their servers.
     pub catalog: Arc<ArcSwap<Catalog>>,
     pub models: Models,
+    /// Where traces are told.
+    pub spans: Spans,
     pub budgets: Arc<[Budget]>,
     /// The bytes of artifacts.
     pub artifacts: ArtifactStore,
@@ -208,6 +211,11 @@ impl Runs {
     /// The models behind the catalog.
     pub fn models(&self) -> &Models {
         &self.0.models
+    }
+
+    /// Where traces are told.
+    pub fn spans(&self) -> &Spans {
+        &self.0.spans
     }
 
     /// What calls of runs may use up.

@@ -1,7 +1,9 @@
-//! Log lines on stderr: stdout belongs to the commands' answers. What is counted: [`metrics`].
+//! Log lines on stderr: stdout belongs to the commands' answers. What is counted: [`metrics`]; what is traced:
+//! [`spans`].
 
 pub mod metrics;
 pub mod process;
+pub mod spans;
 
 mod json_lines;
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// A value as TOML writes it on one line. Nulls have no place in TOML and must be gone.
-pub(super) fn value(value: &Value) -> String {
+pub fn value(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::Bool(_) | Value::Number(_) => value.to_string(),
@@ -24,7 +24,7 @@ pub(super) fn value(value: &Value) -> String {
 }
 
 /// A key, quoted where it must be.
-pub(super) fn key(name: &str) -> String {
+pub fn key(name: &str) -> String {
     let is_bare = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
     if !name.is_empty() && name.chars().all(is_bare) {
         name.to_owned()
@@ -39,7 +39,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// A comment: one line, whatever the text.
-pub(super) fn comment(text: &str) -> String {
+pub fn comment(text: &str) -> String {
     let plain: String = text
         .chars()
         .map(|letter| if letter.is_control() { ' ' } else { letter })

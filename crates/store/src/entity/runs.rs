@@ -34,6 +34,7 @@ pub struct Model {
     pub started_at: Option<i64>,
     pub finished_at: Option<i64>,
     pub pruned_at: Option<i64>,
+    pub trace_parent: Option<String>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

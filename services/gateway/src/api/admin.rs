@@ -9,4 +9,5 @@ pub(super) mod endpoints;
 pub(super) mod health;
 pub(super) mod knowledge;
 pub(super) mod mcp_servers;
+pub(super) mod model_providers;
 pub(super) mod runners;

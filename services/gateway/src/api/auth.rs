@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use domain::authorization::{FrozenConversation, NotGranted};
 use domain::state::{KeyFault, check_key};
+use domain::trace::TraceParent;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
@@ -15,6 +16,7 @@ use uuid::Uuid;
 
 use crate::api::ApiState;
 use crate::api::error::{ApiError, ApiResult};
+use crate::api::query::trace_header;
 use crate::api::refusals::Source;
 use crate::api_key::prefix_of;
 use crate::runs::grant::Grant;
@@ -39,6 +41,8 @@ pub(super) struct AdminCaller {
 /// A runner with the token of a run that lives. The run may be ending after a cancel.
 pub(super) struct RunCaller {
     pub(super) grant: Arc<Grant>,
+    /// The span that it calls under, where traces are told to somebody.
+    pub(super) trace_parent: Option<TraceParent>,
     cancelled: bool,
 }
 
@@ -152,7 +156,14 @@ async fn authenticate_run(parts: &Parts, state: &ApiState) -> Result<RunCaller, 
         return Err(ApiError::rate_limited());
     }
     let cancelled = state.runs.is_cancel_requested(&grant);
-    Ok(RunCaller { grant, cancelled })
+    Ok(RunCaller {
+        grant,
+        trace_parent: state
+            .runs
+            .spans()
+            .goes_on_with(trace_header(&parts.headers)),
+        cancelled,
+    })
 }
 
 /// Why a token opens nothing. Its caller is not told.

@@ -2,7 +2,6 @@
 //! up with its run.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use domain::authorization::NotGranted;
 use futures_util::{Stream, StreamExt as _, stream};
@@ -17,11 +16,14 @@ use crate::outbound::upstream::UpstreamError;
 use crate::runs::Runs;
 use crate::runs::grant::Grant;
 use crate::runs::over::Over;
+use crate::telemetry::spans::Begun;
 
 mod spending;
+mod traced;
 
 use spending::{Ended, Spending};
 pub(super) use spending::{Spend, micros};
+use traced::Traced;
 
 /// The call of a runner to a provider. Dropped before its end (the runner has gone), it is audited as
 /// `abandoned`.
@@ -29,9 +31,9 @@ pub(super) struct HostCall {
     runs: Runs,
     grant: Arc<Grant>,
     id: Uuid,
-    begun: Instant,
     bytes: u64,
     spending: Option<Spending>,
+    traced: Traced,
     ended: bool,
 }
 
@@ -51,9 +53,14 @@ impl RunCaller {
             runs: state.runs.clone(),
             grant: Arc::clone(&self.grant),
             id,
-            begun: Instant::now(),
             bytes: 0,
             spending: None,
+            traced: Traced {
+                begun: Begun::now(*state.runs.clock()),
+                told: self.trace_parent,
+                span: None,
+                fault: None,
+            },
             ended: refusal.is_some(),
         };
         Ok((begun, asked?))
@@ -126,20 +133,25 @@ impl HostCall {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        let wall_ms = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let run = &self.grant.run;
+        let wall_ms = u64::try_from(self.traced.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let run_id = self.grant.run.id;
         let ended = Ended {
             id: self.id,
-            workspace: run.workspace.clone(),
-            run_id: run.id,
+            workspace: self.grant.run.workspace.clone(),
+            run_id,
             outcome,
             wall_ms,
             at: self.runs.clock().now_ms(),
         };
         let used = self.spending.take().map(|spending| spending.settle(ended));
+        let of_model = used.as_ref().map(|used| &used.call);
+        let of_model = of_model.filter(|call| call.kind == "model");
+        let counted =
+            of_model.map(|call| (call.prompt_tokens, call.completion_tokens, call.is_estimate));
+        self.tell(outcome, counted);
         let outcome = AuditOutcome {
             id: self.id,
-            run_id: run.id,
+            run_id,
             bytes: self.bytes,
             outcome,
             duration_ms: i64::try_from(wall_ms).unwrap_or(i64::MAX),

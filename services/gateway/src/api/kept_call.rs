@@ -16,6 +16,7 @@ use uuid::Uuid;
 use crate::api::ApiState;
 use crate::api::auth::RunCaller;
 use crate::api::error::{ApiError, ApiResult};
+use crate::api::large_result::hand_over;
 use crate::outbound::tool::KnownTool;
 use crate::outbound::upstream::UpstreamError;
 use crate::runs::Runs;
@@ -107,7 +108,10 @@ impl GoingOn {
         self.finish = Some(finish(call, self.id, ToolCallEnd::Unknown));
         let skills = &call.caller.grant.snapshot.resources.skills;
         let called = call.state.tools.call(call.tool, parameters, skills).await;
-        let called = called.map(|result| call.tool.handed_over(result));
+        let called = match called {
+            Ok(result) => Ok(hand_over(call.caller, call.state, call.tool, result).await),
+            Err(error) => Err(error),
+        };
         let end = match &called {
             Ok(result) => ToolCallEnd::Done(result.to_string()),
             Err(error) if error.is_undone() => ToolCallEnd::Undone,

@@ -1,5 +1,7 @@
 //! The documents that clients are generated from: `gateway.json` and `runner.json`.
 
+mod general;
+
 use std::collections::BTreeMap;
 
 use axum::extract::DefaultBodyLimit;
@@ -103,6 +105,7 @@ fn admin_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(admin::catalog::list_models))
         .routes(routes!(admin::catalog::list_tools))
         .routes(routes!(admin::mcp_servers::list_mcp_servers))
+        .routes(routes!(admin::model_providers::list_model_providers))
         .routes(routes!(admin::catalog::list_knowledge_bases))
         .routes(routes!(admin::catalog::list_skills))
         .merge(knowledge_routes())
@@ -190,8 +193,10 @@ pub fn gateway_document() -> utoipa::openapi::OpenApi {
         .into_iter()
         .map(|(path, item)| (path.replace("{*", "{"), item))
         .collect();
+    general::add_refusals(&mut document);
     if let Some(components) = &mut document.components {
         refer_to_items(&mut components.schemas);
+        open_parts(&mut components.schemas);
     }
     document
 }
@@ -214,6 +219,35 @@ fn refer_to_items(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
                 && **items == item
             {
                 **items = Ref::from_schema_name(of).into();
+            }
+        }
+    }
+}
+
+/// A schema that is made of several may say all that each of them says: a part that allows nothing beside
+/// itself would forbid the others.
+fn open_parts(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
+    let closed: BTreeMap<String, Schema> = schemas
+        .iter()
+        .filter_map(|(name, schema)| match schema {
+            RefOr::T(Schema::Object(object)) if object.additional_properties.is_some() => {
+                let mut open = object.clone();
+                open.additional_properties = None;
+                let location = Ref::from_schema_name(name).ref_location;
+                Some((location, Schema::Object(open)))
+            }
+            _ => None,
+        })
+        .collect();
+    for schema in schemas.values_mut() {
+        let RefOr::T(Schema::AllOf(whole)) = schema else {
+            continue;
+        };
+        for part in &mut whole.items {
+            if let RefOr::Ref(reference) = part
+                && let Some(open) = closed.get(&reference.ref_location)
+            {
+                *part = open.clone().into();
             }
         }
     }

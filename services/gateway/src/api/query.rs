@@ -75,6 +75,11 @@ pub(super) fn if_match(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
         .ok_or_else(|| ApiError::invalid_argument("`If-Match` must be the version, a whole number"))
 }
 
+/// The `traceparent` of a request. Of several, none: a trace is nothing to refuse a request for.
+pub(super) fn trace_header(headers: &HeaderMap) -> Option<&str> {
+    single_header(headers, "traceparent").ok().flatten()
+}
+
 /// The one value of a header; `None` when it is absent.
 pub(super) fn single_header<'a>(
     headers: &'a HeaderMap,

@@ -23,6 +23,7 @@ pub(super) struct HistoryQuery {
     /// Only items after this one.
     after_cursor: Option<String>,
     /// 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
     limit: Option<u64>,
     #[serde(default)]
     #[param(inline)]

@@ -6,6 +6,7 @@ mod knowledge;
 mod models;
 mod secrets;
 mod skills;
+mod telemetry;
 mod tools;
 
 use std::collections::BTreeMap;
@@ -34,6 +35,7 @@ use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConf
 use crate::knowledge::Base;
 use crate::outbound::artifact::ArtifactPlace;
 use crate::outbound::egress::Egress;
+use crate::outbound::otlp::Collector;
 use crate::outbound::signature::SigningSecret;
 use crate::outbound::tool::{SkillPackage, SkillTool, ToolSpecs};
 use crate::runs::RunLimits;
@@ -52,6 +54,8 @@ pub(crate) struct Declared {
     pub(crate) bus: BusSettings,
     pub(crate) knowledge: BTreeMap<String, Base>,
     pub(crate) artifacts: ArtifactPlace,
+    /// Who collects traces.
+    pub(crate) collector: Option<Collector>,
 }
 
 /// Reads endpoints, agents and catalog of a configuration, secrets included.
@@ -89,6 +93,7 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
     }
     let knowledge = knowledge::bases(config, egress.as_ref(), &mut faults);
     let artifacts = artifacts::place(config, egress.as_ref(), &mut faults);
+    let collector = telemetry::collector(config, egress.as_ref(), &mut faults);
     match bus::bus(config, &mut faults).zip(artifacts) {
         Some((bus, artifacts)) if faults.is_empty() => Ok(Declared {
             endpoints,
@@ -99,6 +104,7 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
             bus,
             knowledge,
             artifacts,
+            collector,
         }),
         _ => Err(ConfigErrors(faults)),
     }

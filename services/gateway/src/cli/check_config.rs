@@ -1,5 +1,7 @@
 //! `runnel check-config`.
 
+mod providers;
+
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -7,19 +9,20 @@ use arc_swap::ArcSwap;
 use protocol::tool::{McpServer, McpServerState};
 use serde_json::json;
 
-use crate::app::declared;
+use crate::app::{Declared, declared};
 use crate::cli::serve::master_key;
 use crate::cli::{ConfigArgument, output};
 use crate::clock::Clock;
 use crate::config::{Config, ConfigErrors, ConfigFault};
 use crate::outbound::egress::Egress;
-use crate::outbound::tool::{ToolSpecs, Tools};
+use crate::outbound::model::Probed;
+use crate::outbound::tool::Tools;
 
 #[derive(clap::Args)]
 pub(super) struct CheckConfigArguments {
     #[command(flatten)]
     config: ConfigArgument,
-    /// Connect to the MCP servers, too, and say how each stands.
+    /// Reach the providers of models and the MCP servers, too, and say how each stands.
     #[arg(long)]
     probe: bool,
 }
@@ -30,7 +33,7 @@ pub(super) async fn check_config(
     json: bool,
 ) -> anyhow::Result<ExitCode> {
     let path = arguments.config.path();
-    let (mut faults, mut servers) = (Vec::new(), Vec::new());
+    let (mut faults, mut reached) = (Vec::new(), Reached::default());
     match Config::load(path.as_deref()) {
         Err(ConfigErrors(found)) => faults = found,
         Ok(config) => {
@@ -43,15 +46,14 @@ pub(super) async fn check_config(
                     faults.splice(0..0, found);
                 }
                 Ok(declared) if arguments.probe && faults.is_empty() => {
-                    servers = probe(&config, declared.tools).await?;
+                    reached = probe(&config, declared).await?;
                 }
                 Ok(_) => {}
             }
         }
     }
-    let is_away = |server: &McpServer| server.state != McpServerState::Ready;
-    let is_good = faults.is_empty() && !servers.iter().any(is_away);
-    show(&faults, arguments.probe.then_some(&servers), json);
+    let is_good = faults.is_empty() && reached.is_good();
+    show(&faults, arguments.probe.then_some(&reached), json);
     Ok(if is_good {
         ExitCode::SUCCESS
     } else {
@@ -59,23 +61,41 @@ pub(super) async fn check_config(
     })
 }
 
-async fn probe(config: &Config, specs: ToolSpecs) -> anyhow::Result<Vec<McpServer>> {
+/// Who was reached beside what the file says, and how that went.
+#[derive(Default)]
+struct Reached {
+    providers: Vec<Probed>,
+    servers: Vec<McpServer>,
+}
+
+impl Reached {
+    fn is_good(&self) -> bool {
+        let is_ready = |server: &McpServer| server.state == McpServerState::Ready;
+        self.servers.iter().all(is_ready) && self.providers.iter().all(providers::is_good)
+    }
+}
+
+async fn probe(config: &Config, declared: Declared) -> anyhow::Result<Reached> {
     let egress = Egress::new(config.egress.allow.clone(), config.limits.connect)?;
     let egress = egress.refusing_own(config.server.listen);
     let catalog = Arc::new(ArcSwap::default());
-    let tools = Tools::new(specs, egress, Clock::system(), catalog)?;
-    Ok(tools.probe().await)
+    let models = declared.models.open(&egress, Clock::system());
+    let tools = Tools::new(declared.tools, egress, Clock::system(), catalog)?;
+    let (providers, servers) = tokio::join!(models.probe(), tools.probe());
+    Ok(Reached { providers, servers })
 }
 
-fn show(faults: &[ConfigFault], servers: Option<&Vec<McpServer>>, json: bool) {
+fn show(faults: &[ConfigFault], reached: Option<&Reached>, json: bool) {
     if json {
         let shown: Vec<_> = faults
             .iter()
             .map(|f| json!({"pointer": f.pointer, "message": f.message}))
             .collect();
         let mut answer = json!({"valid": faults.is_empty(), "faults": shown});
-        if let Some(servers) = servers {
-            answer["mcp_servers"] = json!(servers);
+        if let Some(reached) = reached {
+            let providers = reached.providers.iter().map(providers::to_json);
+            answer["model_providers"] = providers.collect();
+            answer["mcp_servers"] = json!(reached.servers);
         }
         output::line(&answer.to_string());
         return;
@@ -85,7 +105,9 @@ fn show(faults: &[ConfigFault], servers: Option<&Vec<McpServer>>, json: bool) {
     } else {
         output::remark(&ConfigErrors(faults.to_vec()).to_string());
     }
-    for server in servers.into_iter().flatten() {
+    let Some(reached) = reached else { return };
+    reached.providers.iter().for_each(providers::show);
+    for server in &reached.servers {
         let name = &server.name;
         match &server.last_error {
             None => output::line(&format!("{name}: {}", server.tools.join(", "))),

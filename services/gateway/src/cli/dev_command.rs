@@ -1,40 +1,55 @@
 //! `runnel dev`: what it prints.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::json;
 
 use crate::cli::output;
-use crate::dev::{self, Playground};
+use crate::dev::{self, Origin, Playground, Wanted};
 use crate::telemetry;
 
 #[derive(clap::Args)]
+#[command(after_help = "\
+The model: OPENAI_API_KEY, OPENAI_BASE_URL and OPENAI_MODEL name one as they do for OpenAI's own clients. Without
+a key and a URL, the first chat model of a runnel.toml here is taken, and nothing else of that file. Without one, a
+script answers.")]
 pub(super) struct DevArguments {
-    /// Where database, keys and `dev.json` are kept.
+    /// Where database, settings, keys and `dev.json` are kept.
     #[arg(long, default_value = "./runnel-data")]
     data_dir: PathBuf,
     /// Where to listen; port 0 takes any free one.
     #[arg(long, default_value = "127.0.0.1:8700")]
     listen: SocketAddr,
+    /// Let the script answer, even where a model is known.
+    #[arg(long)]
+    script: bool,
 }
 
 /// Starts the playground and serves it until it is told to stop.
 pub(super) async fn dev(arguments: DevArguments, json: bool) -> anyhow::Result<ExitCode> {
     telemetry::init(json);
-    let playground = dev::build(&arguments.data_dir, arguments.listen).await?;
+    let wanted = if arguments.script {
+        Wanted::Script
+    } else {
+        Wanted::Any
+    };
+    let playground = Box::pin(dev::build(&arguments.data_dir, arguments.listen, wanted)).await?;
     if json {
         let Playground {
             url,
             key,
             agent,
             runner,
+            model,
+            tools,
+            knowledge_base,
             ..
         } = &playground;
-        output::line(
-            &json!({"url": url, "api_key": key, "agent": agent, "runner_id": runner}).to_string(),
-        );
+        let told = json!({"url": url, "api_key": key, "agent": agent, "runner_id": runner,
+            "model": model, "tools": tools, "knowledge_base": knowledge_base});
+        output::line(&told.to_string());
     } else {
         output::line(&greeting(&playground, &arguments.data_dir));
     }
@@ -42,7 +57,7 @@ pub(super) async fn dev(arguments: DevArguments, json: bool) -> anyhow::Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-fn greeting(playground: &Playground, data_dir: &std::path::Path) -> String {
+fn greeting(playground: &Playground, data_dir: &Path) -> String {
     let Playground {
         url,
         key,
@@ -52,14 +67,36 @@ fn greeting(playground: &Playground, data_dir: &std::path::Path) -> String {
     } = playground;
     let version = env!("CARGO_PKG_VERSION");
     let data = data_dir.display();
-    let body = r#"{"event_type":"message.received","input":{"text":"hello"},"conversation":{"conversation_id":"dev"}}"#;
+    let settings = playground.settings.display();
+    let model = model(playground);
+    let tools = playground.tools.join(", ");
+    let base = &playground.knowledge_base;
+    let passages = playground.passages;
+    let body = r#"{"event_type":"message.received","input":{"text":"What is Runnel?"},"conversation":{"conversation_id":"dev"}}"#;
     format!(
         "runnel {version}  {url}\n\
          data     {data}\n\
+         settings {settings}\n\
          agent    {agent} → {runner}\n\
+         model    {model}\n\
+         tool     {tools}, by MCP\n\
+         knows    {base}, a knowledge base of {passages} passages\n\
          key      {key}\n\
+         send     runnel send \"What is Runnel?\"\n\
          try      curl -N {url}/v1/events -H 'Authorization: Bearer {key}' \\\n           \
          -H 'Content-Type: application/json' -H 'Accept: text/event-stream' \\\n           \
          -d '{body}'"
     )
+}
+
+fn model(playground: &Playground) -> String {
+    let model = &playground.model;
+    match &playground.model_origin {
+        Origin::Script { file } => format!(
+            "none: a script answers, {}; OPENAI_API_KEY or OPENAI_BASE_URL brings a real one",
+            file.display()
+        ),
+        Origin::Environment { base_url } => format!("{model} at {base_url}, by OPENAI_…"),
+        Origin::File => format!("{model} of ./runnel.toml; nothing else of that file is read"),
+    }
 }

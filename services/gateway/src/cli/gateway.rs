@@ -47,7 +47,7 @@ impl GatewayArguments {
     pub(super) fn find(&self) -> anyhow::Result<Option<Gateway>> {
         let key = self.key.clone().map(|key| key.0);
         if let (Some(url), Some(key)) = (&self.url, &key) {
-            return Gateway::new(url, key.clone()).map(Some);
+            return Gateway::new(url, key.clone(), None).map(Some);
         }
         let Some(file) = find_dev_file()? else {
             output::remark(
@@ -60,9 +60,10 @@ impl GatewayArguments {
             std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
         let dev: DevFile = serde_json::from_slice(&text)
             .with_context(|| format!("{} is malformed", file.display()))?;
+        let home = self.url.is_none().then(|| file.parent()).flatten();
         let url = self.url.clone().unwrap_or(dev.url);
         let key = key.unwrap_or_else(|| SecretString::from(dev.api_key));
-        Gateway::new(&url, key).map(Some)
+        Gateway::new(&url, key, home).map(Some)
     }
 }
 
@@ -77,10 +78,11 @@ pub(super) struct Gateway {
     egress: Egress,
     base: Url,
     key: SecretString,
+    home: Option<PathBuf>,
 }
 
 impl Gateway {
-    fn new(url: &str, key: SecretString) -> anyhow::Result<Self> {
+    fn new(url: &str, key: SecretString, home: Option<&Path>) -> anyhow::Result<Self> {
         let base = Url::parse(url).with_context(|| format!("{url} is no URL"))?;
         let (Some(host), Some(port)) = (base.host_str(), base.port_or_known_default()) else {
             bail!("{url} names no host");
@@ -88,7 +90,17 @@ impl Gateway {
         // The operator named this one address: it alone may be called.
         let allow = vec![format!("{host}:{port}").parse()?];
         let egress = Egress::new(allow, Duration::from_secs(5))?;
-        Ok(Self { egress, base, key })
+        Ok(Self {
+            egress,
+            base,
+            key,
+            home: home.map(Path::to_owned),
+        })
+    }
+
+    /// The data directory of the playground that this is.
+    pub(super) fn home(&self) -> Option<&Path> {
+        self.home.as_deref()
     }
 
     /// A request with the key.

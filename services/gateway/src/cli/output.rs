@@ -24,6 +24,13 @@ pub(super) fn remark(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
+/// A piece of a remark, shown at once.
+pub(super) fn remark_piece(text: &str) {
+    let mut stderr = std::io::stderr().lock();
+    let _ = write!(stderr, "{text}");
+    let _ = stderr.flush();
+}
+
 /// A time in epoch milliseconds, as people read it: to the second, in UTC.
 pub(super) fn time(at_ms: i64) -> String {
     let at = chrono::DateTime::from_timestamp_millis(at_ms);

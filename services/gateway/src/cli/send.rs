@@ -1,238 +1,114 @@
-//! `runnel send`: post a message, watch its run, resume when the stream breaks.
+//! `runnel send`: post a message, watch its run, and go on with the conversation.
 
-use std::io::IsTerminal as _;
+mod conversation;
+mod screen; // what is seen of a run
+mod sending; // one message, to the end of its run
+mod tool_line;
+
+use std::io::{BufRead as _, IsTerminal as _, Read as _};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
-use anyhow::bail;
-use http::Method;
-use http::header::ACCEPT;
-use protocol::sse::{Decoder, SseItem, SseLimits};
-use serde_json::{Value, json};
+use anyhow::{Context as _, bail};
 
 use crate::cli::gateway::{Gateway, GatewayArguments};
 use crate::cli::output;
-use crate::outbound::{RequestBuilder, Response};
+use conversation::Conversation;
 
 #[derive(clap::Args)]
 pub(super) struct SendArguments {
-    /// The text of the message.
-    text: String,
+    /// The text of the message. Without it: what standard input holds, or, at a terminal, one message a line.
+    text: Option<String>,
     #[command(flatten)]
     gateway: GatewayArguments,
-    /// The conversation that the message belongs to.
-    #[arg(long, default_value = "dev")]
-    conversation: String,
+    /// The conversation that the message belongs to. Without it: the one that `--new` began last, else `dev`.
+    #[arg(long, value_name = "ID")]
+    conversation: Option<String>,
+    /// Begin a new conversation, which later messages go on with.
+    #[arg(long, conflicts_with = "conversation")]
+    new: bool,
 }
 
-/// How often a stream that ended early is taken up again: a gateway that stops closes its streams, and
-/// another one, or its next start, goes on with them.
-const RESUMES: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(300);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-const LIMITS: SseLimits = SseLimits {
-    line_bytes: 4 * 1024 * 1024,
-    event_bytes: 4 * 1024 * 1024,
-};
+/// The longest message: an event is not longer.
+const MOST_BYTES: u64 = 1024 * 1024;
+const USAGE: u8 = 2;
 
-/// Posts the message and prints the answer as it comes.
+/// Posts what is to be said and prints the answers as they come.
 pub(super) async fn send(arguments: SendArguments, json: bool) -> anyhow::Result<ExitCode> {
     let Some(gateway) = arguments.gateway.find()? else {
-        return Ok(ExitCode::from(2));
+        return Ok(ExitCode::from(USAGE));
     };
-    let started = Instant::now();
-    let mut sending = Sending::new(gateway, json);
-    sending.post(&arguments).await?;
-    for resumes in 0..RESUMES {
-        if sending.ending.is_some() {
-            break;
-        }
-        tokio::time::sleep(LONGEST_PAUSE.min(PAUSE * (resumes + 1))).await;
-        sending.resume().await?;
+    let mut conversation = match arguments.conversation {
+        Some(id) => Conversation::named(id),
+        None => Conversation::of_home(gateway.home()),
+    };
+    if arguments.new {
+        conversation.renew()?;
     }
-    Ok(sending.finish(started.elapsed()))
+    let text = match arguments.text {
+        Some(text) => text,
+        None if std::io::stdin().is_terminal() => return chat(&gateway, conversation, json).await,
+        None => whole_input()?,
+    };
+    sending::say(&gateway, conversation.id(), &text, json).await
 }
 
-struct Sending {
-    gateway: Gateway,
+/// One message a line, until the input ends. One that fails does not end it.
+async fn chat(
+    gateway: &Gateway,
+    mut conversation: Conversation,
     json: bool,
-    run_url: Option<String>,
-    run_id: String,
-    last_id: Option<String>,
-    shown: String,
-    ending: Option<Value>,
-}
-
-impl Sending {
-    fn new(gateway: Gateway, json: bool) -> Self {
-        Self {
-            gateway,
-            json,
-            run_url: None,
-            run_id: String::new(),
-            last_id: None,
-            shown: String::new(),
-            ending: None,
-        }
-    }
-
-    fn request(&self, method: Method, path: &str) -> anyhow::Result<RequestBuilder> {
-        let request = self.gateway.request(method, path)?;
-        Ok(request.header(ACCEPT, "text/event-stream"))
-    }
-
-    async fn post(&mut self, arguments: &SendArguments) -> anyhow::Result<()> {
-        let event = json!({
-            "event_type": "message.received",
-            "input": {"text": arguments.text},
-            "conversation": {"conversation_id": arguments.conversation},
-        });
-        let request = self.request(Method::POST, "/v1/events")?.json(&event);
-        let response = self.gateway.send(request).await?;
-        let header = |name: &str| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
-        self.run_url = header("location");
-        self.run_id = header("runnel-run-id").unwrap_or_default();
-        if self.run_url.is_none() {
-            bail!("no run: {}", refusal(response).await);
-        }
-        self.read(response).await;
-        Ok(())
-    }
-
-    async fn resume(&mut self) -> anyhow::Result<()> {
-        let Some(run_url) = &self.run_url else {
-            return Ok(());
+) -> anyhow::Result<ExitCode> {
+    output::remark(&format!(
+        "conversation {}; /new begins another one, Ctrl-D ends",
+        conversation.id()
+    ));
+    loop {
+        output::remark_piece("> ");
+        let Some(line) = line()? else {
+            output::remark("");
+            return Ok(ExitCode::SUCCESS);
         };
-        let mut request = self.request(Method::GET, &format!("{run_url}/events"))?;
-        if let Some(id) = &self.last_id {
-            request = request.header("last-event-id", id);
-        }
-        if let Ok(response) = self.gateway.send(request).await
-            && response.status().is_success()
-        {
-            self.read(response).await;
-        }
-        Ok(())
-    }
-
-    /// Reads until the body ends, however it ends: what is missing is asked for again.
-    async fn read(&mut self, mut response: Response) {
-        let mut decoder = Decoder::new(LIMITS);
-        while let Ok(Some(chunk)) = response.chunk().await {
-            let mut items = Vec::new();
-            let outcome = decoder.push(&chunk, &mut items);
-            for item in items {
-                if let SseItem::Event(event) = item
-                    && event.id.is_some()
-                {
-                    self.last_id = event.id;
-                    self.show(&event.data);
+        match line.trim() {
+            "" => {}
+            "/new" => {
+                conversation.renew()?;
+                output::remark(&format!("conversation {}", conversation.id()));
+            }
+            text => {
+                let said = sending::say(gateway, conversation.id(), text, json).await;
+                if let Err(error) = said {
+                    output::error(&error, json);
                 }
             }
-            if outcome.is_err() {
-                return;
-            }
         }
-    }
-
-    fn show(&mut self, data: &[u8]) {
-        let Ok(event) = serde_json::from_slice::<Value>(data) else {
-            return;
-        };
-        if self.json {
-            output::line(&event.to_string());
-        }
-        match event["type"].as_str().unwrap_or_default() {
-            "message.delta" => self.show_delta(&event["data"]["chunk"]),
-            "message.completed" => self.show_whole(&event["data"]["message"]),
-            "run.completed" => {
-                self.show_whole(&event["data"]["message"]);
-                self.ending = Some(event);
-            }
-            "run.failed" => self.ending = Some(event),
-            _ => {}
-        }
-    }
-
-    fn show_delta(&mut self, chunk: &Value) {
-        let whole = chunk["all_content"].as_str().map(str::to_owned);
-        let text = whole.unwrap_or_else(|| self.shown.clone() + &text_of(&chunk["content"]));
-        self.show_text(text);
-    }
-
-    fn show_whole(&mut self, message: &Value) {
-        let text = text_of(&message["content"]);
-        if !text.is_empty() {
-            self.show_text(text);
-        }
-    }
-
-    /// Shows what is new of a text that grows; a text that changed stands on a line of its own.
-    fn show_text(&mut self, text: String) {
-        if !self.json {
-            match text.strip_prefix(self.shown.as_str()) {
-                Some(new) => output::piece(new),
-                None => output::piece(&format!("\n{text}")),
-            }
-        }
-        self.shown = text;
-    }
-
-    fn finish(&self, took: Duration) -> ExitCode {
-        if !self.json && !self.shown.is_empty() {
-            output::line("");
-        }
-        let short = self.run_id.get(..8).unwrap_or(&self.run_id);
-        let seconds = took.as_secs_f64();
-        let (outcome, code) = match &self.ending {
-            Some(event) if event["type"] == "run.completed" => {
-                ("completed".to_owned(), ExitCode::SUCCESS)
-            }
-            Some(event) => {
-                let data = &event["data"];
-                let why = data["message"]
-                    .as_str()
-                    .or(data["error"].as_str())
-                    .unwrap_or_default();
-                let failed = format!(
-                    "failed, {}: {why},",
-                    data["code"].as_str().unwrap_or_default()
-                );
-                (failed, ExitCode::FAILURE)
-            }
-            None => ("is still running after".to_owned(), ExitCode::FAILURE),
-        };
-        let remark = format!("[run {short}… {outcome} in {seconds:.1} s]");
-        let colours = std::io::stderr().is_terminal();
-        output::remark(&if colours {
-            format!("\u{1b}[2m{remark}\u{1b}[0m")
-        } else {
-            remark
-        });
-        code
     }
 }
 
-fn text_of(content: &Value) -> String {
-    match content {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => parts
-            .iter()
-            .filter_map(|part| part["text"].as_str())
-            .collect(),
-        _ => String::new(),
-    }
+/// The next line; `None` at the end of the input.
+fn line() -> anyhow::Result<Option<String>> {
+    let mut line = String::new();
+    let read = std::io::stdin()
+        .lock()
+        .take(MOST_BYTES)
+        .read_line(&mut line);
+    let read = read.context("standard input cannot be read")?;
+    Ok((read > 0).then_some(line))
 }
 
-async fn refusal(mut response: Response) -> String {
-    let status = response.status();
-    let body = response.chunk().await.ok().flatten().unwrap_or_default();
-    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    match (body["error"]["message"].as_str(), body["reason"].as_str()) {
-        (Some(message), _) => format!("{message} (HTTP {status})"),
-        (None, Some("no_agent")) => {
-            "no agent wants this event; bind one to message.received".to_owned()
-        }
-        _ => format!("the gateway answered HTTP {status}"),
+/// All of the input as one message.
+fn whole_input() -> anyhow::Result<String> {
+    let mut text = String::new();
+    let read = std::io::stdin()
+        .lock()
+        .take(MOST_BYTES + 1)
+        .read_to_string(&mut text);
+    read.context("standard input cannot be read")?;
+    if text.len() as u64 > MOST_BYTES {
+        bail!("standard input holds more than 1 MiB; that is no message");
     }
+    let text = text.trim_end_matches(['\r', '\n']);
+    if text.trim().is_empty() {
+        bail!("there is nothing to send: give a text, or write one to standard input");
+    }
+    Ok(text.to_owned())
 }

@@ -162,7 +162,7 @@ impl ModelEntry {
     }
 }
 
-fn number(least: f64, most: f64) -> impl Fn(Value) -> Result<f64, String> {
+pub(super) fn number(least: f64, most: f64) -> impl Fn(Value) -> Result<f64, String> {
     move |value| {
         let number = value
             .as_f64()

@@ -37,10 +37,33 @@ pub(super) fn merge(
         .map_err(|error| ConfigFault::new("", describe(&error, path)))
 }
 
+/// What OpenAI's own clients read: the one exception to variables that begin with `RUNNEL__`, and for
+/// `runnel dev` alone. An empty variable counts as not set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenAiVariables {
+    /// `OPENAI_API_KEY` is set. Its value is fetched where it is referred to.
+    pub has_key: bool,
+    /// `OPENAI_BASE_URL`
+    pub base_url: Option<String>,
+    /// `OPENAI_MODEL`
+    pub model: Option<String>,
+}
+
+impl OpenAiVariables {
+    pub fn read() -> Self {
+        let read = |name| inherited_variable(name).filter(|value| !value.is_empty());
+        Self {
+            has_key: read("OPENAI_API_KEY").is_some(),
+            base_url: read("OPENAI_BASE_URL"),
+            model: read("OPENAI_MODEL"),
+        }
+    }
+}
+
 /// A variable that child processes get as this process has it.
 #[expect(
     clippy::disallowed_methods,
-    reason = "what a child inherits is no setting"
+    reason = "what a child inherits is no setting, and what clients of OpenAI read is not ours to name"
 )]
 pub fn inherited_variable(name: &str) -> Option<String> {
     std::env::var(name).ok()

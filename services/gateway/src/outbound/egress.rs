@@ -137,6 +137,21 @@ impl Egress {
         Ok(url)
     }
 
+    /// Whether a URL may not be asked without a line of `egress.allow` more: for its scheme, its port, or where
+    /// it leads now.
+    pub async fn needs_rule(&self, url: &Url) -> bool {
+        if self.policy.check_url(url).is_err() {
+            return true;
+        }
+        let Some(name) = url.domain() else {
+            return false;
+        };
+        let lookup = tokio::time::timeout(self.connect_timeout, self.lookup.addresses(name)).await;
+        // A name that leads nowhere is the connection's failure.
+        let addresses = lookup.ok().and_then(Result::ok).unwrap_or_default();
+        self.policy.check_resolved(name, &addresses).is_err()
+    }
+
     /// Starts a request, if the URL may be asked.
     pub fn request(&self, method: Method, url: &Url) -> Result<RequestBuilder, EgressError> {
         self.policy.check_url(url)?;

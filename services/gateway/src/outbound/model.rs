@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use protocol::JsonObject;
+use protocol::model::ModelProvider;
 use serde_json::{Value, json};
 
 use crate::outbound::upstream::UpstreamError;
@@ -16,12 +17,15 @@ mod exchange;
 mod openai;
 mod scripted;
 mod tokens;
+mod watched;
 
 pub use anthropic::Anthropic;
+pub use api_keys::Rest;
 pub use exchange::ProviderAddress;
 pub use openai::OpenAi;
 pub use scripted::{Script, ScriptFault, Scripted};
 pub use tokens::{TokenCount, Vocabulary};
+pub use watched::{Probed, Watched};
 
 /// The chunks of one completion, each a `chat.completion.chunk`. Ends after the last one; an error is the
 /// last item.
@@ -39,6 +43,15 @@ pub trait Provider: Send + Sync {
     async fn embed(&self, body: JsonObject) -> Result<JsonObject, UpstreamError>;
     /// `{"model", "query", "documents", "top_n"}` → `{"results": [{"index", "relevance_score"}]}`.
     async fn rerank(&self, body: JsonObject) -> Result<JsonObject, UpstreamError>;
+    /// Asks for the ids of its models, once with each key or once without any. Empty: it lists none, as one
+    /// that is nowhere but here.
+    async fn list_models(&self) -> Vec<Result<Vec<String>, UpstreamError>> {
+        vec![Ok(Vec::new())]
+    }
+    /// Its keys in their order, and which of them rest.
+    fn resting_keys(&self) -> Vec<Option<Rest>> {
+        Vec::new()
+    }
 }
 
 /// What a million tokens cost, in millionths of the operator's currency: a dollar for a million tokens is
@@ -52,7 +65,7 @@ pub struct Price {
 /// One model of the catalog and how it is reached.
 #[derive(Clone)]
 pub struct Model {
-    pub provider: Arc<dyn Provider>,
+    pub provider: Arc<Watched>,
     /// Its name at the provider.
     pub upstream: String,
     pub max_output_tokens: Option<u64>,
@@ -60,19 +73,49 @@ pub struct Model {
     pub count: TokenCount,
 }
 
-/// The models of the catalog, by their ids.
+/// The models of the catalog, by their ids, and their providers. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Models(Arc<BTreeMap<String, Model>>);
+pub struct Models {
+    models: Arc<BTreeMap<String, Model>>,
+    /// In the order of the configuration.
+    providers: Arc<[Arc<Watched>]>,
+}
 
 impl Models {
-    pub fn new(models: BTreeMap<String, Model>) -> Self {
-        Self(Arc::new(models))
+    pub fn new(models: BTreeMap<String, Model>, providers: Vec<Arc<Watched>>) -> Self {
+        Self {
+            models: Arc::new(models),
+            providers: providers.into(),
+        }
+    }
+
+    /// How the providers stand.
+    pub fn providers(&self) -> Vec<ModelProvider> {
+        let providers = self.providers.iter();
+        providers
+            .map(|provider| {
+                let is_its = |model: &Model| Arc::ptr_eq(&model.provider, provider);
+                let models = self.models.iter().filter(|(_, model)| is_its(model));
+                provider.view(models.map(|(id, _)| id.clone()).collect())
+            })
+            .collect()
+    }
+
+    /// Asks the providers whether they are there, all at once.
+    pub async fn probe(&self) -> Vec<Probed> {
+        let probes = self.providers.iter().map(|provider| async move {
+            let is_its = |model: &&Model| Arc::ptr_eq(&model.provider, provider);
+            let models = self.models.values().filter(is_its);
+            let upstream = models.map(|model| model.upstream.clone()).collect();
+            provider.probe(upstream).await
+        });
+        futures_util::future::join_all(probes).await
     }
 
     /// The model of that id; the snapshot has granted it.
     pub fn find(&self, id: &str) -> Result<&Model, UpstreamError> {
         let gone = || UpstreamError::Unsupported(format!("model {id} has no provider any more"));
-        self.0.get(id).ok_or_else(gone)
+        self.models.get(id).ok_or_else(gone)
     }
 }
 

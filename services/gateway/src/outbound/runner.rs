@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use domain::json_text::{JsonFault, check_json_text};
+use domain::trace::TraceParent;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE};
@@ -66,16 +67,15 @@ impl Endpoint {
     }
 
     /// The call that starts a run. `body` is the `AgentRunRequest` as JSON.
-    pub fn run_call(&self, run: RunId, attempt: u32, body: String) -> Call {
+    pub fn run_call(&self, run: RunId, attempt: u32, trace: TraceParent, body: String) -> Call {
         let hex = run.0.simple().to_string();
         let (url, body) = match self.mode {
             EndpointMode::Standard => (self.url(&["runs"]), body),
             EndpointMode::SingleUrl => (self.url(&[]), with_action("run", &body)),
         };
-        let trace = format!("00-{hex}-{}-01", &hex[16..]);
         Call::new(Method::POST, url, format!("run_{hex}_{attempt}"), body)
             .with(ACCEPT, "text/event-stream")
-            .with(HeaderName::from_static("traceparent"), &trace)
+            .with(HeaderName::from_static("traceparent"), &trace.to_string())
             .with(RUN_ID, &run.to_string())
             .with(ATTEMPT, &attempt.to_string())
     }
@@ -261,11 +261,11 @@ impl RunnerClient {
     pub async fn start_run(
         &self,
         endpoint: &Endpoint,
-        run: RunId,
-        attempt: u32,
+        (run, attempt): (RunId, u32),
+        trace: TraceParent,
         body: String,
     ) -> Result<Answer, StartError> {
-        let call = endpoint.run_call(run, attempt, body);
+        let call = endpoint.run_call(run, attempt, trace, body);
         let request = self
             .signed(endpoint, &call)
             .map_err(StartError::Unreachable)?;

@@ -35,6 +35,7 @@ use mcp::Server;
 use schema::Schema;
 
 pub use gateway::GatewayTool;
+pub use large::{HandedOver, LargeResult};
 pub use schema::SCHEMA_BYTES;
 pub use skill::{SkillPackage, SkillTool};
 pub use specs::{HttpToolSpec, McpServerSpec, McpTransport, ToolCallSpec, ToolSpec, ToolSpecs};
@@ -268,9 +269,9 @@ impl KnownTool {
     }
 
     /// A result as it is handed over. What skills say is bounded by itself.
-    pub fn handed_over(&self, result: Value) -> Value {
+    pub fn handed_over(&self, result: Value) -> HandedOver {
         match self.callee {
-            Callee::Skill(_) => result,
+            Callee::Skill(_) => HandedOver::Whole(result),
             _ => large::keep_large(result),
         }
     }

@@ -98,6 +98,26 @@ impl UpstreamError {
         }
     }
 
+    /// The HTTP status that the provider answered, where that is known.
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Refused { status, .. }
+            | Self::Credential { status }
+            | Self::Failing { status, .. } => Some(*status),
+            Self::RateLimited { .. } => Some(429),
+            _ => None,
+        }
+    }
+
+    /// Whether the caller's request is at fault. A path or a model that is not there is the operator's.
+    pub fn is_callers(&self) -> bool {
+        match self {
+            Self::ContextOverflow(_) | Self::Unsupported(_) | Self::Rejected(_) => true,
+            Self::Refused { status, .. } => *status != 404,
+            _ => false,
+        }
+    }
+
     /// Whether the same call may go well later.
     pub fn is_retryable(&self) -> bool {
         matches!(

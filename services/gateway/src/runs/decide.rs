@@ -11,6 +11,7 @@ use domain::canonical::canonical_json;
 use domain::event::conversation_of;
 use domain::run::deadline;
 use domain::state::Owner;
+use domain::trace::TraceParent;
 use protocol::admin::AgentSpec;
 use protocol::event::{EventAccepted, EventEnvelope, MESSAGE_RECEIVED};
 use protocol::id::{AgentId, EndpointId, RunId, WorkspaceId};
@@ -67,7 +68,7 @@ impl Runs {
         &self,
         workspace: &WorkspaceId,
         event_id: String,
-        (event, only, at): (EventEnvelope, Option<AgentId>, i64),
+        (event, only, trace_parent, at): (EventEnvelope, Option<AgentId>, Option<TraceParent>, i64),
         aside: Aside,
     ) -> Arc<dyn Fn(&Facts) -> Plan + Send + Sync> {
         let inner = Arc::clone(&self.0);
@@ -80,6 +81,7 @@ impl Runs {
                 event_id: &event_id,
                 event: &event,
                 only,
+                trace_parent,
                 run_id,
                 message_id,
             };
@@ -134,6 +136,8 @@ pub(super) fn take_up(inner: &Arc<Inner>, workspace: &WorkspaceId, agent: AgentI
             event_id: &left.event_id,
             event: &event,
             only: None,
+            // What it came with is gone: the run begins a trace of its own.
+            trace_parent: None,
             run_id: RunId(Uuid::now_v7()),
             message_id: Uuid::now_v7(),
         };
@@ -151,6 +155,8 @@ pub(super) struct Deciding<'a> {
     pub(super) event: &'a EventEnvelope,
     /// Nobody else can have the event: it answers this agent.
     pub(super) only: Option<AgentId>,
+    /// The span that the event came with, if that is to be kept.
+    pub(super) trace_parent: Option<TraceParent>,
     pub(super) run_id: RunId,
     pub(super) message_id: Uuid,
 }
@@ -248,6 +254,7 @@ impl Deciding<'_> {
         let frozen = &judged.known.frozen;
         let run = NewRun {
             id: self.run_id,
+            trace_parent: self.trace_parent,
             agent_id: winner.agent.id,
             agent_version: winner.agent.version,
             runner_id: spec.runner_id.clone(),

@@ -167,9 +167,10 @@ async fn post(
         Ok(body) => body,
         Err(message) => return Some(Err(StartError::Unprepared(message))),
     };
+    let trace = inner.spans.header_of(run);
     let start = inner
         .client
-        .start_run(&prepared.endpoint, run.id, grant.attempt, body);
+        .start_run(&prepared.endpoint, (run.id, grant.attempt), trace, body);
     tokio::select! {
         () = interrupted(inner, live, run) => {
             if live.cancel.is_cancelled() {

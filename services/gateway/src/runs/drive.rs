@@ -38,6 +38,7 @@ pub(super) async fn drive(
         }
         Err(PrepareError::Store(error)) => return unwritable(id, &error),
     };
+    live.name_agent(&prepared.agent_name);
     tracing::info!(
         run.id = %id, runner.id = %run.runner_id, agent.name = prepared.agent_name,
         "run {id} starts"

@@ -51,6 +51,7 @@ impl Runs {
             dedupe_key: event_id.clone(),
             event_id,
             body_sha256,
+            trace_parent: None,
             only: Some(question.agent_id),
         };
         self.store_event(workspace, event, incoming).await

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use dashmap::{DashMap, Entry};
@@ -155,6 +155,7 @@ pub(crate) struct LiveRun {
     /// Until when this process may speak for the run, by the clock that nobody sets.
     held_until: Mutex<Option<Instant>>,
     grant: Mutex<Option<Arc<Grant>>>,
+    agent_name: OnceLock<String>,
     cancel_requested_at: AtomicI64,
     /// The terminal is on its way into the table.
     ending: AtomicBool,
@@ -169,6 +170,7 @@ impl LiveRun {
             lost: CancellationToken::new(),
             held_until: Mutex::new(None),
             grant: Mutex::new(None),
+            agent_name: OnceLock::new(),
             cancel_requested_at: AtomicI64::new(0),
             ending: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -178,6 +180,16 @@ impl LiveRun {
     /// What the run's token opens from now on.
     pub(crate) fn set_grant(&self, grant: Arc<Grant>) {
         *self.grant.lock().unwrap_or_else(PoisonError::into_inner) = Some(grant);
+    }
+
+    /// Whose run it is.
+    pub(crate) fn name_agent(&self, name: &str) {
+        self.agent_name.get_or_init(|| name.to_owned());
+    }
+
+    /// Whose run it is, once it has been prepared here.
+    pub(crate) fn agent_name(&self) -> Option<&str> {
+        self.agent_name.get().map(String::as_str)
     }
 
     /// The lease is ours until then. It was asked for before it began: it ends no earlier.

@@ -21,6 +21,7 @@ use crate::outbound::runner::Endpoint;
 use crate::runs::decide::{Deciding, Made};
 use crate::runs::grant::read_snapshot;
 use crate::runs::{Inner, RunLimits};
+use crate::telemetry::spans::trace_of;
 
 /// How much state of one scope a context carries: the rest is read through the host API.
 const STATE_KEYS: u64 = 100;
@@ -78,6 +79,7 @@ impl Fresh {
             id: new.id,
             workspace: deciding.workspace.clone(),
             event_id: deciding.event_id.to_owned(),
+            trace_parent: new.trace_parent,
             agent_id: new.agent_id,
             agent_version: new.agent_version,
             runner_id: new.runner_id.clone(),
@@ -167,7 +169,7 @@ pub(super) async fn prepare(
         state: read_state(inner, &snapshot).await?,
         config: spec.config.clone(),
         deadline_at: run.deadline_at,
-        trace_id: run.id.0.simple().to_string(),
+        trace_id: trace_of(&run).trace_id.to_string(),
         limits: told_limits(&inner.limits),
         model_limits: inner.catalog.load().first_limits(&snapshot.resources),
         snapshot: &snapshot,

@@ -87,6 +87,7 @@ impl Runs {
             event_id: &event_id,
             event: &event,
             only: None,
+            trace_parent: None,
             run_id: RunId(Uuid::now_v7()),
             message_id: Uuid::now_v7(),
         };

@@ -81,6 +81,7 @@ pub(super) async fn settle(
             }
             let duration_ms = inner.clock.now_ms() - run.created_at;
             metrics::run_ended(status.as_str(), code, duration_ms);
+            tell(inner, live, run, code).await;
             tracing::info!(
                 run.id = %run.id, runner.id = %run.runner_id, status = status.as_str(),
                 reason, duration_ms, "run {} ended as {}", run.id, status.as_str()
@@ -96,6 +97,23 @@ pub(super) async fn settle(
             );
         }
     }
+}
+
+/// Tells whoever collects traces that a run has ended.
+async fn tell(inner: &Inner, live: &LiveRun, run: &Run, code: &'static str) {
+    if !inner.spans.tells_of(run) {
+        return;
+    }
+    let now = inner.clock.now_ms();
+    let error = (code != "ok").then_some(code);
+    if let Some(name) = live.agent_name() {
+        return inner.spans.run_ended(run, name, now, error);
+    }
+    // It was never prepared here.
+    let found = inner.store.find_agent(&run.workspace, run.agent_id).await;
+    let found = found.ok().flatten();
+    let name = found.map_or_else(|| run.agent_id.to_string(), |agent| agent.spec.name);
+    inner.spans.run_ended(run, &name, now, error);
 }
 
 fn terminal_of(

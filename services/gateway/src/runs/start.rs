@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use domain::canonical::canonical_json;
 use domain::event::{completed, conversation_of};
+use domain::trace::TraceParent;
 use protocol::context::RawEventRef;
 use protocol::event::{EventAccepted, EventEnvelope};
 use protocol::id::{AgentId, RunId, RunnerId, WorkspaceId};
@@ -30,6 +31,8 @@ pub(super) struct Incoming {
     pub(super) event_id: String,
     pub(super) dedupe_key: String,
     pub(super) body_sha256: String,
+    /// The span that it came with, where traces are told to somebody.
+    pub(super) trace_parent: Option<TraceParent>,
     /// The one agent that it is for; else all are asked.
     pub(super) only: Option<AgentId>,
 }
@@ -99,15 +102,17 @@ impl StartError {
 }
 
 impl Runs {
-    /// Takes an event of a workspace and starts its run. Returns once everything is committed.
+    /// Takes an event of a workspace and starts its run. Returns once everything is committed. `trace`: the
+    /// `traceparent` that it came with.
     pub async fn accept(
         &self,
         workspace: &WorkspaceId,
         event: EventEnvelope,
         idempotency_key: Option<&str>,
+        trace: Option<&str>,
     ) -> Result<Accepted, StartError> {
         let began = Instant::now();
-        let accepted = self.decide_and_store(workspace, event, idempotency_key);
+        let accepted = self.decide_and_store(workspace, event, idempotency_key, trace);
         let accepted = accepted.await;
         let result = match &accepted {
             Ok(Accepted { replayed: true, .. }) => "duplicate",
@@ -132,6 +137,7 @@ impl Runs {
         workspace: &WorkspaceId,
         event: EventEnvelope,
         idempotency_key: Option<&str>,
+        trace: Option<&str>,
     ) -> Result<Accepted, StartError> {
         self.admit_event(workspace)?;
         let body_sha256 = sha256_hex(canonical_json(&event).as_bytes());
@@ -147,6 +153,7 @@ impl Runs {
             event_id,
             dedupe_key,
             body_sha256,
+            trace_parent: self.0.spans.goes_on_with(trace),
             only: None,
         };
         self.store_event(workspace, event, incoming).await
@@ -163,6 +170,7 @@ impl Runs {
             event_id,
             dedupe_key,
             body_sha256,
+            trace_parent,
             only,
         } = incoming;
         let mut event = completed(event);
@@ -191,7 +199,12 @@ impl Runs {
             raw,
             most_runs: self.0.limits.workspace_runs,
             at,
-            decide: self.decider(workspace, event_id, (event, only, at), aside.clone()),
+            decide: self.decider(
+                workspace,
+                event_id,
+                (event, only, trace_parent, at),
+                aside.clone(),
+            ),
         };
         let taken = self.take(ingest, aside.clone()).await;
         if !matches!(taken, Ok(Ingested::Stored { .. })) {

@@ -16,6 +16,7 @@ use ::metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use store::meter::PANICS;
 
+use crate::telemetry::spans::Told;
 pub use table::{Kind, METRICS, Metric};
 
 /// Endpoints that are told apart; those beyond are `other`.
@@ -43,6 +44,7 @@ const MODEL_TOKENS: &str = "runnel_model_tokens_total";
 const MODEL_COST: &str = "runnel_model_cost_total";
 const TOOL_CALLS: &str = "runnel_tool_calls_total";
 const TOOL_CALL_SECONDS: &str = "runnel_tool_call_seconds";
+const SPANS: &str = "runnel_spans_total";
 const HTTP_REQUESTS: &str = "runnel_http_requests_total";
 const HTTP_REQUEST_SECONDS: &str = "runnel_http_request_seconds";
 const LIVE_RUNS: &str = "runnel_live_runs";
@@ -109,6 +111,9 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     }
     for why in [Swept::Orphaned, Swept::Dispatched, Swept::Overdue] {
         counter!(SWEPT_RUNS, "why" => why.as_str()).absolute(0);
+    }
+    for outcome in Told::ALL {
+        counter!(SPANS, "outcome" => outcome.as_str()).absolute(0);
     }
     gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     Ok(handle)
@@ -273,6 +278,11 @@ pub fn model_called(model: &str, outcome: &'static str, tokens: (u64, u64), cost
 pub fn tool_called(source: &'static str, outcome: &'static str, after: Duration) {
     counter!(TOOL_CALLS, "source" => source, "outcome" => outcome).increment(1);
     histogram!(TOOL_CALL_SECONDS, "source" => source).record(after);
+}
+
+/// What became of spans for a collector of traces.
+pub fn spans_told(outcome: Told, count: u64) {
+    counter!(SPANS, "outcome" => outcome.as_str()).increment(count);
 }
 
 /// A run that lived here is somebody else's by now.

@@ -27,6 +27,7 @@ use crate::runs::discovery::Findings;
 pub(in crate::api) struct NameQuery {
     pub(super) cursor: Option<String>,
     /// 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
     pub(super) limit: Option<u64>,
 }
 

@@ -24,6 +24,7 @@ use crate::cursor::{InvalidCursor, Kind};
 pub(in crate::api) struct HealthQuery {
     cursor: Option<String>,
     /// 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
     limit: Option<u64>,
 }
 

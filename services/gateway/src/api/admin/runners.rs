@@ -25,6 +25,7 @@ pub(in crate::api) struct RunnersQuery {
     id: Option<RunnerId>,
     cursor: Option<String>,
     /// 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
     limit: Option<u64>,
 }
 

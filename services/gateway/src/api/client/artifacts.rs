@@ -42,8 +42,8 @@ pub(in crate::api) async fn get_artifact(
     params(("artifact_id" = String, Path, description = "The artifact"),
         ("Range" = Option<String>, Header, description = "`bytes=0-1023`: one range"),
         ("If-Range" = Option<String>, Header, description = "The `ETag`: of another content, all is sent")), responses(
-    (status = 200, description = "The bytes", content_type = "application/octet-stream", body = inline(Binary)),
-    (status = 206, description = "The part", content_type = "application/octet-stream", body = inline(Binary)),
+    (status = 200, description = "The bytes", content_type = "*/*", body = inline(Binary)),
+    (status = 206, description = "The part", content_type = "*/*", body = inline(Binary)),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such artifact, or it has expired", body = ErrorBody),
     (status = 416, description = "It has no such part; `Content-Range` tells its size", body = ErrorBody),

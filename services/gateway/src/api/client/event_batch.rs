@@ -10,6 +10,7 @@ use protocol::id::WorkspaceId;
 use crate::api::ApiState;
 use crate::api::client::event_body::Posted;
 use crate::api::error::{ApiError, ApiResult};
+use crate::api::query::trace_header;
 use crate::runs::start::{Accepted, StartError};
 
 /// Takes a batch. A fault in any event refuses the whole of it before anything is stored; after
@@ -28,6 +29,7 @@ pub(super) async fn accept_batch(
     if !faults.is_empty() {
         return Err(ApiError::faults(&faults));
     }
+    let trace = trace_header(headers);
     let mut items = Vec::with_capacity(batch.len());
     let mut out_of_order = false;
     for posted in batch {
@@ -35,7 +37,8 @@ pub(super) async fn accept_batch(
         let outcome = if out_of_order {
             Err(ApiError::not_tried())
         } else {
-            take(state, workspace, posted.event, &mut out_of_order).await
+            let taking = take(state, workspace, posted.event, trace, &mut out_of_order);
+            taking.await
         };
         items.push(item(event_id, outcome));
     }
@@ -53,9 +56,10 @@ async fn take(
     state: &ApiState,
     workspace: &WorkspaceId,
     event: EventEnvelope,
+    trace: Option<&str>,
     out_of_order: &mut bool,
 ) -> ApiResult<Accepted> {
-    let outcome = state.runs.accept(workspace, event, None).await;
+    let outcome = state.runs.accept(workspace, event, None, trace).await;
     *out_of_order = matches!(
         outcome,
         Err(StartError::Stopping

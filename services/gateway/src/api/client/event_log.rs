@@ -35,6 +35,7 @@ pub(in crate::api) struct EventLogQuery {
     /// Only events before this one.
     before_cursor: Option<String>,
     /// 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
     limit: Option<u64>,
 }
 

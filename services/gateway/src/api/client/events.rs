@@ -14,7 +14,7 @@ use crate::api::auth::ClientCaller;
 use crate::api::client::event_batch::accept_batch;
 use crate::api::client::event_body::EventBody;
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::query::single_header;
+use crate::api::query::{single_header, trace_header};
 use crate::api::run_pages::kept_after;
 use crate::api::stream::{stream_run, wants_stream};
 
@@ -36,7 +36,8 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 /// Here as on every route, JSON has at most 64 levels and 100,000 values, without U+0000 and halves of surrogate
 /// pairs, and a body with a `Content-Encoding` is refused.
 #[utoipa::path(post, path = "/v1/events", tag = "client", security(("api_key" = [])),
-    params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters"),
+        ("traceparent" = Option<String>, Header, description = "W3C Trace Context: the span that the run is a child of, where traces are told to a collector; ignored where it is malformed")),
     request_body(content = EventEnvelope, example = json!({
         "event_type": "message.received",
         "conversation": {"conversation_id": "c-7"},
@@ -85,7 +86,8 @@ pub(super) async fn accept_event(
             "`Idempotency-Key` must have 1 to 255 characters",
         ));
     }
-    let accepted = state.runs.accept(workspace, event, key).await?;
+    let trace = trace_header(headers);
+    let accepted = state.runs.accept(workspace, event, key, trace).await?;
     let mut response = match (accepted.answer.run_id, accepted.answer.run_url.as_deref()) {
         (Some(run), Some(url)) if wants_stream(headers) => {
             // A steered event streams the active run from now on.

@@ -71,6 +71,7 @@ pub(in crate::api) struct SearchQuery {
     /// Only items of these types, joined by commas.
     item_types: Option<String>,
     /// 1 to 100, default 10.
+    #[param(minimum = 1, maximum = 100)]
     top_k: Option<u64>,
     /// Only items before this one: the last item of a result goes on with what is older.
     before_cursor: Option<String>,

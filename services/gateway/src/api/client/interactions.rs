@@ -109,6 +109,7 @@ pub(in crate::api) struct InteractionsQuery {
     #[param(value_type = Option<String>)]
     after: Option<Uuid>,
     /// 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
     limit: Option<u64>,
 }
 

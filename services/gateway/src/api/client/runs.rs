@@ -127,6 +127,7 @@ pub(in crate::api) struct RunsQuery {
     conversation_id: Option<String>,
     cursor: Option<String>,
     /// 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
     limit: Option<u64>,
 }
 
@@ -138,6 +139,7 @@ pub(in crate::api) struct EventsQuery {
     /// The sequence after which to begin. `Last-Event-ID` goes before it.
     after: Option<String>,
     /// Of a page: 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
     limit: Option<u64>,
 }
 

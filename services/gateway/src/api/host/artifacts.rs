@@ -30,8 +30,10 @@ use crate::runs::artifacts::Readable;
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct UploadQuery {
     /// 1 to 255 bytes without slashes; `artifact` when absent.
+    #[param(min_length = 1, max_length = 255)]
     name: Option<String>,
     /// Seconds, at most 90 days; without it, what the operator has set.
+    #[param(minimum = 1, maximum = 7_776_000)]
     expires_in: Option<u64>,
 }
 
@@ -124,8 +126,8 @@ pub(in crate::api) async fn get_artifact_metadata(
     params(("artifact_id" = String, Path, description = "The artifact"),
         ("Range" = Option<String>, Header, description = "`bytes=0-1023`: one range"),
         ("If-Range" = Option<String>, Header, description = "The `ETag`: of another content, all is sent")), responses(
-    (status = 200, description = "The bytes", content_type = "application/octet-stream", body = inline(Binary)),
-    (status = 206, description = "The part", content_type = "application/octet-stream", body = inline(Binary)),
+    (status = 200, description = "The bytes", content_type = "*/*", body = inline(Binary)),
+    (status = 206, description = "The part", content_type = "*/*", body = inline(Binary)),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
     (status = 403, description = "Not granted: artifacts:read", body = ErrorBody),
     (status = 404, description = "No such artifact within reach, or it has expired", body = ErrorBody),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
+use http::StatusCode;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use protocol::error::{AgentApiError, ErrorBody};
 use protocol::resources::{ToolEffect, ToolOperation, ToolResource};
@@ -27,12 +28,34 @@ use serde_json::{Value, json};
 use super::tools::{ToolCalling, schema_of};
 use crate::api::auth::{LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::json::read_body;
+use crate::api::json::{media_type, read_body};
 use crate::api::{ApiState, BODY_BYTES};
 use own::OwnTool;
 
 /// Of what the SDK says of a request that it refuses, so much is passed on.
 const REFUSAL_BYTES: usize = 1024;
+
+/// One JSON-RPC message.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "only its documentation is used")]
+pub(in crate::api) struct McpMessage {
+    /// `2.0`.
+    jsonrpc: String,
+    /// Absent in a notification.
+    id: Option<McpId>,
+    method: Option<String>,
+    #[schema(value_type = Option<Object>)]
+    params: Option<Value>,
+}
+
+/// What the answer repeats.
+#[derive(serde::Serialize, utoipa::ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its documentation is used")]
+enum McpId {
+    Number(i64),
+    Text(String),
+}
 
 /// The face of one request.
 #[derive(Clone)]
@@ -47,7 +70,7 @@ struct Caller {
 /// `tools/call`. Listed are the tools that the run may call, and `list_assets`, `get_current_event`,
 /// `history_page` and `retrieve_knowledge` as far as they are granted.
 #[utoipa::path(post, path = "/host/v1/mcp", tag = "host", security(("run_token" = [])),
-    request_body(content = inline(Value), content_type = "application/json", description = "One JSON-RPC message"), responses(
+    request_body = McpMessage, responses(
     (status = 200, description = "The JSON-RPC response", body = Value),
     (status = 202, description = "A notification was heard"),
     (status = 400, description = "No message of the protocol", body = Value),
@@ -61,6 +84,7 @@ pub(in crate::api) async fn speak_mcp(
     request: Request,
 ) -> ApiResult<Response> {
     let (mut parts, body) = request.into_parts();
+    let sent_json = media_type(&parts.headers) == "application/json";
     let accept = parts.headers.get(ACCEPT);
     if accept.is_none_or(|accept| accept == "*/*") {
         let both = HeaderValue::from_static("application/json, text/event-stream");
@@ -89,14 +113,18 @@ pub(in crate::api) async fn speak_mcp(
         .get(CONTENT_TYPE)
         .is_some_and(|kind| kind == "application/json");
     if response.status().is_client_error() && !is_json {
-        return Err(not_mcp(response).await);
+        return Err(not_mcp(response, sent_json).await);
     }
     Ok(response)
 }
 
 /// What the SDK refuses before it is a message, as everything else is refused.
-async fn not_mcp(response: Response) -> ApiError {
-    let status = response.status();
+async fn not_mcp(response: Response, sent_json: bool) -> ApiError {
+    let status = match response.status() {
+        // To the SDK, JSON of another form is another type.
+        StatusCode::UNSUPPORTED_MEDIA_TYPE if sent_json => StatusCode::BAD_REQUEST,
+        status => status,
+    };
     let said = axum::body::to_bytes(response.into_body(), REFUSAL_BYTES).await;
     let said = said.unwrap_or_default();
     let said = String::from_utf8_lossy(&said);

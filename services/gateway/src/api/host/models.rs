@@ -59,9 +59,12 @@ pub(super) async fn begin_call<'a>(
         operation: operation.as_str(),
     };
     let asked = caller.grant.snapshot.model(id, operation).map(drop);
-    let (call, ()) = caller.begin(state, call, asked).await?;
+    let (mut call, ()) = caller.begin(state, call, asked).await?;
     match state.runs.models().find(id) {
-        Ok(model) => Ok((call, model)),
+        Ok(model) => {
+            call.trace_model(action, id, model);
+            Ok((call, model))
+        }
         Err(gone) => call.end(Err(gone.into())),
     }
 }

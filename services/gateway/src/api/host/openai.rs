@@ -26,13 +26,45 @@ use crate::api::query::PathOf;
 use crate::api::stream::event_stream;
 use crate::outbound::model::{Chunks, Model};
 
+/// As OpenAI documents it; what stands beside these goes to the provider as it is.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "only its documentation is used")]
+pub(in crate::api) struct ChatCompletionRequest {
+    /// A granted model.
+    model: String,
+    #[schema(value_type = Vec<Object>)]
+    messages: Vec<Value>,
+    stream: Option<bool>,
+}
+
+/// As OpenAI documents it.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "only its documentation is used")]
+pub(in crate::api) struct EmbeddingRequest {
+    /// A granted model.
+    model: String,
+    input: EmbeddingInput,
+    /// `float` or `base64`.
+    encoding_format: Option<String>,
+}
+
+/// A text, or 1 to 2,048 of them.
+#[derive(serde::Serialize, utoipa::ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its documentation is used")]
+pub(in crate::api) enum EmbeddingInput {
+    One(String),
+    Many(Vec<String>),
+}
+
 /// Texts of one request.
 const MOST_TEXTS: usize = 2048;
 
 /// Completes a chat, whole or as a stream: OpenAI's `POST /chat/completions`.
 #[utoipa::path(post, path = "/host/v1/openai/v1/chat/completions", tag = "host", security(("run_token" = [])),
-    request_body(content = Object, description = "As OpenAI documents it; `model` is a granted model"), responses(
-    (status = 200, description = "A `chat.completion`, or with `stream` its chunks as server-sent events", body = Object),
+    request_body = ChatCompletionRequest, responses(
+    (status = 200, description = "A `chat.completion`, or with `stream` its chunks as server-sent events", content(
+        (Object = "application/json"), (String = "text/event-stream"))),
     (status = 400, description = "The request is not valid", body = ErrorBody),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
     (status = 403, description = "The model was not granted", body = ErrorBody),
@@ -176,7 +208,7 @@ fn frame(data: &Value) -> Bytes {
 
 /// Embeds texts: OpenAI's `POST /embeddings`.
 #[utoipa::path(post, path = "/host/v1/openai/v1/embeddings", tag = "host", security(("run_token" = [])),
-    request_body(content = Object, description = "As OpenAI documents it; `input` is a text or a list of texts"), responses(
+    request_body = EmbeddingRequest, responses(
     (status = 200, description = "A list of `embedding` objects", body = Object),
     (status = 400, description = "The request is not valid", body = ErrorBody),
     (status = 401, description = "The token opens nothing", body = ErrorBody),

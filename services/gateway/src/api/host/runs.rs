@@ -35,6 +35,7 @@ pub(in crate::api) struct ScopeRunsQuery {
     /// Only runs newer than this one.
     after_cursor: Option<String>,
     /// 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
     limit: Option<u64>,
     /// `backward`, the default: newest first.
     #[serde(default)]
@@ -167,6 +168,7 @@ pub(in crate::api) struct ScopeEventsQuery {
     /// A sequence: only events after it.
     after_cursor: Option<u64>,
     /// 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
     limit: Option<u64>,
     /// `forward`, the default: in the order of their sequence.
     #[param(inline)]
@@ -180,6 +182,13 @@ async fn page_events(
     query: &ScopeEventsQuery,
 ) -> ApiResult<Json<RawPage>> {
     let run = find_in_scope(caller, state, "run_events_page", id).await?;
+    if query
+        .before_cursor
+        .is_some_and(|before| i64::try_from(before).is_err())
+    {
+        let message = "`before_cursor` must be a sequence of a run";
+        return Err(ApiError::invalid_argument(message));
+    }
     let part = EventsPart {
         before: query.before_cursor,
         after: query.after_cursor.unwrap_or(0),

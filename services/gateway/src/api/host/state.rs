@@ -49,6 +49,7 @@ pub(in crate::api) struct StateQuery {
     /// Only keys that begin so.
     prefix: Option<String>,
     /// 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
     limit: Option<u64>,
 }
 
@@ -121,6 +122,7 @@ pub(in crate::api) async fn get_state(
     (status = 200, description = "Stored", body = StateVersion),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
     (status = 403, description = "The scope was not granted, or the key is the gateway's", body = ErrorBody),
+    (status = 404, description = "`If-Match` names a version, and there is no such key", body = ErrorBody),
     (status = 409, description = "Another version stands", body = ErrorBody),
     (status = 413, description = "The value is too large", body = ErrorBody)))]
 pub(in crate::api) async fn put_state(

@@ -68,6 +68,7 @@ pub(in crate::api) struct StorageQuery {
     /// The `next_cursor` of the page before.
     after_cursor: Option<String>,
     /// 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
     limit: Option<u64>,
 }
 
@@ -122,7 +123,7 @@ pub(in crate::api) async fn list_blobs(
 #[utoipa::path(get, path = "/host/v1/storage/{area}/{*key}", tag = "host", security(("run_token" = [])),
     params(("area" = StorageArea, Path, description = "Whose blobs"), ("key" = String, Path, description = "Percent-encoded")),
     responses(
-    (status = 200, description = "The bytes", content_type = "application/octet-stream", body = inline(Binary)),
+    (status = 200, description = "The bytes", content_type = "*/*", body = inline(Binary)),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
     (status = 403, description = "The area was not granted", body = ErrorBody),
     (status = 404, description = "No such key", body = ErrorBody)))]

@@ -9,7 +9,7 @@ use http::HeaderMap;
 use protocol::JsonObject;
 use protocol::error::ErrorBody;
 use protocol::resources::{StateScope, ToolOperation, ToolResource};
-use protocol::tool::{ToolCall, ToolCallResult, ToolDescription, ToolDetail, ToolList};
+use protocol::tool::{CallTool, ToolCallResult, ToolDescription, ToolDetail, ToolList};
 use serde_json::{Value, json};
 use store::{ActivateSkill, StateAccess};
 
@@ -19,6 +19,7 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::api::host_call::{HostCall, Spend};
 use crate::api::json::JsonBody;
 use crate::api::kept_call::KeptCall;
+use crate::api::large_result::hand_over;
 use crate::api::query::{PathOf, single_header};
 use crate::outbound::tool::KnownTool;
 
@@ -76,7 +77,7 @@ pub(in crate::api) async fn get_tool(
 #[utoipa::path(post, path = "/host/v1/tools/{name}/call", tag = "host", security(("run_token" = [])),
     params(("name" = String, Path, description = "Percent-encoded"),
         ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible characters, one for each intended call of this run")),
-    request_body = ToolCall, responses(
+    request_body = CallTool, responses(
     (status = 200, description = "What the tool answered; an error that it reports itself is a result, too", body = ToolCallResult),
     (status = 400, description = "A parameter does not fit the schema, or the tool refused it", body = ErrorBody),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
@@ -90,7 +91,7 @@ pub(in crate::api) async fn call_tool(
     State(state): State<ApiState>,
     PathOf(name): PathOf<String>,
     headers: HeaderMap,
-    JsonBody(body): JsonBody<ToolCall>,
+    JsonBody(body): JsonBody<CallTool>,
 ) -> ApiResult<Json<ToolCallResult>> {
     let key = single_header(&headers, "idempotency-key")?;
     let call = ToolCalling {
@@ -123,6 +124,7 @@ impl ToolCalling<'_> {
             .snapshot
             .tool(self.name, ToolOperation::Call);
         let (mut host_call, granted) = self.caller.begin(self.state, call, asked).await?;
+        host_call.trace_tool(self.name, key);
         if let Err(refused) = host_call.reserve(Spend::of_tool(self.name)).await {
             return host_call.end(Err(refused));
         }
@@ -131,6 +133,9 @@ impl ToolCalling<'_> {
             .await;
         if let Ok(result) = &called {
             host_call.add_bytes(result.to_string().len());
+            if result.get("is_error") == Some(&Value::Bool(true)) {
+                host_call.note_tool_error();
+            }
         }
         host_call.end(called)
     }
@@ -150,7 +155,7 @@ impl ToolCalling<'_> {
                 None => {
                     let skills = &self.caller.grant.snapshot.resources.skills;
                     let called = self.state.tools.call(&tool, parameters, skills).await;
-                    Ok(tool.handed_over(called?))
+                    Ok(hand_over(self.caller, self.state, &tool, called?).await)
                 }
                 Some(key) => {
                     let kept = KeptCall {

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::clock::Clock;
 use crate::config::{Config, ConfigFault, ModelEntry, ProviderEntry, parse_toml};
 use crate::outbound::egress::Egress;
 use crate::outbound::model::{
     Anthropic, Model, Models, OpenAi, Price, Provider, ProviderAddress, Script, Scripted,
-    TokenCount, Vocabulary,
+    TokenCount, Vocabulary, Watched,
 };
 
 /// A script is read whole.
@@ -19,7 +20,8 @@ const MARGIN: f64 = 1.25;
 /// Providers that can be spoken to, and the models that they have.
 #[derive(Clone, Default)]
 pub(crate) struct DeclaredModels {
-    providers: BTreeMap<String, DeclaredProvider>,
+    /// In the order of the configuration.
+    providers: Vec<(String, DeclaredProvider)>,
     models: Vec<ModelEntry>,
 }
 
@@ -36,11 +38,11 @@ pub(super) fn declared_models(
     egress: Option<&Egress>,
     faults: &mut Vec<ConfigFault>,
 ) -> DeclaredModels {
-    let mut providers = BTreeMap::new();
+    let mut providers = Vec::new();
     for (index, entry) in config.model_providers.iter().enumerate() {
         let place = format!("model_providers[{index}]");
         if let Some(provider) = provider(entry, egress, &place, faults) {
-            providers.insert(entry.name.clone(), provider);
+            providers.push((entry.name.clone(), provider));
         }
     }
     for (index, entry) in config.models.iter().enumerate() {
@@ -110,7 +112,7 @@ fn script(path: Option<&Path>) -> Result<Script, String> {
 
 impl DeclaredModels {
     /// The models, ready to be asked through `egress`.
-    pub(crate) fn open(&self, egress: &Egress) -> Models {
+    pub(crate) fn open(&self, egress: &Egress, clock: Clock) -> Models {
         let open = |provider: &DeclaredProvider| -> Arc<dyn Provider> {
             match provider {
                 DeclaredProvider::OpenAi(address) => {
@@ -125,10 +127,14 @@ impl DeclaredModels {
         let opened: BTreeMap<_, _> = self
             .providers
             .iter()
-            .map(|(name, declared)| (name.as_str(), (open(declared), declared.margin())))
+            .map(|(name, declared)| {
+                let base_url = declared.base_url();
+                let watched = Watched::new(name, declared.kind(), base_url, open(declared), clock);
+                (name.as_str(), (Arc::new(watched), declared))
+            })
             .collect();
         let model = |entry: &ModelEntry| {
-            let (provider, margin) = opened.get(entry.provider.as_str())?;
+            let (provider, declared) = opened.get(entry.provider.as_str())?;
             let price = Price {
                 input: entry.input_price.unwrap_or(0.0),
                 output: entry.output_price.unwrap_or(0.0),
@@ -147,16 +153,36 @@ impl DeclaredModels {
                         "cl100k" => Vocabulary::Cl100k,
                         _ => Vocabulary::O200k,
                     },
-                    margin: entry.token_margin.unwrap_or(*margin),
+                    margin: entry.token_margin.unwrap_or_else(|| declared.margin()),
                 },
             };
             Some((entry.model_id.clone(), model))
         };
-        Models::new(self.models.iter().filter_map(model).collect())
+        let models = self.models.iter().filter_map(model).collect();
+        let in_order = self.providers.iter().filter_map(|(name, _)| {
+            let (provider, _) = opened.get(name.as_str())?;
+            Some(Arc::clone(provider))
+        });
+        Models::new(models, in_order.collect())
     }
 }
 
 impl DeclaredProvider {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::OpenAi(_) => "openai",
+            Self::Anthropic(_) => "anthropic",
+            Self::Scripted(_) => "scripted",
+        }
+    }
+
+    fn base_url(&self) -> Option<&str> {
+        match self {
+            Self::OpenAi(address) | Self::Anthropic(address) => Some(address.base_url.as_str()),
+            Self::Scripted(_) => None,
+        }
+    }
+
     fn margin(&self) -> f64 {
         match self {
             Self::Anthropic(_) => MARGIN,

@@ -10,6 +10,7 @@ use domain::event::conversation_of;
 use domain::form::with_defaults;
 use domain::manifest::AcceptedManifest;
 use domain::state::Owner;
+use domain::trace::RunTrace;
 use protocol::JsonObject;
 use protocol::admin::AgentSpec;
 use protocol::event::EventEnvelope;
@@ -146,8 +147,12 @@ impl Kit {
         };
         let mut body = serde_json::to_value(request).expect("a request serialises to JSON");
         (plan.bend)(&mut body);
+        let trace = RunTrace::of(run, None).header(true);
         Opened {
-            call: self.options.endpoint.run_call(run, 1, body.to_string()),
+            call: self
+                .options
+                .endpoint
+                .run_call(run, 1, trace, body.to_string()),
             expects_message: plan.event.event_type.starts_with("message."),
             lasting: false,
             run,

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::exchange::{Exchange, KeyHeader, ProviderAddress, streamed_error};
 use super::openai::until_error;
-use super::{Chunks, Provider};
+use super::{Chunks, Provider, Rest};
 use crate::outbound::egress::Egress;
 use crate::outbound::upstream::UpstreamError;
 
@@ -72,5 +72,13 @@ impl Provider for Anthropic {
     async fn rerank(&self, _: JsonObject) -> Result<JsonObject, UpstreamError> {
         let message = "Anthropic has no rerank; give the model another provider";
         Err(UpstreamError::Unsupported(message.to_owned()))
+    }
+
+    async fn list_models(&self) -> Vec<Result<Vec<String>, UpstreamError>> {
+        self.exchange.list_models(&["v1", "models"]).await
+    }
+
+    fn resting_keys(&self) -> Vec<Option<Rest>> {
+        self.exchange.resting_keys()
     }
 }

@@ -17,18 +17,23 @@ pub(super) struct ApiKeys {
 
 struct Turns {
     next: usize,
-    resting_until: Vec<Option<Instant>>,
+    resting: Vec<Option<Rest>>,
+}
+
+/// A key that rests, until when and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rest {
+    pub until: Instant,
+    /// The reason of the refusal.
+    pub because: &'static str,
 }
 
 impl ApiKeys {
     pub(super) fn new(keys: Vec<SecretString>) -> Self {
-        let resting_until = vec![None; keys.len()];
+        let resting = vec![None; keys.len()];
         Self {
             keys,
-            turns: Mutex::new(Turns {
-                next: 0,
-                resting_until,
-            }),
+            turns: Mutex::new(Turns { next: 0, resting }),
         }
     }
 
@@ -45,15 +50,34 @@ impl ApiKeys {
         let mut turns = self.turns();
         let count = self.keys.len();
         let in_turn = (0..count).map(|step| (turns.next + step) % count);
-        let is_awake = |n: &usize| turns.resting_until[*n].is_none_or(|until| until <= now);
+        let is_awake = |n: &usize| turns.resting[*n].is_none_or(|rest| rest.until <= now);
         let taken = in_turn.clone().find(is_awake).unwrap_or(turns.next % count);
         turns.next = (taken + 1) % count;
         Some((taken, &self.keys[taken]))
     }
 
     /// Lets a key rest.
-    pub(super) fn rest(&self, key: usize, wait: Option<Duration>, now: Instant) {
-        self.turns().resting_until[key] = Some(now + wait.unwrap_or(REST));
+    pub(super) fn rest(
+        &self,
+        key: usize,
+        wait: Option<Duration>,
+        because: &'static str,
+        now: Instant,
+    ) {
+        let until = now + wait.unwrap_or(REST);
+        self.turns().resting[key] = Some(Rest { until, because });
+    }
+
+    /// Which keys rest, in their order.
+    pub(super) fn resting(&self, now: Instant) -> Vec<Option<Rest>> {
+        let turns = self.turns();
+        let rests = |rest: &Option<Rest>| rest.filter(|rest| rest.until > now);
+        turns.resting.iter().map(rests).collect()
+    }
+
+    /// All of them, in their order.
+    pub(super) fn all(&self) -> &[SecretString] {
+        &self.keys
     }
 
     // A turn is whole after any panic.
@@ -77,12 +101,15 @@ mod tests {
             [next(now), next(now), next(now), next(now)],
             ["a", "b", "c", "a"]
         );
-        keys.rest(1, Some(Duration::from_secs(5)), now);
+        keys.rest(1, Some(Duration::from_secs(5)), "busy", now);
+        let resting = keys.resting(now);
+        assert!(resting[0].is_none() && resting[1].is_some_and(|rest| rest.because == "busy"));
         assert_eq!([next(now), next(now)], ["c", "a"]);
         let later = now + Duration::from_secs(5);
         assert_eq!(next(later), "b");
+        assert_eq!(keys.resting(later), [None, None, None]);
         for key in 0..3 {
-            keys.rest(key, None, later);
+            keys.rest(key, None, "busy", later);
         }
         assert_eq!(next(later), "c", "when all rest, the one whose turn it is");
         assert!(ApiKeys::new(Vec::new()).take(now).is_none());

@@ -14,7 +14,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
 use url::Url;
 
-use super::api_keys::ApiKeys;
+use super::api_keys::{ApiKeys, Rest};
 use crate::outbound::egress::{Egress, EgressError};
 use crate::outbound::redact::Redactor;
 use crate::outbound::upstream::UpstreamError;
@@ -26,6 +26,8 @@ const ERROR_BYTES: usize = 16 * 1024;
 /// A stream: one event, and all of them.
 const EVENT_BYTES: usize = 1024 * 1024;
 const STREAM_BYTES: usize = 64 * 1024 * 1024;
+/// How long a provider that is probed may take, unless it may take less.
+const LIST: Duration = Duration::from_secs(10);
 
 /// Where a provider is, and how we show ourselves there.
 #[derive(Clone)]
@@ -84,13 +86,23 @@ impl Exchange {
         }
     }
 
+    /// Gets a whole answer, which must be a JSON object.
+    pub(super) async fn get(&self, path: &[&str]) -> Result<JsonObject, UpstreamError> {
+        self.object(self.send(path, None, "application/json").await?)
+            .await
+    }
+
     /// Posts and reads a whole answer, which must be a JSON object.
     pub(super) async fn post(
         &self,
         path: &[&str],
         body: &JsonObject,
     ) -> Result<JsonObject, UpstreamError> {
-        let response = self.send(path, body, "application/json").await?;
+        self.object(self.send(path, Some(body), "application/json").await?)
+            .await
+    }
+
+    async fn object(&self, response: Response) -> Result<JsonObject, UpstreamError> {
         let bytes = self.read(response, ANSWER_BYTES).await?;
         if bytes.len() > ANSWER_BYTES {
             return Err(UpstreamError::TooLarge { most: ANSWER_BYTES });
@@ -105,7 +117,7 @@ impl Exchange {
         path: &[&str],
         body: &JsonObject,
     ) -> Result<Events, UpstreamError> {
-        let response = self.send(path, body, "text/event-stream").await?;
+        let response = self.send(path, Some(body), "text/event-stream").await?;
         let content_type = response.headers().get(CONTENT_TYPE);
         let content_type = content_type
             .and_then(|value| value.to_str().ok())
@@ -136,7 +148,7 @@ impl Exchange {
     async fn send(
         &self,
         path: &[&str],
-        body: &JsonObject,
+        body: Option<&JsonObject>,
         accept: &'static str,
     ) -> Result<Response, UpstreamError> {
         let mut last = UpstreamError::Timeout;
@@ -155,7 +167,7 @@ impl Exchange {
                 _ => return Err(last),
             };
             if let Some((n, _)) = key {
-                self.keys.rest(n, wait, Instant::now());
+                self.keys.rest(n, wait, last.reason(), Instant::now());
             }
         }
         Err(last)
@@ -164,7 +176,25 @@ impl Exchange {
     fn request(
         &self,
         path: &[&str],
-        body: &JsonObject,
+        body: Option<&JsonObject>,
+        accept: &'static str,
+        key: Option<&SecretString>,
+    ) -> Result<reqwest::RequestBuilder, UpstreamError> {
+        let Some(body) = body else {
+            return self.head(Method::GET, path, accept, key);
+        };
+        let request = self.head(Method::POST, path, accept, key)?;
+        let body = serde_json::to_vec(body)
+            .map_err(|error| UpstreamError::Malformed(error.to_string()))?;
+        let request = request.header(CONTENT_TYPE, "application/json");
+        Ok(request.body(body))
+    }
+
+    /// A request as the provider knows us, without a body.
+    fn head(
+        &self,
+        method: Method,
+        path: &[&str],
         accept: &'static str,
         key: Option<&SecretString>,
     ) -> Result<reqwest::RequestBuilder, UpstreamError> {
@@ -174,9 +204,8 @@ impl Exchange {
         }
         let mut request = self
             .egress
-            .request(Method::POST, &url)?
+            .request(method, &url)?
             .header(ACCEPT, accept)
-            .header(CONTENT_TYPE, "application/json")
             .headers(self.headers.clone());
         if let Some(key) = key {
             let key = key.expose_secret();
@@ -185,9 +214,7 @@ impl Exchange {
                 KeyHeader::ApiKey => request.header("x-api-key", key),
             };
         }
-        let body = serde_json::to_vec(body)
-            .map_err(|error| UpstreamError::Malformed(error.to_string()))?;
-        Ok(request.body(body))
+        Ok(request)
     }
 
     async fn refusal(&self, response: Response) -> UpstreamError {
@@ -210,6 +237,53 @@ impl Exchange {
         }
         bytes.truncate(most + 1);
         Ok(bytes)
+    }
+
+    /// Which keys rest.
+    pub(super) fn resting_keys(&self) -> Vec<Option<Rest>> {
+        self.keys.resting(Instant::now())
+    }
+
+    /// Asks for its list of models, once with each key or once without any: the ids.
+    pub(super) async fn list_models(
+        &self,
+        path: &[&str],
+    ) -> Vec<Result<Vec<String>, UpstreamError>> {
+        let keys: Vec<_> = match self.keys.all() {
+            [] => vec![None],
+            keys => keys.iter().map(Some).collect(),
+        };
+        let mut listed = Vec::with_capacity(keys.len());
+        for key in keys {
+            let listing = tokio::time::timeout(self.idle.min(LIST), self.list_with(path, key));
+            listed.push(listing.await.unwrap_or(Err(UpstreamError::Timeout)));
+        }
+        listed
+    }
+
+    async fn list_with(
+        &self,
+        path: &[&str],
+        key: Option<&SecretString>,
+    ) -> Result<Vec<String>, UpstreamError> {
+        let request = self.head(Method::GET, path, "application/json", key)?;
+        let response = self.egress.send(request).await?;
+        // It answers, and lists nothing: not all do.
+        if matches!(response.status().as_u16(), 404 | 405 | 501) {
+            return Ok(Vec::new());
+        }
+        if !response.status().is_success() {
+            return Err(self.refusal(response).await);
+        }
+        let bytes = self.read(response, ANSWER_BYTES).await?;
+        let answer: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        // A part of a list says of no model that it is not there.
+        if answer["has_more"] == Value::Bool(true) {
+            return Ok(Vec::new());
+        }
+        let items = answer["data"].as_array().into_iter().flatten();
+        let ids = items.filter_map(|item| item["id"].as_str().map(str::to_owned));
+        Ok(ids.collect())
     }
 
     /// Takes this provider's secrets out of texts.

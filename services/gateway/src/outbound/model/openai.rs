@@ -7,7 +7,7 @@ use protocol::JsonObject;
 use serde_json::{Value, json};
 
 use super::exchange::{Exchange, KeyHeader, ProviderAddress, streamed_error};
-use super::{Chunks, Provider};
+use super::{Chunks, Provider, Rest};
 use crate::outbound::egress::Egress;
 use crate::outbound::upstream::UpstreamError;
 
@@ -22,6 +22,18 @@ impl OpenAi {
         Self {
             exchange: Exchange::new(egress, address, KeyHeader::Bearer),
         }
+    }
+}
+
+impl OpenAi {
+    /// The names of the models that it has, in its order.
+    pub async fn list_models(&self) -> Result<Vec<String>, UpstreamError> {
+        let answer = self.exchange.get(&["models"]).await?;
+        let listed = answer.get("data").and_then(Value::as_array);
+        let listed =
+            listed.ok_or_else(|| UpstreamError::Malformed("it is no list of models".to_owned()))?;
+        let names = listed.iter().filter_map(|model| model["id"].as_str());
+        Ok(names.map(str::to_owned).collect())
     }
 }
 
@@ -60,6 +72,14 @@ impl Provider for OpenAi {
 
     async fn rerank(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
         self.exchange.post(&["rerank"], &body).await
+    }
+
+    async fn list_models(&self) -> Vec<Result<Vec<String>, UpstreamError>> {
+        self.exchange.list_models(&["models"]).await
+    }
+
+    fn resting_keys(&self) -> Vec<Option<Rest>> {
+        self.exchange.resting_keys()
     }
 }
 

@@ -15,7 +15,10 @@ use uuid::Uuid;
 use super::{Chunks, Provider, object};
 use crate::outbound::upstream::UpstreamError;
 
+mod heard;
 mod likeness;
+
+use heard::Heard;
 
 /// Letters of one chunk where a script cuts none itself.
 const CHUNK: usize = 12;
@@ -37,9 +40,15 @@ struct Turn {
     after_tool: Option<bool>,
     /// Fits only where this tool was offered.
     offered: Option<String>,
+    /// Fits only where knowledge bases gave a passage, or only where not.
+    retrieved: Option<bool>,
+    /// Fits only where the user has said something before, or only where not.
+    remembers: Option<bool>,
     /// Fits so often in the life of the process.
     times: Option<u32>,
-    /// `{input}` is the newest user message, `{tool}` the newest result of a tool.
+    /// `{input}` is the newest user message, `{first}` and `{before}` the first and the last of those before it,
+    /// `{tool}` the newest result of a tool, `{passage}` the first of the passages in the newest system message
+    /// that is JSON with `data.chunks[0].content`. What is not there is empty.
     answer: String,
     /// The same in the pieces that stream.
     chunks: Vec<String>,
@@ -99,59 +108,6 @@ impl Script {
     }
 }
 
-/// What of a request a script looks at.
-struct Heard<'a> {
-    input: String,
-    tool: String,
-    is_after_tool: bool,
-    offered: Vec<&'a str>,
-}
-
-impl<'a> Heard<'a> {
-    fn of(body: &'a JsonObject) -> Self {
-        let messages = body.get("messages").and_then(Value::as_array);
-        let messages = messages.map_or(&[][..], Vec::as_slice);
-        let newest = |role: &str| {
-            let found = messages
-                .iter()
-                .rev()
-                .find(|message| message["role"] == role);
-            found
-                .map(|message| text(&message["content"]))
-                .unwrap_or_default()
-        };
-        let tools = body
-            .get("tools")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten();
-        Self {
-            input: newest("user"),
-            tool: newest("tool"),
-            is_after_tool: messages.last().is_some_and(|last| last["role"] == "tool"),
-            offered: tools
-                .filter_map(|tool| tool["function"]["name"].as_str())
-                .collect(),
-        }
-    }
-
-    fn fill(&self, text: &str) -> String {
-        text.replace("{input}", &self.input)
-            .replace("{tool}", &self.tool)
-    }
-}
-
-fn text(content: &Value) -> String {
-    match content {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => parts
-            .iter()
-            .filter_map(|part| part["text"].as_str())
-            .collect(),
-        _ => String::new(),
-    }
-}
-
 impl Turn {
     fn fits(&self, heard: &Heard<'_>) -> bool {
         let words = self.when.as_ref().map(|words| words.to_lowercase());
@@ -164,6 +120,12 @@ impl Turn {
                 .offered
                 .as_ref()
                 .is_none_or(|tool| heard.offered.contains(&tool.as_str()))
+            && self
+                .retrieved
+                .is_none_or(|retrieved| retrieved != heard.passage.is_empty())
+            && self
+                .remembers
+                .is_none_or(|remembers| remembers != heard.before.is_empty())
     }
 
     /// Takes one of its times; false when there is none left.

@@ -7,17 +7,48 @@ const WHOLE_BYTES: usize = 256 * 1024;
 /// Of a larger one, so much is shown.
 const PREVIEW_BYTES: usize = 16 * 1024;
 
-/// A result as it is handed over: whole, or its beginning.
-pub(super) fn keep_large(result: Value) -> Value {
-    let text = match &result {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
-    if text.len() <= WHOLE_BYTES {
-        return result;
+/// A result on its way to a runner.
+#[derive(Debug, PartialEq)]
+pub enum HandedOver {
+    /// As the tool gave it.
+    Whole(Value),
+    /// Too much for a model: its beginning, and all of it for who can keep it.
+    Large(LargeResult),
+}
+
+/// All of a large result.
+#[derive(Debug, PartialEq)]
+pub struct LargeResult {
+    pub text: String,
+    pub mime_type: &'static str,
+}
+
+impl LargeResult {
+    /// What a runner gets of it. `artifact_id`: where all of it can be read.
+    pub fn preview(&self, artifact_id: Option<String>) -> Value {
+        let preview = &self.text[..self.text.floor_char_boundary(PREVIEW_BYTES)];
+        let mut shown = json!({"truncated": true, "bytes": self.text.len(), "preview": preview});
+        if let Some(id) = artifact_id {
+            shown["artifact_id"] = Value::String(id);
+        }
+        shown
     }
-    let preview = &text[..text.floor_char_boundary(PREVIEW_BYTES)];
-    json!({"truncated": true, "bytes": text.len(), "preview": preview})
+}
+
+/// Tells large results from others.
+pub(super) fn keep_large(result: Value) -> HandedOver {
+    let (text, mime_type) = match result {
+        Value::String(text) if text.len() > WHOLE_BYTES => (text, "text/plain"),
+        Value::String(_) => return HandedOver::Whole(result),
+        other => {
+            let text = other.to_string();
+            if text.len() <= WHOLE_BYTES {
+                return HandedOver::Whole(other);
+            }
+            (text, "application/json")
+        }
+    };
+    HandedOver::Large(LargeResult { text, mime_type })
 }
 
 #[cfg(test)]
@@ -26,17 +57,34 @@ mod tests {
 
     #[test]
     fn a_large_result_is_cut_between_letters_and_says_so() {
-        let whole = json!({"a": "x".repeat(1000)});
-        assert_eq!(keep_large(whole.clone()), whole);
-        let text = "ä".repeat(WHOLE_BYTES);
-        let cut = keep_large(Value::String(format!("x{text}")));
+        for whole in [
+            json!({"a": "x".repeat(1000)}),
+            json!("y".repeat(WHOLE_BYTES)),
+        ] {
+            assert_eq!(keep_large(whole.clone()), HandedOver::Whole(whole));
+        }
+        let text = format!("x{}", "ä".repeat(WHOLE_BYTES));
+        let HandedOver::Large(large) = keep_large(Value::String(text.clone())) else {
+            panic!("it is large")
+        };
+        assert_eq!((&large.text, large.mime_type), (&text, "text/plain"));
+        let cut = large.preview(None);
         assert_eq!(cut["truncated"], true);
         assert_eq!(cut["bytes"], 2 * WHOLE_BYTES + 1);
+        assert!(cut.get("artifact_id").is_none());
         let preview = cut["preview"].as_str().unwrap();
         assert_eq!(
             preview.len(),
             PREVIEW_BYTES - 1,
             "one letter less, and none in half"
         );
+        assert_eq!(large.preview(Some("a".to_owned()))["artifact_id"], "a");
+
+        let list = json!(["z".repeat(WHOLE_BYTES)]);
+        let HandedOver::Large(large) = keep_large(list.clone()) else {
+            panic!("it is large")
+        };
+        assert_eq!(large.mime_type, "application/json");
+        assert_eq!(serde_json::from_str::<Value>(&large.text).unwrap(), list);
     }
 }

@@ -115,6 +115,8 @@ metrics!(
         "Calls of tools by the kind of their source (gateway, http, mcp): ok, or why there was no result";
     Histogram super::TOOL_CALL_SECONDS, ["source"],
         "From the call of a tool to its result";
+    Counter super::SPANS, ["outcome"],
+        "Spans for the collector of traces: taken, failed, or dropped because too many waited";
     Counter super::HTTP_REQUESTS, ["method", "route", "status"],
         "Requests that were answered, by template and class of status";
     Histogram super::HTTP_REQUEST_SECONDS, ["face"],

@@ -1,0 +1,23 @@
+//! The span that the event of a run came with, as a `traceparent` header has it.
+
+use sea_orm_migration::prelude::*;
+
+use crate::run;
+
+#[derive(DeriveMigrationName)]
+pub(crate) struct Migration;
+
+#[async_trait::async_trait]
+impl MigrationTrait for Migration {
+    fn use_transaction(&self) -> Option<bool> {
+        Some(true)
+    }
+
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        run(manager, &["ALTER TABLE runs ADD COLUMN trace_parent TEXT"]).await
+    }
+
+    async fn down(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        run(manager, &["ALTER TABLE runs DROP COLUMN trace_parent"]).await
+    }
+}

@@ -1,0 +1,167 @@
+//! Refusals that requests of many operations share, each said once. What an operation says of its own stands
+//! above them.
+
+use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::{Components, ContentBuilder, OpenApi, Ref, Response, ResponseBuilder};
+
+/// The name of the one error body among the document's schemas.
+const ERROR_BODY: &str = "ErrorBody";
+
+/// A refusal, by its name among the document's responses.
+struct Refusal {
+    status: &'static str,
+    name: &'static str,
+    description: &'static str,
+}
+
+/// Of whatever comes to the gateway.
+const OF_ALL: [Refusal; 3] = [
+    Refusal {
+        status: "403",
+        name: "Foreign",
+        description: "The request came under a name, or from a page, that is not the gateway's",
+    },
+    Refusal {
+        status: "415",
+        name: "Encoded",
+        description: "The body is packed: send it without `Content-Encoding`",
+    },
+    Refusal {
+        status: "500",
+        name: "Failed",
+        description: "The gateway failed; its log says why",
+    },
+];
+
+/// Of whatever needs a credential.
+const OF_CALLERS: [Refusal; 4] = [
+    Refusal {
+        status: "400",
+        name: "NotValid",
+        description: "A header, the address, the query or the body is not valid; `details.pointer` names a place of the body",
+    },
+    Refusal {
+        status: "401",
+        name: "Unauthenticated",
+        description: "The credential opens nothing",
+    },
+    Refusal {
+        status: "429",
+        name: "TooOften",
+        description: "Wait as long as `Retry-After` says",
+    },
+    Refusal {
+        status: "503",
+        name: "Unavailable",
+        description: "The database does not answer; try again",
+    },
+];
+
+const OF_OPERATORS: Refusal = Refusal {
+    status: "403",
+    name: "NotAnOperator",
+    description: "The API key is not of role admin",
+};
+
+const OF_BODIES: [Refusal; 2] = [
+    Refusal {
+        status: "408",
+        name: "Slow",
+        description: "The body did not come in time",
+    },
+    Refusal {
+        status: "413",
+        name: "TooLarge",
+        description: "The body is larger than the route takes",
+    },
+];
+
+const OF_LATE_RUNS: Refusal = Refusal {
+    status: "504",
+    name: "Late",
+    description: "The run is past its deadline",
+};
+
+const OF_CANCELLED_RUNS: Refusal = Refusal {
+    status: "409",
+    name: "Cancelled",
+    description: "The run was cancelled",
+};
+
+/// What a run that was cancelled may still call, to see that it was and to save its work.
+const OPEN_IN_GRACE: [&str; 6] = [
+    "get_own_run",
+    "cancel_own_run",
+    "put_state",
+    "delete_state",
+    "append_results",
+    "run_heartbeat",
+];
+
+/// Adds to each operation the refusals of its kind, where it says nothing of that status itself.
+pub(super) fn add_refusals(document: &mut OpenApi) {
+    let operations = document.paths.paths.values_mut().flat_map(operations_of);
+    for operation in operations {
+        for refusal in refusals_of(operation) {
+            let name = refusal.status.to_owned();
+            let responses = &mut operation.responses.responses;
+            let reference = Ref::from_response_name(refusal.name);
+            responses.entry(name).or_insert_with(|| reference.into());
+        }
+    }
+    describe(document.components.get_or_insert_default());
+}
+
+fn operations_of(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+    let all = [
+        &mut item.get,
+        &mut item.put,
+        &mut item.post,
+        &mut item.delete,
+        &mut item.patch,
+    ];
+    all.into_iter().flatten()
+}
+
+fn refusals_of(operation: &Operation) -> Vec<&'static Refusal> {
+    let tag = operation.tags.iter().flatten().next();
+    let tag = tag.map_or("", String::as_str);
+    let mut refusals = Vec::new();
+    if tag == "admin" {
+        refusals.push(&OF_OPERATORS);
+    }
+    refusals.extend(&OF_ALL);
+    if tag != "operation" {
+        refusals.extend(&OF_CALLERS);
+    }
+    if operation.request_body.is_some() {
+        refusals.extend(&OF_BODIES);
+    }
+    if tag == "host" {
+        refusals.push(&OF_LATE_RUNS);
+        let id = operation.operation_id.as_deref().unwrap_or_default();
+        if !OPEN_IN_GRACE.contains(&id) {
+            refusals.push(&OF_CANCELLED_RUNS);
+        }
+    }
+    refusals
+}
+
+fn describe(components: &mut Components) {
+    let single = [&OF_OPERATORS, &OF_LATE_RUNS, &OF_CANCELLED_RUNS];
+    let all = OF_ALL.iter().chain(&OF_CALLERS).chain(&OF_BODIES);
+    for refusal in all.chain(single) {
+        let described = described(refusal).into();
+        components
+            .responses
+            .insert(refusal.name.to_owned(), described);
+    }
+}
+
+fn described(refusal: &Refusal) -> Response {
+    let body = ContentBuilder::new().schema(Some(Ref::from_schema_name(ERROR_BODY)));
+    ResponseBuilder::new()
+        .description(refusal.description)
+        .content("application/json", body.build())
+        .build()
+}

@@ -1,0 +1,22 @@
+//! To whom traces are told, secrets included.
+
+use crate::config::{Config, ConfigFault};
+use crate::outbound::egress::Egress;
+use crate::outbound::otlp::Collector;
+
+/// `None`: nobody is told, or the faults say why not.
+pub(super) fn collector(
+    config: &Config,
+    egress: Option<&Egress>,
+    faults: &mut Vec<ConfigFault>,
+) -> Option<Collector> {
+    let telemetry = &config.telemetry;
+    let endpoint = telemetry.otlp_endpoint.clone()?;
+    super::check_egress(egress, &endpoint, "telemetry.otlp_endpoint", faults);
+    Some(Collector {
+        endpoint,
+        headers: super::secrets::headers(&telemetry.headers, "telemetry", faults),
+        sample_ratio: telemetry.sample_ratio,
+        service_name: telemetry.service_name.clone(),
+    })
+}

@@ -1,0 +1,70 @@
+//! How the providers of models answered, and what to do about those that did not.
+
+use serde_json::{Value, json};
+
+use crate::cli::output;
+use crate::outbound::egress::EgressError;
+use crate::outbound::model::Probed;
+use crate::outbound::upstream::UpstreamError;
+
+/// Whether every key of it was taken.
+pub(super) fn is_good(provider: &Probed) -> bool {
+    provider.keys.iter().all(Result::is_ok)
+}
+
+/// A provider for programs.
+pub(super) fn to_json(provider: &Probed) -> Value {
+    let keys = provider.keys.iter().map(|key| match key {
+        Ok(()) => json!({"ok": true}),
+        Err(error) => json!({
+            "ok": false, "code": error.code(), "reason": error.reason(),
+            "message": error.to_string(), "advice": advice(error),
+        }),
+    });
+    json!({
+        "name": provider.name, "kind": provider.kind, "keys": keys.collect::<Vec<_>>(),
+        "unlisted_models": provider.unlisted,
+    })
+}
+
+/// A provider for people.
+pub(super) fn show(provider: &Probed) {
+    let name = &provider.name;
+    let keys = provider.keys.len();
+    for (n, key) in provider.keys.iter().enumerate() {
+        let which = if keys > 1 {
+            format!("{name}, api_keys[{n}]")
+        } else {
+            name.clone()
+        };
+        match key {
+            Ok(()) => output::line(&format!("{which}: answers")),
+            Err(error) => output::remark(&format!("{which}: {error}; {}", advice(error))),
+        }
+    }
+    for model in &provider.unlisted {
+        output::remark(&format!(
+            "{name} does not list {model}; check upstream_model of [[models]]"
+        ));
+    }
+}
+
+fn advice(error: &UpstreamError) -> &'static str {
+    match error {
+        UpstreamError::Credential { .. } => {
+            "renew the key that api_keys refers to, or its rights at the provider"
+        }
+        UpstreamError::RateLimited { .. } => {
+            "it answers, but the key is used up for now; wait, or add another key"
+        }
+        UpstreamError::Unreachable(EgressError::Blocked { .. }) => {
+            "list its host:port in egress.allow, or serve it by https"
+        }
+        UpstreamError::Unreachable(_) | UpstreamError::Broken(_) => {
+            "check base_url, the name and whether anything between drops the connection"
+        }
+        UpstreamError::Timeout => "check base_url, and whether the provider is overloaded",
+        UpstreamError::Failing { .. } => "the provider itself fails; look at its status page",
+        _ => "check base_url and kind",
+    }
+}

@@ -1,0 +1,240 @@
+//! What is seen of a run: its text on standard output, everything else on standard error.
+
+use std::io::IsTerminal as _;
+
+use serde_json::Value;
+
+use super::tool_line::{Reader, outcome, tool_line};
+use crate::cli::output;
+
+const FRAMES: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
+const DIM: &str = "\u{1b}[2m";
+const PLAIN: &str = "\u{1b}[0m";
+const CLEAR_LINE: &str = "\r\u{1b}[K";
+/// Columns of a terminal that does not say how many it has.
+const COLUMNS: usize = 80;
+
+/// Who reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// A program that wants the events themselves.
+    Events,
+    Text,
+}
+
+/// Where the cursor of the terminal stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cursor {
+    LineStart,
+    BehindText,
+    /// Where a remark has ended the line of the text: its own line breaks are not needed any more.
+    BehindRemark,
+}
+
+/// A call that has begun.
+struct Call {
+    id: String,
+    name: String,
+    parameters: Value,
+}
+
+/// Shows one run.
+pub(super) struct Screen {
+    mode: Mode,
+    /// Whether a person sees standard output, and standard error.
+    out_is_terminal: bool,
+    err_is_terminal: bool,
+    /// The text so far.
+    shown: String,
+    cursor: Cursor,
+    calls: Vec<Call>,
+    frame: usize,
+    spins: bool,
+}
+
+impl Screen {
+    pub(super) fn new(json: bool) -> Self {
+        Self {
+            mode: if json { Mode::Events } else { Mode::Text },
+            out_is_terminal: std::io::stdout().is_terminal(),
+            err_is_terminal: std::io::stderr().is_terminal(),
+            shown: String::new(),
+            cursor: Cursor::LineStart,
+            calls: Vec::new(),
+            frame: 0,
+            spins: false,
+        }
+    }
+
+    /// Shows an event of the ledger.
+    pub(super) fn show(&mut self, event: &Value) {
+        if self.mode == Mode::Events {
+            output::line(&event.to_string());
+            return;
+        }
+        let data = &event["data"];
+        match event["type"].as_str().unwrap_or_default() {
+            "message.delta" => self.show_delta(&data["chunk"]),
+            "message.completed" | "run.completed" => self.show_whole(&data["message"]),
+            "tool.call.started" => self.begin_call(data),
+            "tool.call.completed" => self.end_call(data),
+            _ => {}
+        }
+    }
+
+    /// One more moment has passed without anything.
+    pub(super) fn wait(&mut self) {
+        let has_room = self.cursor != Cursor::BehindText;
+        if self.mode == Mode::Events || !self.err_is_terminal || !has_room {
+            return;
+        }
+        self.frame = (self.frame + 1) % FRAMES.len();
+        let frame = FRAMES[self.frame];
+        let label = self.calls.first().map(|call| {
+            // The frame and the blank behind it.
+            let columns = columns().saturating_sub(2);
+            tool_line(
+                &call.name,
+                &call.parameters,
+                None,
+                Reader::Terminal { columns },
+            )
+        });
+        let label = label.unwrap_or_default();
+        output::remark_piece(&format!("{CLEAR_LINE}{DIM}{frame} {label}{PLAIN}"));
+        self.spins = true;
+    }
+
+    /// A remark on a line of its own.
+    pub(super) fn remark(&mut self, text: &str) {
+        self.stop_spinning();
+        self.break_line();
+        if self.err_is_terminal {
+            let text = harmless(text);
+            output::remark(&format!("{DIM}{text}{PLAIN}"));
+        } else {
+            output::remark(text);
+        }
+    }
+
+    /// Ends the text, and the line that it stands on.
+    pub(super) fn end(&mut self) {
+        self.stop_spinning();
+        if self.mode == Mode::Events || self.shown.is_empty() {
+            return;
+        }
+        if self.cursor == Cursor::BehindText || !self.out_is_terminal {
+            output::line("");
+        }
+        self.cursor = Cursor::LineStart;
+    }
+
+    fn show_delta(&mut self, chunk: &Value) {
+        let whole = chunk["all_content"].as_str().map(str::to_owned);
+        let text = whole.unwrap_or_else(|| self.shown.clone() + &text_of(&chunk["content"]));
+        self.show_text(text);
+    }
+
+    fn show_whole(&mut self, message: &Value) {
+        let text = text_of(&message["content"]);
+        if !text.is_empty() {
+            self.show_text(text);
+        }
+    }
+
+    /// Shows what is new of a text that grows; a text that changed stands on a line of its own.
+    fn show_text(&mut self, text: String) {
+        match text.strip_prefix(self.shown.as_str()) {
+            Some(new) => self.print(new),
+            None => self.print(&format!("\n{text}")),
+        }
+        self.shown = text;
+    }
+
+    fn print(&mut self, text: &str) {
+        if !self.out_is_terminal {
+            output::piece(text);
+            return;
+        }
+        let mut text = harmless(text);
+        if self.cursor == Cursor::BehindRemark {
+            text = text.trim_start_matches('\n').to_owned();
+        }
+        if text.is_empty() {
+            return;
+        }
+        self.stop_spinning();
+        self.cursor = if text.ends_with('\n') {
+            Cursor::LineStart
+        } else {
+            Cursor::BehindText
+        };
+        output::piece(&text);
+    }
+
+    fn begin_call(&mut self, started: &Value) {
+        let text = |key: &str| started[key].as_str().unwrap_or_default().to_owned();
+        self.calls.push(Call {
+            id: text("tool_call_id"),
+            name: text("tool_name"),
+            parameters: started["parameters"].clone(),
+        });
+        if self.err_is_terminal {
+            self.break_line();
+        }
+    }
+
+    fn end_call(&mut self, completed: &Value) {
+        let id = completed["tool_call_id"].as_str().unwrap_or_default();
+        let place = self.calls.iter().position(|call| call.id == id);
+        let call = place.map(|place| self.calls.remove(place));
+        let name = completed["tool_name"].as_str().unwrap_or_default();
+        let parameters = call.map_or(Value::Null, |call| call.parameters);
+        let reader = if self.err_is_terminal {
+            Reader::Terminal { columns: columns() }
+        } else {
+            Reader::Program
+        };
+        let outcome = outcome(completed);
+        let line = tool_line(name, &parameters, Some(&outcome), reader);
+        self.remark(&line);
+    }
+
+    /// Where text and remarks share a terminal, a remark begins on a line of its own.
+    fn break_line(&mut self) {
+        if self.cursor == Cursor::BehindText {
+            output::piece("\n");
+            self.cursor = Cursor::BehindRemark;
+        }
+    }
+
+    fn stop_spinning(&mut self) {
+        if self.spins {
+            output::remark_piece(CLEAR_LINE);
+            self.spins = false;
+        }
+    }
+}
+
+/// A text that does not steer a terminal, whoever has said it.
+fn harmless(text: &str) -> String {
+    let shown = |letter: &char| !letter.is_control() || *letter == '\n' || *letter == '\t';
+    text.chars().filter(shown).collect()
+}
+
+fn columns() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr());
+    let columns = size.map_or(0, |size| usize::from(size.ws_col));
+    if columns == 0 { COLUMNS } else { columns }
+}
+
+fn text_of(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts
+            .iter()
+            .filter_map(|part| part["text"].as_str())
+            .collect(),
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,194 @@
+//! One message, to the end of its run. When the stream breaks, it is taken up again where it was.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use http::Method;
+use http::header::ACCEPT;
+use protocol::sse::{Decoder, SseItem, SseLimits};
+use serde_json::{Value, json};
+
+use super::screen::Screen;
+use crate::cli::gateway::Gateway;
+use crate::outbound::{RequestBuilder, Response};
+
+/// How often a stream that ended early is taken up again: a gateway that stops closes its streams, and
+/// another one, or its next start, goes on with them.
+const RESUMES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(300);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Between two moments of waiting.
+const MOMENT: Duration = Duration::from_millis(100);
+const LIMITS: SseLimits = SseLimits {
+    line_bytes: 4 * 1024 * 1024,
+    event_bytes: 4 * 1024 * 1024,
+};
+
+/// Posts a message and shows its run. Fails when there is none; a run that fails is told by the code.
+pub(super) async fn say(
+    gateway: &Gateway,
+    conversation: &str,
+    text: &str,
+    json: bool,
+) -> anyhow::Result<ExitCode> {
+    let started = Instant::now();
+    let mut sending = Sending {
+        gateway,
+        screen: Screen::new(json),
+        run_url: None,
+        run_id: String::new(),
+        last_id: None,
+        ending: None,
+    };
+    sending.post(conversation, text).await?;
+    for resumes in 0..RESUMES {
+        if sending.ending.is_some() {
+            break;
+        }
+        let pause = LONGEST_PAUSE.min(PAUSE * (resumes + 1));
+        waiting(&mut sending.screen, tokio::time::sleep(pause)).await;
+        sending.resume().await?;
+    }
+    Ok(sending.finish(started.elapsed()))
+}
+
+struct Sending<'a> {
+    gateway: &'a Gateway,
+    screen: Screen,
+    run_url: Option<String>,
+    run_id: String,
+    last_id: Option<String>,
+    ending: Option<Value>,
+}
+
+impl Sending<'_> {
+    fn request(&self, method: Method, path: &str) -> anyhow::Result<RequestBuilder> {
+        let request = self.gateway.request(method, path)?;
+        Ok(request.header(ACCEPT, "text/event-stream"))
+    }
+
+    async fn send(&mut self, request: RequestBuilder) -> anyhow::Result<Response> {
+        let answer = waiting(&mut self.screen, self.gateway.send(request)).await;
+        if answer.is_err() {
+            self.screen.end();
+        }
+        answer
+    }
+
+    async fn post(&mut self, conversation: &str, text: &str) -> anyhow::Result<()> {
+        let event = json!({
+            "event_type": "message.received",
+            "input": {"text": text},
+            "conversation": {"conversation_id": conversation},
+        });
+        let request = self.request(Method::POST, "/v1/events")?.json(&event);
+        let response = self.send(request).await?;
+        let header = |name: &str| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
+        self.run_url = header("location");
+        self.run_id = header("runnel-run-id").unwrap_or_default();
+        if self.run_url.is_none() {
+            self.screen.end();
+            bail!("no run: {}", refusal(response).await);
+        }
+        self.read(response).await;
+        Ok(())
+    }
+
+    async fn resume(&mut self) -> anyhow::Result<()> {
+        let Some(run_url) = &self.run_url else {
+            return Ok(());
+        };
+        let mut request = self.request(Method::GET, &format!("{run_url}/events"))?;
+        if let Some(id) = &self.last_id {
+            request = request.header("last-event-id", id);
+        }
+        if let Ok(response) = self.send(request).await
+            && response.status().is_success()
+        {
+            self.read(response).await;
+        }
+        Ok(())
+    }
+
+    /// Reads until the body ends, however it ends: what is missing is asked for again.
+    async fn read(&mut self, mut response: Response) {
+        let mut decoder = Decoder::new(LIMITS);
+        while let Ok(Some(chunk)) = waiting(&mut self.screen, response.chunk()).await {
+            let mut items = Vec::new();
+            let outcome = decoder.push(&chunk, &mut items);
+            for item in items {
+                if let SseItem::Event(event) = item
+                    && event.id.is_some()
+                {
+                    self.last_id = event.id;
+                    self.take(&event.data);
+                }
+            }
+            if outcome.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn take(&mut self, data: &[u8]) {
+        let Ok(event) = serde_json::from_slice::<Value>(data) else {
+            return;
+        };
+        self.screen.show(&event);
+        if matches!(event["type"].as_str(), Some("run.completed" | "run.failed")) {
+            self.ending = Some(event);
+        }
+    }
+
+    fn finish(mut self, took: Duration) -> ExitCode {
+        self.screen.end();
+        let short = self.run_id.get(..8).unwrap_or(&self.run_id);
+        let seconds = took.as_secs_f64();
+        let (outcome, code) = match &self.ending {
+            Some(event) if event["type"] == "run.completed" => {
+                ("completed".to_owned(), ExitCode::SUCCESS)
+            }
+            Some(event) => {
+                let data = &event["data"];
+                let why = data["message"]
+                    .as_str()
+                    .or(data["error"].as_str())
+                    .unwrap_or_default();
+                let failed = format!(
+                    "failed, {}: {why},",
+                    data["code"].as_str().unwrap_or_default()
+                );
+                (failed, ExitCode::FAILURE)
+            }
+            None => ("is still running after".to_owned(), ExitCode::FAILURE),
+        };
+        let remark = format!("[run {short}… {outcome} in {seconds:.1} s]");
+        self.screen.remark(&remark);
+        code
+    }
+}
+
+/// What comes of it; while it does not come, one sees that it is waited for.
+async fn waiting<T>(screen: &mut Screen, future: impl Future<Output = T>) -> T {
+    tokio::pin!(future);
+    loop {
+        tokio::select! { biased;
+            done = &mut future => return done,
+            () = tokio::time::sleep(MOMENT) => screen.wait(),
+        }
+    }
+}
+
+async fn refusal(mut response: Response) -> String {
+    let status = response.status();
+    let body = response.chunk().await.ok().flatten().unwrap_or_default();
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    match (body["error"]["message"].as_str(), body["reason"].as_str()) {
+        (Some(message), _) => format!("{message} (HTTP {status})"),
+        (None, Some("no_agent")) => {
+            "no agent wants this event; bind one to message.received".to_owned()
+        }
+        _ => format!("the gateway answered HTTP {status}"),
+    }
+}

@@ -1,0 +1,186 @@
+//! A call of a tool on one line.
+
+use serde_json::Value;
+
+/// Where it is read: at a terminal of so many columns, or by a program, in ASCII.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reader {
+    Terminal { columns: usize },
+    Program,
+}
+
+/// Columns of a line that no terminal bounds.
+const COLUMNS: usize = 200;
+/// Of what is not known yet.
+const DOTS: &str = "…";
+
+/// A call, and what came of it once something has.
+pub(super) fn tool_line(
+    name: &str,
+    parameters: &Value,
+    outcome: Option<&str>,
+    reader: Reader,
+) -> String {
+    let (mark, dots, columns) = match reader {
+        Reader::Terminal { columns } => ("⚙", DOTS, columns),
+        Reader::Program => ("*", "...", COLUMNS),
+    };
+    let plain = |text: &str| plain(text, reader);
+    let name = plain(name);
+    let parameters = match parameters {
+        Value::Null => "{}".to_owned(),
+        parameters => plain(&parameters.to_string()),
+    };
+    let outcome = plain(outcome.unwrap_or_default());
+    // The outcome is what one waits for: parameters leave it some of the line.
+    let head = cut(
+        &format!("{mark} {name} {parameters}"),
+        columns * 3 / 5,
+        dots,
+    );
+    let line = format!("{head} {dots} {outcome}");
+    cut(line.trim_end(), columns, dots)
+}
+
+/// What a tool has answered.
+pub(super) fn outcome(completed: &Value) -> String {
+    if let Some(error) = completed["error"].as_str() {
+        return format!("failed: {error}");
+    }
+    match &completed["result"] {
+        Value::Null => "done".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Object(result) if result.len() == 1 => match result.get("value") {
+            Some(Value::String(text)) => text.clone(),
+            _ => Value::Object(result.clone()).to_string(),
+        },
+        result => result.to_string(),
+    }
+}
+
+/// A text without what could move a cursor; blanks in a row are one.
+fn plain(text: &str, reader: Reader) -> String {
+    let words: Vec<_> = text
+        .split(|letter: char| letter.is_whitespace() || letter.is_control())
+        .filter(|word| !word.is_empty())
+        .collect();
+    let text = words.join(" ");
+    match reader {
+        Reader::Terminal { .. } => text,
+        Reader::Program => text.chars().map(in_ascii).collect(),
+    }
+}
+
+fn in_ascii(letter: char) -> String {
+    if letter.is_ascii() {
+        letter.to_string()
+    } else {
+        letter.escape_unicode().to_string()
+    }
+}
+
+/// The beginning of a text in so many columns.
+fn cut(text: &str, columns: usize, dots: &str) -> String {
+    let mut taken = 0;
+    let room = columns.saturating_sub(dots.chars().count());
+    let mut end = 0;
+    for (at, letter) in text.char_indices() {
+        taken += width(letter);
+        if taken <= room {
+            end = at + letter.len_utf8();
+        }
+        if taken > columns {
+            return format!("{}{dots}", &text[..end]);
+        }
+    }
+    text.to_owned()
+}
+
+/// The columns of a letter, near enough: those of East Asia and pictures are wide.
+fn width(letter: char) -> usize {
+    let is_wide = matches!(u32::from(letter),
+        0x1100..=0x115F | 0x2E80..=0xA4CF | 0xAC00..=0xD7A3 | 0xF900..=0xFAFF | 0xFE30..=0xFE6F
+        | 0xFF00..=0xFF60 | 0xFFE0..=0xFFE6 | 0x1F300..=0x1FAFF | 0x20000..=0x3FFFD);
+    if is_wide { 2 } else { 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_call_is_one_line_within_the_terminal() {
+        let terminal = |columns| Reader::Terminal { columns };
+        let long = "y".repeat(500);
+        for (parameters, outcome, reader, expected) in [
+            (
+                json!({"utc_offset": 2}),
+                Some("14:05"),
+                terminal(80),
+                "⚙ now {\"utc_offset\":2} … 14:05",
+            ),
+            (
+                json!({"utc_offset": 2}),
+                Some("14:05"),
+                Reader::Program,
+                "* now {\"utc_offset\":2} ... 14:05",
+            ),
+            (json!({}), None, terminal(80), "⚙ now {} …"),
+            (
+                Value::Null,
+                Some("a\n\u{1b}[2Jb"),
+                terminal(80),
+                "⚙ now {} … a [2Jb",
+            ),
+            (
+                json!({"x": long}),
+                Some("14:05"),
+                terminal(30),
+                "⚙ now {\"x\":\"yyyyy… … 14:05",
+            ),
+            (
+                json!({}),
+                Some(long.as_str()),
+                terminal(20),
+                "⚙ now {} … yyyyyyyy…",
+            ),
+            (
+                json!({}),
+                Some("你好你好你好"),
+                terminal(20),
+                "⚙ now {} … 你好你好…",
+            ),
+            (
+                json!({}),
+                Some("größe"),
+                Reader::Program,
+                "* now {} ... gr\\u{f6}\\u{df}e",
+            ),
+        ] {
+            let line = tool_line("now", &parameters, outcome, reader);
+            assert_eq!(line, expected);
+            if let Reader::Terminal { columns } = reader {
+                assert!(line.chars().map(width).sum::<usize>() <= columns, "{line}");
+            } else {
+                assert!(line.is_ascii(), "{line}");
+            }
+        }
+        let line = tool_line("now", &json!({}), Some(&long), Reader::Program);
+        assert_eq!(line.len(), COLUMNS);
+    }
+
+    #[test]
+    fn an_outcome_is_told_as_a_text_where_it_is_one() {
+        for (completed, expected) in [
+            (json!({"result": {"value": "14:05"}}), "14:05"),
+            (json!({"result": {"a": 1, "b": 2}}), "{\"a\":1,\"b\":2}"),
+            (json!({"result": {"value": 3}}), "{\"value\":3}"),
+            (json!({"result": null, "error": "no"}), "failed: no"),
+            (json!({"result": null}), "done"),
+        ] {
+            assert_eq!(outcome(&completed), expected);
+        }
+    }
+}

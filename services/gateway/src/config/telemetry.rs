@@ -1,0 +1,83 @@
+//! `[telemetry]`: to whom traces are told.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use url::Url;
+
+use super::endpoint::read_headers;
+use super::models::number;
+use super::plain_url::parse_plain_url;
+use super::secret_ref::SecretRef;
+use super::table::{Reported, Table, name, text};
+
+/// `[telemetry]`.
+#[derive(Clone, Debug)]
+pub struct TelemetryConfig {
+    /// Where a collector takes OTLP over HTTP, without `/v1/traces`; `None`: nobody is told anything.
+    pub otlp_endpoint: Option<Url>,
+    /// Headers added to every request, by lower-case name.
+    pub headers: BTreeMap<String, SecretRef>,
+    /// The part of the traces that is told, where nobody before us has decided.
+    pub sample_ratio: f64,
+    /// What this installation is called there.
+    pub service_name: String,
+}
+
+impl TelemetryConfig {
+    pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
+        let otlp_endpoint = table.optional("otlp_endpoint", endpoint);
+        let headers = read_headers(&mut table);
+        let sample_ratio = table.optional("sample_ratio", number(0.0, 1.0));
+        let service_name = table.optional("service_name", name);
+        let idle = refuse_idle(
+            &mut table,
+            &otlp_endpoint,
+            [
+                ("headers", headers.as_ref().is_ok_and(|all| !all.is_empty())),
+                ("sample_ratio", matches!(sample_ratio, Ok(Some(_)))),
+                ("service_name", matches!(service_name, Ok(Some(_)))),
+            ],
+        );
+        table.close()?;
+        idle?;
+        Ok(Self {
+            otlp_endpoint: otlp_endpoint?,
+            headers: headers?,
+            sample_ratio: sample_ratio?.unwrap_or(1.0),
+            service_name: service_name?.unwrap_or_else(|| "runnel".to_owned()),
+        })
+    }
+}
+
+/// Paths are appended to it: a query would be lost.
+fn endpoint(value: Value) -> Result<Url, String> {
+    let url = parse_plain_url(&text(value)?).map_err(|error| error.to_string())?;
+    if url.query().is_some() {
+        return Err("must have no query".to_owned());
+    }
+    if url.path().trim_end_matches('/').ends_with("/v1/traces") {
+        return Err("must stand without /v1/traces: it is appended".to_owned());
+    }
+    Ok(url)
+}
+
+/// What says how to tell, where nobody is told.
+fn refuse_idle(
+    table: &mut Table<'_>,
+    endpoint: &Result<Option<Url>, Reported>,
+    settings: [(&str, bool); 3],
+) -> Result<(), Reported> {
+    if !matches!(endpoint, Ok(None)) {
+        return Ok(());
+    }
+    let idle: Vec<_> = settings.into_iter().filter(|(_, is_set)| *is_set).collect();
+    for (key, _) in &idle {
+        table.fault(key, "needs telemetry.otlp_endpoint beside it");
+    }
+    if idle.is_empty() {
+        Ok(())
+    } else {
+        Err(Reported)
+    }
+}

@@ -1,0 +1,79 @@
+//! What the playground serves beside the gateway, each on a loopback port of its own and reached over HTTP like
+//! any other: the Local Agent, the echo runner, and a server with one tool.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use runner_kit::Runner;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::clock_server;
+use super::files::write_private;
+use crate::clock::Clock;
+use crate::outbound::signature::SigningSecret;
+
+/// Where each of them listens.
+pub(super) struct Addresses {
+    pub(super) agent: SocketAddr,
+    pub(super) echo: SocketAddr,
+    pub(super) clock: SocketAddr,
+}
+
+/// The servers. They live until they are told to stop.
+#[derive(Default)]
+pub(super) struct Beside {
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Beside {
+    /// Starts all of them; the runners with secrets that stand in `data_dir` from now on.
+    pub(super) async fn start(&self, data_dir: &Path) -> anyhow::Result<Addresses> {
+        let agent = local_agent::LocalAgent::runner(local_agent::manifest::RUNNER_ID.parse()?);
+        let agent = self.serve_runner("local-agent", agent, data_dir).await?;
+        let echo = echo_runner::echo();
+        let echo = self.serve_runner("echo", echo, data_dir).await?;
+        let clock = clock_server::router(Clock::system());
+        let clock = self.serve("clock", clock).await?;
+        Ok(Addresses { agent, echo, clock })
+    }
+
+    async fn serve_runner(
+        &self,
+        name: &'static str,
+        runner: Arc<dyn Runner>,
+        data_dir: &Path,
+    ) -> anyhow::Result<SocketAddr> {
+        let secret = SigningSecret::generate();
+        write_private(&data_dir.join(format!("{name}.secret")), &secret)?;
+        let router = runner_kit::router(vec![runner], secret.parse()?);
+        self.serve(name, router).await
+    }
+
+    async fn serve(
+        &self,
+        name: &'static str,
+        router: clock_server::Router,
+    ) -> anyhow::Result<SocketAddr> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            if let Err(error) = runner_kit::serve(listener, router, stop).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, "the playground's server `{name}` stopped");
+            }
+        });
+        Ok(address)
+    }
+
+    /// Returns once all of them have stopped.
+    pub(super) async fn end(self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}

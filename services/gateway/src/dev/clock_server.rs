@@ -1,0 +1,148 @@
+//! A server of one tool, to be met by the Model Context Protocol: it tells the time.
+
+use std::sync::Arc;
+
+pub(super) use axum::Router;
+use chrono::{DateTime, FixedOffset, Utc};
+use protocol::JsonObject;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation,
+    ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
+    ToolAnnotations,
+};
+use rmcp::service::RequestContext;
+use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
+use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
+use rmcp::{ErrorData, RoleServer, ServerHandler};
+use serde_json::{Value, json};
+
+use crate::clock::Clock;
+
+/// The name of the tool.
+pub(super) const TOOL: &str = "current_time";
+/// The offsets that are in use: hours from UTC.
+const LEAST: f64 = -12.0;
+const MOST: f64 = 14.0;
+
+#[derive(Clone)]
+struct ClockServer(Clock);
+
+/// Streamable HTTP at `/mcp`, stateless, for programs of this machine: other names than its own are refused.
+pub(super) fn router(clock: Clock) -> Router {
+    let config = StreamableHttpServerConfig::default()
+        .with_legacy_session_mode(false)
+        .with_json_response(true);
+    let sessions = Arc::new(NeverSessionManager::default());
+    let service = StreamableHttpService::new(move || Ok(ClockServer(clock)), sessions, config);
+    Router::new().route_service("/mcp", service)
+}
+
+impl ServerHandler for ClockServer {
+    fn get_info(&self) -> ServerConfig {
+        let mut info = ServerConfig::new(ServerCapabilities::builder().enable_tools().build());
+        info.server_info = Implementation::new("runnel-clock", env!("CARGO_PKG_VERSION"));
+        info
+    }
+
+    async fn list_tools(
+        &self,
+        _page: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(vec![described()]))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        if request.name != TOOL {
+            return Err(ErrorData::invalid_params("there is no such tool", None));
+        }
+        let told = told(self.0.now_ms(), &request.arguments.unwrap_or_default());
+        let result = match told {
+            Ok(time) => CallToolResult::success(vec![ContentBlock::text(time)]),
+            Err(why) => CallToolResult::error(vec![ContentBlock::text(why)]),
+        };
+        Ok(CallToolResponse::Complete(result))
+    }
+}
+
+fn described() -> Tool {
+    let schema = json!({
+        "type": "object",
+        "properties": {"utc_offset": {
+            "type": "number", "minimum": LEAST, "maximum": MOST,
+            "description": "Hours by which the wanted place is ahead of UTC, like 9 or -3.5. UTC when it is absent.",
+        }},
+        "additionalProperties": false,
+    });
+    let schema = schema.as_object().cloned().unwrap_or_default();
+    Tool::new_with_raw(
+        TOOL,
+        Some("Tells the date and the time of day.".into()),
+        Arc::new(schema),
+    )
+    .with_annotations(ToolAnnotations::new().read_only(true))
+}
+
+/// The time as people say it; an error is for the model, which may ask better.
+fn told(now_ms: i64, arguments: &JsonObject) -> Result<String, String> {
+    let hours = match arguments.get("utc_offset") {
+        None | Some(Value::Null) => Some(0.0),
+        Some(hours) => hours.as_f64(),
+    };
+    let hours = hours.filter(|hours| (LEAST..=MOST).contains(hours));
+    let refused = || format!("utc_offset must be a number from {LEAST} to {MOST}");
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a day has fewer seconds than an i32 holds"
+    )]
+    let seconds = (hours.ok_or_else(refused)? * 3600.0).round() as i32;
+    let offset = FixedOffset::east_opt(seconds).ok_or_else(refused)?;
+    let now = DateTime::<Utc>::from_timestamp_millis(now_ms).unwrap_or_default();
+    let local = now.with_timezone(&offset);
+    Ok(local.format("%H:%M on %A, %-d %B %Y (UTC%:z)").to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(arguments: &Value, expected: &str) {
+        let told = told(1_795_353_000_000, arguments.as_object().unwrap());
+        assert_eq!(told.unwrap_or_else(|why| why), expected, "{arguments}");
+    }
+
+    #[test]
+    fn the_time_is_told_where_it_is_asked_for() {
+        check(&json!({}), "13:10 on Sunday, 22 November 2026 (UTC+00:00)");
+        check(
+            &json!({"utc_offset": null}),
+            "13:10 on Sunday, 22 November 2026 (UTC+00:00)",
+        );
+        check(
+            &json!({"utc_offset": 9}),
+            "22:10 on Sunday, 22 November 2026 (UTC+09:00)",
+        );
+        check(
+            &json!({"utc_offset": 14}),
+            "03:10 on Monday, 23 November 2026 (UTC+14:00)",
+        );
+        check(
+            &json!({"utc_offset": -3.5}),
+            "09:40 on Sunday, 22 November 2026 (UTC-03:30)",
+        );
+    }
+
+    #[test]
+    fn an_offset_that_is_none_is_refused_and_the_model_is_told_why() {
+        for offset in [json!(15), json!(-12.5), json!("9"), json!(1e300)] {
+            check(
+                &json!({"utc_offset": offset}),
+                "utc_offset must be a number from -12 to 14",
+            );
+        }
+    }
+}

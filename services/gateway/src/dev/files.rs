@@ -1,0 +1,57 @@
+//! What the playground keeps in its data directory, for its owner alone.
+
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use anyhow::Context as _;
+use secrecy::SecretString;
+use serde::{Deserialize, Serialize};
+
+use crate::seal::MasterKey;
+
+/// What `send` finds: where the playground is and how to enter it.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct DevFile {
+    pub(crate) url: String,
+    pub(crate) api_key: String,
+}
+
+/// The file's name in the data directory.
+pub(crate) const DEV_FILE: &str = "dev.json";
+
+/// Makes the directory, if need be, and keeps others out of it.
+pub(super) fn make_private_dir(directory: &Path) -> anyhow::Result<()> {
+    let made = std::fs::create_dir_all(directory)
+        .and_then(|()| std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o700)));
+    made.with_context(|| format!("the data directory {} cannot be made", directory.display()))
+}
+
+/// Writes a file that nobody else may read.
+pub(crate) fn write_private(file: &Path, text: &str) -> anyhow::Result<()> {
+    use std::io::Write as _;
+    let write = || {
+        let mut options = std::fs::OpenOptions::new();
+        let mut opened = options
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(file)?;
+        opened.set_permissions(std::fs::Permissions::from_mode(0o600))?;
+        opened.write_all(text.as_bytes())
+    };
+    write().with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// The master key of the directory; made at its first start.
+pub(super) fn master_key(data_dir: &Path) -> anyhow::Result<MasterKey> {
+    let file = data_dir.join("master.key");
+    if let Ok(text) = std::fs::read_to_string(&file) {
+        let text = SecretString::from(text.trim().to_owned());
+        return MasterKey::parse(&text)
+            .with_context(|| format!("{} cannot be used", file.display()));
+    }
+    let (key, text) = MasterKey::generate();
+    write_private(&file, &text)?;
+    Ok(key)
+}

@@ -1,0 +1,43 @@
+//! The playground's one document.
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use protocol::id::WorkspaceId;
+use store::{BaseKey, DocumentFacts, sha256_hex};
+
+use crate::app::{App, DEFAULT_WORKSPACE};
+use crate::knowledge::extract::Kind;
+use crate::knowledge::index::{Indexed, NewDocument, Source};
+
+/// The base that it stands in.
+pub(super) const BASE: &str = "runnel";
+const DOCUMENT: &str = "runnel.md";
+const TEXT: &str = include_str!("runnel.md");
+const MEDIA_TYPE: &str = "text/markdown";
+
+/// Puts the document in, unless the very same is there. Returns how many passages it has.
+pub(super) async fn put(app: &App) -> anyhow::Result<u64> {
+    let kind = Kind::of_media_type(MEDIA_TYPE).map_err(anyhow::Error::msg)?;
+    let document = NewDocument {
+        base: BaseKey {
+            workspace: WorkspaceId(DEFAULT_WORKSPACE.to_owned()),
+            kb_id: BASE.to_owned(),
+        },
+        document_id: DOCUMENT.to_owned(),
+        facts: DocumentFacts {
+            name: DOCUMENT.to_owned(),
+            mime_type: MEDIA_TYPE.to_owned(),
+            metadata: "{}".to_owned(),
+            sha256: sha256_hex(TEXT.as_bytes()),
+            bytes: TEXT.len() as u64,
+        },
+        entries: Vec::new(),
+        source: Source::Bytes(kind, Bytes::from_static(TEXT.as_bytes())),
+    };
+    let knowledge = app.knowledge();
+    let room = knowledge.room().await?;
+    let indexed = knowledge.index(document, room).await;
+    match indexed.with_context(|| format!("the knowledge base {BASE} cannot be made"))? {
+        Indexed::Changed(record) | Indexed::Unchanged(record) => Ok(record.chunks),
+    }
+}

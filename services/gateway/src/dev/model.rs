@@ -1,0 +1,249 @@
+//! Which model answers in the playground: one that the environment names as OpenAI's own clients do, else the
+//! first chat model of a `runnel.toml` here, else a script.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use domain::migrate::toml_text;
+use protocol::JsonObject;
+use secrecy::SecretString;
+use serde_json::{Value, json};
+use url::Url;
+
+use super::files::write_private;
+use crate::config::{AllowRule, OpenAiVariables, SecretRef, parse_plain_url, parse_toml};
+use crate::outbound::egress::Egress;
+use crate::outbound::model::{OpenAi, ProviderAddress};
+
+const SCRIPT: &str = include_str!("script.toml");
+const SCRIPT_FILE: &str = "script.toml";
+const SETTINGS: &str = "runnel.toml";
+const OPENAI: &str = "https://api.openai.com/v1";
+/// At OpenAI itself, where nobody names another: small, and it calls tools.
+const OPENAI_MODEL: &str = "gpt-4o-mini";
+const KEY: &str = "OPENAI_API_KEY";
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long a provider may take to list its models.
+const LISTING: Duration = Duration::from_secs(10);
+
+/// What the person at the keyboard wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// A real one, where one is known.
+    Any,
+    Script,
+}
+
+/// Why this model and no other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// Nobody named one, or the script was wanted.
+    Script { file: PathBuf },
+    /// Variables that OpenAI's own clients read.
+    Environment { base_url: String },
+    /// The `runnel.toml` of this directory.
+    File,
+}
+
+/// A model and its provider, as tables of the configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ChosenModel {
+    pub(super) model_id: String,
+    pub(super) origin: Origin,
+    /// What the provider needs of `egress.allow`.
+    pub(super) rule: Option<String>,
+    provider: Value,
+    model: Value,
+}
+
+/// Chooses it; a script is written to `data_dir`.
+pub(super) async fn choose(data_dir: &Path, wanted: Wanted) -> anyhow::Result<ChosenModel> {
+    if wanted == Wanted::Any {
+        let variables = OpenAiVariables::read();
+        if variables.has_key || variables.base_url.is_some() {
+            return of_environment(variables).await;
+        }
+        if let Some(chosen) = of_file(Path::new(SETTINGS)).await? {
+            return Ok(chosen);
+        }
+    }
+    let file = data_dir.join(SCRIPT_FILE);
+    write_private(&file, SCRIPT)?;
+    Ok(ChosenModel {
+        model_id: "script".to_owned(),
+        rule: None,
+        provider: json!({"name": "script", "kind": "scripted", "script": file.to_string_lossy()}),
+        model: json!({"model_id": "script", "provider": "script"}),
+        origin: Origin::Script { file },
+    })
+}
+
+impl ChosenModel {
+    /// As it stands in a configuration.
+    pub(super) fn tables(&self) -> String {
+        let tables = [("model_providers", &self.provider), ("models", &self.model)];
+        let tables = tables.map(|(array, table)| {
+            let entries = table.as_object().into_iter().flatten();
+            let line = |(key, value): (&String, &Value)| {
+                format!("{} = {}", toml_text::key(key), toml_text::value(value))
+            };
+            let lines: Vec<_> = entries.map(line).collect();
+            format!("[[{array}]]\n{}", lines.join("\n"))
+        });
+        tables.join("\n\n")
+    }
+}
+
+async fn of_environment(variables: OpenAiVariables) -> anyhow::Result<ChosenModel> {
+    let is_elsewhere = variables.base_url.is_some();
+    let base_url = variables.base_url.unwrap_or_else(|| OPENAI.to_owned());
+    let url =
+        parse_plain_url(&base_url).map_err(|error| anyhow::anyhow!("OPENAI_BASE_URL {error}"))?;
+    let rule = rule_for(&url).await?;
+    let key = variables
+        .has_key
+        .then(|| SecretRef::Environment(KEY.to_owned()));
+    let model_id = match variables.model {
+        Some(model) => model,
+        None if is_elsewhere => first_listed(url, rule.as_deref(), key.as_ref())
+            .await
+            .context("OPENAI_MODEL is not set, and OPENAI_BASE_URL lists no models; set it")?,
+        None => OPENAI_MODEL.to_owned(),
+    };
+    let keys: Vec<_> = key.iter().map(SecretRef::to_string).collect();
+    Ok(ChosenModel {
+        provider: json!({"name": "openai", "kind": "openai", "base_url": base_url, "api_keys": keys}),
+        model: json!({"model_id": model_id, "provider": "openai"}),
+        origin: Origin::Environment { base_url },
+        model_id,
+        rule,
+    })
+}
+
+async fn first_listed(
+    base_url: Url,
+    rule: Option<&str>,
+    key: Option<&SecretRef>,
+) -> anyhow::Result<String> {
+    let rules: Result<Vec<AllowRule>, _> = rule.into_iter().map(str::parse).collect();
+    let keys: Result<Vec<SecretString>, _> = key.into_iter().map(SecretRef::resolve).collect();
+    let address = ProviderAddress {
+        base_url,
+        api_keys: keys?,
+        headers: BTreeMap::new(),
+        idle: LISTING,
+    };
+    let provider = OpenAi::new(Egress::new(rules?, CONNECT)?, address);
+    let first = provider.list_models().await?.into_iter().next();
+    first.context("the list is empty")
+}
+
+/// Takes a model and its provider out of a file, and nothing else.
+async fn of_file(path: &Path) -> anyhow::Result<Option<ChosenModel>> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => bail!("{} cannot be read: {error}", path.display()),
+    };
+    let settings = parse_toml(path, &text).map_err(|fault| anyhow::anyhow!(fault.message))?;
+    let Some((model, provider)) = first_chat_model(&settings) else {
+        return Ok(None);
+    };
+    let base_url = provider.get("base_url").and_then(Value::as_str);
+    // One that is no URL is told of by whoever reads the table.
+    let rule = match base_url.and_then(|url| parse_plain_url(url).ok()) {
+        Some(url) => rule_for(&url).await?,
+        None => None,
+    };
+    Ok(Some(ChosenModel {
+        model_id: model["model_id"].as_str().unwrap_or_default().to_owned(),
+        origin: Origin::File,
+        rule,
+        model: Value::Object(model.clone()),
+        provider: Value::Object(provider.clone()),
+    }))
+}
+
+/// The first model that streams, with its provider.
+fn first_chat_model(settings: &Value) -> Option<(&JsonObject, &JsonObject)> {
+    let tables = |name: &str| settings[name].as_array().into_iter().flatten();
+    let chats = |model: &&JsonObject| {
+        let operations = model.get("operations").and_then(Value::as_array);
+        let streams = operations.is_none_or(|all| all.contains(&json!("stream")));
+        streams && model.get("model_type").is_none_or(|kind| kind == "llm")
+    };
+    let model = tables("models").filter_map(Value::as_object).find(chats)?;
+    let name = model.get("provider")?;
+    let mut providers = tables("model_providers").filter_map(Value::as_object);
+    let provider = providers.find(|provider| provider.get("name") == Some(name))?;
+    Some((model, provider))
+}
+
+/// What `egress.allow` must hold for this URL: its own host and port, where it is not public HTTPS.
+async fn rule_for(url: &Url) -> anyhow::Result<Option<String>> {
+    let egress = Egress::new(Vec::new(), CONNECT)?;
+    let place = url.host_str().zip(url.port_or_known_default());
+    match place {
+        Some((host, port)) if egress.needs_rule(url).await => Ok(Some(format!("{host}:{port}"))),
+        _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(settings: &Value) -> Option<(String, String)> {
+        let (model, provider) = first_chat_model(settings)?;
+        let name = |table: &JsonObject, key| table[key].as_str().unwrap().to_owned();
+        Some((name(model, "model_id"), name(provider, "name")))
+    }
+
+    #[test]
+    fn the_first_model_that_one_can_chat_with_is_taken() {
+        let provider = |name: &str| json!({"name": name, "kind": "scripted"});
+        let settings = |models: Value| json!({"models": models, "model_providers": [provider("p"), provider("q")]});
+        let found = |model: &str, provider: &str| Some((model.to_owned(), provider.to_owned()));
+        for (models, expected) in [
+            (json!([]), None),
+            (json!([{"model_id": "a", "provider": "q"}]), found("a", "q")),
+            (
+                json!([
+                    {"model_id": "embedder", "provider": "p", "operations": ["invoke"]},
+                    {"model_id": "ranker", "provider": "p", "model_type": "rerank"},
+                    {"model_id": "talker", "provider": "p", "operations": ["stream"]},
+                ]),
+                found("talker", "p"),
+            ),
+            (json!([{"model_id": "a", "provider": "nobody"}]), None),
+            (json!("none"), None),
+        ] {
+            assert_eq!(chosen(&settings(models.clone())), expected, "{models}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_private_address_is_opened_at_its_port_and_a_public_one_needs_nothing() {
+        for (url, rule) in [
+            ("http://127.0.0.1:11434/v1", Some("127.0.0.1:11434")),
+            ("http://[::1]:8080/v1", Some("[::1]:8080")),
+            ("https://10.1.2.3/v1", Some("10.1.2.3:443")),
+            ("http://localhost:1234", Some("localhost:1234")),
+            ("https://1.1.1.1/v1", None),
+        ] {
+            let found = rule_for(&url.parse().unwrap()).await.unwrap();
+            assert_eq!(found.as_deref(), rule, "{url}");
+            if let Some(rule) = found {
+                rule.parse::<AllowRule>().unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn the_script_of_the_playground_is_valid() {
+        let script = parse_toml(Path::new(SCRIPT_FILE), SCRIPT).unwrap();
+        crate::outbound::model::Script::read(Some(script)).unwrap();
+    }
+}

@@ -1,0 +1,67 @@
+//! The playground's configuration: a file like any other, filled in with what is known at its start.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::Context as _;
+use domain::migrate::toml_text;
+use serde_json::json;
+
+use super::beside::Addresses;
+use super::files::write_private;
+use super::model::{ChosenModel, Origin};
+use crate::app::{Declared, declared};
+use crate::config::{Config, sqlite_url};
+
+const TEMPLATE: &str = include_str!("dev.toml");
+/// The file's name in the data directory.
+pub(super) const SETTINGS_FILE: &str = "dev.toml";
+
+/// Writes the configuration to `data_dir`, and reads it as any other is read.
+pub(super) fn settle(
+    data_dir: &Path,
+    listen: SocketAddr,
+    beside: &Addresses,
+    model: &ChosenModel,
+) -> anyhow::Result<(Config, Declared)> {
+    let file = data_dir.join(SETTINGS_FILE);
+    write_private(&file, &text(data_dir, listen, beside, model))?;
+    let read = || {
+        let config = Config::load_file(&file)?;
+        let declared = declared(&config)?;
+        Ok::<_, crate::config::ConfigErrors>((config, declared))
+    };
+    read().with_context(|| match model.origin {
+        Origin::File => "the model of ./runnel.toml cannot be used here".to_owned(),
+        _ => format!("{} is not valid", file.display()),
+    })
+}
+
+fn text(data_dir: &Path, listen: SocketAddr, beside: &Addresses, model: &ChosenModel) -> String {
+    let Addresses { agent, echo, clock } = beside;
+    let own = [agent, echo, clock].map(ToString::to_string);
+    let allow: Vec<_> = own
+        .iter()
+        .chain(&model.rule)
+        .map(|rule| within(rule))
+        .collect();
+    let values = [
+        ("# {models}", model.tables()),
+        ("{allow}", allow.join("\", \"")),
+        ("{listen}", listen.to_string()),
+        ("{agent_url}", format!("http://{agent}")),
+        ("{echo_url}", format!("http://{echo}")),
+        ("{clock_url}", format!("http://{clock}")),
+        ("{database}", within(&sqlite_url(data_dir))),
+        ("{model_id}", within(&model.model_id)),
+        ("{data}", within(&data_dir.to_string_lossy())),
+    ];
+    let fill = |text: String, (name, value): (&str, String)| text.replace(name, &value);
+    values.into_iter().fold(TEMPLATE.to_owned(), fill)
+}
+
+/// A text as it stands between the quotes of TOML.
+fn within(text: &str) -> String {
+    let quoted = toml_text::value(&json!(text));
+    quoted[1..quoted.len() - 1].to_owned()
+}

@@ -1,0 +1,140 @@
+//! What a script sees of a request.
+
+use protocol::JsonObject;
+use serde_json::Value;
+
+/// What of a request a script looks at. What is not there is empty.
+pub(super) struct Heard<'a> {
+    /// The newest message of the user; of those before it, the first and the last.
+    pub(super) input: String,
+    pub(super) first: String,
+    pub(super) before: String,
+    /// The newest result of a tool.
+    pub(super) tool: String,
+    pub(super) is_after_tool: bool,
+    /// The best passage of what was retrieved.
+    pub(super) passage: String,
+    pub(super) offered: Vec<&'a str>,
+}
+
+impl<'a> Heard<'a> {
+    pub(super) fn of(body: &'a JsonObject) -> Self {
+        let items = |key| {
+            body.get(key)
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+        };
+        let of_role = |role: &'static str| {
+            let messages = items("messages").filter(move |message| message["role"] == role);
+            messages.map(|message| text(&message["content"])).rev()
+        };
+        let mut said = of_role("user");
+        let input = said.next().unwrap_or_default();
+        let before = said.next().unwrap_or_default();
+        let first = said.next_back().unwrap_or_else(|| before.clone());
+        let last = items("messages").next_back();
+        Self {
+            input,
+            first,
+            before,
+            tool: of_role("tool").next().unwrap_or_default(),
+            is_after_tool: last.is_some_and(|last| last["role"] == "tool"),
+            passage: of_role("system")
+                .find_map(|message| passage(&message))
+                .unwrap_or_default(),
+            offered: items("tools")
+                .filter_map(|tool| tool["function"]["name"].as_str())
+                .collect(),
+        }
+    }
+
+    /// A template with what it asks for. What was said fills nothing else.
+    pub(super) fn fill(&self, template: &str) -> String {
+        let mut filled = String::with_capacity(template.len());
+        let mut rest = template;
+        while let Some((before, from)) = rest.split_once('{') {
+            filled.push_str(before);
+            let named = from.split_once('}');
+            let value = named.and_then(|(name, after)| Some((self.value(name)?, after)));
+            if let Some((value, after)) = value {
+                filled.push_str(value);
+                rest = after;
+            } else {
+                filled.push('{');
+                rest = from;
+            }
+        }
+        filled + rest
+    }
+
+    fn value(&self, name: &str) -> Option<&str> {
+        match name {
+            "input" => Some(&self.input),
+            "first" => Some(&self.first),
+            "before" => Some(&self.before),
+            "tool" => Some(&self.tool),
+            "passage" => Some(&self.passage),
+            _ => None,
+        }
+    }
+}
+
+/// The first passage, where a message is one of retrieved data.
+fn passage(message: &str) -> Option<String> {
+    let retrieved: Value = serde_json::from_str(message).ok()?;
+    let passage = retrieved["data"]["chunks"][0]["content"].as_str()?;
+    Some(passage.to_owned())
+}
+
+fn text(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts
+            .iter()
+            .filter_map(|part| part["text"].as_str())
+            .collect(),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(messages: &Value, template: &str, expected: &str) {
+        let body = json!({"messages": messages});
+        let heard = Heard::of(body.as_object().unwrap());
+        assert_eq!(heard.fill(template), expected, "{messages}");
+    }
+
+    #[test]
+    fn a_template_is_filled_with_what_was_said_and_retrieved() {
+        let retrieved = |passage: &str| {
+            let data = json!({"data": {"chunks": [{"index": 1, "content": passage}]}});
+            json!({"role": "system", "content": data.to_string()})
+        };
+        let user = |text: &str| json!({"role": "user", "content": text});
+        let all = "{first}|{before}|{input}|{tool}|{passage}";
+        check(&json!([]), all, "||||");
+        check(&json!([user("a")]), all, "||a||");
+        check(&json!([user("a"), user("b")]), all, "a|a|b||");
+        check(
+            &json!([
+                {"role": "system", "content": "{}"}, retrieved("old"), user("a"), user("b"), retrieved("p"),
+                user("c"), {"role": "tool", "content": [{"type": "text", "text": "t"}]},
+            ]),
+            all,
+            "a|b|c|t|p",
+        );
+    }
+
+    #[test]
+    fn what_was_said_is_no_template_and_an_unknown_name_stands_as_it_is() {
+        let said = json!([{"role": "user", "content": "{tool} {input}"}]);
+        check(&said, "{input}, {who}, {", "{tool} {input}, {who}, {");
+        check(&said, "{\"a\": \"{input}\"}", "{\"a\": \"{tool} {input}\"}");
+    }
+}

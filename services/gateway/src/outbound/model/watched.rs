@@ -1,0 +1,186 @@
+//! A provider, and what came of its calls: what an operator asks first when models fail.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use protocol::JsonObject;
+use protocol::model::{ModelProvider, ModelProviderError, ModelProviderKey};
+
+use super::{Chunks, Provider, Rest};
+use crate::clock::Clock;
+use crate::outbound::upstream::UpstreamError;
+
+/// A provider whose answers and failures are noted, on this replica and since it started.
+pub struct Watched {
+    name: String,
+    kind: &'static str,
+    base_url: Option<String>,
+    provider: Arc<dyn Provider>,
+    health: Health,
+}
+
+/// What was noted. Cheap to clone.
+#[derive(Clone)]
+struct Health {
+    clock: Clock,
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Clone, Default)]
+struct Seen {
+    last_success_at: Option<i64>,
+    last_failure_at: Option<i64>,
+    last_error: Option<ModelProviderError>,
+    consecutive_failures: u64,
+}
+
+/// What came of asking a provider whether it is there.
+pub struct Probed {
+    pub name: String,
+    pub kind: &'static str,
+    /// By key, in the order of the configuration; one for a provider without keys.
+    pub keys: Vec<Result<(), UpstreamError>>,
+    /// Models of the configuration that it lists to nobody, although it lists some.
+    pub unlisted: Vec<String>,
+}
+
+impl Watched {
+    pub fn new(
+        name: &str,
+        kind: &'static str,
+        base_url: Option<&str>,
+        provider: Arc<dyn Provider>,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            kind,
+            base_url: base_url.map(str::to_owned),
+            provider,
+            health: Health {
+                clock,
+                seen: Arc::default(),
+            },
+        }
+    }
+
+    /// What it speaks.
+    pub fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    /// As [`Provider::complete`].
+    pub async fn complete(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
+        self.health.noted(self.provider.complete(body).await)
+    }
+
+    /// As [`Provider::stream`]. It has answered with its first chunk, and fails with an error wherever that
+    /// stands.
+    pub async fn stream(&self, body: JsonObject) -> Result<Chunks, UpstreamError> {
+        let chunks = match self.provider.stream(body).await {
+            Ok(chunks) => chunks,
+            Err(error) => return self.health.noted(Err(error)),
+        };
+        let (health, mut has_answered) = (self.health.clone(), false);
+        let noted = chunks.inspect(move |chunk| match chunk {
+            Ok(_) if has_answered => {}
+            Ok(_) => {
+                has_answered = true;
+                health.answered();
+            }
+            Err(error) => health.failed(error),
+        });
+        Ok(noted.boxed())
+    }
+
+    /// As [`Provider::embed`].
+    pub async fn embed(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
+        self.health.noted(self.provider.embed(body).await)
+    }
+
+    /// As [`Provider::rerank`].
+    pub async fn rerank(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
+        self.health.noted(self.provider.rerank(body).await)
+    }
+
+    /// How it stands; `models` are asked there.
+    pub fn view(&self, models: Vec<String>) -> ModelProvider {
+        let now = (Instant::now(), self.health.clock.now_ms());
+        let keys = self.provider.resting_keys().into_iter();
+        let seen = self.health.seen().clone();
+        ModelProvider {
+            name: self.name.clone(),
+            kind: self.kind.to_owned(),
+            base_url: self.base_url.clone(),
+            models,
+            keys: keys.map(|rest| key_view(rest, now)).collect(),
+            last_success_at: seen.last_success_at,
+            last_failure_at: seen.last_failure_at,
+            last_error: seen.last_error,
+            consecutive_failures: seen.consecutive_failures,
+        }
+    }
+
+    /// Asks it for its models, with each key; `wanted` are those of the configuration, by their names there.
+    pub async fn probe(&self, wanted: Vec<String>) -> Probed {
+        let listed = self.provider.list_models().await;
+        let known: Vec<_> = listed.iter().flatten().flatten().cloned().collect();
+        let is_unlisted = |name: &String| !known.is_empty() && !known.contains(name);
+        Probed {
+            name: self.name.clone(),
+            kind: self.kind,
+            unlisted: wanted.into_iter().filter(is_unlisted).collect(),
+            keys: listed.into_iter().map(|key| key.map(drop)).collect(),
+        }
+    }
+}
+
+impl Health {
+    fn noted<T>(&self, result: Result<T, UpstreamError>) -> Result<T, UpstreamError> {
+        match &result {
+            Ok(_) => self.answered(),
+            Err(error) => self.failed(error),
+        }
+        result
+    }
+
+    fn answered(&self) {
+        let now = self.clock.now_ms();
+        let mut seen = self.seen();
+        seen.last_success_at = Some(now);
+        seen.consecutive_failures = 0;
+    }
+
+    /// A request that was refused for what stands in it tells nothing of its provider.
+    fn failed(&self, error: &UpstreamError) {
+        if error.is_callers() {
+            return;
+        }
+        let now = self.clock.now_ms();
+        let mut seen = self.seen();
+        seen.last_failure_at = Some(now);
+        seen.last_error = Some(ModelProviderError {
+            code: error.code().to_owned(),
+            reason: error.reason().to_owned(),
+            status: error.status(),
+        });
+        seen.consecutive_failures += 1;
+    }
+
+    // What was seen is whole after any panic.
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn key_view(rest: Option<Rest>, (now, now_ms): (Instant, i64)) -> ModelProviderKey {
+    let millis = |left: Duration| i64::try_from(left.as_millis()).unwrap_or(i64::MAX);
+    ModelProviderKey {
+        rests_until: rest.map(|rest| {
+            let left = rest.until.saturating_duration_since(now);
+            now_ms.saturating_add(millis(left))
+        }),
+        rests_because: rest.map(|rest| rest.because.to_owned()),
+    }
+}
