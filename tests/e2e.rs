@@ -91,6 +91,8 @@ mod langbot_entities;
 mod langbot_peer;
 #[path = "e2e/limits.rs"]
 mod limits;
+#[path = "e2e/local_agent.rs"]
+mod local_agent;
 #[path = "e2e/manifests.rs"]
 mod manifests;
 #[path = "e2e/metrics.rs"]
@@ -101,6 +103,8 @@ mod migrate;
 mod misbehaviour;
 #[path = "e2e/models.rs"]
 mod models;
+#[path = "e2e/onward.rs"]
+mod onward;
 #[path = "e2e/outage.rs"]
 mod outage;
 #[path = "e2e/packaging.rs"]
@@ -123,8 +127,12 @@ mod replicas;
 mod resume;
 #[path = "e2e/retention.rs"]
 mod retention;
+#[path = "e2e/rights.rs"]
+mod rights;
 #[path = "e2e/same_ledger.rs"]
 mod same_ledger;
+#[path = "e2e/shapes.rs"]
+mod shapes;
 #[path = "e2e/signing_keys.rs"]
 mod signing_keys;
 #[path = "e2e/skills.rs"]
@@ -139,5 +147,7 @@ mod tool_face;
 mod tool_servers;
 #[path = "e2e/tools.rs"]
 mod tools;
+#[path = "e2e/traces.rs"]
+mod traces;
 #[path = "e2e/transport.rs"]
 mod transport;

@@ -1,5 +1,6 @@
 //! The committed OpenAPI documents are what the binary prints.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
@@ -53,5 +54,44 @@ fn the_document_of_runners_knows_no_agents() {
     for name in ["resource_policy", "state_policy", "concurrency"] {
         assert!(gateway.contains(name), "{name}");
         assert!(!runner.contains(name), "{name}");
+    }
+}
+
+/// A document has one schema for a name: of two types that are called alike it would describe one alone.
+#[test]
+fn no_two_types_of_the_documents_have_one_name() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut types = BTreeMap::new();
+    for directory in ["crates/protocol/src", "services/gateway/src"] {
+        collect_types(&root.join(directory), &mut types);
+    }
+    assert!(types.len() > 100, "most types were not found");
+    // `$name`: what a macro makes has the names that its calls give it.
+    types.retain(|name, places| places.len() > 1 && !name.starts_with('$'));
+    assert_eq!(types, BTreeMap::new());
+}
+
+/// The types below a directory that derive a schema, and the files that they stand in.
+fn collect_types(directory: &Path, types: &mut BTreeMap<String, Vec<String>>) {
+    for entry in std::fs::read_dir(directory).expect("it can be read") {
+        let path = entry.expect("it can be read").path();
+        if path.is_dir() {
+            collect_types(&path, types);
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("source is text");
+        for part in text.split("ToSchema)").skip(1) {
+            let words: Vec<_> = part.split_whitespace().take(40).collect();
+            let named = words
+                .windows(2)
+                .find(|pair| matches!(pair[0], "struct" | "enum"));
+            let name = named.map(|pair| pair[1].split(['<', '(', ';']).next().unwrap_or_default());
+            let place = path.display().to_string();
+            let place = place.rsplit_once("/src/").map_or("", |(_, place)| place);
+            types
+                .entry(name.unwrap_or_default().to_owned())
+                .or_default()
+                .push(place.to_owned());
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod bent;
 pub mod client;
+pub mod collector;
 pub mod database;
 pub mod forger;
 pub mod gateway;
@@ -19,6 +20,7 @@ pub mod script;
 pub mod slow;
 pub mod stage;
 pub mod stream;
+pub mod terminal;
 pub mod tool_server;
 pub mod upstream;
 

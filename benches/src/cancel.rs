@@ -14,7 +14,7 @@ use crate::Options;
 use crate::client::Connection;
 use crate::figures::{percentile, write};
 use crate::load::Target;
-use crate::stage::Stage;
+use crate::stage::{Extra, Stage};
 use crate::stub::{Script, Shared, serve};
 
 const RUNS: usize = 500;
@@ -34,7 +34,10 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
     let mut told = Vec::new();
     for database in stage.databases() {
         let name = database.name;
-        let grace = "cancel_grace_seconds = 0.0";
+        let grace = Extra {
+            runs: "cancel_grace_seconds = 0.0",
+            ..Extra::default()
+        };
         let (gateway, target) = stage.gateway(name, &database, &runner, grace).await?;
         let mut times = Vec::new();
         for number in 0..RUNS {

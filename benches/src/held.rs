@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use crate::client::{Connection, Framing, Stream};
 use crate::load::{Ask, Target, drive};
 use crate::process::resident;
-use crate::stage::{Served, Stage, play, release};
+use crate::stage::{Extra, Served, Stage, play, release};
 use crate::stub::Script;
 
 /// Before they are held, so that what is made once is there.
@@ -50,7 +50,9 @@ pub(crate) async fn measure(stage: &Stage) -> anyhow::Result<Vec<Held>> {
     }
     for database in stage.databases() {
         let place = format!("held-{}", database.name);
-        let (gateway, target) = stage.gateway(&place, &database, &stub.address, "").await?;
+        let (gateway, target) = stage
+            .gateway(&place, &database, &stub.address, Extra::default())
+            .await?;
         all.push(hold(stage, &target, gateway.served.pid, &stub).await?);
     }
     Ok(all)

@@ -10,7 +10,7 @@ use crate::Options;
 use crate::client::Connection;
 use crate::figures::{median, percentile, write};
 use crate::load::Target;
-use crate::stage::{Stage, play};
+use crate::stage::{Extra, Stage, play};
 use crate::stub::Script;
 
 const CLIENTS: usize = 64;
@@ -27,7 +27,9 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
     let mut told = Vec::new();
     for database in stage.databases() {
         let name = database.name;
-        let (_gateway, target) = stage.gateway(name, &database, &stub.address, "").await?;
+        let (_gateway, target) = stage
+            .gateway(name, &database, &stub.address, Extra::default())
+            .await?;
         // An event that nobody wants is kept; one that an agent wants is also run.
         for (event, what) in [("note.added", "kept"), ("message.received", "with a run")] {
             let (mut rates, mut times) = (Vec::new(), Vec::new());

@@ -7,10 +7,12 @@
     reason = "figures for people have three digits"
 )]
 
+mod agent;
 mod cancel;
 mod client;
 mod figures;
 mod held;
+mod host;
 mod ingest;
 mod load;
 mod passthrough;
@@ -73,8 +75,16 @@ enum Command {
     Cancel,
     /// Events per second that are taken durably, answered with 202.
     Ingest,
+    /// Calls of runners beside `/healthz`, and what models' streams take longer.
+    Host,
     /// Memory per held stream alone.
     Held,
+    /// What the Local Agent asks of the gateway, and the time that the two add to its model and its tool.
+    Agent {
+        /// How often the script is played.
+        #[arg(long, default_value_t = 100)]
+        plays: usize,
+    },
     /// The stub runner.
     #[command(hide = true)]
     Stub,
@@ -92,6 +102,8 @@ fn main() -> anyhow::Result<()> {
         Command::All => one_thread(rounds::run(&options)),
         Command::Cancel => one_thread(cancel::run(&options)),
         Command::Ingest => one_thread(ingest::run(&options)),
+        Command::Host => one_thread(host::run(&options)),
+        Command::Agent { plays } => many_threads(agent::run(&options, plays)),
         Command::Held => one_thread(async {
             let stage = stage::Stage::new(&options).await?;
             let held = held::measure(&stage).await?;
@@ -110,7 +122,7 @@ fn one_thread(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<
     runtime.context("no runtime")?.block_on(work)
 }
 
-/// The proxy gets what the gateway has.
+/// The proxy gets what the gateway has; so do the agent, its model and its tool.
 fn many_threads(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -8,7 +8,7 @@ use crate::figures::{self, Row};
 use crate::held;
 use crate::load::{Ask, Outcome, Target, drive};
 use crate::process::machine;
-use crate::stage::{Stage, play, seen};
+use crate::stage::{Extra, Stage, play, seen};
 use crate::stub::Script;
 
 /// What is played, and by how many at once.
@@ -107,7 +107,7 @@ async fn measure(stage: &Stage, scenarios: &[Scenario]) -> anyhow::Result<(Vec<R
     ];
     let mut gateways = Vec::new();
     for database in stage.databases() {
-        let gateway = stage.gateway(database.name, &database, &stub.address, "");
+        let gateway = stage.gateway(database.name, &database, &stub.address, Extra::default());
         let (gateway, target) = gateway.await?;
         gateways.push(gateway);
         targets.push(target);

@@ -17,6 +17,9 @@ use crate::client::Connection;
 use crate::load::{Ask, Target};
 use crate::stub::{RUNNER_ID, Script};
 
+/// What the gateway shares with whichever runner it calls.
+pub(crate) const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
+
 /// Says where a role of this program listens.
 pub(crate) fn announce(listener: &TcpListener) -> anyhow::Result<()> {
     println!("listening http://{}", listener.local_addr()?);
@@ -61,6 +64,17 @@ impl Served {
 pub(crate) struct Gateway {
     pub(crate) served: Served,
     pub(crate) key: String,
+}
+
+/// What a gateway's file says beside what all have.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Extra<'a> {
+    /// Lines of section `[runs]`.
+    pub(crate) runs: &'a str,
+    /// A further entry of `egress.allow`, in quotes.
+    pub(crate) allow: &'a str,
+    /// Tables that stand after all others.
+    pub(crate) tables: &'a str,
 }
 
 /// A database that a gateway is measured on.
@@ -164,14 +178,42 @@ impl Stage {
         [sqlite].into_iter().chain(postgres).collect()
     }
 
-    /// `runnel serve`, as it comes, and how it is asked. Its files lie in `place`. `extra`: lines of
-    /// section `[runs]`.
+    /// Where the secret lies that the gateway shares with its runner.
+    pub(crate) fn secret(&self) -> anyhow::Result<PathBuf> {
+        let path = self.directory.join("endpoint.secret");
+        fs::write(&path, SECRET)?;
+        Ok(path)
+    }
+
+    /// A gateway with the stub as its runner, and how it is asked. Its files lie in `place`.
     pub(crate) async fn gateway(
         &self,
         place: &str,
         database: &Database,
         runner: &str,
-        extra: &str,
+        extra: Extra<'_>,
+    ) -> anyhow::Result<(Gateway, Target)> {
+        let text = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\n[egress]\nallow = [\"{runner}\", {allow}]\n[runs]\n{runs}\n\
+             [[runner_endpoints]]\nname = \"stub\"\nbase_url = \"http://{runner}\"\n\
+             secret = \"file:{secret}\"\n\
+             [[agents]]\nname = \"main\"\nevent_types = [\"message.received\"]\n\
+             scope = {{ kind = \"global\" }}\nrunner_id = \"{RUNNER_ID}\"\n\
+             resource_policy = {{ history = [\"page\"] }}\n{tables}",
+            allow = extra.allow,
+            runs = extra.runs,
+            tables = extra.tables,
+            secret = self.secret()?.display(),
+        );
+        self.serve(place, database, &text).await
+    }
+
+    /// `runnel serve`, as it comes. `text`: its configuration without key and database.
+    pub(crate) async fn serve(
+        &self,
+        place: &str,
+        database: &Database,
+        text: &str,
     ) -> anyhow::Result<(Gateway, Target)> {
         let directory = self.directory.join(place);
         fs::create_dir_all(&directory)?;
@@ -179,22 +221,14 @@ impl Stage {
             let file = directory.join("runnel.db");
             format!("sqlite://{}", file.display())
         });
-        fs::write(directory.join("master.key"), &self.master_key)?;
-        let secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
-        fs::write(directory.join("endpoint.secret"), secret)?;
+        let master_key = directory.join("master.key");
+        fs::write(&master_key, &self.master_key)?;
         let config = directory.join("runnel.toml");
-        let text = format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\n[auth]\nmaster_key = \"file:{key}\"\n\
-             [database]\nurl = \"{url}\"\n[egress]\nallow = [\"{runner}\"]\n[runs]\n{extra}\n\
-             [[runner_endpoints]]\nname = \"stub\"\nbase_url = \"http://{runner}\"\n\
-             secret = \"file:{secret}\"\n\
-             [[agents]]\nname = \"main\"\nevent_types = [\"message.received\"]\n\
-             scope = {{ kind = \"global\" }}\nrunner_id = \"{RUNNER_ID}\"\n\
-             resource_policy = {{ history = [\"page\"] }}\n",
-            key = directory.join("master.key").display(),
-            secret = directory.join("endpoint.secret").display(),
+        let kept = format!(
+            "[auth]\nmaster_key = \"file:{}\"\n[database]\nurl = \"{url}\"\n{text}",
+            master_key.display()
         );
-        fs::write(&config, text)?;
+        fs::write(&config, kept)?;
         let key = self.create_key(&config).await?;
         let mut command = Command::new(&self.binary);
         command.arg("serve").arg("--config").arg(&config);

@@ -146,11 +146,12 @@ pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-struct Request {
-    method: String,
-    path: String,
+/// A request, as far as a stub looks at it.
+pub(crate) struct Request {
+    pub(crate) method: String,
+    pub(crate) path: String,
     run: String,
-    body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
 }
 
 /// One request after the other, until the peer closes.
@@ -161,7 +162,7 @@ async fn converse(mut socket: TcpStream, shared: Arc<Shared>) -> io::Result<()> 
     while let Some(request) = read_request(&mut socket, &mut buffer).await? {
         match (request.method.as_str(), request.path.as_str()) {
             ("POST", "/runs") => run(&mut socket, &shared, &request.run, &mut answer).await?,
-            ("GET", "/runners") => whole(&mut socket, "200 OK", &manifests()).await?,
+            ("GET", "/runners") => whole(&mut socket, "200 OK", &manifests(&[])).await?,
             ("POST", "/control") => {
                 let status = match shared.play(&request.body) {
                     Some(()) => "200 OK",
@@ -225,7 +226,8 @@ async fn run(
     socket.write_all(&answer[from..*last]).await
 }
 
-fn manifests() -> Value {
+/// One runner, which may do this with models.
+pub(crate) fn manifests(models: &[&str]) -> Value {
     json!({"runners": [{
         "id": RUNNER_ID,
         "name": "default",
@@ -236,11 +238,11 @@ fn manifests() -> Value {
             "platform_api": false, "stateful_session": false, "self_managed_context": false,
             "skill_authoring": false, "steering": false, "interactions": false,
         },
-        "permissions": {"history": ["page"]},
+        "permissions": {"history": ["page"], "models": models},
     }]})
 }
 
-async fn whole(socket: &mut TcpStream, status: &str, body: &Value) -> io::Result<()> {
+pub(crate) async fn whole(socket: &mut TcpStream, status: &str, body: &Value) -> io::Result<()> {
     let body = body.to_string();
     let length = body.len();
     let head = format!(
@@ -250,7 +252,10 @@ async fn whole(socket: &mut TcpStream, status: &str, body: &Value) -> io::Result
 }
 
 /// `None`: the peer has closed. What came behind the request stays in `buffer`.
-async fn read_request(socket: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Option<Request>> {
+pub(crate) async fn read_request(
+    socket: &mut TcpStream,
+    buffer: &mut Vec<u8>,
+) -> io::Result<Option<Request>> {
     let head_end = loop {
         let found = buffer.windows(4).position(|four| four == b"\r\n\r\n");
         if let Some(at) = found {

@@ -88,7 +88,7 @@ async fn python_client() -> Option<(Directory, PathBuf)> {
 
 /// Has the program talk to a gateway, and holds what it says against what the gateway says.
 async fn check(program: &mut Command, directory: &Directory) {
-    let playground = Playground::start(&directory.file("runnel-data")).await;
+    let playground = Playground::start_echoing(&directory.file("runnel-data")).await;
     program.env("RUNNEL_URL", &playground.url);
     program.env("RUNNEL_API_KEY", &playground.key);
     let said: Value = serde_json::from_str(&print(program, directory).await).unwrap();

@@ -65,6 +65,24 @@ async fn a_valid_configuration_is_called_so() {
     assert_eq!(answer, json!({"valid": true, "faults": []}));
 }
 
+#[tokio::test]
+async fn a_collector_of_traces_that_cannot_be_told_is_refused_with_what_to_do() {
+    let telemetry = "[telemetry]\notlp_endpoint = \"http://127.0.0.1:4318\"\n\
+        headers = { authorization = \"env:SURELY_NOT_SET\" }\n[egress]";
+    let config = VALID.replace("[egress]", telemetry);
+    let printed = with_config("check-config", &config, &[]).await;
+    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    for fault in [
+        "telemetry.otlp_endpoint: ",
+        "list its host:port in egress.allow",
+        "telemetry.headers.authorization: the variable of env:SURELY_NOT_SET is not set",
+    ] {
+        assert!(printed.stderr.contains(fault), "{fault}: {printed:?}");
+    }
+    let served = with_config("serve", &config, &[]).await;
+    assert_eq!(served.status.code(), Some(1), "{served:?}");
+}
+
 const POSTGRES: &str = "postgres://db/runnel";
 const SQLITE: &str = "sqlite://DIRECTORY/runnel.db";
 const NATS: &str = "kind = \"nats\"\nurl = \"nats://127.0.0.1:4222\"\n";

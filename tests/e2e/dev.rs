@@ -2,15 +2,25 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
 use crate::support::client::message;
 use crate::support::gateway::BINARY;
 use crate::support::playground::Playground;
 use crate::support::script::sse;
+use crate::support::terminal::Terminal;
+use crate::support::upstream::{Reply, Upstream};
 use crate::support::{Directory, Printed, Stage, run};
+
+const KEY: &str = "sk-a-key-that-nobody-prints";
+/// How the document about Runnel begins.
+const RUNNEL: &str = "Runnel is a gateway for agent runs over plain HTTP";
+/// And what the script makes of it.
+const NOTES: &str = "My notes say:\n\nRunnel is a gateway for agent runs over plain HTTP";
 
 /// A playground whose data stands in `runnel-data` of a directory of its own.
 async fn start() -> (Playground, Directory) {
@@ -19,7 +29,14 @@ async fn start() -> (Playground, Directory) {
     (playground, directory)
 }
 
-async fn send(here: &Path, arguments: &[&str]) -> Printed {
+/// The same with the echo runner.
+async fn start_echoing() -> (Playground, Directory) {
+    let directory = Directory::new();
+    let playground = Playground::start_echoing(&directory.file("runnel-data")).await;
+    (playground, directory)
+}
+
+fn sending(here: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(BINARY);
     command
         .arg("send")
@@ -27,7 +44,31 @@ async fn send(here: &Path, arguments: &[&str]) -> Printed {
         .current_dir(here)
         .env_remove("RUNNEL_URL")
         .env_remove("RUNNEL_API_KEY");
-    run(&mut command).await
+    command
+}
+
+async fn send(here: &Path, arguments: &[&str]) -> Printed {
+    run(&mut sending(here, arguments)).await
+}
+
+/// What a program sends that writes to standard input.
+async fn pipe(here: &Path, input: &str) -> Printed {
+    let mut command = sending(here, &[]);
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.kill_on_drop(true).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(input.as_bytes()).await.unwrap();
+    drop(stdin);
+    let output = crate::support::within("send to end", child.wait_with_output()).await;
+    let output = output.unwrap();
+    Printed {
+        status: output.status,
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
 }
 
 fn assert_sent(printed: &Printed, text: &str) {
@@ -40,6 +81,33 @@ fn assert_sent(printed: &Printed, text: &str) {
 
 fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+/// The line of the greeting that begins with this word.
+fn line<'a>(playground: &'a Playground, word: &str) -> &'a str {
+    let lines = playground.greeting.lines();
+    let mut lines = lines.filter_map(|line| line.strip_prefix(word));
+    lines.next().unwrap().trim_start()
+}
+
+/// The runs of a conversation, the oldest first.
+async fn runs_of(playground: &Playground, conversation: &str) -> Vec<String> {
+    let path = format!("/v1/runs?conversation_id={conversation}");
+    let runs = playground.client().get(&path).await.body;
+    let runs = runs["items"].as_array().unwrap().iter().rev();
+    runs.map(|run| run["run_id"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// What a run called, in the order of its calls.
+async fn called(playground: &Playground, run_id: &str) -> Vec<String> {
+    let path = format!("/v1/runs/{run_id}/audit");
+    let audit = playground.client().get(&path).await.body;
+    let entries = audit["items"].as_array().unwrap().iter();
+    let allowed = entries.filter(|entry| entry["decision"] == "allow");
+    allowed
+        .map(|entry| format!("{} {}", entry["action"], entry["resource"]))
+        .collect()
 }
 
 #[tokio::test]
@@ -60,35 +128,346 @@ async fn the_printed_curl_command_works_as_it_is_printed() {
     let events: Vec<Value> = data
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    let types: Vec<_> = events.iter().map(|event| event["type"].clone()).collect();
-    let expected = [
-        "message.delta",
-        "state.updated",
-        "message.completed",
-        "run.completed",
-    ];
-    assert_eq!(types, expected);
-    assert_eq!(events[0]["data"]["chunk"]["content"], "hello");
-    assert_eq!(events[2]["data"]["message"]["content"], "hello");
+    let types: Vec<_> = events.iter().map(|event| &event["type"]).collect();
+    assert!(types.len() > 5, "{types:?}");
+    let (ending, deltas) = (&types[types.len() - 2..], &types[..types.len() - 2]);
+    assert_eq!(ending, ["message.completed", "run.completed"]);
+    assert!(
+        deltas.iter().all(|kind| **kind == "message.delta"),
+        "{types:?}"
+    );
+    let said = &events[events.len() - 2]["data"]["message"]["content"];
+    assert!(said.as_str().unwrap().starts_with(NOTES), "{said}");
 }
 
 #[tokio::test]
 async fn it_says_what_it_serves() {
     let (playground, directory) = start().await;
     let data = directory.file("runnel-data");
-    let lines: Vec<_> = playground.greeting.lines().take(4).collect();
+    let data = data.display();
+    let lines: Vec<_> = playground.greeting.lines().take(9).collect();
     let expected = [
         format!("runnel {}  {}", env!("CARGO_PKG_VERSION"), playground.url),
-        format!("data     {}", data.display()),
-        "agent    hello → plugin:runnel/echo/default".to_owned(),
+        format!("data     {data}"),
+        format!("settings {data}/dev.toml"),
+        "agent    hello → plugin:runnel/local-agent/default".to_owned(),
+        format!(
+            "model    none: a script answers, {data}/script.toml; OPENAI_API_KEY or OPENAI_BASE_URL brings a real one"
+        ),
+        "tool     current_time, by MCP".to_owned(),
+        "knows    runnel, a knowledge base of 8 passages".to_owned(),
         format!("key      {}", playground.key),
+        "send     runnel send \"What is Runnel?\"".to_owned(),
     ];
     assert_eq!(lines, expected);
+
+    let runners = playground.client().get("/v1/runners").await.body;
+    let runners = runners["items"].as_array().unwrap().iter();
+    let mut ids: Vec<_> = runners
+        .map(|runner| runner["id"].as_str().unwrap())
+        .collect();
+    ids.sort_unstable();
+    assert_eq!(
+        ids,
+        [
+            "plugin:runnel/echo/default",
+            "plugin:runnel/local-agent/default"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_first_conversation_shows_knowledge_a_tool_and_memory() {
+    let (playground, directory) = start().await;
+    let here = directory.file("");
+
+    let printed = send(&here, &["What is Runnel?"]).await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    assert!(printed.stdout.starts_with(NOTES), "{printed:?}");
+
+    let printed = send(&here, &["And what time is it in Tokyo?"]).await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    let answer = printed
+        .stdout
+        .strip_prefix("Let me look at the clock.\n\nIt is ");
+    let time = answer.unwrap().strip_suffix(".\n").unwrap();
+    assert!(time.ends_with("(UTC+09:00)"), "{time}");
+    let mut remarks = printed.stderr.lines();
+    let call = format!("* current_time {{\"utc_offset\":9}} ... {time}");
+    assert_eq!(remarks.next(), Some(call.as_str()));
+    assert!(remarks.next().unwrap().starts_with("[run "), "{printed:?}");
+
+    let printed = send(&here, &["What did I ask you first?"]).await;
+    let expected = "You began with: \"What is Runnel?\" \
+        The message before this one was: \"And what time is it in Tokyo?\"";
+    assert_sent(&printed, expected);
+
+    let runs = runs_of(&playground, "dev").await;
+    let [first, second, third] = runs.as_slice() else {
+        panic!("{runs:?}");
+    };
+    let ledger = playground.client().ledger(first).await;
+    let events = ledger.events();
+    let deltas = events
+        .iter()
+        .filter(|event| event["type"] == "message.delta");
+    assert!(deltas.count() > 5, "{events:?}");
+    let called_first = called(&playground, first).await;
+    let retrieved = |calls: &[String]| calls.iter().any(|call| call.contains("runnel"));
+    assert!(retrieved(&called_first), "{called_first:?}");
+    let called_second = called(&playground, second).await;
+    let asked = called_second
+        .iter()
+        .any(|call| call.contains("current_time"));
+    assert!(asked, "{called_second:?}");
+    let third = playground.client().run(third).await;
+    assert_eq!(third["output"]["content"], expected);
+}
+
+#[tokio::test]
+async fn a_new_conversation_remembers_nothing_and_goes_on_until_the_next() {
+    let (playground, directory) = start().await;
+    let here = directory.file("");
+    assert!(
+        send(&here, &["Hello from the old one"])
+            .await
+            .status
+            .success()
+    );
+
+    let printed = send(&here, &["--new", "What did I say first?"]).await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    assert!(!printed.stdout.contains("the old one"), "{printed:?}");
+    let printed = send(&here, &["And what did I say first now?"]).await;
+    let expected = "You began with: \"What did I say first?\"";
+    assert!(printed.stdout.starts_with(expected), "{printed:?}");
+
+    let file = directory.file("runnel-data/conversation");
+    let conversation = std::fs::read_to_string(&file).unwrap();
+    let conversation = conversation.trim();
+    assert!(conversation.starts_with("dev-"), "{conversation}");
+    assert_eq!(runs_of(&playground, conversation).await.len(), 2);
+    assert_eq!(runs_of(&playground, "dev").await.len(), 1);
+
+    let printed = send(&here, &["--conversation", "dev", "What was first?"]).await;
+    assert!(
+        printed.stdout.contains("Hello from the old one"),
+        "{printed:?}"
+    );
+    assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), conversation);
+    let printed = send(&here, &["--conversation", "dev", "--new", "x"]).await;
+    assert_eq!(printed.status.code(), Some(2), "{printed:?}");
+}
+
+#[tokio::test]
+async fn what_a_program_writes_to_it_is_one_message() {
+    let (playground, directory) = start_echoing().await;
+    let here = directory.file("");
+    assert_sent(&pipe(&here, "two\nlines\n").await, "two\nlines");
+    assert_eq!(runs_of(&playground, "dev").await.len(), 1);
+
+    let printed = pipe(&here, " \n").await;
+    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    assert!(printed.stderr.contains("nothing to send"), "{printed:?}");
+    let printed = pipe(&here, &"x".repeat((1 << 20) + 1)).await;
+    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    assert!(printed.stderr.contains("more than 1 MiB"), "{printed:?}");
+    assert_eq!(runs_of(&playground, "dev").await.len(), 1);
+}
+
+#[tokio::test]
+async fn at_a_terminal_it_is_a_chat() {
+    let (playground, directory) = start().await;
+    let mut terminal = Terminal::start(&mut sending(&directory.file(""), &[]), 60);
+    terminal.say("", "> ", 1).await;
+    terminal.say("What is Runnel?\n", "completed in", 1).await;
+    terminal
+        .say("What time is it in Tokyo?\n", "completed in", 2)
+        .await;
+    terminal.say("/new\n", "conversation dev-", 1).await;
+    terminal
+        .say("What did I say first?\n", "completed in", 3)
+        .await;
+
+    let screen = terminal.screen();
+    assert!(
+        screen.starts_with("conversation dev; /new begins another one, Ctrl-D ends\r\n> "),
+        "{screen}"
+    );
+    assert!(screen.contains('⠙'), "nothing turns: {screen}");
+    // The text, the call on a line of its own, and the text again; no line is longer than the terminal.
+    assert!(screen.contains("Let me look at the clock.\r\n"), "{screen}");
+    let call = "\u{1b}[2m⚙ current_time {\"utc_offset\":9} … ";
+    let lines: Vec<_> = screen.split("\r\n").collect();
+    let place = lines.iter().position(|line| line.contains(call)).unwrap();
+    let (_, shown) = lines[place].rsplit_once("\u{1b}[2m").unwrap();
+    let shown = shown.strip_suffix("\u{1b}[0m").unwrap();
+    assert!(
+        shown.chars().count() <= 60 && shown.ends_with('…'),
+        "{shown}"
+    );
+    assert!(lines[place + 1].contains("It is "), "{screen}");
+    assert!(!screen.contains("You began with"), "{screen}");
+
+    assert_eq!(terminal.end().await.code(), Some(0));
+    assert_eq!(runs_of(&playground, "dev").await.len(), 2);
+}
+
+#[tokio::test]
+async fn what_a_runner_says_does_not_steer_a_terminal() {
+    let (_playground, directory) = start_echoing().await;
+    let text = "a\u{1b}[2Jb\u{7}";
+    let mut terminal = Terminal::start(&mut sending(&directory.file(""), &[text]), 80);
+    terminal.say("", "completed in", 1).await;
+    let screen = terminal.screen();
+    assert!(
+        screen.contains("a[2Jb") && !screen.contains(text),
+        "{screen:?}"
+    );
+}
+
+/// The chunks of an answer of OpenAI's API.
+fn chunks(texts: &[&str]) -> Vec<String> {
+    let chunk = |delta: Value, reason: Value| {
+        let choice = json!({"index": 0, "delta": delta, "finish_reason": reason});
+        let chunk = json!({"id": "c-1", "object": "chat.completion.chunk", "choices": [choice]});
+        format!("data: {chunk}")
+    };
+    let mut chunks: Vec<_> = texts
+        .iter()
+        .map(|text| chunk(json!({"role": "assistant", "content": text}), Value::Null))
+        .collect();
+    chunks.push(chunk(json!({}), json!("stop")));
+    chunks.push("data: [DONE]".to_owned());
+    chunks
+}
+
+#[tokio::test]
+async fn a_model_that_the_environment_names_is_asked_with_its_key() {
+    let upstream = Upstream::start().await;
+    let listed = json!({"data": [{"id": "acme/small-1"}, {"id": "acme/large-1"}]});
+    upstream.reply(Reply::Json(200, listed));
+    let directory = Directory::new();
+    let data = directory.file("runnel-data");
+    let base_url = format!("{}/v1", upstream.url);
+    let variables = [
+        ("OPENAI_API_KEY", KEY),
+        ("OPENAI_BASE_URL", base_url.as_str()),
+    ];
+    let playground = Playground::start_with(&data, &[], &variables).await;
+    let expected = format!("acme/small-1 at {base_url}, by OPENAI_…");
+    assert_eq!(line(&playground, "model "), expected);
+
+    upstream.reply(Reply::Events(chunks(&["Hello ", "there."])));
+    assert_sent(
+        &send(&directory.file(""), &["Is Runnel a gateway?"]).await,
+        "Hello there.",
+    );
+    let asked = upstream.asked();
+    let paths: Vec<_> = asked.iter().map(|asked| asked.path.as_str()).collect();
+    assert_eq!(paths, ["/v1/models", "/v1/chat/completions"]);
+    for asked in &asked {
+        assert_eq!(asked.headers["authorization"], format!("Bearer {KEY}"));
+    }
+    let body = &asked[1].body;
+    assert_eq!(body["model"], "acme/small-1");
+    assert_eq!(body["stream"], true);
+    assert_eq!(body["tools"][0]["function"]["name"], "current_time");
+    let told = body["messages"].to_string();
+    assert!(
+        told.contains("Is Runnel a gateway?") && told.contains(RUNNEL),
+        "{told}"
+    );
+
+    assert!(!playground.greeting.contains(KEY));
+    for file in ["dev.toml", "dev.json"] {
+        let text = std::fs::read_to_string(data.join(file)).unwrap();
+        assert!(!text.contains(KEY), "{file}");
+    }
+    let log = std::fs::read_to_string(data.with_extension("log")).unwrap();
+    assert!(!log.contains(KEY), "{log}");
+    playground.stop().await;
+
+    // The next start is without a model again, and the conversation goes on.
+    let playground = Playground::start(&data).await;
+    let printed = send(&directory.file(""), &["What was first?"]).await;
+    assert!(
+        printed.stdout.contains("Is Runnel a gateway?"),
+        "{printed:?}"
+    );
+    playground.stop().await;
+}
+
+#[tokio::test]
+async fn a_model_of_the_settings_here_is_taken_and_nothing_else_of_them() {
+    let upstream = Upstream::start().await;
+    upstream.reply(Reply::Events(chunks(&["From the file."])));
+    let directory = Directory::new();
+    let settings = format!(
+        "[server]\nlisten = \"nowhere\"\n[[model_providers]]\nname = \"p\"\nkind = \"openai\"\nbase_url = \"{}/v1\"\n\
+         [[models]]\nmodel_id = \"vectors\"\nprovider = \"p\"\noperations = [\"invoke\"]\n\
+         [[models]]\nmodel_id = \"talker\"\nprovider = \"p\"\nupstream_model = \"talker-7\"\n",
+        upstream.url
+    );
+    directory.write("runnel.toml", &settings);
+    let playground = Playground::start(&directory.file("runnel-data")).await;
+    let expected = "talker of ./runnel.toml; nothing else of that file is read";
+    assert_eq!(line(&playground, "model "), expected);
+    assert_sent(
+        &send(&directory.file(""), &["hello"]).await,
+        "From the file.",
+    );
+    assert_eq!(upstream.asked()[0].body["model"], "talker-7");
+    playground.stop().await;
+
+    let data = directory.file("runnel-data");
+    let playground = Playground::start_with(&data, &["--script"], &[]).await;
+    let model = line(&playground, "model ");
+    assert!(model.starts_with("none: a script answers"), "{model}");
+}
+
+#[tokio::test]
+async fn a_model_that_cannot_be_asked_ends_the_start_and_its_secret_is_not_repeated() {
+    let directory = Directory::new();
+    let check = async |variables: &[(&str, &str)], expected: &str| {
+        let mut command = Command::new(BINARY);
+        command
+            .args(["dev", "--listen", "127.0.0.1:0"])
+            .env_remove("OPENAI_API_KEY")
+            .env_remove("OPENAI_MODEL")
+            .envs(variables.iter().copied())
+            .current_dir(directory.file(""));
+        let printed = run(&mut command).await;
+        assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+        assert!(printed.stderr.contains(expected), "{printed:?}");
+        assert!(!printed.stderr.contains(KEY), "{printed:?}");
+    };
+    let secret = format!("http://me:{KEY}@127.0.0.1/v1");
+    let credentials = "OPENAI_BASE_URL holds a user name or a password";
+    check(&[("OPENAI_BASE_URL", &secret)], credentials).await;
+    let upstream = Upstream::start().await;
+    upstream.reply(Reply::Json(401, json!({"error": {"message": KEY}})));
+    let variables = [
+        ("OPENAI_BASE_URL", upstream.url.as_str()),
+        ("OPENAI_API_KEY", KEY),
+    ];
+    check(&variables, "OPENAI_MODEL is not set").await;
+}
+
+#[tokio::test]
+async fn its_settings_are_a_configuration_to_go_on_with() {
+    let (_playground, directory) = start().await;
+    let mut command = Command::new(BINARY);
+    command
+        .args(["check-config", "--config", "runnel-data/dev.toml"])
+        .current_dir(directory.file(""));
+    let printed = run(&mut command).await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
 }
 
 #[tokio::test]
 async fn send_finds_the_playground_here_and_in_a_parent() {
-    let (_playground, directory) = start().await;
+    let (_playground, directory) = start_echoing().await;
     let below = directory.file("some/where/below");
     std::fs::create_dir_all(&below).unwrap();
 
@@ -99,10 +478,18 @@ async fn send_finds_the_playground_here_and_in_a_parent() {
 
 #[tokio::test]
 async fn send_goes_where_it_is_told_to() {
-    let (playground, _directory) = start().await;
+    let (playground, _directory) = start_echoing().await;
     let root = Path::new("/");
     let arguments = ["hello", "--url", &playground.url, "--key", &playground.key];
     assert_sent(&send(root, &arguments).await, "hello");
+    let printed = send(root, &[&arguments[..], &["--new"]].concat()).await;
+    assert_eq!(printed.stdout, "hello\n", "{printed:?}");
+    assert!(
+        printed
+            .stderr
+            .starts_with("to go on with it: --conversation dev-"),
+        "{printed:?}"
+    );
 
     let mut command = Command::new(BINARY);
     command
@@ -111,16 +498,12 @@ async fn send_goes_where_it_is_told_to() {
         .env("RUNNEL_URL", &playground.url)
         .env("RUNNEL_API_KEY", &playground.key);
     assert_sent(&run(&mut command).await, "by environment");
-    let runs = playground
-        .client()
-        .get("/v1/runs?conversation_id=c-9")
-        .await;
-    assert_eq!(runs.body["items"].as_array().unwrap().len(), 1);
+    assert_eq!(runs_of(&playground, "c-9").await.len(), 1);
 }
 
 #[tokio::test]
 async fn send_gives_the_events_themselves_to_programs() {
-    let (_playground, directory) = start().await;
+    let (_playground, directory) = start_echoing().await;
     let printed = send(&directory.file(""), &["hello big world", "--json"]).await;
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
     let parse = |line: &str| serde_json::from_str::<Value>(line).unwrap()["type"].clone();
@@ -170,10 +553,13 @@ async fn send_fails_when_the_run_fails_or_there_is_no_gateway() {
 
 #[tokio::test]
 async fn a_second_start_finds_everything_again() {
-    let (first, directory) = start().await;
+    const DOCUMENTS: &str = "/v1/knowledge-bases/runnel/documents";
+    let (first, directory) = start_echoing().await;
     let data = directory.file("runnel-data");
     let run_id = first.client().post(&message("m-1")).await.run_id();
     let before = first.client().finished(&run_id).await;
+    let documents = first.client().get(DOCUMENTS).await.body;
+    assert_eq!(documents["items"][0]["document_id"], "runnel.md");
     let key = first.key.clone();
     first.stop().await;
 
@@ -183,6 +569,8 @@ async fn a_second_start_finds_everything_again() {
     let replay = second.client().post(&message("m-1")).await;
     assert_eq!(replay.run_id(), run_id);
     assert!(replay.is_replay());
+    // The same text is not indexed again.
+    assert_eq!(second.client().get(DOCUMENTS).await.body, documents);
 
     // The echo runner has another port and another secret now; the conversation goes on.
     let mut event = message("m-2");
@@ -202,8 +590,22 @@ async fn a_second_start_finds_everything_again() {
 async fn what_it_keeps_is_its_owners_alone() {
     let (playground, directory) = start().await;
     let data = directory.file("runnel-data");
+    assert!(
+        send(&directory.file(""), &["--new", "hello"])
+            .await
+            .status
+            .success()
+    );
     assert_eq!(mode(&data), 0o700);
-    for name in ["dev.json", "master.key"] {
+    for name in [
+        "conversation",
+        "dev.json",
+        "dev.toml",
+        "echo.secret",
+        "local-agent.secret",
+        "master.key",
+        "script.toml",
+    ] {
         assert_eq!(mode(&data.join(name)), 0o600, "{name}");
     }
     assert!(data.join("runnel.db").exists());

@@ -22,7 +22,7 @@ type Told = Vec<(String, Value)>;
 /// The Rust example, as `runnel dev` serves it.
 async fn rust_echo() -> (Client, impl Sized) {
     let directory = Directory::new();
-    let playground = Playground::start(&directory.file("runnel-data")).await;
+    let playground = Playground::start_echoing(&directory.file("runnel-data")).await;
     (playground.client(), (playground, directory))
 }
 

@@ -190,6 +190,12 @@ async fn a_ledger_is_read_from_both_ends(#[values(Sqlite, Postgres)] engine: Eng
             );
         }
     }
+    let beyond = format!("/runs/{before}/events?before_cursor=9223372036854775808");
+    assert_eq!(
+        run.get(&beyond).await.status,
+        400,
+        "no sequence is so large"
+    );
     let page = run.get(&format!("/runs/{before}/events")).await.body;
     let told: Vec<Value> = ledger
         .0

@@ -89,6 +89,7 @@ const ROWS: &[(&str, About, u16)] = &[
     ("list_models", About::Installation, 0),
     ("list_tools", About::Installation, 0),
     ("list_mcp_servers", About::Installation, 0),
+    ("list_model_providers", About::Installation, 0),
     ("list_knowledge_bases", About::Installation, 0),
     ("list_skills", About::Installation, 0),
     ("list_documents", About::Own, 0),
@@ -193,19 +194,21 @@ async fn seen(request: reqwest::RequestBuilder) -> Seen {
     }
 }
 
-type Ids = BTreeMap<&'static str, String>;
+pub type Ids = BTreeMap<&'static str, String>;
 
 /// The request of an operation about these ids, sound but for them.
-fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::RequestBuilder {
-    let path = operation.path_with(|name| match name {
-        "scope" => "conversation".to_owned(),
-        "area" => "plugin".to_owned(),
-        "key" => "k".to_owned(),
-        "model_id" => "m".to_owned(),
-        "name" => "search".to_owned(),
-        "kb_id" => "handbook".to_owned(),
-        _ => ids.get(name).unwrap_or_else(|| panic!("{name}")).clone(),
-    });
+pub fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::RequestBuilder {
+    let named = |name: &str| match (ids.get(name), name) {
+        (Some(id), _) => id.clone(),
+        (None, "scope") => "conversation".to_owned(),
+        (None, "area") => "plugin".to_owned(),
+        (None, "key") => "k".to_owned(),
+        (None, "model_id") => "m".to_owned(),
+        (None, "name") => "search".to_owned(),
+        (None, "kb_id") => "handbook".to_owned(),
+        _ => panic!("{name}"),
+    };
+    let path = operation.path_with(named);
     let query = match operation.id.as_str() {
         "search_conversation_history" => "?query=hello",
         "refresh_runner_endpoint" => "?dry_run=true",
@@ -231,11 +234,11 @@ fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::Reques
             json!({"messages": [{"role": "user", "content": "hi"}]})
         }
         "create_chat_completion" => {
-            json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]})
+            json!({"model": named("model_id"), "messages": [{"role": "user", "content": "hi"}]})
         }
         "rerank_documents" => json!({"query": "q", "documents": ["d"]}),
         "embed_texts" => json!({"texts": ["t"]}),
-        "create_embeddings" => json!({"model": "m", "input": "t"}),
+        "create_embeddings" => json!({"model": named("model_id"), "input": "t"}),
         "pull_steering" | "call_tool" => json!({}),
         "submit_interaction" | "submit_interaction_by_link" => json!({"interaction_id": "q"}),
         "speak_mcp" => json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
@@ -274,9 +277,9 @@ fn absent() -> Ids {
 
 /// A workspace with one of everything. Its text, names and ids are its own; what clients may choose is
 /// the same in both.
-struct Tenant {
-    admin: Client,
-    ids: Ids,
+pub struct Tenant {
+    pub admin: Client,
+    pub ids: Ids,
     mark: String,
 }
 
@@ -284,7 +287,7 @@ const ONLY: &str = "c-only";
 
 impl Tenant {
     /// `default`, which the configuration has filled, or one that is made in the database.
-    async fn new(stage: &Stage, workspace: &str) -> Self {
+    pub async fn new(stage: &Stage, workspace: &str) -> Self {
         let mark = format!("mark-of-{workspace}");
         let url = &stage.client.url;
         let admin = if workspace == "default" {
@@ -345,7 +348,7 @@ impl Tenant {
 }
 
 /// A question of a run, as the gateway would have written it.
-async fn ask(stage: &Stage, workspace: &str, run_id: &str, mark: &str) -> String {
+pub async fn ask(stage: &Stage, workspace: &str, run_id: &str, mark: &str) -> String {
     let id = Uuid::now_v7().to_string();
     let request = json!({
         "interaction_id": "q", "kind": "form", "title": mark, "fields": [], "actions": [],
@@ -858,6 +861,10 @@ async fn no_text_of_a_caller_is_code_or_a_pattern_or_a_path(
             format!("/storage/plugin?prefix={key}"),
             format!("/events/{key}"),
             format!("/runs/{key}"),
+            format!("/artifacts/{key}"),
+            format!("/artifacts/{key}/content"),
+            format!("/tools/{key}"),
+            format!("/openai/v1/models/{key}"),
             format!("/history?before_cursor={key}"),
             format!("/events?event_types={key}"),
             format!("/runs?statuses={key}"),
@@ -874,6 +881,9 @@ async fn no_text_of_a_caller_is_code_or_a_pattern_or_a_path(
         for path in [
             format!("/v1/events/{key}"),
             format!("/v1/runs/{key}"),
+            format!("/v1/artifacts/{key}"),
+            format!("/v1/artifacts/{key}/content"),
+            format!("/v1/knowledge-bases/{key}/documents/{key}"),
             format!("/v1/runs?conversation_id={key}"),
             format!("/v1/runs?cursor={key}"),
             format!("/v1/events?event_types={key}"),

@@ -7,14 +7,14 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::support::client::message;
-use crate::support::gateway::{Agent, Config};
+use crate::support::client::{Client, message};
+use crate::support::gateway::{Agent, BINARY, Config};
 use crate::support::held::HeldRun;
 use crate::support::node::Project;
 use crate::support::python::{ask, environment, repository_file};
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::upstream::{Reply, Upstream};
-use crate::support::{Directory, Engine, Postgres, Sqlite, Stage, skipped, until, within};
+use crate::support::{Directory, Engine, Postgres, Sqlite, Stage, run, skipped, until, within};
 
 const SCRIPT: &str = r#"
 [[turns]]
@@ -734,4 +734,190 @@ async fn the_official_node_client_takes_the_run_token_for_its_key() {
         )
         .await,
     );
+}
+
+/// A provider with two keys, as a run asks it and as an operator sees it.
+struct Far {
+    upstream: Upstream,
+    stage: Stage,
+    admin: Client,
+    run: HeldRun,
+}
+
+impl Far {
+    async fn new() -> Self {
+        let upstream = Upstream::start().await;
+        let runner = StubRunner::start_as(all_models()).await;
+        let stage = Stage::of(Sqlite, runner, |config| {
+            grant(config);
+            config.rest = two_keys(&upstream.url);
+            config.environment = KEYS.map(|(name, key)| (name, key.to_owned())).to_vec();
+        })
+        .await
+        .unwrap();
+        Self {
+            upstream,
+            admin: stage.gateway.admin().await,
+            run: HeldRun::start(&stage, &message("m-1")).await,
+            stage,
+        }
+    }
+
+    async fn standing(&self) -> Value {
+        let answer = self.admin.get("/v1/model-providers").await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let whole = answer.body.to_string();
+        assert!(KEYS.iter().all(|(_, key)| !whole.contains(key)), "{whole}");
+        assert!(!whole.contains("hunter2"), "{whole}");
+        answer.body["items"][0].clone()
+    }
+
+    /// Asks once; the provider answers so.
+    async fn asked(&self, status: u16, answer: Value) -> u16 {
+        self.upstream.reply(Reply::Json(status, answer));
+        let path = "/models/remote/invoke";
+        self.run.call(path, &says("hi")).await.status
+    }
+
+    async fn streamed(&self, reply: Reply) -> u16 {
+        self.upstream.reply(reply);
+        let asking = self.run.request(Method::POST, "/models/remote/stream");
+        text_of(asking.json(&says("hi"))).await.0
+    }
+}
+
+#[tokio::test]
+async fn an_operator_sees_how_a_provider_stands_and_which_keys_rest() {
+    let far = Far::new().await;
+    assert_eq!(
+        far.standing().await,
+        json!({"name": "far", "kind": "openai", "base_url": format!("{}/v1", far.upstream.url),
+            "models": ["remote"], "keys": [{}, {}], "consecutive_failures": 0})
+    );
+    let said =
+        json!({"choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}}]});
+    let refused = json!({"error": {"message": "no"}});
+    far.upstream.reply(Reply::Json(401, refused));
+    assert_eq!(far.asked(200, said).await, 200);
+    let now = far.standing().await;
+    assert_eq!(now["consecutive_failures"], 0, "the other key was taken");
+    assert!(now["last_success_at"].as_i64() > Some(1_700_000_000_000));
+    assert!(now.get("last_failure_at").is_none(), "{now}");
+    assert_eq!(now["keys"][0]["rests_because"], "upstream_credential");
+    assert!(now["keys"][0]["rests_until"].as_i64() > now["last_success_at"].as_i64());
+    assert_eq!(now["keys"][1], json!({}));
+
+    let said = json!({"error": {"message": "hunter2"}});
+    for failures in 1..=2 {
+        assert_eq!(far.asked(500, said.clone()).await, 502);
+        let now = far.standing().await;
+        assert_eq!(now["consecutive_failures"], failures);
+        assert_eq!(
+            now["last_error"],
+            json!({"code": "runtime_error", "reason": "upstream_failing", "status": 500})
+        );
+    }
+    // What stood in a request tells nothing of who refused it; a model that is not there does.
+    assert_eq!(far.asked(400, said.clone()).await, 400);
+    assert_eq!(far.standing().await["consecutive_failures"], 2);
+    assert_eq!(far.asked(404, said).await, 400);
+    let now = far.standing().await;
+    assert_eq!(now["consecutive_failures"], 3);
+    assert_eq!(now["last_error"]["status"], 404);
+    let client = far.stage.client.get("/v1/model-providers").await;
+    assert_eq!(client.status, 403, "it is the operator's");
+    far.run.end(&far.stage).await;
+}
+
+#[tokio::test]
+async fn a_stream_counts_as_an_answer_of_its_provider_and_as_a_failure_where_it_breaks() {
+    let far = Far::new().await;
+    let failed = json!({"error": {"message": "hunter2"}});
+    assert_eq!(far.asked(503, failed).await, 502);
+    assert_eq!(far.standing().await["consecutive_failures"], 1);
+    let chunk = json!({"choices": [{"index": 0, "delta": {"content": "hi"}}]});
+    let piece = format!("data: {chunk}");
+    let whole = Reply::Events(vec![piece.clone(), "data: [DONE]".to_owned()]);
+    assert_eq!(far.streamed(whole).await, 200);
+    let now = far.standing().await;
+    assert_eq!(now["consecutive_failures"], 0);
+    assert!(now["last_success_at"].as_i64() >= now["last_failure_at"].as_i64());
+    // Whether the piece comes before the break is the network's business.
+    far.streamed(Reply::Cut(vec![piece])).await;
+    let now = far.standing().await;
+    assert_eq!(now["consecutive_failures"], 1, "{now}");
+    assert_eq!(now["last_error"]["reason"], "upstream_broken");
+    far.run.end(&far.stage).await;
+}
+
+const KEYS: [(&str, &str); 2] = [
+    ("FAR_KEY_ONE", "key-number-one"),
+    ("FAR_KEY_TWO", "key-number-two"),
+];
+
+fn two_keys(url: &str) -> String {
+    format!(
+        "[[model_providers]]\nname = \"far\"\nkind = \"openai\"\nbase_url = \"{url}/v1\"\n\
+         api_keys = [\"env:{}\", \"env:{}\"]\n\
+         [[models]]\nmodel_id = \"remote\"\nprovider = \"far\"\nupstream_model = \"big\"\n",
+        KEYS[0].0, KEYS[1].0
+    )
+}
+
+#[tokio::test]
+async fn providers_are_probed_with_each_key_before_anything_is_served() {
+    let directory = Directory::new();
+    let half = || uuid::Uuid::new_v4().simple().to_string();
+    let key = directory.write("master.key", &(half() + &half()));
+    let upstream = Upstream::start().await;
+    let probe = async |providers: &str, more: &[&str]| {
+        let head = format!(
+            "[auth]\nmaster_key = \"file:{key}\"\n[database]\nurl = \"sqlite://{key}.db\"\n\
+             [egress]\nallow = [\"127.0.0.0/8\"]\n{providers}",
+            key = key.display()
+        );
+        let file = directory.write("runnel.toml", &head);
+        let mut command = Command::new(BINARY);
+        command
+            .args(["check-config", "--probe", "--config"])
+            .arg(file);
+        run(command.args(more).envs(KEYS)).await
+    };
+    let listed = |ids: &[&str]| {
+        let items = ids.iter().map(|id| json!({"id": id})).collect::<Vec<_>>();
+        Reply::Json(200, json!({"object": "list", "data": items}))
+    };
+    upstream.reply(listed(&["big", "small"]));
+    upstream.reply(Reply::Json(404, json!({})));
+    let good = probe(&two_keys(&upstream.url), &[]).await;
+    assert!(good.status.success(), "{good:?}");
+    assert!(
+        good.stdout
+            .contains("far, api_keys[0]: answers\nfar, api_keys[1]: answers\n")
+    );
+    let asked = upstream.asked();
+    assert_eq!(asked[0].path, "/v1/models");
+    assert_eq!(asked[0].headers["authorization"], "Bearer key-number-one");
+    assert_eq!(asked[1].headers["authorization"], "Bearer key-number-two");
+
+    upstream.reply(listed(&["small"]));
+    upstream.reply(Reply::Json(
+        401,
+        json!({"error": {"message": "key-number-two is over"}}),
+    ));
+    let away = "[[model_providers]]\nname = \"away\"\nkind = \"anthropic\"\nbase_url = \"http://127.0.0.1:1\"\n\
+        [[model_providers]]\nname = \"script\"\nkind = \"scripted\"\n";
+    let bad = probe(&format!("{}{away}", two_keys(&upstream.url)), &["--json"]).await;
+    assert!(!bad.status.success());
+    assert!(!format!("{bad:?}").contains("key-number"), "{bad:?}");
+    let told: Value = serde_json::from_str(&bad.stdout).unwrap();
+    assert_eq!(told["valid"], true);
+    let [far, away, script] = [0, 1, 2].map(|n| told["model_providers"][n].clone());
+    assert_eq!(far["keys"][0], json!({"ok": true}));
+    assert_eq!(far["keys"][1]["reason"], "upstream_credential");
+    let advice = far["keys"][1]["advice"].as_str().unwrap();
+    assert!(advice.contains("renew the key"), "{advice}");
+    assert_eq!(far["unlisted_models"], json!(["big"]));
+    assert_eq!(away["keys"][0]["reason"], "upstream_unreachable");
+    assert_eq!(script["keys"], json!([{"ok": true}]));
 }

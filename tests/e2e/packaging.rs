@@ -6,14 +6,18 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::Once;
 
+use local_agent::LocalAgent;
+use local_agent::manifest::RUNNER_ID;
+use runner_kit::CancellationToken;
 use serde_norway::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use crate::support::database::Database;
 use crate::support::gateway::BINARY;
-use crate::support::listening::Listening;
 use crate::support::python::repository_file;
 use crate::support::{Directory, Postgres, Printed, run, skipped, within};
 
@@ -169,9 +173,11 @@ async fn the_mounted_configuration_is_valid_and_fits_the_services() {
     let said = |line: &str| assert!(config.contains(line), "{CONFIG} does not say {line}");
     said("listen = \"0.0.0.0:8700\"");
     said("public_url = \"http://runnel:8700\"");
-    let port = services["runner"]["environment"]["PORT"].as_str().unwrap();
-    said(&format!("base_url = \"http://runner:{port}\""));
-    said(&format!("allow = [\"runner:{port}\"]"));
+    let agent = &services["local-agent"]["environment"];
+    let listen = agent["LOCAL_AGENT_LISTEN"].as_str().unwrap();
+    let (_, port) = listen.rsplit_once(':').unwrap();
+    said(&format!("base_url = \"http://local-agent:{port}\""));
+    said(&format!("allow = [\"local-agent:{port}\"]"));
     let url = std::fs::read_to_string(format!("{place}/database_url")).unwrap();
     let environment = &services["postgres"]["environment"];
     let (user, database) = (&environment["POSTGRES_USER"], &environment["POSTGRES_DB"]);
@@ -279,7 +285,6 @@ impl Replica {
 /// The same commands, configuration and secrets as in the containers; names become addresses of this machine.
 #[tokio::test]
 async fn what_compose_starts_answers_an_event() {
-    static NO_PYTHON: Once = Once::new();
     let directory = Directory::new();
     let place = secrets(&directory).await;
     let Some(database) = Database::create(Postgres, &directory).await else {
@@ -287,25 +292,17 @@ async fn what_compose_starts_answers_an_event() {
     };
     std::fs::write(format!("{place}/database_url"), database.url()).unwrap();
 
-    let compose = compose();
-    let service = &compose["services"]["runner"];
-    let command = texts(&service["command"])
-        .iter()
-        .map(|word| word.replace("$$", "$").replace("/run/secrets", &place))
-        .map(|word| {
-            let script = repository_file("examples/python/echo_runner.py");
-            word.replace("/app/echo_runner.py", &script.display().to_string())
-        })
-        .collect::<Vec<_>>();
-    let mut runner = Command::new(&command[0]);
-    runner.args(&command[1..]).env("PORT", "0");
-    runner.env("HOST", service["environment"]["HOST"].as_str().unwrap());
-    let has_python = Command::new("python3").arg("--version").output().await;
-    if !has_python.is_ok_and(|output| output.status.success()) {
-        return skipped(&NO_PYTHON, "python", "there is no python3");
-    }
-    let runner = Listening::spawn(&mut runner).await.unwrap();
-    let (_, port) = runner.url.rsplit_once(':').unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let secret = std::fs::read_to_string(format!("{place}/runner_secret")).unwrap();
+    let agent = LocalAgent::runner(RUNNER_ID.parse().unwrap());
+    let router = runner_kit::router(vec![agent], secret.trim().parse().unwrap());
+    let mut agent = JoinSet::new();
+    agent.spawn(runner_kit::serve(
+        listener,
+        router,
+        CancellationToken::new(),
+    ));
 
     let mut replicas = Vec::new();
     let [a, b, ..] = *Uuid::new_v4().as_bytes();
@@ -314,7 +311,7 @@ async fn what_compose_starts_answers_an_event() {
         let address = format!("127.{a}.{b}.{last}");
         let here = text_of(CONFIG)
             .replace("/run/secrets", &place)
-            .replace("runner:9100", &format!("127.0.0.1:{port}"))
+            .replace("local-agent:9101", &format!("127.0.0.1:{port}"))
             .replace("0.0.0.0:", &format!("{address}:"))
             .replace("http://runnel:", &format!("http://127.{a}.{b}.11:"));
         config = directory.write(&format!("{last}.toml"), &here);
@@ -341,7 +338,10 @@ async fn what_compose_starts_answers_an_event() {
         ]);
         let sent = run(&mut send).await;
         assert!(sent.status.success(), "{sent:?}");
-        assert!(sent.stdout.starts_with("hello big world\n"), "{sent:?}");
+        assert!(
+            sent.stdout.starts_with("You said: hello big world\n"),
+            "{sent:?}"
+        );
     }
     drop(replicas);
     let health = runnel(&["health"], &config).await;

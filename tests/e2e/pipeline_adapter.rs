@@ -18,7 +18,7 @@ fn quick(run: &Run) -> Vec<Step> {
 }
 
 /// As `Query.model_dump()` of LangBot makes it, with the variables and the message of its preprocessing.
-fn query(query_id: impl Into<Value>) -> Value {
+pub fn query(query_id: impl Into<Value>) -> Value {
     let query_id = query_id.into();
     let sender = json!({"id": 77, "member_name": "Ada", "permission": "MEMBER",
         "group": {"id": 42, "name": "Team", "permission": "MEMBER"}});

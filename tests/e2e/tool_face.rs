@@ -2,6 +2,7 @@
 
 use std::sync::Once;
 
+use futures_util::StreamExt as _;
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -247,4 +248,46 @@ async fn the_face_keeps_no_session_and_dies_with_the_run(
         (late.status, late.error("code")),
         (401, &json!("unauthenticated"))
     );
+}
+
+#[tokio::test]
+async fn many_calls_under_equal_ids_get_each_its_own_answer() {
+    let server = ToolServer::start().await;
+    let stage = stage(Sqlite, &server).await.unwrap();
+    let mut runs = Vec::new();
+    for number in 0..4 {
+        let mut event = message(&format!("m-{number}"));
+        event["conversation"]["conversation_id"] = json!(format!("c-{number}"));
+        runs.push(HeldRun::start(&stage, &event).await);
+    }
+    // The ids, and the keys of calls that are made once, are the same in all runs.
+    let calls = (0..200).map(async |number: usize| {
+        let run = &runs[number % runs.len()];
+        let own = format!("m-{}", number % runs.len());
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+            "params": {"name": "get_current_event", "arguments": {}}});
+        let (_, answer) = speak(run, &call).await;
+        assert_eq!(
+            answer["result"]["structuredContent"]["event_id"],
+            json!(own)
+        );
+        let called = run
+            .request(Method::POST, "/tools/find/call")
+            .header("idempotency-key", format!("k-{}", number / runs.len()))
+            .json(&json!({"parameters": {"q": own}}));
+        let called = send(called).await.unwrap();
+        assert_eq!(
+            called.body["result"]["body"],
+            json!({"q": own}),
+            "{}",
+            called.body
+        );
+    });
+    futures_util::stream::iter(calls)
+        .buffer_unordered(32)
+        .collect::<Vec<()>>()
+        .await;
+    for run in runs {
+        run.end(&stage).await;
+    }
 }

@@ -42,7 +42,7 @@ async fn server_is(admin: &Client, what: &str, is: impl Fn(&Value) -> bool) -> V
     last
 }
 
-async fn ready(admin: &Client) -> Value {
+pub async fn ready(admin: &Client) -> Value {
     server_is(admin, "an MCP server to be ready", |server| {
         server["state"] == "ready"
     })
@@ -304,7 +304,7 @@ async fn a_run_that_is_cancelled_tells_the_server() {
 }
 
 pub static PEERS: Project = Project::at("tests/clients/mcp");
-const EVERYTHING: &str = "node_modules/@modelcontextprotocol/server-everything/dist/index.js";
+pub const EVERYTHING: &str = "node_modules/@modelcontextprotocol/server-everything/dist/index.js";
 
 /// The tools that npm's `server-everything` has in every version, called.
 async fn everything_answers(stage: &Stage) {

@@ -5,6 +5,7 @@ use reqwest::{Method, StatusCode};
 use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::process::Command;
+use uuid::Uuid;
 
 use crate::support::client::{Answer, message, send};
 use crate::support::gateway::{BINARY, Config, STUB_API_KEY};
@@ -193,6 +194,122 @@ async fn what_a_tool_does_wrong_is_an_error_with_its_reason_and_harms_nothing() 
     run.end(&stage).await;
 }
 
+/// A stage whose runner may read artifacts, too, as `resources` grants.
+async fn stage_with_artifacts(
+    engine: Engine,
+    catalog: String,
+    resources: &'static str,
+    artifacts: &str,
+) -> Option<Stage> {
+    let mut manifest = manifest(RUNNER_ID);
+    manifest["permissions"] = json!({
+        "tools": ["detail", "call"], "artifacts": ["metadata", "read"],
+    });
+    let runner = StubRunner::start_as(manifest).await;
+    Stage::of(engine, runner, |config| {
+        config.agents[0].resources = resources;
+        config.rest = catalog;
+        config.artifacts = artifacts.to_owned();
+    })
+    .await
+}
+
+const WITH_ARTIFACTS: &str = r#"tools = "*", artifacts = ["metadata", "read"]"#;
+
+#[rstest]
+#[tokio::test]
+async fn a_large_result_is_kept_whole_as_an_artifact_of_its_run(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let server = ToolServer::start().await;
+    let catalog = tools_at(&server, "effect = \"read\"", &["long", "echo"]);
+    let Some(stage) = stage_with_artifacts(engine, catalog, WITH_ARTIFACTS, "").await else {
+        return;
+    };
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let long = call(&run, "long", &json!({})).await.body["result"].clone();
+    assert_eq!(
+        (&long["truncated"], &long["bytes"]),
+        (&json!(true), &json!(300 << 10))
+    );
+    assert_eq!(long["preview"].as_str().unwrap().len(), 16 << 10);
+    let id = long["artifact_id"].as_str().unwrap().to_owned();
+    let told = run.get(&format!("/artifacts/{id}")).await.body;
+    assert_eq!(
+        (
+            &told["name"],
+            &told["mime_type"],
+            &told["size"],
+            &told["origin"]
+        ),
+        (
+            &json!("long.txt"),
+            &json!("text/plain"),
+            &json!(300 << 10),
+            &json!("tool")
+        )
+    );
+    assert_eq!(told["run_id"], json!(run.run_id));
+    let path = format!("/artifacts/{id}/content");
+    let whole = run.request(Method::GET, &path).send().await.unwrap();
+    assert_eq!(whole.text().await.unwrap(), "y".repeat(300 << 10));
+
+    // JSON is kept as JSON, and a key answers with the artifact that its first call made.
+    let parameters = json!({"text": "z".repeat(400 << 10)});
+    let first = call_once(&run, "echo", "k-1", &parameters).await.body["result"].clone();
+    let id = first["artifact_id"].as_str().unwrap().to_owned();
+    let again = call_once(&run, "echo", "k-1", &parameters).await.body["result"].clone();
+    assert_eq!(again, first);
+    assert_eq!(server.seen("/echo").len(), 1);
+    let told = run.get(&format!("/artifacts/{id}")).await.body;
+    assert_eq!(told["mime_type"], "application/json");
+    let path = format!("/artifacts/{id}/content?");
+    let whole = run.request(Method::GET, &path).send().await.unwrap();
+    let whole: Value = serde_json::from_slice(&whole.bytes().await.unwrap()).unwrap();
+    assert_eq!(whole["body"], parameters);
+    assert_eq!(whole["authorization"], "[redacted]", "as it is handed over");
+
+    let short = call(&run, "echo", &json!({"a": 1})).await.body["result"].clone();
+    assert_eq!(short["body"], json!({"a": 1}), "what fits is handed over");
+    let other = HeldRun::start(&stage, &in_another_conversation("m-2")).await;
+    assert_eq!(other.get(&format!("/artifacts/{id}")).await.status, 404);
+    other.end(&stage).await;
+    run.end(&stage).await;
+}
+
+fn in_another_conversation(event_id: &str) -> Value {
+    let mut event = message(event_id);
+    event["conversation"]["conversation_id"] = json!("c-8");
+    event
+}
+
+#[tokio::test]
+async fn a_large_result_that_is_not_to_be_read_or_cannot_be_kept_is_shown_by_its_beginning() {
+    let server = ToolServer::start().await;
+    for (resources, artifacts, kept) in [
+        (r#"tools = "*""#, "", false),
+        (WITH_ARTIFACTS, "max_bytes = 200000", false),
+        (
+            WITH_ARTIFACTS,
+            "workspace_bytes = 300000\nmax_bytes = 300000",
+            false,
+        ),
+        (WITH_ARTIFACTS, "mime_types = [\"image/*\"]", false),
+        (WITH_ARTIFACTS, "max_bytes = 307200", true),
+    ] {
+        let catalog = tools_at(&server, "", &["long"]);
+        let stage = stage_with_artifacts(Sqlite, catalog, resources, artifacts).await;
+        let stage = stage.unwrap();
+        let run = HeldRun::start(&stage, &message("m-1")).await;
+        let answer = call(&run, "long", &json!({})).await;
+        assert_eq!(answer.status, 200, "{artifacts}: {}", answer.body);
+        let result = &answer.body["result"];
+        assert_eq!(result["bytes"], 300 << 10, "{artifacts}");
+        assert_eq!(result.get("artifact_id").is_some(), kept, "{artifacts}");
+        run.end(&stage).await;
+    }
+}
+
 #[rstest]
 #[tokio::test]
 async fn a_call_under_a_key_is_made_once(#[values(Sqlite, Postgres)] engine: Engine) {
@@ -317,14 +434,16 @@ async fn a_run_that_is_cancelled_gives_its_call_up() {
     run.release();
 }
 
-async fn check_config(catalog: &str) -> Printed {
+pub async fn check_config(catalog: &str) -> Printed {
     let directory = Directory::new();
+    let key = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
     let head = format!(
         "[auth]\nmaster_key = \"file:{key}\"\n[database]\nurl = \"sqlite://{key}.db\"\n",
-        key = directory.write("master.key", &"00".repeat(32)).display()
+        key = directory.write("master.key", &key).display()
     );
     let file = directory.write("runnel.toml", &(head + catalog));
     let mut command = Command::new(BINARY);
+    command.env(STUB_API_KEY.0, STUB_API_KEY.1);
     run(command.args(["check-config", "--config"]).arg(file)).await
 }
 

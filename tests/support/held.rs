@@ -20,6 +20,16 @@ pub struct HeldRun {
 impl HeldRun {
     /// Returns when the runner has the request.
     pub async fn start(stage: &Stage, event: &Value) -> Self {
+        Self::start_by(stage, event, stage.client.posting(event)).await
+    }
+
+    /// As `start`, of an event that comes with this `traceparent`.
+    pub async fn start_with(stage: &Stage, event: &Value, traceparent: &str) -> Self {
+        let posting = stage.client.posting(event);
+        Self::start_by(stage, event, posting.header("traceparent", traceparent)).await
+    }
+
+    async fn start_by(stage: &Stage, event: &Value, posting: RequestBuilder) -> Self {
         let gate = Gate::new();
         let hold = gate.clone();
         let event_id = event["event_id"].as_str().unwrap();
@@ -27,7 +37,7 @@ impl HeldRun {
             let body = run.talk(1).concat();
             vec![sse_head(), Step::Hold(hold.clone()), step(body)]
         });
-        let run_id = stage.client.post(event).await.run_id();
+        let run_id = send(posting).await.unwrap().run_id();
         let of_run = |request: &Request| {
             request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
         };

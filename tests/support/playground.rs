@@ -4,6 +4,8 @@ use std::fs::OpenOptions;
 use std::path::Path;
 use std::process::Stdio;
 
+use serde_json::json;
+
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
@@ -22,16 +24,38 @@ pub struct Playground {
 }
 
 impl Playground {
-    /// Returns when it has greeted; its log goes beside `data`.
+    /// Returns when it has greeted; its log goes beside `data`. A script answers.
     pub async fn start(data: &Path) -> Self {
+        Self::start_with(data, &[], &[]).await
+    }
+
+    /// With an agent beside the first that takes every message and has the echo runner answer.
+    pub async fn start_echoing(data: &Path) -> Self {
+        let playground = Self::start(data).await;
+        let agent = json!({"name": "echo", "event_types": ["message.received"], "scope": {"kind": "workspace"},
+            "runner_id": "plugin:runnel/echo/default", "resource_policy": {"history": ["page"]}});
+        let made = playground.client().create("/v1/agents", &agent).await;
+        assert_eq!(made.status, 201, "{}", made.body);
+        playground
+    }
+
+    /// In the directory that `data` stands in, with these arguments and variables.
+    pub async fn start_with(data: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let log = OpenOptions::new()
             .create(true)
             .append(true)
             .open(data.with_extension("log"))
             .unwrap();
-        let mut child = Command::new(BINARY)
+        let mut command = Command::new(BINARY);
+        for name in ["OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL"] {
+            command.env_remove(name);
+        }
+        let mut child = command
             .args(["dev", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(data)
+            .args(arguments)
+            .envs(variables.iter().copied())
+            .current_dir(data.parent().unwrap())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)

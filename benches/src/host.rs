@@ -1,0 +1,240 @@
+//! What runners call back for: small calls beside `/healthz` of the same process, and what a model's stream
+//! takes longer through the gateway than asked directly.
+
+mod model;
+mod runner;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::Options;
+use crate::client::Connection;
+use crate::figures::{median, percentile, write};
+use crate::load::Target;
+use crate::process::machine;
+use crate::stage::{Database, Extra, Stage};
+use crate::stub::RUNNER_ID;
+use model::{Items, ModelServer};
+use runner::Runner;
+
+/// Runs that call at a time, each on a connection of its own: a run may call 500 times in a second.
+const RUNS: usize = 64;
+/// Words of a text whose tokens are counted.
+const WORDS: usize = 200;
+/// Streams of one round, one after the other, of each way.
+const STREAMS: usize = 20;
+
+pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
+    let stage = Stage::new(options).await?;
+    println!("{}", machine());
+    let mut told = Vec::new();
+    for database in stage.databases() {
+        told.push(measure(&stage, &database).await?);
+    }
+    write(options, &json!({"machine": machine(), "host": told}))
+}
+
+/// One request, as it is sent again and again.
+struct Asking {
+    name: &'static str,
+    /// By run: the credential stands in it.
+    requests: Vec<Vec<u8>>,
+}
+
+async fn measure(stage: &Stage, database: &Database) -> anyhow::Result<Value> {
+    let (runner, model) = (Runner::start().await?, ModelServer::start()?);
+    let allow = format!("\"{}\"", model.address);
+    let tables = tables(&model.address);
+    let extra = Extra {
+        runs: "",
+        allow: &allow,
+        tables: &tables,
+    };
+    let name = database.name;
+    let (_gateway, target) = stage
+        .gateway(name, database, &runner.address, extra)
+        .await?;
+    let tokens = begin_runs(&target, &runner).await?;
+    let askings = askings(&tokens);
+    let mut rates = vec![Vec::new(); askings.len()];
+    let (mut direct, mut through) = (Waits::default(), Waits::default());
+    for _ in 0..stage.options.rounds {
+        for (asking, rates) in askings.iter().zip(&mut rates) {
+            rates.push(ask(&target.address, asking, stage.options.seconds).await?);
+        }
+        for _ in 0..STREAMS {
+            direct.add(model.ask(&model.address, &directly()).await?);
+            through.add(model.ask(&target.address, &by_gateway(&tokens[0])).await?);
+        }
+    }
+    let calls = tell_rates(name, &askings, &rates);
+    let streams = tell_waits(name, &direct, &through);
+    Ok(json!({"target": name, "runs": RUNS, "calls": calls, "stream": streams}))
+}
+
+/// A model behind the gateway, and an agent that may use it.
+fn tables(model: &str) -> String {
+    format!(
+        "[limits]\nsilence_seconds = 3600.0\n\
+         [[model_providers]]\nname = \"bench\"\nkind = \"openai\"\nbase_url = \"http://{model}/v1\"\n\
+         [[models]]\nmodel_id = \"bench\"\nprovider = \"bench\"\n\
+         [[agents]]\nname = \"host\"\nevent_types = [\"bench.asked\"]\n\
+         scope = {{ kind = \"global\" }}\nrunner_id = \"{RUNNER_ID}\"\n\
+         config = {{ timeout = 3600 }}\nresource_policy = {{ models = [\"bench\"] }}\n"
+    )
+}
+
+/// Runs that are held by their runner; their tokens.
+async fn begin_runs(target: &Target, runner: &Runner) -> anyhow::Result<Vec<String>> {
+    let mut posting = Connection::open(&target.address).await?;
+    for number in 0..RUNS {
+        let request = target.request(number, "application/json", "bench.asked");
+        posting.send(&request).await?;
+        let status = posting.answer(|_| {}).await?;
+        ensure!(status == 202, "HTTP {status}");
+    }
+    runner.tokens(RUNS).await
+}
+
+fn askings(tokens: &[String]) -> [Asking; 3] {
+    let text = "word ".repeat(WORDS);
+    let body = json!({"messages": [{"role": "user", "content": text}]}).to_string();
+    let of_all = |name, request: &dyn Fn(&String) -> Vec<u8>| Asking {
+        name,
+        requests: tokens.iter().map(request).collect(),
+    };
+    [
+        of_all("/healthz", &|_| get("/healthz", "")),
+        of_all("run", &|token| get("/host/v1/run", token)),
+        of_all("count-tokens", &|token| {
+            post("/host/v1/models/bench/count-tokens", token, &body)
+        }),
+    ]
+}
+
+fn directly() -> Vec<u8> {
+    let message = json!({"role": "user", "content": "go"});
+    let body = json!({"model": "bench", "messages": [message], "stream": true});
+    post("/v1/chat/completions", "none", &body.to_string())
+}
+
+fn by_gateway(token: &str) -> Vec<u8> {
+    let body = json!({"messages": [{"role": "user", "content": "go"}]});
+    post("/host/v1/models/bench/stream", token, &body.to_string())
+}
+
+fn get(path: &str, token: &str) -> Vec<u8> {
+    let bearer = if token.is_empty() {
+        String::new()
+    } else {
+        format!("authorization: Bearer {token}\r\n")
+    };
+    format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{bearer}\r\n").into_bytes()
+}
+
+fn post(path: &str, token: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\
+         content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+/// Answers per second, of all runs together. A failure ends it.
+async fn ask(address: &str, asking: &Asking, seconds: f64) -> anyhow::Result<f64> {
+    let begin = Instant::now();
+    let end = begin + Duration::from_secs_f64(seconds);
+    let mut asking_now = JoinSet::new();
+    for request in asking.requests.clone() {
+        let (address, name) = (address.to_owned(), asking.name);
+        asking_now.spawn(async move {
+            let mut connection = Connection::open(&address).await?;
+            let mut answers = 0_u64;
+            while Instant::now() < end {
+                connection.send(&request).await?;
+                let status = connection.answer(|_| {}).await?;
+                ensure!(status == 200, "{name} answered HTTP {status}");
+                answers += 1;
+            }
+            Ok(answers)
+        });
+    }
+    let mut answers = 0;
+    while let Some(done) = asking_now.join_next().await {
+        answers += done??;
+    }
+    Ok(answers as f64 / begin.elapsed().as_secs_f64())
+}
+
+/// Milliseconds that items of streams took.
+#[derive(Default)]
+struct Waits {
+    /// From the request to the first item.
+    first: Vec<f64>,
+    /// From each item's leaving to its coming.
+    each: Vec<f64>,
+}
+
+impl Waits {
+    fn add(&mut self, items: Items) {
+        self.first.push(items.first);
+        self.each.extend(items.each);
+    }
+}
+
+fn tell_rates(target: &str, askings: &[Asking], rates: &[Vec<f64>]) -> Value {
+    let yardstick = &rates[0];
+    let mut told = Vec::new();
+    for (asking, rates) in askings.iter().zip(rates) {
+        let pairs = rates.iter().zip(yardstick);
+        let ratios: Vec<_> = pairs.map(|(one, other)| one / other).collect();
+        let [least, half, most] = [0.0, 50.0, 100.0].map(|at| percentile(&ratios, at));
+        let name = asking.name;
+        println!(
+            "{target:<12} {name:<14} {:>8.0}/s  {half:.2} of /healthz ({least:.2}–{most:.2})",
+            median(rates)
+        );
+        told.push(json!({
+            "name": name, "per_second": median(rates), "ratio": half, "ratios": ratios,
+        }));
+    }
+    told.into()
+}
+
+fn tell_waits(target: &str, direct: &Waits, through: &Waits) -> Value {
+    let of = |through: &[f64], direct: &[f64]| {
+        [50.0, 99.0].map(|at| (percentile(through, at), percentile(direct, at)))
+    };
+    let streams = direct.first.len();
+    let mut told = json!({"streams": streams, "items": direct.each.len()});
+    for (name, [p50, p99]) in [
+        ("first item", of(&through.first, &direct.first)),
+        ("each item", of(&through.each, &direct.each)),
+    ] {
+        println!(
+            "{target:<12} {name:<14} +{:.2} ms p50, +{:.2} ms p99 over the model asked directly \
+             ({:.2} and {:.2} ms), {streams} streams of {} items",
+            p50.0 - p50.1,
+            p99.0 - p99.1,
+            p50.1,
+            p99.1,
+            model::ITEMS,
+        );
+        told[name.replace(' ', "_")] = json!({
+            "added_p50_ms": p50.0 - p50.1, "added_p99_ms": p99.0 - p99.1,
+            "direct_p50_ms": p50.1, "direct_p99_ms": p99.1,
+        });
+    }
+    told
+}
+
+/// The token that stands in a request to a runner.
+fn token_in(body: &[u8]) -> anyhow::Result<String> {
+    let request: Value = serde_json::from_slice(body)?;
+    let token = request["host"]["token"].as_str().context("a token")?;
+    Ok(token.to_owned())
+}

@@ -1,0 +1,76 @@
+//! A runner that takes runs, tells their tokens, and says nothing more.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::token_in;
+use crate::stub::{manifests, read_request, whole};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
+    transfer-encoding: chunked\r\n\r\n8\r\n: held\n\n\r\n";
+
+/// Gone on drop, with the runs that it holds.
+pub(super) struct Runner {
+    pub(super) address: String,
+    tokens: tokio::sync::Mutex<mpsc::Receiver<String>>,
+    _serving: JoinSet<()>,
+}
+
+impl Runner {
+    pub(super) async fn start() -> anyhow::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?.to_string();
+        let (told, tokens) = mpsc::channel(super::RUNS);
+        let mut serving = JoinSet::new();
+        serving.spawn(serve(listener, told));
+        Ok(Self {
+            address,
+            tokens: tokens.into(),
+            _serving: serving,
+        })
+    }
+
+    /// The tokens of so many runs, once they are there.
+    pub(super) async fn tokens(&self, count: usize) -> anyhow::Result<Vec<String>> {
+        let mut waiting = self.tokens.lock().await;
+        let mut tokens = Vec::with_capacity(count);
+        while tokens.len() < count {
+            let token = timeout(PATIENCE, waiting.recv()).await;
+            tokens.push(token.context("a run did not come")?.context("a runner")?);
+        }
+        Ok(tokens)
+    }
+}
+
+async fn serve(listener: TcpListener, told: mpsc::Sender<String>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => if let Ok((socket, _)) = accepted {
+                connections.spawn(converse(socket, told.clone()));
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn converse(mut socket: TcpStream, told: mpsc::Sender<String>) -> anyhow::Result<()> {
+    let mut buffer = Vec::new();
+    let manifests = manifests(&["invoke", "stream", "count_tokens"]);
+    while let Some(request) = read_request(&mut socket, &mut buffer).await? {
+        if request.path == "/runs" {
+            told.send(token_in(&request.body)?).await?;
+            socket.write_all(HEAD).await?;
+            std::future::pending::<()>().await;
+        }
+        whole(&mut socket, "200 OK", &manifests).await?;
+    }
+    Ok(())
+}

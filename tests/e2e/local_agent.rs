@@ -1,0 +1,392 @@
+//! The Local Agent behind the gateway: a whole agent on the public host API alone.
+
+#[path = "local_agent/talker.rs"]
+mod talker;
+
+use std::sync::Arc;
+
+use local_agent::LocalAgent;
+use local_agent::manifest::RUNNER_ID;
+use reqwest::Method;
+use reqwest::header::CONTENT_TYPE;
+use rstest::rstest;
+use runner_kit::CancellationToken;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use crate::support::client::{Client, send};
+use crate::support::gateway::{Config, Gateway};
+use crate::support::runner::SECRET;
+use crate::support::{Engine, Postgres, Sqlite, within};
+use crate::tool_servers::{EVERYTHING, PEERS};
+use talker::{Said, Talker};
+
+/// The agent as a service of its own, and a gateway that has bound it.
+struct Agency {
+    client: Client,
+    gateway: Gateway,
+    _agent: JoinSet<std::io::Result<()>>,
+}
+
+const PROMPT: &str = "You are the receptionist.";
+
+/// What of the configuration a test says itself.
+#[derive(Default)]
+struct Setting<'a> {
+    /// Members of the agent's `config` beside model and prompt, as TOML.
+    config: &'a str,
+    /// Members of its `resource_policy` beside models and history.
+    resources: &'a str,
+    /// Tables of the catalog.
+    catalog: String,
+    /// Members of the first model.
+    model: &'a str,
+    concurrency: &'a str,
+}
+
+impl Agency {
+    /// `None` when the engine is not at hand. The first model is the talker.
+    async fn open(engine: Engine, talker: &Talker, setting: Setting<'_>) -> Option<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let runner = LocalAgent::runner(RUNNER_ID.parse().unwrap());
+        let router = runner_kit::router(vec![runner], SECRET.parse().unwrap());
+        let mut agent = JoinSet::new();
+        agent.spawn(runner_kit::serve(
+            listener,
+            router,
+            CancellationToken::new(),
+        ));
+
+        let mut config = Config::for_runner_at(&url);
+        config.agents.clear();
+        let concurrency = match setting.concurrency {
+            "" => "concurrent",
+            other => other,
+        };
+        config.rest = format!(
+            "[[agents]]\nname = \"main\"\nevent_types = [\"message.received\"]\nscope = {{ kind = \"global\" }}\n\
+             runner_id = \"{RUNNER_ID}\"\nconcurrency = \"{concurrency}\"\n\
+             state_policy = {{ enabled = true, scopes = [\"conversation\"] }}\n\
+             [agents.resource_policy]\nmodels = [\"talker\", \"spare\"]\nhistory = [\"page\"]\n{resources}\n\
+             [agents.config]\nmodel = {{ primary = \"talker\", fallbacks = [\"spare\"] }}\n\
+             prompt = [{{ role = \"system\", content = \"{PROMPT}\" }}]\n{more}\n\
+             [[model_providers]]\nname = \"talker\"\nkind = \"openai\"\nbase_url = \"{talker}/v1\"\n\
+             [[models]]\nmodel_id = \"talker\"\nprovider = \"talker\"\n{model}\n\
+             [[model_providers]]\nname = \"script\"\nkind = \"scripted\"\n\
+             [[models]]\nmodel_id = \"spare\"\nprovider = \"script\"\n{catalog}",
+            resources = setting.resources,
+            more = setting.config,
+            talker = talker.url,
+            model = setting.model,
+            catalog = setting.catalog,
+        );
+        let gateway = Gateway::start(engine, config).await?;
+        Some(Self {
+            client: gateway.client(),
+            gateway,
+            _agent: agent,
+        })
+    }
+
+    /// Posts a message of the conversation and waits until its run has ended.
+    async fn ask(&self, text: &str) -> Turn {
+        let stream = self.client.post_streaming(&said(text)).await;
+        let run_id = stream.run_id();
+        let frames = stream.rest().await;
+        let events = frames
+            .iter()
+            .map(|frame| serde_json::from_str(&frame.data).unwrap());
+        Turn {
+            events: events.collect(),
+            run_id,
+        }
+    }
+
+    async fn audit(&self, run_id: &str) -> Vec<String> {
+        let path = format!("/v1/runs/{run_id}/audit?limit=100");
+        let page = self.client.get(&path).await.body;
+        let rows = page["items"].as_array().unwrap().iter();
+        rows.map(|row| row["action"].as_str().unwrap().to_owned())
+            .collect()
+    }
+}
+
+fn said(text: &str) -> Value {
+    json!({
+        "event_type": "message.received", "input": {"text": text},
+        "conversation": {"conversation_id": "c-1"},
+        "actor": {"actor_type": "user", "actor_id": "u-1"},
+    })
+}
+
+/// One run, as its client saw it.
+struct Turn {
+    run_id: String,
+    events: Vec<Value>,
+}
+
+impl Turn {
+    /// The types of the events, deltas that follow each other as one.
+    fn types(&self) -> Vec<&str> {
+        let types = self
+            .events
+            .iter()
+            .map(|event| event["type"].as_str().unwrap());
+        let mut types: Vec<_> = types.collect();
+        types.dedup_by(|one, other| one == other && *one == "message.delta");
+        types
+    }
+
+    fn answer(&self) -> &str {
+        let completed = self
+            .events
+            .iter()
+            .rfind(|event| event["type"] == "message.completed");
+        let completed = completed.unwrap_or_else(|| panic!("no answer: {:?}", self.events));
+        completed["data"]["message"]["content"].as_str().unwrap()
+    }
+
+    fn ending(&self) -> &Value {
+        self.events.last().unwrap()
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn two_turns_show_a_tool_knowledge_and_memory(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(peers) = PEERS.built("mcp").await else {
+        return;
+    };
+    let talker = Talker::start().await;
+    let catalog = format!(
+        "[[mcp_servers]]\nname = \"everything\"\ncommand = [\"node\", \"{}\", \"stdio\"]\n\
+         [[knowledge_bases]]\nkb_id = \"handbook\"\n",
+        peers.join(EVERYTHING).display()
+    );
+    let setting = Setting {
+        config: "knowledge-bases = [\"handbook\"]",
+        resources: "tools = [\"get-sum\"]\nknowledge_bases = [\"handbook\"]",
+        catalog,
+        ..Setting::default()
+    };
+    let Some(agency) = Agency::open(engine, &talker, setting).await else {
+        return;
+    };
+    let admin = agency.gateway.admin().await;
+    crate::tool_servers::ready(&admin).await;
+    let guide = "# Rooms\n\nThe breakfast room is behind the red door.";
+    let path = "/v1/knowledge-bases/handbook/documents/guide";
+    let put = admin
+        .request(Method::PUT, path)
+        .header(CONTENT_TYPE, "text/markdown");
+    assert_eq!(send(put.body(guide)).await.unwrap().status, 201);
+
+    talker.says([
+        Said::call("get-sum", &json!({"a": 2, "b": 40})),
+        Said::text("It is "),
+        Said::text("that."),
+    ]);
+    let first = agency
+        .ask("I am Ada. Where is the breakfast room, and what is 2 + 40?")
+        .await;
+    let expected = [
+        "message.delta",
+        "tool.call.started",
+        "tool.call.completed",
+        "message.delta",
+        "message.completed",
+        "run.completed",
+    ];
+    assert_eq!(first.types(), expected, "{:?}", first.events);
+    assert_eq!(first.answer(), "It is that.");
+    let result = first
+        .events
+        .iter()
+        .find(|event| event["type"] == "tool.call.completed")
+        .unwrap();
+    assert!(
+        result["data"]["result"].to_string().contains("42"),
+        "{result}"
+    );
+    let usage = &first.ending()["usage"];
+    assert_eq!(usage["model_calls"], 2);
+    assert_eq!(usage["total_tokens"], 30);
+    let asked = talker.asked();
+    assert_eq!(asked[0].system(0), PROMPT);
+    assert!(
+        asked[0].system(1).contains("behind the red door"),
+        "{:?}",
+        asked[0]
+    );
+    assert_eq!(asked[0].tools(), ["get-sum"]);
+    assert!(
+        asked[1].last().contains("42"),
+        "the model is told of the sum"
+    );
+
+    talker.says([Said::text("You are Ada.")]);
+    let second = agency.ask("Who am I?").await;
+    assert_eq!(
+        second.types(),
+        ["message.delta", "message.completed", "run.completed"]
+    );
+    let memory = talker.asked().pop().unwrap();
+    assert!(memory.all().contains("I am Ada."), "{memory:?}");
+    assert!(memory.all().contains("It is that."), "{memory:?}");
+    let calls = agency.audit(&second.run_id).await;
+    assert!(
+        !calls.contains(&"models_count_tokens".to_owned()),
+        "{calls:?}"
+    );
+}
+
+#[tokio::test]
+async fn the_next_model_answers_when_the_first_fails_before_it_speaks() {
+    let talker = Talker::start().await;
+    let agency = Agency::open(Sqlite, &talker, Setting::default())
+        .await
+        .unwrap();
+    talker.says([Said::Failure(500)]);
+    let turn = agency.ask("hello").await;
+    assert_eq!(turn.answer(), "You said: hello");
+    assert_eq!(turn.ending()["type"], "run.completed");
+}
+
+#[tokio::test]
+async fn a_cancel_in_the_middle_of_an_answer_ends_the_run_and_the_model() {
+    let talker = Talker::start().await;
+    let agency = Agency::open(Sqlite, &talker, Setting::default())
+        .await
+        .unwrap();
+    talker.says([Said::text("It is"), Said::Silence]);
+    let mut stream = agency.client.post_streaming(&said("hello")).await;
+    let run_id = stream.run_id();
+    let first = stream.event().await.unwrap();
+    assert!(first.data.contains("It is"));
+    agency.client.cancel(&run_id).await;
+    let rest = stream.rest().await;
+    assert!(
+        rest.last().unwrap().data.contains("\"cancelled\""),
+        "{rest:?}"
+    );
+    assert_eq!(agency.client.finished(&run_id).await["status"], "cancelled");
+    talker.left().await;
+}
+
+/// A tool that answers when it is told to.
+async fn slow_tool() -> (String, Arc<(Notify, Notify)>, JoinSet<()>) {
+    let signals = Arc::new((Notify::new(), Notify::new()));
+    let shared = Arc::clone(&signals);
+    let answer = async move || {
+        shared.0.notify_one();
+        shared.1.notified().await;
+        "\"done\""
+    };
+    let router = axum::Router::new().fallback(answer);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let mut server = JoinSet::new();
+    server.spawn(async move { axum::serve(listener, router).await.unwrap() });
+    (url, signals, server)
+}
+
+#[tokio::test]
+async fn what_the_user_adds_during_a_tool_call_reaches_the_next_turn() {
+    let talker = Talker::start().await;
+    let (url, signals, _server) = slow_tool().await;
+    let setting = Setting {
+        resources: "tools = [\"work\"]",
+        catalog: format!("[[tools]]\ntool_name = \"work\"\nurl = \"{url}/work\"\n"),
+        concurrency: "steer",
+        ..Setting::default()
+    };
+    let agency = Agency::open(Sqlite, &talker, setting).await.unwrap();
+    talker.says([Said::call("work", &json!({})), Said::text("Both done.")]);
+    let run = agency.client.post_streaming(&said("do this")).await;
+    within("the tool to be called", signals.0.notified()).await;
+    let steered = agency.client.post(&said("and that")).await;
+    assert_eq!(steered.status, 202, "{}", steered.body);
+    signals.1.notify_one();
+    let rest = run.rest().await;
+    assert!(rest.last().unwrap().data.contains("run.completed"));
+    let asked = talker.asked();
+    assert_eq!(asked.len(), 2);
+    assert_eq!(asked[1].last(), "and that");
+    assert!(asked[1].all().contains("do this"));
+}
+
+/// Long enough for the summary to be needed again and again.
+const TURNS: usize = 300;
+
+#[tokio::test]
+async fn three_hundred_turns_stay_in_the_window_with_few_summaries_and_every_reference() {
+    let talker = Talker::start().await;
+    let setting = Setting {
+        model: "context_window_tokens = 16000\nmax_output_tokens = 2000",
+        ..Setting::default()
+    };
+    let agency = Agency::open(Sqlite, &talker, setting).await.unwrap();
+    let padding = "this and that and something else ".repeat(12);
+    for turn in 1..=TURNS {
+        let reference = if turn == 5 {
+            "The order is order-7731-ab12-x9."
+        } else {
+            ""
+        };
+        talker.says([Said::text(&format!("Answer {turn}. {padding}"))]);
+        let turn = agency
+            .ask(&format!("Question {turn}. {reference} {padding}"))
+            .await;
+        assert_eq!(
+            turn.ending()["type"],
+            "run.completed",
+            "{:?}",
+            turn.ending()
+        );
+    }
+    let asked = talker.asked();
+    let (summaries, turns): (Vec<_>, Vec<_>) = asked.iter().partition(|asked| asked.is_summary());
+    assert_eq!(turns.len(), TURNS);
+    assert!(
+        (1..TURNS / 20).contains(&summaries.len()),
+        "{} summaries",
+        summaries.len()
+    );
+    for asked in turns {
+        // The padding is of words that are one token each.
+        assert!(asked.words() < 12_000, "{} words", asked.words());
+    }
+    assert!(asked.last().unwrap().all().contains("order-7731-ab12-x9"));
+}
+
+#[tokio::test]
+async fn the_gateway_reads_the_agents_form_and_refuses_what_it_does_not_have() {
+    let talker = Talker::start().await;
+    let agency = Agency::open(Sqlite, &talker, Setting::default())
+        .await
+        .unwrap();
+    let admin = agency.gateway.admin().await;
+    let agent = |config: Value| {
+        json!({"name": "other", "event_types": ["other.event"], "scope": {"kind": "global"},
+        "runner_id": RUNNER_ID, "config": config})
+    };
+    let refused = admin
+        .create("/v1/agents", &agent(json!({"modell": "talker"})))
+        .await;
+    assert_eq!(refused.status, 400);
+    assert!(
+        refused.body.to_string().contains("/config/modell"),
+        "{}",
+        refused.body
+    );
+    let taken = admin
+        .create(
+            "/v1/agents",
+            &agent(json!({"model": "talker", "tool-execution-mode": "serial"})),
+        )
+        .await;
+    assert_eq!(taken.status, 201, "{}", taken.body);
+}

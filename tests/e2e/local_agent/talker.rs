@@ -1,0 +1,225 @@
+//! A provider of OpenAI's chat API that says what it was told to, in the order of its telling. Whoever asks
+//! for a summary is told nothing.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::response::{IntoResponse, Json, Response};
+use futures_util::{StreamExt as _, stream};
+use http::StatusCode;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::support::within;
+
+/// A piece of an answer.
+#[derive(Clone, Debug)]
+pub enum Said {
+    Text(String),
+    /// Ends the answer.
+    Call(String, Value),
+    /// Fails with this status instead.
+    Failure(u16),
+    /// Nothing more comes for as long as somebody listens.
+    Silence,
+}
+
+impl Said {
+    pub fn text(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+
+    pub fn call(name: &str, arguments: &Value) -> Self {
+        Self::Call(name.to_owned(), arguments.clone())
+    }
+}
+
+/// One request for an answer.
+#[derive(Clone, Debug)]
+pub struct Asked(Value);
+
+impl Asked {
+    fn messages(&self) -> &[Value] {
+        self.0["messages"].as_array().unwrap()
+    }
+
+    pub fn is_summary(&self) -> bool {
+        self.all().starts_with("You condense")
+    }
+
+    /// The text of a system message, by its place among them.
+    pub fn system(&self, place: usize) -> String {
+        let mut systems = self
+            .messages()
+            .iter()
+            .filter(|message| message["role"] == "system");
+        systems.nth(place).map(text_of).unwrap_or_default()
+    }
+
+    /// The text of the last message.
+    pub fn last(&self) -> String {
+        self.messages().last().map(text_of).unwrap_or_default()
+    }
+
+    pub fn all(&self) -> String {
+        let texts: Vec<_> = self.messages().iter().map(text_of).collect();
+        texts.join("\n")
+    }
+
+    pub fn words(&self) -> usize {
+        self.all().split_whitespace().count()
+    }
+
+    pub fn tools(&self) -> Vec<String> {
+        let tools = self.0["tools"].as_array().into_iter().flatten();
+        tools
+            .map(|tool| tool["function"]["name"].as_str().unwrap().to_owned())
+            .collect()
+    }
+}
+
+fn text_of(message: &Value) -> String {
+    match &message["content"] {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts
+            .iter()
+            .filter_map(|part| part["text"].as_str())
+            .collect(),
+        _ => String::new(),
+    }
+}
+
+#[derive(Clone, Default)]
+struct Shared {
+    script: Arc<Mutex<VecDeque<Said>>>,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    left: watch::Sender<bool>,
+}
+
+/// Gone with everything on drop.
+pub struct Talker {
+    pub url: String,
+    shared: Shared,
+    _server: JoinSet<()>,
+}
+
+impl Talker {
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let shared = Shared::default();
+        let router = Router::new().fallback(answer).with_state(shared.clone());
+        let mut server = JoinSet::new();
+        server.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self {
+            url,
+            shared,
+            _server: server,
+        }
+    }
+
+    /// What is said next. A call of a tool ends an answer; what stands behind it is the next one.
+    pub fn says(&self, pieces: impl IntoIterator<Item = Said>) {
+        self.shared.script.lock().unwrap().extend(pieces);
+    }
+
+    pub fn asked(&self) -> Vec<Asked> {
+        self.shared.asked.lock().unwrap().clone()
+    }
+
+    /// Returns once somebody has left an answer that was silent.
+    pub async fn left(&self) {
+        let mut left = self.shared.left.subscribe();
+        within(
+            "the gateway to leave the model",
+            left.wait_for(|left| *left),
+        )
+        .await
+        .unwrap();
+    }
+}
+
+async fn answer(State(shared): State<Shared>, body: Bytes) -> Response {
+    let asked = Asked(serde_json::from_slice(&body).unwrap());
+    let is_summary = asked.is_summary();
+    let streams = asked.0["stream"] == true;
+    shared.asked.lock().unwrap().push(asked);
+    if is_summary {
+        let message = json!({"role": "assistant", "content": "(none)"});
+        let choices = json!([{"index": 0, "message": message, "finish_reason": "stop"}]);
+        return Json(json!({"id": "s", "choices": choices})).into_response();
+    }
+    assert!(streams, "the agent streams its answers");
+    let mut pieces = Vec::new();
+    loop {
+        let next = shared.script.lock().unwrap().pop_front();
+        let Some(next) = next else { break };
+        let ends = matches!(next, Said::Call(..) | Said::Failure(_));
+        pieces.push(next);
+        if ends {
+            break;
+        }
+    }
+    if let [Said::Failure(status)] = pieces[..] {
+        let error = json!({"error": {"message": "the model is away"}});
+        return (StatusCode::from_u16(status).unwrap(), Json(error)).into_response();
+    }
+    spoken(&pieces, &shared)
+}
+
+fn spoken(pieces: &[Said], shared: &Shared) -> Response {
+    let chunk = |delta: &Value, finish: Option<&str>| {
+        let choices = json!([{"index": 0, "delta": delta, "finish_reason": finish}]);
+        format!("data: {}\n\n", json!({"id": "t", "choices": choices}))
+    };
+    let mut frames = Vec::new();
+    let mut finish = "stop";
+    let mut is_silent = false;
+    for piece in pieces {
+        match piece {
+            Said::Text(text) => frames.push(chunk(&json!({"content": text}), None)),
+            Said::Call(name, arguments) => {
+                let function = json!({"name": name, "arguments": arguments.to_string()});
+                let call =
+                    json!({"index": 0, "id": "call_1", "type": "function", "function": function});
+                frames.push(chunk(&json!({"tool_calls": [call]}), None));
+                finish = "tool_calls";
+            }
+            Said::Silence => is_silent = true,
+            Said::Failure(_) => unreachable!("a failure is an answer of its own"),
+        }
+    }
+    if !is_silent {
+        frames.push(chunk(&json!({}), Some(finish)));
+        let usage = json!({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15});
+        frames.push(format!(
+            "data: {}\n\ndata: [DONE]\n\n",
+            json!({"id": "t", "choices": [], "usage": usage})
+        ));
+    }
+    let leaving = is_silent.then(|| Leaving(shared.left.clone()));
+    let hold = stream::once(async move {
+        let _leaving = leaving;
+        if is_silent {
+            std::future::pending::<()>().await;
+        }
+        String::new()
+    });
+    let body = stream::iter(frames).chain(hold).map(Ok::<_, Infallible>);
+    let headers = [("content-type", "text/event-stream")];
+    (headers, Body::from_stream(body)).into_response()
+}
+
+struct Leaving(watch::Sender<bool>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.send_replace(true);
+    }
+}

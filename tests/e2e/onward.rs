@@ -1,0 +1,167 @@
+//! Whom the gateway asks for a run: providers of models, bases of others, tools. They learn nothing of the run's
+//! credential, lead nowhere else, and are judged by their URLs before anything is served.
+
+use reqwest::{Method, RequestBuilder};
+use serde_json::{Value, json};
+
+use crate::support::Stage;
+use crate::support::client::{message, send};
+use crate::support::gateway::STUB_API_KEY;
+use crate::support::held::HeldRun;
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
+use crate::support::upstream::{Reply, Upstream};
+use crate::tools::check_config;
+
+const ALL: &str = r#"models = "*", tools = "*", knowledge_bases = "*""#;
+
+/// A run with a model of each kind of provider, a base and a tool, all of them behind this server.
+async fn held(far: &Upstream) -> (Stage, HeldRun) {
+    let mut manifest = manifest(RUNNER_ID);
+    manifest["permissions"] = json!({"models": ["invoke", "stream", "rerank"],
+        "tools": ["call"], "knowledge_bases": ["retrieve"]});
+    let runner = StubRunner::start_as(manifest).await;
+    let stage = Stage::of(crate::support::Sqlite, runner, |config| {
+        config.agents[0].resources = ALL;
+        config.rest = format!(
+            "[[model_providers]]\nname = \"openai\"\nkind = \"openai\"\nbase_url = \"{url}/v1\"\n\
+             [[model_providers]]\nname = \"anthropic\"\nkind = \"anthropic\"\nbase_url = \"{url}\"\n\
+             api_keys = [\"env:{key}\"]\n\
+             [[models]]\nmodel_id = \"gpt\"\nprovider = \"openai\"\n\
+             operations = [\"invoke\", \"stream\", \"rerank\"]\n\
+             [[models]]\nmodel_id = \"claude\"\nprovider = \"anthropic\"\n\
+             [[knowledge_bases]]\nkb_id = \"wiki\"\nkb_type = \"dify\"\nbase_url = \"{url}\"\n\
+             api_key = \"env:{key}\"\nknowledge_id = \"k\"\n\
+             [[tools]]\ntool_name = \"find\"\nurl = \"{url}/find\"\n",
+            url = far.url,
+            key = STUB_API_KEY.0,
+        );
+    })
+    .await
+    .expect("SQLite is always at hand");
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    (stage, run)
+}
+
+/// Every way to ask somebody else for something.
+fn calls(run: &HeldRun) -> Vec<(&'static str, RequestBuilder)> {
+    let says = json!({"messages": [{"role": "user", "content": "hi"}]});
+    let chat = json!({"model": "gpt", "messages": [{"role": "user", "content": "hi"}]});
+    let calls: [(&str, Value); 9] = [
+        ("/models/gpt/invoke", says.clone()),
+        ("/models/gpt/stream", says.clone()),
+        ("/models/claude/invoke", says),
+        ("/models/gpt/embed", json!({"texts": ["t"]})),
+        (
+            "/models/gpt/rerank",
+            json!({"query": "q", "documents": ["d"]}),
+        ),
+        ("/openai/v1/chat/completions", chat),
+        (
+            "/openai/v1/embeddings",
+            json!({"model": "gpt", "input": "t"}),
+        ),
+        ("/knowledge-bases/wiki/retrieve", json!({"query_text": "q"})),
+        ("/tools/find/call", json!({"parameters": {"a": 1}})),
+    ];
+    calls
+        .into_iter()
+        .map(|(path, body)| (path, run.request(Method::POST, path).json(&body)))
+        .collect()
+}
+
+#[tokio::test]
+async fn who_is_asked_for_a_run_learns_nothing_of_its_credential_and_leads_nowhere_else() {
+    let (far, away) = (Upstream::start().await, Upstream::start().await);
+    let (stage, run) = held(&far).await;
+    for (count, (path, call)) in (1..).zip(calls(&run)) {
+        let location = format!("{}/elsewhere", away.url);
+        far.reply(Reply::Headed(
+            302,
+            vec![("location", location)],
+            String::new(),
+        ));
+        // What a runner may send along is its own.
+        let call = call
+            .header("cookie", "canary=1")
+            .header("x-canary", "canary")
+            .header("traceparent", "00-canary");
+        let answer = send(call).await.unwrap();
+        assert_eq!(
+            (answer.status, answer.error("code")),
+            (502, &json!("runtime_error")),
+            "{path}: {}",
+            answer.body
+        );
+        let told = answer.body.to_string();
+        assert!(!told.contains(&away.url), "{path}: {told}");
+        assert_eq!(far.asked().len(), count, "{path}");
+    }
+    assert!(away.asked().is_empty(), "nobody was followed");
+    for asked in far.asked() {
+        let seen = format!("{asked:?}");
+        let signature = run.token.rsplit_once('.').unwrap().1;
+        for secret in [signature, &run.run_id, &stage.client.key, "canary"] {
+            assert!(!seen.contains(secret), "{seen}");
+        }
+    }
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn who_could_lead_inside_is_refused_at_start_wherever_it_is_configured() {
+    let key = format!("env:{}", STUB_API_KEY.0);
+    let places = [
+        (
+            "model_providers[0].base_url",
+            "[[model_providers]]\nname = \"p\"\nkind = \"openai\"\nbase_url = \"{}\"\n".to_owned(),
+        ),
+        (
+            "model_providers[0].base_url",
+            "[[model_providers]]\nname = \"p\"\nkind = \"anthropic\"\nbase_url = \"{}\"\n"
+                .to_owned(),
+        ),
+        (
+            "knowledge_bases[0].base_url",
+            format!(
+                "[[knowledge_bases]]\nkb_id = \"w\"\nkb_type = \"dify\"\nknowledge_id = \"k\"\n\
+                 api_key = \"{key}\"\nbase_url = \"{{}}\"\n"
+            ),
+        ),
+        (
+            "artifacts.endpoint",
+            format!(
+                "[artifacts]\nurl = \"s3://bucket/p\"\naccess_key_id = \"{key}\"\n\
+                 secret_access_key = \"{key}\"\nendpoint = \"{{}}\"\n"
+            ),
+        ),
+        (
+            "tools[0].url",
+            "[[tools]]\ntool_name = \"t\"\nurl = \"{}\"\n".to_owned(),
+        ),
+        (
+            "mcp_servers[0].url",
+            "[[mcp_servers]]\nname = \"m\"\nurl = \"{}\"\n".to_owned(),
+        ),
+    ];
+    for (place, table) in places {
+        for (url, is_good) in [
+            ("https://public.example", true),
+            ("http://public.example", false),
+            ("https://public.example:8443", false),
+            ("http://169.254.169.254", false),
+            ("https://127.0.0.1", false),
+            ("https://10.0.0.1", false),
+            ("https://[::1]", false),
+            ("https://[::ffff:169.254.169.254]", false),
+            ("https://2130706433", false),
+            ("https://u:p@public.example", false),
+            ("ftp://public.example", false),
+            ("file:///etc/passwd", false),
+        ] {
+            let printed = check_config(&table.replace("{}", url)).await;
+            let said = format!("{}{}", printed.stdout, printed.stderr);
+            assert_eq!(printed.status.success(), is_good, "{place} {url}: {said}");
+            assert!(is_good || said.contains(place), "{place} {url}: {said}");
+        }
+    }
+}

@@ -1,0 +1,505 @@
+//! What opens each operation of the host API and what closes it: everything granted, taken away by each of the
+//! four layers in turn, asked about what is another run's or another workspace's, with a token that is over, and
+//! after the run was cancelled or has ended.
+//!
+//! An operation that has no row here fails the test.
+
+use std::collections::BTreeSet;
+
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::isolation::{Ids, Tenant, request};
+use crate::pipeline_adapter::query;
+use crate::support::client::{Client, send};
+use crate::support::forger::Forger;
+use crate::support::gateway::Config;
+use crate::support::routes::{Face, Operation, operations};
+use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
+use crate::support::script::{head, sse};
+use crate::support::tool_server::ToolServer;
+use crate::support::{Engine, Postgres, Sqlite, Stage, within};
+
+/// A status, and the code of its error.
+type Told = (u16, &'static str);
+
+const OK: Told = (200, "");
+const MADE: Told = (201, "");
+const DONE: Told = (204, "");
+const SHUT: Told = (403, "unauthorized");
+const NONE: Told = (404, "not_found");
+const OVER: Told = (409, "cancelled");
+const DEAD: Told = (401, "unauthenticated");
+
+struct Row {
+    id: &'static str,
+    granted: Told,
+    /// Taken away by the manifest, by the agent's policy, by the selectors of its config, by the event's scope.
+    trimmed: [Told; 4],
+    /// About what is another run's, or another workspace's; `None`: the operation can name nothing.
+    others: Option<Told>,
+    cancelled: Told,
+}
+
+const fn row(id: &'static str, granted: Told, trimmed: [Told; 4], others: Option<Told>) -> Row {
+    Row {
+        id,
+        granted,
+        trimmed,
+        others,
+        cancelled: OVER,
+    }
+}
+
+/// One that is open in the grace of a cancel, too.
+const fn late(id: &'static str, granted: Told, trimmed: [Told; 4], others: Option<Told>) -> Row {
+    Row {
+        cancelled: granted,
+        ..row(id, granted, trimmed, others)
+    }
+}
+
+/// In the order in which they are asked: what is made is there for those below it.
+const ROWS: &[Row] = &[
+    row("get_own_context", OK, [OK; 4], None),
+    row("get_prompt", OK, [OK, OK, OK, NONE], None),
+    late("get_own_run", OK, [OK; 4], None),
+    row("page_own_run_events", OK, [OK; 4], None),
+    row("list_scope_runs", OK, [OK, OK, OK, SHUT], Some(SHUT)),
+    row("get_scope_run", OK, [OK; 4], Some(NONE)),
+    row("page_scope_run_events", OK, [OK; 4], Some(NONE)),
+    row("renew_token", OK, [OK; 4], None),
+    late("put_state", OK, [OK, SHUT, OK, SHUT], None),
+    row("list_state", OK, [OK, SHUT, OK, SHUT], None),
+    row("get_state", OK, [OK, SHUT, OK, SHUT], Some(NONE)),
+    late("delete_state", DONE, [DONE, SHUT, DONE, SHUT], Some(NONE)),
+    row("page_history", OK, [SHUT, SHUT, OK, OK], Some(SHUT)),
+    row("search_history", OK, [SHUT, SHUT, OK, OK], None),
+    row("page_own_events", OK, [SHUT, SHUT, OK, SHUT], Some(SHUT)),
+    row("get_own_event", OK, [SHUT, SHUT, OK, OK], Some(NONE)),
+    row("put_blob", DONE, [SHUT, SHUT, DONE, DONE], None),
+    row("list_blobs", OK, [SHUT, SHUT, OK, OK], None),
+    row("get_blob", OK, [SHUT, SHUT, OK, OK], Some(NONE)),
+    row("delete_blob", DONE, [SHUT, SHUT, DONE, DONE], Some(NONE)),
+    row("pull_steering", OK, [SHUT, OK, OK, SHUT], None),
+    row("list_granted_models", OK, [OK; 4], None),
+    row("invoke_model", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
+    row("stream_model", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
+    row("count_model_tokens", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
+    row("rerank_documents", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
+    row("embed_texts", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
+    row(
+        "create_chat_completion",
+        OK,
+        [SHUT, SHUT, SHUT, OK],
+        Some(SHUT),
+    ),
+    row("create_embeddings", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
+    row("list_openai_models", OK, [OK; 4], None),
+    row("get_openai_model", OK, [NONE, NONE, NONE, OK], Some(NONE)),
+    row("list_granted_tools", OK, [OK; 4], None),
+    row("get_tool", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
+    row("call_tool", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
+    row("speak_mcp", OK, [OK; 4], None),
+    row(
+        "list_granted_knowledge_bases",
+        OK,
+        [SHUT, SHUT, SHUT, OK],
+        None,
+    ),
+    row("retrieve_knowledge", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
+    row("create_artifact", MADE, [SHUT, SHUT, MADE, MADE], None),
+    row(
+        "get_artifact_metadata",
+        OK,
+        [SHUT, SHUT, OK, OK],
+        Some(NONE),
+    ),
+    row("read_artifact", OK, [SHUT, SHUT, OK, OK], Some(NONE)),
+    late("append_results", OK, [OK; 4], None),
+    late("run_heartbeat", OK, [OK; 4], None),
+    row("cancel_scope_run", OK, [OK; 4], Some(NONE)),
+    late("cancel_own_run", OK, [OK; 4], None),
+];
+
+/// Lists, and what stands in them where it is granted.
+const LISTS: [(&str, &str); 4] = [
+    ("list_granted_models", r#""m""#),
+    ("list_openai_models", r#""m""#),
+    ("list_granted_tools", r#""search""#),
+    ("speak_mcp", r#""search""#),
+];
+
+const LAYERS: [&str; 4] = ["manifest", "agent_policy", "config_selector", "event_scope"];
+const BARE: &str = "plugin:test/bare/default";
+
+/// A runner with a form, that may do everything or nothing.
+fn runner(id: &str, may: bool) -> Value {
+    let mut manifest = manifest(id);
+    manifest["config_schema"] = json!([
+        {"type": "select-llm-model", "name": "model"},
+        {"type": "rerank-model-selector", "name": "ranker"},
+        {"type": "select-knowledge-bases", "name": "bases"},
+        {"type": "boolean", "name": "enable-all-tools"},
+        {"type": "array", "name": "tools"},
+    ]);
+    manifest["permissions"] = json!({});
+    if may {
+        manifest["capabilities"]["steering"] = json!(true);
+        manifest["permissions"] = json!({
+            "models": ["invoke", "stream", "rerank", "count_tokens"], "tools": ["detail", "call"],
+            "knowledge_bases": ["list", "retrieve"], "history": ["page", "search"],
+            "events": ["get", "page"], "storage": ["plugin", "workspace", "binding"],
+            "artifacts": ["metadata", "read", "create"],
+        });
+    }
+    manifest
+}
+
+/// An agent for the events of the bot of its name, which is granted this model, tool and base, and all else.
+fn agent(name: &str, resources: [&str; 3]) -> Value {
+    let [model, tool, base] = resources;
+    json!({
+        "name": name, "event_types": ["message.received"], "scope": {"kind": "bot", "bot_id": name},
+        "runner_id": RUNNER_ID,
+        "config": {"model": model, "ranker": model, "bases": [base], "enable-all-tools": false, "tools": [tool]},
+        "resource_policy": {
+            "models": [model], "tools": [tool], "knowledge_bases": [base],
+            "history": ["page", "search"], "events": ["get", "page"],
+            "storage": ["plugin", "workspace", "binding"], "artifacts": ["metadata", "read", "create"],
+        },
+        "state_policy": {"enabled": true, "scopes": ["conversation", "actor"]},
+    })
+}
+
+/// The agent from which this layer takes everything that it can take.
+fn trimmed(layer: &str) -> Value {
+    let mut agent = agent(layer, ["m", "search", "handbook"]);
+    match layer {
+        "manifest" => agent["runner_id"] = json!(BARE),
+        "agent_policy" => {
+            agent["resource_policy"] = json!({});
+            agent["state_policy"] = json!({"enabled": false});
+        }
+        "config_selector" => {
+            agent["config"] = json!({"enable-all-tools": false, "tools": [], "bases": []});
+        }
+        // The event itself: see `event`.
+        _ => {}
+    }
+    agent
+}
+
+/// The event of a column: with a prompt and a conversation, or from nobody to nobody.
+fn event(name: &str) -> (&'static str, Value) {
+    if name == "event_scope" {
+        let event = json!({"event_type": "message.received", "event_id": name, "bot_id": name,
+            "input": {"text": "hi"}});
+        return ("/v1/events", event);
+    }
+    let mut query = query(name);
+    query["bot_uuid"] = json!(name);
+    ("/v1/adapters/pipeline/queries", query)
+}
+
+/// A run that its runner goes on with later, and what it may name.
+struct Held {
+    run_id: String,
+    host: Client,
+    ids: Ids,
+}
+
+impl Held {
+    async fn start(stage: &Stage, client: &Client, name: &str) -> Self {
+        let (path, event) = event(name);
+        let run_id = client.create(path, &event).await.run_id();
+        let of_run = |request: &Request| {
+            request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
+        };
+        let asked = stage.runner.asked("the run", of_run).await.json();
+        let token = asked["host"]["token"].as_str().unwrap();
+        let host = Client::new(&format!("{}/host/v1", stage.client.url), token);
+        // Results can be appended once its answer was read.
+        crate::support::until("the run to be deferred", async || {
+            let beat = host.request(Method::POST, "/run/heartbeat");
+            send(beat).await.unwrap().status == 200
+        })
+        .await;
+        let ids = [
+            ("run_id", run_id.clone()),
+            ("event_id", name.to_owned()),
+            ("artifact_id", "none".to_owned()),
+        ];
+        Self {
+            ids: ids.into(),
+            run_id,
+            host,
+        }
+    }
+
+    /// Writes where only it, its agent or (this area's) its workspace may read.
+    async fn leave_a_mark(&mut self, area: &str) {
+        let path = format!("/storage/{area}/theirs");
+        let put = self.host.request(Method::PUT, &path).body("mark");
+        assert_eq!(send(put).await.unwrap().status, 204, "{path}");
+        let put = self.host.request(Method::PUT, "/state/conversation/theirs");
+        assert_eq!(
+            send(put.json(&json!({"value": "mark"})))
+                .await
+                .unwrap()
+                .status,
+            200
+        );
+        let upload = self.host.request(Method::POST, "/artifacts").body("mark");
+        let made = send(upload).await.unwrap();
+        let id = made.body["artifact_id"].as_str().unwrap();
+        self.ids.insert("artifact_id", id.to_owned());
+    }
+
+    async fn append(&self, kind: &str, data: &Value) -> u16 {
+        let result = json!({"run_id": self.run_id, "type": kind, "data": data, "sequence": 1});
+        let request = self.host.request(Method::POST, "/run/results");
+        let request = request.json(&json!({"results": [result]}));
+        send(request).await.unwrap().status
+    }
+}
+
+/// The request of an operation by this run about these ids.
+fn asking(host: &Client, operation: &Operation, run: &Held, ids: &Ids) -> reqwest::RequestBuilder {
+    let root = Client::new(host.url.trim_end_matches("/host/v1"), &host.key);
+    let path = operation.path_with(|_| String::new());
+    match operation.id.as_str() {
+        "cancel_own_run" => root.request(Method::POST, &path).json(&json!({})),
+        "append_results" => {
+            let data = json!({"chunk": {"role": "assistant", "content": "a"}});
+            let result =
+                json!({"run_id": run.run_id, "type": "message.delta", "data": data, "sequence": 1});
+            let request = root.request(Method::POST, &path);
+            request.json(&json!({"results": [result]}))
+        }
+        "list_scope_runs" | "page_history" | "page_own_events" => {
+            let request = request(&root, operation, ids);
+            let named = ids.get("conversation_id").map(|id| ("conversation_id", id));
+            request.query(&Vec::from_iter(named))
+        }
+        _ => request(&root, operation, ids),
+    }
+}
+
+async fn told(request: reqwest::RequestBuilder) -> ((u16, String), String) {
+    let response = within("an answer", request.send()).await.unwrap();
+    let status = response.status().as_u16();
+    let body = within("a body", response.text()).await.unwrap();
+    let parsed: Value = serde_json::from_str(&body).unwrap_or_default();
+    let code = parsed["error"]["code"].as_str().unwrap_or_default();
+    ((status, code.to_owned()), body)
+}
+
+/// Asks every operation as this run and compares; gives the answers by their operations.
+async fn check(host: &[Operation], column: &str, run: &mut Held, expected: impl Fn(&Row) -> Told) {
+    for row in ROWS {
+        let operation = host.iter().find(|one| one.id == row.id).unwrap();
+        let (told, body) = told(asking(&run.host, operation, run, &run.ids)).await;
+        let (status, code) = expected(row);
+        assert_eq!(
+            told,
+            (status, code.to_owned()),
+            "{column} {}: {body}",
+            row.id
+        );
+        if row.id == "create_artifact" && status == 201 {
+            let made: Value = serde_json::from_str(&body).unwrap();
+            let id = made["artifact_id"].as_str().unwrap();
+            run.ids.insert("artifact_id", id.to_owned());
+        }
+        if let Some((_, name)) = LISTS.iter().find(|(id, _)| *id == row.id)
+            && status == 200
+        {
+            let is_there = matches!(column, "granted" | "event_scope");
+            assert_eq!(body.contains(name), is_there, "{column} {}: {body}", row.id);
+        }
+    }
+}
+
+/// What is granted, and what only others are granted.
+const CATALOG: &str = r#"
+[[model_providers]]
+name = "script"
+kind = "scripted"
+[[models]]
+model_id = "m"
+provider = "script"
+operations = ["invoke", "stream", "rerank", "count_tokens"]
+[[models]]
+model_id = "theirs"
+provider = "script"
+operations = ["invoke", "stream", "rerank", "count_tokens"]
+[[tools]]
+tool_name = "search"
+url = "{TOOLS}/search"
+[[tools]]
+tool_name = "theirs"
+url = "{TOOLS}/theirs"
+[[knowledge_bases]]
+kb_id = "handbook"
+[[knowledge_bases]]
+kb_id = "attic"
+"#;
+
+async fn stage(engine: Engine, tools: &ToolServer) -> Option<Stage> {
+    let listed = json!([runner(RUNNER_ID, true), runner(BARE, false)]);
+    let runner = StubRunner::start_listing(listed).await;
+    runner.answer_all(|run| sse(run.talk(1).concat()));
+    Stage::of(engine, runner, |config: &mut Config| {
+        "cancel_grace_seconds = 50".clone_into(&mut config.runs);
+        config.rest = CATALOG.replace("{TOOLS}", &tools.url);
+    })
+    .await
+}
+
+/// Why each operation that a layer closed is closed, as the run's own explanation has it.
+async fn explained(stage: &Stage, run: &Held) -> BTreeSet<(String, String)> {
+    let path = format!("/v1/runs/{}/authorization", run.run_id);
+    let explained = stage.client.get(&path).await.body;
+    let decisions = explained["decisions"].as_array().unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let closed = decisions
+        .iter()
+        .filter(|one| one["granted"] == false && one["id"] != "theirs" && one["id"] != "attic");
+    closed
+        .map(|one| {
+            (
+                format!(
+                    "{} {} {}",
+                    text(&one["kind"]),
+                    text(&one["id"]),
+                    text(&one["operation"])
+                ),
+                text(&one["layer"]),
+            )
+        })
+        .collect()
+}
+
+/// How often the run was refused, as its audit has it.
+async fn denied(stage: &Stage, run: &Held) -> usize {
+    let page = stage
+        .client
+        .get(&format!("/v1/runs/{}/audit?limit=100", run.run_id))
+        .await
+        .body;
+    assert_eq!(page["has_more"], false, "{page}");
+    let items = page["items"].as_array().unwrap();
+    items
+        .iter()
+        .filter(|item| item["decision"] == "deny")
+        .count()
+}
+
+#[rstest]
+#[tokio::test]
+async fn each_operation_opens_by_what_was_granted_and_by_nothing_else(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let tools = ToolServer::start().await;
+    let Some(stage) = stage(engine, &tools).await else {
+        return;
+    };
+    let mut host = operations(&stage.client).await;
+    host.retain(|operation| operation.face == Face::Host);
+    let served: BTreeSet<_> = host.iter().map(|operation| operation.id.as_str()).collect();
+    let rows: BTreeSet<_> = ROWS.iter().map(|row| row.id).collect();
+    assert_eq!((served, ROWS.len()), (rows.clone(), rows.len()));
+
+    let admin = stage.gateway.admin().await;
+    let tenant = Tenant::new(&stage, "other").await;
+    stage
+        .runner
+        .answer_all(|_| vec![head("202 Accepted", "content-length: 0\r\n")]);
+    let mine = ["m", "search", "handbook"];
+    let mut agents = vec![
+        agent("granted", mine),
+        agent("again", mine),
+        agent("near", ["theirs", "theirs", "attic"]),
+    ];
+    agents.extend(LAYERS.map(trimmed));
+    for agent in &agents {
+        let made = admin.create("/v1/agents", agent).await;
+        assert_eq!(made.status, 201, "{}", made.body);
+    }
+    let made = tenant
+        .admin
+        .create("/v1/agents", &agent("near", ["theirs", "theirs", "attic"]))
+        .await;
+    assert_eq!(made.status, 201, "{}", made.body);
+
+    let mut near = Held::start(&stage, &stage.client, "near").await;
+    near.leave_a_mark("binding").await;
+    let mut far = Held::start(&stage, &tenant.admin, "near").await;
+    far.leave_a_mark("workspace").await;
+    let mut granted = Held::start(&stage, &stage.client, "granted").await;
+    for (other, area) in [(&near, "binding"), (&far, "workspace")] {
+        let theirs = |name| (name, "theirs".to_owned());
+        let mut ids = other.ids.clone();
+        ids.extend([
+            theirs("key"),
+            theirs("model_id"),
+            theirs("name"),
+            ("kb_id", "attic".to_owned()),
+        ]);
+        ids.extend([
+            ("area", area.to_owned()),
+            ("conversation_id", "c-7".to_owned()),
+        ]);
+        for row in ROWS {
+            let operation = host.iter().find(|one| one.id == row.id).unwrap();
+            let Some((status, code)) = row.others else {
+                continue;
+            };
+            if area == "workspace" && row.id == "get_own_event" {
+                // Both workspaces have an event of that name: here it is the other run's.
+                ids.insert("event_id", "m-1".to_owned());
+            }
+            let (told, body) = told(asking(&granted.host, operation, &granted, &ids)).await;
+            assert_eq!(told, (status, code.to_owned()), "{area} {}: {body}", row.id);
+        }
+    }
+
+    check(&host, "granted", &mut granted, |row| row.granted).await;
+    let before = explained(&stage, &granted).await;
+    for (place, layer) in LAYERS.iter().enumerate() {
+        let mut run = Held::start(&stage, &stage.client, layer).await;
+        check(&host, layer, &mut run, |row| row.trimmed[place]).await;
+        let closed = explained(&stage, &run).await;
+        let more: Vec<_> = closed.difference(&before).collect();
+        assert!(
+            !more.is_empty() && more.iter().all(|(_, by)| by == layer),
+            "{layer}: {more:?}"
+        );
+        // A prompt that is not there is refused like one that is nobody's business.
+        let shut = ROWS.iter().filter(|row| {
+            row.trimmed[place] == SHUT || row.id == "get_prompt" && row.trimmed[place] == NONE
+        });
+        assert_eq!(denied(&stage, &run).await, shut.count(), "{layer}");
+    }
+
+    let mut again = Held::start(&stage, &stage.client, "again").await;
+    let forger = Forger::of(&stage, &again.host.key).await;
+    let now = forger.claims["iat"].as_i64().unwrap();
+    let live = again.host.clone();
+    let past = json!({"iat": now - 310, "nbf": now - 310, "exp": now - 10});
+    again.host = Client::new(&live.url, &forger.with_claims(&past));
+    check(&host, "expired", &mut again, |_| DEAD).await;
+    again.host = live;
+    assert_eq!(stage.client.cancel(&again.run_id).await.status, 202);
+    check(&host, "cancelled", &mut again, |row| row.cancelled).await;
+
+    assert_eq!(
+        near.append("run.completed", &json!({"finish_reason": "stop"}))
+            .await,
+        200
+    );
+    stage.client.finished(&near.run_id).await;
+    check(&host, "ended", &mut near, |_| DEAD).await;
+}

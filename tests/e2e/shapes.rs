@@ -1,0 +1,406 @@
+//! Requests of the shapes that the API document allows, and of many that it forbids, sent by Schemathesis (a peer
+//! from `PyPI`) with each kind of credential to each operation: none is answered by an error of the gateway's, and
+//! each answer is one that the document tells of.
+//!
+//! `RUNNEL_TEST_SHAPES=200` sends so many to each operation, and before them those that go to the bounds of each
+//! schema one by one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Stdio;
+use std::sync::Once;
+use std::time::Duration;
+
+use reqwest::Method;
+use reqwest::header::CONTENT_TYPE;
+use rstest::rstest;
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::isolation::ask;
+use crate::support::client::{Client, message, send};
+use crate::support::gateway::Config;
+use crate::support::held::HeldRun;
+use crate::support::python::{environment, repository_file};
+use crate::support::routes::{Face, operations};
+use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
+use crate::support::script::{head, sse};
+use crate::support::tool_server::ToolServer;
+use crate::support::{
+    Directory, Engine, Postgres, Sqlite, Stage, number, seed, skill, skipped, until,
+};
+
+const SCHEMATHESIS: &str = "schemathesis==4.32.5";
+static NO_SCHEMATHESIS: Once = Once::new();
+
+/// What every answer must be.
+const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
+    response_headers_conformance,response_schema_conformance,unsupported_method";
+
+/// Whose credential is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Caller {
+    Client,
+    Admin,
+    /// The runner of a run that holds its stream open.
+    Run,
+    /// The runner of a run that it answered by 202: it appends results, which may end the run.
+    Deferred,
+}
+
+impl Caller {
+    /// The operations that its credential opens.
+    fn opens(self, face: Face, id: &str) -> bool {
+        match self {
+            Self::Client => face == Face::Client,
+            Self::Admin => matches!(face, Face::Client | Face::Admin),
+            Self::Run => face == Face::Host,
+            Self::Deferred => APPENDING.contains(&id),
+        }
+    }
+
+    /// What is not sent, because the test itself would end with it.
+    fn leaves_out(self, id: &str) -> bool {
+        match self {
+            // It ends the run whose token is sent.
+            Self::Run => id == "cancel_own_run",
+            Self::Deferred => !APPENDING.contains(&id),
+            Self::Client | Self::Admin => false,
+        }
+    }
+}
+
+const APPENDING: [&str; 2] = ["append_results", "run_heartbeat"];
+
+const ALL: &str = r#"models = "*", tools = "*", knowledge_bases = "*", skills = "*", files = "*", history = ["page", "search"], events = ["get", "page"], storage = ["plugin", "workspace", "binding"], artifacts = ["metadata", "read", "create"]"#;
+
+const CATALOG: &str = r#"
+[[model_providers]]
+name = "script"
+kind = "scripted"
+[[models]]
+model_id = "talker"
+provider = "script"
+operations = ["invoke", "stream", "rerank", "count_tokens"]
+[[tools]]
+tool_name = "find"
+url = "{TOOLS}/find"
+[[tools]]
+tool_name = "get_current_time"
+[[knowledge_bases]]
+kb_id = "handbook"
+embedding_model = "talker"
+[[skills]]
+skill_name = "summary"
+directory = "{SKILL}"
+[[budgets]]
+name = "all"
+scope = "workspace"
+window = "day"
+calls = 100000000
+"#;
+
+/// A runner that may do everything.
+fn generous() -> Value {
+    let mut manifest = manifest(RUNNER_ID);
+    for capability in ["steering", "skill_authoring", "interactions", "interrupt"] {
+        manifest["capabilities"][capability] = json!(true);
+    }
+    manifest["permissions"] = json!({
+        "models": ["invoke", "stream", "rerank", "count_tokens"], "tools": ["detail", "call"],
+        "knowledge_bases": ["list", "retrieve"], "history": ["page", "search"],
+        "events": ["get", "page"], "storage": ["plugin", "workspace", "binding"],
+        "artifacts": ["metadata", "read", "create"],
+    });
+    manifest
+}
+
+async fn stage(engine: Engine, tools: &ToolServer) -> Option<Stage> {
+    let runner = StubRunner::start_as(generous()).await;
+    runner.answer_all(|run| sse(run.talk(2).concat()));
+    Stage::of(engine, runner, |config: &mut Config| {
+        let agent = &mut config.agents[0];
+        agent.resources = ALL;
+        agent.state_scopes = r#""conversation", "actor", "subject", "runner", "binding""#;
+        agent.timeout_seconds = 7200.0;
+        agent.interactions = true;
+        "refused_credentials = 1000000\nsilence_seconds = 3600.0".clone_into(&mut config.limits);
+        "append_lease_seconds = 7200.0".clone_into(&mut config.runs);
+        let catalog = CATALOG.replace("{SKILL}", &skill("summary"));
+        config.rest = catalog.replace("{TOOLS}", &tools.url);
+    })
+    .await
+}
+
+/// Ids by the parameters that they stand for: random text alone would never name anything.
+type Known = BTreeMap<&'static str, Value>;
+
+/// What the requests are about, and the credential that they are sent with.
+struct Subject {
+    known: Known,
+    credential: String,
+    /// Lives as long as the test.
+    _held: HeldRun,
+}
+
+async fn prepare(stage: &Stage, caller: Caller) -> Subject {
+    let admin = stage.gateway.admin().await;
+    let mut runs = Vec::new();
+    for event_id in ["m-1", "m-2"] {
+        let run_id = stage.client.post(&message(event_id)).await.run_id();
+        stage.client.finished(&run_id).await;
+        runs.push(run_id);
+    }
+    let held = HeldRun::start(stage, &message("m-held")).await;
+    assert_eq!(
+        held.put("/state/conversation/k", &json!(1)).await.status,
+        200
+    );
+    for path in ["/storage/plugin/k", "/storage/workspace/k"] {
+        let put = held.request(Method::PUT, path).body("bytes");
+        assert_eq!(send(put).await.unwrap().status, 204, "{path}");
+    }
+    let upload = held.request(Method::POST, "/artifacts").body("bytes");
+    let artifact = text(&send(upload).await.unwrap().body["artifact_id"]);
+    let path = "/v1/knowledge-bases/handbook/documents/guide";
+    let put = admin
+        .request(Method::PUT, path)
+        .header(CONTENT_TYPE, "text/plain");
+    let put = send(put.body("Read the guide.")).await.unwrap();
+    assert_eq!(put.status, 201, "{}", put.body);
+    let spec = json!({"name": "spare", "event_types": ["test.spare"], "runner_id": RUNNER_ID});
+    let agent = text(&admin.create("/v1/agents", &spec).await.body["id"]);
+    let key = json!({"name": "spare", "role": "client"});
+    let key = text(&admin.create("/v1/api-keys", &key).await.body["id"]);
+    let endpoints = admin.get("/v1/runner-endpoints").await.body;
+    let interaction = ask(stage, "default", &runs[0], "question").await;
+    let deferred = Deferred::start(stage).await;
+    let known = Known::from([
+        ("path.run_id", json!(runs)),
+        ("path.event_id", json!(["m-1", "m-held"])),
+        ("path.agent_id", json!([agent])),
+        ("path.endpoint_id", json!([endpoints["items"][0]["id"]])),
+        ("path.api_key_id", json!([key])),
+        ("path.artifact_id", json!([artifact])),
+        ("path.interaction", json!([interaction])),
+        ("path.conversation_id", json!(["c-7"])),
+        ("path.document_id", json!(["guide"])),
+        ("path.kb_id", json!(["handbook"])),
+        ("path.model_id", json!(["talker"])),
+        ("path.name", json!(["find", "get_current_time"])),
+        ("path.key", json!(["k"])),
+        ("body.model", json!(["talker"])),
+        ("body.runner_id", json!([RUNNER_ID])),
+        ("body.base_url", json!([stage.runner.url])),
+        ("body.event_type", json!(["message.received"])),
+        ("body.jsonrpc", json!(["2.0"])),
+        ("body.id", json!([1])),
+        (
+            "body.method",
+            json!(["initialize", "ping", "tools/list", "tools/call"]),
+        ),
+        ("body.results[*].run_id", json!([deferred.run_id])),
+        ("body.results[*].sequence", json!([1])),
+        (
+            "body.results[*].type",
+            json!(["message.delta", "state.updated", "ours"]),
+        ),
+    ]);
+    let credential = match caller {
+        Caller::Client => stage.client.key.clone(),
+        Caller::Admin => admin.key,
+        Caller::Run => held.token.clone(),
+        Caller::Deferred => deferred.token,
+    };
+    Subject {
+        known,
+        credential,
+        _held: held,
+    }
+}
+
+fn text(value: &Value) -> String {
+    value
+        .as_str()
+        .unwrap_or_else(|| panic!("{value}"))
+        .to_owned()
+}
+
+/// A run that its runner answered by 202.
+struct Deferred {
+    run_id: String,
+    token: String,
+}
+
+impl Deferred {
+    async fn start(stage: &Stage) -> Self {
+        stage.runner.answer("m-later", |_| {
+            vec![head("202 Accepted", "content-length: 0\r\n")]
+        });
+        let run_id = stage.client.post(&message("m-later")).await.run_id();
+        let of_run = |request: &Request| {
+            request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
+        };
+        let asked = stage.runner.asked("the run", of_run).await.json();
+        let token = text(&asked["host"]["token"]);
+        let host = Client::new(&format!("{}/host/v1", stage.client.url), &token);
+        until("the run to be deferred", async || {
+            let beat = host.request(Method::POST, "/run/heartbeat");
+            send(beat).await.unwrap().status == 200
+        })
+        .await;
+        Self { run_id, token }
+    }
+}
+
+/// Settings of Schemathesis, as TOML.
+fn settings(stage: &Stage, known: &Known, left_out: &[String], cases: usize) -> String {
+    let mut settings = format!(
+        "hooks = {hooks}\nbase-url = {url}\ncontinue-on-failure = true\nrequest-timeout = 60\n\
+         [cache]\nenabled = false\n\
+         [generation]\nmax-examples = {cases}\ndatabase = \"none\"\n\
+         with-security-parameters = false\nallow-x00 = false\n\
+         [phases.fuzzing.extra-data-sources]\nresponses = false\n\
+         [phases.coverage.extra-data-sources]\nresponses = false\n",
+        hooks = json!(repository_file("tests/peer/shapes.py")),
+        url = json!(stage.client.url),
+    );
+    let name = |parameter: &str| parameter.replace(['.', '[', '*', ']'], "_");
+    let bindings = known.keys().map(|parameter| {
+        let name = name(parameter);
+        format!("{parameter:?} = {{ dictionary = \"{name}\", probability = 0.7 }}\n")
+    });
+    settings.push_str("[parameters]\n");
+    settings.extend(bindings);
+    let dictionaries = known.iter().map(|(parameter, values)| {
+        let name = name(parameter);
+        format!("[dictionaries.{name}]\nvalues = {values}\n")
+    });
+    settings.extend(dictionaries);
+    let without =
+        |id| format!("[[operations]]\ninclude-operation-id = \"{id}\"\nenabled = false\n");
+    settings.extend(left_out.iter().map(without));
+    settings
+}
+
+/// Which shapes are sent: the same each time, so that a change fails for what it changed. Others come with
+/// `RUNNEL_TEST_SHAPES`, when somebody looks for them.
+fn shapes() -> u64 {
+    if std::env::var_os("RUNNEL_TEST_SHAPES").is_none() {
+        return 1;
+    }
+    seed() % 1_000_000_007
+}
+
+/// The statuses that each operation gave; fails with what Schemathesis says when it found anything.
+async fn send_shapes(
+    stage: &Stage,
+    subject: &Subject,
+    caller: Caller,
+    left_out: &[String],
+) -> Option<BTreeMap<String, BTreeMap<String, u64>>> {
+    let name = SCHEMATHESIS.replace("==", "-");
+    let Some(environment) = environment(&name, &[SCHEMATHESIS]).await else {
+        skipped(
+            &NO_SCHEMATHESIS,
+            "python",
+            "schemathesis could not be installed",
+        );
+        return None;
+    };
+    let cases = number("RUNNEL_TEST_SHAPES", 3);
+    let cases = match caller {
+        // Two operations, and results are of many shapes.
+        Caller::Deferred => 20 * cases,
+        _ => cases,
+    };
+    // The bounds of schemas are many, and the same each time.
+    let phases = if number("RUNNEL_TEST_SHAPES", 3) > 3 {
+        "examples,coverage,fuzzing"
+    } else {
+        "examples,fuzzing"
+    };
+    let directory = Directory::new();
+    let settings = settings(stage, &subject.known, left_out, cases);
+    let settings = directory.write("schemathesis.toml", &settings);
+    let (statuses, report) = (
+        directory.file("statuses.json"),
+        directory.file("report.json"),
+    );
+    let mut program = Command::new(environment.join("bin/python"));
+    // The script in `bin` names the place where it was installed, which has another name since.
+    program
+        .args([
+            "-c",
+            "from schemathesis.cli import schemathesis; schemathesis()",
+        ])
+        .current_dir(directory.file(""))
+        .env("RUNNEL_CREDENTIAL", &subject.credential)
+        .env("RUNNEL_STATUSES", &statuses)
+        .arg("--config-file")
+        .arg(settings)
+        .args(["run", "--no-color", "--checks", CHECKS, "--phases", phases])
+        .args(["--seed", &shapes().to_string()])
+        .arg("--report-json-path")
+        .arg(&report)
+        .arg(repository_file("openapi/gateway.json"))
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    if caller == Caller::Run {
+        program.env(
+            "RUNNEL_RENEWAL",
+            format!("{}/host/v1/token", stage.client.url),
+        );
+    }
+    // Some minutes, and more where more was asked for.
+    let bound = Duration::from_secs(300 + 60 * cases as u64);
+    let output = tokio::time::timeout(bound, program.output()).await;
+    let output = output.expect("Schemathesis to end").unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{caller:?}: {said}");
+    let read = |path| serde_json::from_slice::<Value>(&std::fs::read(path).unwrap()).unwrap();
+    assert_eq!(read(&report)["complete"], true, "{said}");
+    eprintln!("{}", read(&report)["test_cases"]);
+    Some(serde_json::from_value(read(&statuses)).unwrap())
+}
+
+#[rstest]
+#[tokio::test]
+async fn no_shape_of_a_request_is_answered_by_what_the_document_does_not_tell_of(
+    #[values(Sqlite, Postgres)] engine: Engine,
+    #[values(Caller::Client, Caller::Admin, Caller::Run, Caller::Deferred)] caller: Caller,
+) {
+    let tools = ToolServer::start().await;
+    let Some(stage) = stage(engine, &tools).await else {
+        return;
+    };
+    let all = operations(&stage.client).await;
+    let left_out: Vec<_> = all
+        .iter()
+        .filter(|operation| caller.leaves_out(&operation.id))
+        .map(|operation| operation.id.clone())
+        .collect();
+    let subject = prepare(&stage, caller).await;
+    let Some(statuses) = send_shapes(&stage, &subject, caller, &left_out).await else {
+        return;
+    };
+
+    let sent: BTreeSet<_> = statuses.keys().chain(&left_out).collect();
+    let served: BTreeSet<_> = all.iter().map(|operation| &operation.id).collect();
+    assert_eq!(sent, served, "an operation was not asked");
+    // It is not the door alone that answers.
+    let opened = all
+        .iter()
+        .filter(|operation| caller.opens(operation.face, &operation.id));
+    let opened: Vec<_> = opened
+        .map(|operation| &operation.id)
+        .filter(|id| !left_out.contains(id))
+        .collect();
+    let is_good = |id: &&&String| statuses[**id].keys().any(|status| status.starts_with('2'));
+    let good = opened.iter().filter(is_good).count();
+    let none: Vec<_> = opened.iter().filter(|id| !is_good(id)).collect();
+    assert!(2 * good >= opened.len(), "no good answer of {none:?}");
+    eprintln!(
+        "{caller:?}: {good} of {} gave a good answer; not {none:?}",
+        opened.len()
+    );
+}

@@ -1,0 +1,341 @@
+//! What a collector of traces is told of runs and their calls, and what it may do without harming one.
+
+use std::collections::BTreeSet;
+
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::client::{message, send};
+use crate::support::collector::{Collector, Manner, Seen};
+use crate::support::gateway::{Config, STUB_API_KEY};
+use crate::support::held::HeldRun;
+use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
+use crate::support::script::sse;
+use crate::support::tool_server::{TIMEOUT, ToolServer};
+use crate::support::{Directory, Engine, Postgres, Sqlite, Stage, until};
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const OUTER: &str = "00f067aa0ba902b7";
+const CANARY: &str = "canary-of-what-was-said";
+const SCRIPT: &str = r#"
+[[turns]]
+when = "busy"
+status = 429
+message = "canary-of-what-was-said"
+[[turns]]
+chunks = ["canary-of-what-was-said", ": {input}"]
+"#;
+
+/// A runner that may use models and tools, of a gateway that tells `collector`; and its script's place.
+async fn traced(
+    engine: Engine,
+    collector: &Collector,
+    tools: &ToolServer,
+    telemetry: &str,
+) -> Option<(Stage, Directory)> {
+    let mut manifest = manifest(RUNNER_ID);
+    manifest["permissions"] = json!({
+        "models": ["invoke", "stream", "rerank"], "tools": ["detail", "call"], "history": ["page"],
+    });
+    let directory = Directory::new();
+    let script = directory.write("script.toml", SCRIPT);
+    let tool = |path: &str| {
+        format!(
+            "[[tools]]\ntool_name = \"{path}\"\nurl = \"{}/{path}\"\ntimeout_seconds = {}.0\n\
+             headers = {{ authorization = \"env:{}\" }}\n",
+            tools.url,
+            TIMEOUT.as_secs(),
+            STUB_API_KEY.0
+        )
+    };
+    let rest = format!(
+        "{telemetry}\
+         [[model_providers]]\nname = \"script\"\nkind = \"scripted\"\nscript = \"{script}\"\n\
+         [[models]]\nmodel_id = \"talker\"\nprovider = \"script\"\nupstream_model = \"talk-9\"\n\
+         operations = [\"invoke\", \"stream\", \"rerank\"]\n{}{}",
+        tool("echo"),
+        tool("fail"),
+        script = script.display(),
+        telemetry = collector.section(telemetry),
+    );
+    let runner = StubRunner::start_as(manifest).await;
+    let stage = Stage::of(engine, runner, |config: &mut Config| {
+        config.agents[0].resources = r#"models = ["talker"], tools = "*", history = ["page"]"#;
+        config.rest = rest;
+    })
+    .await?;
+    Some((stage, directory))
+}
+
+fn says(text: &str) -> Value {
+    json!({"messages": [{"role": "user", "content": text}]})
+}
+
+/// Posts an event that comes with this header.
+async fn post_with(stage: &Stage, event_id: &str, traceparent: &str) -> String {
+    let mut event = message(event_id);
+    event["input"]["text"] = json!(CANARY);
+    let posting = stage.client.posting(&event);
+    let posted = send(posting.header("traceparent", traceparent)).await;
+    posted.unwrap().run_id()
+}
+
+async fn asked(stage: &Stage, run_id: &str) -> Request {
+    let of_run =
+        |request: &Request| request.is_run() && request.header("runnel-run-id") == Some(run_id);
+    stage.runner.asked("the run", of_run).await
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_run_and_its_calls_are_told_as_one_trace_without_a_word_of_what_was_said(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let (collector, tools) = (Collector::start().await, ToolServer::start().await);
+    let header = format!(
+        "headers = {{ x-collector-key = \"env:{}\" }}",
+        STUB_API_KEY.0
+    );
+    let Some((stage, _files)) = traced(engine, &collector, &tools, &header).await else {
+        return;
+    };
+    let mut event = message("m-1");
+    event["input"]["text"] = json!(CANARY);
+    event["conversation"]["conversation_id"] = json!("conversation-outside");
+    event["actor"]["actor_id"] = json!("person-outside");
+    let run = HeldRun::start_with(&stage, &event, &format!("00-{TRACE}-{OUTER}-01")).await;
+    let hex = run.run_id.replace('-', "");
+    let own = &hex[16..];
+    assert_eq!(run.asked["context"]["runtime"]["trace_id"], TRACE);
+    let request = asked(&stage, &run.run_id).await;
+    let told = format!("00-{TRACE}-{own}-01");
+    assert_eq!(request.header("traceparent"), Some(told.as_str()));
+
+    for path in ["invoke", "stream"] {
+        let path = format!("/models/talker/{path}");
+        let streamed = run.request(Method::POST, &path).json(&says(CANARY));
+        let text = streamed.send().await.unwrap().text().await.unwrap();
+        assert!(text.contains(CANARY), "{text}");
+    }
+    let busy = run.call("/models/talker/invoke", &says("busy?")).await;
+    assert_eq!(busy.status, 429);
+    let refused = run.call("/models/other/invoke", &says(CANARY)).await;
+    assert_eq!(refused.status, 403);
+    let texts = json!({"texts": [CANARY]});
+    assert_eq!(run.call("/models/talker/embed", &texts).await.status, 200);
+    let parameters = json!({"parameters": {"text": CANARY}});
+    let of_runner = format!("00-{TRACE}-1111111111111111-01");
+    let called = run
+        .request(Method::POST, "/tools/echo/call")
+        .header("idempotency-key", "call_1")
+        .header("traceparent", &of_runner)
+        .json(&parameters);
+    assert_eq!(send(called).await.unwrap().status, 200);
+    assert_eq!(run.call("/tools/fail/call", &parameters).await.status, 502);
+    run.end(&stage).await;
+
+    let root = collector
+        .saw("the run", |span| span.name == "invoke_agent main")
+        .await;
+    until("all spans", async || collector.spans().len() >= 7).await;
+    let spans = collector.spans();
+    assert_eq!(spans.len(), 7, "{spans:#?}");
+    assert_eq!(
+        (root.span_id.as_str(), root.parent_id.as_str()),
+        (own, OUTER)
+    );
+    assert!(root.is_client && !root.is_error);
+    assert_eq!(root.attributes["gen_ai.operation.name"], "invoke_agent");
+    assert_eq!(root.attributes["gen_ai.agent.name"], "main");
+    assert_eq!(root.attributes["runnel.run.id"], json!(run.run_id));
+    assert_eq!(root.resource["service.name"], "runnel");
+    let ids: BTreeSet<_> = spans.iter().map(|span| &span.span_id).collect();
+    assert_eq!(ids.len(), 7, "each has an id of its own");
+    for span in &spans {
+        assert_eq!(span.trace_id, TRACE, "{span:?}");
+        assert!(span.start <= span.end, "{span:?}");
+        assert!(span.start >= root.start - 1_000_000, "{span:?}");
+    }
+    let of = |name: &str| {
+        spans
+            .iter()
+            .filter(|span| span.name == name)
+            .collect::<Vec<_>>()
+    };
+    let chats = of("chat talk-9");
+    assert_eq!(chats.len(), 3);
+    for chat in &chats {
+        assert_eq!(chat.parent_id, own);
+        assert!(chat.is_client);
+        let told = &chat.attributes;
+        assert_eq!(told["gen_ai.operation.name"], "chat");
+        assert_eq!(told["gen_ai.provider.name"], "scripted");
+        assert_eq!(told["gen_ai.request.model"], "talk-9");
+        assert_eq!(told["runnel.model.id"], "talker");
+        if chat.is_error {
+            assert_eq!(told["error.type"], "rate_limited");
+        } else {
+            assert!(
+                told["gen_ai.usage.input_tokens"].as_u64() > Some(0),
+                "{told}"
+            );
+            assert!(
+                told["gen_ai.usage.output_tokens"].as_u64() > Some(0),
+                "{told}"
+            );
+        }
+    }
+    assert_eq!(chats.iter().filter(|chat| chat.is_error).count(), 1);
+    let embedded = of("embeddings talk-9");
+    assert_eq!(
+        embedded[0].attributes["gen_ai.operation.name"],
+        "embeddings"
+    );
+    assert_eq!(embedded[0].parent_id, own);
+    let echo = of("execute_tool echo")[0];
+    assert_eq!(echo.parent_id, "1111111111111111", "the runner's own span");
+    assert_eq!(echo.attributes["gen_ai.tool.name"], "echo");
+    assert_eq!(echo.attributes["gen_ai.tool.call.id"], "call_1");
+    assert!(!echo.is_client && !echo.is_error);
+    let fail = of("execute_tool fail")[0];
+    assert_eq!((fail.parent_id.as_str(), fail.is_error), (own, true));
+    assert_eq!(fail.attributes["error.type"], "runtime_error");
+    assert!(fail.attributes.get("gen_ai.tool.call.id").is_none());
+
+    let requests = collector.requests();
+    for (headers, body) in &requests {
+        assert_eq!(headers["x-collector-key"], STUB_API_KEY.1);
+        let body = String::from_utf8_lossy(body);
+        let secrets = [
+            CANARY,
+            STUB_API_KEY.1,
+            &run.token,
+            &stage.client.key,
+            "conversation-outside",
+            "person-outside",
+        ];
+        for secret in secrets {
+            assert!(!body.contains(secret), "{secret}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_its_sender_does_not_keep_is_told_to_nobody_and_what_is_no_header_is_none() {
+    let (collector, tools) = (Collector::start().await, ToolServer::start().await);
+    let (stage, _files) = traced(Sqlite, &collector, &tools, "").await.unwrap();
+    let dropped = post_with(&stage, "m-1", &format!("00-{TRACE}-{OUTER}-00")).await;
+    stage.client.finished(&dropped).await;
+    let request = asked(&stage, &dropped).await;
+    let own = dropped.replace('-', "")[16..].to_owned();
+    let told = format!("00-{TRACE}-{own}-00");
+    assert_eq!(request.header("traceparent"), Some(told.as_str()));
+
+    let bent = post_with(&stage, "m-2", "00-canary-trace-01").await;
+    stage.client.finished(&bent).await;
+    let root = collector
+        .saw("the run", |span| span.parent_id.is_empty())
+        .await;
+    assert_eq!(root.trace_id, bent.replace('-', ""));
+    assert_eq!(
+        asked(&stage, &bent).await.json()["context"]["runtime"]["trace_id"],
+        root.trace_id
+    );
+    // The same event again is the same event, whatever trace it comes in.
+    assert_eq!(
+        post_with(&stage, "m-2", &format!("00-{TRACE}-{OUTER}-01")).await,
+        bent
+    );
+    assert_eq!(collector.spans().len(), 1, "{:?}", collector.spans());
+}
+
+#[tokio::test]
+async fn a_ratio_of_none_tells_nothing_but_what_a_sender_keeps() {
+    let (collector, tools) = (Collector::start().await, ToolServer::start().await);
+    let none = "sample_ratio = 0\nservice_name = \"ours\"";
+    let (stage, _files) = traced(Sqlite, &collector, &tools, none).await.unwrap();
+    let own = stage.client.post(&message("m-1")).await.run_id();
+    stage.client.finished(&own).await;
+    let kept = post_with(&stage, "m-2", &format!("00-{TRACE}-{OUTER}-01")).await;
+    stage.client.finished(&kept).await;
+    let span = collector.saw("the run", |_| true).await;
+    assert_eq!(span.attributes["runnel.run.id"], json!(kept));
+    assert_eq!(span.resource["service.name"], "ours");
+    assert_eq!(collector.spans().len(), 1);
+    let request = asked(&stage, &own).await;
+    assert!(request.header("traceparent").unwrap().ends_with("-00"));
+}
+
+#[tokio::test]
+async fn a_collector_that_refuses_or_hangs_harms_no_run_and_takes_what_comes_later() {
+    let (collector, tools) = (Collector::start().await, ToolServer::start().await);
+    let (mut stage, _files) = traced(Sqlite, &collector, &tools, "").await.unwrap();
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+    collector.behave(Manner::Refuses);
+    let first = stage.client.post(&message("m-1")).await.run_id();
+    let outcome = stage.outcome(&first).await;
+    assert_eq!(outcome.ending(), "completed");
+    // It is tried again, and taken once that goes.
+    collector.was_asked(1).await;
+    collector.behave(Manner::Takes);
+    let is_of = |run: &str| {
+        let run = json!(run);
+        move |span: &Seen| span.attributes["runnel.run.id"] == run
+    };
+    collector.saw("the first run", is_of(&first)).await;
+
+    collector.behave(Manner::Hangs);
+    let asked = collector.requests().len();
+    let second = stage.client.post(&message("m-2")).await.run_id();
+    assert_eq!(stage.outcome(&second).await.ending(), "completed");
+    collector.was_asked(asked + 1).await;
+    // Nobody waits for it at the end.
+    stage.gateway.stop().await;
+    assert!(
+        !stage
+            .gateway
+            .log()
+            .contains("not all runs could be ended in time")
+    );
+}
+
+#[tokio::test]
+async fn what_was_not_told_yet_is_told_when_the_gateway_stops() {
+    let (collector, tools) = (Collector::start().await, ToolServer::start().await);
+    let (mut stage, _files) = traced(Sqlite, &collector, &tools, "").await.unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    run.call("/models/talker/invoke", &says("hello")).await;
+    stage.gateway.terminate().await;
+    run.release();
+    assert!(stage.gateway.exited().await.success());
+    let names: BTreeSet<_> = collector
+        .spans()
+        .into_iter()
+        .map(|span| span.name)
+        .collect();
+    assert_eq!(
+        names.into_iter().collect::<Vec<_>>(),
+        ["chat talk-9", "invoke_agent main"]
+    );
+}
+
+#[tokio::test]
+async fn a_run_whose_gateway_died_is_told_by_the_one_that_ends_it() {
+    let (collector, tools) = (Collector::start().await, ToolServer::start().await);
+    let (mut stage, _files) = traced(Sqlite, &collector, &tools, "").await.unwrap();
+    let parent = format!("00-{TRACE}-{OUTER}-01");
+    let run = HeldRun::start_with(&stage, &message("m-1"), &parent).await;
+    stage.gateway.kill().await;
+    assert!(collector.spans().is_empty());
+    stage.gateway.start_again().await;
+    let span = collector.saw("the run", |_| true).await;
+    assert_eq!(span.name, "invoke_agent main");
+    assert_eq!(
+        (span.trace_id.as_str(), span.parent_id.as_str()),
+        (TRACE, OUTER)
+    );
+    assert_eq!(span.span_id, run.run_id.replace('-', "")[16..]);
+    assert!(span.is_error);
+    assert_eq!(span.attributes["error.type"], "host.orphaned");
+}

@@ -1,0 +1,172 @@
+//! A collector of traces that takes what it is told, or behaves as one that cannot.
+
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, StatusCode, Uri};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::KeyValue;
+use opentelemetry_proto::tonic::common::v1::any_value::Value as Told;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use prost::Message as _;
+use serde_json::{Map, Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::{hex, within};
+
+/// How it takes what comes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    Takes,
+    /// As one whose backend is away.
+    Refuses,
+    /// Never answers.
+    Hangs,
+}
+
+/// A span as it came.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub name: String,
+    pub trace_id: String,
+    pub span_id: String,
+    /// Empty where there is none.
+    pub parent_id: String,
+    pub is_client: bool,
+    pub is_error: bool,
+    /// Nanoseconds.
+    pub start: u64,
+    pub end: u64,
+    pub attributes: Value,
+    /// What is told of the process.
+    pub resource: Value,
+}
+
+struct Shared {
+    manner: Mutex<Manner>,
+    spans: watch::Sender<Vec<Seen>>,
+    /// Requests, taken or not.
+    requests: watch::Sender<Vec<(HeaderMap, Bytes)>>,
+}
+
+/// Gone with everything on drop.
+pub struct Collector {
+    pub url: String,
+    shared: Arc<Shared>,
+    _server: JoinSet<()>,
+}
+
+impl Collector {
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let shared = Arc::new(Shared {
+            manner: Mutex::new(Manner::Takes),
+            spans: watch::Sender::default(),
+            requests: watch::Sender::default(),
+        });
+        let router = Router::new().fallback(take).with_state(Arc::clone(&shared));
+        let mut server = JoinSet::new();
+        server.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self {
+            url,
+            shared,
+            _server: server,
+        }
+    }
+
+    /// What a gateway's file says to tell it everything.
+    pub fn section(&self, more: &str) -> String {
+        format!("[telemetry]\notlp_endpoint = \"{}\"\n{more}\n", self.url)
+    }
+
+    pub fn behave(&self, manner: Manner) {
+        *self.shared.manner.lock().unwrap() = manner;
+    }
+
+    /// All spans so far.
+    pub fn spans(&self) -> Vec<Seen> {
+        self.shared.spans.borrow().clone()
+    }
+
+    /// The first span that is so, once it has come.
+    pub async fn saw(&self, what: &str, is: impl Fn(&Seen) -> bool) -> Seen {
+        let mut spans = self.shared.spans.subscribe();
+        let found = within(what, spans.wait_for(|all| all.iter().any(&is))).await;
+        found.unwrap().iter().find(|one| is(one)).unwrap().clone()
+    }
+
+    /// Returns once so many requests have come.
+    pub async fn was_asked(&self, count: usize) {
+        let mut requests = self.shared.requests.subscribe();
+        let waiting = requests.wait_for(|all| all.len() >= count);
+        within("requests to the collector", waiting).await.unwrap();
+    }
+
+    /// All requests so far: their headers and their bytes.
+    pub fn requests(&self) -> Vec<(HeaderMap, Bytes)> {
+        self.shared.requests.borrow().clone()
+    }
+}
+
+async fn take(
+    State(shared): State<Arc<Shared>>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    assert_eq!(uri.path(), "/v1/traces");
+    assert_eq!(headers["content-type"], "application/x-protobuf");
+    let request = ExportTraceServiceRequest::decode(body.clone()).unwrap();
+    shared.requests.send_modify(|all| all.push((headers, body)));
+    let manner = *shared.manner.lock().unwrap();
+    match manner {
+        Manner::Refuses => return StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        Manner::Hangs => std::future::pending().await,
+        Manner::Takes => {}
+    }
+    shared.spans.send_modify(|all| {
+        for of_process in &request.resource_spans {
+            let resource = of_process.resource.as_ref();
+            let resource = values(resource.map_or(&[][..], |one| &one.attributes[..]));
+            let spans = of_process.scope_spans.iter().flat_map(|scope| &scope.spans);
+            all.extend(spans.map(|span| seen(span, &resource)));
+        }
+    });
+    StatusCode::OK.into_response()
+}
+
+fn seen(span: &Span, resource: &Value) -> Seen {
+    Seen {
+        name: span.name.clone(),
+        trace_id: hex(&span.trace_id),
+        span_id: hex(&span.span_id),
+        parent_id: hex(&span.parent_span_id),
+        is_client: span.kind() == SpanKind::Client,
+        is_error: span.status.as_ref().is_some_and(|status| status.code == 2),
+        start: span.start_time_unix_nano,
+        end: span.end_time_unix_nano,
+        attributes: values(&span.attributes),
+        resource: resource.clone(),
+    }
+}
+
+fn values(attributes: &[KeyValue]) -> Value {
+    let one = |attribute: &KeyValue| {
+        let told = attribute.value.clone().and_then(|value| value.value);
+        let value = match told.unwrap() {
+            Told::StringValue(text) => json!(text),
+            Told::IntValue(number) => json!(number),
+            Told::BoolValue(flag) => json!(flag),
+            other => panic!("{other:?}"),
+        };
+        (attribute.key.clone(), value)
+    };
+    Value::Object(attributes.iter().map(one).collect::<Map<_, _>>())
+}
