@@ -1,6 +1,7 @@
 //! The client's end of a run's SSE stream, frame by frame; dropping it cuts the connection.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use super::within;
 
@@ -80,9 +81,12 @@ impl Stream {
         events
     }
 
-    /// All that is left of the ledger's frames.
+    /// All that is left of the ledger's frames. Heartbeats keep a stream open whose run never ends: that fails
+    /// here.
     pub async fn rest(mut self) -> Vec<Frame> {
-        self.events(usize::MAX).await
+        const PATIENCE: Duration = Duration::from_mins(4);
+        let all = tokio::time::timeout(PATIENCE, self.events(usize::MAX)).await;
+        all.unwrap_or_else(|_| panic!("a stream had no end within {PATIENCE:?}"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Opening a database: migrations, one write connection or pool, a pool of readers.
+//! Opening a database: migrations, connections for the writer, a pool of readers.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use migrations::{Migrator, MigratorTrait};
 use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection};
 use sqlx::pool::PoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
-use sqlx::{Connection, Postgres, Sqlite};
+use sqlx::{Connection, PgConnection, Postgres, Sqlite};
 use tokio::sync::Mutex;
 
 use crate::error::StoreError;
@@ -38,13 +38,16 @@ pub struct Store {
 }
 
 const READERS: u32 = 8;
+/// Places for write connections. The writer uses one at a time; a place whose connection dies without a word
+/// just as it is handed back is lost until the system gives that connection up, which takes a quarter of an hour.
+const WRITE_PLACES: u32 = 3;
 /// Statements that a connection knows by heart: each kind that the writer has comes in all its widths.
 const STATEMENTS: usize = 60 * crate::sql::WIDTHS;
 const BETWEEN_PROOFS: Duration = Duration::from_secs(1);
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection that comes back to the pool may take to show that it is alive.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a connection may take to show that it is alive, when it comes back to the pool and when it is taken out.
+const PROOF_OF_LIFE: Duration = Duration::from_secs(1);
 /// The longest that one transaction may take, however long a lease is.
 const LONGEST_TRANSACTION: Duration = Duration::from_secs(15);
 /// The shortest: a disk may be slow.
@@ -79,8 +82,19 @@ impl Store {
         lease: Duration,
     ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), StoreError> {
         let backend = backend_of(url)?;
-        let writes = Database::connect(options(url, backend, 1)).await?;
-        migrate(&writes, backend).await?;
+        let writes = match backend {
+            Backend::Sqlite => {
+                let writes = Database::connect(options(url, backend, 1)).await?;
+                migrate(&writes, backend).await?;
+                writes
+            }
+            Backend::Postgres => {
+                let alone = Database::connect(options(url, backend, 1)).await?;
+                migrate(&alone, backend).await?;
+                alone.close().await?;
+                Database::connect(options(url, backend, WRITE_PLACES)).await?
+            }
+        };
         let mut reading = options(url, backend, READERS);
         if backend == Backend::Postgres {
             reading.map_sqlx_postgres_opts(|postgres| {
@@ -139,8 +153,8 @@ impl Store {
     }
 }
 
-/// Migrates. Replicas that start together take turns: the lock is the connection's, and there is
-/// one write connection.
+/// Migrates. Replicas that start together take turns: the lock is the connection's, and the pool must have
+/// one.
 async fn migrate(writes: &DatabaseConnection, backend: Backend) -> Result<(), StoreError> {
     let (lock, unlock) = (
         "SELECT pg_advisory_lock(7245736)",
@@ -196,7 +210,9 @@ fn options(url: &str, backend: Backend, connections: u32) -> ConnectOptions {
         });
     }
     if backend == Backend::Postgres {
-        options.map_sqlx_postgres_pool_opts(leave_silent_connections);
+        options
+            .test_before_acquire(false)
+            .map_sqlx_postgres_pool_opts(leave_silent_connections);
         options.map_sqlx_postgres_opts(|postgres| {
             postgres
                 .options(POSTGRES_SETTINGS)
@@ -219,16 +235,17 @@ fn leave_broken_transactions(pool: PoolOptions<Sqlite>) -> PoolOptions<Sqlite> {
 }
 
 /// A connection that is cut off without a word would keep its place in the pool for a quarter of an
-/// hour, and the writer has one place.
+/// hour, and who gets it would wait for as long as he may wait at all.
 fn leave_silent_connections(pool: PoolOptions<Postgres>) -> PoolOptions<Postgres> {
-    pool.after_release(|connection, _| {
-        Box::pin(async move {
-            match tokio::time::timeout(RELEASE_TIMEOUT, connection.ping()).await {
-                Ok(alive) => alive.map(|()| true),
-                Err(_) => Err(sqlx::Error::PoolTimedOut),
-            }
-        })
-    })
+    pool.after_release(|connection, _| Box::pin(is_alive(connection)))
+        .before_acquire(|connection, _| Box::pin(is_alive(connection)))
+}
+
+async fn is_alive(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    match tokio::time::timeout(PROOF_OF_LIFE, connection.ping()).await {
+        Ok(alive) => alive.map(|()| true),
+        Err(_) => Err(sqlx::Error::PoolTimedOut),
+    }
 }
 
 /// The file that the pool has opened: it reads percent signs as URLs have them.

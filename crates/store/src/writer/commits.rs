@@ -22,7 +22,7 @@ const TRIES: u32 = 5;
 /// Items that nobody waits for and that are kept for when the database is back. More are lost.
 const KEPT: usize = 1024;
 
-/// The write connection.
+/// The write connection, and what becomes of a batch on it.
 pub(super) struct Commits {
     db: DatabaseConnection,
     /// The way into `SQLite` that most goes.
