@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::job::Item;
 use crate::error::StoreError;
@@ -19,12 +20,16 @@ const QUEUE_BYTES: usize = 64 * 1024 * 1024;
 /// Urgent items that wait at most: a process has one or two at a time. Full: whoever writes waits.
 const LANE: usize = 16;
 
+/// How long what nobody waits for stays for more of its kind: many rows in one commit cost little more than one.
+const LINGER: Duration = Duration::from_millis(5);
+
 /// The way into the writer's queue.
 #[derive(Clone)]
 pub(crate) struct Writer {
     queue: mpsc::Sender<Message>,
     lane: mpsc::Sender<Box<dyn Item>>,
     room: Arc<Semaphore>,
+    hurry: Arc<Notify>,
     /// The database could not commit, and has not proven since that it can.
     pub(super) is_failing: Arc<AtomicBool>,
 }
@@ -39,6 +44,8 @@ enum Message {
 pub(super) struct Inbox {
     queue: mpsc::Receiver<Message>,
     lane: mpsc::Receiver<Box<dyn Item>>,
+    /// Told of what somebody waits for.
+    hurry: Arc<Notify>,
 }
 
 /// What has gathered.
@@ -50,18 +57,31 @@ pub(super) struct Gathered {
     pub(super) closing: Option<oneshot::Sender<()>>,
 }
 
+impl Gathered {
+    /// Nobody waits for any of it, and there is room for more.
+    fn can_wait(&self) -> bool {
+        self.closing.is_none()
+            && self.items.len() < BATCH
+            && self.bytes < BATCH_BYTES
+            && !self.items.iter().any(|item| item.is_awaited())
+    }
+}
+
 pub(super) fn queue(is_failing: Arc<AtomicBool>) -> (Writer, Inbox) {
     let (queue, inbox) = mpsc::channel(QUEUE);
     let (lane, urgent) = mpsc::channel(LANE);
+    let hurry = Arc::new(Notify::new());
     let writer = Writer {
         queue,
         lane,
         room: Arc::new(Semaphore::new(QUEUE_BYTES)),
+        hurry: Arc::clone(&hurry),
         is_failing,
     };
     let inbox = Inbox {
         queue: inbox,
         lane: urgent,
+        hurry,
     };
     (writer, inbox)
 }
@@ -70,12 +90,18 @@ impl Writer {
     pub(super) async fn send(&self, item: Box<dyn Item>) -> Result<(), StoreError> {
         if item.is_urgent() {
             let sent = self.lane.send(item).await;
+            self.hurry.notify_one();
             return sent.map_err(|_| StoreError::Closed);
         }
+        let is_awaited = item.is_awaited();
         let bytes = u32::try_from(item.weight().min(QUEUE_BYTES)).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.room).acquire_many_owned(bytes).await;
         let room = room.map_err(|_| StoreError::Closed)?;
         let sent = self.queue.send(Message::Item(item, room)).await;
+        // A queue that is full is not to be left waiting.
+        if is_awaited || self.queue.capacity() == 0 {
+            self.hurry.notify_one();
+        }
         sent.map_err(|_| StoreError::Closed)
     }
 
@@ -99,6 +125,7 @@ impl Writer {
     pub(crate) async fn close(&self) {
         let (done, closed) = oneshot::channel();
         if self.queue.send(Message::Close(done)).await.is_ok() {
+            self.hurry.notify_one();
             let _ = closed.await;
         }
     }
@@ -113,6 +140,16 @@ impl Inbox {
             Some(item) = self.lane.recv() => gathered.items.push(item),
             message = self.queue.recv() => self.take(message?, &mut gathered),
         }
+        self.take_waiting(&mut gathered);
+        if gathered.can_wait() {
+            // At once, when it is told of what was taken before: that is no harm.
+            let _ = tokio::time::timeout(LINGER, self.hurry.notified()).await;
+            self.take_waiting(&mut gathered);
+        }
+        Some(gathered)
+    }
+
+    fn take_waiting(&mut self, gathered: &mut Gathered) {
         while let Ok(item) = self.lane.try_recv() {
             gathered.items.push(item);
         }
@@ -120,9 +157,8 @@ impl Inbox {
             && gathered.bytes < BATCH_BYTES
             && let Ok(message) = self.queue.try_recv()
         {
-            self.take(message, &mut gathered);
+            self.take(message, gathered);
         }
-        Some(gathered)
     }
 
     fn take(&mut self, message: Message, gathered: &mut Gathered) {
@@ -137,5 +173,41 @@ impl Inbox {
                 gathered.closing = Some(done);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::writer::Proof;
+    use crate::writer::job::Job;
+
+    fn item(is_awaited: bool) -> Box<dyn Item> {
+        Box::new(Job::new(Proof, is_awaited.then(|| oneshot::channel().0)))
+    }
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_gathers_until_somebody_waits() {
+        let (writer, mut inbox) = queue(Arc::default());
+        writer.send(item(false)).await.unwrap();
+        let awaited = async { writer.send(item(true)).await.unwrap() };
+        let (gathered, ()) = tokio::join!(inbox.gather(), awaited);
+        assert_eq!(gathered.unwrap().items.len(), 2);
+        // And not for ever.
+        writer.send(item(false)).await.unwrap();
+        let mut gathering = Box::pin(inbox.gather());
+        assert!(gathering.as_mut().now_or_never().is_none());
+        assert_eq!(gathering.await.unwrap().items.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_somebody_waits_for_is_given_at_once() {
+        let (writer, mut inbox) = queue(Arc::default());
+        writer.send(item(false)).await.unwrap();
+        writer.send(item(true)).await.unwrap();
+        let gathered = inbox.gather().now_or_never();
+        assert_eq!(gathered.unwrap().unwrap().items.len(), 2);
     }
 }
