@@ -133,7 +133,7 @@ impl Keyring {
 
     /// Verifies a run token. Another replica may have signed it with a key that is not known here
     /// yet, after a leak for example: then the table is asked.
-    pub async fn verify(&self, token: &str) -> Result<Claims, TokenFault> {
+    pub async fn verify(&self, token: &str) -> Result<Arc<Claims>, TokenFault> {
         let verify = || self.tokens.verify(token, self.clock.now_seconds());
         let is_unknown = |verdict: &Result<_, _>| matches!(verdict, Err(TokenFault::UnknownKey));
         let verdict = verify();

@@ -1,5 +1,7 @@
 //! The run token: a JWS that lives as long as its run (contracts §10, host API §3).
 
+mod verified;
+
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -13,6 +15,8 @@ use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use protocol::id::{RunId, RunnerId};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+use verified::{TokenHash, Verified};
 
 /// The longest life of one token, in seconds.
 pub const LIFETIME_SECONDS: i64 = 900;
@@ -83,6 +87,7 @@ struct TokenKeys {
     signing: (String, EncodingKey),
     verifying: HashMap<String, DecodingKey>,
     jwks: JwkSet,
+    verified: Verified,
 }
 
 /// A signing key that cannot be used.
@@ -131,6 +136,7 @@ impl TokenKeys {
             signing: signing.ok_or(KeyFault)?,
             verifying,
             jwks: JwkSet { keys: jwks },
+            verified: Verified::default(),
         })
     }
 }
@@ -195,15 +201,34 @@ impl RunTokens {
     }
 
     /// Verifies everything that the token itself can show. Whether its run lives is asked elsewhere.
-    pub fn verify(&self, token: &str, now: i64) -> Result<Claims, TokenFault> {
+    ///
+    /// A signature is verified once for each set of keys; the time is looked at with every call.
+    pub fn verify(&self, token: &str, now: i64) -> Result<Arc<Claims>, TokenFault> {
         if token.len() > MOST_BYTES {
             return Err(TokenFault::TooLong);
         }
-        let kid = read_header(token).ok_or(TokenFault::Header)?;
         let keys = self.keys();
+        let hash = TokenHash::of(token);
+        let claims = if let Some(claims) = keys.verified.find(hash) {
+            claims
+        } else {
+            let claims = Arc::new(self.verify_signed(&keys, token)?);
+            keys.verified.remember(hash, &claims, now);
+            claims
+        };
+        if is_timely(&claims, now) {
+            Ok(claims)
+        } else {
+            Err(TokenFault::Time)
+        }
+    }
+
+    /// What is true of a token for ever, under these keys.
+    fn verify_signed(&self, keys: &TokenKeys, token: &str) -> Result<Claims, TokenFault> {
+        let kid = read_header(token).ok_or(TokenFault::Header)?;
         let key = keys.verifying.get(&kid).ok_or(TokenFault::UnknownKey)?;
         let mut validation = Validation::new(Algorithm::EdDSA);
-        // Every claim is checked below, strictly: the library's own checks let absent ones pass.
+        // Every claim is checked by us, strictly: the library's own checks let absent ones pass.
         validation.validate_exp = false;
         validation.validate_aud = false;
         validation.required_spec_claims.clear();
@@ -213,17 +238,16 @@ impl RunTokens {
         if claims.iss != self.issuer || claims.aud != self.audience {
             return Err(TokenFault::Audience);
         }
-        let lifetime = claims.exp.checked_sub(claims.iat).ok_or(TokenFault::Time)?;
-        let timely = claims.exp > now - LEEWAY_SECONDS
-            && claims.nbf <= now + LEEWAY_SECONDS
-            && claims.iat <= now + LEEWAY_SECONDS
-            && (0..=LIFETIME_SECONDS).contains(&lifetime);
-        if timely {
-            Ok(claims)
-        } else {
-            Err(TokenFault::Time)
-        }
+        Ok(claims)
     }
+}
+
+fn is_timely(claims: &Claims, now: i64) -> bool {
+    let lifetime = claims.exp.checked_sub(claims.iat);
+    claims.exp > now - LEEWAY_SECONDS
+        && claims.nbf <= now + LEEWAY_SECONDS
+        && claims.iat <= now + LEEWAY_SECONDS
+        && lifetime.is_some_and(|lifetime| (0..=LIFETIME_SECONDS).contains(&lifetime))
 }
 
 #[derive(Deserialize)]

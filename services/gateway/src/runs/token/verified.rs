@@ -1,0 +1,89 @@
+//! Tokens whose signature was verified: a runner sends the same one with each of its calls, and to verify a
+//! signature costs more than most of them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use aws_lc_rs::digest::{SHA256, digest};
+
+use super::Claims;
+
+/// Tokens that are remembered at most.
+const MOST: usize = 16 * 1024;
+
+/// By the hash of all of its bytes, which leads back to no token. It belongs to one set of keys and goes with
+/// it: what a withdrawn key has signed is forgotten with the key.
+#[derive(Default)]
+pub(super) struct Verified(RwLock<HashMap<TokenHash, Arc<Claims>>>);
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct TokenHash([u8; 32]);
+
+impl TokenHash {
+    pub(super) fn of(token: &str) -> Self {
+        let mut hash = [0; 32];
+        hash.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
+        Self(hash)
+    }
+}
+
+impl Verified {
+    pub(super) fn find(&self, token: TokenHash) -> Option<Arc<Claims>> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        known.get(&token).map(Arc::clone)
+    }
+
+    /// When there are too many, those that are over at `now` go, and all if that is not enough.
+    pub(super) fn remember(&self, token: TokenHash, claims: &Arc<Claims>, now: i64) {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MOST {
+            known.retain(|_, claims| claims.exp > now);
+        }
+        if known.len() >= MOST {
+            known.clear();
+        }
+        known.insert(token, Arc::clone(claims));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::id::RunId;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn until(exp: i64) -> Arc<Claims> {
+        Arc::new(Claims {
+            iss: String::new(),
+            aud: String::new(),
+            sub: "plugin:a/b/c".parse().unwrap(),
+            jti: Uuid::nil(),
+            run_id: RunId(Uuid::nil()),
+            attempt: 1,
+            ws: String::new(),
+            scope: String::new(),
+            res: String::new(),
+            iat: 0,
+            nbf: 0,
+            exp,
+        })
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_what_is_over_goes_first() {
+        let verified = Verified::default();
+        let kept = TokenHash::of("kept");
+        verified.remember(kept, &until(100), 0);
+        for place in 1..MOST {
+            verified.remember(TokenHash::of(&place.to_string()), &until(10), 0);
+        }
+        verified.remember(TokenHash::of("one more"), &until(100), 50);
+        assert_eq!(verified.0.read().unwrap().len(), 2);
+        assert!(verified.find(kept).is_some());
+        for place in 2..=MOST {
+            verified.remember(TokenHash::of(&place.to_string()), &until(100), 50);
+        }
+        assert!(verified.0.read().unwrap().len() < MOST);
+    }
+}
