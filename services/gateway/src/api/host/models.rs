@@ -287,8 +287,7 @@ pub(in crate::api) async fn count_model_tokens(
     caller.granted(&state, call, asked).await?;
     check_messages(request.messages.len(), &request.tools)?;
     let count = state.runs.models().find(&id)?.count;
-    let tokens =
-        tokio::task::block_in_place(|| count.of_request(&request.messages, &request.tools));
+    let tokens = count.of_request(&request.messages, &request.tools);
     Ok(Json(CountedTokens { tokens }))
 }
 

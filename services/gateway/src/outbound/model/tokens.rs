@@ -43,12 +43,21 @@ static COUNTED: LazyLock<DashMap<[u8; 16], u32>> = LazyLock::new(DashMap::new);
 /// Shorter texts are counted faster than they are looked up.
 const SHORT: usize = 256;
 const MOST_COUNTED: usize = 20_000;
-/// Longer ones are counted where they hold nobody else up.
+/// Longer ones, and messages that are longer together, are counted where they hold nobody else up.
 const LONG: usize = 64 * 1024;
 
 impl TokenCount {
     /// The tokens of a request, not fewer than the provider will count.
     pub fn of_request(&self, messages: &[Message], tools: &[LlmTool]) -> u64 {
+        let bytes: usize = messages.iter().map(text_bytes).sum();
+        if bytes > LONG {
+            tokio::task::block_in_place(|| self.count_request(messages, tools))
+        } else {
+            self.count_request(messages, tools)
+        }
+    }
+
+    fn count_request(&self, messages: &[Message], tools: &[LlmTool]) -> u64 {
         let messages: u64 = messages
             .iter()
             .map(|message| self.of_message(message))
@@ -145,6 +154,17 @@ impl TokenCount {
     )]
     fn with_margin(&self, count: u64) -> u64 {
         (count as f64 * self.margin).ceil() as u64
+    }
+}
+
+fn text_bytes(message: &Message) -> usize {
+    match &message.content {
+        None => 0,
+        Some(MessageContent::Text(text)) => text.len(),
+        Some(MessageContent::Parts(parts)) => {
+            let texts = parts.iter().filter_map(|part| part.text.as_ref());
+            texts.map(String::len).sum()
+        }
     }
 }
 
