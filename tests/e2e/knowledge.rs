@@ -1,5 +1,7 @@
 //! Knowledge bases: documents in, passages out, on both databases and behind an API of others.
 
+#[path = "knowledge/budgets.rs"]
+mod budgets;
 #[path = "knowledge/remote.rs"]
 mod remote;
 

@@ -37,6 +37,7 @@ async fn traced(
     let mut manifest = manifest(RUNNER_ID);
     manifest["permissions"] = json!({
         "models": ["invoke", "stream", "rerank"], "tools": ["detail", "call"], "history": ["page"],
+        "knowledge_bases": ["retrieve"],
     });
     let directory = Directory::new();
     let script = directory.write("script.toml", SCRIPT);
@@ -53,7 +54,8 @@ async fn traced(
         "{telemetry}\
          [[model_providers]]\nname = \"script\"\nkind = \"scripted\"\nscript = \"{script}\"\n\
          [[models]]\nmodel_id = \"talker\"\nprovider = \"script\"\nupstream_model = \"talk-9\"\n\
-         operations = [\"invoke\", \"stream\", \"rerank\"]\n{}{}",
+         operations = [\"invoke\", \"stream\", \"rerank\"]\n\
+         [[knowledge_bases]]\nkb_id = \"handbook\"\n{}{}",
         tool("echo"),
         tool("fail"),
         script = script.display(),
@@ -61,7 +63,8 @@ async fn traced(
     );
     let runner = StubRunner::start_as(manifest).await;
     let stage = Stage::of(engine, runner, |config: &mut Config| {
-        config.agents[0].resources = r#"models = ["talker"], tools = "*", history = ["page"]"#;
+        config.agents[0].resources =
+            r#"models = ["talker"], tools = "*", history = ["page"], knowledge_bases = "*""#;
         config.rest = rest;
     })
     .await?;
@@ -70,6 +73,15 @@ async fn traced(
 
 fn says(text: &str) -> Value {
     json!({"messages": [{"role": "user", "content": text}]})
+}
+
+/// Puts a document into the handbook that says what must not be told.
+async fn keep_a_document(stage: &Stage) {
+    let path = "/v1/knowledge-bases/handbook/documents/said.txt";
+    let admin = stage.gateway.admin().await;
+    let put = admin.request(Method::PUT, path);
+    let put = put.header("content-type", "text/plain").body(CANARY);
+    assert_eq!(send(put).await.unwrap().status, 201);
 }
 
 /// Posts an event that comes with this header.
@@ -133,14 +145,21 @@ async fn a_run_and_its_calls_are_told_as_one_trace_without_a_word_of_what_was_sa
         .json(&parameters);
     assert_eq!(send(called).await.unwrap().status, 200);
     assert_eq!(run.call("/tools/fail/call", &parameters).await.status, 502);
+    keep_a_document(&stage).await;
+    let query = json!({"query_text": CANARY, "top_k": 3});
+    let found = run.call("/knowledge-bases/handbook/retrieve", &query).await;
+    assert_eq!(found.body["results"].as_array().unwrap().len(), 1);
+    let empty = json!({"query_text": " "});
+    let refused = run.call("/knowledge-bases/handbook/retrieve", &empty).await;
+    assert_eq!(refused.status, 400);
     run.end(&stage).await;
 
     let root = collector
         .saw("the run", |span| span.name == "invoke_agent main")
         .await;
-    until("all spans", async || collector.spans().len() >= 7).await;
+    until("all spans", async || collector.spans().len() >= 9).await;
     let spans = collector.spans();
-    assert_eq!(spans.len(), 7, "{spans:#?}");
+    assert_eq!(spans.len(), 9, "{spans:#?}");
     assert_eq!(
         (root.span_id.as_str(), root.parent_id.as_str()),
         (own, OUTER)
@@ -151,7 +170,7 @@ async fn a_run_and_its_calls_are_told_as_one_trace_without_a_word_of_what_was_sa
     assert_eq!(root.attributes["runnel.run.id"], json!(run.run_id));
     assert_eq!(root.resource["service.name"], "runnel");
     let ids: BTreeSet<_> = spans.iter().map(|span| &span.span_id).collect();
-    assert_eq!(ids.len(), 7, "each has an id of its own");
+    assert_eq!(ids.len(), 9, "each has an id of its own");
     for span in &spans {
         assert_eq!(span.trace_id, TRACE, "{span:?}");
         assert!(span.start <= span.end, "{span:?}");
@@ -202,6 +221,20 @@ async fn a_run_and_its_calls_are_told_as_one_trace_without_a_word_of_what_was_sa
     assert_eq!((fail.parent_id.as_str(), fail.is_error), (own, true));
     assert_eq!(fail.attributes["error.type"], "runtime_error");
     assert!(fail.attributes.get("gen_ai.tool.call.id").is_none());
+    let searches = of("retrieval handbook");
+    assert_eq!(searches.len(), 2);
+    for search in searches {
+        assert_eq!((search.parent_id.as_str(), search.is_client), (own, true));
+        let told = &search.attributes;
+        assert_eq!(told["gen_ai.operation.name"], "retrieval");
+        assert_eq!(told["gen_ai.data_source.id"], "handbook");
+        if search.is_error {
+            assert_eq!(told["error.type"], "invalid_argument");
+        } else {
+            assert_eq!(told["gen_ai.request.top_k"], 3);
+            assert_eq!(told["runnel.retrieval.passages"], 1);
+        }
+    }
 
     let requests = collector.requests();
     for (headers, body) in &requests {

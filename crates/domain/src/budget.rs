@@ -24,7 +24,7 @@ pub enum BudgetWindow {
 /// What is used, or may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
-    /// Calls of models and tools.
+    /// Calls of models, tools and knowledge bases.
     pub calls: u64,
     /// Tokens of models, asked and answered.
     pub tokens: u64,

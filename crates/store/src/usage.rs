@@ -44,7 +44,7 @@ pub struct UsedCall {
     pub id: Uuid,
     pub workspace: WorkspaceId,
     pub run_id: RunId,
-    /// `model` or `tool`.
+    /// `model`, `tool` or `knowledge`.
     pub kind: &'static str,
     pub resource: String,
     pub outcome: &'static str,
@@ -65,7 +65,7 @@ pub struct SettleUsage {
     pub reserved: Amount,
 }
 
-/// The calls of one run to one model or tool.
+/// The calls of one run to one model, tool or knowledge base.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageOfRun {
     pub kind: String,
@@ -232,7 +232,7 @@ struct Sums {
 }
 
 impl Store {
-    /// What a run has used, by model and tool.
+    /// What a run has used, by model, tool and knowledge base.
     pub async fn usage_of_run(&self, run: RunId) -> Result<Vec<UsageOfRun>, StoreError> {
         use usage_calls::Column;
         // PostgreSQL makes a wider type of a sum.

@@ -1,4 +1,4 @@
-//! `[[budgets]]`: what calls of models and tools may use up.
+//! `[[budgets]]`: what calls of models, tools and knowledge bases may use up.
 
 use domain::budget::{Budget, BudgetScope, BudgetWindow};
 use serde_json::Value;

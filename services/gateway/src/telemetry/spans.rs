@@ -198,7 +198,7 @@ impl Spans {
     }
 }
 
-/// A call of a model or a tool, as a span names it.
+/// A call of a model, a tool or a knowledge base, as a span names it.
 #[derive(Debug)]
 pub struct CallSpan {
     kind: SpanKind,
@@ -236,6 +236,28 @@ impl CallSpan {
             name: format!("execute_tool {name}"),
             attributes,
         }
+    }
+
+    /// A search in a knowledge base. `top_k`: how many passages were asked for, where that was said.
+    pub fn of_retrieval(kb_id: &str, top_k: Option<u64>) -> Self {
+        let mut attributes = vec![
+            ("gen_ai.operation.name", text("retrieval")),
+            ("gen_ai.data_source.id", text(kb_id)),
+        ];
+        if let Some(top_k) = top_k {
+            attributes.push(("gen_ai.request.top_k", Attribute::Number(top_k)));
+        }
+        Self {
+            kind: SpanKind::Client,
+            name: format!("retrieval {kb_id}"),
+            attributes,
+        }
+    }
+
+    /// So many passages were found.
+    pub fn count_passages(&mut self, passages: u64) {
+        let found = ("runnel.retrieval.passages", Attribute::Number(passages));
+        self.attributes.push(found);
     }
 
     /// What it used, as its provider has counted or, where that said nothing, we have.

@@ -1,4 +1,4 @@
-//! What a run has used: calls, tokens, cost and time, by model and tool.
+//! What a run has used: calls, tokens, cost and time, by model, tool and knowledge base.
 
 use axum::Json;
 use axum::extract::State;
@@ -18,7 +18,7 @@ use crate::api::query::PathOf;
 pub(in crate::api) struct RunUsage {
     /// All of it.
     total: Used,
-    /// By model and tool.
+    /// By model, tool and knowledge base.
     items: Vec<UsedResource>,
 }
 
@@ -36,9 +36,9 @@ pub(in crate::api) struct Used {
 
 #[derive(Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct UsedResource {
-    /// `model` or `tool`.
+    /// `model`, `tool` or `knowledge`.
     kind: String,
-    /// The id of the model, or the name of the tool.
+    /// The id of the model or the knowledge base, or the name of the tool.
     resource: String,
     #[serde(flatten)]
     used: Used,
@@ -68,7 +68,7 @@ impl Used {
     }
 }
 
-/// Says what a run has used of models and tools.
+/// Says what a run has used of models, tools and knowledge bases.
 #[utoipa::path(get, path = "/v1/runs/{run_id}/usage", tag = "client", security(("api_key" = [])),
     params(("run_id" = String, Path, description = "The run")), responses(
     (status = 200, description = "What it has used so far", body = RunUsage),

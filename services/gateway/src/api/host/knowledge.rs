@@ -10,6 +10,7 @@ use store::BaseKey;
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::ApiResult;
+use crate::api::host_call::Spend;
 use crate::api::json::JsonBody;
 use crate::api::query::PathOf;
 
@@ -41,7 +42,7 @@ pub(in crate::api) async fn list_granted_knowledge_bases(
     (status = 401, description = "The token opens nothing", body = ErrorBody),
     (status = 403, description = "The base was not granted, or does not exist", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
-    (status = 429, description = "The base asks to wait, or the run calls too often", body = ErrorBody),
+    (status = 429, description = "The base or a budget asks to wait, or the run calls too often", body = ErrorBody),
     (status = 502, description = "The base gave no answer that can be read; `details.reason` says why", body = ErrorBody),
     (status = 504, description = "The base was silent for too long", body = ErrorBody)))]
 pub(in crate::api) async fn retrieve_knowledge(
@@ -53,7 +54,8 @@ pub(in crate::api) async fn retrieve_knowledge(
     retrieve(&caller, &state, &kb_id, &query).await.map(Json)
 }
 
-/// The same for every way in which a runner asks: decided by its snapshot, audited, given up with its run.
+/// The same for every way in which a runner asks: decided by its snapshot, audited, counted and told as a
+/// span, given up with its run.
 pub(in crate::api) async fn retrieve(
     caller: &RunCaller,
     state: &ApiState,
@@ -68,6 +70,10 @@ pub(in crate::api) async fn retrieve(
     let snapshot = &caller.grant.snapshot;
     let asked = snapshot.knowledge_base(kb_id, KnowledgeOperation::Retrieve);
     let (mut host_call, _granted) = caller.begin(state, call, asked).await?;
+    host_call.trace_retrieval(kb_id, query.top_k);
+    if let Err(refused) = host_call.reserve(Spend::of_retrieval(kb_id)).await {
+        return host_call.end(Err(refused));
+    }
     let base = BaseKey {
         workspace: caller.grant.run.workspace.clone(),
         kb_id: kb_id.to_owned(),
@@ -80,6 +86,7 @@ pub(in crate::api) async fn retrieve(
         let texts = found.results.iter().flat_map(|entry| &entry.content);
         let bytes = texts.map(|part| part.text.as_ref().map_or(0, String::len));
         host_call.add_bytes(bytes.sum());
+        host_call.note_passages(found.results.len());
     }
     host_call.end(found)
 }

@@ -83,7 +83,7 @@ pub(in crate::api) async fn get_tool(
     (status = 401, description = "The token opens nothing", body = ErrorBody),
     (status = 403, description = "Not granted, or withdrawn since: `details.reason` is `schema_changed` or `tool_gone`", body = ErrorBody),
     (status = 409, description = "The key was used otherwise, is in use, or its outcome is unknown (`details.reason`); or the run was cancelled", body = ErrorBody),
-    (status = 429, description = "The tool asks to wait, or the run calls too often", body = ErrorBody),
+    (status = 429, description = "The tool or a budget asks to wait, or the run calls too often", body = ErrorBody),
     (status = 502, description = "The tool cannot be reached, or its answer cannot be used", body = ErrorBody),
     (status = 504, description = "The tool was silent for too long, or the run is over", body = ErrorBody)))]
 pub(in crate::api) async fn call_tool(

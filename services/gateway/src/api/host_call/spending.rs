@@ -19,7 +19,7 @@ const TOKEN_BYTES: u64 = 3;
 /// What a call will be at most.
 #[derive(Clone, Debug)]
 pub(in crate::api) struct Spend {
-    /// `model` or `tool`.
+    /// `model`, `tool` or `knowledge`.
     pub(in crate::api) kind: &'static str,
     pub(in crate::api) resource: String,
     pub(in crate::api) prompt_tokens: u64,
@@ -145,11 +145,20 @@ impl Spending {
 }
 
 impl Spend {
-    /// One call, and no tokens.
+    /// A call of a tool.
     pub(in crate::api) fn of_tool(name: &str) -> Self {
+        Self::without_tokens("tool", name)
+    }
+
+    /// A search in a knowledge base.
+    pub(in crate::api) fn of_retrieval(kb_id: &str) -> Self {
+        Self::without_tokens("knowledge", kb_id)
+    }
+
+    fn without_tokens(kind: &'static str, resource: &str) -> Self {
         Self {
-            kind: "tool",
-            resource: name.to_owned(),
+            kind,
+            resource: resource.to_owned(),
             prompt_tokens: 0,
             most_completion_tokens: 0,
             price: None,

@@ -33,6 +33,18 @@ impl HostCall {
         self.trace(|| CallSpan::of_tool(name, key));
     }
 
+    /// It is a search in a knowledge base, for so many passages if that was said.
+    pub(in crate::api) fn trace_retrieval(&mut self, kb_id: &str, top_k: Option<u64>) {
+        self.trace(|| CallSpan::of_retrieval(kb_id, top_k));
+    }
+
+    /// So many passages were found.
+    pub(in crate::api) fn note_passages(&mut self, passages: usize) {
+        if let Some(span) = &mut self.traced.span {
+            span.count_passages(passages as u64);
+        }
+    }
+
     /// The tool says itself that it has failed.
     pub(in crate::api) fn note_tool_error(&mut self) {
         self.traced.fault = Some("tool_error");

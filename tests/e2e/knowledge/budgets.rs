@@ -1,0 +1,70 @@
+//! Searches count as calls, whichever face they come by.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::{BASES, stage_with};
+use crate::support::client::{Answer, message};
+use crate::support::held::HeldRun;
+use crate::support::{Engine, Postgres, Sqlite, until};
+
+async fn by_rest(run: &HeldRun) -> Answer {
+    let query = json!({"query_text": "vacation"});
+    run.call("/knowledge-bases/handbook/retrieve", &query).await
+}
+
+async fn by_mcp(run: &HeldRun) -> Value {
+    let arguments = json!({"kb_id": "handbook", "query_text": "vacation"});
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "retrieve_knowledge", "arguments": arguments}});
+    run.call("/mcp", &call).await.body["result"].clone()
+}
+
+#[rstest]
+#[case::run("scope = \"run\"")]
+#[case::agent("scope = \"agent\"\nwindow = \"month\"")]
+#[case::endpoint("scope = \"endpoint\"\nwindow = \"month\"")]
+#[case::workspace("scope = \"workspace\"\nwindow = \"month\"")]
+#[tokio::test]
+async fn searches_count_as_calls_of_the_budget(
+    #[case] scope: &str,
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let staged = stage_with(engine, |config| {
+        config.rest = format!("{BASES}[[budgets]]\nname = \"few\"\n{scope}\ncalls = 2\n");
+    });
+    let Some(stage) = staged.await else { return };
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    assert_eq!(by_rest(&run).await.status, 200);
+    assert_eq!(by_mcp(&run).await["isError"], false);
+
+    let refused = by_rest(&run).await;
+    assert_eq!(
+        (refused.status, refused.error("code")),
+        (429, &json!("rate_limited"))
+    );
+    let details = refused.error("details");
+    assert_eq!(details["budget"], "few", "{details}");
+    assert_eq!(
+        (&details["limit"], &details["most"]),
+        (&json!("calls"), &json!(2))
+    );
+    let refused = by_mcp(&run).await;
+    assert_eq!(refused["isError"], true, "{refused}");
+    let error = &refused["structuredContent"]["error"];
+    assert_eq!(error["code"], "rate_limited", "{refused}");
+    assert_eq!(error["details"]["budget"], "few", "{refused}");
+
+    let path = format!("/v1/runs/{}/usage", run.run_id);
+    until("the usage", async || {
+        stage.client.get(&path).await.body["total"]["calls"] == 2
+    })
+    .await;
+    let usage = stage.client.get(&path).await.body;
+    let item = &usage["items"][0];
+    assert_eq!(
+        (&item["kind"], &item["resource"], &item["calls"]),
+        (&json!("knowledge"), &json!("handbook"), &json!(2))
+    );
+    run.end(&stage).await;
+}
