@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::support::client::{message, send};
-use crate::support::gateway::STUB_API_KEY;
+use crate::support::gateway::{Agent, STUB_API_KEY};
 use crate::support::held::HeldRun;
 use crate::support::python::{environment, repository_file};
 use crate::support::tool_server::{ToolServer, listed};
@@ -248,6 +248,71 @@ async fn the_face_keeps_no_session_and_dies_with_the_run(
         (late.status, late.error("code")),
         (401, &json!("unauthenticated"))
     );
+}
+
+#[rstest]
+#[tokio::test]
+async fn whatever_is_read_by_mcp_is_on_record_allowed_or_denied(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let catalog = "[[tools]]\ntool_name = \"get_current_time\"\n".to_owned();
+    let agent = Agent {
+        name: "bare",
+        event_types: "test.bare",
+        resources: "",
+        ..Agent::default()
+    };
+    let staged = stage_of(engine, catalog, |config| config.agents.push(agent));
+    let Some(stage) = staged.await else { return };
+    let may = HeldRun::start(&stage, &message("m-1")).await;
+    let mut event = message("m-2");
+    event["event_type"] = json!("test.bare");
+    event["conversation"]["conversation_id"] = json!("c-2");
+    let may_not = HeldRun::start(&stage, &event).await;
+
+    for (run, decision) in [(&may, "allow"), (&may_not, "deny")] {
+        let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+        speak(run, &list).await;
+        for (name, arguments) in [
+            ("list_assets", json!({})),
+            ("get_current_event", json!({})),
+            ("history_page", json!({})),
+            (
+                "retrieve_knowledge",
+                json!({"kb_id": "none", "query_text": "q"}),
+            ),
+            ("get_current_time", json!({})),
+        ] {
+            let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+                "params": {"name": name, "arguments": arguments}});
+            speak(run, &call).await;
+        }
+        let path = format!("/v1/runs/{}/audit?limit=100", run.run_id);
+        let rows = async || {
+            let audit = stage.client.get(&path).await.body;
+            let rows = audit["items"].as_array().unwrap().clone();
+            let said = |row: &Value, name: &str| row[name].as_str().unwrap().to_owned();
+            let rows = rows
+                .iter()
+                .map(|row| (said(row, "action"), said(row, "decision")));
+            rows.collect::<Vec<_>>()
+        };
+        let expected = [
+            ("list_tools", "allow"),
+            ("list_assets", "allow"),
+            ("event_get", decision),
+            ("history_page", decision),
+            ("retrieve_knowledge_base", "deny"),
+            ("call_tool", decision),
+        ];
+        let expected = expected.map(|(action, decision)| (action.to_owned(), decision.to_owned()));
+        until("one row for each call, in their order", async || {
+            rows().await == expected
+        })
+        .await;
+    }
+    may.end(&stage).await;
+    may_not.end(&stage).await;
 }
 
 #[tokio::test]

@@ -26,7 +26,7 @@ use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::{Value, json};
 
 use super::tools::{ToolCalling, schema_of};
-use crate::api::auth::{LiveCaller, RunCaller};
+use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::{media_type, read_body};
 use crate::api::{ApiState, BODY_BYTES};
@@ -144,7 +144,15 @@ impl ServerHandler for Face {
         _page: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let snapshot = &self.0.caller.grant.snapshot;
+        let Caller { caller, state } = self.0.as_ref();
+        let call = Call {
+            action: "list_tools",
+            resource: "tool",
+            operation: "list",
+        };
+        let recorded = caller.record(state, call, None).await;
+        recorded.map_err(unanswered)?;
+        let snapshot = &caller.grant.snapshot;
         let can_be_called = |tool: &&ToolResource| tool.operations.contains(&ToolOperation::Call);
         let granted = snapshot.resources.tools.iter().filter(can_be_called);
         let own = OwnTool::granted(snapshot).map(|tool| tool.described(snapshot));
@@ -240,23 +248,29 @@ fn as_it_came(value: Value) -> CallToolResult {
 
 /// What the model can act on is a result; what its caller must know is an error of the protocol.
 fn refused(error: ApiError) -> Result<CallToolResult, ErrorData> {
-    let (_, error) = error.into_parts();
-    let AgentApiError { code, message, .. } = &error;
-    let protocol = match code.as_str() {
+    let code = match error.code() {
         "unauthorized" | "not_found" => ErrorCode::INVALID_PARAMS,
         "unauthenticated" | "cancelled" => ErrorCode::INVALID_REQUEST,
         _ => {
+            let (_, error) = error.into_parts();
+            let AgentApiError { message, .. } = &error;
             let mut result = CallToolResult::error(vec![ContentBlock::text(message.clone())]);
             result.structured_content = Some(json!({ "error": error }));
             return Ok(result);
         }
     };
-    let message = message.clone();
-    Err(ErrorData::new(
-        protocol,
-        message,
-        Some(json!({ "error": error })),
-    ))
+    Err(fault(code, error))
+}
+
+/// A request that nothing can be said to but that it failed here.
+fn unanswered(error: ApiError) -> ErrorData {
+    fault(ErrorCode::INTERNAL_ERROR, error)
+}
+
+fn fault(code: ErrorCode, error: ApiError) -> ErrorData {
+    let (_, error) = error.into_parts();
+    let message = error.message.clone();
+    ErrorData::new(code, message, Some(json!({ "error": error })))
 }
 
 #[cfg(test)]
