@@ -25,6 +25,7 @@ mod m20261122_000020_budgets;
 mod m20261122_000029_appended_results;
 mod m20261122_000030_interactions;
 mod m20261122_000031_trace_parents;
+mod m20261122_000032_budget_reservations;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -52,6 +53,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261122_000029_appended_results::Migration),
             Box::new(m20261122_000030_interactions::Migration),
             Box::new(m20261122_000031_trace_parents::Migration),
+            Box::new(m20261122_000032_budget_reservations::Migration),
         ]
     }
 }

@@ -1,5 +1,8 @@
 //! What a run can do with the models that it was granted, and what their providers can do to it.
 
+#[path = "models/reserved.rs"]
+mod reserved;
+
 use std::sync::Once;
 
 use reqwest::{Method, RequestBuilder};
@@ -29,6 +32,9 @@ answer = "It is {tool}."
 when = "busy"
 status = 429
 retry_after = 7
+[[turns]]
+when = "slow"
+delay_ms = 600000
 [[turns]]
 when = "long"
 status = 400
@@ -60,8 +66,17 @@ async fn scripted(engine: Engine) -> Option<(Stage, HeldRun)> {
 }
 
 async fn scripted_with(engine: Engine, more: &str) -> Option<(Stage, HeldRun)> {
-    let runner = StubRunner::start_as(all_models()).await;
     let directory = Directory::new();
+    scripted_in(&directory, engine, |config| config.rest += more).await
+}
+
+/// The same for a gateway that can be started again as long as this directory is there.
+async fn scripted_in(
+    directory: &Directory,
+    engine: Engine,
+    configure: impl FnOnce(&mut Config),
+) -> Option<(Stage, HeldRun)> {
+    let runner = StubRunner::start_as(all_models()).await;
     let script = directory.write("script.toml", SCRIPT);
     let stage = Stage::of(engine, runner, |config| {
         grant(config);
@@ -70,9 +85,10 @@ async fn scripted_with(engine: Engine, more: &str) -> Option<(Stage, HeldRun)> {
              [[models]]\nmodel_id = \"talker\"\nprovider = \"script\"\nmax_output_tokens = 100\n\
              input_price = 2.5\noutput_price = 10.0\n\
              [[models]]\nmodel_id = \"ranker\"\nprovider = \"script\"\noperations = [\"rerank\"]\n\
-             [[models]]\nmodel_id = \"forbidden\"\nprovider = \"script\"\n{more}",
+             [[models]]\nmodel_id = \"forbidden\"\nprovider = \"script\"\n",
             script.display()
         );
+        configure(config);
     })
     .await?;
     let run = HeldRun::start(&stage, &message("m-1")).await;

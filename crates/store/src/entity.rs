@@ -5,6 +5,7 @@ pub(crate) mod agents;
 pub(crate) mod api_keys;
 pub(crate) mod artifacts;
 pub(crate) mod audit_entries;
+pub(crate) mod budget_reservations;
 pub(crate) mod budget_usage;
 pub(crate) mod conversations;
 pub(crate) mod endpoint_health;

@@ -1,7 +1,9 @@
-//! What calls out of the house use: reserved before, settled after. A reservation whose process died is
-//! not given back: a budget is overstepped by nobody, at worst it is used up early.
+//! What calls out of the house use: reserved before, settled after. What was reserved for a call that nobody
+//! settles ends with its run.
 
-use domain::budget::{Amount, Budget, Exceeded};
+mod reserved;
+
+use domain::budget::{Amount, Budget};
 use protocol::id::{RunId, WorkspaceId};
 use sea_orm::sea_query::{Expr, ExprTrait as _, OnConflict};
 use sea_orm::{
@@ -14,6 +16,8 @@ use crate::connect::Store;
 use crate::entity::{budget_usage, usage_calls};
 use crate::error::{StoreError, signed, unsigned};
 use crate::writer::Work;
+
+pub use reserved::ReserveBudget;
 
 /// Sums of several budgets are changed together: on `PostgreSQL` by one replica at a time.
 const LOCK: &str = "budgets";
@@ -28,14 +32,6 @@ pub struct BudgetLine {
     pub subject: String,
     pub window_start: i64,
     pub resets_at: Option<i64>,
-}
-
-/// Takes an amount out of every budget, or out of none.
-#[derive(Clone, Debug)]
-pub struct ReserveBudget {
-    pub run_id: RunId,
-    pub lines: Vec<BudgetLine>,
-    pub amount: Amount,
 }
 
 /// What came of one call.
@@ -79,6 +75,24 @@ pub struct UsageOfRun {
     pub wall_ms: u64,
 }
 
+/// One row of sums.
+#[derive(Clone, Copy)]
+struct Sum<'a> {
+    budget: &'a str,
+    subject: &'a str,
+    window_start: i64,
+}
+
+impl BudgetLine {
+    fn sum(&self) -> Sum<'_> {
+        Sum {
+            budget: &self.budget.name,
+            subject: &self.subject,
+            window_start: self.window_start,
+        }
+    }
+}
+
 impl UsedCall {
     fn amount(&self) -> Amount {
         Amount {
@@ -87,41 +101,6 @@ impl UsedCall {
             cost_micros: self.cost_micros,
             wall_ms: self.wall_ms,
         }
-    }
-}
-
-impl Work for ReserveBudget {
-    type Output = Result<(), Exceeded>;
-
-    const CHANGES_AGENTS: bool = false;
-
-    fn lock(&self) -> Option<String> {
-        (!self.lines.is_empty()).then(|| LOCK.to_owned())
-    }
-
-    fn order(&self) -> Uuid {
-        self.run_id.0
-    }
-
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Self::Output, StoreError> {
-        // Taken first and looked at after: the rows are ours from then on. What is refused is given back.
-        for (taken, line) in self.lines.iter().enumerate() {
-            let used = add(tx, line, self.amount, Amount::default()).await?;
-            let before = minus(used, self.amount);
-            if let Err(exceeded) = line.budget.check(before, self.amount, line.resets_at) {
-                for line in &self.lines[..=taken] {
-                    add(tx, line, Amount::default(), self.amount).await?;
-                }
-                return Ok(Err(exceeded));
-            }
-        }
-        Ok(Ok(()))
-    }
-
-    /// Done twice, a call would be reserved for twice: whoever does not hear of the first fails, and is
-    /// the one call that is lost of the budget.
-    async fn stands(&self, _: &DatabaseTransaction, _: &Self::Output) -> Result<bool, StoreError> {
-        Ok(false)
     }
 }
 
@@ -157,8 +136,16 @@ impl Work for SettleUsage {
         usage_calls::Entity::insert(row)
             .exec_without_returning(tx)
             .await?;
+        if self.lines.is_empty() {
+            return Ok(());
+        }
+        let reserved = if reserved::take(tx, call.id).await? {
+            self.reserved
+        } else {
+            Amount::default()
+        };
         for line in &self.lines {
-            add(tx, line, call.amount(), self.reserved).await?;
+            add(tx, line.sum(), call.amount(), reserved).await?;
         }
         Ok(())
     }
@@ -171,10 +158,10 @@ impl Work for SettleUsage {
     }
 }
 
-/// Adds to the sums of a line and takes from them; gives what they are then.
+/// Adds to sums and takes from them; gives what they are then.
 async fn add(
     tx: &impl ConnectionTrait,
-    line: &BudgetLine,
+    of: Sum<'_>,
     more: Amount,
     less: Amount,
 ) -> Result<Amount, StoreError> {
@@ -190,9 +177,9 @@ async fn add(
         (Column::WallMs, delta(more.wall_ms, less.wall_ms)),
     ];
     let row = budget_usage::ActiveModel {
-        budget: Set(line.budget.name.clone()),
-        subject: Set(line.subject.clone()),
-        window_start: Set(line.window_start),
+        budget: Set(of.budget.to_owned()),
+        subject: Set(of.subject.to_owned()),
+        window_start: Set(of.window_start),
         calls: Set(deltas[0].1),
         tokens: Set(deltas[1].1),
         cost_micros: Set(deltas[2].1),
@@ -208,15 +195,6 @@ async fn add(
         .exec_with_returning(tx)
         .await?;
     Ok(amount_of(&now))
-}
-
-fn minus(one: Amount, other: Amount) -> Amount {
-    Amount {
-        calls: one.calls.saturating_sub(other.calls),
-        tokens: one.tokens.saturating_sub(other.tokens),
-        cost_micros: one.cost_micros.saturating_sub(other.cost_micros),
-        wall_ms: one.wall_ms.saturating_sub(other.wall_ms),
-    }
 }
 
 #[derive(FromQueryResult)]

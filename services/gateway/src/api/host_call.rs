@@ -70,7 +70,7 @@ impl RunCaller {
 impl HostCall {
     /// Takes the most that it may use out of the budgets that it counts for: 429 when it does not fit.
     pub(super) async fn reserve(&mut self, spend: Spend) -> ApiResult<()> {
-        let spending = Spending::reserve(&self.runs, &self.grant, spend).await?;
+        let spending = Spending::reserve(&self.runs, &self.grant, self.id, spend).await?;
         self.spending = Some(spending);
         Ok(())
     }

@@ -49,6 +49,7 @@ impl Runs {
             Backend::Postgres => Leases::Lapsed,
         };
         self.end_orphans(leases).await?;
+        self.end_reservations().await?;
         self.dispatch_created(None).await
     }
 
@@ -211,6 +212,7 @@ impl Runs {
     async fn sweep(&self) -> Result<(), StoreError> {
         self.end_orphans(Leases::Lapsed).await?;
         self.end_overdue().await?;
+        self.end_reservations().await?;
         if self.0.stopping.is_cancelled() {
             return Ok(());
         }
@@ -281,6 +283,12 @@ impl Runs {
                 return Ok(());
             }
         }
+    }
+
+    /// Gives back what calls reserved whose process died before it could settle them.
+    async fn end_reservations(&self) -> Result<(), StoreError> {
+        while self.0.store.end_reservations().await? > 0 {}
+        Ok(())
     }
 
     /// Runs that have waited behind others for too long.

@@ -52,6 +52,7 @@ impl Spending {
     pub(super) async fn reserve(
         runs: &Runs,
         grant: &Grant,
+        call_id: Uuid,
         spend: Spend,
     ) -> Result<Self, ApiError> {
         let lines = runs.budgets_of(grant);
@@ -63,6 +64,7 @@ impl Spending {
         };
         if !lines.is_empty() {
             let reserve = ReserveBudget {
+                call_id,
                 run_id: grant.run.id,
                 lines: lines.clone(),
                 amount: reserved,

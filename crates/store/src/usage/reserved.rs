@@ -1,0 +1,194 @@
+//! What is reserved for calls that go on: a row for each budget of each call, until the call is settled, or
+//! until its run has ended and nobody will settle it.
+
+use domain::budget::{Amount, Exceeded};
+use protocol::id::RunId;
+use protocol::run::RunStatus;
+use sea_orm::sea_query::{Expr, ExprTrait as _, Query};
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait, Condition, ConnectionTrait, DatabaseTransaction, EntityTrait,
+    QueryFilter, QuerySelect,
+};
+use uuid::Uuid;
+
+use super::{BudgetLine, LOCK, Sum, add};
+use crate::connect::Store;
+use crate::entity::{budget_reservations, runs};
+use crate::error::{StoreError, signed, unsigned};
+use crate::writer::Work;
+
+/// Rows of one transaction.
+const BATCH: u64 = 200;
+
+const LIVE: [RunStatus; 4] = [
+    RunStatus::Created,
+    RunStatus::Queued,
+    RunStatus::Claimed,
+    RunStatus::Running,
+];
+
+/// Takes an amount out of every budget, or out of none.
+#[derive(Clone, Debug)]
+pub struct ReserveBudget {
+    /// The call that it is for.
+    pub call_id: Uuid,
+    pub run_id: RunId,
+    pub lines: Vec<BudgetLine>,
+    pub amount: Amount,
+}
+
+impl Work for ReserveBudget {
+    type Output = Result<(), Exceeded>;
+
+    const CHANGES_AGENTS: bool = false;
+
+    fn lock(&self) -> Option<String> {
+        (!self.lines.is_empty()).then(|| LOCK.to_owned())
+    }
+
+    fn order(&self) -> Uuid {
+        self.run_id.0
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Self::Output, StoreError> {
+        // Taken first and looked at after: the rows are ours from then on. What is refused is given back.
+        for (taken, line) in self.lines.iter().enumerate() {
+            let used = add(tx, line.sum(), self.amount, Amount::default()).await?;
+            let before = minus(used, self.amount);
+            if let Err(exceeded) = line.budget.check(before, self.amount, line.resets_at) {
+                for line in &self.lines[..=taken] {
+                    add(tx, line.sum(), Amount::default(), self.amount).await?;
+                }
+                return Ok(Err(exceeded));
+            }
+        }
+        if !self.lines.is_empty() {
+            let rows = self.lines.iter().map(|line| self.row(line));
+            budget_reservations::Entity::insert_many(rows)
+                .exec_without_returning(tx)
+                .await?;
+        }
+        Ok(Ok(()))
+    }
+
+    async fn stands(
+        &self,
+        tx: &DatabaseTransaction,
+        told: &Self::Output,
+    ) -> Result<bool, StoreError> {
+        if told.is_err() {
+            return Ok(false);
+        }
+        let of_call = budget_reservations::Column::CallId.eq(self.call_id.to_string());
+        let found = budget_reservations::Entity::find().filter(of_call);
+        Ok(found.one(tx).await?.is_some())
+    }
+}
+
+impl ReserveBudget {
+    fn row(&self, line: &BudgetLine) -> budget_reservations::ActiveModel {
+        budget_reservations::ActiveModel {
+            call_id: Set(self.call_id.to_string()),
+            budget: Set(line.budget.name.clone()),
+            subject: Set(line.subject.clone()),
+            window_start: Set(line.window_start),
+            run_id: Set(self.run_id.to_string()),
+            calls: Set(signed(self.amount.calls)),
+            tokens: Set(signed(self.amount.tokens)),
+            cost_micros: Set(signed(self.amount.cost_micros)),
+            wall_ms: Set(signed(self.amount.wall_ms)),
+        }
+    }
+}
+
+/// Takes back what was reserved for a call. False: it ended with its run before, and the sums know.
+pub(super) async fn take(tx: &impl ConnectionTrait, call_id: Uuid) -> Result<bool, StoreError> {
+    let deleted = budget_reservations::Entity::delete_many()
+        .filter(budget_reservations::Column::CallId.eq(call_id.to_string()))
+        .exec(tx)
+        .await?;
+    Ok(deleted.rows_affected > 0)
+}
+
+struct EndReservations;
+
+impl Work for EndReservations {
+    type Output = u64;
+
+    const CHANGES_AGENTS: bool = false;
+
+    fn lock(&self) -> Option<String> {
+        Some(LOCK.to_owned())
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
+        let rows = budget_reservations::Entity::find()
+            .filter(of_ended_runs())
+            .limit(BATCH)
+            .all(tx)
+            .await?;
+        for row in &rows {
+            let sum = Sum {
+                budget: &row.budget,
+                subject: &row.subject,
+                window_start: row.window_start,
+            };
+            add(tx, sum, Amount::default(), amount_of(row)?).await?;
+            let key = (row.call_id.clone(), row.budget.clone());
+            budget_reservations::Entity::delete_by_id(key)
+                .exec(tx)
+                .await?;
+        }
+        Ok(rows.len() as u64)
+    }
+}
+
+/// Nobody calls for a run that has ended: what is still reserved for it was left by a process that died.
+fn of_ended_runs() -> Condition {
+    let run = (runs::Entity, runs::Column::Id);
+    let of_run = (
+        budget_reservations::Entity,
+        budget_reservations::Column::RunId,
+    );
+    let live = Query::select()
+        .expr(Expr::value(1))
+        .from(runs::Entity)
+        .and_where(Expr::col(run).equals(of_run))
+        .and_where(runs::Column::Status.is_in(LIVE.map(RunStatus::as_str)))
+        .to_owned();
+    Condition::all().add(Expr::exists(live).not())
+}
+
+fn amount_of(row: &budget_reservations::Model) -> Result<Amount, StoreError> {
+    let read = |value| unsigned("budget_reservations", &row.call_id, value);
+    Ok(Amount {
+        calls: read(row.calls)?,
+        tokens: read(row.tokens)?,
+        cost_micros: read(row.cost_micros)?,
+        wall_ms: read(row.wall_ms)?,
+    })
+}
+
+fn minus(one: Amount, other: Amount) -> Amount {
+    Amount {
+        calls: one.calls.saturating_sub(other.calls),
+        tokens: one.tokens.saturating_sub(other.tokens),
+        cost_micros: one.cost_micros.saturating_sub(other.cost_micros),
+        wall_ms: one.wall_ms.saturating_sub(other.wall_ms),
+    }
+}
+
+impl Store {
+    /// Gives back what is reserved for runs that have ended, a bounded number of rows; says of how many.
+    pub async fn end_reservations(&self) -> Result<u64, StoreError> {
+        // The writer is asked only where there is something to do.
+        let found = budget_reservations::Entity::find()
+            .filter(of_ended_runs())
+            .one(&self.readers)
+            .await?;
+        match found {
+            Some(_) => self.write(EndReservations).await,
+            None => Ok(0),
+        }
+    }
+}
