@@ -2,6 +2,8 @@
 
 #[path = "models/reserved.rs"]
 mod reserved;
+#[path = "models/room.rs"]
+mod room;
 
 use std::sync::Once;
 

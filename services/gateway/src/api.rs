@@ -46,6 +46,7 @@ use crate::knowledge::Knowledge;
 use crate::outbound::tool::Tools;
 use crate::runs::Runs;
 use error::ApiError;
+use host::models::room::ModelRoom;
 use kept_call::CallsThatGoOn;
 pub use names::OwnNames;
 use refusals::Refusals;
@@ -69,6 +70,8 @@ pub struct Api {
     pub body: Duration,
     /// Wrong credentials of one address in ten seconds, before it waits.
     pub most_refusals: u32,
+    /// Bytes of requests to models that are in memory at once.
+    pub model_bytes: usize,
     /// What requests may come under; `None`: any name.
     pub own_names: Option<OwnNames>,
 }
@@ -78,6 +81,7 @@ struct Shared {
     refusals: Refusals,
     watched_keys: WatchedKeys,
     calls_that_go_on: CallsThatGoOn,
+    model_room: ModelRoom,
 }
 
 impl ApiState {
@@ -86,6 +90,7 @@ impl ApiState {
             refusals: Refusals::new(api.most_refusals),
             watched_keys: WatchedKeys::default(),
             calls_that_go_on: CallsThatGoOn::default(),
+            model_room: ModelRoom::new(api.model_bytes),
             api,
         }))
     }
@@ -96,6 +101,10 @@ impl ApiState {
 
     fn calls_that_go_on(&self) -> &CallsThatGoOn {
         &self.0.calls_that_go_on
+    }
+
+    fn model_room(&self) -> &ModelRoom {
+        &self.0.model_room
     }
 
     fn watched_keys(&self) -> &WatchedKeys {

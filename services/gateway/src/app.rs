@@ -145,15 +145,9 @@ impl App {
             heartbeat: config.server.heartbeat,
             body: config.server.body,
             most_refusals: config.limits.refused_credentials,
+            model_bytes: config.limits.model_bytes,
             own_names: is_guarded(&config.server).then(|| names.clone()),
         });
-        let server = ServerOptions {
-            max_connections: affordable_connections(config.server.connections),
-            max_per_peer: config.server.connections_per_peer,
-            header_timeout: config.server.head,
-            write_timeout: config.server.write,
-            drain: LAST_ANSWERS,
-        };
         Ok(Self {
             router: api::router(state),
             runs,
@@ -161,7 +155,7 @@ impl App {
             knowledge,
             exporter,
             tasks,
-            server,
+            server: server_options(config),
             names,
         })
     }
@@ -302,6 +296,17 @@ fn keep<K: Future<Output = ()> + Send + 'static>(
             tokio::time::sleep(PAUSE).await;
         }
     });
+}
+
+/// How much the listener takes, and for how long.
+fn server_options(config: &Config) -> ServerOptions {
+    ServerOptions {
+        max_connections: affordable_connections(config.server.connections),
+        max_per_peer: config.server.connections_per_peer,
+        header_timeout: config.server.head,
+        write_timeout: config.server.write,
+        drain: LAST_ANSWERS,
+    }
 }
 
 /// The names that requests may come under, where they are guarded.

@@ -31,13 +31,21 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        if media_type(request.headers()) != "application/json" {
-            let message = "send the body with `Content-Type: application/json`";
-            return Err(ApiError::invalid_argument(message));
-        }
-        let bytes = read_body(request, state).await?;
+        let bytes = json_bytes(request, state).await?;
         parse(&bytes).map(Self)
     }
+}
+
+/// Reads the body of a request that says it is JSON.
+pub(super) async fn json_bytes<S: Send + Sync>(
+    request: Request,
+    state: &S,
+) -> Result<Bytes, ApiError> {
+    if media_type(request.headers()) != "application/json" {
+        let message = "send the body with `Content-Type: application/json`";
+        return Err(ApiError::invalid_argument(message));
+    }
+    read_body(request, state).await
 }
 
 /// The media type of a request's body, in lower case and without parameters.

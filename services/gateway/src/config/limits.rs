@@ -45,6 +45,8 @@ pub struct LimitsConfig {
     pub workspace_event_burst: u32,
     /// Wrong credentials of one address in ten seconds.
     pub refused_credentials: u32,
+    /// Large requests to models that are in memory at once, in bytes.
+    pub model_bytes: usize,
 }
 
 impl LimitsConfig {
@@ -64,6 +66,7 @@ impl LimitsConfig {
         let per_second = table.required("workspace_events_per_second", whole(0..=MOST_RUNS));
         let burst = table.required("workspace_event_burst", whole(0..=MOST_RUNS));
         let refused_credentials = table.required("refused_credentials", whole(10..=1_000_000));
+        let model_bytes = table.required("model_bytes", whole(64 * MIB..=64 * GIB));
         let order = check_order(&mut table, &line_bytes, &event_bytes, &run_bytes);
         if let (Ok(blob), Ok(area)) = (&storage_blob_bytes, &storage_area_bytes)
             && blob > area
@@ -92,6 +95,7 @@ impl LimitsConfig {
             workspace_events_per_second: small(per_second?),
             workspace_event_burst: small(burst?),
             refused_credentials: small(refused_credentials?),
+            model_bytes: bytes(model_bytes?),
         })
     }
 }

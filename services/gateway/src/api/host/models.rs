@@ -1,6 +1,7 @@
 //! The granted models: asked whole or as a stream, counted for (host API §3).
 
 pub(in crate::api) mod reading;
+pub(in crate::api) mod room;
 
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -23,11 +24,11 @@ use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host_call::{HostCall, Spend};
-use crate::api::json::JsonBody;
 use crate::api::query::PathOf;
 use crate::api::stream::event_stream;
 use crate::outbound::model::{Chunks, Model};
 use crate::outbound::upstream::UpstreamError;
+use room::ModelBody;
 
 /// The largest request to a model.
 pub(in crate::api) const BODY_BYTES: usize = 20 * 1024 * 1024;
@@ -97,14 +98,14 @@ pub(in crate::api) async fn list_granted_models(
     (status = 401, description = "The token opens nothing", body = ErrorBody),
     (status = 403, description = "The model was not granted", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
-    (status = 429, description = "The provider or a budget asks to wait", body = ErrorBody),
+    (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
     (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
 pub(in crate::api) async fn invoke_model(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<String>,
-    JsonBody(request): JsonBody<LlmRequest>,
+    request: ModelBody<LlmRequest>,
 ) -> ApiResult<Json<LlmInvokeResult>> {
     let operation = ModelOperation::Invoke;
     let (mut call, model) = begin_call(&caller, &state, "models_invoke", &id, operation).await?;
@@ -160,14 +161,14 @@ pub(super) fn chat_spend(id: &str, model: &Model, prompt_tokens: u64, body: &Jso
     (status = 401, description = "The token opens nothing", body = ErrorBody),
     (status = 403, description = "The model was not granted", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
-    (status = 429, description = "The provider or a budget asks to wait", body = ErrorBody),
+    (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
     (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
 pub(in crate::api) async fn stream_model(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<String>,
-    JsonBody(request): JsonBody<LlmRequest>,
+    request: ModelBody<LlmRequest>,
 ) -> ApiResult<Response> {
     let operation = ModelOperation::Stream;
     let (mut call, model) = begin_call(&caller, &state, "models_stream", &id, operation).await?;
@@ -275,7 +276,7 @@ pub(in crate::api) async fn count_model_tokens(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<String>,
-    JsonBody(request): JsonBody<CountTokens>,
+    request: ModelBody<CountTokens>,
 ) -> ApiResult<Json<CountedTokens>> {
     let operation = ModelOperation::CountTokens;
     let call = Call {

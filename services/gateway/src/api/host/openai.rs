@@ -19,9 +19,9 @@ use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host::models::reading::embed;
+use crate::api::host::models::room::ModelBody;
 use crate::api::host::models::{begin_call, chat_spend};
 use crate::api::host_call::{HostCall, Spend};
-use crate::api::json::JsonBody;
 use crate::api::query::PathOf;
 use crate::api::stream::event_stream;
 use crate::outbound::model::{Chunks, Model};
@@ -75,8 +75,9 @@ const MOST_TEXTS: usize = 2048;
 pub(in crate::api) async fn create_chat_completion(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
-    JsonBody(body): JsonBody<JsonObject>,
+    ModelBody { value: body, room }: ModelBody<JsonObject>,
 ) -> ApiResult<Response> {
+    let _room = room;
     let id = named_model(&body)?;
     if !body.get("messages").is_some_and(Value::is_array) {
         return Err(ApiError::invalid("/messages", "must be a list"));
@@ -220,7 +221,7 @@ fn frame(data: &Value) -> Bytes {
 pub(in crate::api) async fn create_embeddings(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
-    JsonBody(body): JsonBody<JsonObject>,
+    body: ModelBody<JsonObject>,
 ) -> ApiResult<Json<Value>> {
     let id = named_model(&body)?;
     let texts = texts_of(&body)?;

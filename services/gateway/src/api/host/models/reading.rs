@@ -9,12 +9,12 @@ use protocol::model::{Embed, Embeddings, Rerank, RerankResults};
 use protocol::resources::ModelOperation;
 use serde_json::json;
 
+use super::room::ModelBody;
 use super::{begin_call, check_count};
 use crate::api::ApiState;
 use crate::api::auth::LiveCaller;
 use crate::api::error::ApiResult;
 use crate::api::host_call::{HostCall, Spend};
-use crate::api::json::JsonBody;
 use crate::api::query::PathOf;
 use crate::outbound::model::{Model, object};
 use crate::outbound::upstream::UpstreamError;
@@ -30,14 +30,14 @@ const MOST_TEXTS: usize = 256;
     (status = 401, description = "The token opens nothing", body = ErrorBody),
     (status = 403, description = "The model was not granted", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
-    (status = 429, description = "The provider or a budget asks to wait", body = ErrorBody),
+    (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
     (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
 pub(in crate::api) async fn rerank_documents(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<String>,
-    JsonBody(request): JsonBody<Rerank>,
+    request: ModelBody<Rerank>,
 ) -> ApiResult<Json<RerankResults>> {
     let operation = ModelOperation::Rerank;
     let (mut call, model) = begin_call(&caller, &state, "models_rerank", &id, operation).await?;
@@ -53,14 +53,14 @@ pub(in crate::api) async fn rerank_documents(
     (status = 401, description = "The token opens nothing", body = ErrorBody),
     (status = 403, description = "The model was not granted for `invoke`", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
-    (status = 429, description = "The provider or a budget asks to wait", body = ErrorBody),
+    (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
     (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
 pub(in crate::api) async fn embed_texts(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<String>,
-    JsonBody(request): JsonBody<Embed>,
+    request: ModelBody<Embed>,
 ) -> ApiResult<Json<Embeddings>> {
     let operation = ModelOperation::Invoke;
     let (mut call, model) = begin_call(&caller, &state, "models_embed", &id, operation).await?;

@@ -1,0 +1,89 @@
+//! How many large requests to models there may be at once.
+
+use reqwest::Method;
+use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+
+use super::{says, scripted_in};
+use crate::support::client::send;
+use crate::support::held::HeldRun;
+use crate::support::{Directory, Sqlite, until};
+
+const MIB: usize = 1024 * 1024;
+
+/// Announces a body of twenty MiB, and sends none of it.
+async fn announce(run: &HeldRun, path: &str) -> TcpStream {
+    let (place, prefix) = run
+        .host
+        .url
+        .trim_start_matches("http://")
+        .split_once('/')
+        .unwrap();
+    let mut socket = TcpStream::connect(place).await.unwrap();
+    let head = format!(
+        "POST /{prefix}{path} HTTP/1.1\r\nhost: {place}\r\nauthorization: Bearer {}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        run.token,
+        20 * MIB
+    );
+    socket.write_all(head.as_bytes()).await.unwrap();
+    socket
+}
+
+#[tokio::test]
+async fn large_requests_to_models_take_turns_and_small_ones_do_not_wait() {
+    let directory = Directory::new();
+    let staged = scripted_in(&directory, Sqlite, |config| {
+        config.limits = format!("model_bytes = {}", 64 * MIB);
+    });
+    let (stage, run) = staged.await.unwrap();
+    // No request of a model, so that it is answered as soon as it was read.
+    let large = json!({"messages": "a".repeat(5 * MIB)});
+    let invoke = "/models/talker/invoke";
+    let paths = [
+        invoke,
+        "/models/talker/stream",
+        "/openai/v1/chat/completions",
+    ];
+    assert_eq!(run.call(invoke, &large).await.status, 400);
+
+    let mut held = Vec::new();
+    for path in paths {
+        held.push(announce(&run, path).await);
+    }
+    until("the room to be taken", async || {
+        run.call(invoke, &large).await.status == 429
+    })
+    .await;
+    for path in paths
+        .into_iter()
+        .chain(["/models/talker/embed", "/models/talker/count-tokens"])
+    {
+        let refused = run.call(path, &large).await;
+        assert_eq!(
+            (refused.status, refused.error("code")),
+            (429, &json!("rate_limited")),
+            "{path}"
+        );
+        assert_eq!(refused.error("details")["reason"], "model_bytes");
+        assert_eq!(refused.error("retryable"), true);
+        assert_eq!(refused.headers["retry-after"], "1");
+    }
+    let small = run.call(invoke, &says("hello")).await;
+    assert_eq!(small.status, 200, "{}", small.body);
+    // Who says no length may send the most.
+    let chunked = futures_util::stream::iter([Ok::<_, std::io::Error>(says("hello").to_string())]);
+    let chunked = run
+        .request(Method::POST, invoke)
+        .header("content-type", "application/json")
+        .body(reqwest::Body::wrap_stream(chunked));
+    assert_eq!(send(chunked).await.unwrap().status, 429);
+
+    drop(held);
+    until("the room to be free again", async || {
+        run.call(invoke, &large).await.status == 400
+    })
+    .await;
+    run.end(&stage).await;
+}
