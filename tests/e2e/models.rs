@@ -1,5 +1,7 @@
 //! What a run can do with the models that it was granted, and what their providers can do to it.
 
+#[path = "models/images.rs"]
+mod images;
 #[path = "models/reserved.rs"]
 mod reserved;
 #[path = "models/room.rs"]

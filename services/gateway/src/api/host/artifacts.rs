@@ -72,7 +72,7 @@ pub(in crate::api) async fn create_artifact(
 }
 
 /// Begins a call about an artifact that is granted and within reach; the same 404 for all others.
-async fn find(
+pub(super) async fn find(
     caller: &RunCaller,
     state: &ApiState,
     operation: ArtifactOperation,

@@ -3,6 +3,8 @@
 pub(in crate::api) mod reading;
 pub(in crate::api) mod room;
 
+pub(in crate::api::host) mod images;
+
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -28,7 +30,8 @@ use crate::api::query::PathOf;
 use crate::api::stream::event_stream;
 use crate::outbound::model::{Chunks, Model};
 use crate::outbound::upstream::UpstreamError;
-use room::ModelBody;
+use images::with_images;
+use room::{ModelBody, Taken};
 
 /// The largest request to a model.
 pub(in crate::api) const BODY_BYTES: usize = 20 * 1024 * 1024;
@@ -91,13 +94,18 @@ pub(in crate::api) async fn list_granted_models(
 }
 
 /// Asks a model and gives its whole answer.
+///
+/// An image whose URL is `artifact:` and the id of an artifact that the run may read goes along as it is: PNG,
+/// JPEG, GIF or WebP, at most 32 and 15 MiB together.
 #[utoipa::path(post, path = "/host/v1/models/{model_id}/invoke", tag = "host", security(("run_token" = [])),
     params(("model_id" = String, Path, description = "Percent-encoded")), request_body = LlmRequest, responses(
     (status = 200, description = "The answer", body = LlmInvokeResult),
     (status = 400, description = "The request is not valid, or larger than the model's context window (`details.reason` is `context_length_exceeded`)", body = ErrorBody),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The model was not granted", body = ErrorBody),
+    (status = 403, description = "The model was not granted, or artifacts:read for an image", body = ErrorBody),
+    (status = 404, description = "An image is an artifact that is not within reach (`details.pointer`)", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
+    (status = 413, description = "The request or its images are too large", body = ErrorBody),
     (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
     (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
@@ -109,30 +117,63 @@ pub(in crate::api) async fn invoke_model(
 ) -> ApiResult<Json<LlmInvokeResult>> {
     let operation = ModelOperation::Invoke;
     let (mut call, model) = begin_call(&caller, &state, "models_invoke", &id, operation).await?;
-    let said = invoke(&mut call, model, &id, &request).await;
+    let asking = Asking {
+        caller: &caller,
+        state: &state,
+        model,
+        id: &id,
+    };
+    let said = asking.invoke(&mut call, &request).await;
     call.end(said).map(Json)
 }
 
-async fn invoke(
-    call: &mut HostCall,
-    model: &Model,
-    id: &str,
-    request: &LlmRequest,
-) -> ApiResult<LlmInvokeResult> {
-    let body = model.asked(chat_body(request)?);
-    let prompt = model.count.of_request(&request.messages, &request.tools);
-    call.reserve(chat_spend(id, model, prompt, &body)).await?;
-    let completion = call.within(model.provider.complete(body)).await?;
-    let said = answer(&completion, request.remove_think);
-    let said =
-        said.ok_or_else(|| UpstreamError::Malformed("a completion without a message".to_owned()))?;
-    call.add_bytes(said.message.plain_text().len());
-    call.say(said_bytes(
-        &said.message.plain_text(),
-        said.message.tool_calls.as_deref(),
-    ));
-    call.count(said.usage.clone());
-    Ok(said)
+/// A request to a model.
+struct Asking<'a> {
+    caller: &'a RunCaller,
+    state: &'a ApiState,
+    model: &'a Model,
+    id: &'a str,
+}
+
+impl Asking<'_> {
+    async fn invoke(
+        &self,
+        call: &mut HostCall,
+        request: &LlmRequest,
+    ) -> ApiResult<LlmInvokeResult> {
+        let (body, _images) = self.prepare(call, request).await?;
+        let completion = call.within(self.model.provider.complete(body)).await?;
+        let said = answer(&completion, request.remove_think);
+        let said = said
+            .ok_or_else(|| UpstreamError::Malformed("a completion without a message".to_owned()))?;
+        call.add_bytes(said.message.plain_text().len());
+        call.say(said_bytes(
+            &said.message.plain_text(),
+            said.message.tool_calls.as_deref(),
+        ));
+        call.count(said.usage.clone());
+        Ok(said)
+    }
+
+    async fn stream(&self, call: &mut HostCall, request: &LlmRequest) -> ApiResult<Chunks> {
+        let (body, _images) = self.prepare(call, request).await?;
+        call.within(self.model.provider.stream(body)).await
+    }
+
+    /// The body as its provider gets it, within the budgets, and the room that its images take.
+    async fn prepare(
+        &self,
+        call: &mut HostCall,
+        request: &LlmRequest,
+    ) -> ApiResult<(JsonObject, Vec<Taken>)> {
+        let Self { model, id, .. } = self;
+        let mut body = chat_body(request)?;
+        let images = with_images(self.caller, self.state, &mut body).await?;
+        let body = model.asked(body);
+        let prompt = model.count.of_request(&request.messages, &request.tools);
+        call.reserve(chat_spend(id, model, prompt, &body)).await?;
+        Ok((body, images))
+    }
 }
 
 /// What a completion will use at most: what is asked, and what may be answered.
@@ -150,7 +191,7 @@ pub(super) fn chat_spend(id: &str, model: &Model, prompt_tokens: u64, body: &Jso
     }
 }
 
-/// Asks a model and gives its answer as it comes.
+/// Asks a model and gives its answer as it comes. Images may be artifacts, as for a whole answer.
 ///
 /// Each event `chunk` holds an `LlmStreamEvent` with a chunk, the last with `is_final`; `usage` one with
 /// the tokens, when they are known; `error` the error that ended it.
@@ -159,8 +200,10 @@ pub(super) fn chat_spend(id: &str, model: &Model, prompt_tokens: u64, body: &Jso
     (status = 200, description = "The answer", content_type = "text/event-stream", body = LlmStreamEvent),
     (status = 400, description = "The request is not valid, or larger than the model's context window", body = ErrorBody),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The model was not granted", body = ErrorBody),
+    (status = 403, description = "The model was not granted, or artifacts:read for an image", body = ErrorBody),
+    (status = 404, description = "An image is an artifact that is not within reach (`details.pointer`)", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
+    (status = 413, description = "The request or its images are too large", body = ErrorBody),
     (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
     (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
@@ -172,13 +215,13 @@ pub(in crate::api) async fn stream_model(
 ) -> ApiResult<Response> {
     let operation = ModelOperation::Stream;
     let (mut call, model) = begin_call(&caller, &state, "models_stream", &id, operation).await?;
-    let chunks = async {
-        let body = model.asked(chat_body(&request)?);
-        let prompt = model.count.of_request(&request.messages, &request.tools);
-        call.reserve(chat_spend(&id, model, prompt, &body)).await?;
-        call.within(model.provider.stream(body)).await
+    let asking = Asking {
+        caller: &caller,
+        state: &state,
+        model,
+        id: &id,
     };
-    match chunks.await {
+    match asking.stream(&mut call, &request).await {
         Ok(chunks) => {
             let reader = ChunkReader::new(request.remove_think);
             Ok(event_stream(Body::from_stream(frames(

@@ -18,8 +18,9 @@ use serde_json::{Value, json};
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
+use crate::api::host::models::images::with_images;
 use crate::api::host::models::reading::embed;
-use crate::api::host::models::room::ModelBody;
+use crate::api::host::models::room::{ModelBody, Taken};
 use crate::api::host::models::{begin_call, chat_spend};
 use crate::api::host_call::{HostCall, Spend};
 use crate::api::query::PathOf;
@@ -61,15 +62,18 @@ pub(in crate::api) enum EmbeddingInput {
 const MOST_TEXTS: usize = 2048;
 
 /// Completes a chat, whole or as a stream: OpenAI's `POST /chat/completions`.
+/// An image whose URL is `artifact:` and an id is the artifact of that id, if the run may read it.
 #[utoipa::path(post, path = "/host/v1/openai/v1/chat/completions", tag = "host", security(("run_token" = [])),
     request_body = ChatCompletionRequest, responses(
     (status = 200, description = "A `chat.completion`, or with `stream` its chunks as server-sent events", content(
         (Object = "application/json"), (String = "text/event-stream"))),
     (status = 400, description = "The request is not valid", body = ErrorBody),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The model was not granted", body = ErrorBody),
+    (status = 403, description = "The model was not granted, or artifacts:read for an image", body = ErrorBody),
+    (status = 404, description = "An image is an artifact that is not within reach (`details.pointer`)", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
-    (status = 429, description = "The provider or a budget asks to wait", body = ErrorBody),
+    (status = 413, description = "The request or its images are too large", body = ErrorBody),
+    (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
     (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
 pub(in crate::api) async fn create_chat_completion(
@@ -88,8 +92,7 @@ pub(in crate::api) async fn create_chat_completion(
     let operation = ModelOperation::Invoke;
     let (mut call, model) = begin_call(&caller, &state, "models_invoke", &id, operation).await?;
     let said = async {
-        let body = model.asked(body);
-        call.reserve(spend(&id, model, &body)).await?;
+        let (body, _images) = prepare(&caller, &state, &mut call, (&id, model), body).await?;
         let mut completion = call.within(model.provider.complete(body)).await?;
         completion.insert("model".to_owned(), json!(id));
         call.count(completion.get("usage").and_then(domain::chat::usage));
@@ -117,8 +120,7 @@ async fn stream_chat(
         .and_then(Value::as_bool)
         .unwrap_or(false);
     let chunks = async {
-        let body = model.asked(body);
-        call.reserve(spend(&id, model, &body)).await?;
+        let (body, _images) = prepare(caller, state, &mut call, (&id, model), body).await?;
         call.within(model.provider.stream(body)).await
     };
     match chunks.await {
@@ -128,6 +130,22 @@ async fn stream_chat(
         }
         Err(failed) => call.end(Err(failed)),
     }
+}
+
+/// The body as its provider gets it, within the budgets, and the room that its images take.
+async fn prepare(
+    caller: &RunCaller,
+    state: &ApiState,
+    call: &mut HostCall,
+    (id, model): (&str, &Model),
+    body: JsonObject,
+) -> ApiResult<(JsonObject, Vec<Taken>)> {
+    let mut body = model.asked(body);
+    // Counted as it came: an image's bytes are no words.
+    let spend = spend(id, model, &body);
+    let images = with_images(caller, state, &mut body).await?;
+    call.reserve(spend).await?;
+    Ok((body, images))
 }
 
 /// What a completion will use at most: its messages and tools are counted as they stand in the body.
@@ -215,7 +233,7 @@ fn frame(data: &Value) -> Bytes {
     (status = 401, description = "The token opens nothing", body = ErrorBody),
     (status = 403, description = "The model was not granted for `invoke`", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
-    (status = 429, description = "The provider or a budget asks to wait", body = ErrorBody),
+    (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
     (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
 pub(in crate::api) async fn create_embeddings(
