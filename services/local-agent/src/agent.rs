@@ -22,6 +22,8 @@ use crate::usage::UsageLog;
 
 /// No model of the configuration was granted.
 const NO_MODEL: &str = "runner.no_model";
+/// Neither the event nor the configuration says anything to a model.
+const NO_INPUT: &str = "runner.no_input";
 /// The configured time, or the gateway's, is over.
 const TIMEOUT: &str = "runner.timeout";
 /// No model has answered, or one has broken off.
@@ -131,6 +133,15 @@ fn terminal(ended: Result<(), Failure>, usage: &UsageLog) -> AgentRunResult {
 }
 
 impl Failure {
+    /// There is nothing to ask a model with.
+    pub(crate) fn no_input() -> Self {
+        Self {
+            code: NO_INPUT,
+            message: "The event has no text, picture or file, and there is no prompt and no history: set `prompt` of the agent's config, or bind the agent to events that have an input".to_owned(),
+            retryable: false,
+        }
+    }
+
     fn cancelled() -> Self {
         Self {
             code: CANCELLED,

@@ -41,6 +41,9 @@ pub(crate) async fn converse<H: AgentHost>(
     window
         .begin(assembled, &tools.tools, models.first())
         .await?;
+    if window.is_empty() && !take_steering(work, &mut window).await? {
+        return Err(Failure::no_input());
+    }
 
     let mut batches = 0;
     loop {

@@ -78,6 +78,11 @@ impl<'a, H: AgentHost> Window<'a, H> {
         self.keep(&compacted, &cursors).await
     }
 
+    /// Whether there is nothing to ask a model with.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.conversation.iter().next().is_none()
+    }
+
     /// All messages of the next request.
     pub(crate) fn messages(&self) -> Vec<Message> {
         self.conversation.messages()

@@ -4,7 +4,8 @@ use runner_kit::CancellationToken;
 use serde_json::json;
 
 use crate::testing::{
-    Step, TestHost, Tool, call, context, end, ending, fail, kinds, run, run_until, text, usage,
+    Step, TestHost, Tool, call, context, end, ending, fail, kinds, run, run_until, steering, text,
+    usage,
 };
 
 #[tokio::test]
@@ -20,6 +21,38 @@ async fn without_a_granted_model_nothing_begins() {
         assert_eq!(ending(&results).1, Some("runner.no_model"));
         assert_eq!(host.script().calls, Vec::<String>::new());
     }
+}
+
+#[tokio::test]
+async fn an_event_without_words_and_a_prompt_ends_with_what_to_do_and_asks_no_model() {
+    for input in ["", "said later"] {
+        let host = TestHost::default();
+        host.model("m", vec![text("ok"), end()]);
+        if !input.is_empty() {
+            // What the user adds meanwhile is an input, too.
+            host.script().steering.push_back(vec![steering(input)]);
+        }
+        let results = run(&host, context("", &json!({}))).await;
+        if input.is_empty() {
+            assert_eq!(kinds(&results), ["run.failed"]);
+            assert_eq!(ending(&results).1, Some("runner.no_input"));
+            let data = &results[0].data;
+            assert!(
+                data["error"].as_str().unwrap().contains("`prompt`"),
+                "{data:?}"
+            );
+            assert_eq!(data["retryable"], false);
+            assert!(host.script().requests.is_empty());
+        } else {
+            assert_eq!(ending(&results).0, "run.completed", "{results:?}");
+            assert_eq!(host.request(0)[0].plain_text(), input);
+        }
+    }
+    let host = TestHost::default();
+    host.model("m", vec![text("ok"), end()]);
+    let prompt = json!({"prompt": [{"role": "system", "content": "Greet who has come."}]});
+    let results = run(&host, context("", &prompt)).await;
+    assert_eq!(ending(&results).0, "run.completed", "a prompt is enough");
 }
 
 #[tokio::test(start_paused = true)]
