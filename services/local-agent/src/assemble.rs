@@ -10,7 +10,7 @@ use runner_kit::HostError;
 use crate::config::Config;
 use crate::context::budget::Budget;
 use crate::context::checkpoint::{self, Checkpoint};
-use crate::context::reference_data;
+use crate::context::{pictures, reference_data};
 use crate::host::AgentHost;
 
 pub(crate) use history::Remembered;
@@ -36,6 +36,7 @@ pub(crate) async fn assemble(
     budget: &Budget,
 ) -> Result<Assembled, HostError> {
     let current = reference_data::user_message(&context.input);
+    let current = pictures::of_now(current, context);
     let query = words(&context.input);
     let retrieving = retrieval::retrieve(host, config, query.trim());
     let remembering = async {

@@ -9,6 +9,7 @@ pub mod estimate;
 pub mod fit;
 pub mod legal;
 pub mod overflow;
+pub mod pictures; // those that the gateway keeps
 pub mod reference_data; // how input, knowledge, files and skills are put to a model
 pub mod references;
 pub mod summary;

@@ -4,7 +4,9 @@ use protocol::id::RunnerId;
 use protocol::manifest::{
     AgentRunnerManifest, Capabilities, ContextPolicy, FormItem, I18n, Permissions, RunnerUsage,
 };
-use protocol::resources::{HistoryOperation, KnowledgeOperation, ModelOperation, ToolOperation};
+use protocol::resources::{
+    ArtifactOperation, HistoryOperation, KnowledgeOperation, ModelOperation, ToolOperation,
+};
 
 /// The id under which the agent is offered unless its operator names another.
 pub const RUNNER_ID: &str = "plugin:runnel/local-agent/default";
@@ -32,6 +34,8 @@ pub fn manifest(id: RunnerId) -> AgentRunnerManifest {
             tools: ToolOperation::ALL.to_vec(),
             knowledge_bases: KnowledgeOperation::ALL.to_vec(),
             history: vec![HistoryOperation::Page],
+            // Read by the gateway, for models that look at pictures.
+            artifacts: vec![ArtifactOperation::Read],
             ..Permissions::default()
         },
         context: ContextPolicy {
@@ -66,7 +70,7 @@ mod tests {
         let manifest = serde_json::to_value(&manifest).unwrap();
         let expected = json!({
             "models": ["invoke", "stream", "rerank", "count_tokens"], "tools": ["detail", "call"],
-            "knowledge_bases": ["list", "retrieve"], "history": ["page"], "events": [], "artifacts": [],
+            "knowledge_bases": ["list", "retrieve"], "history": ["page"], "events": [], "artifacts": ["read"],
             "storage": [], "files": [], "platform_api": [], "interactions": [],
         });
         assert_eq!(manifest["permissions"], expected);

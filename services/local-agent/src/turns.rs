@@ -7,7 +7,7 @@ use protocol::model::LlmRequest;
 use crate::agent::{Failure, LLM_ERROR};
 use crate::assemble::assemble;
 use crate::config::Config;
-use crate::context::reference_data;
+use crate::context::{pictures, reference_data};
 use crate::host::AgentHost;
 use crate::model::{Answer, ModelFailure, Models, without_thinking};
 use crate::speaker::Speaker;
@@ -131,6 +131,7 @@ async fn take_steering<H: AgentHost>(
     let users: Vec<Message> = items
         .iter()
         .map(|item| reference_data::user_message(&item.input))
+        .map(|message| pictures::of_now(message, work.context))
         .collect();
     let came = !users.is_empty();
     window.push(users);

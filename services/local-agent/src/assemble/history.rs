@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::context::budget::Budget;
 use crate::context::checkpoint::Checkpoint;
 use crate::context::estimate;
+use crate::context::pictures;
 use crate::host::AgentHost;
 
 use super::over;
@@ -135,7 +136,8 @@ fn message_of(item: &TranscriptItem) -> Option<Message> {
     let text = item.content.as_deref().filter(|text| !text.is_empty());
     let told = text.map(|text| Message::text(&item.role, text));
     let message = whole.filter(says_something).or(told)?;
-    matches!(message.role.as_str(), "user" | "assistant" | "tool").then_some(message)
+    let is_said = matches!(message.role.as_str(), "user" | "assistant" | "tool");
+    is_said.then(|| pictures::told(message))
 }
 
 fn says_something(message: &Message) -> bool {

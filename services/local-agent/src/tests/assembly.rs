@@ -338,6 +338,27 @@ async fn texts_pictures_and_files_are_one_message_of_the_user() {
 }
 
 #[tokio::test]
+async fn a_picture_that_the_gateway_keeps_is_shown_where_it_may_be_read_and_told_of_later() {
+    for (may_read, expected) in [(true, "image_url"), (false, "text")] {
+        let host = host();
+        let picture = json!({"type": "image_url", "image_url": {"url": "artifact:one"}});
+        let mut before = item(1, "user", "an earlier one");
+        before.content_json = Some(json!({"role": "user", "content": [picture]}));
+        host.script().history = vec![before];
+        let mut context = context("what is this?", &json!({}));
+        context.context.available_apis.artifact_read = may_read;
+        context.input.contents = serde_json::from_value(json!([picture])).unwrap();
+        run(&host, context).await;
+        let asked = serde_json::to_value(host.request(0)).unwrap();
+        assert_eq!(
+            asked[0]["content"][0]["text"], "[picture artifact:one: not shown]",
+            "{asked}"
+        );
+        assert_eq!(asked[1]["content"][1]["type"], expected, "{asked}");
+    }
+}
+
+#[tokio::test]
 async fn runs_on_one_agent_do_not_know_of_each_other() {
     let answers = (0..20).map(|n| async move {
         let host = TestHost::default();
