@@ -5,6 +5,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::client::{Answer, Client, message, send};
+use crate::support::forger::Forger;
 use crate::support::gateway::Config;
 use crate::support::runner::Request;
 use crate::support::script::{head, sse};
@@ -311,4 +312,56 @@ async fn a_gateway_that_is_gone_ends_the_run_and_its_successor_takes_no_more() {
     let outcome = stage.outcome(&run.run_id).await;
     outcome.assert("failed host.orphaned", &["message.delta", "run.failed"]);
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+}
+
+#[rstest]
+#[tokio::test]
+async fn nobody_appends_to_a_run_but_who_has_its_token_of_this_attempt(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = Stage::on(engine, |_| {}).await else {
+        return;
+    };
+    let apart = |event_id: &str| {
+        let mut event = message(event_id);
+        event["conversation"]["conversation_id"] = json!(event_id);
+        event
+    };
+    let run = Deferred::start(&stage, &apart("m-1")).await;
+    let other = Deferred::start(&stage, &apart("m-2")).await;
+    run.accepted(&[run.delta(1, "mine")], 1).await;
+    // By the token of a run of the same runner, in the name of this one: that ends the other.
+    other.append(&[run.delta(1, "theirs")]).await;
+    assert_eq!(
+        stage.client.finished(&other.run_id).await["status"],
+        "failed"
+    );
+    // By tokens that the gateway's own key has signed: of another attempt, runner, workspace, grant.
+    let forger = Forger::of(&stage, &run.host.key).await;
+    for claims in [
+        json!({"attempt": 0}),
+        json!({"attempt": 2}),
+        json!({"sub": "plugin:test/other/default"}),
+        json!({"ws": "other"}),
+        json!({"res": "0".repeat(64)}),
+        json!({"run_id": uuid::Uuid::now_v7()}),
+    ] {
+        let host = Client::new(&run.host.url, &forger.with_claims(&claims));
+        let refused = run.append_by(&host, &[run.delta(2, "theirs")]).await;
+        assert_eq!(refused.status, 401, "{claims}: {}", refused.body);
+        let beat = host
+            .request(Method::POST, "/run/heartbeat")
+            .json(&json!({}));
+        assert_eq!(send(beat).await.unwrap().status, 401, "{claims}");
+    }
+    let host = Client::new(&run.host.url, &forger.with_claims(&json!({})));
+    let taken = run.append_by(&host, &[run.completed(2)]).await;
+    assert_eq!(
+        taken.status, 200,
+        "what was changed is what was refused: {}",
+        taken.body
+    );
+    let outcome = stage.outcome(&run.run_id).await;
+    outcome.assert("completed", &["message.delta", "run.completed"]);
+    assert_eq!(outcome.ledger.text(), "mine");
 }

@@ -363,3 +363,43 @@ async fn a_flooded_conversation_keeps_its_order_and_says_what_it_does_not_take(
         .collect();
     assert_eq!(order, taken);
 }
+
+#[tokio::test]
+async fn a_neighbour_neither_steers_nor_cancels_a_run_in_a_conversation_of_the_same_name() {
+    let mut steerable = manifest(RUNNER_ID);
+    steerable["capabilities"]["steering"] = json!(true);
+    let runner = StubRunner::start_as(steerable).await;
+    let staged = Stage::of(Sqlite, runner, |config| {
+        config.agents[0].concurrency = "steer";
+    });
+    let stage = staged.await.unwrap();
+    let neighbour = neighbour(&stage).await;
+    let agents = neighbour.get("/v1/agents").await.body;
+    let agent = agents["items"][0]["id"].as_str().unwrap();
+    let mut spec =
+        json!({"name": "main", "event_types": ["message.received"], "runner_id": RUNNER_ID});
+    spec["concurrency"] = json!("steer");
+    let path = format!("/v1/agents/{agent}");
+    let changed = neighbour.call(Method::PUT, &path, &spec).await;
+    assert_eq!(changed.status, 200, "{}", changed.body);
+
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let theirs = neighbour.post(&message("m-2")).await;
+    assert_ne!(theirs.run_id(), run.run_id, "{}", theirs.body);
+    assert_eq!(theirs.body["steered"], Value::Null);
+    let own = stage.client.post(&message("m-3")).await;
+    assert_eq!(
+        (own.run_id(), &own.body["steered"]),
+        (run.run_id.clone(), &json!(true))
+    );
+    let pulled = run.call("/steering/pull", &json!({"mode": "all"})).await;
+    let pulled = pulled.body["items"].as_array().unwrap().clone();
+    assert_eq!(pulled.len(), 1, "{pulled:?}");
+    assert_eq!(pulled[0]["event"]["event_id"], "m-3");
+
+    let unknown = neighbour.cancel(&uuid::Uuid::now_v7().to_string()).await;
+    let refused = neighbour.cancel(&run.run_id).await;
+    assert_eq!((refused.status, &refused.body), (404, &unknown.body));
+    let outcome = run.end(&stage).await;
+    assert_eq!(outcome.ending(), "completed");
+}

@@ -10,6 +10,7 @@ use crate::support::database::rows;
 use crate::support::gateway::Agent;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::sse;
+use crate::support::tool_server::ToolServer;
 use crate::support::{Engine, Postgres, Sqlite, Stage, until};
 
 const NOT_PERMITTED: &str = "plugin:runnel/unpermitted/default";
@@ -416,4 +417,56 @@ async fn an_answer_waits_for_the_agent_that_asked_and_goes_to_no_other() {
     )
     .await;
     submit(&stage.client, &id, &answer("a")).await.run_id();
+}
+
+#[rstest]
+#[tokio::test]
+async fn an_action_with_a_target_of_its_own_reaches_nobody(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage(engine).await else {
+        return;
+    };
+    let elsewhere = ToolServer::start().await;
+    let mut other = message("m-1");
+    other["conversation"]["conversation_id"] = json!("other");
+    stage.runner.answer("m-1", |run| sse(run.talk(1).concat()));
+    let other = stage.client.post(&other).await.run_id();
+    stage.client.finished(&other).await;
+    let history = async || {
+        let read = stage.client.get("/v1/conversations/other/history").await;
+        assert_eq!(read.status, 200, "{}", read.body);
+        read.body["items"].as_array().unwrap().len()
+    };
+    let before = history().await;
+
+    let target =
+        json!({"chat": 666, "url": elsewhere.url, "conversation_id": "other", "run_id": other});
+    let actions = ["message.send", "webhook.post", "run.cancel"];
+    stage.runner.answer("m-2", move |run| {
+        let action = |(number, action): (usize, &str)| {
+            let data = json!({"action": action, "payload": {"text": "hi"}, "target": target});
+            run.result(number, "action.requested", &data.to_string())
+        };
+        let mut body: String = (1..).zip(actions).map(action).collect();
+        body += &run.delta(actions.len() + 1, "asked");
+        body += &run.completed(actions.len() + 2);
+        sse(body)
+    });
+    let run_id = stage.client.post(&message("m-2")).await.run_id();
+    let outcome = stage.outcome(&run_id).await;
+    assert_eq!(outcome.ending(), "completed");
+    let kept = outcome
+        .ledger
+        .0
+        .iter()
+        .filter(|line| line.contains("action.requested"));
+    assert_eq!(kept.count(), actions.len(), "they are on record");
+    assert_eq!(
+        interactions_of(&stage.client, &run_id).await,
+        Vec::<Value>::new()
+    );
+    assert!(elsewhere.seen("/").is_empty(), "somebody was asked");
+    assert_eq!(history().await, before);
+    assert_eq!(stage.client.run(&other).await["status"], "completed");
 }
