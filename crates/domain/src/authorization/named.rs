@@ -1,0 +1,78 @@
+//! What a run asks for by its name.
+
+use protocol::resources::{
+    KnowledgeBaseResource, KnowledgeOperation, ModelOperation, ModelResource, SkillResource,
+    ToolOperation, ToolResource,
+};
+
+use super::{AuthorizationSnapshot, NotGranted};
+
+impl AuthorizationSnapshot {
+    /// A granted model, for one operation. The reason does not tell whether the model exists.
+    pub fn model(&self, id: &str, operation: ModelOperation) -> Result<&ModelResource, NotGranted> {
+        let found = self.resources.models.iter().find(|one| one.model_id == id);
+        let granted = found.filter(|one| one.operations.contains(&operation));
+        granted.ok_or(NotGranted {
+            operation: match operation {
+                ModelOperation::Invoke => "models:invoke",
+                ModelOperation::Stream => "models:stream",
+                ModelOperation::Rerank => "models:rerank",
+                ModelOperation::CountTokens => "models:count_tokens",
+            },
+        })
+    }
+
+    /// A granted tool, for one operation.
+    pub fn tool(&self, name: &str, operation: ToolOperation) -> Result<&ToolResource, NotGranted> {
+        let found = self
+            .resources
+            .tools
+            .iter()
+            .find(|one| one.tool_name == name);
+        let granted = found.filter(|one| one.operations.contains(&operation));
+        granted.ok_or(NotGranted {
+            operation: match operation {
+                ToolOperation::Detail => "tools:detail",
+                ToolOperation::Call => "tools:call",
+            },
+        })
+    }
+
+    /// A granted knowledge base, for one operation.
+    pub fn knowledge_base(
+        &self,
+        id: &str,
+        operation: KnowledgeOperation,
+    ) -> Result<&KnowledgeBaseResource, NotGranted> {
+        let bases = &self.resources.knowledge_bases;
+        let found = bases.iter().find(|one| one.kb_id == id);
+        let granted = found.filter(|one| one.operations.contains(&operation));
+        granted.ok_or(NotGranted {
+            operation: match operation {
+                KnowledgeOperation::List => "knowledge_bases:list",
+                KnowledgeOperation::Retrieve => "knowledge_bases:retrieve",
+            },
+        })
+    }
+
+    /// The knowledge bases that may be listed.
+    pub fn listed_knowledge_bases(&self) -> Result<Vec<KnowledgeBaseResource>, NotGranted> {
+        self.granted("knowledge_bases:list")?;
+        let is_listed =
+            |one: &&KnowledgeBaseResource| one.operations.contains(&KnowledgeOperation::List);
+        let listed = self.resources.knowledge_bases.iter().filter(is_listed);
+        Ok(listed.cloned().collect())
+    }
+
+    /// A granted skill.
+    pub fn skill(&self, name: &str) -> Result<&SkillResource, NotGranted> {
+        let found = self
+            .resources
+            .skills
+            .iter()
+            .find(|one| one.skill_name == name);
+        found.ok_or(NotGranted {
+            operation: "skills:activate",
+        })
+    }
+}
