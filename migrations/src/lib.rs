@@ -26,6 +26,7 @@ mod m20261122_000029_appended_results;
 mod m20261122_000030_interactions;
 mod m20261122_000031_trace_parents;
 mod m20261122_000032_budget_reservations;
+mod m20261122_000033_agent_skills;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -54,6 +55,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261122_000030_interactions::Migration),
             Box::new(m20261122_000031_trace_parents::Migration),
             Box::new(m20261122_000032_budget_reservations::Migration),
+            Box::new(m20261122_000033_agent_skills::Migration),
         ]
     }
 }

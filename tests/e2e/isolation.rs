@@ -82,6 +82,9 @@ const ROWS: &[(&str, About, u16)] = &[
     ("get_agent", About::Agent, 0),
     ("update_agent", About::Agent, 0),
     ("delete_agent", About::Agent, 0),
+    ("list_agent_skills", About::Agent, 0),
+    ("get_agent_skill", About::Agent, 0),
+    ("delete_agent_skill", About::Agent, 0),
     ("create_api_key", About::Own, 0),
     ("list_api_keys", About::Own, 0),
     ("get_api_key", About::Key, 0),
@@ -206,6 +209,7 @@ pub fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::Re
         (None, "model_id") => "m".to_owned(),
         (None, "name") => "search".to_owned(),
         (None, "kb_id") => "handbook".to_owned(),
+        (None, "skill_name") => "brief".to_owned(),
         _ => panic!("{name}"),
     };
     let path = operation.path_with(named);
@@ -328,6 +332,7 @@ impl Tenant {
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let endpoint = first(admin.get("/v1/runner-endpoints").await.body);
         let agent = first(admin.get("/v1/agents").await.body);
+        register(stage, workspace, &text(&agent["id"]), &mark).await;
         let ids = [
             ("run_id", run_id),
             ("event_id", "m-1".to_owned()),
@@ -363,7 +368,19 @@ pub async fn ask(stage: &Stage, workspace: &str, run_id: &str, mark: &str) -> St
     id
 }
 
-async fn admin_key_of(stage: &Stage, workspace: &str) -> String {
+/// A skill of a run, as the gateway would have written it.
+async fn register(stage: &Stage, workspace: &str, agent_id: &str, mark: &str) {
+    let sql = format!(
+        "INSERT INTO agent_skills (agent_id, skill_name, workspace_id, description, content, files, \
+         sha256, version, run_id, registered_at) VALUES ('{agent_id}', 'brief', '{workspace}', '{mark}', \
+         '{mark}', '[]', '00', 1, '{}', 0)",
+        Uuid::now_v7()
+    );
+    rows(&stage.gateway.database_url(), &sql).await;
+}
+
+/// The key of an administrator of a new workspace.
+pub async fn admin_key_of(stage: &Stage, workspace: &str) -> String {
     let prefix = Uuid::new_v4().simple().to_string()[..8].to_owned();
     let key = format!("rnl_{prefix}_{}", BASE64_URL_SAFE_NO_PAD.encode([5; 32]));
     let hash = hex(digest(&SHA256, key.as_bytes()).as_ref());

@@ -1,20 +1,34 @@
-//! Skills: packages of the operator, activated by runs that were granted them, and kept with the conversation.
+//! Skills: packages of the operator and what runs register, activated by runs that were granted them, and kept
+//! with the conversation.
+
+use std::sync::Once;
 
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
+use tokio::process::Command;
 
-use crate::support::client::{Answer, message, send};
+use crate::isolation::admin_key_of;
+use crate::support::client::{Answer, Client, message, send};
+use crate::support::database::rows;
+use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
-use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
-use crate::support::{Engine, Postgres, Sqlite, Stage, skill};
+use crate::support::python::{environment, repository_file};
+use crate::support::runner::{RUNNER_ID, SECRET, StubRunner, manifest};
+use crate::support::{Engine, Postgres, Sqlite, Stage, skill, skipped, until};
+use crate::tool_face::{PYTHON, said};
 
 const ENTRY: &str = "/state/conversation/host.activated_skills";
 
-async fn stage(engine: Engine, resources: &'static str) -> Option<Stage> {
+/// A runner that may have to do with skills.
+fn author() -> Value {
     let mut manifest = manifest(RUNNER_ID);
     manifest["capabilities"]["skill_authoring"] = json!(true);
-    let runner = StubRunner::start_as(manifest).await;
+    manifest
+}
+
+async fn stage(engine: Engine, resources: &'static str) -> Option<Stage> {
+    let runner = StubRunner::start_as(author()).await;
     Stage::of(engine, runner, |config| {
         config.agents[0].resources = resources;
         let one = |name: &str| {
@@ -108,4 +122,365 @@ async fn who_was_granted_no_skill_has_no_tool_to_read_one() {
     let refused = call(&run, "activate", json!({"skill_name": "summary"})).await;
     assert_eq!(refused.status, 403, "{}", refused.body);
     run.end(&stage).await;
+}
+
+/// Grants that let an agent register skills, and have all of its own and of the operator's.
+const MAY_REGISTER: &str = r#"tools = ["register_skill"], skills = "*""#;
+
+fn brief(content: &str) -> Value {
+    json!({"skill_name": "brief", "description": "Cuts \"it\".", "content": content,
+        "files": [{"path": "notes/more.md", "content": "More.\n"}]})
+}
+
+/// Registers it in a run of its own. Gives the run.
+async fn register(stage: &Stage, event_id: &str, skill: Value) -> (String, Value) {
+    let run = HeldRun::start(stage, &message(event_id)).await;
+    let registered = call(&run, "register_skill", skill).await;
+    assert_eq!(registered.status, 200, "{}", registered.body);
+    run.end(stage).await;
+    (run.run_id, registered.body["result"]["registered"].clone())
+}
+
+fn names(run: &HeldRun, kind: &str, member: &str) -> Vec<String> {
+    let all = run.asked["context"]["resources"][kind].as_array().unwrap();
+    let names = all.iter().map(|one| one[member].as_str().unwrap());
+    names.map(str::to_owned).collect()
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_skill_that_a_run_registers_is_there_for_later_runs_of_its_agent(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage(engine, MAY_REGISTER).await else {
+        return;
+    };
+    let first = HeldRun::start(&stage, &message("m-1")).await;
+    assert_eq!(
+        names(&first, "skills", "skill_name"),
+        ["summary", "greeting"]
+    );
+    assert_eq!(
+        names(&first, "tools", "tool_name"),
+        [
+            "list_skills",
+            "activate",
+            "read_skill_file",
+            "register_skill"
+        ]
+    );
+    let tools = &first.asked["context"]["resources"]["tools"];
+    assert_eq!(tools[3]["effect"], "write");
+    let registered = call(&first, "register_skill", brief("Cut.\n")).await;
+    assert_eq!(registered.status, 200, "{}", registered.body);
+    let told = registered.body["result"]["registered"].clone();
+    assert_eq!(registered.body["result"]["skill_name"], "brief");
+    assert_eq!(
+        (&told["run_id"], &told["version"]),
+        (&json!(first.run_id), &json!(1))
+    );
+    let too_soon = call(&first, "activate", json!({"skill_name": "brief"})).await;
+    assert_eq!(too_soon.status, 400, "{}", too_soon.body);
+    first.end(&stage).await;
+    let path = format!("/v1/runs/{}/audit", first.run_id);
+    until("the audit", async || {
+        let audit = stage.client.get(&path).await.body;
+        audit["items"].as_array().unwrap().iter().any(|row| {
+            row["resource"] == "register_skill"
+                && row["decision"] == "allow"
+                && row["outcome"] == "ok"
+        })
+    })
+    .await;
+
+    let next = HeldRun::start(&stage, &message("m-2")).await;
+    let skills = &next.asked["context"]["resources"]["skills"];
+    assert_eq!(
+        skills[2],
+        json!({"skill_name": "brief", "description": "Cuts \"it\".", "registered": told})
+    );
+    let listed = call(&next, "list_skills", json!({})).await;
+    assert_eq!(&listed.body["result"]["skills"], skills);
+    let activated = call(&next, "activate", json!({"skill_name": "brief"})).await;
+    let expected = json!({"skill_name": "brief", "files": ["notes/more.md"], "registered": told,
+        "content": "---\nname: brief\ndescription: \"Cuts \\\"it\\\".\"\n---\n\nCut.\n"});
+    assert_eq!(activated.body["result"], expected);
+    let file = |path: &str| json!({"skill_name": "brief", "path": path});
+    let read = call(&next, "read_skill_file", file("notes/more.md")).await;
+    assert_eq!(read.body["result"]["content"], "More.\n");
+    for path in ["more.md", "SKILL.md", "../brief/notes/more.md"] {
+        let refused = call(&next, "read_skill_file", file(path)).await;
+        assert_eq!(refused.status, 400, "{path}: {}", refused.body);
+    }
+    let entry = next.get(ENTRY).await.body;
+    assert_eq!(entry["value"]["brief"]["run_id"], next.run_id.as_str());
+    next.end(&stage).await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_registered_skill_is_its_agents_alone_and_goes_with_it(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let runner = StubRunner::start_as(author()).await;
+    let staged = Stage::of(engine, runner, |config: &mut Config| {
+        config.agents[0].resources = MAY_REGISTER;
+        config.agents.push(Agent {
+            name: "second",
+            event_types: "test.second",
+            resources: MAY_REGISTER,
+            ..Agent::default()
+        });
+    });
+    let Some(stage) = staged.await else {
+        return;
+    };
+    let (_, ours) = register(&stage, "m-1", brief("Cut.\n")).await;
+
+    let mut event = message("m-2");
+    event["event_type"] = json!("test.second");
+    let second = HeldRun::start(&stage, &event).await;
+    assert_eq!(names(&second, "skills", "skill_name"), [""; 0]);
+    let refused = call(&second, "activate", json!({"skill_name": "brief"})).await;
+    assert_eq!(refused.status, 403, "{}", refused.body);
+    let theirs = call(&second, "register_skill", brief("Theirs.\n")).await;
+    assert_eq!(theirs.body["result"]["registered"]["version"], 1);
+    second.end(&stage).await;
+
+    let other = Client::new(&stage.client.url, &admin_key_of(&stage, "other").await);
+    let endpoint = json!({"name": "stub-of-other", "base_url": stage.runner.url, "secret": SECRET});
+    let made = other.create("/v1/runner-endpoints", &endpoint).await;
+    assert_eq!(made.status, 201, "{}", made.body);
+    let agent = json!({"name": "main", "event_types": ["message.received"], "runner_id": RUNNER_ID,
+        "config": {"timeout": 50}, "resource_policy": {"tools": ["register_skill"], "skills": "*"}});
+    let made = other.create("/v1/agents", &agent).await;
+    assert_eq!(made.status, 201, "{}", made.body);
+    let path = format!("/v1/agents/{}", made.body["id"].as_str().unwrap());
+    let elsewhere = HeldRun::start_as(&stage, &other, &message("m-3")).await;
+    assert_eq!(names(&elsewhere, "skills", "skill_name"), [""; 0]);
+    let third = call(&elsewhere, "register_skill", brief("Third.\n")).await;
+    assert_eq!(third.status, 200, "{}", third.body);
+    let listed = other.get(&format!("{path}/skills")).await.body;
+    assert_eq!(
+        listed["items"][0]["registered"],
+        third.body["result"]["registered"]
+    );
+
+    // Nobody has overwritten ours, and an agent takes its own with it.
+    let last = HeldRun::start(&stage, &message("m-4")).await;
+    assert_eq!(
+        last.asked["context"]["resources"]["skills"][0]["registered"],
+        ours
+    );
+    last.end(&stage).await;
+    assert_eq!(other.delete(&path).await.status, 204);
+    let late = call(&elsewhere, "register_skill", brief("Late.\n")).await;
+    assert_eq!(late.status, 400, "{}", late.body);
+    elsewhere.release();
+    let sql = "SELECT content FROM agent_skills ORDER BY content";
+    let left = rows(&stage.gateway.database_url(), sql).await;
+    assert_eq!(left, ["Cut.\n", "Theirs.\n"]);
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_skill_that_changed_or_was_withdrawn_under_a_run_is_refused_to_it(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage(engine, MAY_REGISTER).await else {
+        return;
+    };
+    let elsewhere = |event_id: &str| {
+        let mut event = message(event_id);
+        event["conversation"]["conversation_id"] = json!(event_id);
+        event
+    };
+    let activate =
+        async |run: &HeldRun| call(run, "activate", json!({"skill_name": "brief"})).await;
+    register(&stage, "m-1", brief("Cut.\n")).await;
+    let held = HeldRun::start(&stage, &elsewhere("m-2")).await;
+    assert_eq!(activate(&held).await.status, 200);
+    let (_, same) = register(&stage, "m-3", brief("Cut.\n")).await;
+    assert_eq!(same["version"], 1, "what says the same is the same");
+    assert_eq!(activate(&held).await.status, 200);
+    let (second, changed) = register(&stage, "m-4", brief("Cut more.\n")).await;
+    assert_eq!(
+        (&changed["version"], &changed["run_id"]),
+        (&json!(2), &json!(second))
+    );
+    let file = json!({"skill_name": "brief", "path": "notes/more.md"});
+    for refused in [
+        activate(&held).await,
+        call(&held, "read_skill_file", file.clone()).await,
+    ] {
+        assert_eq!(refused.status, 403, "{}", refused.body);
+        assert_eq!(refused.detail("reason"), "skill_changed");
+    }
+    held.end(&stage).await;
+
+    let held = HeldRun::start(&stage, &elsewhere("m-5")).await;
+    let activated = activate(&held).await.body["result"].clone();
+    assert!(
+        activated["content"]
+            .as_str()
+            .unwrap()
+            .ends_with("\n\nCut more.\n")
+    );
+    let admin = stage.gateway.admin().await;
+    let agent = admin.get("/v1/agents").await.body["items"][0]["id"].clone();
+    let skills = format!("/v1/agents/{}/skills", agent.as_str().unwrap());
+    let listed = admin.get(&skills).await.body["items"].clone();
+    assert_eq!(
+        listed,
+        json!([{"skill_name": "brief", "description": "Cuts \"it\".", "registered": changed}])
+    );
+    let shown = admin.get(&format!("{skills}/brief")).await.body;
+    assert_eq!(shown["content"], activated["content"]);
+    assert_eq!(
+        shown["files"],
+        json!([{"path": "notes/more.md", "content": "More.\n"}])
+    );
+    assert_eq!(shown["registered"], changed);
+    // Also of an agent that stands in the configuration file.
+    assert_eq!(admin.delete(&format!("{skills}/brief")).await.status, 204);
+    let refused = activate(&held).await;
+    assert_eq!(
+        (refused.status, refused.detail("reason")),
+        (403, &json!("skill_gone"))
+    );
+    assert_eq!(admin.delete(&format!("{skills}/brief")).await.status, 404);
+    assert_eq!(admin.get(&format!("{skills}/brief")).await.status, 404);
+    held.end(&stage).await;
+    let last = HeldRun::start(&stage, &message("m-6")).await;
+    assert_eq!(
+        names(&last, "skills", "skill_name"),
+        ["summary", "greeting"]
+    );
+    last.end(&stage).await;
+}
+
+#[tokio::test]
+async fn no_star_lets_a_run_register_a_skill_and_the_decision_says_so() {
+    let stage = stage(Sqlite, r#"tools = "*", skills = "*""#).await.unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    assert_eq!(
+        names(&run, "tools", "tool_name"),
+        ["list_skills", "activate", "read_skill_file"]
+    );
+    let refused = call(&run, "register_skill", brief("Cut.\n")).await;
+    assert_eq!(refused.status, 403, "{}", refused.body);
+    run.end(&stage).await;
+    let admin = stage.gateway.admin().await;
+    let path = format!("/v1/runs/{}/authorization", run.run_id);
+    let told = admin.get(&path).await.body.to_string();
+    assert!(told.contains("does not list it by its name"), "{told}");
+    let sql = "SELECT skill_name FROM agent_skills";
+    assert_eq!(rows(&stage.gateway.database_url(), sql).await, [""; 0]);
+}
+
+#[rstest]
+#[tokio::test]
+async fn what_a_run_registers_has_bounds_and_never_the_name_of_the_operators(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage(engine, MAY_REGISTER).await else {
+        return;
+    };
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let with = |member: &str, value: Value| {
+        let mut skill = brief("Cut.\n");
+        skill[member] = value;
+        skill
+    };
+    let file = |path: &str| json!([{"path": path, "content": ""}]);
+    let large = "x".repeat(256 << 10);
+    for (skill, pointer) in [
+        (
+            with("skill_name", json!("greeting")),
+            "/parameters/skill_name",
+        ),
+        (
+            with("skill_name", json!("../brief")),
+            "/parameters/skill_name",
+        ),
+        (with("files", file("../brief")), "/parameters/files/0/path"),
+        (
+            with("files", file("/etc/passwd")),
+            "/parameters/files/0/path",
+        ),
+        (
+            with("content", json!("---\nname: greeting\n---\n")),
+            "/parameters/content",
+        ),
+        (with("content", json!(large)), "/parameters"),
+        (with("description", json!("")), "/parameters/description"),
+        (json!({}), "/parameters"),
+    ] {
+        let refused = call(&run, "register_skill", skill).await;
+        assert_eq!(refused.status, 400, "{pointer}: {}", refused.body);
+        assert_eq!(refused.detail("pointer"), pointer, "{}", refused.body);
+    }
+    for number in 0..50 {
+        let skill = with("skill_name", json!(format!("s-{number}")));
+        let kept = call(&run, "register_skill", skill).await;
+        assert_eq!(kept.status, 200, "{}", kept.body);
+    }
+    let full = call(&run, "register_skill", with("skill_name", json!("s-50"))).await;
+    assert_eq!(full.status, 400, "{}", full.body);
+    assert!(full.body.to_string().contains("50 skills"), "{}", full.body);
+    let mut again = with("skill_name", json!("s-7"));
+    again["content"] = json!("Another.");
+    let replaced = call(&run, "register_skill", again).await;
+    assert_eq!(replaced.body["result"]["registered"]["version"], 2);
+    run.end(&stage).await;
+    let sql = "SELECT skill_name FROM agent_skills";
+    assert_eq!(rows(&stage.gateway.database_url(), sql).await.len(), 50);
+}
+
+#[tokio::test]
+async fn the_official_client_of_mcp_reads_and_registers_skills() {
+    static SKIPPED: Once = Once::new();
+    let Some(environment) = environment(&PYTHON.replace("==", "-"), &[PYTHON]).await else {
+        skipped(&SKIPPED, "mcp", "pip could not install the client");
+        return;
+    };
+    let stage = stage(Sqlite, MAY_REGISTER).await.unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let calls = json!([
+        ["list_skills", {}],
+        ["activate", {"skill_name": "summary"}],
+        ["read_skill_file", {"skill_name": "summary", "path": "references/words.md"}],
+        ["register_skill", brief("Cut.\n")],
+        ["register_skill", {"skill_name": "greeting", "description": "d", "content": "c"}],
+    ]);
+    let asked = json!({"url": format!("{}/mcp", run.host.url), "token": run.token, "calls": calls,
+        "mode": "auto"});
+    let mut python = Command::new(environment.join("bin/python"));
+    python
+        .arg(repository_file("tests/clients/mcp_python/face.py"))
+        .arg(asked.to_string());
+    let said = said(&mut python).await;
+    let tools = said["tools"].as_array().unwrap();
+    let tool = |name: &str| tools.iter().find(|tool| tool["name"] == name).unwrap();
+    assert_eq!(
+        tool("activate")["inputSchema"]["required"],
+        json!(["skill_name"])
+    );
+    assert_eq!(tool("list_skills")["annotations"]["readOnlyHint"], true);
+    assert_eq!(tool("register_skill")["annotations"]["readOnlyHint"], false);
+    let told = |place: usize| &said["results"][place]["structuredContent"];
+    assert_eq!(told(0)["skills"][0]["skill_name"], "summary");
+    assert!(
+        told(1)["content"].as_str().unwrap().contains("# Summary"),
+        "{said}"
+    );
+    assert_eq!(told(2)["content"], "Few.\n");
+    assert_eq!(told(3)["registered"]["run_id"], run.run_id.as_str());
+    assert_eq!(said["results"][4]["isError"], true, "{said}");
+    let refused = said["results"][4]["content"][0]["text"].as_str().unwrap();
+    assert!(refused.starts_with("/parameters/skill_name"), "{said}");
+    run.end(&stage).await;
+    let next = HeldRun::start(&stage, &message("m-2")).await;
+    assert_eq!(names(&next, "skills", "skill_name")[2], "brief");
+    next.end(&stage).await;
 }

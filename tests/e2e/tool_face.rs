@@ -17,7 +17,8 @@ use crate::support::{Engine, Postgres, Sqlite, Stage, run, skipped, until};
 use crate::tool_servers::PEERS;
 use crate::tools::{stage_of, stage_with};
 
-const PYTHON: &str = "mcp==2.3.0";
+/// The official client.
+pub const PYTHON: &str = "mcp==2.3.0";
 
 /// Two tools by HTTP, one of an MCP server, and one that is not granted.
 async fn stage(engine: Engine, server: &ToolServer) -> Option<Stage> {
@@ -131,7 +132,8 @@ fn asked(run: &HeldRun, mode: &str) -> String {
     json!({"url": url, "token": run.token, "calls": calls(), "mode": mode}).to_string()
 }
 
-async fn said(command: &mut Command) -> Value {
+/// What a client printed.
+pub async fn said(command: &mut Command) -> Value {
     let printed = run(command).await;
     assert!(printed.status.success(), "{}", printed.stderr);
     serde_json::from_str(&printed.stdout).unwrap()

@@ -23,6 +23,11 @@ impl HeldRun {
         Self::start_by(stage, event, stage.client.posting(event)).await
     }
 
+    /// As `start`, of an event that this client posts.
+    pub async fn start_as(stage: &Stage, client: &Client, event: &Value) -> Self {
+        Self::start_by(stage, event, client.posting(event)).await
+    }
+
     /// As `start`, of an event that comes with this `traceparent`.
     pub async fn start_with(stage: &Stage, event: &Value, traceparent: &str) -> Self {
         let posting = stage.client.posting(event);

@@ -39,6 +39,8 @@ pub struct Catalog {
     pub skills: Vec<SkillResource>,
     /// What a run has that was granted any skill.
     pub skill_tools: Vec<ToolResource>,
+    /// What a run has whose agent names it: it writes a skill for later runs.
+    pub register_skill: Option<ToolResource>,
     pub files: Vec<FileResource>,
     /// What models can take and give, by their ids.
     pub model_limits: BTreeMap<String, ModelLimits>,
@@ -75,6 +77,8 @@ pub struct Subject<'a> {
     pub has_prompt: bool,
     /// Whether the surface that the event came from can show questions.
     pub shows_interactions: bool,
+    /// What runs of the same agent have registered.
+    pub registered_skills: &'a [SkillResource],
     pub owner: Owner<'a>,
 }
 
@@ -270,8 +274,9 @@ pub fn authorize(
     let models = trimming.models(&catalog.models);
     let mut tools = trimming.tools(&catalog.tools);
     let knowledge_bases = trimming.knowledge_bases(&catalog.knowledge_bases);
-    let skills = trimming.skills(&catalog.skills);
+    let skills = trimming.skills(&catalog.skills, subject.registered_skills);
     tools.extend(trimming.skill_tools(&catalog.skill_tools, !skills.is_empty()));
+    tools.extend(trimming.register_skill(catalog.register_skill.as_ref()));
     let resources = AgentResources {
         models,
         tools,
@@ -356,6 +361,10 @@ mod tests {
                 json!([{"tool_name": "activate", "operations": ["detail", "call"]}]),
             )
             .unwrap(),
+            register_skill: serde_json::from_value(
+                json!({"tool_name": "register_skill", "operations": ["call"]}),
+            )
+            .unwrap(),
             model_limits: BTreeMap::from([(
                 "m1".to_owned(),
                 ModelLimits {
@@ -369,6 +378,14 @@ mod tests {
             ]))
             .unwrap(),
         }
+    }
+
+    /// One of an own name, and one whose name the operator has taken.
+    fn registered_skills() -> Vec<SkillResource> {
+        let registered =
+            json!({"run_id": uuid::Uuid::nil(), "version": 1, "sha256": "00", "registered_at": 0});
+        let named = |name| json!({"skill_name": name, "registered": registered});
+        serde_json::from_value(json!([named("s"), named("own")])).unwrap()
     }
 
     fn manifest(permissions: &serde_json::Value) -> AgentRunnerManifest {
@@ -420,6 +437,7 @@ mod tests {
             event_id: "e",
             has_prompt: false,
             shows_interactions: false,
+            registered_skills: &registered_skills(),
             owner,
         };
         authorize(&catalog(), manifest, &agent, &subject)
@@ -456,6 +474,7 @@ mod tests {
                 event_id: "e",
                 has_prompt,
                 shows_interactions: false,
+                registered_skills: &[],
                 owner,
             };
             authorize(&catalog(), &manifest, &agent, &subject)
@@ -566,6 +585,63 @@ mod tests {
                 let apis = without.available_apis;
                 assert!(!apis.history_page && !apis.history_search);
             }
+        }
+    }
+
+    #[test]
+    fn a_registered_skill_is_granted_by_name_and_never_in_the_place_of_the_operators() {
+        let mut manifest = manifest(&json!({}));
+        manifest.capabilities.skill_authoring = true;
+        for (named, granted) in [
+            (json!("*"), vec![("s", false), ("own", true)]),
+            (json!(["own"]), vec![("own", true)]),
+            (json!(["s"]), vec![("s", false)]),
+            (json!([]), vec![]),
+        ] {
+            let snapshot = snapshot_of(&manifest, &json!({"skills": named}), &json!({}), None);
+            let skills = snapshot.resources.skills.iter();
+            let skills: Vec<_> = skills
+                .map(|skill| (skill.skill_name.as_str(), skill.registered.is_some()))
+                .collect();
+            assert_eq!(skills, granted, "{named}");
+        }
+    }
+
+    #[test]
+    fn only_who_is_named_for_it_registers_skills_and_each_layer_can_say_no() {
+        for (authoring, policy, config, layer) in [
+            (true, json!(["register_skill"]), json!({}), None),
+            (
+                false,
+                json!(["register_skill"]),
+                json!({}),
+                Some(Layer::Manifest),
+            ),
+            (true, json!("*"), json!({}), Some(Layer::AgentPolicy)),
+            (true, json!(["search"]), json!({}), Some(Layer::AgentPolicy)),
+            (
+                true,
+                json!(["register_skill"]),
+                json!({"enable-all-tools": false, "tools": ["search"]}),
+                Some(Layer::ConfigSelector),
+            ),
+        ] {
+            let mut manifest = manifest(&everything());
+            manifest.capabilities.skill_authoring = authoring;
+            manifest.config_schema =
+                serde_json::from_value(json!([{"type": "array", "name": "tools"}])).unwrap();
+            let policy = json!({"tools": policy, "skills": "*"});
+            let snapshot = snapshot_of(&manifest, &policy, &config, None);
+            let asked = snapshot.tool("register_skill", ToolOperation::Call);
+            assert_eq!(asked.is_ok(), layer.is_none(), "{policy}");
+            let decided = snapshot
+                .decisions
+                .iter()
+                .find(|one| one.id == "register_skill");
+            let decided = decided.unwrap();
+            let trimmed = (!decided.granted).then_some(decided.layer);
+            assert_eq!(trimmed, layer, "{policy}");
+            assert_eq!(decided.kind, "tool");
         }
     }
 

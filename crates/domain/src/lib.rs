@@ -12,6 +12,7 @@ pub mod discovery;
 pub mod form;
 pub mod interaction;
 pub mod manifest;
+pub mod skill;
 pub mod state;
 
 pub mod breaker;

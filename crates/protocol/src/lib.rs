@@ -26,6 +26,7 @@ pub mod knowledge;
 pub mod model;
 pub mod run;
 pub mod runtime;
+pub mod skill;
 pub mod stats;
 pub mod tool;
 

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::JsonObject;
+use crate::skill::RegisteredSkill;
 
 macro_rules! operations {
     ($(#[$doc:meta])* $name:ident { $($variant:ident = $text:literal),+ $(,)? }) => {
@@ -163,6 +164,9 @@ pub struct SkillResource {
     pub display_name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
+    /// Which run of this agent wrote it. Absent: the operator did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registered: Option<RegisteredSkill>,
 }
 
 /// A file of the operator that the run may read as an artifact, as it stands in `files`.

@@ -7,6 +7,7 @@ use sea_orm::{
     ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
 };
 
+use crate::agent_skills::delete_skills;
 use crate::connect::Store;
 use crate::entity::agents;
 use crate::error::{StoreError, parsed, parsed_json};
@@ -106,7 +107,9 @@ impl Work for SaveAgent {
                 if_match,
             } => match changeable(tx, workspace, *id, *if_match).await? {
                 Ok(row) => {
-                    agents::Entity::delete_by_id(row.id).exec(tx).await?;
+                    let id = row.id;
+                    agents::Entity::delete_by_id(id.as_str()).exec(tx).await?;
+                    delete_skills(tx, &id).await?;
                     Ok(SavedAgent::Done)
                 }
                 Err(refused) => Ok(refused),

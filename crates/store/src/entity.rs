@@ -1,6 +1,7 @@
 //! Tables, one per file. They never leave this crate.
 #![expect(unreachable_pub, reason = "the entity macros want `pub`")]
 
+pub(crate) mod agent_skills;
 pub(crate) mod agents;
 pub(crate) mod api_keys;
 pub(crate) mod artifacts;

@@ -22,6 +22,7 @@ mod readers;
 mod sql;
 pub mod writer;
 
+mod agent_skills;
 mod agents;
 mod api_keys;
 mod artifacts;
@@ -55,6 +56,7 @@ mod transcript;
 mod turns;
 mod usage;
 
+pub use agent_skills::{AgentSkillRecord, RegisterSkill, SkillRegistered, WithdrawSkill};
 pub use agents::{AgentRecord, SaveAgent, SavedAgent};
 pub use api_keys::{ApiKeyRecord, LastAdmin, RevokeApiKey, Revoked};
 pub use artifacts::{

@@ -1,13 +1,15 @@
 //! New runs: who may win their event, and the rows they begin with.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use domain::trace::TraceParent;
 use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
+use protocol::resources::SkillResource;
 use protocol::run::RunStatus;
 use uuid::Uuid;
 
+use crate::agent_skills::skills_of_workspace;
 use crate::agents::{AgentRecord, read_agent};
 use crate::endpoints::{EndpointAddress, endpoint_addresses};
 use crate::error::StoreError;
@@ -21,6 +23,8 @@ pub struct Candidate {
     pub agent: AgentRecord,
     pub runner: Option<RunnerRecord>,
     pub endpoint: Option<Arc<EndpointAddress>>,
+    /// What its runs have registered, by name.
+    pub skills: Vec<SkillResource>,
 }
 
 /// The row of a new run.
@@ -63,21 +67,28 @@ pub(crate) async fn candidates(
     conn: &impl Sql,
     workspace: &WorkspaceId,
 ) -> Result<Vec<Candidate>, StoreError> {
-    let sql = "SELECT * FROM agents WHERE workspace_id = $1 AND enabled";
+    let sql = "SELECT a.*, EXISTS (SELECT 1 FROM agent_skills s WHERE s.agent_id = a.id) AS has_skills \
+               FROM agents a WHERE a.workspace_id = $1 AND a.enabled";
     let enabled = conn.query_sql(sql.to_owned(), vec![workspace.as_str().into()]);
-    let agents = enabled
-        .await?
-        .iter()
-        .map(read_agent)
-        .collect::<Result<_, _>>()?;
-    with_runners(conn, workspace, agents).await
+    let enabled = enabled.await?;
+    let agents = enabled.iter().map(read_agent).collect::<Result<_, _>>()?;
+    let have_skills = enabled.iter().map(|row| row.flag("has_skills"));
+    let have_skills: Vec<bool> = have_skills.collect::<Result<_, _>>()?;
+    // Most have none, and are not asked again.
+    let skills = if have_skills.contains(&true) {
+        skills_of_workspace(conn, workspace).await?
+    } else {
+        Vec::new()
+    };
+    with_runners(conn, workspace, agents, skills).await
 }
 
-/// Agents with what is known of their runners.
+/// Agents with what is known of their runners, and each with its own of these skills.
 pub(crate) async fn with_runners(
     conn: &impl Sql,
     workspace: &WorkspaceId,
     agents: Vec<AgentRecord>,
+    skills: Vec<(AgentId, SkillResource)>,
 ) -> Result<Vec<Candidate>, StoreError> {
     let names: BTreeSet<_> = agents
         .iter()
@@ -101,6 +112,10 @@ pub(crate) async fn with_runners(
     let served_by: BTreeSet<_> = served_by.collect();
     let endpoints = endpoint_addresses(conn, workspace, served_by).await?;
     let endpoints: Vec<_> = endpoints.into_iter().map(Arc::new).collect();
+    let mut skills_of: HashMap<AgentId, Vec<SkillResource>> = HashMap::new();
+    for (agent, skill) in skills {
+        skills_of.entry(agent).or_default().push(skill);
+    }
     let mut candidates = Vec::with_capacity(agents.len());
     for agent in agents {
         let runner = known
@@ -112,6 +127,7 @@ pub(crate) async fn with_runners(
         candidates.push(Candidate {
             endpoint: endpoints.iter().find(serves).cloned(),
             runner: runner.cloned(),
+            skills: skills_of.remove(&agent.id).unwrap_or_default(),
             agent,
         });
     }

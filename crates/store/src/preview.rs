@@ -4,6 +4,7 @@ use domain::event::ConversationIdentity;
 use protocol::id::WorkspaceId;
 use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder};
 
+use crate::agent_skills::skills_of_workspace;
 use crate::agents::agent_record;
 use crate::capacity::count_live;
 use crate::connect::Store;
@@ -34,8 +35,10 @@ impl Store {
             None => None,
             Some(identity) => self.key_of(workspace, identity).await?,
         };
+        let skills = skills_of_workspace(&self.readers, workspace).await?;
+        let candidates = with_runners(&self.readers, workspace, all, skills);
         Ok(Facts {
-            candidates: with_runners(&self.readers, workspace, all).await?.into(),
+            candidates: candidates.await?.into(),
             place: None,
             live: live_runs(&self.readers, key.as_deref()).await?,
             capacities: count_live(&self.readers, workspace, most_runs).await?,

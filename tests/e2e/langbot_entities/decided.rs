@@ -90,6 +90,11 @@ pub const DECIDED: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "which run wrote a skill, for runners that trust it less than the operator's; peers ignore what \
+         they do not know",
+        &["SkillResource.registered is ours alone"],
+    ),
+    (
         "the union again, in manifests: a runner says so to a gateway, never to a LangBot host, which \
          would refuse them",
         &[

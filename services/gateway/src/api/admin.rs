@@ -1,5 +1,6 @@
 //! The admin API: what stands behind events. Role `admin`.
 
+pub(super) mod agent_skills;
 pub(super) mod agents;
 pub(super) mod api_keys;
 pub(super) mod budgets;

@@ -17,7 +17,7 @@ use crate::api::ApiState;
 use crate::api::auth::RunCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::large_result::hand_over;
-use crate::outbound::tool::KnownTool;
+use crate::outbound::tool::{KnownTool, SkillsOfRun};
 use crate::outbound::upstream::UpstreamError;
 use crate::runs::Runs;
 
@@ -31,6 +31,7 @@ pub(super) struct KeptCall<'a> {
     pub(super) state: &'a ApiState,
     pub(super) tool: &'a KnownTool,
     pub(super) granted: &'a ToolResource,
+    pub(super) skills: &'a SkillsOfRun<'a>,
     pub(super) key: &'a str,
 }
 
@@ -106,8 +107,8 @@ impl GoingOn {
 
     async fn call(mut self, call: &KeptCall<'_>, parameters: &JsonObject) -> ApiResult<Value> {
         self.finish = Some(finish(call, self.id, ToolCallEnd::Unknown));
-        let skills = &call.caller.grant.snapshot.resources.skills;
-        let called = call.state.tools.call(call.tool, parameters, skills).await;
+        let called = call.state.tools.call(call.tool, parameters, call.skills);
+        let called = called.await;
         let called = match called {
             Ok(result) => Ok(hand_over(call.caller, call.state, call.tool, result).await),
             Err(error) => Err(error),

@@ -93,6 +93,11 @@ fn admin_routes() -> OpenApiRouter<ApiState> {
             admin::agents::update_agent,
             admin::agents::delete_agent
         ))
+        .routes(routes!(admin::agent_skills::list_agent_skills))
+        .routes(routes!(
+            admin::agent_skills::get_agent_skill,
+            admin::agent_skills::delete_agent_skill
+        ))
         .routes(routes!(
             admin::api_keys::create_api_key,
             admin::api_keys::list_api_keys

@@ -37,7 +37,7 @@ use crate::outbound::artifact::ArtifactPlace;
 use crate::outbound::egress::Egress;
 use crate::outbound::otlp::Collector;
 use crate::outbound::signature::SigningSecret;
-use crate::outbound::tool::{SkillPackage, SkillTool, ToolSpecs};
+use crate::outbound::tool::{Registration, SkillPackage, SkillTool, ToolSpecs};
 use crate::runs::RunLimits;
 use crate::runs::artifacts::ArtifactLimits;
 use crate::runs::discovery::{manifest_list, modes};
@@ -207,13 +207,11 @@ fn catalog(config: &Config, packages: &BTreeMap<String, SkillPackage>) -> Catalo
                     let package = packages.get(&entry.skill_name);
                     package.map(|package| package.description.clone())
                 }),
+                registered: None,
             })
             .collect(),
-        skill_tools: if packages.is_empty() {
-            Vec::new()
-        } else {
-            Vec::from(SkillTool::ALL.map(SkillTool::resource))
-        },
+        skill_tools: Vec::from(SkillTool::ALL.map(SkillTool::resource)),
+        register_skill: Some(Registration::resource()),
     }
 }
 

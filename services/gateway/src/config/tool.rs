@@ -15,7 +15,7 @@ use super::tool_url::UrlTemplate;
 pub const GATEWAY_TOOLS: [&str; 1] = ["get_current_time"];
 
 /// What the MCP face and the tools about skills are called: no other tool may have these names.
-pub const RESERVED_TOOLS: [&str; 7] = [
+pub const RESERVED_TOOLS: [&str; 8] = [
     "list_assets",
     "get_current_event",
     "history_page",
@@ -23,6 +23,7 @@ pub const RESERVED_TOOLS: [&str; 7] = [
     "list_skills",
     "activate",
     "read_skill_file",
+    "register_skill",
 ];
 
 const METHODS: &[&str] = &["GET", "POST", "PUT", "PATCH", "DELETE"];

@@ -19,7 +19,7 @@ use arc_swap::ArcSwap;
 use domain::authorization::Catalog;
 use protocol::JsonObject;
 use protocol::admin::Fault;
-use protocol::resources::{SkillResource, ToolResource};
+use protocol::resources::ToolResource;
 use protocol::tool::{McpServer, McpServerState};
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -37,7 +37,9 @@ use schema::Schema;
 pub use gateway::GatewayTool;
 pub use large::{HandedOver, LargeResult};
 pub use schema::SCHEMA_BYTES;
-pub use skill::{SkillPackage, SkillTool};
+pub use skill::{
+    RegisteredPackage, Registrar, Registration, SkillPackage, SkillTool, SkillsOfRun, packages_in,
+};
 pub use specs::{HttpToolSpec, McpServerSpec, McpTransport, ToolCallSpec, ToolSpec, ToolSpecs};
 
 /// Calls of HTTP tools that go on at a time; the next one waits within its own time.
@@ -79,6 +81,7 @@ enum Callee {
     Http(HttpToolSpec),
     Mcp { server: Arc<Server>, name: String },
     Skill(SkillTool),
+    RegisterSkill(Registration),
 }
 
 /// A schema of the configuration that cannot be used.
@@ -157,13 +160,13 @@ impl Tools {
         self.0.known.load().get(name).cloned()
     }
 
-    /// Calls a tool whose parameters were checked, for a run that was granted these skills. Dropped before
-    /// its end, the tool is told so where its protocol has a word for it.
+    /// Calls a tool whose parameters were checked, for a run with these skills. Dropped before its end, the
+    /// tool is told so where its protocol has a word for it.
     pub async fn call(
         &self,
         tool: &KnownTool,
         parameters: &JsonObject,
-        skills: &[SkillResource],
+        skills: &SkillsOfRun<'_>,
     ) -> Result<Value, UpstreamError> {
         let begun = Instant::now();
         let called = match &tool.callee {
@@ -181,7 +184,12 @@ impl Tools {
                     .call(&self.0.redactor, name, parameters.clone())
                     .await
             }
-            Callee::Skill(tool) => tool.call(&self.0.skills, skills, parameters).await,
+            Callee::Skill(tool) => {
+                let (packages, registered) = (&self.0.skills, skills.registered);
+                tool.call(packages, skills.granted, registered, parameters)
+                    .await
+            }
+            Callee::RegisterSkill(_) => skills.registrar.register(parameters).await,
         };
         let outcome = called.as_ref().map_or_else(UpstreamError::reason, |_| "ok");
         metrics::tool_called(tool.callee.kind(), outcome, begun.elapsed());
@@ -256,13 +264,19 @@ impl KnownTool {
     /// Judges the parameters of a call; pointers begin at the parameters.
     pub fn check(&self, parameters: &JsonObject) -> Result<(), Vec<Fault>> {
         let schema = self.schema.as_ref();
-        schema.map_or(Ok(()), |schema| schema.check(parameters))
+        schema.map_or(Ok(()), |schema| schema.check(parameters))?;
+        match &self.callee {
+            Callee::RegisterSkill(registration) => registration.check(parameters),
+            _ => Ok(()),
+        }
     }
 
     /// The longest that one call may take.
     pub fn timeout(&self) -> Duration {
         match &self.callee {
             Callee::Gateway(_) | Callee::Skill(_) => Duration::from_secs(1),
+            // The database may take its time.
+            Callee::RegisterSkill(_) => Duration::from_secs(30),
             Callee::Http(spec) => spec.timeout,
             Callee::Mcp { server, .. } => server.timeout(),
         }
@@ -279,6 +293,12 @@ impl KnownTool {
     /// The skill that a call of it with these parameters activates.
     pub fn activates<'a>(&self, parameters: &'a JsonObject) -> Option<&'a str> {
         let is_it = matches!(self.callee, Callee::Skill(SkillTool::Activate));
+        self.reads_skill(parameters).filter(|_| is_it)
+    }
+
+    /// The skill that a call of it with these parameters reads.
+    pub fn reads_skill<'a>(&self, parameters: &'a JsonObject) -> Option<&'a str> {
+        let is_it = matches!(self.callee, Callee::Skill(_));
         let name = parameters.get("skill_name").and_then(Value::as_str);
         name.filter(|_| is_it)
     }
@@ -292,27 +312,33 @@ impl KnownTool {
 impl Callee {
     fn kind(&self) -> &'static str {
         match self {
-            Self::Gateway(_) | Self::Skill(_) => "gateway",
+            Self::Gateway(_) | Self::Skill(_) | Self::RegisterSkill(_) => "gateway",
             Self::Http(_) => "http",
             Self::Mcp { .. } => "mcp",
         }
     }
 }
 
+/// They are there without skills of the operator, too: runs may have registered some.
 fn skill_tools(skills: &BTreeMap<String, SkillPackage>) -> Result<Vec<Arc<KnownTool>>, BadSchema> {
-    if skills.is_empty() {
-        return Ok(Vec::new());
-    }
-    let tools = SkillTool::ALL.map(|tool| -> Result<_, BadSchema> {
-        let resource = tool.resource();
+    let reading = SkillTool::ALL.map(|tool| (tool.resource(), Callee::Skill(tool)));
+    let registration = Registration {
+        taken: skills.keys().cloned().collect(),
+    };
+    let registering = (
+        Registration::resource(),
+        Callee::RegisterSkill(registration),
+    );
+    let tools = reading.into_iter().chain([registering]);
+    let known = tools.map(|(resource, callee)| {
         let schema = resource.parameters.as_ref().map(Schema::compile);
         Ok(Arc::new(KnownTool {
             schema: schema.transpose().map_err(BadSchema)?,
             resource,
-            callee: Callee::Skill(tool),
+            callee,
         }))
     });
-    tools.into_iter().collect()
+    known.collect()
 }
 
 fn declared_tool(spec: ToolSpec) -> Result<Arc<KnownTool>, BadSchema> {

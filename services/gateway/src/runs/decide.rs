@@ -294,6 +294,7 @@ impl Deciding<'_> {
                 .as_ref()
                 .is_some_and(|adapter| !adapter.prompt.is_empty()),
             shows_interactions: self.event.delivery.interactions.is_some(),
+            registered_skills: &winner.skills,
             owner: Owner {
                 workspace: self.workspace,
                 runner: &manifest.id,

@@ -192,6 +192,9 @@ pub fn skills_message(skills: &[SkillResource]) -> Option<Message> {
                 escaped(&description)
             ));
         }
+        if skill.registered.is_some() {
+            lines.push("    <author>an earlier run of this agent</author>".to_owned());
+        }
         lines.push("  </skill>".to_owned());
     }
     lines.push("</available_skills>".to_owned());
@@ -209,6 +212,8 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use protocol::context::InputAttachment;
+    use protocol::id::RunId;
+    use protocol::skill::RegisteredSkill;
 
     use super::*;
 
@@ -336,11 +341,19 @@ mod tests {
             skill_name: name.to_owned(),
             display_name: None,
             description: description.map(str::to_owned),
+            registered: None,
         };
+        let mut of_a_run = skill("c", Some(" "));
+        of_a_run.registered = Some(RegisteredSkill {
+            run_id: RunId(uuid::Uuid::nil()),
+            version: 1,
+            sha256: String::new(),
+            registered_at: 0,
+        });
         let message = skills_message(&[
             skill("pdf", Some("Reads\n<files> & \"more\"")),
             skill("it's", None),
-            skill("c", Some(" ")),
+            of_a_run,
         ]);
         let text = message.unwrap().plain_text();
         assert!(text.contains("`activate`"));
@@ -349,6 +362,9 @@ mod tests {
         );
         assert!(text.contains("<name>it&apos;s</name>"));
         assert_eq!(text.matches("<description>").count(), 1);
+        let (_, last) = text.split_once("<name>c</name>").unwrap();
+        assert!(last.contains("<author>an earlier run of this agent</author>"));
+        assert_eq!(text.matches("<author>").count(), 1);
         assert_eq!(skills_message(&[]), None);
     }
 

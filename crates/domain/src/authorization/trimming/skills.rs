@@ -1,22 +1,30 @@
-//! Skills, and the tools that read them.
+//! Skills, and the tools that read and register them.
 
+use protocol::admin::IdList;
 use protocol::resources::{SkillResource, ToolResource};
 
 use super::{Layer, Trimming};
 
+/// Whether the manifest lets the runner have to do with skills at all.
+const AUTHORING: &str = "capabilities.skill_authoring is false";
+
 impl Trimming<'_> {
-    /// Which skills may be activated.
+    /// Which skills may be activated: of the operator's, and of those that runs of the same agent have
+    /// registered. A name that the operator has taken is the operator's.
     pub(in crate::authorization) fn skills(
         &mut self,
         skills: &[SkillResource],
+        registered: &[SkillResource],
     ) -> Vec<SkillResource> {
+        let is_free =
+            |skill: &&SkillResource| skills.iter().all(|one| one.skill_name != skill.skill_name);
         let mut granted = Vec::new();
-        for skill in skills {
+        for skill in skills.iter().chain(registered.iter().filter(is_free)) {
             let checks = [
                 (
                     Layer::Manifest,
                     self.manifest.capabilities.skill_authoring,
-                    "capabilities.skill_authoring is false",
+                    AUTHORING,
                 ),
                 (
                     Layer::AgentPolicy,
@@ -46,5 +54,42 @@ impl Trimming<'_> {
             }
         }
         tools.to_vec()
+    }
+
+    /// The tool that writes what later runs follow. Nobody has it by accident: `"*"` does not name it.
+    pub(in crate::authorization) fn register_skill(
+        &mut self,
+        tool: Option<&ToolResource>,
+    ) -> Option<ToolResource> {
+        let tool = tool?;
+        let name = &tool.tool_name;
+        let is_named = match &self.agent.resource_policy.tools {
+            IdList::All(_) => false,
+            IdList::Ids(ids) => ids.contains(name),
+        };
+        let picked = self.selected.tools.as_ref();
+        let checks = [
+            (
+                Layer::Manifest,
+                self.manifest.capabilities.skill_authoring,
+                AUTHORING,
+            ),
+            (
+                Layer::AgentPolicy,
+                is_named,
+                "resource_policy.tools does not list it by its name; \"*\" is not enough",
+            ),
+            (
+                Layer::ConfigSelector,
+                picked.is_none_or(|names| names.contains(name)),
+                "the config's tools do not name it",
+            ),
+        ];
+        let mut operations = tool.operations.clone();
+        operations.retain(|operation| self.decide("tools", name, operation.as_str(), &checks));
+        (!operations.is_empty()).then(|| ToolResource {
+            operations,
+            ..tool.clone()
+        })
     }
 }

@@ -21,7 +21,7 @@ use crate::api::json::JsonBody;
 use crate::api::kept_call::KeptCall;
 use crate::api::large_result::hand_over;
 use crate::api::query::{PathOf, single_header};
-use crate::outbound::tool::KnownTool;
+use crate::outbound::tool::{KnownTool, RegisteredPackage, Registrar, SkillsOfRun};
 
 /// Lists the tools that the run was granted, with their schemas.
 #[utoipa::path(get, path = "/host/v1/tools", tag = "host", security(("run_token" = [])), responses(
@@ -81,7 +81,7 @@ pub(in crate::api) async fn get_tool(
     (status = 200, description = "What the tool answered; an error that it reports itself is a result, too", body = ToolCallResult),
     (status = 400, description = "A parameter does not fit the schema, or the tool refused it", body = ErrorBody),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "Not granted, or withdrawn since: `details.reason` is `schema_changed` or `tool_gone`", body = ErrorBody),
+    (status = 403, description = "Not granted, or withdrawn since: `details.reason` is `schema_changed` or `tool_gone`, and for a skill that a run has registered `skill_changed` or `skill_gone`", body = ErrorBody),
     (status = 409, description = "The key was used otherwise, is in use, or its outcome is unknown (`details.reason`); or the run was cancelled", body = ErrorBody),
     (status = 429, description = "The tool or a budget asks to wait, or the run calls too often", body = ErrorBody),
     (status = 502, description = "The tool cannot be reached, or its answer cannot be used", body = ErrorBody),
@@ -150,11 +150,12 @@ impl ToolCalling<'_> {
         let tool = still_exists(self.state, granted)?;
         let fits = tool.check(parameters);
         fits.map_err(|faults| ApiError::faults(&faults))?;
+        let registered = self.registered_skill(&tool, parameters).await?;
+        let skills = self.skills(registered.as_ref());
         let doing = async {
             match key {
                 None => {
-                    let skills = &self.caller.grant.snapshot.resources.skills;
-                    let called = self.state.tools.call(&tool, parameters, skills).await;
+                    let called = self.state.tools.call(&tool, parameters, &skills).await;
                     Ok(hand_over(self.caller, self.state, &tool, called?).await)
                 }
                 Some(key) => {
@@ -163,6 +164,7 @@ impl ToolCalling<'_> {
                         state: self.state,
                         tool: &tool,
                         granted,
+                        skills: &skills,
                         key,
                     };
                     kept.call(parameters).await
@@ -174,6 +176,50 @@ impl ToolCalling<'_> {
             self.record_activation(skill).await?;
         }
         Ok(result)
+    }
+
+    /// What the call may know of skills.
+    fn skills<'a>(&'a self, registered: Option<&'a RegisteredPackage>) -> SkillsOfRun<'a> {
+        let grant = &self.caller.grant;
+        SkillsOfRun {
+            granted: &grant.snapshot.resources.skills,
+            registered,
+            registrar: Registrar {
+                store: self.state.runs.store(),
+                run: grant.run.id,
+                workspace: &grant.run.workspace,
+                agent: grant.snapshot.agent_id,
+                at: self.state.runs.clock().now_ms(),
+            },
+        }
+    }
+
+    /// The skill that a call reads, where a run has registered it: the very one that was granted.
+    async fn registered_skill(
+        &self,
+        tool: &KnownTool,
+        parameters: &JsonObject,
+    ) -> ApiResult<Option<RegisteredPackage>> {
+        let snapshot = &self.caller.grant.snapshot;
+        let granted = tool.reads_skill(parameters);
+        let granted = granted.and_then(|name| snapshot.skill(name).ok());
+        let Some((skill, granted)) =
+            granted.and_then(|skill| Some((skill, skill.registered.as_ref()?)))
+        else {
+            return Ok(None);
+        };
+        let (workspace, store) = (&self.caller.grant.run.workspace, self.state.runs.store());
+        let found = store.find_agent_skill(workspace, snapshot.agent_id, &skill.skill_name);
+        let Some(found) = found.await? else {
+            let message = "the skill was withdrawn; go on without it";
+            return Err(ApiError::tool_withdrawn("skill_gone", message));
+        };
+        if found.registered.sha256 != granted.sha256 {
+            let message =
+                "the skill has changed since the run was granted it; the next run has the new one";
+            return Err(ApiError::tool_withdrawn("skill_changed", message));
+        }
+        Ok(Some(found.into()))
     }
 
     /// Keeps, where the conversation has state of the run's agent, that a skill was activated there.

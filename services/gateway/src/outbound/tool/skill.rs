@@ -1,118 +1,81 @@
-//! Skills: directories with a `SKILL.md`, and the gateway's own tools by which runs read them.
+//! Skills, and the gateway's own tools by which runs read and register them.
+
+mod package;
+mod register;
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
 
+use domain::skill::skill_md;
 use protocol::JsonObject;
 use protocol::resources::{SkillResource, ToolEffect, ToolOperation, ToolResource};
-use serde::Deserialize;
 use serde_json::{Value, json};
+use store::AgentSkillRecord;
 
 use crate::outbound::upstream::UpstreamError;
 
-/// The file that makes a directory a skill.
-const SKILL_FILE: &str = "SKILL.md";
-/// The most bytes of any file of a skill that is given to a run.
-const FILE_BYTES: u64 = 256 * 1024;
-/// The most further files of one skill.
-const FILES: usize = 1000;
-/// How deep the directories of a skill may be.
-const DEPTH: usize = 8;
+pub use package::{SkillPackage, packages_in};
+pub use register::{Registrar, Registration};
 
-/// A skill as it stood at the start.
+/// A skill that a run has registered, as it stands now.
 #[derive(Clone, Debug)]
-pub struct SkillPackage {
-    directory: PathBuf,
-    /// What its front matter says that it is for.
-    pub description: String,
-    /// `SKILL.md`, whole.
+pub struct RegisteredPackage {
     content: String,
-    /// Its further files, with slashes, in order.
-    files: Vec<String>,
+    /// By their paths.
+    files: BTreeMap<String, String>,
 }
 
-#[derive(Deserialize)]
-struct FrontMatter {
-    name: String,
-    description: String,
-}
-
-impl SkillPackage {
-    /// Reads the package of a skill of that name, or says what is wrong with it.
-    pub fn read(directory: &Path, name: &str) -> Result<Self, String> {
-        let content = read_text(&directory.join(SKILL_FILE))
-            .map_err(|why| format!("{SKILL_FILE} in {} {why}", directory.display()))?;
-        let front = front_matter(&content)?;
-        if front.name != name {
-            let message =
-                "names another skill in its front matter; `name` and skill_name must be equal";
-            return Err(format!("{SKILL_FILE} {message}"));
-        }
-        let mut files = Vec::new();
-        list(directory, "", 0, &mut files)?;
-        files.sort();
-        Ok(Self {
-            directory: directory.to_owned(),
-            description: front.description,
-            content,
-            files,
-        })
-    }
-}
-
-fn front_matter(content: &str) -> Result<FrontMatter, String> {
-    let content = content.replace("\r\n", "\n");
-    let yaml = content
-        .strip_prefix("---\n")
-        .and_then(|rest| rest.split_once("\n---\n"))
-        .map(|(yaml, _)| yaml);
-    let yaml = yaml.ok_or_else(|| {
-        format!(
-            "{SKILL_FILE} must begin with front matter: `---`, `name: …`, `description: …`, `---`"
-        )
-    })?;
-    serde_norway::from_str(yaml)
-        .map_err(|error| format!("the front matter of {SKILL_FILE} cannot be read: {error}"))
-}
-
-/// Names the files below a directory. Links are left out: they may lead anywhere.
-fn list(root: &Path, below: &str, depth: usize, files: &mut Vec<String>) -> Result<(), String> {
-    let unreadable = |error: std::io::Error| format!("cannot be listed: {error}");
-    for entry in fs::read_dir(root.join(below)).map_err(unreadable)? {
-        let entry = entry.map_err(unreadable)?;
-        let kind = entry.file_type().map_err(unreadable)?;
-        let Some(name) = entry.file_name().to_str().map(ToOwned::to_owned) else {
-            continue;
-        };
-        let path = if below.is_empty() {
-            name
-        } else {
-            format!("{below}/{name}")
-        };
-        if kind.is_dir() && depth < DEPTH {
-            list(root, &path, depth + 1, files)?;
-        } else if kind.is_file() && path != SKILL_FILE {
-            files.push(path);
-        }
-        if files.len() > FILES {
-            return Err(format!("has more than {FILES} files"));
+impl From<AgentSkillRecord> for RegisteredPackage {
+    fn from(record: AgentSkillRecord) -> Self {
+        let files = record.files.into_iter();
+        Self {
+            content: skill_md(&record.skill_name, &record.description, &record.content),
+            files: files.map(|file| (file.path, file.content)).collect(),
         }
     }
-    Ok(())
 }
 
-fn read_text(path: &Path) -> Result<String, String> {
-    let file = fs::File::open(path).map_err(|error| format!("cannot be read: {error}"))?;
-    let mut bytes = Vec::new();
-    file.take(FILE_BYTES + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|error| format!("cannot be read: {error}"))?;
-    if bytes.len() as u64 > FILE_BYTES {
-        return Err(format!("is larger than {} KiB", FILE_BYTES / 1024));
+/// What a call may know of skills.
+pub struct SkillsOfRun<'a> {
+    /// Those that the run was granted.
+    pub granted: &'a [SkillResource],
+    /// The one that the call is about, where a run has registered it and it stands as it was granted.
+    pub registered: Option<&'a RegisteredPackage>,
+    /// By which the run registers others.
+    pub registrar: Registrar<'a>,
+}
+
+/// A skill, whoever wrote it.
+enum Found<'a> {
+    Package(&'a SkillPackage),
+    Registered(&'a RegisteredPackage),
+}
+
+impl Found<'_> {
+    fn content(&self) -> &str {
+        match self {
+            Self::Package(package) => &package.content,
+            Self::Registered(package) => &package.content,
+        }
     }
-    String::from_utf8(bytes).map_err(|_| "is no UTF-8 text".to_owned())
+
+    fn files(&self) -> Vec<&str> {
+        match self {
+            Self::Package(package) => package.files.iter().map(String::as_str).collect(),
+            Self::Registered(package) => package.files.keys().map(String::as_str).collect(),
+        }
+    }
+
+    /// One of its files. Only what was listed is read: no path leads out.
+    async fn read_file(&self, path: &str) -> Result<String, UpstreamError> {
+        if !self.files().contains(&path) {
+            let message = "the skill has no such file; activate names those that it has";
+            return Err(UpstreamError::Unsupported(message.to_owned()));
+        }
+        match self {
+            Self::Package(package) => package.read_file(path).await,
+            Self::Registered(package) => Ok(package.files.get(path).cloned().unwrap_or_default()),
+        }
+    }
 }
 
 /// One of the tools that a run with skills has.
@@ -169,80 +132,50 @@ impl SkillTool {
         }
     }
 
-    /// Calls it for a run that was granted these skills.
+    /// Calls it for a run.
     pub(super) async fn call(
         self,
         packages: &BTreeMap<String, SkillPackage>,
         granted: &[SkillResource],
+        registered: Option<&RegisteredPackage>,
         parameters: &JsonObject,
     ) -> Result<Value, UpstreamError> {
-        let text = |name: &str| parameters.get(name).and_then(Value::as_str).unwrap_or("");
         if self == Self::List {
             return Ok(json!({"skills": granted}));
         }
-        let rejected = |message: String| UpstreamError::Unsupported(message);
+        let text = |name: &str| parameters.get(name).and_then(Value::as_str).unwrap_or("");
         let name = text("skill_name");
-        let is_granted = granted.iter().any(|skill| skill.skill_name == name);
-        let package = packages.get(name).filter(|_| is_granted);
-        let package = package.ok_or_else(|| {
-            rejected("there is no such skill; list_skills names those that there are".to_owned())
-        })?;
-        if self == Self::Activate {
-            return Ok(json!({
-                "skill_name": name, "content": package.content, "files": package.files,
-            }));
+        let skill = granted.iter().find(|skill| skill.skill_name == name);
+        let found = skill.and_then(|skill| match skill.registered {
+            Some(_) => registered.map(Found::Registered),
+            None => packages.get(name).map(Found::Package),
+        });
+        let (Some(skill), Some(found)) = (skill, found) else {
+            let message = "there is no such skill; list_skills names those that there are";
+            return Err(UpstreamError::Unsupported(message.to_owned()));
+        };
+        let mut told = if self == Self::Activate {
+            json!({"skill_name": name, "content": found.content(), "files": found.files()})
+        } else {
+            let path = text("path");
+            json!({"skill_name": name, "path": path, "content": found.read_file(path).await?})
+        };
+        if let (Some(registered), Some(told)) = (&skill.registered, told.as_object_mut()) {
+            told.insert("registered".to_owned(), json!(registered));
         }
-        let path = text("path");
-        // Only what was listed is read: no path leads out.
-        if !package.files.iter().any(|file| file == path) {
-            let message = "the skill has no such file; activate names those that it has";
-            return Err(rejected(message.to_owned()));
-        }
-        let file = package.directory.join(path);
-        let metadata = tokio::fs::symlink_metadata(&file).await;
-        if !metadata.is_ok_and(|found| found.is_file() && found.len() <= FILE_BYTES) {
-            let message = format!("the file is gone, or larger than {} KiB", FILE_BYTES / 1024);
-            return Err(rejected(message));
-        }
-        let content = tokio::fs::read_to_string(&file).await;
-        let content = content.map_err(|_| rejected("the file is no UTF-8 text".to_owned()))?;
-        Ok(json!({"skill_name": name, "path": path, "content": content}))
+        Ok(told)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::{Path, PathBuf};
+
     use super::*;
 
-    fn fixture(name: &str) -> PathBuf {
+    pub(super) fn fixture(name: &str) -> PathBuf {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         root.join("../../tests/fixtures/skills").join(name)
-    }
-
-    #[test]
-    fn a_package_is_read_whole_and_by_its_own_name_alone() {
-        let package = SkillPackage::read(&fixture("summary"), "summary").unwrap();
-        assert_eq!(package.description, "Makes it short.");
-        assert_eq!(package.files, ["references/words.md"]);
-        let error = SkillPackage::read(&fixture("summary"), "other").unwrap_err();
-        assert!(error.contains("names another skill"), "{error}");
-        let error = SkillPackage::read(&fixture("nowhere"), "nowhere").unwrap_err();
-        assert!(error.contains("cannot be read"), "{error}");
-    }
-
-    #[test]
-    fn front_matter_names_the_skill_and_says_what_it_is_for() {
-        let good = "---\nname: a\ndescription: >\n  Two\n  lines.\nextra: [1]\n---\nBody";
-        assert_eq!(front_matter(good).unwrap().description, "Two lines.\n");
-        for bad in [
-            "",
-            "name: a",
-            "---\nname: a\n",
-            "---\nname: a\n---\n",
-            "---\n[\n---\n",
-        ] {
-            assert!(front_matter(bad).is_err(), "{bad}");
-        }
     }
 
     #[tokio::test]
@@ -255,7 +188,7 @@ mod tests {
             let parameters = json!({"skill_name": "summary", "path": path});
             let parameters = parameters.as_object().unwrap();
             SkillTool::ReadFile
-                .call(&packages, granted, parameters)
+                .call(&packages, granted, None, parameters)
                 .await
         };
         let words = read("references/words.md", &granted).await.unwrap();

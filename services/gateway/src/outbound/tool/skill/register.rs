@@ -1,0 +1,193 @@
+//! `register_skill`: a run writes a skill for later runs of its agent.
+
+use std::collections::BTreeSet;
+
+use domain::skill::{
+    DESCRIPTION_CHARS, NAME_BYTES, NAME_PATTERN, PATH_BYTES, PATH_PATTERN, SKILL_BYTES,
+    SKILL_FILES, check_skill,
+};
+use protocol::JsonObject;
+use protocol::admin::Fault;
+use protocol::id::{AgentId, RunId, WorkspaceId};
+use protocol::resources::{ToolEffect, ToolOperation, ToolResource};
+use protocol::skill::NewSkill;
+use serde_json::{Value, json};
+use store::{RegisterSkill, SkillRegistered, Store};
+
+use crate::outbound::upstream::UpstreamError;
+
+const NAME: &str = "register_skill";
+
+/// The tool, and the names that it gives to nobody: the operator's skills have them.
+#[derive(Clone, Debug)]
+pub struct Registration {
+    pub taken: BTreeSet<String>,
+}
+
+/// Where a run registers, and for whom.
+#[derive(Clone, Copy)]
+pub struct Registrar<'a> {
+    pub store: &'a Store,
+    pub run: RunId,
+    pub workspace: &'a WorkspaceId,
+    pub agent: AgentId,
+    pub at: i64,
+}
+
+impl Registration {
+    /// How it is offered.
+    pub fn resource() -> ToolResource {
+        let description = "Keeps a skill for later: runs of this agent that begin after this one can \
+                           activate it. A skill of the same name that an earlier run has registered is replaced.";
+        ToolResource {
+            tool_name: NAME.to_owned(),
+            tool_type: Some("gateway".to_owned()),
+            description: Some(description.to_owned()),
+            operations: ToolOperation::ALL.to_vec(),
+            parameters: parameters().as_object().cloned(),
+            source: Some("gateway".to_owned()),
+            effect: Some(ToolEffect::Write),
+        }
+    }
+
+    /// Judges what the schema cannot say.
+    pub(in crate::outbound::tool) fn check(
+        &self,
+        parameters: &JsonObject,
+    ) -> Result<(), Vec<Fault>> {
+        let skill = match new_skill(parameters) {
+            Ok(skill) => skill,
+            Err(why) => return Err(vec![Fault::new("/parameters", why)]),
+        };
+        let mut faults = check_skill(&skill);
+        if self.taken.contains(&skill.skill_name) {
+            let message = "is the name of a skill of the operator's; choose another";
+            faults.push(Fault::new("/skill_name", message));
+        }
+        for fault in &mut faults {
+            fault.pointer.insert_str(0, "/parameters");
+        }
+        if faults.is_empty() {
+            Ok(())
+        } else {
+            Err(faults)
+        }
+    }
+}
+
+impl Registrar<'_> {
+    /// Keeps a skill that was judged before.
+    pub(in crate::outbound::tool) async fn register(
+        self,
+        parameters: &JsonObject,
+    ) -> Result<Value, UpstreamError> {
+        let skill = new_skill(parameters).map_err(UpstreamError::Unsupported)?;
+        let skill_name = skill.skill_name.clone();
+        let registered = self.store.write(RegisterSkill {
+            run_id: self.run,
+            workspace: self.workspace.clone(),
+            agent_id: self.agent,
+            skill,
+            at: self.at,
+        });
+        let refused = |why: &str| Err(UpstreamError::Unsupported(why.to_owned()));
+        match registered.await {
+            Ok(SkillRegistered::Stands(registered)) => {
+                Ok(json!({"skill_name": skill_name, "registered": registered}))
+            }
+            Ok(SkillRegistered::Full) => refused(
+                "the agent has 50 skills that runs have registered, which is the most; replace one of \
+                 them, or have the operator withdraw some",
+            ),
+            Ok(SkillRegistered::RunEnded) => refused("the run is over"),
+            Ok(SkillRegistered::AgentGone) => refused("the agent was deleted"),
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, run.id = %self.run, "a skill could not be kept");
+                let message = "the gateway could not write the skill; call again later";
+                Err(UpstreamError::Lost(message.to_owned()))
+            }
+        }
+    }
+}
+
+fn new_skill(parameters: &JsonObject) -> Result<NewSkill, String> {
+    serde_json::from_value(Value::Object(parameters.clone()))
+        .map_err(|_| "must be a skill as the tool's schema has it".to_owned())
+}
+
+fn parameters() -> Value {
+    let file = json!({
+        "type": "object", "required": ["path", "content"], "additionalProperties": false,
+        "properties": {
+            "path": {"type": "string", "maxLength": PATH_BYTES, "pattern": PATH_PATTERN,
+                "description": "Relative, with slashes."},
+            "content": {"type": "string", "maxLength": SKILL_BYTES},
+        },
+    });
+    json!({
+        "type": "object", "required": ["skill_name", "description", "content"],
+        "additionalProperties": false,
+        "properties": {
+            "skill_name": {"type": "string", "maxLength": NAME_BYTES, "pattern": NAME_PATTERN,
+                "description": "Words of a-z and 0-9, joined by `-` or `_`. A skill of the operator's keeps its name."},
+            "description": {"type": "string", "minLength": 1, "maxLength": DESCRIPTION_CHARS,
+                "description": "What the skill is for, and when to activate it."},
+            "content": {"type": "string", "minLength": 1, "maxLength": SKILL_BYTES,
+                "description": "The instructions in Markdown, without front matter. With all files at most 256 KiB."},
+            "files": {"type": "array", "items": file, "maxItems": SKILL_FILES,
+                "description": "Further text files, read by read_skill_file."},
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::schema::Schema;
+    use super::*;
+
+    fn pointers(changes: &Value) -> Vec<String> {
+        let mut skill = json!({"skill_name": "brief", "description": "Short.", "content": "Cut."});
+        let changes = changes.as_object().unwrap().clone();
+        let skill = skill.as_object_mut().unwrap();
+        skill.extend(changes);
+        let tool = Registration {
+            taken: ["summary".to_owned()].into(),
+        };
+        let schema = Schema::compile(parameters().as_object().unwrap()).unwrap();
+        let judged = schema.check(skill).and_then(|()| tool.check(skill));
+        let faults = judged.err().unwrap_or_default();
+        faults.into_iter().map(|fault| fault.pointer).collect()
+    }
+
+    #[test]
+    fn what_schema_and_domain_refuse_has_a_pointer_into_the_parameters() {
+        let file = |path: &str| json!({"files": [{"path": path, "content": ""}]});
+        let long = "a".repeat(SKILL_BYTES);
+        for (changes, expected) in [
+            (json!({}), vec![]),
+            (file("a/b.md"), vec![]),
+            (
+                json!({"skill_name": "summary"}),
+                vec!["/parameters/skill_name"],
+            ),
+            (json!({"skill_name": "A b"}), vec!["/parameters/skill_name"]),
+            (
+                json!({"skill_name": "brief\n"}),
+                vec!["/parameters/skill_name"],
+            ),
+            (
+                json!({"content": "---\nname: x\n---\n"}),
+                vec!["/parameters/content"],
+            ),
+            (json!({"content": long}), vec!["/parameters"]),
+            (json!({"content": 7}), vec!["/parameters/content"]),
+            (file("../b"), vec!["/parameters/files/0/path"]),
+            (file("/etc/passwd"), vec!["/parameters/files/0/path"]),
+            (file("SKILL.md"), vec!["/parameters/files/0/path"]),
+            (json!({"more": 1}), vec!["/parameters"]),
+        ] {
+            assert_eq!(pointers(&changes), expected, "{expected:?}");
+        }
+    }
+}
