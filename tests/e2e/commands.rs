@@ -83,6 +83,47 @@ async fn a_collector_of_traces_that_cannot_be_told_is_refused_with_what_to_do() 
     assert_eq!(served.status.code(), Some(1), "{served:?}");
 }
 
+#[tokio::test]
+async fn what_is_wrong_in_a_directory_of_skills_is_named_by_its_path() {
+    let skills = Directory::new();
+    let write = |package: &str, front: &str| {
+        std::fs::create_dir_all(skills.file(package)).unwrap();
+        skills.write(&format!("{package}/SKILL.md"), front);
+    };
+    write(
+        "good",
+        "---\nname: good\ndescription: Is good.\n---\nBe good.\n",
+    );
+    std::fs::create_dir_all(skills.file("no-skill")).unwrap();
+    let place = skills.file("").display().to_string();
+    let place = place.trim_end_matches('/').to_owned();
+    let listed = format!("{VALID}[[skill_directories]]\ndirectory = \"{place}\"\n");
+    let printed = with_config("check-config", &listed, &[]).await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+
+    write("other", "---\nname: good\ndescription: Is another.\n---\n");
+    write("bare", "Be good.\n");
+    let twice = format!("[[skills]]\nskill_name = \"good\"\ndirectory = \"{place}/good\"\n");
+    let absent = format!("[[skill_directories]]\ndirectory = \"{place}/nowhere\"\n");
+    let wrong = format!("{listed}{absent}{twice}");
+    let printed = with_config("check-config", &wrong, &[]).await;
+    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    for fault in [
+        format!("skill_directories[0].directory: {place}/other: SKILL.md names another skill"),
+        format!(
+            "skill_directories[0].directory: {place}/bare: SKILL.md must begin with front matter"
+        ),
+        format!(
+            "skill_directories[0].directory: {place}/good: the skill good is in {place}/good already"
+        ),
+        format!("skill_directories[1].directory: {place}/nowhere cannot be listed"),
+    ] {
+        assert!(printed.stderr.contains(&fault), "{fault}: {printed:?}");
+    }
+    let served = with_config("serve", &wrong, &[]).await;
+    assert_eq!(served.status.code(), Some(1), "{served:?}");
+}
+
 const POSTGRES: &str = "postgres://db/runnel";
 const SQLITE: &str = "sqlite://DIRECTORY/runnel.db";
 const NATS: &str = "kind = \"nats\"\nurl = \"nats://127.0.0.1:4222\"\n";

@@ -124,6 +124,29 @@ async fn who_was_granted_no_skill_has_no_tool_to_read_one() {
     run.end(&stage).await;
 }
 
+#[tokio::test]
+async fn each_skill_of_a_directory_is_a_skill_of_the_catalog() {
+    let runner = StubRunner::start_as(author()).await;
+    let stage = Stage::of(Sqlite, runner, |config| {
+        config.agents[0].resources = r#"skills = ["summary"]"#;
+        config.rest = format!("[[skill_directories]]\ndirectory = \"{}\"\n", skill(""));
+    })
+    .await
+    .unwrap();
+    let listed = stage.gateway.admin().await.get("/v1/skills").await.body;
+    let says = |name, description| json!({"skill_name": name, "description": description});
+    let expected = json!([
+        says("greeting", "Says hello."),
+        says("summary", "Makes it short.")
+    ]);
+    assert_eq!(listed["items"], expected);
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let file = json!({"skill_name": "summary", "path": "references/words.md"});
+    let read = call(&run, "read_skill_file", file).await;
+    assert_eq!(read.body["result"]["content"], "Few.\n");
+    run.end(&stage).await;
+}
+
 /// Grants that let an agent register skills, and have all of its own and of the operator's.
 const MAY_REGISTER: &str = r#"tools = ["register_skill"], skills = "*""#;
 

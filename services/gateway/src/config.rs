@@ -31,7 +31,7 @@ use serde_json::{Value, json};
 pub use allow_rule::{AllowRule, AllowRuleError};
 pub use artifacts::{ArtifactUrl, ArtifactsConfig, FileEntry};
 pub use bus::{BusConfig, BusKind};
-pub use catalog::SkillEntry;
+pub use catalog::{SkillDirectoryEntry, SkillEntry, check_skill_name};
 pub use endpoint::EndpointEntry;
 pub use fault::{ConfigErrors, ConfigFault};
 pub use header_name::{HeaderNameError, outgoing_header_name};
@@ -76,6 +76,7 @@ pub struct Config {
     pub mcp_servers: Vec<McpServerEntry>,
     pub knowledge_bases: Vec<KnowledgeBaseEntry>,
     pub skills: Vec<SkillEntry>,
+    pub skill_directories: Vec<SkillDirectoryEntry>,
     pub runner_endpoints: Vec<EndpointEntry>,
     /// Tables with a unique `name`, in the shape that the API takes; the rest is not judged yet.
     pub agents: Vec<Value>,
@@ -136,6 +137,8 @@ impl Config {
         let mcp_servers = table.tables("mcp_servers", "name", McpServerEntry::read);
         let knowledge_bases = table.tables("knowledge_bases", "kb_id", KnowledgeBaseEntry::read);
         let skills = table.tables("skills", "skill_name", SkillEntry::read);
+        let skill_directories =
+            table.tables("skill_directories", "directory", SkillDirectoryEntry::read);
         let runner_endpoints = table.tables("runner_endpoints", "name", EndpointEntry::read);
         let agents = table.tables("agents", "name", read_agent);
         if let (Ok(server), Ok(metrics)) = (&server, &metrics)
@@ -169,6 +172,7 @@ impl Config {
             mcp_servers: mcp_servers?,
             knowledge_bases: knowledge_bases?,
             skills: skills?,
+            skill_directories: skill_directories?,
             runner_endpoints: runner_endpoints?,
             agents: agents?,
         })
@@ -220,6 +224,7 @@ impl fmt::Debug for Config {
             .field("mcp_servers", &self.mcp_servers)
             .field("knowledge_bases", &self.knowledge_bases)
             .field("skills", &self.skills)
+            .field("skill_directories", &self.skill_directories)
             .field("runner_endpoints", &self.runner_endpoints)
             .field("agents", &agents)
             .finish()
@@ -348,6 +353,8 @@ mod tests {
             Some("The handbook")
         );
         assert_eq!(config.skills[0].display_name.as_deref(), Some("Summarise"));
+        let directory = &config.skill_directories[0].directory;
+        assert_eq!(directory, Path::new("/etc/runnel/skills"));
         assert_eq!(config.files[0].kind, "knowledge");
         assert!(config.artifacts.secret_access_key.is_some() && config.artifacts.url.is_some());
         assert_eq!(

@@ -37,7 +37,7 @@ use crate::outbound::artifact::ArtifactPlace;
 use crate::outbound::egress::Egress;
 use crate::outbound::otlp::Collector;
 use crate::outbound::signature::SigningSecret;
-use crate::outbound::tool::{Registration, SkillPackage, SkillTool, ToolSpecs};
+use crate::outbound::tool::{Registration, SkillTool, ToolSpecs};
 use crate::runs::RunLimits;
 use crate::runs::artifacts::ArtifactLimits;
 use crate::runs::discovery::{manifest_list, modes};
@@ -75,7 +75,8 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
     }
     let models = models::declared_models(config, egress.as_ref(), &mut faults);
     let mut tools = tools::tools(config, egress.as_ref(), &mut faults);
-    tools.skills = skills::skills(config, &mut faults);
+    let (skills, packages) = skills::skills(config, &mut faults);
+    tools.skills = packages;
     let mut agents = Vec::new();
     for (index, raw) in config.agents.iter().enumerate() {
         let place = format!("agents[{index}]");
@@ -98,7 +99,7 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
         Some((bus, artifacts)) if faults.is_empty() => Ok(Declared {
             endpoints,
             agents,
-            catalog: catalog(config, &tools.skills),
+            catalog: catalog(config, skills),
             models,
             tools,
             bus,
@@ -164,7 +165,7 @@ fn check_egress(egress: Option<&Egress>, url: &Url, place: &str, faults: &mut Ve
     }
 }
 
-fn catalog(config: &Config, packages: &BTreeMap<String, SkillPackage>) -> Catalog {
+fn catalog(config: &Config, skills: Vec<SkillResource>) -> Catalog {
     let limits = |entry: &ModelEntry| {
         let limits = ModelLimits {
             context_window_tokens: entry.context_window_tokens,
@@ -197,19 +198,7 @@ fn catalog(config: &Config, packages: &BTreeMap<String, SkillPackage>) -> Catalo
                 operations: known(&entry.operations, KnowledgeOperation::parse),
             })
             .collect(),
-        skills: config
-            .skills
-            .iter()
-            .map(|entry| SkillResource {
-                skill_name: entry.skill_name.clone(),
-                display_name: entry.display_name.clone(),
-                description: entry.description.clone().or_else(|| {
-                    let package = packages.get(&entry.skill_name);
-                    package.map(|package| package.description.clone())
-                }),
-                registered: None,
-            })
-            .collect(),
+        skills,
         skill_tools: Vec::from(SkillTool::ALL.map(SkillTool::resource)),
         register_skill: Some(Registration::resource()),
     }

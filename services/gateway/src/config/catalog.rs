@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use serde_json::Value;
+
 use super::table::{Reported, Table, name, text};
 
 /// `[[skills]]`.
@@ -12,6 +14,27 @@ pub struct SkillEntry {
     pub description: Option<String>,
     /// The package: where its `SKILL.md` stands.
     pub directory: PathBuf,
+}
+
+/// `[[skill_directories]]`: each directory in it that has a `SKILL.md` is a skill of the directory's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SkillDirectoryEntry {
+    pub directory: PathBuf,
+}
+
+impl SkillDirectoryEntry {
+    pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
+        let directory = table.required("directory", |value| text(value).map(PathBuf::from));
+        table.close()?;
+        Ok(Self {
+            directory: directory?,
+        })
+    }
+}
+
+/// Whether `[[skills]]` would take the name.
+pub fn check_skill_name(text: &str) -> Result<(), &'static str> {
+    name(Value::from(text)).map(|_| ())
 }
 
 impl SkillEntry {

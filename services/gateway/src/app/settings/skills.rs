@@ -1,31 +1,110 @@
-//! The packages of skills of the configuration.
+//! The skills of the configuration: one by one, and directories of them.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
-use crate::config::{Config, ConfigFault};
-use crate::outbound::tool::SkillPackage;
+use protocol::resources::SkillResource;
+
+use crate::config::{Config, ConfigFault, SkillEntry, check_skill_name};
+use crate::outbound::tool::{SkillPackage, packages_in};
 
 /// The most skills of one configuration.
 const SKILLS: usize = 500;
 
-/// Those that can be read; what is wrong with the others is a fault.
+/// Those that can be read, as they are granted and by their names; what is wrong with the others is a fault.
 pub(super) fn skills(
     config: &Config,
     faults: &mut Vec<ConfigFault>,
-) -> BTreeMap<String, SkillPackage> {
-    if config.skills.len() > SKILLS {
-        let message = format!("has more than {SKILLS} entries");
-        faults.push(ConfigFault::new("skills".to_owned(), message));
-        return BTreeMap::new();
-    }
-    let mut packages = BTreeMap::new();
+) -> (Vec<SkillResource>, BTreeMap<String, SkillPackage>) {
+    let mut reading = Reading {
+        places: BTreeMap::new(),
+        skills: Vec::new(),
+        packages: BTreeMap::new(),
+        faults,
+    };
     for (index, entry) in config.skills.iter().enumerate() {
-        match SkillPackage::read(&entry.directory, &entry.skill_name) {
-            Ok(package) => {
-                packages.insert(entry.skill_name.clone(), package);
-            }
-            Err(why) => faults.push(ConfigFault::new(format!("skills[{index}].directory"), why)),
+        reading.entry(entry, &format!("skills[{index}].directory"));
+    }
+    for (index, entry) in config.skill_directories.iter().enumerate() {
+        let place = format!("skill_directories[{index}].directory");
+        reading.directory(&entry.directory, &place);
+    }
+    if reading.places.len() > SKILLS {
+        let message = format!("has more than {SKILLS} skills in all");
+        let place = if config.skill_directories.is_empty() {
+            "skills"
+        } else {
+            "skill_directories"
+        };
+        reading.faults.push(ConfigFault::new(place, message));
+    }
+    (reading.skills, reading.packages)
+}
+
+struct Reading<'a> {
+    /// Where each name was found.
+    places: BTreeMap<String, PathBuf>,
+    skills: Vec<SkillResource>,
+    packages: BTreeMap<String, SkillPackage>,
+    faults: &'a mut Vec<ConfigFault>,
+}
+
+impl Reading<'_> {
+    fn entry(&mut self, entry: &SkillEntry, place: &str) {
+        let skill = SkillResource {
+            skill_name: entry.skill_name.clone(),
+            display_name: entry.display_name.clone(),
+            description: entry.description.clone(),
+            registered: None,
+        };
+        if let Err(why) = self.take(skill, &entry.directory) {
+            self.faults.push(ConfigFault::new(place, why));
         }
     }
-    packages
+
+    /// Every directory in it that has a `SKILL.md`. A fault names which.
+    fn directory(&mut self, directory: &Path, place: &str) {
+        let packages = match packages_in(directory, SKILLS) {
+            Ok(packages) => packages,
+            Err(why) => {
+                let message = format!("{} {why}", directory.display());
+                return self.faults.push(ConfigFault::new(place, message));
+            }
+        };
+        for package in packages {
+            if let Err(why) = self.take_named(&package) {
+                let message = format!("{}: {why}", package.display());
+                self.faults.push(ConfigFault::new(place, message));
+            }
+        }
+    }
+
+    fn take_named(&mut self, package: &Path) -> Result<(), String> {
+        let name = package.file_name().and_then(|name| name.to_str());
+        let name = name.ok_or("the name of the directory is no UTF-8 text")?;
+        check_skill_name(name).map_err(|why| format!("the name of the directory {why}"))?;
+        let skill = SkillResource {
+            skill_name: name.to_owned(),
+            display_name: None,
+            description: None,
+            registered: None,
+        };
+        self.take(skill, package)
+    }
+
+    fn take(&mut self, mut skill: SkillResource, directory: &Path) -> Result<(), String> {
+        let name = &skill.skill_name;
+        if let Some(other) = self.places.get(name) {
+            let other = other.display();
+            return Err(format!("the skill {name} is in {other} already; keep one"));
+        }
+        self.places.insert(name.clone(), directory.to_owned());
+        let package = SkillPackage::read(directory, name)?;
+        if skill.description.is_none() {
+            skill.description = Some(package.description.clone());
+        }
+        self.packages.insert(name.clone(), package);
+        self.skills.push(skill);
+        Ok(())
+    }
 }
