@@ -20,8 +20,10 @@ use crate::stub::RUNNER_ID;
 use model::{Items, ModelServer};
 use runner::Runner;
 
-/// Runs that call at a time, each on a connection of its own: a run may call 500 times in a second.
-const RUNS: usize = 64;
+/// Connections that ask at a time.
+const CONNECTIONS: usize = 64;
+/// Runs that call, four on each connection, in turn: a run may call 500 times in a second.
+const RUNS: usize = 4 * CONNECTIONS;
 /// Words of a text whose tokens are counted.
 const WORDS: usize = 200;
 /// Streams of one round, one after the other, of each way.
@@ -149,13 +151,18 @@ async fn ask(address: &str, asking: &Asking, seconds: f64) -> anyhow::Result<f64
     let begin = Instant::now();
     let end = begin + Duration::from_secs_f64(seconds);
     let mut asking_now = JoinSet::new();
-    for request in asking.requests.clone() {
+    for first in 0..CONNECTIONS {
         let (address, name) = (address.to_owned(), asking.name);
+        let own = asking.requests.iter().skip(first).step_by(CONNECTIONS);
+        let own: Vec<_> = own.cloned().collect();
         asking_now.spawn(async move {
             let mut connection = Connection::open(&address).await?;
+            let mut requests = own.iter().cycle();
             let mut answers = 0_u64;
-            while Instant::now() < end {
-                connection.send(&request).await?;
+            while Instant::now() < end
+                && let Some(request) = requests.next()
+            {
+                connection.send(request).await?;
                 let status = connection.answer(|_| {}).await?;
                 ensure!(status == 200, "{name} answered HTTP {status}");
                 answers += 1;
