@@ -52,24 +52,16 @@ pub(crate) async fn lock_all(
         return Ok(());
     }
     let keys: BTreeSet<_> = keys.collect();
-    let lock = |values: &str| {
-        format!(
-            "UPDATE conversations SET version = version + 1 FROM ({values}) AS v \
-             WHERE key = v.column1"
-        )
-    };
+    let lock = "UPDATE conversations SET version = version + 1 FROM rows WHERE key = ?1";
     executed(tx, keys.into_iter().map(|key| [key.into()]).collect(), lock).await
 }
-
-/// The statuses of runs that live, as SQL has them.
-const LIVE: &str = "'created', 'queued', 'claimed', 'running'";
 
 /// Those of these conversations in which runs live.
 pub(crate) async fn busy_among(
     tx: &impl Sql,
     keys: impl Iterator<Item = &str>,
 ) -> Result<HashSet<String>, StoreError> {
-    among(tx, keys, LIVE).await
+    among(tx, keys, "").await
 }
 
 /// Those of these conversations in which runs wait for their turn.
@@ -77,21 +69,19 @@ pub(crate) async fn waiting_among(
     tx: &impl Sql,
     keys: impl Iterator<Item = &str>,
 ) -> Result<HashSet<String>, StoreError> {
-    among(tx, keys, "'queued'").await
+    among(tx, keys, "AND r.status = 'queued'").await
 }
 
 async fn among(
     tx: &impl Sql,
     keys: impl Iterator<Item = &str>,
-    statuses: &str,
+    also: &str,
 ) -> Result<HashSet<String>, StoreError> {
-    let among = |values: &str| {
-        format!(
-            "SELECT v.column1 AS key FROM ({values}) AS v WHERE EXISTS (SELECT 1 FROM runs r \
-             WHERE r.conversation_key = v.column1 AND r.status IN ({statuses}))"
-        )
-    };
-    let found = returned(tx, keys.map(|key| [key.into()]).collect(), among).await?;
+    let among = format!(
+        "SELECT ?1 AS key FROM rows WHERE EXISTS (SELECT 1 FROM runs r \
+         WHERE r.conversation_key = ?1 AND r.finished_at IS NULL {also})"
+    );
+    let found = returned(tx, keys.map(|key| [key.into()]).collect(), &among).await?;
     found.iter().map(|row| row.text("key")).collect()
 }
 
@@ -104,13 +94,11 @@ pub(crate) async fn live_runs(
     let Some(key) = key else {
         return Ok(Vec::new());
     };
-    let live = format!(
-        "SELECT id, event_id, agent_id, status, cancel_requested_at FROM runs \
-         WHERE conversation_key = $1 AND status IN ({LIVE}) ORDER BY created_at, id"
-    );
-    let mut rows = tx.query_sql(live, vec![key.into()]).await?;
+    let live = "SELECT id, workspace_id, event_id, agent_id, status, cancel_requested_at FROM runs \
+                WHERE conversation_key = $1 AND finished_at IS NULL ORDER BY created_at, id";
+    let mut rows = tx.query_sql(live.to_owned(), vec![key.into()]).await?;
     if rows.len() > 1 {
-        let places = places(tx, key, &rows).await?;
+        let places = places(tx, &rows).await?;
         rows.sort_by_cached_key(|row| places.get(&row.text("event_id").ok()?).copied());
     }
     let ids = rows.iter().map(|row| row.text("id"));
@@ -132,20 +120,15 @@ pub(crate) async fn live_runs(
 }
 
 /// The place of each run's event in the conversation.
-async fn places(
-    tx: &impl Sql,
-    key: &str,
-    rows: &[Row],
-) -> Result<HashMap<String, i64>, StoreError> {
-    let events = rows
-        .iter()
-        .map(|row| Ok([row.text("event_id")?.into(), key.into()]));
-    let placed = |values: &str| {
-        format!(
-            "SELECT e.event_id, e.event_seq FROM ({values}) AS v JOIN events e \
-             ON e.conversation_key = v.column2 AND e.event_id = v.column1"
-        )
-    };
+async fn places(tx: &impl Sql, rows: &[Row]) -> Result<HashMap<String, i64>, StoreError> {
+    let events = rows.iter().map(|row| {
+        Ok([
+            row.text("event_id")?.into(),
+            row.text("workspace_id")?.into(),
+        ])
+    });
+    let placed = "SELECT e.event_id, e.event_seq FROM rows, events e \
+                  WHERE e.workspace_id = ?2 AND e.event_id = ?1";
     let events = events.collect::<Result<_, StoreError>>()?;
     let mut places = HashMap::new();
     for row in returned(tx, events, placed).await? {
@@ -160,15 +143,13 @@ async fn steering_waiting(
     tx: &impl Sql,
     ids: Vec<String>,
 ) -> Result<HashMap<String, u64>, StoreError> {
-    let waiting = |values: &str| {
-        format!(
-            "SELECT s.run_id FROM ({values}) AS v JOIN steering_items s \
-             ON s.run_id = v.column1 AND s.status = '{QUEUED}'"
-        )
-    };
+    let waiting = format!(
+        "SELECT s.run_id FROM rows, steering_items s \
+         WHERE s.run_id = ?1 AND s.status = '{QUEUED}'"
+    );
     let ids = ids.into_iter().map(|id| [id.into()]).collect();
     let mut counts = HashMap::new();
-    for row in returned(tx, ids, waiting).await? {
+    for row in returned(tx, ids, &waiting).await? {
         *counts.entry(row.text("run_id")?).or_insert(0) += 1;
     }
     Ok(counts)
@@ -176,12 +157,8 @@ async fn steering_waiting(
 
 /// Writes the wish to cancel for live runs.
 pub(crate) async fn cancel_all(tx: &impl Sql, ids: &[RunId], at: i64) -> Result<(), StoreError> {
-    let cancel = |values: &str| {
-        format!(
-            "UPDATE runs SET cancel_requested_at = v.column2 FROM ({values}) AS v \
-             WHERE id = v.column1 AND cancel_requested_at IS NULL"
-        )
-    };
+    let cancel = "UPDATE runs SET cancel_requested_at = ?2 FROM rows \
+                  WHERE id = ?1 AND cancel_requested_at IS NULL";
     let rows = ids.iter().map(|id| [id.to_string().into(), at.into()]);
     executed(tx, rows.collect(), cancel).await
 }

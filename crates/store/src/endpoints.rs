@@ -270,13 +270,8 @@ pub(crate) async fn endpoint_addresses(
     let rows = ids
         .map(|id| [id.into(), workspace.as_str().into()])
         .collect();
-    let known = |values: &str| {
-        format!(
-            "SELECT e.id, e.base_url, e.mode, e.delta_mode, e.secret, e.headers \
-             FROM ({values}) AS v JOIN runner_endpoints e \
-             ON e.id = v.column1 AND e.workspace_id = v.column2"
-        )
-    };
+    let known = "SELECT e.id, e.base_url, e.mode, e.delta_mode, e.secret, e.headers \
+                 FROM rows, runner_endpoints e WHERE e.id = ?1 AND e.workspace_id = ?2";
     let found = returned(conn, rows, known).await?;
     found.iter().map(read_address).collect()
 }

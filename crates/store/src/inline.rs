@@ -12,10 +12,14 @@ use rusqlite::{CachedStatement, Connection, OpenFlags, ToSql};
 use sea_orm::{DbBackend, Value};
 
 use crate::error::StoreError;
-use crate::sql::{Row, Sql};
+use crate::sql::{Row, Sql, over_one_row};
 
 /// One connection.
-pub(crate) struct Inline(Mutex<Connection>);
+pub(crate) struct Inline {
+    connection: Mutex<Connection>,
+    /// What full-text indexes take at the end of the transaction: a statement each, with rows of values.
+    late: Mutex<Vec<(String, Vec<Vec<Value>>)>>,
+}
 
 /// A row of an answer.
 pub(crate) struct InlineRow {
@@ -63,7 +67,7 @@ impl Inline {
         connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
         connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
         connection.set_prepared_statement_cache_capacity(statements);
-        Ok(Self(Mutex::new(connection)))
+        Ok(Self::of(connection))
     }
 
     /// Opens it for small questions: for what takes less time than to ask another thread. Waits for nobody.
@@ -71,12 +75,21 @@ impl Inline {
         let connection = Connection::open_with_flags(path, THERE)?;
         connection.busy_timeout(Duration::ZERO)?;
         connection.pragma_update(None, "query_only", true)?;
-        Ok(Self(Mutex::new(connection)))
+        Ok(Self::of(connection))
+    }
+
+    fn of(connection: Connection) -> Self {
+        Self {
+            connection: Mutex::new(connection),
+            late: Mutex::default(),
+        }
     }
 
     // Between two statements a connection is whole, after any panic.
     fn connection(&self) -> MutexGuard<'_, Connection> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does what a statement without parameters says.
@@ -86,8 +99,33 @@ impl Inline {
         Ok(())
     }
 
+    /// A number that is another one once somebody else has changed the database.
+    pub(crate) fn version(&self) -> Result<i64, StoreError> {
+        let connection = self.connection();
+        let mut asking = connection.prepare_cached("PRAGMA data_version")?;
+        Ok(asking.query_row((), |row| row.get(0))?)
+    }
+
+    fn take_late(&self) -> Vec<(String, Vec<Vec<Value>>)> {
+        std::mem::take(&mut *self.late.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Ends a transaction.
+    pub(crate) fn commit(&self) -> Result<(), StoreError> {
+        for (sql, rows) in self.take_late() {
+            let connection = self.connection();
+            let mut statement = connection.prepare_cached(&sql)?;
+            for row in &rows {
+                bind(&mut statement, row)?;
+                statement.raw_execute()?;
+            }
+        }
+        self.run("COMMIT")
+    }
+
     /// Takes a transaction back, if there is one still.
     pub(crate) fn roll_back(&self) -> Result<(), StoreError> {
+        self.take_late();
         let connection = self.connection();
         if !connection.is_autocommit() {
             connection.execute_batch("ROLLBACK")?;
@@ -107,19 +145,33 @@ impl Inline {
         let connection = self.connection();
         let mut statement = connection.prepare_cached(sql)?;
         bind(&mut statement, values)?;
-        let names = statement.column_names().into_iter().map(str::to_owned);
-        let columns: Arc<[String]> = names.collect();
-        let mut rows = statement.raw_query();
         let mut found = Vec::new();
-        while let Some(row) = rows.next()? {
-            let values = (0..columns.len()).map(|place| row.get(place));
-            found.push(Row::Inline(InlineRow {
-                columns: Arc::clone(&columns),
-                values: values.collect::<Result<_, _>>()?,
-            }));
-        }
+        let columns = columns_of(&statement);
+        read(&mut statement, &columns, &mut found)?;
         Ok(found)
     }
+}
+
+fn columns_of(statement: &CachedStatement<'_>) -> Arc<[String]> {
+    let names = statement.column_names().into_iter().map(str::to_owned);
+    names.collect()
+}
+
+/// Reads what a statement gives.
+fn read(
+    statement: &mut CachedStatement<'_>,
+    columns: &Arc<[String]>,
+    found: &mut Vec<Row>,
+) -> Result<(), StoreError> {
+    let mut rows = statement.raw_query();
+    while let Some(row) = rows.next()? {
+        let values = (0..columns.len()).map(|place| row.get(place));
+        found.push(Row::Inline(InlineRow {
+            columns: Arc::clone(columns),
+            values: values.collect::<Result<_, _>>()?,
+        }));
+    }
+    Ok(())
 }
 
 impl Sql for Inline {
@@ -138,9 +190,52 @@ impl Sql for Inline {
     async fn query_sql(&self, sql: String, values: Vec<Value>) -> Result<Vec<Row>, StoreError> {
         self.query(&sql, &values)
     }
+
+    // A row costs no way here. A statement over many would keep what it may have to take back, and pass its rows
+    // through a table of its own.
+    async fn execute_rows<const N: usize>(
+        &self,
+        text: &str,
+        rows: Vec<[Value; N]>,
+    ) -> Result<(), StoreError> {
+        let connection = self.connection();
+        let mut statement = connection.prepare_cached(&over_one_row(text, N))?;
+        for row in &rows {
+            bind(&mut statement, row)?;
+            statement.raw_execute()?;
+        }
+        Ok(())
+    }
+
+    async fn index_rows<const N: usize>(
+        &self,
+        text: &str,
+        rows: Vec<[Value; N]>,
+    ) -> Result<(), StoreError> {
+        let rows = rows.into_iter().map(Vec::from).collect();
+        let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        late.push((over_one_row(text, N), rows));
+        Ok(())
+    }
+
+    async fn query_rows<const N: usize>(
+        &self,
+        text: &str,
+        rows: Vec<[Value; N]>,
+    ) -> Result<Vec<Row>, StoreError> {
+        let connection = self.connection();
+        let mut statement = connection.prepare_cached(&over_one_row(text, N))?;
+        let columns = columns_of(&statement);
+        let mut found = Vec::with_capacity(rows.len());
+        for row in &rows {
+            bind(&mut statement, row)?;
+            read(&mut statement, &columns, &mut found)?;
+        }
+        Ok(found)
+    }
 }
 
-/// Binds values in their order: `$1` comes before `$2` in every statement.
+/// Binds values in their order: `$1` comes before `$2` in every statement, while `?1` and `?2` may come as they like.
 fn bind(statement: &mut CachedStatement<'_>, values: &[Value]) -> Result<(), StoreError> {
     let wanted = statement.parameter_count();
     if wanted != values.len() {
@@ -148,8 +243,8 @@ fn bind(statement: &mut CachedStatement<'_>, values: &[Value]) -> Result<(), Sto
     }
     for (place, value) in (1..).zip(values) {
         debug_assert_eq!(
-            statement.parameter_name(place),
-            Some(format!("${place}").as_str()),
+            statement.parameter_name(place).map(|name| &name[1..]),
+            Some(place.to_string().as_str()),
             "the parameters of a statement come in their order"
         );
         statement.raw_bind_parameter(place, Bound(value))?;

@@ -18,7 +18,7 @@ use crate::sql::{Sql, inserted, returned};
 use crate::transcript::TranscriptWrite;
 
 /// An agent that might win, with what is known of its runner and how that is called.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     pub agent: AgentRecord,
     pub runner: Option<RunnerRecord>,
@@ -97,12 +97,7 @@ pub(crate) async fn with_runners(
     let names = names
         .into_iter()
         .map(|name| [name.into(), workspace.as_str().into()]);
-    let known = |values: &str| {
-        format!(
-            "SELECT r.* FROM ({values}) AS v JOIN runners r \
-             ON r.workspace_id = v.column2 AND r.runner_id = v.column1"
-        )
-    };
+    let known = "SELECT r.* FROM rows, runners r WHERE r.workspace_id = ?2 AND r.runner_id = ?1";
     let known = returned(conn, names.collect(), known).await?;
     let known = known
         .iter()

@@ -32,6 +32,45 @@ pub(crate) trait Sql: Sync {
         sql: String,
         values: Vec<Value>,
     ) -> impl Future<Output = Result<Vec<Row>, StoreError>> + Send;
+
+    /// Does what a statement says of each row of values: many rows in one, where each costs a way there and back.
+    fn execute_rows<const N: usize>(
+        &self,
+        text: &str,
+        rows: Vec<[Value; N]>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        async move {
+            for (sql, values) in statements(rows, text) {
+                self.execute_sql(sql, values).await?;
+            }
+            Ok(())
+        }
+    }
+
+    /// The same for a full-text index, which is best written last: whatever statement follows may make it write
+    /// what it gathers.
+    fn index_rows<const N: usize>(
+        &self,
+        text: &str,
+        rows: Vec<[Value; N]>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        self.execute_rows(text, rows)
+    }
+
+    /// The rows that it gives of all of them. Their order is the database's own.
+    fn query_rows<const N: usize>(
+        &self,
+        text: &str,
+        rows: Vec<[Value; N]>,
+    ) -> impl Future<Output = Result<Vec<Row>, StoreError>> + Send {
+        async move {
+            let mut found = Vec::new();
+            for (sql, values) in statements(rows, text) {
+                found.extend(self.query_sql(sql, values).await?);
+            }
+            Ok(found)
+        }
+    }
 }
 
 impl<C: ConnectionTrait> Sql for C {
@@ -97,29 +136,29 @@ const WIDEST: usize = 64;
 /// The statements that write what one call of [`executed`] is given: wide, narrower, narrowest.
 pub(crate) const WIDTHS: usize = WIDEST.ilog2() as usize + 1;
 
-/// Does what `sql` says of rows of values: it is given `VALUES ($1, $2), ($3, $4)`.
+/// Does what `text` says of rows of values. In it `?1` is the first value of a row. `FROM rows` makes them a table
+/// that stands alone behind its `FROM`, or before all others; `VALUES rows` are the rows as they are.
 pub(crate) async fn executed<const N: usize>(
     conn: &impl Sql,
     rows: Vec<[Value; N]>,
-    sql: impl Fn(&str) -> String + Send,
+    text: &str,
 ) -> Result<(), StoreError> {
-    for (sql, values) in statements(rows, sql) {
-        conn.execute_sql(sql, values).await?;
+    if rows.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    conn.execute_rows(text, rows).await
 }
 
 /// The same, for statements that give rows. Their order is the database's own.
 pub(crate) async fn returned<const N: usize>(
     conn: &impl Sql,
     rows: Vec<[Value; N]>,
-    sql: impl Fn(&str) -> String + Send,
+    text: &str,
 ) -> Result<Vec<Row>, StoreError> {
-    let mut returned = Vec::new();
-    for (sql, values) in statements(rows, sql) {
-        returned.extend(conn.query_sql(sql, values).await?);
+    if rows.is_empty() {
+        return Ok(Vec::new());
     }
-    Ok(returned)
+    conn.query_rows(text, rows).await
 }
 
 /// Inserts rows. `into`: `table (column, column)`.
@@ -128,20 +167,34 @@ pub(crate) async fn inserted<const N: usize>(
     into: &str,
     rows: Vec<[Value; N]>,
 ) -> Result<(), StoreError> {
-    executed(conn, rows, |values| format!("INSERT INTO {into} {values}")).await
+    executed(conn, rows, &format!("INSERT INTO {into} VALUES rows")).await
+}
+
+/// A statement over rows as one over a single row of so many values, which are the statement's own.
+pub(crate) fn over_one_row(text: &str, columns: usize) -> String {
+    if text.contains("VALUES rows") {
+        let own: Vec<_> = (1..=columns).map(|place| format!("?{place}")).collect();
+        return text.replacen("VALUES rows", &format!("VALUES ({})", own.join(", ")), 1);
+    }
+    text.replacen("FROM rows, ", "FROM ", 1)
+        .replacen(" FROM rows", "", 1)
+}
+
+/// The same over many: `values` are theirs.
+fn over_rows(text: &str, values: &str) -> String {
+    text.replacen("VALUES rows", values, 1)
+        .replacen("FROM rows", &format!("FROM ({values}) AS v"), 1)
+        .replace('?', "v.column")
 }
 
 /// One statement for the widest part, one for the widest part of the rest, and so on.
-fn statements<const N: usize>(
-    rows: Vec<[Value; N]>,
-    sql: impl Fn(&str) -> String,
-) -> Vec<(String, Vec<Value>)> {
+fn statements<const N: usize>(rows: Vec<[Value; N]>, text: &str) -> Vec<(String, Vec<Value>)> {
     let mut statements = Vec::new();
     let mut rows = rows.into_iter();
     while rows.len() > 0 {
         let width = widths(rows.len());
         let values: Vec<Value> = rows.by_ref().take(width).flatten().collect();
-        statements.push((sql(&values_of(width, N)), values));
+        statements.push((over_rows(text, &values_of(width, N)), values));
     }
     statements
 }
@@ -186,5 +239,28 @@ mod tests {
         assert_eq!(part(200), [64, 64, 64, 8]);
         assert_eq!(values_of(2, 3), "VALUES ($1, $2, $3), ($4, $5, $6)");
         assert_eq!(values_of(1, 1), "VALUES ($1)");
+    }
+
+    #[test]
+    fn a_statement_over_rows_is_one_over_many_or_one_over_each() {
+        let check = |text: &str, many: &str, one: &str| {
+            assert_eq!(over_rows(text, "VALUES ($1, $2)"), many);
+            assert_eq!(over_one_row(text, 2), one);
+        };
+        check(
+            "INSERT INTO t (a, b) VALUES rows RETURNING a",
+            "INSERT INTO t (a, b) VALUES ($1, $2) RETURNING a",
+            "INSERT INTO t (a, b) VALUES (?1, ?2) RETURNING a",
+        );
+        check(
+            "UPDATE t SET a = ?2 FROM rows WHERE t.b = ?1",
+            "UPDATE t SET a = v.column2 FROM (VALUES ($1, $2)) AS v WHERE t.b = v.column1",
+            "UPDATE t SET a = ?2 WHERE t.b = ?1",
+        );
+        check(
+            "SELECT t.a FROM rows, t WHERE t.b = ?1",
+            "SELECT t.a FROM (VALUES ($1, $2)) AS v, t WHERE t.b = v.column1",
+            "SELECT t.a FROM t WHERE t.b = ?1",
+        );
     }
 }

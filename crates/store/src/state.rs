@@ -273,12 +273,8 @@ impl Store {
         };
         // One statement, not one for four of them and another one for the fifth.
         rows.resize(accesses.len().next_power_of_two(), first);
-        let filled = |values: &str| {
-            format!(
-                "SELECT v.column3 AS place FROM ({values}) AS v WHERE EXISTS (SELECT 1 \
-                 FROM state_entries s WHERE s.scope = v.column1 AND s.scope_sha256 = v.column2)"
-            )
-        };
+        let filled = "SELECT ?3 AS place FROM rows WHERE EXISTS (SELECT 1 \
+                      FROM state_entries s WHERE s.scope = ?1 AND s.scope_sha256 = ?2)";
         let found = returned(&self.quick, rows, filled).await?;
         let places = found.iter().map(|row| row.number("place"));
         let places: HashSet<i64> = places.collect::<Result<_, _>>()?;

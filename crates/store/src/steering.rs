@@ -133,13 +133,16 @@ pub(crate) async fn left_among(
     tx: &impl Sql,
     runs: impl Iterator<Item = RunId>,
 ) -> Result<HashSet<String>, StoreError> {
-    let left = |values: &str| {
-        format!(
-            "SELECT v.column1 AS id FROM ({values}) AS v WHERE EXISTS (SELECT 1 FROM steering_items s \
-             WHERE s.run_id = v.column1 AND s.status = '{QUEUED}')"
-        )
-    };
-    let found = returned(tx, runs.map(|run| [run.to_string().into()]).collect(), left).await?;
+    let left = format!(
+        "SELECT ?1 AS id FROM rows WHERE EXISTS (SELECT 1 FROM steering_items s \
+         WHERE s.run_id = ?1 AND s.status = '{QUEUED}')"
+    );
+    let found = returned(
+        tx,
+        runs.map(|run| [run.to_string().into()]).collect(),
+        &left,
+    )
+    .await?;
     found.iter().map(|row| row.text("id")).collect()
 }
 

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::connect::Store;
 use crate::entity::transcript_items;
 use crate::error::StoreError;
-use crate::sql::{Sql, executed, inserted, returned};
+use crate::sql::{Sql, inserted, returned};
 use crate::writer::Work;
 
 /// The terms that this binary makes.
@@ -80,12 +80,8 @@ async fn place(
     let keys = rows
         .iter()
         .map(|row| [row.item.conversation_key.as_str().into()]);
-    let next = |values: &str| {
-        format!(
-            "UPDATE conversations SET last_transcript_seq = last_transcript_seq + 1 \
-             FROM ({values}) AS v WHERE key = v.column1 RETURNING key, last_transcript_seq"
-        )
-    };
+    let next = "UPDATE conversations SET last_transcript_seq = last_transcript_seq + 1 \
+                FROM rows WHERE key = ?1 RETURNING key, last_transcript_seq";
     let mut places = HashMap::new();
     for row in returned(conn, keys.collect(), next).await? {
         places.insert(row.text("key")?, row.number("last_transcript_seq")?);
@@ -112,17 +108,14 @@ async fn enter_terms<'a>(
         let row = [terms.join(" ").into(), conversation_key.into(), seq.into()];
         (!terms.is_empty()).then_some(row)
     });
-    let terms = match conn.backend() {
-        DbBackend::Postgres => "array_to_tsvector(string_to_array(v.column1, ' '))",
-        _ => "v.column1",
-    };
-    let insert = |values: &str| {
-        format!(
+    let insert = match conn.backend() {
+        DbBackend::Postgres => {
             "INSERT INTO transcript_terms (terms, conversation_key, seq) \
-             SELECT {terms}, v.column2, v.column3 FROM ({values}) AS v"
-        )
+             SELECT array_to_tsvector(string_to_array(?1, ' ')), ?2, ?3 FROM rows"
+        }
+        _ => "INSERT INTO transcript_terms (terms, conversation_key, seq) VALUES rows",
     };
-    executed(conn, rows.collect(), insert).await
+    conn.index_rows(insert, rows.collect()).await
 }
 
 /// Enters items that have no terms yet: those of an older gateway.

@@ -125,26 +125,26 @@ pub(crate) async fn advance(
         .collect();
     let rows = if ends.is_empty() {
         let rows = appends.iter().map(|append| own(append)).collect();
-        returned(tx, rows, |values| moving("", values)).await?
+        returned(tx, rows, &moving("")).await?
     } else {
-        returned(tx, ends, |values| moving(ENDING, values)).await?
+        returned(tx, ends, &moving(ENDING)).await?
     };
     rows.iter().map(|row| row.text("id")).collect()
 }
 
-fn moving(also: &str, values: &str) -> String {
+fn moving(also: &str) -> String {
     format!(
-        "UPDATE runs SET last_sequence = v.column4{also} FROM ({values}) AS v \
-         WHERE runs.id = v.column1 AND runs.lease_epoch = v.column2 \
-         AND runs.last_sequence = v.column3 AND runs.status = 'running' RETURNING runs.id"
+        "UPDATE runs SET last_sequence = ?4{also} FROM rows \
+         WHERE runs.id = ?1 AND runs.lease_epoch = ?2 \
+         AND runs.last_sequence = ?3 AND runs.status = 'running' RETURNING runs.id"
     )
 }
 
 /// Why a run was cancelled is said by who did it, when they said so.
-const ENDING: &str = ", status = v.column5, status_reason = CASE v.column5 \
-    WHEN 'cancelled' THEN COALESCE(runs.status_reason, v.column6) ELSE v.column6 END, \
-    output = v.column7, error = v.column8, usage = v.column9, metadata = v.column10, \
-    lease_expires_at = NULL, finished_at = v.column11";
+const ENDING: &str = ", status = ?5, status_reason = CASE ?5 \
+    WHEN 'cancelled' THEN COALESCE(runs.status_reason, ?6) ELSE ?6 END, \
+    output = ?7, error = ?8, usage = ?9, metadata = ?10, \
+    lease_expires_at = NULL, finished_at = ?11";
 
 fn ended(own: [Value; 4], terminal: &Terminal, at: i64) -> [Value; 11] {
     let [id, epoch, from, to] = own;

@@ -27,20 +27,18 @@ pub(super) async fn dispatch_all(
             begins.then_some(dispatch.deadline_at).into(),
         ]
     });
-    let lease_end = lease_end_sql(tx.backend(), "v.column6");
-    let update = |values: &str| {
-        format!(
-            "UPDATE runs SET status = 'running', attempt = v.column4, lease_owner = v.column5, \
-             lease_epoch = v.column2 + 1, lease_expires_at = {lease_end}, \
-             started_at = COALESCE(v.column7, runs.started_at), \
-             deadline_at = COALESCE(v.column8, runs.deadline_at) FROM ({values}) AS v \
-             WHERE runs.id = v.column1 AND runs.lease_epoch = v.column2 \
-             AND runs.status = v.column3 \
+    let lease_end = lease_end_sql(tx.backend(), "?6");
+    let update = format!(
+        "UPDATE runs SET status = 'running', attempt = ?4, lease_owner = ?5, \
+             lease_epoch = ?2 + 1, lease_expires_at = {lease_end}, \
+             started_at = COALESCE(?7, runs.started_at), \
+             deadline_at = COALESCE(?8, runs.deadline_at) FROM rows \
+             WHERE runs.id = ?1 AND runs.lease_epoch = ?2 \
+             AND runs.status = ?3 \
              RETURNING runs.id, runs.cancel_requested_at, runs.status_reason"
-        )
-    };
+    );
     let mut moved = HashMap::new();
-    for row in returned(tx, rows.collect(), update).await? {
+    for row in returned(tx, rows.collect(), &update).await? {
         let told: (Option<i64>, Option<String>) = (
             row.number_if_any("cancel_requested_at")?,
             row.text_if_any("status_reason")?,
@@ -78,12 +76,7 @@ pub(super) async fn note_all(
             outcome.http_status.into(),
         ]
     });
-    let update = |values: &str| {
-        format!(
-            "UPDATE run_attempts SET outcome = v.column3, http_status = v.column4 \
-             FROM ({values}) AS v \
-             WHERE run_attempts.run_id = v.column1 AND run_attempts.attempt = v.column2"
-        )
-    };
+    let update = "UPDATE run_attempts SET outcome = ?3, http_status = ?4 FROM rows \
+                  WHERE run_attempts.run_id = ?1 AND run_attempts.attempt = ?2";
     executed(tx, rows.collect(), update).await
 }

@@ -35,11 +35,7 @@ pub(super) async fn end_all(tx: &impl Sql, outcomes: &[&AuditOutcome]) -> Result
             end.duration_ms.into(),
         ]
     });
-    let update = |values: &str| {
-        format!(
-            "UPDATE audit_entries SET bytes = v.column2, outcome = v.column3, \
-             duration_ms = v.column4 FROM ({values}) AS v WHERE audit_entries.id = v.column1"
-        )
-    };
+    let update = "UPDATE audit_entries SET bytes = ?2, outcome = ?3, duration_ms = ?4 \
+                  FROM rows WHERE audit_entries.id = ?1";
     executed(tx, rows.collect(), update).await
 }

@@ -57,15 +57,9 @@ pub(super) async fn known_among(
             signed(*place as u64).into(),
         ]
     });
-    let known = |values: &str| {
-        let seen = |column: &str| {
-            format!(
-                "EXISTS (SELECT 1 FROM events e WHERE e.workspace_id = v.column1 AND e.{column})"
-            )
-        };
-        let (id, key) = (seen("event_id = v.column2"), seen("dedupe_key = v.column3"));
-        format!("SELECT v.column4 AS place FROM ({values}) AS v WHERE {id} OR {key}")
-    };
+    let known = "SELECT ?4 AS place FROM rows WHERE \
+                 EXISTS (SELECT 1 FROM events e WHERE e.workspace_id = ?1 AND e.event_id = ?2) OR \
+                 EXISTS (SELECT 1 FROM events e WHERE e.workspace_id = ?1 AND e.dedupe_key = ?3)";
     let found = returned(tx, rows.collect(), known).await?;
     let places = found.iter().map(|row| row.number("place"));
     let places: Result<Vec<_>, _> = places.collect();

@@ -52,16 +52,12 @@ pub(super) async fn lock_conversations(
             1_i64.into(),
         ]
     });
-    let upsert = |values: &str| {
-        format!(
-            "INSERT INTO conversations (key, workspace_id, bot_id, conversation_id, thread_id, \
-             last_event_seq, last_transcript_seq, version) {values} \
+    let upsert = "INSERT INTO conversations (key, workspace_id, bot_id, conversation_id, thread_id, \
+             last_event_seq, last_transcript_seq, version) VALUES rows \
              ON CONFLICT (workspace_id, bot_id, conversation_id, thread_id) DO UPDATE SET \
              last_event_seq = conversations.last_event_seq + 1, version = conversations.version + 1 \
              RETURNING key, workspace_id, bot_id, conversation_id, thread_id, last_event_seq, \
-             last_transcript_seq, version"
-        )
-    };
+             last_transcript_seq, version";
     let mut locked = HashMap::new();
     for row in returned(tx, values.collect(), upsert).await? {
         let identity = [

@@ -97,15 +97,12 @@ impl WriteChunks {
         let rows = numbered()
             .filter(|(_, chunk)| !chunk.terms.is_empty())
             .map(|(id, chunk)| -> [Value; 2] { [id.into(), chunk.terms.as_str().into()] });
-        let terms = match tx.get_database_backend() {
-            DbBackend::Postgres => "array_to_tsvector(string_to_array(v.column2, ' '))",
-            _ => "v.column2",
-        };
-        let insert = |values: &str| {
-            format!(
+        let insert = match tx.get_database_backend() {
+            DbBackend::Postgres => {
                 "INSERT INTO knowledge_terms (rowid, terms) \
-                 SELECT v.column1, {terms} FROM ({values}) AS v"
-            )
+                 SELECT ?1, array_to_tsvector(string_to_array(?2, ' ')) FROM rows"
+            }
+            _ => "INSERT INTO knowledge_terms (rowid, terms) VALUES rows",
         };
         executed(tx, rows.collect(), insert).await
     }

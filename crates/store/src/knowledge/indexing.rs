@@ -124,16 +124,12 @@ impl BeginIndexing {
             now.into(),
             self.at.into(),
         ];
-        let insert = |values: &str| {
-            format!(
-                "INSERT INTO knowledge_documents (workspace_id, kb_id, document_id, name, mime_type, metadata, \
+        let insert = "INSERT INTO knowledge_documents (workspace_id, kb_id, document_id, name, mime_type, metadata, \
                  sha256, bytes, vector_model, chunk_chars, chunk_overlap, pending, pending_by, pending_at, \
                  created_at, updated_at, characters, chunks, units, content, status, pending_done, pending_all) \
-                 SELECT v.column1, v.column2, v.column3, v.column4, v.column5, v.column6, v.column7, v.column8, \
-                 CAST(v.column9 AS TEXT), v.column10, v.column11, v.column12, v.column13, v.column14, v.column15, \
-                 v.column15, 0, 0, 0, 0, 'indexing', 0, 0 FROM ({values}) AS v"
-            )
-        };
+                 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, \
+                 CAST(?9 AS TEXT), ?10, ?11, ?12, ?13, ?14, ?15, \
+                 ?15, 0, 0, 0, 0, 'indexing', 0, 0 FROM rows";
         executed(tx, vec![row], insert).await?;
         Ok(IndexingBegun::Content(content))
     }

@@ -27,6 +27,8 @@ pub(super) struct Commits {
     db: DatabaseConnection,
     /// The way into `SQLite` that most goes.
     inline: Option<Inline>,
+    /// What the last transaction has read on that way, and at which version of the database.
+    known: Mutex<(i64, Common)>,
     is_failing: Arc<AtomicBool>,
     /// The longest that one transaction may take. A database that is cut off without a word says
     /// nothing for longer: then nobody knows what became of it.
@@ -45,6 +47,7 @@ impl Commits {
         Self {
             db,
             inline,
+            known: Mutex::default(),
             is_failing,
             patience,
             kept: Mutex::default(),
@@ -85,7 +88,7 @@ impl Commits {
     /// All in one transaction; one by one when that fails.
     pub(super) async fn together(&self, batch: Vec<Box<dyn Item>>) {
         let mut batch = match &self.inline {
-            Some(inline) => commit_inline(inline, batch).await,
+            Some(inline) => self.commit_inline(inline, batch).await,
             None => batch,
         };
         if batch.is_empty() {
@@ -154,6 +157,89 @@ impl Commits {
         reached
     }
 
+    /// Commits what can be done for many at once, on a connection without a thread of its own. Gives what is
+    /// left: the rest of the batch, or all of it when this did not go.
+    async fn commit_inline(
+        &self,
+        inline: &Inline,
+        mut batch: Vec<Box<dyn Item>>,
+    ) -> Vec<Box<dyn Item>> {
+        let began = Instant::now();
+        let left = match self.transact_inline(inline, &mut batch).await {
+            Ok(left) => left,
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::debug!(error, "a batch goes the long way");
+                return batch;
+            }
+        };
+        let done = batch.len() - left.len();
+        if done > 0 {
+            meter::transacted(done, began.elapsed(), true);
+        }
+        let mut rest = Vec::with_capacity(left.len());
+        for (place, item) in batch.into_iter().enumerate() {
+            if left.contains(&place) {
+                rest.push(item);
+            } else {
+                item.settle(None);
+            }
+        }
+        rest
+    }
+
+    /// Gives the places of what is left.
+    async fn transact_inline(
+        &self,
+        inline: &Inline,
+        batch: &mut [Box<dyn Item>],
+    ) -> Result<HashSet<usize>, StoreError> {
+        let places = Places::of(batch);
+        let mut left: HashSet<_> = places.alone.into_iter().chain(places.after).collect();
+        if left.len() == batch.len() {
+            return Ok(left);
+        }
+        // What a panic left open.
+        inline.roll_back()?;
+        inline.run("BEGIN IMMEDIATE")?;
+        let mut common = Common::default();
+        let applying = async {
+            let version = inline.version()?;
+            common = self.take_known(version);
+            for places in [&places.events, &places.others] {
+                let applying = guarded(apply_together(inline, batch, places, &mut common));
+                left.extend(applying.await?);
+            }
+            failpoint::pass("writer.before_commit").await?;
+            inline.commit()?;
+            Ok(version)
+        };
+        match applying.await {
+            Ok(version) => *self.known() = (version, common),
+            Err(error) => {
+                inline.roll_back()?;
+                return Err(error);
+            }
+        }
+        failpoint::pass("writer.after_commit").await?;
+        Ok(left)
+    }
+
+    // Whole after any panic: it is replaced as a whole.
+    fn known(&self) -> MutexGuard<'_, (i64, Common)> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was read before, unless somebody else has written since: what goes inline changes no agents.
+    fn take_known(&self, version: i64) -> Common {
+        let (at, known) = std::mem::take(&mut *self.known());
+        if at == version {
+            known
+        } else {
+            Common::default()
+        }
+    }
+
     async fn try_once(
         &self,
         batch: &mut [Box<dyn Item>],
@@ -173,63 +259,6 @@ impl Commits {
         }
         outcome
     }
-}
-
-/// Commits what can be done for many at once, on a connection without a thread of its own. Gives what is
-/// left: the rest of the batch, or all of it when this did not go.
-async fn commit_inline(inline: &Inline, mut batch: Vec<Box<dyn Item>>) -> Vec<Box<dyn Item>> {
-    let began = Instant::now();
-    let left = match transact_inline(inline, &mut batch).await {
-        Ok(left) => left,
-        Err(error) => {
-            let error = &error as &dyn std::error::Error;
-            tracing::debug!(error, "a batch goes the long way");
-            return batch;
-        }
-    };
-    let done = batch.len() - left.len();
-    if done > 0 {
-        meter::transacted(done, began.elapsed(), true);
-    }
-    let mut rest = Vec::with_capacity(left.len());
-    for (place, item) in batch.into_iter().enumerate() {
-        if left.contains(&place) {
-            rest.push(item);
-        } else {
-            item.settle(None);
-        }
-    }
-    rest
-}
-
-/// Gives the places of what is left.
-async fn transact_inline(
-    inline: &Inline,
-    batch: &mut [Box<dyn Item>],
-) -> Result<HashSet<usize>, StoreError> {
-    let places = Places::of(batch);
-    let mut left: HashSet<_> = places.alone.into_iter().chain(places.after).collect();
-    if left.len() == batch.len() {
-        return Ok(left);
-    }
-    // What a panic left open.
-    inline.roll_back()?;
-    inline.run("BEGIN IMMEDIATE")?;
-    let applying = async {
-        let mut common = Common::default();
-        for places in [&places.events, &places.others] {
-            let applying = guarded(apply_together(inline, batch, places, &mut common));
-            left.extend(applying.await?);
-        }
-        failpoint::pass("writer.before_commit").await?;
-        inline.run("COMMIT")
-    };
-    if let Err(error) = applying.await {
-        inline.roll_back()?;
-        return Err(error);
-    }
-    failpoint::pass("writer.after_commit").await?;
-    Ok(left)
 }
 
 /// Whether the database was there to try.
