@@ -1,7 +1,5 @@
 //! A run and its endings.
 
-use std::sync::Arc;
-
 use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
 use serde_json::{Value, json};
@@ -29,8 +27,7 @@ pub struct Run {
     pub last_sequence: u64,
     pub deadline_at: i64,
     pub cancel_requested_at: Option<i64>,
-    /// Canonical JSON of the authorization snapshot. Copies of a run share it.
-    pub snapshot: Arc<str>,
+    /// Of the authorization snapshot as canonical JSON.
     pub snapshot_sha256: String,
     pub output: Option<Value>,
     pub error: Option<Value>,

@@ -9,9 +9,6 @@ use sea_orm::DbBackend;
 use crate::error::{StoreError, parsed, unsigned};
 use crate::sql::Sql;
 
-/// The condition of the index `runs_live`, to the letter: bound values would not show that it fits.
-const LIVE: &str = "status IN ('created', 'queued', 'claimed', 'running')";
-
 /// With more places free than this, nobody is overrun by what other replicas commit in this very
 /// moment: thirty-two of them with a full batch each. Then no lock is taken.
 const MARGIN: u64 = 8192;
@@ -94,11 +91,9 @@ pub(crate) async fn count_live(
     if !capacities.is_bounded() {
         return Ok(capacities);
     }
-    let live = format!(
-        "SELECT endpoint_id, CAST(COUNT(*) AS BIGINT) AS live FROM runs \
-         WHERE workspace_id = $1 AND {LIVE} GROUP BY endpoint_id"
-    );
-    for row in conn.query_sql(live, own()).await? {
+    let live = "SELECT endpoint_id, CAST(COUNT(*) AS BIGINT) AS live FROM runs \
+                WHERE workspace_id = $1 AND finished_at IS NULL GROUP BY endpoint_id";
+    for row in conn.query_sql(live.to_owned(), own()).await? {
         let id = row.text("endpoint_id")?;
         let live = unsigned("runs.endpoint_id", &id, row.number("live")?)?;
         capacities.workspace.live += live;

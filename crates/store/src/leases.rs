@@ -58,6 +58,7 @@ impl Store {
         limit: u64,
     ) -> Result<Vec<Run>, StoreError> {
         let models = runs::Entity::find()
+            .filter(runs::Column::FinishedAt.is_null())
             .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
             .filter(leases.condition(owner, self.readers.get_database_backend()))
             .order_by_asc(runs::Column::LeaseExpiresAt)
@@ -128,10 +129,9 @@ impl Store {
             .select_only()
             .column(runs::Column::Id)
             .column(runs::Column::CancelRequestedAt)
-            // As the index has it.
-            .filter(Expr::cust(
-                "status = 'running' AND cancel_requested_at IS NOT NULL",
-            ))
+            .filter(runs::Column::CancelRequestedAt.is_not_null())
+            .filter(runs::Column::FinishedAt.is_null())
+            .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
             .filter(runs::Column::LeaseOwner.eq(owner))
             .into_tuple()
             .all(&self.readers)

@@ -7,6 +7,7 @@ use domain::trace::TraceParent;
 use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::resources::SkillResource;
 use protocol::run::RunStatus;
+use sea_orm::{DbBackend, Value};
 use uuid::Uuid;
 
 use crate::agent_skills::skills_of_workspace;
@@ -136,35 +137,70 @@ pub(crate) struct RunRow<'a> {
     pub(crate) status: RunStatus,
 }
 
-/// Writes new runs.
+/// What is frozen with a run stands beside its row: in a table of its own on `SQLite`, which writes a row anew with
+/// each change. `PostgreSQL` keeps large values apart by itself.
+pub(crate) fn frozen_in(backend: DbBackend) -> (&'static str, &'static str) {
+    match backend {
+        DbBackend::Sqlite => ("run_snapshots", "run_id"),
+        _ => ("runs", "id"),
+    }
+}
+
+/// Writes new runs, with what is frozen with them.
 pub(crate) async fn insert_runs(tx: &impl Sql, rows: &[RunRow<'_>]) -> Result<(), StoreError> {
-    let values = rows.iter().map(|RunRow { event, run, status }| {
-        [
-            run.id.to_string().into(),
-            event.workspace.as_str().into(),
-            event.event_id.into(),
-            run.agent_id.to_string().into(),
-            run.agent_version.into(),
-            run.runner_id.to_string().into(),
-            run.endpoint_id.to_string().into(),
-            event.conversation_key.map(str::to_owned).into(),
-            status.as_str().into(),
-            0_i64.into(),
-            0_i64.into(),
-            0_i64.into(),
-            run.deadline_at.into(),
-            (&*run.agent_spec).into(),
-            (&*run.snapshot).into(),
-            run.snapshot_sha256.as_str().into(),
-            "{}".into(),
-            event.at.into(),
-            run.trace_parent.map(|parent| parent.to_string()).into(),
-        ]
+    let own = "id, workspace_id, event_id, agent_id, agent_version, runner_id, endpoint_id, \
+        conversation_key, status, attempt, lease_epoch, last_sequence, deadline_at, \
+        snapshot_sha256, metadata, created_at, trace_parent";
+    if tx.backend() == DbBackend::Sqlite {
+        let rows_alone = rows.iter().map(own_values).collect();
+        inserted(tx, &format!("runs ({own})"), rows_alone).await?;
+        let frozen = rows.iter().map(|row| {
+            let [agent_spec, snapshot] = frozen_values(row);
+            [row.run.id.to_string().into(), agent_spec, snapshot]
+        });
+        let into = "run_snapshots (run_id, agent_spec, snapshot)";
+        return inserted(tx, into, frozen.collect()).await;
+    }
+    let whole = rows.iter().map(|row| {
+        let mut values = [const { Value::Bool(None) }; OWN + 2];
+        let all = own_values(row).into_iter().chain(frozen_values(row));
+        values
+            .iter_mut()
+            .zip(all)
+            .for_each(|(place, value)| *place = value);
+        values
     });
-    let into = "runs (id, workspace_id, event_id, agent_id, agent_version, runner_id, endpoint_id, \
-        conversation_key, status, attempt, lease_epoch, last_sequence, deadline_at, agent_spec, \
-        snapshot, snapshot_sha256, metadata, created_at, trace_parent)";
-    inserted(tx, into, values.collect()).await
+    let into = format!("runs ({own}, agent_spec, snapshot)");
+    inserted(tx, &into, whole.collect()).await
+}
+
+/// The values of a run's own row.
+const OWN: usize = 17;
+
+fn own_values(RunRow { event, run, status }: &RunRow<'_>) -> [Value; OWN] {
+    [
+        run.id.to_string().into(),
+        event.workspace.as_str().into(),
+        event.event_id.into(),
+        run.agent_id.to_string().into(),
+        run.agent_version.into(),
+        run.runner_id.to_string().into(),
+        run.endpoint_id.to_string().into(),
+        event.conversation_key.map(str::to_owned).into(),
+        status.as_str().into(),
+        0_i64.into(),
+        0_i64.into(),
+        0_i64.into(),
+        run.deadline_at.into(),
+        run.snapshot_sha256.as_str().into(),
+        "{}".into(),
+        event.at.into(),
+        run.trace_parent.map(|parent| parent.to_string()).into(),
+    ]
+}
+
+fn frozen_values(row: &RunRow<'_>) -> [Value; 2] {
+    [(&*row.run.agent_spec).into(), (&*row.run.snapshot).into()]
 }
 
 /// The user's message of an event as an item of its conversation, under the run that hears it. `None`

@@ -19,6 +19,7 @@ impl Store {
             let some = Query::select()
                 .column(runs::Column::Status)
                 .from(runs::Entity)
+                .and_where(runs::Column::FinishedAt.is_null())
                 .and_where(runs::Column::Status.eq(status.as_str()))
                 .limit(MOST)
                 .to_owned();

@@ -17,6 +17,8 @@ use crate::connect::Store;
 use crate::database_clock::ago;
 use crate::entity::{conversations, events, runs, transcript_items};
 use crate::error::{StoreError, parsed, parsed_json, unsigned};
+use crate::new_run::frozen_in;
+use crate::sql::{Row, Sql};
 
 /// Which runs a list shows.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +64,8 @@ pub struct RunPosition {
 pub struct RunInputs {
     /// The frozen agent specification, as JSON.
     pub agent_spec: String,
+    /// The authorization snapshot, as JSON.
+    pub snapshot: String,
     /// The envelope, as JSON.
     pub envelope: String,
     pub event_seq: Option<i64>,
@@ -113,9 +117,8 @@ impl Store {
         } else {
             Order::Desc
         };
-        // Names and sizes first: a row holds an output and a snapshot, and either may be large.
-        let bytes = "CAST(coalesce(octet_length(output), 0) + octet_length(snapshot)
-            + octet_length(agent_spec) AS BIGINT)";
+        // Names and sizes first: a row holds an output, which may be large.
+        let bytes = "CAST(coalesce(octet_length(output), 0) AS BIGINT)";
         let sizes: Vec<(String, i64)> = query
             .select_only()
             .column(runs::Column::Id)
@@ -170,13 +173,11 @@ impl Store {
 
     /// What a run is made from, read again when it is dispatched.
     pub async fn find_run_inputs(&self, run: &Run) -> Result<Option<RunInputs>, StoreError> {
-        let row = runs::Entity::find_by_id(run.id.to_string())
-            .one(&self.readers)
-            .await?;
+        let frozen = self.find_frozen(run.id).await?;
         let event = events::Entity::find_by_id((run.workspace.to_string(), run.event_id.clone()))
             .one(&self.readers)
             .await?;
-        let Some((row, event)) = row.zip(event) else {
+        let Some((frozen, event)) = frozen.zip(event) else {
             return Ok(None);
         };
         let transcript_before = match &run.conversation_key {
@@ -184,11 +185,25 @@ impl Store {
             Some(key) => self.transcript_before(&run.event_id, key).await?,
         };
         Ok(Some(RunInputs {
-            agent_spec: row.agent_spec,
+            agent_spec: frozen.text("agent_spec")?,
+            snapshot: frozen.text("snapshot")?,
             envelope: event.envelope,
             event_seq: event.event_seq,
             transcript_before,
         }))
+    }
+
+    /// The authorization snapshot of a run, as JSON.
+    pub async fn find_snapshot(&self, id: RunId) -> Result<Option<String>, StoreError> {
+        let frozen = self.find_frozen(id).await?;
+        frozen.map(|frozen| frozen.text("snapshot")).transpose()
+    }
+
+    async fn find_frozen(&self, id: RunId) -> Result<Option<Row>, StoreError> {
+        let (table, key) = frozen_in(self.readers.backend());
+        let sql = format!("SELECT agent_spec, snapshot FROM {table} WHERE {key} = $1");
+        let found = self.readers.query_sql(sql, vec![id.to_string().into()]);
+        Ok(found.await?.pop())
     }
 
     /// The newest place of the conversation, the run's own message apart.
@@ -215,6 +230,7 @@ impl Store {
         let created = Expr::col(runs::Column::CreatedAt);
         let is_old = age.map(|age| created.lte(ago(backend, age)));
         let models = runs::Entity::find()
+            .filter(runs::Column::FinishedAt.is_null())
             .filter(runs::Column::Status.eq(RunStatus::Created.as_str()))
             .filter(Condition::all().add_option(is_old))
             .order_by_asc(runs::Column::CreatedAt)
@@ -233,6 +249,7 @@ impl Store {
         let backend = self.readers.get_database_backend();
         let created = Expr::col(runs::Column::CreatedAt);
         let models = runs::Entity::find()
+            .filter(runs::Column::FinishedAt.is_null())
             .filter(runs::Column::Status.eq(RunStatus::Queued.as_str()))
             .filter(created.lt(ago(backend, patience)))
             .order_by_asc(runs::Column::CreatedAt)
@@ -329,7 +346,6 @@ pub(crate) fn to_domain(model: runs::Model) -> Result<Run, StoreError> {
         lease_epoch: model.lease_epoch,
         deadline_at: model.deadline_at,
         cancel_requested_at: model.cancel_requested_at,
-        snapshot: model.snapshot.into(),
         snapshot_sha256: model.snapshot_sha256,
         created_at: model.created_at,
         started_at: model.started_at,

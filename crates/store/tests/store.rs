@@ -9,15 +9,16 @@ use std::time::Duration;
 use domain::normalize::{Reason, Rejection, StateUpdate};
 use domain::run::Run;
 use migrations::{Migrator, MigratorTrait};
-use protocol::id::WorkspaceId;
+use protocol::id::{RunId, WorkspaceId};
 use protocol::resources::StateScope;
 use protocol::run::RunStatus;
-use sea_orm::Database;
+use sea_orm::{ConnectionTrait, Database, Statement};
 use store::{
     Append, Appended, CancelOutcome, Dispatch, Dispatched, HistoryQuery, Ingest, Ingested, Leases,
-    Plan, StateAccess, StateWritten, Terminal, TranscriptWrite,
+    Plan, StateAccess, StateWritten, Store, Terminal, TranscriptWrite,
 };
 use support::{Bench, audit, create_database, dispatch, on_both, sqlite_url};
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
 /// Written, and nobody waits.
@@ -430,6 +431,53 @@ async fn up_and_down(url: &str) {
     Migrator::up(&db, None).await.unwrap();
     Migrator::down(&db, None).await.unwrap();
     Migrator::up(&db, None).await.unwrap();
+    db.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_was_frozen_with_a_run_is_found_after_an_upgrade_and_after_going_back() {
+    keep_what_is_frozen(&sqlite_url(), "?mode=rwc").await;
+    if let Some(database) = create_database().await {
+        keep_what_is_frozen(&database.url(), "").await;
+        database.drop().await;
+    }
+}
+
+async fn keep_what_is_frozen(url: &str, create: &str) {
+    let migrations = Migrator::migrations();
+    let older = migrations
+        .iter()
+        .take_while(|one| !one.name().ends_with("narrow_runs"));
+    let older = u32::try_from(older.count()).unwrap();
+    let newer = u32::try_from(migrations.len()).unwrap() - older;
+    let db = Database::connect(format!("{url}{create}")).await.unwrap();
+    Migrator::up(&db, Some(older)).await.unwrap();
+    let run = RunId(Uuid::now_v7());
+    let sql = format!(
+        "INSERT INTO runs (id, workspace_id, event_id, agent_id, agent_version, runner_id, endpoint_id, status, \
+         attempt, lease_epoch, last_sequence, deadline_at, agent_spec, snapshot, snapshot_sha256, metadata, \
+         created_at) VALUES ('{run}', 'default', 'e', 'a', 1, 'r', 'p', 'created', 0, 0, 0, 9, 'spec', 'frozen', \
+         '0', '{{}}', 1)"
+    );
+    db.execute_unprepared(&sql).await.unwrap();
+    let (store, writer) = Store::open(url).await.unwrap();
+    let mut writers = JoinSet::new();
+    writers.spawn(writer);
+    assert_eq!(
+        store.find_snapshot(run).await.unwrap().as_deref(),
+        Some("frozen")
+    );
+    store.close().await;
+    writers.join_all().await;
+    Migrator::down(&db, Some(newer)).await.unwrap();
+    let sql = "SELECT agent_spec, snapshot FROM runs".to_owned();
+    let statement = Statement::from_string(db.get_database_backend(), sql);
+    let row = db.query_one_raw(statement).await.unwrap().unwrap();
+    let frozen: (String, String) = (
+        row.try_get("", "agent_spec").unwrap(),
+        row.try_get("", "snapshot").unwrap(),
+    );
+    assert_eq!(frozen, ("spec".to_owned(), "frozen".to_owned()));
     db.close().await.unwrap();
 }
 

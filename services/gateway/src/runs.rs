@@ -323,8 +323,13 @@ impl Runs {
             }
         }
         let run = self.0.store.find_run_anywhere(id).await?;
-        let live = run.filter(|run| run.status == RunStatus::Running);
-        Ok(live.and_then(|run| Grant::of(run).ok()).map(Arc::new))
+        let Some(run) = run.filter(|run| run.status == RunStatus::Running) else {
+            return Ok(None);
+        };
+        let snapshot = self.0.store.find_snapshot(id).await?;
+        Ok(snapshot
+            .and_then(|snapshot| Grant::of(run, &snapshot).ok())
+            .map(Arc::new))
     }
 
     /// The run of a grant as it stands this moment, without a query when it is driven here.

@@ -23,8 +23,6 @@ pub struct Model {
     pub last_sequence: i64,
     pub deadline_at: i64,
     pub cancel_requested_at: Option<i64>,
-    pub agent_spec: String,
-    pub snapshot: String,
     pub snapshot_sha256: String,
     pub output: Option<String>,
     pub error: Option<String>,

@@ -32,9 +32,9 @@ pub fn read_snapshot(stored: &str) -> Result<AuthorizationSnapshot, UnknownSnaps
 }
 
 impl Grant {
-    /// The rights of a run as its row has them.
-    pub fn of(run: Run) -> Result<Self, UnknownSnapshot> {
-        let snapshot = Arc::new(read_snapshot(&run.snapshot)?);
+    /// The rights of a run as they were stored with it.
+    pub fn of(run: Run, snapshot: &str) -> Result<Self, UnknownSnapshot> {
+        let snapshot = Arc::new(read_snapshot(snapshot)?);
         Ok(Self {
             attempt: run.attempt,
             snapshot,

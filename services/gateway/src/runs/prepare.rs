@@ -92,7 +92,6 @@ impl Fresh {
             last_sequence: 0,
             deadline_at: new.deadline_at,
             cancel_requested_at: None,
-            snapshot: Arc::clone(&new.snapshot),
             snapshot_sha256: new.snapshot_sha256.clone(),
             output: None,
             error: None,
@@ -175,9 +174,7 @@ pub(super) async fn prepare(
         snapshot: &snapshot,
     });
     let context = context_json(&context);
-    // A run that waits for its runner keeps nothing twice: its snapshot as text stands in its row, and what
-    // was granted in the grants.
-    run.snapshot = Arc::default();
+    // A run that waits for its runner keeps nothing twice: what was granted stands in the grants.
     snapshot.decisions.retain(|decision| !decision.granted);
     snapshot.decisions.shrink_to_fit();
     let prepared = Prepared {
@@ -216,7 +213,7 @@ async fn read_again(
     let event: EventEnvelope =
         serde_json::from_str(&inputs.envelope).map_err(|_| broken("its event is unreadable"))?;
     let snapshot =
-        read_snapshot(&run.snapshot).map_err(|_| broken("its snapshot is unreadable"))?;
+        read_snapshot(&inputs.snapshot).map_err(|_| broken("its snapshot is unreadable"))?;
     let runner = inner.store.find_runner(workspace, &run.runner_id).await?;
     let manifest = runner
         .and_then(|runner| serde_json::from_str::<AgentRunnerManifest>(&runner.manifest).ok());

@@ -283,10 +283,12 @@ pub(in crate::api) async fn get_run_authorization(
     PathOf(id): PathOf<RunId>,
 ) -> ApiResult<Json<RunAuthorization>> {
     let run = find_run(&state, &caller, id).await?;
-    let snapshot = read_snapshot(&run.snapshot).map_err(|_| StoreError::Corrupt {
-        column: "runs.snapshot",
-        row: id.to_string(),
-    })?;
+    let stored = state.runs.store().find_snapshot(id).await?;
+    let snapshot =
+        read_snapshot(stored.as_deref().unwrap_or_default()).map_err(|_| StoreError::Corrupt {
+            column: "of the authorization snapshot",
+            row: id.to_string(),
+        })?;
     Ok(Json(RunAuthorization {
         run_id: id,
         snapshot_sha256: run.snapshot_sha256,
