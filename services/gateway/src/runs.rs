@@ -60,6 +60,7 @@ use crate::outbound::runner::RunnerClient;
 use crate::runs::artifacts::ArtifactLimits;
 use crate::runs::breakers::Breakers;
 use crate::runs::calls::Calls;
+use crate::runs::decide::LastMet;
 use crate::runs::doorbell::Doorbell;
 use crate::runs::grant::Grant;
 use crate::runs::keyring::Keyring;
@@ -140,6 +141,7 @@ pub(crate) struct Inner {
     pub(crate) doorbell: Doorbell,
     breakers: Breakers,
     agents: KnownAgents,
+    last_met: LastMet,
     endpoints: OpenEndpoints,
     rates: EventRates,
     calls: Calls,
@@ -163,6 +165,7 @@ impl Runs {
         Self(Arc::new(Inner {
             breakers: Breakers::new(parts.limits.breaker),
             agents: KnownAgents::default(),
+            last_met: LastMet::default(),
             endpoints: OpenEndpoints::default(),
             rates: EventRates::new(parts.limits.workspace_events),
             calls: Calls::default(),

@@ -1,5 +1,6 @@
 //! The decision about an event, as the store asks for it under the conversation's lock: pure code.
 
+mod foresight;
 mod message;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,8 +27,10 @@ use crate::runs::known_agents::KnownAgent;
 use crate::runs::prepare::Fresh;
 use crate::runs::start::StartError;
 use crate::runs::{Inner, Runs};
+use foresight::Foreseen;
 use message::user_message;
 
+pub(crate) use foresight::LastMet;
 pub(crate) use message::transcript_text;
 
 /// What a decision leaves for its caller, beside what is stored.
@@ -63,17 +66,34 @@ impl Aside {
 }
 
 impl Runs {
-    /// Decides about a new event.
+    /// Decides about a new event. What can be made before is made now, and not while the store asks.
     pub(super) fn decider(
         &self,
         workspace: &WorkspaceId,
         event_id: String,
-        (event, only, trace_parent, at): (EventEnvelope, Option<AgentId>, Option<TraceParent>, i64),
+        (event, only, trace_parent, at): (
+            Arc<EventEnvelope>,
+            Option<AgentId>,
+            Option<TraceParent>,
+            i64,
+        ),
         aside: Aside,
     ) -> Arc<dyn Fn(&Facts) -> Plan + Send + Sync> {
         let inner = Arc::clone(&self.0);
         let workspace = workspace.clone();
-        let (run_id, message_id) = (RunId(Uuid::now_v7()), Uuid::now_v7());
+        let run_id = RunId(Uuid::now_v7());
+        let message = user_message(&event, Uuid::now_v7());
+        let deciding = Deciding {
+            inner: &inner,
+            workspace: &workspace,
+            event_id: &event_id,
+            event: &event,
+            only,
+            trace_parent,
+            run_id,
+            message: message.as_ref(),
+        };
+        let foreseen = Mutex::new(Foreseen::of(&deciding));
         Arc::new(move |facts: &Facts| {
             let deciding = Deciding {
                 inner: &inner,
@@ -83,9 +103,14 @@ impl Runs {
                 only,
                 trace_parent,
                 run_id,
-                message_id,
+                message: message.as_ref(),
             };
-            let decided = deciding.decide(facts);
+            inner.last_met.remember(&workspace, &facts.candidates);
+            let foreseen = foreseen
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            let decided = deciding.decide(facts, foreseen);
             let mut left = aside.left();
             *left = Left::default();
             match decided {
@@ -93,8 +118,8 @@ impl Runs {
                     match &plan {
                         Plan::Queue { cancel, .. } => left.cancelled.clone_from(cancel),
                         Plan::Start { run, .. } => {
-                            left.fresh =
-                                made.map(|made| Fresh::of(&deciding, run, made, facts, at));
+                            left.fresh = made
+                                .map(|made| Fresh::of(&deciding, &event, run, (made, facts, at)));
                         }
                         Plan::Refuse | Plan::Keep { .. } | Plan::Absorb { .. } => {}
                     }
@@ -139,7 +164,7 @@ pub(super) fn take_up(inner: &Arc<Inner>, workspace: &WorkspaceId, agent: AgentI
             // What it came with is gone: the run begins a trace of its own.
             trace_parent: None,
             run_id: RunId(Uuid::now_v7()),
-            message_id: Uuid::now_v7(),
+            message: None,
         };
         let run = deciding
             .new_run(winner)
@@ -158,7 +183,8 @@ pub(super) struct Deciding<'a> {
     /// The span that the event came with, if that is to be kept.
     pub(super) trace_parent: Option<TraceParent>,
     pub(super) run_id: RunId,
-    pub(super) message_id: Uuid,
+    /// What the event adds to its conversation.
+    pub(super) message: Option<&'a UserMessage>,
 }
 
 /// What a run of an agent would be.
@@ -182,15 +208,25 @@ pub(super) struct Made {
 }
 
 impl Deciding<'_> {
-    /// What shall be stored, and what the run was made from when there is one.
-    pub(super) fn decide(&self, facts: &Facts) -> Result<(Plan, Option<Made>), StartError> {
+    /// What shall be stored, and what the run was made from when there is one. `foreseen`: a run that was made
+    /// before.
+    pub(super) fn decide(
+        &self,
+        facts: &Facts,
+        foreseen: Option<Foreseen>,
+    ) -> Result<(Plan, Option<Made>), StartError> {
         let Some(winner) = self.winner(&facts.candidates)? else {
             let answer = self.no_agent();
             return Ok((Plan::Keep { answer }, None));
         };
-        let (run, made) = self.new_run(winner)?;
+        let foreseen =
+            foreseen.and_then(|foreseen| foreseen.for_winner(self, &facts.candidates, winner));
+        let (run, made) = match foreseen {
+            Some(made) => made,
+            None => self.new_run(winner)?,
+        };
         let occupancy = occupancy(&facts.live, winner.agent.id);
-        let message = user_message(self.event, self.message_id);
+        let message = self.message.cloned();
         let run = Box::new(run);
         let admission = admit(winner.agent.spec.concurrency, made.steerable, &occupancy);
         if admission.makes_run() {

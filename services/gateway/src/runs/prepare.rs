@@ -56,7 +56,7 @@ pub(super) struct Fresh {
     pub(super) run: Run,
     pub(super) snapshot: AuthorizationSnapshot,
     pub(super) spec: Arc<AgentSpec>,
-    pub(super) event: EventEnvelope,
+    pub(super) event: Arc<EventEnvelope>,
     pub(super) event_seq: Option<i64>,
     /// The newest place of the transcript, the event's own message apart; 0 for none.
     pub(super) transcript_before: i64,
@@ -69,10 +69,9 @@ impl Fresh {
     /// A run that begins now, as its rows will have it.
     pub(super) fn of(
         deciding: &Deciding<'_>,
+        event: &Arc<EventEnvelope>,
         new: &NewRun,
-        made: Made,
-        facts: &Facts,
-        at: i64,
+        (made, facts, at): (Made, &Facts, i64),
     ) -> Box<Self> {
         let place = facts.place.as_ref();
         let run = Run {
@@ -106,7 +105,7 @@ impl Fresh {
             run,
             snapshot: made.snapshot,
             spec: made.spec,
-            event: deciding.event.clone(),
+            event: Arc::clone(event),
             event_seq: place.map(|place| place.event_seq),
             transcript_before: place.map_or(0, |place| place.transcript_before),
             interruptible: made.interruptible,
@@ -221,7 +220,7 @@ async fn read_again(
         run,
         snapshot,
         spec: Arc::new(spec),
-        event,
+        event: Arc::new(event),
         event_seq: inputs.event_seq,
         transcript_before: inputs.transcript_before,
         interruptible: manifest.is_some_and(|manifest| manifest.capabilities.interrupt),

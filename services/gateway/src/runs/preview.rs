@@ -89,9 +89,11 @@ impl Runs {
             only: None,
             trace_parent: None,
             run_id: RunId(Uuid::now_v7()),
-            message_id: Uuid::now_v7(),
+            message: None,
         };
-        let outcome = deciding.decide(&facts).map(|(plan, _)| outcome_of(&plan));
+        let outcome = deciding
+            .decide(&facts, None)
+            .map(|(plan, _)| outcome_of(&plan));
         let candidates = considered(&facts, &event);
         let chosen = candidates.iter().find(|one| match agent {
             Some(id) => one.candidate.agent.id == id,

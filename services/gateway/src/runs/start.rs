@@ -1,5 +1,6 @@
 //! From an event to a stored run: one transaction, and nothing on a refusal (contracts §3).
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::canonical::canonical_json;
@@ -202,7 +203,7 @@ impl Runs {
             decide: self.decider(
                 workspace,
                 event_id,
-                (event, only, trace_parent, at),
+                (Arc::new(event), only, trace_parent, at),
                 aside.clone(),
             ),
         };
