@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::normalize::{Effect, Judge, Reason, Rejection, Tally, Verdict, announced_artifact};
+use domain::normalize::{Effect, Judge, Reason, Rejection, Verdict, announced_artifact};
 use domain::run::{Failure, FailureCode, Run};
 use futures_util::future::BoxFuture;
 use protocol::id::RunId;
@@ -20,12 +20,12 @@ use uuid::Uuid;
 use crate::bus::Ring;
 use crate::outbound::runner::Answer;
 use crate::runs::Inner;
-use crate::runs::book::Book;
+use crate::runs::book::SharedBook;
 use crate::runs::dispatch::{interrupted, interruption, tell_runner};
 use crate::runs::doorbell::Bell;
 use crate::runs::live::{Frames, LiveRun};
 use crate::runs::prepare::Prepared;
-use crate::runs::settle::{Ending, commit};
+use crate::runs::settle::{Ending, Gathered, commit};
 use crate::telemetry::metrics;
 use reader::{Item, ResultReader};
 use source::{Appended, Read, Source, end_of_input};
@@ -35,8 +35,7 @@ mod source;
 
 /// What a relay leaves: everything that settling needs.
 pub(super) struct Relayed {
-    pub(super) book: Book,
-    pub(super) tally: Tally,
+    pub(super) gathered: Gathered,
     pub(super) ending: Ending,
 }
 
@@ -69,7 +68,7 @@ pub(super) async fn relay(
         live,
         run,
         judge,
-        book: Book::new(run),
+        book: SharedBook::new(run),
         in_flight: None,
         waiting: VecDeque::new(),
         read_at: None,
@@ -89,26 +88,21 @@ pub(super) async fn relay(
         }
     };
     let ending = relay.read(prepared, source).await?;
-    if let Some(in_flight) = relay.in_flight.take() {
-        let read_at = in_flight.read_at;
-        let (frames, outcome) = in_flight.finish().await;
-        shown(inner, (live, run.id), frames, outcome)?;
-        told(read_at);
-    }
-    Ok(Relayed {
+    let gathered = Gathered {
+        in_flight: relay.in_flight,
         tally: relay.judge.tally(),
         book: relay.book,
-        ending,
-    })
+    };
+    Ok(Relayed { gathered, ending })
 }
 
 struct Relay<'a> {
-    inner: &'a Inner,
+    inner: &'a Arc<Inner>,
     live: &'a LiveRun,
     run: &'a Run,
     judge: Judge<'a>,
-    book: Book,
-    in_flight: Option<InFlight<'a>>,
+    book: SharedBook,
+    in_flight: Option<InFlight>,
     /// Results that have come and are not judged yet.
     waiting: VecDeque<Vec<u8>>,
     /// When the oldest bytes were read that are not on their way yet.
@@ -117,17 +111,18 @@ struct Relay<'a> {
     input_ended: Option<Failure>,
 }
 
-/// A commit on its way, and the frames that may be shown after it.
-struct InFlight<'a> {
-    frames: Frames,
+/// A commit on its way.
+pub(super) struct InFlight {
     read_at: Option<Instant>,
-    commit: BoxFuture<'a, Result<Written, StoreError>>,
+    commit: BoxFuture<'static, Result<Written, StoreError>>,
 }
 
-impl InFlight<'_> {
-    async fn finish(self) -> (Frames, Result<Written, StoreError>) {
+impl InFlight {
+    /// Waits for the commit. The frames that it has made true stand in the book.
+    pub(super) async fn finish(self) -> Result<Written, StoreError> {
         let outcome = self.commit.await;
-        (self.frames, outcome)
+        told(self.read_at);
+        outcome
     }
 }
 
@@ -153,15 +148,15 @@ impl Relay<'_> {
                 return Ok(ending);
             }
             self.start_commit();
-            if !self.waiting.is_empty() && !self.book.is_full() {
+            if !self.waiting.is_empty() && !self.book.open().is_full() {
                 continue;
             }
-            let full = self.book.is_full();
+            let full = self.book.open().is_full();
             tokio::select! {
                 biased;
                 outcome = committed(&mut self.in_flight) => {
-                    let done = self.in_flight.take().map(|done| (done.frames, done.read_at));
-                    let (frames, read_at) = done.unwrap_or_default();
+                    let read_at = self.in_flight.take().and_then(|done| done.read_at);
+                    let frames = self.book.open().take_frames();
                     shown(inner, (live, run.id), frames, outcome)?;
                     told(read_at);
                     if full {
@@ -193,17 +188,14 @@ impl Relay<'_> {
         }
     }
 
+    /// Sends for what has gathered. What comes until the writer takes it goes with it.
     fn start_commit(&mut self) {
-        if self.in_flight.is_some() || self.book.is_empty() {
+        if self.in_flight.is_some() || self.book.open().is_empty() {
             return;
         }
-        let (append, frames) = self.book.take(None, self.inner.clock.now_ms());
-        let commit = Box::pin(commit(self.inner, append));
-        let read_at = self.read_at.take();
         self.in_flight = Some(InFlight {
-            frames,
-            read_at,
-            commit,
+            read_at: self.read_at.take(),
+            commit: Box::pin(commit(Arc::clone(self.inner), self.run.id, &self.book)),
         });
     }
 
@@ -237,7 +229,7 @@ impl Relay<'_> {
 
     /// Judges what waits while the book has room; gives the ending when there is one.
     async fn judge_waiting(&mut self, cancelling: bool) -> Result<Option<Ending>, Stopped> {
-        while !self.book.is_full() {
+        while !self.book.open().is_full() {
             let Some(raw) = self.waiting.pop_front() else {
                 let ended = self.input_ended.take();
                 return Ok(ended.map(|failure| self.ended_early(failure, cancelling)));
@@ -249,7 +241,7 @@ impl Relay<'_> {
                     if let Verdict::Reject(rejection) =
                         self.judge.judge(&raw, self.inner.clock.now_seconds())
                     {
-                        self.book.reject(rejection);
+                        self.book.open().reject(rejection);
                     }
                 }
                 return Ok(Some(ending));
@@ -293,7 +285,7 @@ impl Relay<'_> {
                 "an event is larger than limits.event_bytes",
             ),
         };
-        self.book.reject(Rejection::new(reason, None, chunk));
+        self.book.open().reject(Rejection::new(reason, None, chunk));
         Failure::new(FailureCode::RunnerOutputLimit, message)
     }
 
@@ -301,7 +293,8 @@ impl Relay<'_> {
     fn judge_result(&mut self, raw: &[u8]) -> Option<Ending> {
         match self.judge.judge(raw, self.inner.clock.now_seconds()) {
             Verdict::Accept(accepted) => {
-                self.book.accept(&accepted, self.inner.clock.now_seconds());
+                let now = self.inner.clock.now_seconds();
+                self.book.open().accept(&accepted, now);
                 match accepted.effect {
                     Effect::End(end) => Some(Ending::Runner(end)),
                     Effect::None
@@ -312,15 +305,15 @@ impl Relay<'_> {
             }
             Verdict::Duplicate => None,
             Verdict::Reject(rejection) => {
-                self.book.reject(rejection);
+                self.book.open().reject(rejection);
                 None
             }
             Verdict::Fail(rejection, failure) => {
                 if rejection.reason == Reason::WrongRunId {
                     let audit = self.security_audit();
-                    self.book.audit(audit);
+                    self.book.open().audit(audit);
                 }
-                self.book.reject(rejection);
+                self.book.open().reject(rejection);
                 Some(self.ended_by_gateway(failure))
             }
         }
@@ -358,13 +351,18 @@ fn shown(
 ) -> Result<(), Stopped> {
     match outcome {
         Ok(Written::Written { .. }) => {
-            live.log.publish(frames);
-            inner.doorbell.ring(Ring::Advanced(run));
+            show(inner, (live, run), frames);
             Ok(())
         }
         Ok(Written::Lost) => Err(Stopped::Lost),
         Err(error) => Err(Stopped::Unwritable(error)),
     }
+}
+
+/// Clients may see these frames: they are committed.
+pub(super) fn show(inner: &Inner, (live, run): (&LiveRun, RunId), frames: Frames) {
+    live.log.publish(frames);
+    inner.doorbell.ring(Ring::Advanced(run));
 }
 
 /// Clients may see what was read then.
@@ -375,7 +373,7 @@ fn told(read_at: Option<Instant>) {
 }
 
 /// The outcome of the commit on its way; waits for ever when there is none.
-async fn committed(in_flight: &mut Option<InFlight<'_>>) -> Result<Written, StoreError> {
+async fn committed(in_flight: &mut Option<InFlight>) -> Result<Written, StoreError> {
     match in_flight {
         Some(in_flight) => (&mut in_flight.commit).await,
         None => std::future::pending().await,

@@ -11,16 +11,17 @@ use protocol::run::RunStatus;
 use serde_json::Value;
 use store::writer::Work;
 use store::{
-    Append, Appended, Dispatch, Dispatched, Leases, PullSteering, SteeredEvent, StoreError,
-    Succession, Terminal, TranscriptWrite, failpoint,
+    Append, Appended, Dispatch, Dispatched, Leases, OpenAppend, PullSteering, SteeredEvent,
+    StoreError, Succession, Terminal, TranscriptWrite, failpoint,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::bus::Ring;
-use crate::runs::book::Book;
+use crate::runs::book::{Book, SharedBook};
 use crate::runs::decide::{take_up, transcript_text};
-use crate::runs::live::LiveRun;
+use crate::runs::live::{Frames, LiveRun};
+use crate::runs::relay::{InFlight, show};
 use crate::runs::{Inner, Runs};
 use crate::telemetry::metrics;
 
@@ -54,21 +55,42 @@ pub(super) fn cancelled() -> Failure {
     Failure::new(FailureCode::Cancelled, "the run was cancelled")
 }
 
-/// Commits the rest of the book with the terminal, then lets clients see it.
+/// What was gathered of a run until its end.
+pub(super) struct Gathered {
+    /// The commit that is on its way still.
+    pub(super) in_flight: Option<InFlight>,
+    pub(super) book: SharedBook,
+    pub(super) tally: Tally,
+}
+
+impl Gathered {
+    /// Nothing: the run ends without its runner.
+    pub(super) fn nothing(run: &Run) -> Self {
+        Self {
+            in_flight: None,
+            book: SharedBook::new(run),
+            tally: Tally::default(),
+        }
+    }
+}
+
+/// Commits the rest of what was gathered with the terminal, then lets clients see it.
 pub(super) async fn settle(
     inner: &Arc<Inner>,
     live: &LiveRun,
     run: &Run,
-    mut book: Book,
-    tally: Tally,
+    gathered: Gathered,
     ending: Ending,
 ) {
     let code = ending.code();
-    let terminal = terminal_of(inner, run, &mut book, tally, ending);
-    let (status, reason) = (terminal.status, terminal.reason.clone());
-    let (append, frames) = book.take(Some(terminal), inner.clock.now_ms());
     live.begin_end();
-    match commit(inner, append).await {
+    let Ended {
+        status,
+        reason,
+        frames,
+        outcome,
+    } = commit_end(inner, live, run, gathered, ending).await;
+    match outcome {
         Ok(Appended::Written { next }) => {
             inner.live.settle(run.id, live, frames);
             inner.doorbell.ring(Ring::Advanced(run.id));
@@ -99,6 +121,68 @@ pub(super) async fn settle(
     }
 }
 
+/// The end of a run, as it was written or not.
+struct Ended {
+    status: RunStatus,
+    reason: String,
+    /// Those that are not shown yet.
+    frames: Frames,
+    outcome: Result<Appended, StoreError>,
+}
+
+/// Writes the end: with the commit that is on its way, if the writer has not taken that yet.
+async fn commit_end(
+    inner: &Arc<Inner>,
+    live: &LiveRun,
+    run: &Run,
+    gathered: Gathered,
+    ending: Ending,
+) -> Ended {
+    let Gathered {
+        in_flight,
+        book,
+        tally,
+    } = gathered;
+    // Whoever takes the book takes its end with it, or neither.
+    let end = |book: &mut Book, ending| {
+        let terminal = terminal_of(inner, run, book, &tally, ending);
+        let told = (terminal.status, terminal.reason.clone());
+        book.end(terminal);
+        told
+    };
+    let ended = |(status, reason), outcome| Ended {
+        status,
+        reason,
+        frames: book.open().take_frames(),
+        outcome,
+    };
+    let Some(in_flight) = in_flight else {
+        let told = end(&mut book.open(), ending);
+        return ended(told, commit(Arc::clone(inner), run.id, &book).await);
+    };
+    let entered = {
+        let mut open = book.open();
+        if open.is_taken() {
+            Err(ending)
+        } else {
+            Ok(end(&mut open, ending))
+        }
+    };
+    let outcome = in_flight.finish().await;
+    let ending = match entered {
+        Ok(told) => return ended(told, outcome),
+        Err(ending) => ending,
+    };
+    let frames = book.open().take_frames();
+    let told = end(&mut book.open(), ending);
+    match outcome {
+        Ok(Appended::Written { .. }) => show(inner, (live, run.id), frames),
+        failed => return ended(told, failed),
+    }
+    let outcome = commit(Arc::clone(inner), run.id, &book).await;
+    ended(told, outcome)
+}
+
 /// Tells whoever collects traces that a run has ended.
 async fn tell(inner: &Inner, live: &LiveRun, run: &Run, code: &'static str) {
     if !inner.spans.tells_of(run) {
@@ -120,7 +204,7 @@ fn terminal_of(
     inner: &Arc<Inner>,
     run: &Run,
     book: &mut Book,
-    tally: Tally,
+    tally: &Tally,
     ending: Ending,
 ) -> Terminal {
     let now = inner.clock.now_seconds();
@@ -167,12 +251,28 @@ fn message_json(message: &Message) -> String {
     domain::canonical::canonical_json(message)
 }
 
-/// Writes an append, again while the database is away, for as long as the lease can hold.
-pub(super) async fn commit(inner: &Inner, append: Append) -> Result<Appended, StoreError> {
-    let append = Arc::new(append);
-    match write_surely(inner, append.run_id, &append, append.failpoints().1).await? {
+/// Writes what stands in a book once the writer takes it, again while the database is away, for as long as the
+/// lease can hold.
+pub(super) fn commit(
+    inner: Arc<Inner>,
+    run: RunId,
+    book: &SharedBook,
+) -> impl Future<Output = Result<Appended, StoreError>> + Send + use<> {
+    let (book, clock) = (book.clone(), inner.clock);
+    let bytes = book.open().bytes();
+    let append = Arc::new(OpenAppend::new(run, bytes, move || {
+        book.open().take(clock.now_ms())
+    }));
+    commit_append(inner, append)
+}
+
+async fn commit_append(inner: Arc<Inner>, append: Arc<OpenAppend>) -> Result<Appended, StoreError> {
+    let after_commit = || append.made().failpoints().1;
+    let outcome = write_surely(&inner, append.run_id(), &append, after_commit).await?;
+    let append = append.made();
+    match outcome {
         // A commit whose answer was lost looks like somebody else's when it is tried again.
-        Appended::Lost => confirm(inner, &append).await,
+        Appended::Lost => confirm(&inner, append).await,
         written @ Appended::Written { .. } => {
             metrics::appended(append.to - append.from, append.lines.len());
             Ok(written)
@@ -186,14 +286,14 @@ async fn write_surely<W: Work>(
     inner: &Inner,
     run: RunId,
     work: &Arc<W>,
-    after_commit: &'static str,
+    after_commit: impl Fn() -> &'static str,
 ) -> Result<W::Output, StoreError> {
     const PAUSE: Duration = Duration::from_millis(200);
     let give_up = Instant::now() + inner.limits.lease;
     loop {
         let writing = async {
             let written = inner.store.write(Arc::clone(work)).await?;
-            failpoint::pass(after_commit).await?;
+            failpoint::pass(after_commit()).await?;
             Ok::<_, StoreError>(written)
         };
         let error = match tokio::time::timeout_at(give_up, writing).await {
@@ -221,7 +321,8 @@ impl Runs {
         run: RunId,
         pull: PullSteering,
     ) -> Result<Option<Vec<SteeredEvent>>, StoreError> {
-        write_surely(&self.0, run, &Arc::new(pull), "steering.after_commit").await
+        let after_commit = || "steering.after_commit";
+        write_surely(&self.0, run, &Arc::new(pull), after_commit).await
     }
 }
 
@@ -268,12 +369,11 @@ pub(super) async fn settle_orphan(
 pub(super) async fn settle_taken(inner: &Arc<Inner>, run: &Run, failure: Failure) {
     let live = inner.live.enter(run.id);
     let _leaving = inner.live.leaving(run.id, &live);
-    let book = Book::new(run);
     let ending = Ending::Gateway {
         failure,
         message: None,
     };
-    settle(inner, &live, run, book, Tally::default(), ending).await;
+    settle(inner, &live, run, Gathered::nothing(run), ending).await;
 }
 
 /// Takes the run's lease, whoever had it.
