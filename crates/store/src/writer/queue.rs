@@ -10,18 +10,18 @@ use super::job::Item;
 use crate::error::StoreError;
 
 /// Items of one commit at most.
-const BATCH: usize = 256;
+const BATCH: usize = 1024;
 /// Bytes of one commit, roughly: everything that comes later waits for it.
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// Items that wait at most. Full: whoever writes waits, and so does the runner's socket behind it.
-const QUEUE: usize = 1024;
+const QUEUE: usize = 4096;
 /// Bytes that wait at most, roughly. Full: the same, for who brings more than nothing.
 const QUEUE_BYTES: usize = 64 * 1024 * 1024;
 /// Urgent items that wait at most: a process has one or two at a time. Full: whoever writes waits.
 const LANE: usize = 16;
 
 /// How long what nobody waits for stays for more of its kind: many rows in one commit cost little more than one.
-const LINGER: Duration = Duration::from_millis(5);
+const LINGER: Duration = Duration::from_millis(20);
 
 /// The way into the writer's queue.
 #[derive(Clone)]

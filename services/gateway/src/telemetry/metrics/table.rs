@@ -92,7 +92,7 @@ metrics!(
     Counter store::meter::COMMITS_FAILED, [],
         "Transactions of the writer that did not commit; their items are tried again or refused";
     Gauge super::QUEUED_WRITES, [],
-        "Writes that wait for the writer, at most 1024";
+        "Writes that wait for the writer, at most 4096";
     Counter super::DOORBELL_RINGS, ["way"],
         "Rings between replicas: sent, lost before sending, heard, or possibly missed while the connection was away";
     Counter super::SWEPT_RUNS, ["why"],
