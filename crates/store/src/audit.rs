@@ -91,6 +91,7 @@ pub(crate) async fn is_recorded(
     entry: &AuditEntry,
 ) -> Result<bool, StoreError> {
     let found = audit_entries::Entity::find_by_id(entry.id.to_string())
+        .filter(audit_entries::Column::RunId.eq(entry.run_id.to_string()))
         .one(conn)
         .await?;
     Ok(found.is_some())
@@ -155,6 +156,7 @@ impl Work for WriteOutcome {
         };
         audit_entries::Entity::update_many()
             .set(ended)
+            .filter(audit_entries::Column::RunId.eq(end.run_id.to_string()))
             .filter(audit_entries::Column::Id.eq(end.id.to_string()))
             .exec(tx)
             .await?;

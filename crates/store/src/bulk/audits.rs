@@ -33,9 +33,10 @@ pub(super) async fn end_all(tx: &impl Sql, outcomes: &[&AuditOutcome]) -> Result
             signed(end.bytes).into(),
             end.outcome.into(),
             end.duration_ms.into(),
+            text(end.run_id),
         ]
     });
     let update = "UPDATE audit_entries SET bytes = ?2, outcome = ?3, duration_ms = ?4 \
-                  FROM rows WHERE audit_entries.id = ?1";
+                  FROM rows WHERE audit_entries.run_id = ?5 AND audit_entries.id = ?1";
     executed(tx, rows.collect(), update).await
 }
