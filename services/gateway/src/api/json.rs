@@ -95,6 +95,14 @@ pub(super) fn parse_part<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> 
         return Err(Fault::new("", "must be a JSON object"));
     }
     check_json_text(bytes).map_err(|fault| Fault::new("", fault.to_string()))?;
+    // Where it is wrong is asked only when it is.
+    match serde_json::from_slice(bytes) {
+        Ok(value) => Ok(value),
+        Err(_) => parse_with_places(bytes),
+    }
+}
+
+fn parse_with_places<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let message = plain_message(error.inner());
