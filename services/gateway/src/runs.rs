@@ -21,6 +21,7 @@ mod book;
 mod breakers;
 mod budgets;
 mod calls;
+mod commit;
 mod decide;
 mod dispatch;
 mod doorbell;

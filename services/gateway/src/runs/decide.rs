@@ -1,9 +1,10 @@
 //! The decision about an event, as the store asks for it under the conversation's lock: pure code.
 
+mod aside;
 mod foresight;
 mod message;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use domain::admission::{Admission, admit};
 use domain::authorization::{AuthorizationSnapshot, Subject, authorize};
@@ -27,43 +28,13 @@ use crate::runs::known_agents::KnownAgent;
 use crate::runs::prepare::Fresh;
 use crate::runs::start::StartError;
 use crate::runs::{Inner, Runs};
+use aside::Left;
 use foresight::Foreseen;
 use message::user_message;
 
+pub(super) use aside::Aside;
 pub(crate) use foresight::LastMet;
 pub(crate) use message::transcript_text;
-
-/// What a decision leaves for its caller, beside what is stored.
-#[derive(Clone, Default)]
-pub(super) struct Aside(Arc<Mutex<Left>>);
-
-#[derive(Default)]
-struct Left {
-    refused: Option<StartError>,
-    cancelled: Vec<RunId>,
-    fresh: Option<Box<Fresh>>,
-}
-
-impl Aside {
-    fn left(&self) -> MutexGuard<'_, Left> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Why the event was refused.
-    pub(super) fn refused(&self) -> Option<StartError> {
-        self.left().refused.take()
-    }
-
-    /// The runs that the event has cancelled.
-    pub(super) fn cancelled(&self) -> Vec<RunId> {
-        std::mem::take(&mut self.left().cancelled)
-    }
-
-    /// The run that begins now: its rows need not be read again.
-    pub(super) fn fresh(&self) -> Option<Box<Fresh>> {
-        self.left().fresh.take()
-    }
-}
 
 impl Runs {
     /// Decides about a new event. What can be made before is made now, and not while the store asks.

@@ -21,11 +21,12 @@ use crate::bus::Ring;
 use crate::outbound::runner::Answer;
 use crate::runs::Inner;
 use crate::runs::book::SharedBook;
+use crate::runs::commit::commit;
 use crate::runs::dispatch::{interrupted, interruption, tell_runner};
 use crate::runs::doorbell::Bell;
 use crate::runs::live::{Frames, LiveRun};
 use crate::runs::prepare::Prepared;
-use crate::runs::settle::{Ending, Gathered, commit};
+use crate::runs::settle::{Ending, Gathered};
 use crate::telemetry::metrics;
 use reader::{Item, ResultReader};
 use source::{Appended, Read, Source, end_of_input};
@@ -156,7 +157,7 @@ impl Relay<'_> {
                 biased;
                 outcome = committed(&mut self.in_flight) => {
                     let read_at = self.in_flight.take().and_then(|done| done.read_at);
-                    let frames = self.book.open().take_frames();
+                    let frames = self.take_frames();
                     shown(inner, (live, run.id), frames, outcome)?;
                     told(read_at);
                     if full {
@@ -197,6 +198,16 @@ impl Relay<'_> {
             read_at: self.read_at.take(),
             commit: Box::pin(commit(Arc::clone(self.inner), self.run.id, &self.book)),
         });
+    }
+
+    /// The frames of the commit that is done.
+    fn take_frames(&mut self) -> Frames {
+        let mut book = self.book.open();
+        // What was read since went with it.
+        if book.is_empty() {
+            self.read_at = None;
+        }
+        book.take_frames()
     }
 
     /// Takes in what was read, to be judged as far as the book has room.
