@@ -1,7 +1,6 @@
 //! The ledger: segments of a run, and what is written with them in one transaction.
 
 mod lines;
-mod open;
 
 use domain::normalize::{Rejection, StateUpdate};
 use protocol::id::{RunId, WorkspaceId};
@@ -21,7 +20,6 @@ use crate::transcript::{TranscriptWrite, write_transcripts};
 use crate::writer::Work;
 
 pub use lines::{Line, RejectionRecord};
-pub use open::OpenAppend;
 
 /// One commit of one run. Zero rows moved means that its owner has lost it: nothing is written.
 #[derive(Clone, Debug)]

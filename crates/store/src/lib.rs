@@ -90,7 +90,7 @@ pub use knowledge::{
     SweepKnowledge, WriteChunks,
 };
 pub use leases::Leases;
-pub use ledger::{Append, Appended, Line, OpenAppend, RejectionRecord, Terminal};
+pub use ledger::{Append, Appended, Line, RejectionRecord, Terminal};
 pub use new_run::{Candidate, NewRun, UserMessage};
 pub use runners::{FoundRunner, RunnerRecord, RunnerStatus};
 pub use runs::{RunFilter, RunInputs, RunPosition, RunWindow, RunsFound};

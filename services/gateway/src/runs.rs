@@ -21,7 +21,6 @@ mod book;
 mod breakers;
 mod budgets;
 mod calls;
-mod commit;
 mod decide;
 mod dispatch;
 mod doorbell;

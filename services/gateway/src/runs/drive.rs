@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
+use domain::normalize::Tally;
 use domain::run::{Failure, FailureCode};
 use protocol::id::{RunId, WorkspaceId};
 use store::{Leases, failpoint};
 
 use crate::runs::Inner;
+use crate::runs::book::Book;
 use crate::runs::dispatch::{Outcome, dispatch};
 use crate::runs::live::LiveRun;
 use crate::runs::prepare::{Fresh, PrepareError, prepare};
 use crate::runs::relay::{Relayed, Stopped, relay};
-use crate::runs::settle::{Ending, Gathered, settle, settle_orphan};
+use crate::runs::settle::{Ending, settle, settle_orphan};
 
 /// Drives a created run to its end. What cannot be ended here, the sweep ends.
 pub(super) async fn drive(
@@ -48,7 +50,8 @@ pub(super) async fn drive(
                 failure,
                 message: None,
             };
-            let settled = settle(inner, live, &run, Gathered::nothing(&run), ending);
+            let book = Book::new(&run);
+            let settled = settle(inner, live, &run, book, Tally::default(), ending);
             return Box::pin(settled).await;
         }
         Ok(Outcome::Lost) => {
@@ -63,8 +66,12 @@ pub(super) async fn drive(
     prepared.context = String::new();
     let run = &grant.run;
     match Box::pin(relay(inner, live, &prepared, run, started)).await {
-        Ok(Relayed { gathered, ending }) => {
-            Box::pin(settle(inner, live, run, gathered, ending)).await;
+        Ok(Relayed {
+            book,
+            tally,
+            ending,
+        }) => {
+            Box::pin(settle(inner, live, run, book, tally, ending)).await;
         }
         Err(Stopped::Lost) => {
             tracing::warn!(run.id = %id, "run {id} was taken over, its stream is closed");

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::normalize::{Effect, Judge, Reason, Rejection, Verdict, announced_artifact};
+use domain::normalize::{Effect, Judge, Reason, Rejection, Tally, Verdict, announced_artifact};
 use domain::run::{Failure, FailureCode, Run};
 use futures_util::future::BoxFuture;
 use protocol::id::RunId;
@@ -20,13 +20,12 @@ use uuid::Uuid;
 use crate::bus::Ring;
 use crate::outbound::runner::Answer;
 use crate::runs::Inner;
-use crate::runs::book::SharedBook;
-use crate::runs::commit::commit;
+use crate::runs::book::Book;
 use crate::runs::dispatch::{interrupted, interruption, tell_runner};
 use crate::runs::doorbell::Bell;
 use crate::runs::live::{Frames, LiveRun};
 use crate::runs::prepare::Prepared;
-use crate::runs::settle::{Ending, Gathered};
+use crate::runs::settle::{Ending, commit};
 use crate::telemetry::metrics;
 use reader::{Item, ResultReader};
 use source::{Appended, Read, Source, end_of_input};
@@ -36,7 +35,8 @@ mod source;
 
 /// What a relay leaves: everything that settling needs.
 pub(super) struct Relayed {
-    pub(super) gathered: Gathered,
+    pub(super) book: Book,
+    pub(super) tally: Tally,
     pub(super) ending: Ending,
 }
 
@@ -69,7 +69,7 @@ pub(super) async fn relay(
         live,
         run,
         judge,
-        book: SharedBook::new(run),
+        book: Book::new(run),
         in_flight: None,
         waiting: VecDeque::new(),
         read_at: None,
@@ -89,21 +89,26 @@ pub(super) async fn relay(
         }
     };
     let ending = relay.read(prepared, source).await?;
-    let gathered = Gathered {
-        in_flight: relay.in_flight,
+    if let Some(in_flight) = relay.in_flight.take() {
+        let read_at = in_flight.read_at;
+        let (frames, outcome) = in_flight.finish().await;
+        shown(inner, (live, run.id), frames, outcome)?;
+        told(read_at);
+    }
+    Ok(Relayed {
         tally: relay.judge.tally(),
         book: relay.book,
-    };
-    Ok(Relayed { gathered, ending })
+        ending,
+    })
 }
 
 struct Relay<'a> {
-    inner: &'a Arc<Inner>,
+    inner: &'a Inner,
     live: &'a LiveRun,
     run: &'a Run,
     judge: Judge<'a>,
-    book: SharedBook,
-    in_flight: Option<InFlight>,
+    book: Book,
+    in_flight: Option<InFlight<'a>>,
     /// Results that have come and are not judged yet.
     waiting: VecDeque<Vec<u8>>,
     /// When the oldest bytes were read that are not on their way yet.
@@ -112,18 +117,17 @@ struct Relay<'a> {
     input_ended: Option<Failure>,
 }
 
-/// A commit on its way.
-pub(super) struct InFlight {
+/// A commit on its way, and the frames that may be shown after it.
+struct InFlight<'a> {
+    frames: Frames,
     read_at: Option<Instant>,
-    commit: BoxFuture<'static, Result<Written, StoreError>>,
+    commit: BoxFuture<'a, Result<Written, StoreError>>,
 }
 
-impl InFlight {
-    /// Waits for the commit. The frames that it has made true stand in the book.
-    pub(super) async fn finish(self) -> Result<Written, StoreError> {
+impl InFlight<'_> {
+    async fn finish(self) -> (Frames, Result<Written, StoreError>) {
         let outcome = self.commit.await;
-        told(self.read_at);
-        outcome
+        (self.frames, outcome)
     }
 }
 
@@ -149,15 +153,15 @@ impl Relay<'_> {
                 return Ok(ending);
             }
             self.start_commit();
-            if !self.waiting.is_empty() && !self.book.open().is_full() {
+            if !self.waiting.is_empty() && !self.book.is_full() {
                 continue;
             }
-            let full = self.book.open().is_full();
+            let full = self.book.is_full();
             tokio::select! {
                 biased;
                 outcome = committed(&mut self.in_flight) => {
-                    let read_at = self.in_flight.take().and_then(|done| done.read_at);
-                    let frames = self.take_frames();
+                    let done = self.in_flight.take().map(|done| (done.frames, done.read_at));
+                    let (frames, read_at) = done.unwrap_or_default();
                     shown(inner, (live, run.id), frames, outcome)?;
                     told(read_at);
                     if full {
@@ -189,25 +193,18 @@ impl Relay<'_> {
         }
     }
 
-    /// Sends for what has gathered. What comes until the writer takes it goes with it.
     fn start_commit(&mut self) {
-        if self.in_flight.is_some() || self.book.open().is_empty() {
+        if self.in_flight.is_some() || self.book.is_empty() {
             return;
         }
+        let (append, frames) = self.book.take(None, self.inner.clock.now_ms());
+        let commit = Box::pin(commit(self.inner, append));
+        let read_at = self.read_at.take();
         self.in_flight = Some(InFlight {
-            read_at: self.read_at.take(),
-            commit: Box::pin(commit(Arc::clone(self.inner), self.run.id, &self.book)),
+            frames,
+            read_at,
+            commit,
         });
-    }
-
-    /// The frames of the commit that is done.
-    fn take_frames(&mut self) -> Frames {
-        let mut book = self.book.open();
-        // What was read since went with it.
-        if book.is_empty() {
-            self.read_at = None;
-        }
-        book.take_frames()
     }
 
     /// Takes in what was read, to be judged as far as the book has room.
@@ -240,7 +237,7 @@ impl Relay<'_> {
 
     /// Judges what waits while the book has room; gives the ending when there is one.
     async fn judge_waiting(&mut self, cancelling: bool) -> Result<Option<Ending>, Stopped> {
-        while !self.book.open().is_full() {
+        while !self.book.is_full() {
             let Some(raw) = self.waiting.pop_front() else {
                 let ended = self.input_ended.take();
                 return Ok(ended.map(|failure| self.ended_early(failure, cancelling)));
@@ -252,7 +249,7 @@ impl Relay<'_> {
                     if let Verdict::Reject(rejection) =
                         self.judge.judge(&raw, self.inner.clock.now_seconds())
                     {
-                        self.book.open().reject(rejection);
+                        self.book.reject(rejection);
                     }
                 }
                 return Ok(Some(ending));
@@ -296,7 +293,7 @@ impl Relay<'_> {
                 "an event is larger than limits.event_bytes",
             ),
         };
-        self.book.open().reject(Rejection::new(reason, None, chunk));
+        self.book.reject(Rejection::new(reason, None, chunk));
         Failure::new(FailureCode::RunnerOutputLimit, message)
     }
 
@@ -304,8 +301,7 @@ impl Relay<'_> {
     fn judge_result(&mut self, raw: &[u8]) -> Option<Ending> {
         match self.judge.judge(raw, self.inner.clock.now_seconds()) {
             Verdict::Accept(accepted) => {
-                let now = self.inner.clock.now_seconds();
-                self.book.open().accept(&accepted, now);
+                self.book.accept(&accepted, self.inner.clock.now_seconds());
                 match accepted.effect {
                     Effect::End(end) => Some(Ending::Runner(end)),
                     Effect::None
@@ -316,15 +312,15 @@ impl Relay<'_> {
             }
             Verdict::Duplicate => None,
             Verdict::Reject(rejection) => {
-                self.book.open().reject(rejection);
+                self.book.reject(rejection);
                 None
             }
             Verdict::Fail(rejection, failure) => {
                 if rejection.reason == Reason::WrongRunId {
                     let audit = self.security_audit();
-                    self.book.open().audit(audit);
+                    self.book.audit(audit);
                 }
-                self.book.open().reject(rejection);
+                self.book.reject(rejection);
                 Some(self.ended_by_gateway(failure))
             }
         }
@@ -362,18 +358,13 @@ fn shown(
 ) -> Result<(), Stopped> {
     match outcome {
         Ok(Written::Written { .. }) => {
-            show(inner, (live, run), frames);
+            live.log.publish(frames);
+            inner.doorbell.ring(Ring::Advanced(run));
             Ok(())
         }
         Ok(Written::Lost) => Err(Stopped::Lost),
         Err(error) => Err(Stopped::Unwritable(error)),
     }
-}
-
-/// Clients may see these frames: they are committed.
-pub(super) fn show(inner: &Inner, (live, run): (&LiveRun, RunId), frames: Frames) {
-    live.log.publish(frames);
-    inner.doorbell.ring(Ring::Advanced(run));
 }
 
 /// Clients may see what was read then.
@@ -384,7 +375,7 @@ fn told(read_at: Option<Instant>) {
 }
 
 /// The outcome of the commit on its way; waits for ever when there is none.
-async fn committed(in_flight: &mut Option<InFlight>) -> Result<Written, StoreError> {
+async fn committed(in_flight: &mut Option<InFlight<'_>>) -> Result<Written, StoreError> {
     match in_flight {
         Some(in_flight) => (&mut in_flight.commit).await,
         None => std::future::pending().await,

@@ -1,6 +1,7 @@
 //! The end of a run: one terminal, by compare-and-set, in the transaction that writes it (runs §1).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use domain::normalize::{RunnerEnding, Tally};
 use domain::run::{Failure, FailureCode, Run};
@@ -8,18 +9,18 @@ use protocol::id::{RunId, WorkspaceId};
 use protocol::message::Message;
 use protocol::run::RunStatus;
 use serde_json::Value;
+use store::writer::Work;
 use store::{
-    Appended, Dispatch, Dispatched, Leases, StoreError, Succession, Terminal, TranscriptWrite,
-    failpoint,
+    Append, Appended, Dispatch, Dispatched, Leases, PullSteering, SteeredEvent, StoreError,
+    Succession, Terminal, TranscriptWrite, failpoint,
 };
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::bus::Ring;
-use crate::runs::book::{Book, SharedBook};
-use crate::runs::commit::commit;
+use crate::runs::book::Book;
 use crate::runs::decide::{take_up, transcript_text};
-use crate::runs::live::{Frames, LiveRun};
-use crate::runs::relay::{InFlight, show};
+use crate::runs::live::LiveRun;
 use crate::runs::{Inner, Runs};
 use crate::telemetry::metrics;
 
@@ -53,42 +54,21 @@ pub(super) fn cancelled() -> Failure {
     Failure::new(FailureCode::Cancelled, "the run was cancelled")
 }
 
-/// What was gathered of a run until its end.
-pub(super) struct Gathered {
-    /// The commit that is on its way still.
-    pub(super) in_flight: Option<InFlight>,
-    pub(super) book: SharedBook,
-    pub(super) tally: Tally,
-}
-
-impl Gathered {
-    /// Nothing: the run ends without its runner.
-    pub(super) fn nothing(run: &Run) -> Self {
-        Self {
-            in_flight: None,
-            book: SharedBook::new(run),
-            tally: Tally::default(),
-        }
-    }
-}
-
-/// Commits the rest of what was gathered with the terminal, then lets clients see it.
+/// Commits the rest of the book with the terminal, then lets clients see it.
 pub(super) async fn settle(
     inner: &Arc<Inner>,
     live: &LiveRun,
     run: &Run,
-    gathered: Gathered,
+    mut book: Book,
+    tally: Tally,
     ending: Ending,
 ) {
     let code = ending.code();
+    let terminal = terminal_of(inner, run, &mut book, tally, ending);
+    let (status, reason) = (terminal.status, terminal.reason.clone());
+    let (append, frames) = book.take(Some(terminal), inner.clock.now_ms());
     live.begin_end();
-    let Ended {
-        status,
-        reason,
-        frames,
-        outcome,
-    } = commit_end(inner, live, run, gathered, ending).await;
-    match outcome {
+    match commit(inner, append).await {
         Ok(Appended::Written { next }) => {
             inner.live.settle(run.id, live, frames);
             inner.doorbell.ring(Ring::Advanced(run.id));
@@ -119,68 +99,6 @@ pub(super) async fn settle(
     }
 }
 
-/// The end of a run, as it was written or not.
-struct Ended {
-    status: RunStatus,
-    reason: String,
-    /// Those that are not shown yet.
-    frames: Frames,
-    outcome: Result<Appended, StoreError>,
-}
-
-/// Writes the end: with the commit that is on its way, if the writer has not taken that yet.
-async fn commit_end(
-    inner: &Arc<Inner>,
-    live: &LiveRun,
-    run: &Run,
-    gathered: Gathered,
-    ending: Ending,
-) -> Ended {
-    let Gathered {
-        in_flight,
-        book,
-        tally,
-    } = gathered;
-    // Whoever takes the book takes its end with it, or neither.
-    let end = |book: &mut Book, ending| {
-        let terminal = terminal_of(inner, run, book, &tally, ending);
-        let told = (terminal.status, terminal.reason.clone());
-        book.end(terminal);
-        told
-    };
-    let ended = |(status, reason), outcome| Ended {
-        status,
-        reason,
-        frames: book.open().take_frames(),
-        outcome,
-    };
-    let Some(in_flight) = in_flight else {
-        let told = end(&mut book.open(), ending);
-        return ended(told, commit(Arc::clone(inner), run.id, &book).await);
-    };
-    let entered = {
-        let mut open = book.open();
-        if open.is_taken() {
-            Err(ending)
-        } else {
-            Ok(end(&mut open, ending))
-        }
-    };
-    let outcome = in_flight.finish().await;
-    let ending = match entered {
-        Ok(told) => return ended(told, outcome),
-        Err(ending) => ending,
-    };
-    let frames = book.open().take_frames();
-    let told = end(&mut book.open(), ending);
-    match outcome {
-        Ok(Appended::Written { .. }) => show(inner, (live, run.id), frames),
-        failed => return ended(told, failed),
-    }
-    let outcome = commit(Arc::clone(inner), run.id, &book).await;
-    ended(told, outcome)
-}
-
 /// Tells whoever collects traces that a run has ended.
 async fn tell(inner: &Inner, live: &LiveRun, run: &Run, code: &'static str) {
     if !inner.spans.tells_of(run) {
@@ -202,7 +120,7 @@ fn terminal_of(
     inner: &Arc<Inner>,
     run: &Run,
     book: &mut Book,
-    tally: &Tally,
+    tally: Tally,
     ending: Ending,
 ) -> Terminal {
     let now = inner.clock.now_seconds();
@@ -249,6 +167,85 @@ fn message_json(message: &Message) -> String {
     domain::canonical::canonical_json(message)
 }
 
+/// Writes an append, again while the database is away, for as long as the lease can hold.
+pub(super) async fn commit(inner: &Inner, append: Append) -> Result<Appended, StoreError> {
+    let append = Arc::new(append);
+    match write_surely(inner, append.run_id, &append, append.failpoints().1).await? {
+        // A commit whose answer was lost looks like somebody else's when it is tried again.
+        Appended::Lost => confirm(inner, &append).await,
+        written @ Appended::Written { .. } => {
+            metrics::appended(append.to - append.from, append.lines.len());
+            Ok(written)
+        }
+    }
+}
+
+/// Writes what knows whether it was written before, again while the database is away, for as long
+/// as a lease can hold.
+async fn write_surely<W: Work>(
+    inner: &Inner,
+    run: RunId,
+    work: &Arc<W>,
+    after_commit: &'static str,
+) -> Result<W::Output, StoreError> {
+    const PAUSE: Duration = Duration::from_millis(200);
+    let give_up = Instant::now() + inner.limits.lease;
+    loop {
+        let writing = async {
+            let written = inner.store.write(Arc::clone(work)).await?;
+            failpoint::pass(after_commit).await?;
+            Ok::<_, StoreError>(written)
+        };
+        let error = match tokio::time::timeout_at(give_up, writing).await {
+            Ok(Ok(written)) => return Ok(written),
+            Ok(Err(error)) if error.may_pass() => error,
+            Ok(Err(error)) => return Err(error),
+            Err(_) => return Err(StoreError::Unreachable),
+        };
+        if Instant::now() + PAUSE >= give_up {
+            return Err(error);
+        }
+        tracing::warn!(
+            run.id = %run, error = &error as &dyn std::error::Error,
+            "what run {run} brought is not stored yet, trying again"
+        );
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+impl Runs {
+    /// Takes absorbed events out of the queue of a run. What was taken is told, also when the
+    /// database went away over it.
+    pub async fn pull_steering(
+        &self,
+        run: RunId,
+        pull: PullSteering,
+    ) -> Result<Option<Vec<SteeredEvent>>, StoreError> {
+        write_surely(&self.0, run, &Arc::new(pull), "steering.after_commit").await
+    }
+}
+
+async fn confirm(inner: &Inner, append: &Append) -> Result<Appended, StoreError> {
+    let row = inner
+        .store
+        .find_run(&append.workspace, append.run_id)
+        .await?;
+    let ours = row.is_some_and(|row| {
+        let ended = append
+            .terminal
+            .as_ref()
+            .is_none_or(|terminal| row.status == terminal.status);
+        row.lease_epoch == append.epoch && row.last_sequence == append.to && ended
+    });
+    // Who came next was let go by the commit; the sweep dispatches it.
+    Ok(if ours {
+        metrics::appended(append.to - append.from, append.lines.len());
+        Appended::Written { next: Vec::new() }
+    } else {
+        Appended::Lost
+    })
+}
+
 /// Ends a run that nobody drives any more, when its lease is among `leases` or nobody has it. Its old
 /// owner's writes are fenced off by the new epoch.
 pub(super) async fn settle_orphan(
@@ -271,11 +268,12 @@ pub(super) async fn settle_orphan(
 pub(super) async fn settle_taken(inner: &Arc<Inner>, run: &Run, failure: Failure) {
     let live = inner.live.enter(run.id);
     let _leaving = inner.live.leaving(run.id, &live);
+    let book = Book::new(run);
     let ending = Ending::Gateway {
         failure,
         message: None,
     };
-    settle(inner, &live, run, Gathered::nothing(run), ending).await;
+    settle(inner, &live, run, book, Tally::default(), ending).await;
 }
 
 /// Takes the run's lease, whoever had it.
