@@ -145,6 +145,32 @@ impl Proxy {
     pub fn answered(&self) -> usize {
         self.shared.answered.load(Ordering::SeqCst)
     }
+
+    /// How many of those bytes no caller has read: the kernel keeps them, and how many it would keep is its
+    /// own affair. 0 where it does not say.
+    pub fn unread(&self) -> usize {
+        let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+        let lines = sockets.lines().skip(1);
+        lines.filter_map(|line| self.kept_by(line)).sum()
+    }
+
+    /// What a line of that table says of a socket of ours: bytes on their way, or arrived at the other end.
+    fn kept_by(&self, line: &str) -> Option<usize> {
+        let SocketAddr::V4(address) = self.address else {
+            return None;
+        };
+        let ip = u32::from_ne_bytes(address.ip().octets());
+        let ours = format!("{ip:08X}:{:04X}", address.port());
+        let mut cells = line.split_whitespace().skip(1);
+        let (local, remote) = (cells.next()?, cells.next()?);
+        let (sending, received) = cells.nth(1)?.split_once(':')?;
+        let kept = match ours {
+            ours if ours == local => sending,
+            ours if ours == remote => received,
+            _ => return None,
+        };
+        usize::from_str_radix(kept, 16).ok()
+    }
 }
 
 impl Shared {
