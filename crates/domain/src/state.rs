@@ -3,7 +3,7 @@
 use protocol::context::{ActorContext, SubjectContext};
 use protocol::id::{AgentId, RunnerId, WorkspaceId};
 use protocol::resources::StateScope;
-use serde_json::json;
+use serde::Serialize;
 
 use crate::canonical::canonical_json;
 use crate::event::ConversationIdentity;
@@ -56,47 +56,131 @@ pub struct Owner<'a> {
     pub subject: Option<&'a SubjectContext>,
 }
 
+/// Whose state it is, as it is written: keys in their order, and none of those that the scope has not.
+#[derive(Default, Serialize)]
+struct Identity<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    actor_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    actor_type: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent_id: Option<AgentId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bot_id: Option<Bot<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conversation_id: Option<&'a str>,
+    runner_id: String,
+    scope: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subject_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subject_type: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thread_id: Option<&'a str>,
+    version: u8,
+    workspace_id: &'a str,
+}
+
+/// Null for an event without a bot.
+#[derive(Serialize)]
+struct Bot<'a>(Option<&'a str>);
+
 /// The canonical identity of a scope for this event; `None` when the event has no such party.
 pub fn scope_identity(scope: StateScope, owner: &Owner<'_>) -> Option<String> {
-    let agent = json!({
-        "version": 2, "scope": scope.as_str(), "workspace_id": owner.workspace.as_str(),
-        "runner_id": owner.runner.to_string(), "agent_id": owner.agent.to_string(),
-        "bot_id": owner.bot_id,
-    });
-    let mut identity = agent.as_object().cloned().unwrap_or_default();
+    let mut identity = Identity {
+        agent_id: Some(owner.agent),
+        bot_id: Some(Bot(owner.bot_id)),
+        runner_id: owner.runner.to_string(),
+        scope: scope.as_str(),
+        version: 2,
+        workspace_id: owner.workspace.as_str(),
+        ..Identity::default()
+    };
     match scope {
         StateScope::Conversation => {
             let conversation = owner.conversation?;
-            identity.insert(
-                "conversation_id".to_owned(),
-                json!(conversation.conversation_id),
-            );
-            identity.insert("thread_id".to_owned(), json!(conversation.thread_id));
+            identity.conversation_id = Some(&conversation.conversation_id);
+            identity.thread_id = Some(&conversation.thread_id);
         }
         StateScope::Actor => {
             let actor = owner.actor?;
-            identity.insert("actor_type".to_owned(), json!(actor.actor_type));
-            identity.insert("actor_id".to_owned(), json!(actor.actor_id.as_ref()?));
+            identity.actor_type = Some(&actor.actor_type);
+            identity.actor_id = Some(actor.actor_id.as_ref()?);
         }
         StateScope::Subject => {
             let subject = owner.subject?;
-            identity.insert("subject_type".to_owned(), json!(subject.subject_type));
-            identity.insert("subject_id".to_owned(), json!(subject.subject_id.as_ref()?));
+            identity.subject_type = Some(&subject.subject_type);
+            identity.subject_id = Some(subject.subject_id.as_ref()?);
         }
         StateScope::Runner => {
-            identity.remove("agent_id");
-            identity.remove("bot_id");
+            identity.agent_id = None;
+            identity.bot_id = None;
         }
-        StateScope::Binding => {
-            identity.remove("bot_id");
-        }
+        StateScope::Binding => identity.bot_id = None,
     }
     Some(canonical_json(&identity))
 }
 
 #[cfg(test)]
 mod tests {
+    use protocol::JsonObject;
+
     use super::*;
+
+    #[test]
+    fn an_identity_says_whose_state_it_is_and_no_more() {
+        let workspace = WorkspaceId("w".to_owned());
+        let runner = "plugin:a/b/c".parse().unwrap();
+        let conversation = ConversationIdentity {
+            bot_id: "b".to_owned(),
+            conversation_id: "c".to_owned(),
+            thread_id: String::new(),
+        };
+        let actor = ActorContext {
+            actor_type: "user".to_owned(),
+            actor_id: Some("u\"1".to_owned()),
+            actor_name: None,
+            metadata: JsonObject::default(),
+        };
+        let owner = Owner {
+            workspace: &workspace,
+            runner: &runner,
+            agent: AgentId(uuid::Uuid::nil()),
+            bot_id: None,
+            conversation: Some(&conversation),
+            actor: Some(&actor),
+            subject: None,
+        };
+        let nil = "00000000-0000-0000-0000-000000000000";
+        let end = r#""version":2,"workspace_id":"w"}"#;
+        for (scope, expected) in [
+            (
+                StateScope::Conversation,
+                format!(
+                    r#"{{"agent_id":"{nil}","bot_id":null,"conversation_id":"c","runner_id":"plugin:a/b/c","scope":"conversation","thread_id":"",{end}"#
+                ),
+            ),
+            (
+                StateScope::Actor,
+                format!(
+                    r#"{{"actor_id":"u\"1","actor_type":"user","agent_id":"{nil}","bot_id":null,"runner_id":"plugin:a/b/c","scope":"actor",{end}"#
+                ),
+            ),
+            (
+                StateScope::Runner,
+                format!(r#"{{"runner_id":"plugin:a/b/c","scope":"runner",{end}"#),
+            ),
+            (
+                StateScope::Binding,
+                format!(
+                    r#"{{"agent_id":"{nil}","runner_id":"plugin:a/b/c","scope":"binding",{end}"#
+                ),
+            ),
+        ] {
+            assert_eq!(scope_identity(scope, &owner), Some(expected));
+        }
+        assert_eq!(scope_identity(StateScope::Subject, &owner), None);
+    }
 
     #[test]
     fn a_key_is_plain_and_not_reserved() {
