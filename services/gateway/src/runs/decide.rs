@@ -50,33 +50,21 @@ impl Runs {
         ),
         aside: Aside,
     ) -> Arc<dyn Fn(&Facts) -> Plan + Send + Sync> {
-        let inner = Arc::clone(&self.0);
-        let workspace = workspace.clone();
-        let run_id = RunId(Uuid::now_v7());
-        let message = user_message(&event, Uuid::now_v7());
-        let deciding = Deciding {
-            inner: &inner,
-            workspace: &workspace,
-            event_id: &event_id,
-            event: &event,
+        let asked = Asked {
+            inner: Arc::clone(&self.0),
+            workspace: workspace.clone(),
+            event_id,
+            message: user_message(&event, Uuid::now_v7()),
+            event,
             only,
             trace_parent,
-            run_id,
-            message: message.as_ref(),
+            run_id: RunId(Uuid::now_v7()),
         };
-        let foreseen = Mutex::new(Foreseen::of(&deciding));
+        let foreseen = Mutex::new(Foreseen::of(&asked.deciding()));
         Arc::new(move |facts: &Facts| {
-            let deciding = Deciding {
-                inner: &inner,
-                workspace: &workspace,
-                event_id: &event_id,
-                event: &event,
-                only,
-                trace_parent,
-                run_id,
-                message: message.as_ref(),
-            };
-            inner.last_met.remember(&workspace, &facts.candidates);
+            let deciding = asked.deciding();
+            let last_met = &asked.inner.last_met;
+            last_met.remember(&asked.workspace, &facts.candidates);
             let foreseen = foreseen
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
@@ -89,8 +77,9 @@ impl Runs {
                     match &plan {
                         Plan::Queue { cancel, .. } => left.cancelled.clone_from(cancel),
                         Plan::Start { run, .. } => {
-                            left.fresh = made
-                                .map(|made| Fresh::of(&deciding, &event, run, (made, facts, at)));
+                            let fresh =
+                                |made| Fresh::of(&deciding, &asked.event, run, (made, facts, at));
+                            left.fresh = made.map(fresh);
                         }
                         Plan::Refuse | Plan::Keep { .. } | Plan::Absorb { .. } => {}
                     }
@@ -142,6 +131,33 @@ pub(super) fn take_up(inner: &Arc<Inner>, workspace: &WorkspaceId, agent: AgentI
             .inspect_err(|error| dropped(&error.to_string()));
         run.ok().map(|(run, _)| run)
     })
+}
+
+/// What is kept of an event until the store asks about it, and for as often as it asks.
+struct Asked {
+    inner: Arc<Inner>,
+    workspace: WorkspaceId,
+    event_id: String,
+    event: Arc<EventEnvelope>,
+    only: Option<AgentId>,
+    trace_parent: Option<TraceParent>,
+    run_id: RunId,
+    message: Option<UserMessage>,
+}
+
+impl Asked {
+    fn deciding(&self) -> Deciding<'_> {
+        Deciding {
+            inner: &self.inner,
+            workspace: &self.workspace,
+            event_id: &self.event_id,
+            event: &self.event,
+            only: self.only,
+            trace_parent: self.trace_parent,
+            run_id: self.run_id,
+            message: self.message.as_ref(),
+        }
+    }
 }
 
 pub(super) struct Deciding<'a> {
