@@ -114,8 +114,9 @@ const OURS: [&str; 8] = [
     "store",
 ];
 /// All that a decision needs. A crate that waits, reads a clock or does I/O does not come in.
-const DOMAIN_NEEDS: [&str; 7] = [
+const DOMAIN_NEEDS: [&str; 8] = [
     "chrono",
+    "memchr",
     "protocol",
     "serde",
     "serde_json",

@@ -1,5 +1,6 @@
 //! Canonical JSON: sorted keys, no spaces. What is hashed or compared is written this way.
 
+use memchr::memchr2;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -146,11 +147,11 @@ impl<'a> Sorting<'a> {
         let from = self.at;
         self.at += 1;
         let inner = loop {
-            match self.text.get(self.at)? {
-                b'"' => break &self.text[from + 1..self.at],
-                b'\\' => self.at += 2,
-                _ => self.at += 1,
+            self.at += memchr2(b'"', b'\\', self.text.get(self.at..)?)?;
+            if self.next_is(b'"') {
+                break &self.text[from + 1..self.at];
             }
+            self.at += 2;
         };
         self.at += 1;
         self.sorted.extend_from_slice(&self.text[from..self.at]);

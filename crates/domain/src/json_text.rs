@@ -3,6 +3,8 @@
 //!
 //! One pass, nothing copied, no recursion: it stands before every parser that builds values.
 
+use memchr::memchr2;
+
 /// The most levels of nesting.
 pub const DEPTH: usize = 64;
 /// The most values in one document. A value in memory takes dozens of times its two bytes on the wire.
@@ -64,8 +66,8 @@ fn check_string(text: &[u8], mut at: usize) -> Result<usize, JsonFault> {
     let mut waits = false;
     loop {
         if !waits {
-            let plain = |byte: &&u8| !matches!(byte, b'"' | b'\\');
-            at += text[at.min(text.len())..].iter().take_while(plain).count();
+            let rest = text.get(at..).unwrap_or_default();
+            at += memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
         }
         let half = match text.get(at) {
             None => return Ok(at),

@@ -44,9 +44,19 @@ struct Line<'a> {
 }
 
 impl LedgerEvent<'_> {
-    /// The event as one line of JSON: an `AgentRunEvent`, keys in the contract's order, nulls left out.
-    pub fn to_line(&self) -> String {
-        let line = Line {
+    /// Appends the event as a frame and gives its line, which stands in the frame: an `AgentRunEvent` as
+    /// JSON, keys in the contract's order, nulls left out.
+    pub fn write_frame<'f>(&self, frames: &'f mut Vec<u8>) -> &'f str {
+        begin_frame(frames, self.sequence, self.kind);
+        let begin = frames.len();
+        self.write_line(frames);
+        let end = frames.len();
+        end_frame(frames);
+        std::str::from_utf8(&frames[begin..end]).expect("JSON is text")
+    }
+
+    fn write_line(&self, line: &mut Vec<u8>) {
+        let event = Line {
             run_id: self.run_id,
             sequence: self.sequence,
             r#type: self.kind,
@@ -59,19 +69,27 @@ impl LedgerEvent<'_> {
             },
             metadata: self.metadata,
         };
-        serde_json::to_string(&line).expect("texts and raw JSON always serialise")
+        serde_json::to_writer(line, &event).expect("texts and raw JSON always serialise");
     }
 }
 
 /// Appends the frame of one ledger line. The type stands in `event:` only when it is a known one.
 pub fn write_frame(frames: &mut Vec<u8>, sequence: u64, kind: &str, line: &str) {
+    begin_frame(frames, sequence, kind);
+    frames.extend_from_slice(line.as_bytes());
+    end_frame(frames);
+}
+
+fn begin_frame(frames: &mut Vec<u8>, sequence: u64, kind: &str) {
     let event = ResultType::parse(kind).map_or("unknown", ResultType::as_str);
     frames.extend_from_slice(b"id: ");
-    frames.extend_from_slice(sequence.to_string().as_bytes());
+    serde_json::to_writer(&mut *frames, &sequence).expect("numbers always serialise");
     frames.extend_from_slice(b"\nevent: ");
     frames.extend_from_slice(event.as_bytes());
     frames.extend_from_slice(b"\ndata: ");
-    frames.extend_from_slice(line.as_bytes());
+}
+
+fn end_frame(frames: &mut Vec<u8>) {
     frames.extend_from_slice(b"\n\n");
 }
 
@@ -112,17 +130,17 @@ mod tests {
             metadata: &Value::Null,
         };
         let mut frames = Vec::new();
-        write_frame(&mut frames, 1, "message.delta", &event.to_line());
+        let line = event.write_frame(&mut frames).to_owned();
+        let mut same = Vec::new();
+        write_frame(&mut same, 1, "message.delta", &line);
+        assert_eq!(frames, same);
         assert_eq!(
             String::from_utf8(frames).unwrap(),
             "id: 1\nevent: message.delta\ndata: {\"run_id\":\"01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61\",\
              \"sequence\":1,\"type\":\"message.delta\",\"data\":{\"chunk\":{\"role\":\"assistant\",\
              \"content\":\"hello \"}},\"created_at\":1795291200,\"source\":\"runner\"}\n\n"
         );
-        assert_eq!(
-            LineHead::of(&event.to_line()).unwrap().kind,
-            "message.delta"
-        );
+        assert_eq!(LineHead::of(&line).unwrap().kind, "message.delta");
     }
 
     #[test]

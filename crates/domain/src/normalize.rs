@@ -4,8 +4,7 @@
 //! What comes out is a ledger event with its projections, or a counted, reasoned rejection.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::HashSet;
 
 use protocol::admin::DeltaMode;
 use protocol::message::Message;
@@ -19,9 +18,11 @@ use uuid::Uuid;
 use crate::authorization::AuthorizationSnapshot;
 use crate::json_text::check_json_text;
 use crate::run::{Failure, FailureCode};
+use places::Place;
 
 mod announced;
 mod payload;
+mod places;
 mod rejection;
 mod text;
 mod verdict;
@@ -51,8 +52,7 @@ pub struct Judge<'a> {
     expects_message: bool,
     events: u64,
     bytes: usize,
-    last_number: u64,
-    seen: HashMap<u64, u64>,
+    taken: places::Places,
     strikes: u32,
     asked: HashSet<String>,
     ended: bool,
@@ -91,8 +91,7 @@ impl<'a> Judge<'a> {
             expects_message,
             events: 0,
             bytes: 0,
-            last_number: 0,
-            seen: HashMap::new(),
+            taken: places::Places::default(),
             strikes: 0,
             asked: HashSet::new(),
             ended: false,
@@ -125,7 +124,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Judges one event: the bytes of one JSON document. `now`: epoch seconds.
-    pub fn judge(&mut self, raw: &[u8], now: i64) -> Verdict {
+    pub fn judge<'r>(&mut self, raw: &'r [u8], now: i64) -> Verdict<'r> {
         let verdict = self.judge_event(raw, now);
         match &verdict {
             Verdict::Accept(accepted) => {
@@ -138,7 +137,7 @@ impl<'a> Judge<'a> {
         verdict
     }
 
-    fn judge_event(&mut self, raw: &[u8], now: i64) -> Verdict {
+    fn judge_event<'r>(&mut self, raw: &'r [u8], now: i64) -> Verdict<'r> {
         self.events += 1;
         self.bytes = self.bytes.saturating_add(raw.len());
         if self.ended {
@@ -158,7 +157,7 @@ impl<'a> Judge<'a> {
             let message = format!("an event {fault}");
             return self.strike(Reason::InvalidJson, None, raw, &message);
         }
-        let envelope = match serde_json::from_str::<Envelope<'_>>(line) {
+        let envelope = match serde_json::from_str::<Envelope<'r>>(line) {
             Ok(envelope) => envelope,
             Err(error) => {
                 let reason = if error.is_data() {
@@ -169,7 +168,7 @@ impl<'a> Judge<'a> {
                 return self.strike(reason, None, raw, "an event is not an AgentRunResult");
             }
         };
-        self.judge_envelope(&envelope, (raw, now))
+        self.judge_envelope(envelope, (raw, now))
     }
 
     fn over_limit(&self, raw: &[u8]) -> Option<&'static str> {
@@ -184,7 +183,11 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn judge_envelope(&mut self, envelope: &Envelope<'_>, (raw, now): (&[u8], i64)) -> Verdict {
+    fn judge_envelope<'r>(
+        &mut self,
+        envelope: Envelope<'r>,
+        (raw, now): (&'r [u8], i64),
+    ) -> Verdict<'r> {
         if envelope.run_id != self.run_id {
             return Verdict::violation(Reason::WrongRunId, None, raw, "a result names another run");
         }
@@ -204,7 +207,7 @@ impl<'a> Judge<'a> {
                 return Verdict::violation(Reason::InvalidEnvelope, None, raw, message);
             }
         };
-        let gap = match self.place(number, raw) {
+        let gap = match self.taken.place(number, raw) {
             Place::Next { gap } => gap,
             Place::Duplicate => return Verdict::Duplicate,
             Place::Refused(reason) => {
@@ -214,34 +217,13 @@ impl<'a> Judge<'a> {
         self.judge_payload(envelope, (number, gap), raw, now)
     }
 
-    fn place(&mut self, number: Option<u64>, raw: &[u8]) -> Place {
-        let Some(number) = number else {
-            return Place::Next { gap: false };
-        };
-        let mut hasher = DefaultHasher::new();
-        raw.hash(&mut hasher);
-        let digest = hasher.finish();
-        match self.seen.get(&number) {
-            Some(seen) if *seen == digest => return Place::Duplicate,
-            Some(_) => return Place::Refused(Reason::SequenceConflict),
-            None => {}
-        }
-        if number < self.last_number {
-            return Place::Refused(Reason::SequenceBackward);
-        }
-        let gap = number > self.last_number + 1;
-        self.seen.insert(number, digest);
-        self.last_number = number;
-        Place::Next { gap }
-    }
-
-    fn judge_payload(
+    fn judge_payload<'r>(
         &mut self,
-        envelope: &Envelope<'_>,
+        envelope: Envelope<'r>,
         (number, gap): (Option<u64>, bool),
-        raw: &[u8],
+        raw: &'r [u8],
         now: i64,
-    ) -> Verdict {
+    ) -> Verdict<'r> {
         let data = envelope.data.map_or("{}", RawValue::get);
         if !data.starts_with('{')
             || envelope
@@ -286,19 +268,21 @@ impl<'a> Judge<'a> {
         };
         let message_omitted = matches!(told, Told::WithoutMessage);
         let data = match told {
-            Told::AsSent => text::one_line(data),
-            Told::WithoutMessage => text::without_message(data),
-            Told::Snapshot(shown) => text::with_snapshot(data, shown),
+            Told::AsSent => envelope
+                .data
+                .map_or_else(|| Cow::Owned(text::nothing()), text::one_line),
+            Told::WithoutMessage => Cow::Owned(text::without_message(data)),
+            Told::Snapshot(shown) => Cow::Owned(text::with_snapshot(data, shown)),
         };
-        Verdict::Accept(Box::new(Accepted {
-            kind: envelope.kind.clone().into_owned(),
+        Verdict::Accept(Accepted {
+            kind: envelope.kind,
             data,
-            usage: envelope.usage.map(|usage| text::one_line(usage.get())),
+            usage: envelope.usage.map(text::one_line),
             runner_sequence: number,
             gap,
             message_omitted,
             effect,
-        }))
+        })
     }
 
     fn may_announce(&self, id: Option<Uuid>) -> bool {
@@ -306,7 +290,7 @@ impl<'a> Judge<'a> {
         known.is_none_or(|known| id.is_some_and(|id| known.contains(&id)))
     }
 
-    fn apply(&mut self, checked: payload::Checked) -> Result<(Effect, Told), Failure> {
+    fn apply(&mut self, checked: payload::Checked<'_>) -> Result<(Effect, Told), Failure> {
         let mut told = Told::AsSent;
         let effect = match checked {
             payload::Checked::Plain => Effect::None,
@@ -339,18 +323,18 @@ impl<'a> Judge<'a> {
                     let text = "the runner completed without any message";
                     return Err(Failure::new(FailureCode::RunnerNoOutput, text));
                 }
-                Effect::End(RunnerEnding {
+                Effect::End(Box::new(RunnerEnding {
                     status: RunStatus::Completed,
                     reason: finish_reason,
                     error: Value::Null,
                     message,
-                })
+                }))
             }
             payload::Checked::Failed {
                 code,
                 message,
                 retryable,
-            } => Effect::End(RunnerEnding {
+            } => Effect::End(Box::new(RunnerEnding {
                 status: if code == FailureCode::Cancelled.as_str() {
                     RunStatus::Cancelled
                 } else {
@@ -359,7 +343,7 @@ impl<'a> Judge<'a> {
                 reason: code.clone(),
                 error: json!({"code": code, "message": message, "retryable": retryable}),
                 message: self.messages.completed(),
-            }),
+            })),
         };
         Ok((effect, told))
     }
@@ -374,7 +358,7 @@ impl<'a> Judge<'a> {
         number: Option<u64>,
         raw: &[u8],
         message: &str,
-    ) -> Verdict {
+    ) -> Verdict<'static> {
         self.strikes += 1;
         if self.strikes >= STRIKES {
             return Verdict::violation(reason, number, raw, message);
@@ -389,12 +373,6 @@ enum Told {
     /// Its message was delivered before.
     WithoutMessage,
     Snapshot(text::Shown),
-}
-
-enum Place {
-    Next { gap: bool },
-    Duplicate,
-    Refused(Reason),
 }
 
 #[cfg(test)]

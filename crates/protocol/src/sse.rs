@@ -4,6 +4,8 @@
 //! event counts only once its empty line has come. Work is linear in the input, and nothing
 //! larger than the limits is ever held. Text is not judged here: an event's data is bytes.
 
+use memchr::memchr2;
+
 /// What a [`Decoder`] holds at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SseLimits {
@@ -50,10 +52,18 @@ impl std::error::Error for SseError {}
 
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
+/// What of an event its reader wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keep {
+    All,
+    Data,
+}
+
 /// Turns chunks of bytes into events.
 #[derive(Debug)]
 pub struct Decoder {
     limits: SseLimits,
+    keep: Keep,
     line: Vec<u8>,
     at_start: bool,
     after_cr: bool,
@@ -65,11 +75,20 @@ impl Decoder {
     pub fn new(limits: SseLimits) -> Self {
         Self {
             limits,
+            keep: Keep::All,
             line: Vec::new(),
             at_start: true,
             after_cr: false,
             event: SseEvent::default(),
             has_data: false,
+        }
+    }
+
+    /// A decoder whose events have their data alone: two texts less to be kept of each.
+    pub fn of_data(limits: SseLimits) -> Self {
+        Self {
+            keep: Keep::Data,
+            ..Self::new(limits)
         }
     }
 
@@ -80,7 +99,7 @@ impl Decoder {
                 chunk = &chunk[1..];
                 continue;
             }
-            let Some(end) = chunk.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
+            let Some(end) = memchr2(b'\n', b'\r', chunk) else {
                 return self.extend_line(chunk);
             };
             self.after_cr = chunk[end] == b'\r';
@@ -148,6 +167,7 @@ impl Decoder {
                 }
                 self.event.data.extend_from_slice(value);
             }
+            b"event" | b"id" if self.keep == Keep::Data => {}
             b"event" => self.event.event = std::str::from_utf8(value).ok().map(str::to_owned),
             b"id" if !value.contains(&0) => {
                 self.event.id = std::str::from_utf8(value).ok().map(str::to_owned);
@@ -209,6 +229,19 @@ mod tests {
         assert!(decode(&[b"data: half"]).unwrap().is_empty());
         assert_eq!(decode(&[b"data\n\n"]).unwrap(), [""]);
         assert!(decode(&[b"retry: 5\n\nid: 3\n\n"]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn who_wants_data_alone_gets_no_names() {
+        let mut decoder = Decoder::of_data(LIMITS);
+        let mut items = Vec::new();
+        let text = b"event: x\nid: 1\ndata: a\n\n";
+        decoder.push(text, &mut items).unwrap();
+        let data = SseEvent {
+            data: b"a".to_vec(),
+            ..SseEvent::default()
+        };
+        assert_eq!(items, [SseItem::Event(data)]);
     }
 
     #[test]

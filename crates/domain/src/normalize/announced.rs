@@ -1,17 +1,20 @@
 //! What a result announces, looked at before it is judged.
 
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 use protocol::result::ResultType;
 use uuid::Uuid;
 
 use super::{Envelope, payload};
 
+static NAME: LazyLock<Finder<'static>> =
+    LazyLock::new(|| Finder::new(ResultType::ArtifactCreated.as_str()));
+
 /// The artifact that a result announces, if it is one that does.
 pub fn announced_artifact(raw: &[u8]) -> Option<Uuid> {
-    let text = std::str::from_utf8(raw).ok()?;
     // Most results are something else, and are not parsed twice.
-    if !text.contains(ResultType::ArtifactCreated.as_str()) {
-        return None;
-    }
-    let envelope: Envelope<'_> = serde_json::from_str(text).ok()?;
+    NAME.find(raw)?;
+    let envelope: Envelope<'_> = serde_json::from_slice(raw).ok()?;
     payload::artifact_id(envelope.data?.get())
 }

@@ -45,10 +45,10 @@ pub struct Question {
 }
 
 /// A payload that fits its type.
-pub(super) enum Checked {
+pub(super) enum Checked<'r> {
     /// Telemetry: nothing follows from it.
     Plain,
-    Delta(Delta),
+    Delta(Delta<'r>),
     Message(Box<Message>),
     State(StateUpdate),
     /// The id of an artifact that shall be one of the run's.
@@ -66,9 +66,9 @@ pub(super) enum Checked {
 }
 
 /// The text of one delta.
-pub(super) struct Delta {
-    pub(super) increment: String,
-    pub(super) whole: Option<String>,
+pub(super) struct Delta<'r> {
+    pub(super) increment: Cow<'r, str>,
+    pub(super) whole: Option<Cow<'r, str>>,
 }
 
 /// Why a payload does not fit.
@@ -85,13 +85,13 @@ fn invalid(message: &'static str) -> PayloadFault {
 }
 
 /// Checks the `data` of a known type. `now`: epoch seconds.
-pub(super) fn check(
+pub(super) fn check<'r>(
     kind: ResultType,
-    data: &str,
+    data: &'r str,
     snapshot: &AuthorizationSnapshot,
     state_value_bytes: usize,
     now: i64,
-) -> Result<Checked, PayloadFault> {
+) -> Result<Checked<'r>, PayloadFault> {
     match kind {
         ResultType::MessageDelta => delta(data),
         ResultType::MessageCompleted => message_completed(data),
@@ -133,7 +133,11 @@ struct Chunk<'a> {
     tool_calls: Option<Vec<ToolCall>>,
 }
 
-fn delta(data: &str) -> Result<Checked, PayloadFault> {
+/// A text, borrowed where nothing in it is escaped.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+fn delta(data: &str) -> Result<Checked<'_>, PayloadFault> {
     const MESSAGE: &str = "message.delta needs a chunk with role and content";
     let DeltaData { chunk } = parse(data, MESSAGE)?;
     let says_nothing = chunk.content.is_none() && chunk.all_content.is_none();
@@ -143,16 +147,18 @@ fn delta(data: &str) -> Result<Checked, PayloadFault> {
         return Err(invalid(MESSAGE));
     }
     let increment = match chunk.content {
-        None => String::new(),
-        Some(raw) => parse::<MessageContent>(raw.get(), MESSAGE)?.plain_text(),
+        None => Cow::Borrowed(""),
+        // Nearly every delta is a text, and most stand in the event as they are.
+        Some(raw) if raw.get().starts_with('"') => parse::<Text<'_>>(raw.get(), MESSAGE)?.0,
+        Some(raw) => Cow::Owned(parse::<MessageContent>(raw.get(), MESSAGE)?.plain_text()),
     };
     Ok(Checked::Delta(Delta {
         increment,
-        whole: chunk.all_content.map(Cow::into_owned),
+        whole: chunk.all_content,
     }))
 }
 
-fn message_completed(data: &str) -> Result<Checked, PayloadFault> {
+fn message_completed(data: &str) -> Result<Checked<'static>, PayloadFault> {
     const MESSAGE: &str = "message.completed needs a message with role and content";
     let payload: MessageCompletedPayload = parse(data, MESSAGE)?;
     if payload.message.role.is_empty() || payload.file_ids.len() > 100 {
@@ -175,7 +181,7 @@ fn state_updated(
     data: &str,
     snapshot: &AuthorizationSnapshot,
     most_bytes: usize,
-) -> Result<Checked, PayloadFault> {
+) -> Result<Checked<'static>, PayloadFault> {
     let StateData { scope, key, value } = parse(data, "state.updated needs scope, key and value")?;
     let scope = StateScope::parse(&scope).ok_or(invalid("state.updated names no known scope"))?;
     if value.get().len() > most_bytes {
@@ -221,7 +227,7 @@ fn action_requested(
     data: &str,
     snapshot: &AuthorizationSnapshot,
     now: i64,
-) -> Result<Checked, PayloadFault> {
+) -> Result<Checked<'static>, PayloadFault> {
     let asked: ActionRequestedPayload = parse(data, "action.requested needs an action")?;
     if asked.action != INTERACTION_REQUESTED || snapshot.interaction_request().is_err() {
         return Ok(Checked::Plain);
@@ -240,7 +246,7 @@ fn action_requested(
     })))
 }
 
-fn run_completed(data: &str) -> Result<Checked, PayloadFault> {
+fn run_completed(data: &str) -> Result<Checked<'static>, PayloadFault> {
     let payload: RunCompletedPayload = parse(data, "run.completed holds a malformed message")?;
     let RunCompletedPayload {
         finish_reason,
@@ -252,7 +258,7 @@ fn run_completed(data: &str) -> Result<Checked, PayloadFault> {
     })
 }
 
-fn run_failed(data: &str) -> Result<Checked, PayloadFault> {
+fn run_failed(data: &str) -> Result<Checked<'static>, PayloadFault> {
     const MESSAGE: &str = "run.failed needs a message or an error, as text";
     let payload: RunFailedPayload = parse(data, MESSAGE)?;
     let message = payload.message.or(payload.error).ok_or(invalid(MESSAGE))?;

@@ -371,7 +371,8 @@ fn an_artifact_is_announced_once_it_is_known() {
     let named = announced_artifact(first.as_bytes()).unwrap();
     assert_eq!(named.to_string(), id);
     judge.know_artifact(named);
-    let Verdict::Accept(accepted) = judge.judge(announce(2, id).as_bytes(), NOW) else {
+    let second = announce(2, id);
+    let Verdict::Accept(accepted) = judge.judge(second.as_bytes(), NOW) else {
         panic!("it is known");
     };
     assert_eq!(accepted.effect, Effect::BindArtifact(named));

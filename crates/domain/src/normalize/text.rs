@@ -1,5 +1,8 @@
 //! The text of events and messages.
 
+use std::borrow::Cow;
+
+use memchr::memchr2;
 use protocol::admin::DeltaMode;
 use protocol::message::Message;
 use serde_json::Value;
@@ -8,13 +11,17 @@ use serde_json::value::RawValue;
 use super::payload::Delta;
 
 /// The same JSON on one line: a line end can only stand between tokens.
-pub(super) fn one_line(json: &str) -> Box<RawValue> {
-    let line = if json.contains(['\n', '\r']) {
-        json.replace(['\n', '\r'], " ")
-    } else {
-        json.to_owned()
-    };
-    RawValue::from_string(line).expect("white space for white space keeps JSON valid")
+pub(super) fn one_line(json: &RawValue) -> Cow<'_, RawValue> {
+    if memchr2(b'\n', b'\r', json.get().as_bytes()).is_none() {
+        return Cow::Borrowed(json);
+    }
+    let line = json.get().replace(['\n', '\r'], " ");
+    Cow::Owned(RawValue::from_string(line).expect("white space for white space keeps JSON valid"))
+}
+
+/// The data of an event that has none.
+pub(super) fn nothing() -> Box<RawValue> {
+    RawValue::from_string("{}".to_owned()).expect("an empty object is JSON")
 }
 
 /// The same object without `message`.
@@ -65,11 +72,11 @@ impl Messages {
 
     /// `all_content` is the whole text so far and wins; so is `content` of a snapshot endpoint, whose
     /// deltas are given as they go on to clients.
-    pub(super) fn add_delta(&mut self, delta: Delta) -> Option<Shown> {
+    pub(super) fn add_delta(&mut self, delta: Delta<'_>) -> Option<Shown> {
         let is_snapshot = self.delta_mode == DeltaMode::Snapshot;
         let whole = match delta.whole {
-            Some(whole) => whole,
-            None if is_snapshot && !delta.increment.is_empty() => delta.increment,
+            Some(whole) => whole.into_owned(),
+            None if is_snapshot && !delta.increment.is_empty() => delta.increment.into_owned(),
             None => {
                 self.text.push_str(&delta.increment);
                 return None;

@@ -1,5 +1,7 @@
 //! What a judgement comes to.
 
+use std::borrow::Cow;
+
 use protocol::message::Message;
 use protocol::run::RunStatus;
 use serde_json::value::RawValue;
@@ -10,14 +12,15 @@ use super::payload::{Question, StateUpdate};
 use super::rejection::{Reason, Rejection};
 use crate::run::{Failure, FailureCode};
 
-/// An event for the ledger.
+/// An event for the ledger. What needs no change is the runner's own bytes.
 #[derive(Debug)]
-pub struct Accepted {
+pub struct Accepted<'r> {
     /// The type as the runner wrote it.
-    pub kind: String,
+    pub kind: Cow<'r, str>,
     /// One line of JSON, an object.
-    pub data: Box<RawValue>,
-    pub usage: Option<Box<RawValue>>,
+    pub data: Cow<'r, RawValue>,
+    /// One line of JSON, an object.
+    pub usage: Option<Cow<'r, RawValue>>,
     pub runner_sequence: Option<u64>,
     /// True when numbers before this one never came.
     pub gap: bool,
@@ -26,7 +29,7 @@ pub struct Accepted {
     pub effect: Effect,
 }
 
-impl Accepted {
+impl Accepted<'_> {
     /// The `metadata` of the ledger event that gets number `sequence`; null for none.
     pub fn metadata(&self, sequence: u64) -> Value {
         let mut metadata = serde_json::Map::new();
@@ -60,7 +63,7 @@ pub enum Effect {
     /// A person is asked.
     Ask(Box<Question>),
     /// The run is over.
-    End(RunnerEnding),
+    End(Box<RunnerEnding>),
 }
 
 /// How the runner ended its run.
@@ -76,8 +79,8 @@ pub struct RunnerEnding {
 
 /// The judgement of one event.
 #[derive(Debug)]
-pub enum Verdict {
-    Accept(Box<Accepted>),
+pub enum Verdict<'r> {
+    Accept(Accepted<'r>),
     /// Came before with equal bytes: counted, not stored.
     Duplicate,
     Reject(Rejection),
@@ -100,7 +103,7 @@ impl Tally {
     }
 }
 
-impl Verdict {
+impl Verdict<'_> {
     /// The result breaks the protocol: the run ends with it.
     pub(super) fn violation(
         reason: Reason,

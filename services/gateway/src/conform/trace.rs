@@ -269,7 +269,7 @@ impl Reading<'_> {
         for item in items {
             let Item::Result(raw) = item else { continue };
             match self.judge.judge(&raw, self.kit.clock.now_seconds()) {
-                Verdict::Accept(accepted) => self.accept(*accepted),
+                Verdict::Accept(accepted) => self.accept(accepted),
                 Verdict::Duplicate => self.trace.duplicates += 1,
                 Verdict::Reject(rejection) => self.reject(&rejection, None, &raw),
                 Verdict::Fail(rejection, failure) => {
@@ -282,7 +282,7 @@ impl Reading<'_> {
         false
     }
 
-    fn accept(&mut self, accepted: Accepted) {
+    fn accept(&mut self, accepted: Accepted<'_>) {
         self.trace.taken += 1;
         self.trace.gaps += u64::from(accepted.gap);
         self.trace.speech.hear(&accepted.kind, accepted.data.get());

@@ -1,7 +1,7 @@
 //! What a run has gathered since its last commit: one append, and the frames that follow it.
 
 use bytes::Bytes;
-use domain::ledger::{LedgerEvent, Source, write_frame};
+use domain::ledger::{LedgerEvent, Source};
 use domain::normalize::{Accepted, Effect, Rejection, StateUpdate};
 use domain::run::{Failure, Run};
 use protocol::id::{RunId, WorkspaceId};
@@ -9,6 +9,7 @@ use protocol::result::ResultType;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use store::{Append, AuditEntry, NewInteraction, Terminal};
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::runs::live::Frames;
@@ -38,6 +39,8 @@ pub(super) struct Book {
     artifacts: Vec<(Uuid, u64)>,
     interactions: Vec<NewInteraction>,
     usage: Option<String>,
+    /// When the oldest bytes were read of what is not on its way yet.
+    read_at: Option<Instant>,
 }
 
 impl Book {
@@ -58,7 +61,18 @@ impl Book {
             artifacts: Vec::new(),
             interactions: Vec::new(),
             usage: None,
+            read_at: None,
         }
+    }
+
+    /// Bytes were read that will stand here once they are judged.
+    pub(super) fn begin(&mut self) {
+        self.read_at.get_or_insert_with(Instant::now);
+    }
+
+    /// When the oldest of what is taken next was read.
+    pub(super) fn take_read_at(&mut self) -> Option<Instant> {
+        self.read_at.take()
     }
 
     /// True when there is nothing to commit.
@@ -79,7 +93,7 @@ impl Book {
     }
 
     /// Enters a result that was accepted. `now`: epoch seconds.
-    pub(super) fn accept(&mut self, accepted: &Accepted, now: i64) {
+    pub(super) fn accept(&mut self, accepted: &Accepted<'_>, now: i64) {
         let sequence = self.next_sequence();
         let mut metadata = accepted.metadata(sequence);
         if let Effect::Ask(question) = &accepted.effect {
@@ -167,11 +181,10 @@ impl Book {
             source,
             metadata,
         };
-        let line = event.to_line();
-        write_frame(&mut self.frames, sequence, kind, &line);
-        self.ends.push(self.frames.len());
-        self.lines.push_str(&line);
+        let line = event.write_frame(&mut self.frames);
+        self.lines.push_str(line);
         self.lines.push('\n');
+        self.ends.push(self.frames.len());
     }
 
     /// Takes everything out as one append, with its frames. `at`: epoch milliseconds.
@@ -204,5 +217,12 @@ impl Book {
             ends: std::mem::take(&mut self.ends),
         };
         (append, frames)
+    }
+}
+
+/// Clients may see what was read then.
+pub(super) fn relayed(read_at: Option<Instant>) {
+    if let Some(read_at) = read_at {
+        metrics::relayed(read_at.elapsed());
     }
 }

@@ -4,14 +4,12 @@
 //! full book stops the reading of the runner's socket. Nobody sees an event that is not committed.
 
 use std::collections::VecDeque;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use domain::normalize::{Effect, Judge, Reason, Rejection, Tally, Verdict, announced_artifact};
 use domain::run::{Failure, FailureCode, Run};
+use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
-use protocol::id::RunId;
 use protocol::sse::SseError;
 use store::{Appended as Written, AuditEntry, StoreError};
 use tokio::time::Instant;
@@ -20,18 +18,22 @@ use uuid::Uuid;
 use crate::bus::Ring;
 use crate::outbound::runner::Answer;
 use crate::runs::Inner;
-use crate::runs::book::Book;
-use crate::runs::dispatch::{interrupted, interruption, tell_runner};
+use crate::runs::book::{Book, relayed};
+use crate::runs::dispatch::interruption;
 use crate::runs::doorbell::Bell;
 use crate::runs::live::{Frames, LiveRun};
 use crate::runs::prepare::Prepared;
 use crate::runs::settle::{Ending, commit};
-use crate::telemetry::metrics;
+use rare::{Rare, grace, quiet_until, rare_things};
 use reader::{Item, ResultReader};
 use source::{Appended, Read, Source, end_of_input};
 
+mod rare;
 pub(crate) mod reader;
 mod source;
+
+/// Reads after which a commit, a cancel or a lost lease is looked for, even if more has come.
+const READS_IN_A_ROW: u32 = 32;
 
 /// What a relay leaves: everything that settling needs.
 pub(super) struct Relayed {
@@ -71,8 +73,8 @@ pub(super) async fn relay(
         judge,
         book: Book::new(run),
         in_flight: None,
+        items: Vec::new(),
         waiting: VecDeque::new(),
-        read_at: None,
         input_ended: None,
     };
     let source = match answer {
@@ -89,11 +91,9 @@ pub(super) async fn relay(
         }
     };
     let ending = relay.read(prepared, source).await?;
-    if let Some(in_flight) = relay.in_flight.take() {
-        let read_at = in_flight.read_at;
-        let (frames, outcome) = in_flight.finish().await;
-        shown(inner, (live, run.id), frames, outcome)?;
-        told(read_at);
+    if relay.in_flight.is_some() {
+        let outcome = committed(&mut relay.in_flight).await;
+        relay.show(outcome)?;
     }
     Ok(Relayed {
         tally: relay.judge.tally(),
@@ -109,26 +109,12 @@ struct Relay<'a> {
     judge: Judge<'a>,
     book: Book,
     in_flight: Option<InFlight<'a>>,
+    /// What the last chunk held; empty between two reads.
+    items: Vec<Item>,
     /// Results that have come and are not judged yet.
     waiting: VecDeque<Vec<u8>>,
-    /// When the oldest bytes were read that are not on their way yet.
-    read_at: Option<Instant>,
     /// Why no more will come.
     input_ended: Option<Failure>,
-}
-
-/// A commit on its way, and the frames that may be shown after it.
-struct InFlight<'a> {
-    frames: Frames,
-    read_at: Option<Instant>,
-    commit: BoxFuture<'a, Result<Written, StoreError>>,
-}
-
-impl InFlight<'_> {
-    async fn finish(self) -> (Frames, Result<Written, StoreError>) {
-        let outcome = self.commit.await;
-        (self.frames, outcome)
-    }
 }
 
 impl Relay<'_> {
@@ -138,68 +124,75 @@ impl Relay<'_> {
         mut source: Source<'_>,
     ) -> Result<Ending, Stopped> {
         let limits = &self.inner.limits;
-        let is_stream = source.is_stream();
         let mut heard_at = Instant::now();
-        let silence = tokio::time::sleep_until(heard_at + limits.silence);
-        tokio::pin!(silence);
         let (inner, live, run) = (self.inner, self.live, self.run);
-        let mut interrupt: Pin<Box<dyn Future<Output = ()> + Send + '_>> =
-            Box::pin(interrupted(inner, live, run));
-        let lost = live.lost.cancelled();
-        tokio::pin!(lost);
+        let mut rare = rare_things(inner, live, run);
+        if source.is_stream() {
+            rare.push(quiet_until(heard_at + limits.silence));
+        }
         let mut cancelling = false;
+        let (mut reads_in_a_row, mut paused) = (0, false);
         loop {
             if let Some(ending) = self.judge_waiting(cancelling).await? {
                 return Ok(ending);
             }
-            self.start_commit();
-            if !self.waiting.is_empty() && !self.book.is_full() {
+            let full = self.book.is_full();
+            let may_commit = self.in_flight.is_none() && !self.book.is_empty();
+            if may_commit && (full || paused || reads_in_a_row == READS_IN_A_ROW) {
+                self.start_commit();
+                paused = false;
                 continue;
             }
-            let full = self.book.is_full();
+            // First what comes most often.
             tokio::select! {
                 biased;
+                read = source.next(), if !full && reads_in_a_row < READS_IN_A_ROW => {
+                    self.take(read, &mut source);
+                    heard_at = Instant::now();
+                    reads_in_a_row += 1;
+                    paused = false;
+                }
                 outcome = committed(&mut self.in_flight) => {
-                    let done = self.in_flight.take().map(|done| (done.frames, done.read_at));
-                    let (frames, read_at) = done.unwrap_or_default();
-                    shown(inner, (live, run.id), frames, outcome)?;
-                    told(read_at);
+                    self.show(outcome)?;
                     if full {
                         heard_at = Instant::now();
                     }
                 }
-                () = &mut lost => return Err(Stopped::Lost),
-                () = &mut interrupt => {
-                    let failure = interruption(inner, live);
-                    if cancelling || failure.code != FailureCode::Cancelled {
-                        return Ok(self.ended_by_gateway(failure));
+                Some(happened) = rare.next() => match happened {
+                    Rare::Lost => return Err(Stopped::Lost),
+                    Rare::Interrupted => {
+                        let failure = interruption(inner, live);
+                        if cancelling || failure.code != FailureCode::Cancelled {
+                            return Ok(self.ended_by_gateway(failure));
+                        }
+                        cancelling = true;
+                        rare.push(Box::pin(grace(inner, prepared, run)));
                     }
-                    cancelling = true;
-                    interrupt = Box::pin(grace(inner, prepared, run));
-                }
-                read = source.next(), if !full => {
-                    self.take(read, &mut source);
-                    heard_at = Instant::now();
-                }
-                // Set again only when it is over: each event would cost a timer.
-                () = &mut silence, if !full && is_stream => {
-                    let silent_at = heard_at + limits.silence;
-                    if Instant::now() >= silent_at {
-                        self.take(Read::Silent, &mut source);
+                    // Set again only when it is over: each event would cost a timer.
+                    Rare::Quiet => {
+                        let (silent_at, now) = (heard_at + limits.silence, Instant::now());
+                        if full {
+                            rare.push(quiet_until(now + limits.silence));
+                        } else if now < silent_at {
+                            rare.push(quiet_until(silent_at));
+                        } else {
+                            self.take(Read::Silent, &mut source);
+                        }
                     }
-                    silence.as_mut().reset(silent_at.max(Instant::now()));
+                },
+                // What has reached the socket, and only has to be handed on, goes into the same commit.
+                () = tokio::task::yield_now(), if may_commit => paused = true,
+                () = std::future::ready(()), if reads_in_a_row == READS_IN_A_ROW => {
+                    reads_in_a_row = 0;
                 }
             }
         }
     }
 
     fn start_commit(&mut self) {
-        if self.in_flight.is_some() || self.book.is_empty() {
-            return;
-        }
+        let read_at = self.book.take_read_at();
         let (append, frames) = self.book.take(None, self.inner.clock.now_ms());
         let commit = Box::pin(commit(self.inner, append));
-        let read_at = self.read_at.take();
         self.in_flight = Some(InFlight {
             frames,
             read_at,
@@ -207,10 +200,27 @@ impl Relay<'_> {
         });
     }
 
+    /// After a commit: clients may see its frames, unless it was not ours to make.
+    fn show(&mut self, outcome: Result<Written, StoreError>) -> Result<(), Stopped> {
+        let Some(done) = self.in_flight.take() else {
+            return Ok(());
+        };
+        match outcome {
+            Ok(Written::Written { .. }) => {
+                self.live.log.publish(done.frames);
+                self.inner.doorbell.ring(Ring::Advanced(self.run.id));
+                relayed(done.read_at);
+                Ok(())
+            }
+            Ok(Written::Lost) => Err(Stopped::Lost),
+            Err(error) => Err(Stopped::Unwritable(error)),
+        }
+    }
+
     /// Takes in what was read, to be judged as far as the book has room.
     fn take(&mut self, read: Read, source: &mut Source<'_>) {
-        let mut items = Vec::new();
-        self.read_at.get_or_insert_with(Instant::now);
+        let mut items = std::mem::take(&mut self.items);
+        self.book.begin();
         self.input_ended = match (read, source) {
             (Read::Chunk(chunk), Source::Stream { reader, .. }) => {
                 match reader.push(&chunk, &mut items) {
@@ -228,11 +238,12 @@ impl Relay<'_> {
             }
             (read, _) => Some(end_of_input(&read)),
         };
-        let results = items.into_iter().filter_map(|item| match item {
+        let results = items.drain(..).filter_map(|item| match item {
             Item::Result(raw) => Some(raw),
             Item::Life => None,
         });
         self.waiting.extend(results);
+        self.items = items;
     }
 
     /// Judges what waits while the book has room; gives the ending when there is one.
@@ -299,11 +310,12 @@ impl Relay<'_> {
 
     /// Judges one result; gives the ending when it was that.
     fn judge_result(&mut self, raw: &[u8]) -> Option<Ending> {
-        match self.judge.judge(raw, self.inner.clock.now_seconds()) {
+        let now = self.inner.clock.now_seconds();
+        match self.judge.judge(raw, now) {
             Verdict::Accept(accepted) => {
-                self.book.accept(&accepted, self.inner.clock.now_seconds());
+                self.book.accept(&accepted, now);
                 match accepted.effect {
-                    Effect::End(end) => Some(Ending::Runner(end)),
+                    Effect::End(end) => Some(Ending::Runner(*end)),
                     Effect::None
                     | Effect::SetState(_)
                     | Effect::BindArtifact(_)
@@ -349,29 +361,11 @@ impl Relay<'_> {
     }
 }
 
-/// After a commit: clients may see the frames, unless the commit was not ours to make.
-fn shown(
-    inner: &Inner,
-    (live, run): (&LiveRun, RunId),
+/// A commit on its way, and the frames that may be shown after it.
+struct InFlight<'a> {
     frames: Frames,
-    outcome: Result<Written, StoreError>,
-) -> Result<(), Stopped> {
-    match outcome {
-        Ok(Written::Written { .. }) => {
-            live.log.publish(frames);
-            inner.doorbell.ring(Ring::Advanced(run));
-            Ok(())
-        }
-        Ok(Written::Lost) => Err(Stopped::Lost),
-        Err(error) => Err(Stopped::Unwritable(error)),
-    }
-}
-
-/// Clients may see what was read then.
-fn told(read_at: Option<Instant>) {
-    if let Some(read_at) = read_at {
-        metrics::relayed(read_at.elapsed());
-    }
+    read_at: Option<Instant>,
+    commit: BoxFuture<'a, Result<Written, StoreError>>,
 }
 
 /// The outcome of the commit on its way; waits for ever when there is none.
@@ -380,10 +374,4 @@ async fn committed(in_flight: &mut Option<InFlight<'_>>) -> Result<Written, Stor
         Some(in_flight) => (&mut in_flight.commit).await,
         None => std::future::pending().await,
     }
-}
-
-/// Tells the runner of the cancel and gives it the grace to end by itself.
-async fn grace(inner: &Inner, prepared: &Prepared, run: &Run) {
-    let grace: Duration = inner.limits.cancel_grace;
-    tokio::join!(tell_runner(inner, prepared, run), tokio::time::sleep(grace));
 }

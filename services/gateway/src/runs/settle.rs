@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::bus::Ring;
-use crate::runs::book::Book;
+use crate::runs::book::{Book, relayed};
 use crate::runs::decide::{take_up, transcript_text};
 use crate::runs::live::LiveRun;
 use crate::runs::{Inner, Runs};
@@ -66,11 +66,13 @@ pub(super) async fn settle(
     let code = ending.code();
     let terminal = terminal_of(inner, run, &mut book, tally, ending);
     let (status, reason) = (terminal.status, terminal.reason.clone());
+    let read_at = book.take_read_at();
     let (append, frames) = book.take(Some(terminal), inner.clock.now_ms());
     live.begin_end();
     match commit(inner, append).await {
         Ok(Appended::Written { next }) => {
             inner.live.settle(run.id, live, frames);
+            relayed(read_at);
             inner.doorbell.ring(Ring::Advanced(run.id));
             // After a stop they stay `created`: the next start, or another replica, dispatches them.
             let passed = failpoint::pass("succession.before_dispatch").await;

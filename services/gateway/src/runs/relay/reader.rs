@@ -19,9 +19,18 @@ pub(crate) enum Item {
 
 /// Reads the answer of a runner within bounds.
 pub(crate) enum ResultReader {
-    EventStream(Decoder),
-    Lines { line: Vec<u8>, most: usize },
-    Whole { body: Vec<u8>, limits: ResultLimits },
+    EventStream {
+        decoder: Decoder,
+        found: Vec<SseItem>,
+    },
+    Lines {
+        line: Vec<u8>,
+        most: usize,
+    },
+    Whole {
+        body: Vec<u8>,
+        limits: ResultLimits,
+    },
 }
 
 /// The results of a whole answer, no more of them than a run may send.
@@ -100,7 +109,10 @@ impl ResultReader {
                     line_bytes,
                     event_bytes: limits.event_bytes,
                 };
-                Self::EventStream(Decoder::new(limits))
+                Self::EventStream {
+                    decoder: Decoder::of_data(limits),
+                    found: Vec::new(),
+                }
             }
             ResultFormat::JsonLines => Self::Lines {
                 line: Vec::new(),
@@ -116,10 +128,9 @@ impl ResultReader {
     /// Reads a chunk. Events that were whole before a limit was passed stand in `items`.
     pub(crate) fn push(&mut self, chunk: &[u8], items: &mut Vec<Item>) -> Result<(), SseError> {
         match self {
-            Self::EventStream(decoder) => {
-                let mut found = Vec::new();
-                let outcome = decoder.push(chunk, &mut found);
-                items.extend(found.into_iter().filter_map(|item| match item {
+            Self::EventStream { decoder, found } => {
+                let outcome = decoder.push(chunk, found);
+                items.extend(found.drain(..).filter_map(|item| match item {
                     SseItem::Comment => Some(Item::Life),
                     SseItem::Event(event) if event.data.is_empty() => None,
                     SseItem::Event(event) => Some(Item::Result(event.data)),
@@ -140,7 +151,7 @@ impl ResultReader {
     /// The body is over: what counts without a closing mark counts now.
     pub(crate) fn finish(&mut self, items: &mut Vec<Item>) {
         match self {
-            Self::EventStream(_) => {}
+            Self::EventStream { .. } => {}
             Self::Lines { line, .. } => end_line(std::mem::take(line), items),
             Self::Whole { body, limits } => match read_batch(body, limits.run_events) {
                 Some(results) => items.extend(results),

@@ -1,0 +1,49 @@
+//! What seldom happens to a run while its results come.
+
+use std::time::Duration;
+
+use domain::run::Run;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::Instant;
+
+use crate::runs::Inner;
+use crate::runs::dispatch::{interrupted, tell_runner};
+use crate::runs::live::LiveRun;
+use crate::runs::prepare::Prepared;
+
+/// What happens to a run once at most, or hardly ever.
+pub(super) enum Rare {
+    /// It is somebody else's.
+    Lost,
+    /// It shall end, or its time to end by itself is over.
+    Interrupted,
+    /// Nothing may have been heard for as long as is allowed.
+    Quiet,
+}
+
+/// Each is looked at when it has happened: not for every chunk, as a `select!` would.
+pub(super) type RareThings<'a> = FuturesUnordered<BoxFuture<'a, Rare>>;
+
+/// What may happen to any run.
+pub(super) fn rare_things<'a>(inner: &'a Inner, live: &'a LiveRun, run: &'a Run) -> RareThings<'a> {
+    let things = RareThings::new();
+    things.push(Box::pin(live.lost.cancelled().map(|()| Rare::Lost)));
+    things.push(Box::pin(
+        interrupted(inner, live, run).map(|()| Rare::Interrupted),
+    ));
+    things
+}
+
+/// [`Rare::Quiet`], at `at`.
+pub(super) fn quiet_until(at: Instant) -> BoxFuture<'static, Rare> {
+    Box::pin(tokio::time::sleep_until(at).map(|()| Rare::Quiet))
+}
+
+/// [`Rare::Interrupted`], once the runner was told of the cancel and has had its grace to end by itself.
+pub(super) async fn grace(inner: &Inner, prepared: &Prepared, run: &Run) -> Rare {
+    let grace: Duration = inner.limits.cancel_grace;
+    tokio::join!(tell_runner(inner, prepared, run), tokio::time::sleep(grace));
+    Rare::Interrupted
+}
