@@ -216,7 +216,7 @@ async fn a_runner_that_is_not_heard_of_has_left_an_orphan(
 #[tokio::test]
 async fn another_replica_takes_results_and_the_owner_writes_them() {
     let rings = |config: &mut Config| {
-        "poll_seconds = 60.0".clone_into(&mut config.bus);
+        "kind = \"postgres\"\npoll_seconds = 60.0".clone_into(&mut config.bus);
         // Tokens are issued in the name that replicas share.
         "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
     };

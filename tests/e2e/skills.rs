@@ -3,6 +3,7 @@
 
 use std::sync::Once;
 
+use futures_util::future::join_all;
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -380,6 +381,58 @@ async fn a_skill_that_changed_or_was_withdrawn_under_a_run_is_refused_to_it(
         ["summary", "greeting"]
     );
     last.end(&stage).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_many_runs_register_at_once_through_two_replicas_is_kept_one_by_one() {
+    let Some(stage) = stage(Postgres, MAY_REGISTER).await else {
+        return;
+    };
+    let beside = stage.gateway.beside().await;
+    let mut runs = Vec::new();
+    for number in 0..8 {
+        let mut event = message(&format!("m-{number}"));
+        event["conversation"]["conversation_id"] = json!(number.to_string());
+        let client = [&stage.client, &beside.client][number % 2];
+        runs.push(HeldRun::start_as(&stage, client, &event).await);
+    }
+    let at_once = async |skills: Vec<Value>| {
+        let calls = skills.into_iter().zip(runs.iter().cycle());
+        let calls = calls.map(|(skill, run)| call(run, "register_skill", skill));
+        join_all(calls).await
+    };
+
+    let briefs = (0..8).map(|number| brief(&format!("Cut {number}.\n")));
+    let answers = at_once(briefs.collect()).await;
+    let mut versions: Vec<_> = answers
+        .iter()
+        .enumerate()
+        .map(|(number, answer)| {
+            assert_eq!(answer.status, 200, "{}", answer.body);
+            let version = &answer.body["result"]["registered"]["version"];
+            (version.as_u64().unwrap(), format!("Cut {number}.\n"))
+        })
+        .collect();
+    versions.sort_unstable();
+    assert!(
+        versions.iter().map(|(version, _)| *version).eq(1..=8),
+        "{versions:?}"
+    );
+    let contents = "SELECT content FROM agent_skills";
+    let kept = rows(&stage.gateway.database_url(), contents).await;
+    assert_eq!(kept, [versions[7].1.as_str()], "the last one stands");
+
+    let others = (0..60).map(|number| {
+        let mut skill = brief("Cut.\n");
+        skill["skill_name"] = json!(format!("s-{number}"));
+        skill
+    });
+    let answers = at_once(others.collect()).await;
+    let taken = answers.iter().filter(|answer| answer.status == 200).count();
+    let refused = answers.iter().filter(|answer| answer.status == 400).count();
+    assert_eq!((taken, refused), (49, 11), "50 are kept at most");
+    let kept = rows(&stage.gateway.database_url(), contents).await;
+    assert_eq!(kept.len(), 50);
 }
 
 #[tokio::test]
