@@ -94,7 +94,7 @@ pub(in crate::api) async fn create_chat_completion(
     let said = async {
         let (body, _images) = prepare(&caller, &state, &mut call, (&id, model), body).await?;
         let mut completion = call.within(model.provider.complete(body)).await?;
-        completion.insert("model".to_owned(), json!(id));
+        complete(&mut completion, &id, "chat.completion");
         call.count(completion.get("usage").and_then(domain::chat::usage));
         call.say(said_bytes(&completion, "message"));
         let said = Value::Object(completion);
@@ -171,7 +171,7 @@ fn frames(
             let mut call = call?;
             let frame = match chunks.next().await {
                 Some(Ok(mut chunk)) => {
-                    chunk.insert("model".to_owned(), json!(id));
+                    complete(&mut chunk, &id, "chat.completion.chunk");
                     call.count(chunk.get("usage").and_then(domain::chat::usage));
                     call.say(said_bytes(&chunk, "delta"));
                     let frame = shown(chunk, wants_usage)
@@ -208,6 +208,15 @@ fn said_bytes(answer: &JsonObject, said: &str) -> usize {
         text + arguments.sum::<usize>()
     };
     choices.into_iter().flatten().map(of).sum()
+}
+
+/// Puts in our name of the model, and the kind of object that some servers leave out: OpenAI's clients pass over
+/// a chunk without it.
+fn complete(answer: &mut JsonObject, id: &str, object: &str) {
+    answer.insert("model".to_owned(), json!(id));
+    answer
+        .entry("object")
+        .or_insert_with(|| Value::from(object));
 }
 
 /// A chunk without what was not asked for. `None`: nothing is left of it.
