@@ -1,5 +1,7 @@
 //! Who touched what: a row for each host API call, allowed or denied.
 
+use std::borrow::Cow;
+
 use protocol::id::{RunId, WorkspaceId};
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter,
@@ -20,11 +22,11 @@ pub struct AuditEntry {
     pub id: Uuid,
     pub workspace: WorkspaceId,
     pub run_id: RunId,
-    pub action: String,
+    pub action: &'static str,
     pub resource: String,
-    pub operation: String,
+    pub operation: &'static str,
     pub allowed: bool,
-    pub rule: String,
+    pub rule: Cow<'static, str>,
     pub bytes: u64,
     pub at: i64,
 }
@@ -70,11 +72,11 @@ pub(crate) async fn insert(
         id: Set(entry.id.to_string()),
         workspace_id: Set(entry.workspace.to_string()),
         run_id: Set(entry.run_id.to_string()),
-        action: Set(entry.action.clone()),
+        action: Set(entry.action.to_owned()),
         resource: Set(entry.resource.clone()),
-        operation: Set(entry.operation.clone()),
+        operation: Set(entry.operation.to_owned()),
         decision: Set(if entry.allowed { "allow" } else { "deny" }.to_owned()),
-        rule: Set(entry.rule.clone()),
+        rule: Set(entry.rule.to_string()),
         bytes: Set(signed(entry.bytes)),
         at: Set(entry.at),
         ..Default::default()

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::Instant;
 
 use super::job::Item;
 use crate::error::StoreError;
@@ -21,7 +22,7 @@ const QUEUE_BYTES: usize = 64 * 1024 * 1024;
 const LANE: usize = 16;
 
 /// How long what nobody waits for stays for more of its kind: many rows in one commit cost little more than one.
-const LINGER: Duration = Duration::from_millis(20);
+const LINGER: Duration = Duration::from_millis(50);
 
 /// The way into the writer's queue.
 #[derive(Clone)]
@@ -98,8 +99,8 @@ impl Writer {
         let room = Arc::clone(&self.room).acquire_many_owned(bytes).await;
         let room = room.map_err(|_| StoreError::Closed)?;
         let sent = self.queue.send(Message::Item(item, room)).await;
-        // A queue that is full is not to be left waiting.
-        if is_awaited || self.queue.capacity() == 0 {
+        // A whole commit is not to be left waiting.
+        if is_awaited || self.queue.max_capacity() - self.queue.capacity() >= BATCH {
             self.hurry.notify_one();
         }
         sent.map_err(|_| StoreError::Closed)
@@ -141,10 +142,14 @@ impl Inbox {
             message = self.queue.recv() => self.take(message?, &mut gathered),
         }
         self.take_waiting(&mut gathered);
-        if gathered.can_wait() {
-            // At once, when it is told of what was taken before: that is no harm.
-            let _ = tokio::time::timeout(LINGER, self.hurry.notified()).await;
+        let end = Instant::now() + LINGER;
+        while gathered.can_wait() {
+            // At once, when it is told of what was taken before.
+            let told = tokio::time::timeout_at(end, self.hurry.notified()).await;
             self.take_waiting(&mut gathered);
+            if told.is_err() {
+                break;
+            }
         }
         Some(gathered)
     }
@@ -200,6 +205,19 @@ mod tests {
         let mut gathering = Box::pin(inbox.gather());
         assert!(gathering.as_mut().now_or_never().is_none());
         assert_eq!(gathering.await.unwrap().items.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_fills_a_commit_waits_for_no_more() {
+        let (writer, mut inbox) = queue(Arc::default());
+        writer.send(item(false)).await.unwrap();
+        let mut gathering = Box::pin(inbox.gather());
+        assert!(gathering.as_mut().now_or_never().is_none());
+        for _ in 0..BATCH {
+            writer.send(item(false)).await.unwrap();
+        }
+        let gathered = gathering.now_or_never();
+        assert_eq!(gathered.unwrap().unwrap().items.len(), BATCH);
     }
 
     #[tokio::test]

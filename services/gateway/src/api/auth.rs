@@ -193,12 +193,18 @@ async fn find_live_grant(
     Ok(grant.ok_or(Refusal::DoesNotLive(claims.run_id)))
 }
 
+/// As much of a name as the audit keeps.
+fn beginning(name: &str) -> &str {
+    let end = name.char_indices().nth(RESOURCE_CHARS);
+    end.map_or(name, |(end, _)| &name[..end])
+}
+
 /// One host call, as the audit names it.
 #[derive(Clone, Copy)]
 pub(super) struct Call<'a> {
-    pub(super) action: &'a str,
+    pub(super) action: &'static str,
     pub(super) resource: &'a str,
-    pub(super) operation: &'a str,
+    pub(super) operation: &'static str,
 }
 
 impl RunCaller {
@@ -295,13 +301,14 @@ impl RunCaller {
             id: Uuid::now_v7(),
             workspace: self.grant.run.workspace.clone(),
             run_id: self.grant.run.id,
-            action: call.action.to_owned(),
-            resource: call.resource.chars().take(RESOURCE_CHARS).collect(),
-            operation: call.operation.to_owned(),
+            action: call.action,
+            resource: beginning(call.resource).to_owned(),
+            operation: call.operation,
             allowed: refusal.is_none(),
-            rule: refusal
-                .unwrap_or("granted by the run's snapshot")
-                .to_owned(),
+            rule: match refusal {
+                Some(refusal) => refusal.to_owned().into(),
+                None => "granted by the run's snapshot".into(),
+            },
             bytes: bytes as u64,
             at: state.runs.clock().now_ms(),
         }

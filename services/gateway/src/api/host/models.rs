@@ -53,7 +53,7 @@ const NOT_EXTRA: [&str; 6] = [
 pub(super) async fn begin_call<'a>(
     caller: &RunCaller,
     state: &'a ApiState,
-    action: &str,
+    action: &'static str,
     id: &str,
     operation: ModelOperation,
 ) -> ApiResult<(HostCall, &'a Model)> {

@@ -108,7 +108,7 @@ fn scope_of(run: &Run) -> ApiResult<&str> {
 async fn find_in_scope(
     caller: &RunCaller,
     state: &ApiState,
-    action: &str,
+    action: &'static str,
     id: RunId,
 ) -> ApiResult<Run> {
     let own = &caller.grant.run;

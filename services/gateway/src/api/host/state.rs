@@ -21,7 +21,7 @@ use crate::api::query::{PathOf, QueryOf, if_match, page_limit};
 async fn access(
     caller: &RunCaller,
     state: &ApiState,
-    action: &str,
+    action: &'static str,
     scope: &str,
 ) -> ApiResult<StateAccess> {
     let call = Call {

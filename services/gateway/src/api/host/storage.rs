@@ -50,7 +50,7 @@ async fn granted_area(
     })
 }
 
-fn call<'a>(action: &'a str, area: &'a str) -> Call<'a> {
+fn call<'a>(action: &'static str, area: &'a str) -> Call<'a> {
     Call {
         action,
         resource: area,
