@@ -17,6 +17,8 @@ mod api_keys;
 mod appended;
 #[path = "e2e/artifacts.rs"]
 mod artifacts;
+#[path = "e2e/assistant.rs"]
+mod assistant;
 #[path = "e2e/authorization.rs"]
 mod authorization;
 #[path = "e2e/bombs.rs"]

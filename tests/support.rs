@@ -20,6 +20,7 @@ pub mod script;
 pub mod slow;
 pub mod stage;
 pub mod stream;
+pub mod talker;
 pub mod terminal;
 pub mod tool_server;
 pub mod upstream;

@@ -339,6 +339,21 @@ fn the_small_agent_that_is_shown_is_the_one_that_is_compiled() {
     assert!(lines.eq(shown.lines()), "they differ");
 }
 
+#[test]
+fn the_agents_in_python_that_are_shown_are_those_that_are_tested() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).expect("the file is there");
+    let page = read("docs/write-an-agent.md");
+    let examples = ["assistant_runner", "openai_runner"]
+        .map(|name| read(&format!("examples/python/{name}.py")));
+    let shown: Vec<_> = page.split("```python\n").skip(1).collect();
+    assert!(shown.len() >= 3, "{} are left", shown.len());
+    for rest in shown {
+        let (part, _) = rest.split_once("```").expect("its end");
+        let stands = examples.iter().any(|example| example.contains(part));
+        assert!(stands, "this is in no example:\n{part}");
+    }
+}
+
 // --- what docs/coverage.md says ---
 
 /// The areas of the page, and how many requirements each has.

@@ -16,14 +16,15 @@ def is_signed(headers, body):  # by the gateway, in the last five minutes, after
     expected, given = b"v1," + base64.b64encode(tag), headers.get("webhook-signature", "")
     return any(hmac.compare_digest(expected, one.encode()) for one in given.split(" "))
 
-def call_host(host, path):  # the token is not sent along when the gateway's address redirects
-    request = urllib.request.Request(host["base_url"] + path)
+def call_host(host, path, body=None):  # the token is not sent along when the gateway's address redirects
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(host["base_url"] + path, data, {"Content-Type": "application/json"})
     request.add_unredirected_header("Authorization", "Bearer " + host["token"])
-    return json.load(urllib.request.urlopen(request, timeout=30))
+    return urllib.request.urlopen(request, timeout=300)
 
 def echo(context, host, cancel):  # the runner itself: yields the type and the data of each result
     try:
-        asked_to_stop = call_host(host, "/run")["cancel_requested_at"] is not None
+        asked_to_stop = json.load(call_host(host, "/run"))["cancel_requested_at"] is not None
         words = re.findall(r"\s*\S+\s*", context["input"].get("text") or "")
         words = words or ["(nothing ", "to ", "echo)"]
         for word in words:
@@ -44,6 +45,8 @@ def echo(context, host, cancel):  # the runner itself: yields the type and the d
         yield "run.failed", {"code": "runner.exception", "message": str(error)}
 
 class RunnerApi(BaseHTTPRequestHandler):  # HTTP/1.0, unbuffered; an answer ends with its socket
+    manifest, execute = RUNNER, staticmethod(echo)
+
     def do_POST(self):
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length) if 0 < length <= 2 * 1024 * 1024 else b""
@@ -51,8 +54,8 @@ class RunnerApi(BaseHTTPRequestHandler):  # HTTP/1.0, unbuffered; an answer ends
         if not is_signed(self.headers, body):
             self.answer(401, {"error": {"code": "unauthenticated", "message": "not signed"}})
         elif call == "GET /runners":
-            self.answer(200, {"runners": [RUNNER]})
-        elif call == "POST /runs" and json.loads(body)["runner_id"] == RUNNER["id"]:
+            self.answer(200, {"runners": [self.manifest]})
+        elif call == "POST /runs" and json.loads(body)["runner_id"] == self.manifest["id"]:
             self.run(**json.loads(body))
         elif call.endswith("/cancel") and cancel:
             cancel.set()
@@ -70,11 +73,29 @@ class RunnerApi(BaseHTTPRequestHandler):  # HTTP/1.0, unbuffered; an answer ends
     def run(self, context, host, **_):
         live[context["run_id"]] = cancel = threading.Event()
         self.answer(200, b": hi\n\n", "text/event-stream")
-        for number, (kind, data) in enumerate(echo(context, host, cancel), 1):
-            result = {"run_id": context["run_id"], "type": kind, "data": data, "sequence": number}
-            self.wfile.write(f"event: {kind}\nid: {number}\ndata: {json.dumps(result)}\n\n".encode())
+        writing, ended = threading.Lock(), threading.Event()
+        threading.Thread(target=self.keep_alive, args=(writing, ended, cancel), daemon=True).start()
+        try:
+            for number, (kind, data) in enumerate(self.execute(context, host, cancel), 1):
+                result = {"run_id": context["run_id"], "type": kind, "data": data, "sequence": number}
+                with writing:
+                    self.wfile.write(f"event: {kind}\nid: {number}\ndata: {json.dumps(result)}\n\n".encode())
+        finally:
+            ended.set()
 
-address = (os.environ.get("HOST", "127.0.0.1"), int(os.environ.get("PORT", 9100)))
-server = ThreadingHTTPServer(address, RunnerApi)
-print(f"listening http://{address[0]}:{server.server_port}", flush=True)
-server.serve_forever()
+    def keep_alive(self, writing, ended, cancel):  # who says nothing for a minute is taken for dead
+        while not ended.wait(15):
+            try:
+                with writing:
+                    self.wfile.write(b": alive\n\n")
+            except (OSError, ValueError):  # nobody listens any more
+                return cancel.set()
+
+def serve(api):  # another runner is another manifest and another `execute` of the same class
+    address = (os.environ.get("HOST", "127.0.0.1"), int(os.environ.get("PORT", 9100)))
+    server = ThreadingHTTPServer(address, api)
+    print(f"listening http://{address[0]}:{server.server_port}", flush=True)
+    server.serve_forever()
+
+if __name__ == "__main__":
+    serve(RunnerApi)

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use crate::support::bent::{BENT_ID, Bend, BentRunner};
 use crate::support::gateway::BINARY;
 use crate::support::node::typescript_echo;
-use crate::support::python::PythonEcho;
+use crate::support::python::python_echo;
 use crate::support::runner::{SECRET, StubRunner};
 use crate::support::{Directory, Printed, run, skipped};
 
@@ -107,7 +107,7 @@ async fn the_rust_example_keeps_the_contract_at_a_single_url() {
 
 #[tokio::test]
 async fn the_python_example_keeps_the_contract() {
-    let Some(runner) = PythonEcho::start().await else {
+    let Some(runner) = python_echo().await else {
         return;
     };
     passes(&runner.url, &[], &SMALL, &SMALL_SKIPS).await;

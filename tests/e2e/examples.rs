@@ -9,7 +9,7 @@ use crate::support::client::{Client, message, send};
 use crate::support::gateway::{Config, Gateway};
 use crate::support::node;
 use crate::support::playground::Playground;
-use crate::support::python::PythonEcho;
+use crate::support::python;
 use crate::support::runner::SECRET;
 use crate::support::{Directory, Sqlite};
 
@@ -28,7 +28,7 @@ async fn rust_echo() -> (Client, impl Sized) {
 
 /// The Python example behind a gateway; `None` without Python.
 async fn python_echo() -> Option<(Client, impl Sized)> {
-    let runner = PythonEcho::start().await?;
+    let runner = python::python_echo().await?;
     let gateway = gateway_before(&runner.url, PYTHON).await;
     Some((gateway.client(), (gateway, runner)))
 }
@@ -246,7 +246,7 @@ async fn refuses_strangers(runner_url: &str) {
 
 #[tokio::test]
 async fn the_examples_without_the_kit_refuse_strangers() {
-    if let Some(python) = PythonEcho::start().await {
+    if let Some(python) = python::python_echo().await {
         refuses_strangers(&python.url).await;
     }
     if let Some(typescript) = node::typescript_echo().await {

@@ -1,8 +1,5 @@
 //! The Local Agent behind the gateway: a whole agent on the public host API alone.
 
-#[path = "local_agent/talker.rs"]
-mod talker;
-
 use std::sync::Arc;
 
 use local_agent::LocalAgent;
@@ -19,9 +16,9 @@ use tokio::task::JoinSet;
 use crate::support::client::{Client, send};
 use crate::support::gateway::{Config, Gateway};
 use crate::support::runner::SECRET;
+use crate::support::talker::{Said, Talker};
 use crate::support::{Engine, Postgres, Sqlite, within};
 use crate::tool_servers::{EVERYTHING, PEERS};
-use talker::{Said, Talker};
 
 /// The agent as a service of its own, and a gateway that has bound it.
 struct Agency {

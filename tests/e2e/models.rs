@@ -7,8 +7,6 @@ mod reserved;
 #[path = "models/room.rs"]
 mod room;
 
-use std::sync::Once;
-
 use reqwest::{Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -18,10 +16,10 @@ use crate::support::client::{Client, message};
 use crate::support::gateway::{Agent, BINARY, Config};
 use crate::support::held::HeldRun;
 use crate::support::node::Project;
-use crate::support::python::{ask, environment, repository_file};
+use crate::support::python::{ask, python_with_openai, repository_file};
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::upstream::{Reply, Upstream};
-use crate::support::{Directory, Engine, Postgres, Sqlite, Stage, run, skipped, until, within};
+use crate::support::{Directory, Engine, Postgres, Sqlite, Stage, run, until, within};
 
 const SCRIPT: &str = r#"
 [[turns]]
@@ -693,8 +691,6 @@ async fn a_budget_is_taken_from_before_the_call_and_settled_after(
 // --- the official clients ---
 
 static OPENAI_NODE: Project = Project::at("tests/clients/openai");
-const OPENAI_PYTHON: &str = "openai==3.54.0";
-static NO_OPENAI: Once = Once::new();
 
 /// What a client must have got of the scripted model.
 fn check_client(got: &Value) {
@@ -721,13 +717,12 @@ fn check_client(got: &Value) {
 
 #[tokio::test]
 async fn the_official_python_client_takes_the_run_token_for_its_key() {
-    let Some(environment) = environment(OPENAI_PYTHON, &[OPENAI_PYTHON]).await else {
-        skipped(&NO_OPENAI, "python", "openai could not be installed");
+    let Some(openai) = python_with_openai().await else {
         return;
     };
     let (_stage, run) = scripted(Sqlite).await.unwrap();
     let base_url = format!("{}/openai/v1", run.host.url);
-    let mut python = Command::new(environment.join("bin/python"));
+    let mut python = Command::new(openai);
     python.arg(repository_file("tests/peer/openai_client.py"));
     check_client(
         &ask(

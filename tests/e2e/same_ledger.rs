@@ -11,7 +11,7 @@ use crate::support::Sqlite;
 use crate::support::gateway::{Config, Gateway};
 use crate::support::listening::Listening;
 use crate::support::node::typescript_echo;
-use crate::support::python::PythonEcho;
+use crate::support::python::python_echo;
 use crate::support::runner::SECRET;
 
 /// The library of `examples/rust`, served as its program does; gone on drop.
@@ -201,7 +201,7 @@ fn assert_rich(story: &Story) {
 #[tokio::test]
 async fn the_same_events_through_each_example_give_the_same_ledgers() {
     let (rust, _serving) = rust_echo().await;
-    let (python, typescript) = (PythonEcho::start().await, typescript_echo().await);
+    let (python, typescript) = (python_echo().await, typescript_echo().await);
     let tell_of = async |runner: &Option<Listening>, runner_id| match runner {
         Some(runner) => Some(tell(&runner.url, runner_id).await),
         None => None,

@@ -25,23 +25,24 @@ pub fn repository_file(path: &str) -> PathBuf {
         .join(path)
 }
 
-/// The echo runner of `examples/python` as a child process.
-pub struct PythonEcho;
-
-impl PythonEcho {
-    /// `None` when there is no Python.
-    pub async fn start() -> Option<Listening> {
-        let mut command = Command::new("python3");
-        command
-            .arg(repository_file("examples/python/echo_runner.py"))
-            .env("PORT", "0")
-            .env("RUNNER_SECRET", SECRET);
-        let spawned = Listening::spawn(&mut command).await.ok();
-        if spawned.is_none() {
-            skipped(&SKIPPED, "python", "there is no python3");
-        }
-        spawned
+/// A runner of `examples/python` as a child process; `None` when there is no such Python.
+pub async fn example(python: impl AsRef<OsStr>, file: &str) -> Option<Listening> {
+    let mut command = Command::new(python);
+    command
+        .arg(repository_file("examples/python").join(file))
+        .env("PORT", "0")
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("RUNNER_SECRET", SECRET);
+    let spawned = Listening::spawn(&mut command).await.ok();
+    if spawned.is_none() {
+        skipped(&SKIPPED, "python", "there is no python3");
     }
+    spawned
+}
+
+/// The echo runner; `None` when there is no Python.
+pub async fn python_echo() -> Option<Listening> {
+    example("python3", "echo_runner.py").await
 }
 
 const LANGBOT: &str = "langbot-plugin==0.7.18";
@@ -98,6 +99,18 @@ pub async fn ask(program: &mut Command, input: &Value) -> Value {
         output.status
     );
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+const OPENAI: &str = "openai==3.54.0";
+static NO_OPENAI: Once = Once::new();
+
+/// A Python with OpenAI's client; `None` when that is not installed and cannot be.
+pub async fn python_with_openai() -> Option<PathBuf> {
+    let installed = environment(OPENAI, &[OPENAI]).await;
+    if installed.is_none() {
+        skipped(&NO_OPENAI, "python", "openai could not be installed");
+    }
+    Some(installed?.join("bin/python"))
 }
 
 async fn install() -> Option<PathBuf> {

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::support::within;
+use super::within;
 
 /// A piece of an answer.
 #[derive(Clone, Debug)]

@@ -1,0 +1,24 @@
+"""The assistant with OpenAI's own client (`pip install openai`), which needs no more than an address and a key."""
+import openai
+import assistant_runner
+
+def ask(host, model, messages, tools):  # yields the pieces of what the model says, and in the end its message
+    client = openai.OpenAI(base_url=host["base_url"] + "/openai/v1", api_key=host["token"], max_retries=0)
+    tools = [{"type": "function", "function": tool} for tool in tools]
+    try:
+        with client.chat.completions.stream(model=model, messages=messages, tools=tools or openai.omit) as stream:
+            for event in stream:
+                if event.type == "content.delta":
+                    yield event.delta
+            said = stream.get_final_completion().choices[0].message
+    except openai.APIError as error:
+        raise assistant_runner.Refused({"code": error.code or "runner.exception", "message": error.message})
+    calls = [{"id": call.id, "type": "function",
+              "function": {"name": call.function.name, "arguments": call.function.arguments}}
+             for call in said.tool_calls or []]
+    message = {"role": "assistant", "content": said.content or ""}
+    yield {**message, "tool_calls": calls} if calls else message
+
+assistant_runner.ask = ask
+if __name__ == "__main__":
+    assistant_runner.serve(assistant_runner.AssistantApi)

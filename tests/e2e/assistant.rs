@@ -1,0 +1,237 @@
+//! The assistants of `examples/python`: a model, a tool of an MCP server and a knowledge base, connected by the
+//! configuration that stands beside them.
+
+use std::path::PathBuf;
+
+use reqwest::Method;
+use reqwest::header::CONTENT_TYPE;
+use rstest::rstest;
+use serde_json::{Value, json};
+use tokio::process::Command;
+use uuid::Uuid;
+
+use crate::support::client::{Client, message, send};
+use crate::support::gateway::{BINARY, Config, Gateway};
+use crate::support::listening::Listening;
+use crate::support::python::{example, python_with_openai, repository_file};
+use crate::support::runner::SECRET;
+use crate::support::talker::{Said, Talker};
+use crate::support::{Directory, Sqlite, run};
+use crate::tool_servers::{EVERYTHING, PEERS};
+
+/// Which of the two.
+#[derive(Clone, Copy)]
+enum Assistant {
+    /// With nothing but Python.
+    Plain,
+    /// With OpenAI's client.
+    OpenAi,
+}
+
+impl Assistant {
+    /// `None` where its Python is not at hand.
+    async fn start(self) -> Option<Listening> {
+        match self {
+            Self::Plain => example("python3", "assistant_runner.py").await,
+            Self::OpenAi => example(python_with_openai().await?, "openai_runner.py").await,
+        }
+    }
+}
+
+fn configuration() -> String {
+    std::fs::read_to_string(repository_file("examples/python/assistant.toml")).unwrap()
+}
+
+/// The text with one of its words, which must be there, replaced.
+fn with(text: &str, word: &str, by: &str) -> String {
+    assert!(text.contains(word), "{word}");
+    text.replacen(word, by, 1)
+}
+
+struct Desk {
+    client: Client,
+    talker: Talker,
+    _running: (Gateway, Listening),
+}
+
+impl Desk {
+    /// The tables of the example, with a model and a copy of the MCP server that are reached from here. The
+    /// handbook has one page.
+    async fn open(assistant: Assistant) -> Option<Self> {
+        let peers = PEERS.built("mcp").await?;
+        let runner = assistant.start().await?;
+        let talker = Talker::start().await;
+        let text = configuration();
+        let tables = &text[text.find("[[model_providers]]").unwrap()..];
+        let upstream = format!("{}/v1", talker.url);
+        let tables = with(tables, "https://api.openai.com/v1", &upstream);
+        let npx = "\"npx\", \"-y\", \"@modelcontextprotocol/server-everything\"";
+        let installed = format!("\"node\", \"{}\"", peers.join(EVERYTHING).display());
+        let mut config = Config::for_runner_at(&runner.url);
+        config.agents.clear();
+        config.rest = with(&tables, npx, &installed);
+        config
+            .environment
+            .push(("OPENAI_API_KEY", "sk-of-a-test".to_owned()));
+        let gateway = Gateway::start(Sqlite, config).await.unwrap();
+
+        let admin = gateway.admin().await;
+        crate::tool_servers::ready(&admin).await;
+        let page = "/v1/knowledge-bases/handbook/documents/rooms";
+        let put = admin
+            .request(Method::PUT, page)
+            .header(CONTENT_TYPE, "text/markdown")
+            .body("# Rooms\n\nThe breakfast room is behind the red door.");
+        assert_eq!(send(put).await.unwrap().status, 201);
+        Some(Self {
+            client: gateway.client(),
+            talker,
+            _running: (gateway, runner),
+        })
+    }
+
+    /// The events of the run that answers this.
+    async fn ask(&self, event_id: &str, text: &str) -> Vec<Value> {
+        let mut event = message(event_id);
+        event["input"]["text"] = json!(text);
+        let frames = self.client.post_streaming(&event).await.rest().await;
+        let event = |data: &String| serde_json::from_str(data).unwrap();
+        frames.iter().map(|frame| event(&frame.data)).collect()
+    }
+}
+
+fn types(events: &[Value]) -> Vec<&str> {
+    let types = events.iter().map(|event| event["type"].as_str().unwrap());
+    types.collect()
+}
+
+#[rstest]
+#[tokio::test]
+async fn an_assistant_answers_with_model_tool_knowledge_and_memory(
+    #[values(Assistant::Plain, Assistant::OpenAi)] assistant: Assistant,
+) {
+    let Some(desk) = Desk::open(assistant).await else {
+        return;
+    };
+    desk.talker.says([
+        Said::text("Let me see. "),
+        Said::call("get-sum", &json!({"a": 2, "b": 40})),
+        Said::text("It is "),
+        Said::text("42."),
+    ]);
+    let question = "Where is the breakfast room, and what is 2 + 40?";
+    let events = desk.ask("m-1", question).await;
+    let expected = [
+        "message.delta",
+        "tool.call.started",
+        "tool.call.completed",
+        "message.delta",
+        "message.delta",
+        "message.completed",
+        "run.completed",
+    ];
+    assert_eq!(types(&events), expected, "{events:?}");
+    let started =
+        json!({"tool_call_id": "call_1", "tool_name": "get-sum", "parameters": {"a": 2, "b": 40}});
+    assert_eq!(events[1]["data"], started);
+    assert!(
+        events[2]["data"]["result"].to_string().contains("42"),
+        "{}",
+        events[2]
+    );
+    assert_eq!(
+        events[5]["data"]["message"],
+        json!({"role": "assistant", "content": "It is 42."})
+    );
+
+    let asked = desk.talker.asked();
+    assert_eq!(asked[0].tools(), ["get-sum"]);
+    assert!(
+        asked[0].last().contains("behind the red door"),
+        "{:?}",
+        asked[0]
+    );
+    assert!(asked[0].last().ends_with(question), "{:?}", asked[0]);
+    assert!(
+        asked[1].last().contains("42"),
+        "the model is told of the sum"
+    );
+
+    desk.talker.says([Said::text("Of a breakfast room.")]);
+    desk.ask("m-2", "What did I ask of?").await;
+    let memory = desk.talker.asked().pop().unwrap();
+    assert!(memory.all().contains(question), "{memory:?}");
+    assert!(memory.all().contains("It is 42."), "{memory:?}");
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_tool_that_refuses_is_told_to_the_model_and_a_model_that_fails_to_the_client(
+    #[values(Assistant::Plain, Assistant::OpenAi)] assistant: Assistant,
+) {
+    let Some(desk) = Desk::open(assistant).await else {
+        return;
+    };
+    desk.talker.says([
+        Said::call("get-sum", &json!({"a": "two", "b": 40})),
+        Said::call("get-env", &json!({})),
+        Said::text("I cannot."),
+    ]);
+    let events = desk.ask("m-1", "add").await;
+    assert_eq!(
+        events.last().unwrap()["type"],
+        "run.completed",
+        "{events:?}"
+    );
+    for (event, asked) in [(1, 1), (3, 2)] {
+        let error = events[event]["data"]["error"].as_str().unwrap();
+        let told = desk.talker.asked()[asked].last();
+        assert_eq!(told, format!("Error: {error}"));
+    }
+
+    desk.talker.says([Said::Failure(400)]);
+    let events = desk.ask("m-2", "fail").await;
+    let failed = events.last().unwrap();
+    assert_eq!(failed["type"], "run.failed");
+    assert_eq!(failed["data"]["code"], "invalid_argument", "{failed}");
+}
+
+#[rstest]
+#[tokio::test]
+async fn an_assistant_that_is_cancelled_while_its_model_is_silent_ends_as_cancelled(
+    #[values(Assistant::Plain, Assistant::OpenAi)] assistant: Assistant,
+) {
+    let Some(desk) = Desk::open(assistant).await else {
+        return;
+    };
+    desk.talker.says([Said::text("Well, "), Said::Silence]);
+    let mut stream = desk.client.post_streaming(&message("m-1")).await;
+    let run_id = stream.run_id();
+    assert_eq!(stream.event().await.unwrap().event, "message.delta");
+    desk.client.cancel(&run_id).await;
+    let last = stream.rest().await.pop().unwrap();
+    let last: Value = serde_json::from_str(&last.data).unwrap();
+    assert_eq!(last["type"], "run.failed");
+    assert_eq!(last["data"]["code"], "cancelled", "{last}");
+    assert_eq!(desk.client.run(&run_id).await["status"], "cancelled");
+    desk.talker.left().await;
+}
+
+#[tokio::test]
+async fn the_configuration_of_the_assistant_is_valid_as_it_stands() {
+    let directory = Directory::new();
+    let data = directory.file("runnel-data");
+    std::fs::create_dir(&data).unwrap();
+    let key = [Uuid::new_v4(), Uuid::new_v4()].map(|half| half.simple().to_string());
+    std::fs::write(data.join("serve.key"), key.concat()).unwrap();
+    std::fs::write(data.join("runner.secret"), SECRET).unwrap();
+    let file: PathBuf = repository_file("examples/python/assistant.toml");
+    let mut check = Command::new(BINARY);
+    check
+        .args(["check-config", "--config"])
+        .arg(file)
+        .current_dir(data.parent().unwrap())
+        .env("OPENAI_API_KEY", "sk-of-a-test");
+    let printed = run(&mut check).await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+}
