@@ -1,6 +1,10 @@
 //! Provider messages: what models, runners and clients exchange.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{self, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::JsonObject;
 
@@ -49,7 +53,7 @@ impl Message {
 }
 
 /// Text, or a list of parts.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(untagged)]
 pub enum MessageContent {
@@ -67,6 +71,35 @@ impl MessageContent {
                 .filter_map(|part| part.text.as_deref())
                 .collect(),
         }
+    }
+}
+
+// By hand: a derived one would copy the content before it looks what it is, and name no place in it.
+impl<'de> Deserialize<'de> for MessageContent {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ContentVisitor)
+    }
+}
+
+struct ContentVisitor;
+
+impl<'de> Visitor<'de> for ContentVisitor {
+    type Value = MessageContent;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text or a list of parts")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<MessageContent, E> {
+        Ok(MessageContent::Text(text.to_owned()))
+    }
+
+    fn visit_string<E: de::Error>(self, text: String) -> Result<MessageContent, E> {
+        Ok(MessageContent::Text(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, parts: A) -> Result<MessageContent, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(parts)).map(MessageContent::Parts)
     }
 }
 
@@ -168,4 +201,33 @@ pub struct LlmTokenUsage {
     #[serde(flatten)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub further: JsonObject,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_is_a_text_or_parts_and_says_what_else_it_is_not() {
+        let read = serde_json::from_str::<Message>;
+        let text = read(r#"{"role": "user", "content": "größ\u0065r"}"#).unwrap();
+        assert_eq!(text.plain_text(), "größer");
+        let parts = r#"{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "x"}, {"type": "text", "text": "b"}]}"#;
+        assert_eq!(read(parts).unwrap().plain_text(), "ab");
+        for none in [
+            r#"{"role": "tool"}"#,
+            r#"{"role": "tool", "content": null}"#,
+        ] {
+            assert_eq!(read(none).unwrap().content, None);
+        }
+        let number = read(r#"{"role": "user", "content": 1}"#).unwrap_err();
+        assert!(
+            number
+                .to_string()
+                .contains("expected a text or a list of parts"),
+            "{number}"
+        );
+        let part = read(r#"{"role": "user", "content": [{"text": "a"}]}"#).unwrap_err();
+        assert!(part.to_string().contains("missing field `type`"), "{part}");
+    }
 }
