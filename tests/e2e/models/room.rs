@@ -6,7 +6,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
 use super::{says, scripted_in};
-use crate::support::client::send;
+use crate::support::client::{message, send};
 use crate::support::held::HeldRun;
 use crate::support::{Directory, Sqlite, until};
 
@@ -38,6 +38,7 @@ async fn large_requests_to_models_take_turns_and_small_ones_do_not_wait() {
         config.limits = format!("model_bytes = {}", 64 * MIB);
     });
     let (stage, run) = staged.await.unwrap();
+    let hog = HeldRun::start(&stage, &message("m-2")).await;
     // No request of a model, so that it is answered as soon as it was read.
     let large = json!({"messages": "a".repeat(5 * MIB)});
     let invoke = "/models/talker/invoke";
@@ -48,10 +49,18 @@ async fn large_requests_to_models_take_turns_and_small_ones_do_not_wait() {
     ];
     assert_eq!(run.call(invoke, &large).await.status, 400);
 
-    let mut held = Vec::new();
-    for path in paths {
-        held.push(announce(&run, path).await);
-    }
+    // A run has no more than two of them at a time.
+    let mut held = vec![
+        announce(&hog, paths[0]).await,
+        announce(&hog, paths[1]).await,
+    ];
+    until("a run's share to be taken", async || {
+        let refused = hog.call(invoke, &large).await;
+        refused.status == 429 && refused.error("details")["reason"] == "model_bytes_of_run"
+    })
+    .await;
+    assert_eq!(run.call(invoke, &large).await.status, 400);
+    held.push(announce(&run, paths[2]).await);
     until("the room to be taken", async || {
         run.call(invoke, &large).await.status == 429
     })
@@ -86,4 +95,5 @@ async fn large_requests_to_models_take_turns_and_small_ones_do_not_wait() {
     })
     .await;
     run.end(&stage).await;
+    hog.end(&stage).await;
 }

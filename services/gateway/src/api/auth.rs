@@ -46,6 +46,10 @@ pub(super) struct RunCaller {
     cancelled: bool,
 }
 
+/// The live run whose token came with a request: for whoever reads its body.
+#[derive(Clone, Copy)]
+pub(super) struct SpeaksFor(pub(super) RunId);
+
 /// A runner with the token of a run that lives and has not been cancelled.
 pub(super) struct LiveCaller(pub(super) RunCaller);
 
@@ -96,10 +100,10 @@ impl FromRequestParts<ApiState> for LiveCaller {
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
         let caller = authenticate_run(parts, state).await?;
         if caller.cancelled {
-            Err(ApiError::cancelled())
-        } else {
-            Ok(Self(caller))
+            return Err(ApiError::cancelled());
         }
+        parts.extensions.insert(SpeaksFor(caller.grant.run.id));
+        Ok(Self(caller))
     }
 }
 

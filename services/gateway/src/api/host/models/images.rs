@@ -83,7 +83,8 @@ impl Image {
         let (mime_type, size) = (essence(&found.metadata.mime_type), found.metadata.size);
         let room = check(&mime_type, size, most).and_then(|bytes| {
             // As text it is a third larger.
-            state.model_room().take(bytes.div_ceil(3) * 4)
+            let run = caller.grant.run.id;
+            state.model_room().take(run, bytes.div_ceil(3) * 4)
         });
         let room = match room {
             Ok(room) => room,
