@@ -213,6 +213,7 @@ async fn an_assistant_that_is_cancelled_while_its_model_is_silent_ends_as_cancel
     let last: Value = serde_json::from_str(&last.data).unwrap();
     assert_eq!(last["type"], "run.failed");
     assert_eq!(last["data"]["code"], "cancelled", "{last}");
+    assert_eq!(last["source"], "runner", "it has ended by itself: {last}");
     assert_eq!(desk.client.run(&run_id).await["status"], "cancelled");
     desk.talker.left().await;
 }

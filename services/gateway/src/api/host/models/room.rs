@@ -24,7 +24,8 @@ const SMALL: usize = 64 * 1024;
 /// there is.
 const LARGEST: usize = 2 * BODY_BYTES;
 
-/// The room of this process. A run has half of it at most, so that none keeps the others out.
+/// The room of this process. A run has half of it at most, or one of the largest requests, so that none keeps the
+/// others out.
 #[derive(Clone)]
 pub(in crate::api) struct ModelRoom {
     share: usize,
