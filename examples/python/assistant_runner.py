@@ -1,6 +1,6 @@
 """An assistant with a model, tools and knowledge: standard library only. Its server is echo_runner.py's."""
 import json, urllib.error, urllib.parse
-from echo_runner import RunnerApi, call_host, serve
+from echo_runner import RunnerApi, call_host, error_of, serve
 
 RUNNER = {"id": "plugin:runnel/assistant-python/default", "name": "default",
           "label": {"en_US": "Assistant (Python)", "zh_Hans": "助手（Python）"},
@@ -8,6 +8,7 @@ RUNNER = {"id": "plugin:runnel/assistant-python/default", "name": "default",
                           "history": ["page"]},
           "capabilities": {"streaming": True, "interrupt": True, "tool_calling": True, "knowledge_retrieval": True}}
 MOST_QUESTIONS = 8  # to the model, in one run: whoever calls tools without end is stopped
+MOST_SHOWN = 10_000  # characters of a tool's result: the model gets all of it, and a line of the stream is bounded
 
 class Refused(Exception):
     """The error of a call that had begun to answer, as the gateway told it."""
@@ -36,7 +37,8 @@ def messages_of(context, host):  # what was said before, oldest first, and what 
 
 def ask(host, model, messages, tools):  # yields the pieces of what the model says, and in the end its message
     message, calls = {"role": "assistant", "content": ""}, {}
-    for line in call_host(host, route("models", model, "stream"), {"messages": messages, "tools": tools}):
+    body = {"messages": messages, "tools": tools, "remove_think": True}
+    for line in call_host(host, route("models", model, "stream"), body):
         if not line.startswith(b"data: "):
             continue
         event = json.loads(line[6:])
@@ -59,7 +61,7 @@ def call_tool(host, name, parameters):  # what it has answered, and what went wr
             return None, "the arguments are no JSON object"
         return json.load(call_host(host, route("tools", name, "call"), {"parameters": parameters}))["result"], None
     except urllib.error.HTTPError as refused:
-        return None, json.load(refused)["error"]["message"]
+        return None, error_of(refused)["message"]
 
 def parameters_of(call):
     try:
@@ -74,9 +76,9 @@ def use_tools(host, calls, messages):  # yields what the user sees; the model is
         shown = parameters if isinstance(parameters, dict) else {}
         yield "tool.call.started", {**told, "parameters": shown}
         result, error = call_tool(host, name, parameters)
-        told |= {"error": error} if error else {"result": result if isinstance(result, dict) else {"result": result}}
-        yield "tool.call.completed", told
         text = f"Error: {error}" if error else result if isinstance(result, str) else json.dumps(result)
+        told |= {"error": error} if error else {"result": {"text": text[:MOST_SHOWN]}}
+        yield "tool.call.completed", told
         messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
 
 def assist(context, host, cancel):  # the runner itself: yields the type and the data of each result
@@ -102,7 +104,7 @@ def assist(context, host, cancel):  # the runner itself: yields the type and the
             yield from use_tools(host, said["tool_calls"], messages)
         raise RuntimeError(f"the model has called tools {MOST_QUESTIONS} times without an answer")
     except urllib.error.HTTPError as answer:
-        yield "run.failed", json.load(answer)["error"]
+        yield "run.failed", error_of(answer)
     except Refused as refused:
         yield "run.failed", refused.args[0]
     except Exception as error:

@@ -22,6 +22,12 @@ def call_host(host, path, body=None):  # the token is not sent along when the ga
     request.add_unredirected_header("Authorization", "Bearer " + host["token"])
     return urllib.request.urlopen(request, timeout=300)
 
+def error_of(answer):  # of a call that was refused; who stands between may say anything
+    try:
+        return dict(json.load(answer)["error"])
+    except (ValueError, KeyError, TypeError):
+        return {"code": "runner.exception", "message": str(answer)}
+
 def echo(context, host, cancel):  # the runner itself: yields the type and the data of each result
     try:
         asked_to_stop = json.load(call_host(host, "/run"))["cancel_requested_at"] is not None
@@ -40,7 +46,7 @@ def echo(context, host, cancel):  # the runner itself: yields the type and the d
         yield "message.completed", {"message": message, "file_ids": []}
         yield "run.completed", {"finish_reason": "stop"}
     except urllib.error.HTTPError as answer:
-        yield "run.failed", json.load(answer)["error"]
+        yield "run.failed", error_of(answer)
     except Exception as error:
         yield "run.failed", {"code": "runner.exception", "message": str(error)}
 

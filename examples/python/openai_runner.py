@@ -10,7 +10,7 @@ def ask(host, model, messages, tools):  # yields the pieces of what the model sa
             for event in stream:
                 if event.type == "content.delta":
                     yield event.delta
-            said = stream.get_final_completion().choices[0].message
+            said = stream.current_completion_snapshot.choices[0].message
     except openai.APIError as error:
         raise assistant_runner.Refused({"code": error.code or "runner.exception", "message": error.message})
     calls = [{"id": call.id, "type": "function",
