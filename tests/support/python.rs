@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex, OnceCell};
 use uuid::Uuid;
 
 use super::listening::Listening;
@@ -117,11 +117,15 @@ async fn install() -> Option<PathBuf> {
     environment(LANGBOT, &[LANGBOT]).await
 }
 
+static INSTALLING: Mutex<()> = Mutex::const_new(());
+
 /// An environment called `name` in which pip has installed `what`, once and for all test runs; whoever
 /// comes first moves the finished one into place.
 pub async fn environment(name: &str, what: &[impl AsRef<OsStr>]) -> Option<PathBuf> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let finished = cache.join(name);
+    // Tests of this run take turns; of another run one may still come between.
+    let _turn = INSTALLING.lock().await;
     if finished.exists() {
         return Some(finished);
     }
@@ -129,7 +133,7 @@ pub async fn environment(name: &str, what: &[impl AsRef<OsStr>]) -> Option<PathB
     let mut venv = Command::new("python3");
     let mut pip = Command::new(unfinished.join("bin/pip"));
     let done = succeeds(venv.args(["-m", "venv"]).arg(&unfinished)).await
-        && succeeds(pip.args(["install", "--quiet"]).args(what)).await
+        && succeeds(pip.args(["install", "--quiet", "--no-compile"]).args(what)).await
         && (std::fs::rename(&unfinished, &finished).is_ok() || finished.exists());
     let _ = std::fs::remove_dir_all(&unfinished);
     done.then_some(finished)
