@@ -105,6 +105,8 @@ mod migrate;
 mod misbehaviour;
 #[path = "e2e/models.rs"]
 mod models;
+#[path = "e2e/one_of_many.rs"]
+mod one_of_many;
 #[path = "e2e/onward.rs"]
 mod onward;
 #[path = "e2e/outage.rs"]

@@ -29,6 +29,7 @@ mod m20261122_000032_budget_reservations;
 mod m20261122_000033_agent_skills;
 mod m20261123_000034_narrow_runs;
 mod m20261123_000035_audit_by_run;
+mod m20261123_000036_conversations_by_id;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -60,6 +61,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261122_000033_agent_skills::Migration),
             Box::new(m20261123_000034_narrow_runs::Migration),
             Box::new(m20261123_000035_audit_by_run::Migration),
+            Box::new(m20261123_000036_conversations_by_id::Migration),
         ]
     }
 }

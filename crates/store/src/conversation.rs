@@ -3,12 +3,15 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use domain::admission::{ActiveRun, Occupancy};
-use protocol::id::{AgentId, RunId};
+use protocol::id::{AgentId, RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use sea_orm::sea_query::Expr;
-use sea_orm::{ColumnTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter};
+use sea_orm::{
+    ColumnTrait, Condition, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter, QuerySelect,
+    QueryTrait,
+};
 
-use crate::entity::runs;
+use crate::entity::{conversations, runs};
 use crate::error::{StoreError, parsed};
 use crate::sql::{Row, Sql, executed, returned};
 use crate::steering::QUEUED;
@@ -39,6 +42,30 @@ pub fn occupancy(live: &[LiveRun], agent: AgentId) -> Occupancy {
             .collect(),
         queued: own().filter(|run| run.status == RunStatus::Queued).count() as u64,
     }
+}
+
+/// What is of the conversations that were asked for: of an id, whatever their bot and thread, of a key, or of both.
+/// `None`: nobody asked for any.
+///
+/// A key is of one workspace. To say the workspace besides would let a database walk through all that the workspace
+/// has, newest first, and look at each.
+pub(crate) fn of_conversations(
+    key: impl ColumnTrait,
+    workspace: &WorkspaceId,
+    conversation_id: Option<&str>,
+    conversation_key: Option<&str>,
+) -> Option<Condition> {
+    let of_id = conversation_id.map(|id| {
+        let keys = conversations::Entity::find()
+            .select_only()
+            .column(conversations::Column::Key)
+            .filter(conversations::Column::WorkspaceId.eq(workspace.as_str()))
+            .filter(conversations::Column::ConversationId.eq(id));
+        key.in_subquery(keys.into_query())
+    });
+    let of_key = conversation_key.map(|own| key.eq(own));
+    let asked = of_id.is_some() || of_key.is_some();
+    asked.then(|| Condition::all().add_option(of_id).add_option(of_key))
 }
 
 /// Takes the locks of conversations: whoever decides about one writes its row first. Two replicas may meet

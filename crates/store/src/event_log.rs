@@ -3,11 +3,11 @@
 use protocol::id::{RunId, WorkspaceId};
 use sea_orm::{
     ColumnTrait, Condition, EntityTrait, ExprTrait, QueryFilter, QueryOrder, QuerySelect,
-    QueryTrait,
 };
 
 use crate::connect::Store;
-use crate::entity::{conversations, events, raw_payloads};
+use crate::conversation::of_conversations;
+use crate::entity::{events, raw_payloads};
 use crate::error::{StoreError, parsed};
 
 /// A stored event.
@@ -92,25 +92,16 @@ impl Store {
         limit: u64,
         bytes: usize,
     ) -> Result<EventsFound, StoreError> {
-        // A key is of one workspace: alone it lets the conversation's own index be taken.
-        let mut query = match &filter.conversation_key {
-            Some(key) => {
-                events::Entity::find().filter(events::Column::ConversationKey.eq(key.as_str()))
-            }
-            None => {
-                events::Entity::find().filter(events::Column::WorkspaceId.eq(workspace.as_str()))
-            }
-        };
+        let own = of_conversations(
+            events::Column::ConversationKey,
+            workspace,
+            filter.conversation_id.as_deref(),
+            filter.conversation_key.as_deref(),
+        );
+        let own = own.unwrap_or_else(|| events::Column::WorkspaceId.eq(workspace.as_str()).into());
+        let mut query = events::Entity::find().filter(own);
         if !filter.event_types.is_empty() {
             query = query.filter(events::Column::EventType.is_in(filter.event_types.clone()));
-        }
-        if let Some(conversation) = &filter.conversation_id {
-            let keys = conversations::Entity::find()
-                .select_only()
-                .column(conversations::Column::Key)
-                .filter(conversations::Column::WorkspaceId.eq(workspace.as_str()))
-                .filter(conversations::Column::ConversationId.eq(conversation.as_str()));
-            query = query.filter(events::Column::ConversationKey.in_subquery(keys.into_query()));
         }
         if let Some(position) = after {
             let same = events::Column::ReceivedAt

@@ -14,8 +14,9 @@ use sea_orm::{
 };
 
 use crate::connect::Store;
+use crate::conversation::of_conversations;
 use crate::database_clock::ago;
-use crate::entity::{conversations, events, runs, transcript_items};
+use crate::entity::{events, runs, transcript_items};
 use crate::error::{StoreError, parsed, parsed_json, unsigned};
 use crate::new_run::frozen_in;
 use crate::sql::{Row, Sql};
@@ -262,7 +263,13 @@ impl Store {
 
 /// The runs that a filter lets through.
 fn of(workspace: &WorkspaceId, filter: &RunFilter) -> Condition {
-    let mut all = Condition::all().add(runs::Column::WorkspaceId.eq(workspace.as_str()));
+    let own = of_conversations(
+        runs::Column::ConversationKey,
+        workspace,
+        filter.conversation_id.as_deref(),
+        filter.conversation_key.as_deref(),
+    );
+    let mut all = own.unwrap_or_else(|| runs::Column::WorkspaceId.eq(workspace.as_str()).into());
     if !filter.statuses.is_empty() {
         let names = filter.statuses.iter().map(|status| status.as_str());
         all = all.add(runs::Column::Status.is_in(names));
@@ -272,17 +279,6 @@ fn of(workspace: &WorkspaceId, filter: &RunFilter) -> Condition {
     }
     if let Some(runner) = &filter.runner_id {
         all = all.add(runs::Column::RunnerId.eq(runner.to_string()));
-    }
-    if let Some(conversation) = &filter.conversation_id {
-        let keys = conversations::Entity::find()
-            .select_only()
-            .column(conversations::Column::Key)
-            .filter(conversations::Column::WorkspaceId.eq(workspace.as_str()))
-            .filter(conversations::Column::ConversationId.eq(conversation.as_str()));
-        all = all.add(runs::Column::ConversationKey.in_subquery(keys.into_query()));
-    }
-    if let Some(key) = &filter.conversation_key {
-        all = all.add(runs::Column::ConversationKey.eq(key.as_str()));
     }
     all
 }

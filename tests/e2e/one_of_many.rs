@@ -1,0 +1,72 @@
+//! Lists of one conversation in a workspace that has many.
+
+use serde_json::{Value, json};
+
+use crate::support::client::message;
+use crate::support::database::rows;
+use crate::support::{Postgres, Stage};
+
+const OF_ONE: [&str; 3] = ["/v1/runs", "/v1/events", "/v1/interactions"];
+
+/// What others have left: newer than anything of today, so that whoever walks from the newest on meets all of it.
+const OTHERS: &str = "
+    INSERT INTO conversations
+        (key, workspace_id, bot_id, conversation_id, thread_id, last_event_seq, last_transcript_seq, version)
+        SELECT 'key-' || n, 'default', '', 'other-' || n, '', 1, 0, 1 FROM generate_series(1, 20000) n;
+    INSERT INTO events
+        (workspace_id, event_id, dedupe_key, body_sha256, answer, event_type, source, bot_id, conversation_key,
+         event_seq, envelope, received_at)
+        SELECT 'default', 'z-' || n, 'event:z-' || n, '', '{}', 'message.received', 'api', '', 'key-' || n,
+         1, '{}', 4102444800000 FROM generate_series(1, 20000) n;
+    INSERT INTO runs
+        (id, workspace_id, event_id, agent_id, agent_version, runner_id, endpoint_id, conversation_key, status,
+         attempt, lease_epoch, last_sequence, deadline_at, agent_spec, snapshot, snapshot_sha256, metadata,
+         created_at, finished_at)
+        SELECT 'z-' || n, 'default', 'z-' || n, '', 1, '', '', 'key-' || n, 'completed',
+         1, 1, 1, 0, '', '', '', '{}', 4102444800000, 4102444800000 FROM generate_series(1, 20000) n;
+    INSERT INTO interactions
+        (id, workspace_id, run_id, sequence, interaction_id, request, expires_at, asked_at)
+        SELECT 'z-' || n, 'default', 'z-' || n, 1, 'q', '{}', 0, 0 FROM generate_series(1, 20000) n";
+
+async fn pages(stage: &Stage) -> Vec<Value> {
+    let mut pages = Vec::new();
+    for path in OF_ONE {
+        let path = format!("{path}?conversation_id=c-7");
+        let page = stage.client.get(&path).await;
+        assert_eq!(page.status, 200, "{path}: {}", page.body);
+        pages.push(page.body);
+    }
+    pages
+}
+
+/// The database keeps the plan of a statement. One that it made for empty tables, of which it knew nothing, must do
+/// for full ones: it is made anew some minutes later only.
+#[tokio::test]
+async fn a_conversation_is_found_among_many_by_a_plan_that_was_made_for_few() {
+    let Some(stage) = Stage::on(Postgres, |_| {}).await else {
+        return;
+    };
+    let database = stage.gateway.database_url();
+    for table in ["conversations", "events", "runs", "interactions"] {
+        let blind = format!("ALTER TABLE {table} SET (autovacuum_enabled = false)");
+        rows(&database, &blind).await;
+    }
+    // As often as it takes to keep a plan, on each of some connections.
+    for _ in 0..80 {
+        pages(&stage).await;
+    }
+    let mut event = message("m-1");
+    event["conversation"]["conversation_id"] = json!("c-7");
+    let run_id = stage.client.post(&event).await.run_id();
+    stage.outcome(&run_id).await;
+    rows(&database, OTHERS).await;
+
+    let pages = pages(&stage).await;
+    let found: Vec<_> = pages.iter().map(|page| page["items"].as_array()).collect();
+    let [Some(runs), Some(events), Some(interactions)] = found[..] else {
+        panic!("{pages:?}");
+    };
+    assert_eq!((runs.len(), events.len(), interactions.len()), (1, 1, 0));
+    assert_eq!(runs[0]["run_id"], run_id.as_str());
+    assert_eq!(events[0]["event_id"], "m-1");
+}
