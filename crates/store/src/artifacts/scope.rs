@@ -15,9 +15,12 @@ impl Store {
         let Some(key) = &run.conversation_key else {
             return Ok(run.event_id == event_id);
         };
+        // Asked of each run: a list of the pulls of the event would be looked for in those of all workspaces.
+        let of_run = (steering_items::Entity, steering_items::Column::RunId);
         let pulled = Query::select()
-            .column(steering_items::Column::RunId)
+            .expr(Expr::val(1))
             .from(steering_items::Entity)
+            .and_where(Expr::col(of_run).equals((runs::Entity, runs::Column::Id)))
             .and_where(Expr::col(steering_items::Column::EventId).eq(event_id))
             .and_where(Expr::col(steering_items::Column::Status).eq(PULLED))
             .to_owned();
@@ -30,7 +33,7 @@ impl Store {
             .filter(
                 runs::Column::EventId
                     .eq(event_id)
-                    .or(runs::Column::Id.in_subquery(pulled)),
+                    .or(Expr::exists(pulled)),
             )
             .limit(1)
             .into_tuple()
