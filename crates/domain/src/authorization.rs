@@ -4,6 +4,7 @@
 //! The snapshot is stored with the run, becomes `ctx.resources`, `available_apis` and the token's
 //! claims, and is the only thing the host API asks.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::JsonObject;
@@ -125,13 +126,13 @@ impl From<&ConversationIdentity> for FrozenConversation {
 /// One considered operation: granted, or trimmed by which layer and rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
-    pub kind: String,
+    pub kind: Cow<'static, str>,
     pub id: String,
-    pub operation: String,
+    pub operation: Cow<'static, str>,
     pub granted: bool,
     /// The layer that trimmed it; the last one that was asked when it is granted.
     pub layer: Layer,
-    pub rule: String,
+    pub rule: Cow<'static, str>,
 }
 
 /// The four layers, in order.

@@ -1,5 +1,6 @@
 //! The four layers, asked in order about each operation of each thing that exists.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::admin::AgentSpec;
@@ -16,6 +17,9 @@ use crate::state::{Owner, scope_identity};
 mod artifacts;
 mod interactions;
 mod skills;
+
+/// What is decided about every run that is granted little.
+const DECISIONS: usize = 32;
 
 /// What has been decided so far.
 pub(super) struct Trimming<'a> {
@@ -35,27 +39,33 @@ impl<'a> Trimming<'a> {
             manifest,
             agent,
             selected: selected(&manifest.config_schema, &agent.config),
-            decisions: Vec::new(),
+            decisions: Vec::with_capacity(DECISIONS),
             operations: BTreeSet::new(),
         }
     }
 
     /// Asks the layers in order and keeps the decision.
-    fn decide(&mut self, kind: &str, id: &str, operation: &str, checks: &[Check]) -> bool {
+    fn decide(
+        &mut self,
+        kind: &'static str,
+        id: &str,
+        operation: &'static str,
+        checks: &[Check],
+    ) -> bool {
         let trimmed = checks.iter().find(|(_, passes, _)| !passes);
         let granted = trimmed.is_none();
         let (layer, rule) = match trimmed {
             Some((Layer::Manifest, _, "")) => (
                 Layer::Manifest,
-                format!("permissions.{kind} lacks {operation}"),
+                format!("permissions.{kind} lacks {operation}").into(),
             ),
-            Some((layer, _, rule)) => (*layer, (*rule).to_owned()),
-            None => (Layer::EventScope, "every layer allows it".to_owned()),
+            Some((layer, _, rule)) => (*layer, Cow::from(*rule)),
+            None => (Layer::EventScope, "every layer allows it".into()),
         };
         self.decisions.push(Decision {
-            kind: singular(kind).to_owned(),
+            kind: singular(kind).into(),
             id: id.to_owned(),
-            operation: operation.to_owned(),
+            operation: operation.into(),
             granted,
             layer,
             rule,
@@ -344,7 +354,7 @@ impl<'a> Trimming<'a> {
     }
 }
 
-fn singular(kind: &str) -> &str {
+fn singular(kind: &'static str) -> &'static str {
     match kind {
         "knowledge_bases" => "knowledge_base",
         "models" | "tools" | "skills" | "runs" | "artifacts" | "files" => &kind[..kind.len() - 1],
