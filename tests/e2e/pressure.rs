@@ -4,7 +4,9 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::support::client::{Client, message};
@@ -14,7 +16,7 @@ use crate::support::slow::{
     SlowReader, connect, files_at_most, open_files, processor_ticks, resident_kib,
 };
 use crate::support::stream::Stream;
-use crate::support::{Stage, number, within};
+use crate::support::{Stage, number, slow, until, within};
 
 fn apart(n: usize) -> serde_json::Value {
     let mut event = message(&format!("m-{n}"));
@@ -408,4 +410,58 @@ fn files(most: u64) -> Rlimit {
         current: Some(most),
         ..getrlimit(Resource::Nofile)
     }
+}
+
+const MIB: usize = 1024 * 1024;
+
+/// Sends four MiB of a body, and does not go on.
+async fn half_a_body(stage: &Stage, key: &str) -> TcpStream {
+    let mut socket = slow::connect(&stage.client.url).await;
+    let head = format!(
+        "POST /v1/events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{{\"raw\":\"",
+        5 * MIB
+    );
+    socket.write_all(head.as_bytes()).await.unwrap();
+    socket.write_all(&vec![b'a'; 4 * MIB]).await.unwrap();
+    socket
+}
+
+#[tokio::test]
+async fn bodies_that_do_not_end_take_no_more_memory_than_there_is_for_them() {
+    let stage = Stage::with(|config| {
+        config.limits = format!("body_bytes = {}", 64 * MIB);
+    })
+    .await;
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+    let admin = stage.gateway.admin().await;
+    let large = |n: usize| {
+        let mut event = message(&format!("large-{n}"));
+        event["raw"] = json!("a".repeat(4 * MIB - 10));
+        event
+    };
+    assert_eq!(stage.client.post(&large(0)).await.status, 202);
+
+    // One key fills its half, and the other key has the other half.
+    let mut held = Vec::new();
+    until("the share of a key to be taken", async || {
+        let asked = stage.client.post(&large(held.len() + 1)).await;
+        if asked.status == 202 {
+            held.push(half_a_body(&stage, &stage.client.key).await);
+            return false;
+        }
+        assert_eq!(asked.status, 429, "{}", asked.body);
+        assert_eq!(asked.headers["retry-after"], "1");
+        asked.error("details")["reason"] == "body_bytes_of_sender"
+    })
+    .await;
+    assert!(held.len() <= 8, "{} bodies in 32 MiB", held.len());
+    assert_eq!(admin.post(&large(100)).await.status, 202);
+    assert_eq!(stage.client.post(&message("small")).await.status, 202);
+
+    drop(held);
+    until("the room to be free again", async || {
+        stage.client.post(&large(200)).await.status == 202
+    })
+    .await;
 }

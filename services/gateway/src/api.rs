@@ -12,6 +12,7 @@ mod artifact_content;
 mod auth;
 mod client;
 mod docs;
+mod drain;
 mod error;
 mod health;
 mod host;
@@ -23,6 +24,7 @@ mod large_result;
 mod names;
 mod query;
 mod refusals;
+mod room;
 mod run_pages;
 mod stream;
 mod transcript;
@@ -45,11 +47,13 @@ use tower_http::set_header::SetResponseHeaderLayer;
 use crate::knowledge::Knowledge;
 use crate::outbound::tool::Tools;
 use crate::runs::Runs;
+use domain::knowledge::MOST_DOCUMENT_BYTES;
 use error::ApiError;
 use host::models::room::ModelRoom;
 use kept_call::CallsThatGoOn;
 pub use names::OwnNames;
 use refusals::Refusals;
+use room::BodyRoom;
 use watched_keys::WatchedKeys;
 
 /// The largest body of any route that names no other bound.
@@ -72,6 +76,8 @@ pub struct Api {
     pub most_refusals: u32,
     /// Bytes of requests to models that are in memory at once.
     pub model_bytes: usize,
+    /// Bytes of other bodies that are in memory at once.
+    pub body_bytes: usize,
     /// What requests may come under; `None`: any name.
     pub own_names: Option<OwnNames>,
 }
@@ -90,7 +96,7 @@ impl ApiState {
             refusals: Refusals::new(api.most_refusals),
             watched_keys: WatchedKeys::default(),
             calls_that_go_on: CallsThatGoOn::default(),
-            model_room: ModelRoom::new(api.model_bytes),
+            model_room: ModelRoom::for_models(api.model_bytes),
             api,
         }))
     }
@@ -140,13 +146,16 @@ pub fn router(state: ApiState) -> Router {
     let (router, document) = openapi::documented().split_for_parts();
     let served = metrics_page::Served::of(&document);
     let patience = axum::Extension(json::BodyPatience(state.body));
+    let largest = MOST_DOCUMENT_BYTES.max(host::results::most_bytes(state.runs.limits().results));
+    let room = axum::Extension(BodyRoom::for_bodies(state.body_bytes, largest));
     let own_names = state.own_names.clone().map(Arc::new);
     let router = router
         .merge(docs::page())
         .fallback(async || ApiError::no_route())
         .method_not_allowed_fallback(async || ApiError::no_method())
         .layer(DefaultBodyLimit::max(BODY_BYTES))
-        .layer(patience);
+        .layer(patience)
+        .layer(room);
     let router = match own_names {
         Some(names) => router.layer(from_fn_with_state(names, names::refuse_foreign)),
         None => router,

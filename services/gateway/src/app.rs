@@ -146,6 +146,7 @@ impl App {
             body: config.server.body,
             most_refusals: config.limits.refused_credentials,
             model_bytes: config.limits.model_bytes,
+            body_bytes: config.limits.body_bytes,
             own_names: is_guarded(&config.server).then(|| names.clone()),
         });
         Ok(Self {

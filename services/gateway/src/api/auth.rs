@@ -18,6 +18,7 @@ use crate::api::ApiState;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::trace_header;
 use crate::api::refusals::Source;
+use crate::api::room::Sender;
 use crate::api_key::prefix_of;
 use crate::runs::grant::Grant;
 use crate::runs::token::TokenFault;
@@ -45,10 +46,6 @@ pub(super) struct RunCaller {
     pub(super) trace_parent: Option<TraceParent>,
     cancelled: bool,
 }
-
-/// The live run whose token came with a request: for whoever reads its body.
-#[derive(Clone, Copy)]
-pub(super) struct SpeaksFor(pub(super) RunId);
 
 /// A runner with the token of a run that lives and has not been cancelled.
 pub(super) struct LiveCaller(pub(super) RunCaller);
@@ -102,7 +99,6 @@ impl FromRequestParts<ApiState> for LiveCaller {
         if caller.cancelled {
             return Err(ApiError::cancelled());
         }
-        parts.extensions.insert(SpeaksFor(caller.grant.run.id));
         Ok(Self(caller))
     }
 }
@@ -123,12 +119,14 @@ pub(super) fn bearer(headers: &HeaderMap) -> Result<&str, ApiError> {
 
 /// The live key that the caller sent. It is read with every request: a key that was revoked opens
 /// nothing from then on, on no replica.
-async fn authenticate_key(parts: &Parts, state: &ApiState) -> Result<ApiKeyRecord, ApiError> {
+async fn authenticate_key(parts: &mut Parts, state: &ApiState) -> Result<ApiKeyRecord, ApiError> {
     let source = Source::of(parts);
     let now = state.runs.clock().now_seconds();
     let _place = state.refusals().pass(source, now).await?;
     let found = find_key(bearer(&parts.headers)?, state).await?;
-    found.ok_or_else(|| state.refusals().refuse(source, now, || {}))
+    let found = found.ok_or_else(|| state.refusals().refuse(source, now, || {}))?;
+    parts.extensions.insert(Sender::Key(found.id));
+    Ok(found)
 }
 
 async fn find_key(key: &str, state: &ApiState) -> Result<Option<ApiKeyRecord>, ApiError> {
@@ -144,7 +142,7 @@ async fn find_key(key: &str, state: &ApiState) -> Result<Option<ApiKeyRecord>, A
     Ok(record.filter(is_same))
 }
 
-async fn authenticate_run(parts: &Parts, state: &ApiState) -> Result<RunCaller, ApiError> {
+async fn authenticate_run(parts: &mut Parts, state: &ApiState) -> Result<RunCaller, ApiError> {
     let source = Source::of(parts);
     let now = state.runs.clock().now_seconds();
     let _place = state.refusals().pass(source, now).await?;
@@ -160,6 +158,7 @@ async fn authenticate_run(parts: &Parts, state: &ApiState) -> Result<RunCaller, 
         return Err(ApiError::rate_limited());
     }
     let cancelled = state.runs.is_cancel_requested(&grant);
+    parts.extensions.insert(Sender::Run(grant.run.id));
     Ok(RunCaller {
         grant,
         trace_parent: state

@@ -15,5 +15,3 @@ pub(super) mod state;
 pub(super) mod steering;
 pub(super) mod storage;
 pub(super) mod tools;
-
-mod body;

@@ -2,17 +2,22 @@
 
 use std::time::Duration;
 
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
+use axum::RequestExt as _;
+use axum::body::{BodyDataStream, Bytes};
 use axum::extract::{FromRequest, Request};
+use bytes::BytesMut;
 use domain::json_text::check_json_text;
+use futures_util::StreamExt as _;
+use http::HeaderMap;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, StatusCode};
+use http_body_util::LengthLimitError;
 use protocol::admin::Fault;
 use serde::de::DeserializeOwned;
 use serde_path_to_error::Segment;
 
-use crate::api::error::ApiError;
+use crate::api::drain::drain;
+use crate::api::error::{ApiError, ApiResult};
+use crate::api::room::{BodyRoom, Held, Sender, Taken};
 
 /// A body that trickles in for longer is refused. An extension of every request.
 #[derive(Clone, Copy)]
@@ -30,22 +35,19 @@ pub(super) struct JsonBody<T>(pub(super) T);
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let bytes = json_bytes(request, state).await?;
+    async fn from_request(request: Request, _state: &S) -> Result<Self, ApiError> {
+        let bytes = json_bytes(request).await?;
         parse(&bytes).map(Self)
     }
 }
 
 /// Reads the body of a request that says it is JSON.
-pub(super) async fn json_bytes<S: Send + Sync>(
-    request: Request,
-    state: &S,
-) -> Result<Bytes, ApiError> {
+pub(super) async fn json_bytes(request: Request) -> ApiResult<Held> {
     if media_type(request.headers()) != "application/json" {
         let message = "send the body with `Content-Type: application/json`";
         return Err(ApiError::invalid_argument(message));
     }
-    read_body(request, state).await
+    read_body(request).await
 }
 
 /// The media type of a request's body, in lower case and without parameters.
@@ -61,26 +63,71 @@ pub(super) fn media_type(headers: &HeaderMap) -> String {
     essence.trim().to_ascii_lowercase()
 }
 
-/// Reads a body within its bounds of size and time.
-pub(super) async fn read_body<S: Send + Sync>(
-    request: Request,
-    state: &S,
-) -> Result<Bytes, ApiError> {
-    let patience = request.extensions().get::<BodyPatience>().copied();
-    let BodyPatience(patience) = patience.unwrap_or_default();
-    let reading = Bytes::from_request(request, state);
-    tokio::time::timeout(patience, reading)
-        .await
-        .map_err(|_| ApiError::slow_body())?
-        .map_err(|rejection| unreadable(&rejection))
+/// Reads a body within its bounds of size and time, as far as there is room for it.
+pub(super) async fn read_body(request: Request) -> ApiResult<Held> {
+    let extensions = request.extensions();
+    let BodyPatience(patience) = extensions.get().copied().unwrap_or_default();
+    let sender = extensions.get().copied().unwrap_or(Sender::Nobody);
+    let room = extensions.get::<BodyRoom>();
+    // An empty part is always given.
+    let mut room = room.and_then(|room| room.take(sender, 0).ok());
+    let mut frames = request.into_limited_body().into_data_stream();
+    let reading = tokio::time::timeout(patience, read_frames(&mut frames, &mut room));
+    match reading.await.map_err(|_| ApiError::slow_body())? {
+        Ok(bytes) => Ok(Held { bytes, _room: room }),
+        Err(Unread::Broken(error)) => Err(unreadable(error)),
+        Err(Unread::NoRoom(refused)) => {
+            drop(room);
+            // Who is still sending reads no answer: let it come to its end, within bounds.
+            drain(&mut frames).await;
+            Err(refused)
+        }
+    }
 }
 
-fn unreadable(rejection: &BytesRejection) -> ApiError {
-    if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-        ApiError::too_large("the body is larger than this route takes")
-    } else {
-        ApiError::invalid_argument("the body could not be read")
+/// Why a body was not read.
+enum Unread {
+    Broken(axum::Error),
+    NoRoom(ApiError),
+}
+
+async fn read_frames(
+    frames: &mut BodyDataStream,
+    room: &mut Option<Taken<Sender>>,
+) -> Result<Bytes, Unread> {
+    let mut first = Bytes::new();
+    let mut whole = BytesMut::new();
+    while let Some(frame) = frames.next().await {
+        let frame = frame.map_err(Unread::Broken)?;
+        let bytes = first.len() + whole.len() + frame.len();
+        if let Some(room) = room {
+            room.grow_to(bytes).map_err(Unread::NoRoom)?;
+        }
+        // Most come in one piece, and are not copied.
+        if bytes == frame.len() {
+            first = frame;
+            continue;
+        }
+        whole.extend_from_slice(&std::mem::take(&mut first));
+        whole.extend_from_slice(&frame);
     }
+    Ok(if first.is_empty() {
+        whole.freeze()
+    } else {
+        first
+    })
+}
+
+fn unreadable(error: axum::Error) -> ApiError {
+    let error = error.into_inner();
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error.as_ref());
+    while let Some(error) = cause {
+        if error.is::<LengthLimitError>() {
+            return ApiError::too_large("the body is larger than this route takes");
+        }
+        cause = error.source();
+    }
+    ApiError::invalid_argument("the body could not be read")
 }
 
 /// Reads a document that must be an object.

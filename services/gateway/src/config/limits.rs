@@ -47,6 +47,8 @@ pub struct LimitsConfig {
     pub refused_credentials: u32,
     /// Large requests to models that are in memory at once, in bytes.
     pub model_bytes: usize,
+    /// Other bodies that are in memory at once, in bytes.
+    pub body_bytes: usize,
 }
 
 impl LimitsConfig {
@@ -67,6 +69,7 @@ impl LimitsConfig {
         let burst = table.required("workspace_event_burst", whole(0..=MOST_RUNS));
         let refused_credentials = table.required("refused_credentials", whole(10..=1_000_000));
         let model_bytes = table.required("model_bytes", whole(64 * MIB..=64 * GIB));
+        let body_bytes = table.required("body_bytes", whole(64 * MIB..=64 * GIB));
         let order = check_order(&mut table, &line_bytes, &event_bytes, &run_bytes);
         if let (Ok(blob), Ok(area)) = (&storage_blob_bytes, &storage_area_bytes)
             && blob > area
@@ -96,6 +99,7 @@ impl LimitsConfig {
             workspace_event_burst: small(burst?),
             refused_credentials: small(refused_credentials?),
             model_bytes: bytes(model_bytes?),
+            body_bytes: bytes(body_bytes?),
         })
     }
 }

@@ -146,7 +146,7 @@ pub(in crate::api) async fn put_document(
     let kind = kind.map_err(|error| ApiError::invalid_argument(format!("the document {error}")))?;
     // No more bodies are in memory than documents are indexed at once.
     let room = state.knowledge.room().await?;
-    let bytes = read_body(request, &state).await?;
+    let bytes = read_body(request).await?;
     let is_new = state
         .runs
         .store()
@@ -164,7 +164,7 @@ pub(in crate::api) async fn put_document(
             bytes: bytes.len() as u64,
         },
         entries: entries(&metadata),
-        source: Source::Bytes(kind, bytes),
+        source: Source::Bytes(kind, bytes.bytes.clone()),
     };
     match state.knowledge.index(document, room).await? {
         Indexed::Changed(record) if is_new => Ok((StatusCode::CREATED, Json(shown(record)))),

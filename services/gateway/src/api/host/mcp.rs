@@ -92,8 +92,8 @@ pub(in crate::api) async fn speak_mcp(
     }
     let mut whole = Request::new(body);
     *whole.extensions_mut() = parts.extensions.clone();
-    let bytes = read_body(whole, &state).await?;
-    let request = Request::from_parts(parts, Body::from(bytes));
+    let bytes = read_body(whole).await?;
+    let request = Request::from_parts(parts, Body::from(bytes.bytes.clone()));
     let face = Face(Arc::new(Caller { caller, state }));
     // Names and origins were judged before, see `names`.
     let config = StreamableHttpServerConfig::default()

@@ -14,6 +14,7 @@ use futures_util::{Stream, StreamExt as _, stream};
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::error::ErrorBody;
+use protocol::id::RunId;
 use protocol::message::{MessageContent, ToolCall};
 use protocol::model::{
     CountTokens, CountedTokens, LlmInvokeResult, LlmRequest, LlmStreamEvent, LlmTool, ModelList,
@@ -27,11 +28,12 @@ use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host_call::{HostCall, Spend};
 use crate::api::query::PathOf;
+use crate::api::room::Taken;
 use crate::api::stream::event_stream;
 use crate::outbound::model::{Chunks, Model};
 use crate::outbound::upstream::UpstreamError;
 use images::with_images;
-use room::{ModelBody, Taken};
+use room::ModelBody;
 
 /// The largest request to a model.
 pub(in crate::api) const BODY_BYTES: usize = 20 * 1024 * 1024;
@@ -165,7 +167,7 @@ impl Asking<'_> {
         &self,
         call: &mut HostCall,
         request: &LlmRequest,
-    ) -> ApiResult<(JsonObject, Vec<Taken>)> {
+    ) -> ApiResult<(JsonObject, Vec<Taken<RunId>>)> {
         let Self { model, id, .. } = self;
         let mut body = chat_body(request)?;
         let images = with_images(self.caller, self.state, &mut body).await?;

@@ -12,6 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use futures_util::{Stream, StreamExt as _, stream};
 use protocol::JsonObject;
 use protocol::error::ErrorBody;
+use protocol::id::RunId;
 use protocol::resources::{ModelOperation, ModelResource};
 use serde_json::{Value, json};
 
@@ -20,10 +21,11 @@ use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host::models::images::with_images;
 use crate::api::host::models::reading::embed;
-use crate::api::host::models::room::{ModelBody, Taken};
+use crate::api::host::models::room::ModelBody;
 use crate::api::host::models::{begin_call, chat_spend};
 use crate::api::host_call::{HostCall, Spend};
 use crate::api::query::PathOf;
+use crate::api::room::Taken;
 use crate::api::stream::event_stream;
 use crate::outbound::model::{Chunks, Model};
 
@@ -139,7 +141,7 @@ async fn prepare(
     call: &mut HostCall,
     (id, model): (&str, &Model),
     body: JsonObject,
-) -> ApiResult<(JsonObject, Vec<Taken>)> {
+) -> ApiResult<(JsonObject, Vec<Taken<RunId>>)> {
     let mut body = model.asked(body);
     // Counted as it came: an image's bytes are no words.
     let spend = spend(id, model, &body);

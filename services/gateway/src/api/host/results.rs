@@ -45,11 +45,16 @@ impl FromRequest<ApiState> for Numbered {
             return Err(ApiError::invalid_argument(message));
         }
         let limits = state.runs.limits().results;
-        let most = limits.event_bytes.saturating_add(AROUND_BYTES);
         let mut request = request;
-        DefaultBodyLimit::max(most).apply(&mut request);
-        numbered(&read_body(request, state).await?, limits).map(Self)
+        DefaultBodyLimit::max(most_bytes(limits)).apply(&mut request);
+        let body = read_body(request).await?;
+        numbered(&body, limits).map(Self)
     }
+}
+
+/// The largest body of results.
+pub(in crate::api) fn most_bytes(limits: ResultLimits) -> usize {
+    limits.event_bytes.saturating_add(AROUND_BYTES)
 }
 
 fn numbered(body: &Bytes, limits: ResultLimits) -> ApiResult<Vec<(u64, String)>> {

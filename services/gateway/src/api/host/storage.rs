@@ -19,8 +19,8 @@ use store::{AreaAccess, BlobDeleted, BlobRecord, CHUNK_BYTES, DeleteBlob, Store,
 
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
+use crate::api::drain::drain;
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::host::body::drain;
 use crate::api::openapi::Binary;
 use crate::api::query::{PathOf, QueryOf, page_limit};
 use crate::cursor::Kind;

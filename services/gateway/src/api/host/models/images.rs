@@ -5,14 +5,15 @@ use base64::engine::general_purpose::STANDARD;
 use domain::artifact::essence;
 use futures_util::TryStreamExt as _;
 use protocol::JsonObject;
+use protocol::id::RunId;
 use protocol::resources::ArtifactOperation;
 use serde_json::{Value, json};
 
-use super::room::Taken;
 use crate::api::ApiState;
 use crate::api::auth::RunCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host::artifacts::find;
+use crate::api::room::Taken;
 use crate::outbound::artifact::PlaceError;
 
 /// What stands before the id.
@@ -30,7 +31,7 @@ pub(in crate::api::host) async fn with_images(
     caller: &RunCaller,
     state: &ApiState,
     body: &mut JsonObject,
-) -> ApiResult<Vec<Taken>> {
+) -> ApiResult<Vec<Taken<RunId>>> {
     let mut left = MOST_BYTES;
     let mut rooms = Vec::new();
     for (pointer, url) in references(body) {
@@ -72,7 +73,7 @@ struct Image {
     size: u64,
     /// A data URL.
     url: String,
-    room: Taken,
+    room: Taken<RunId>,
 }
 
 impl Image {

@@ -11,7 +11,7 @@ const DRAINED_BYTES: usize = 32 * 1024 * 1024;
 const DRAINED: Duration = Duration::from_secs(10);
 
 /// Reads on and keeps nothing.
-pub(super) async fn drain(frames: &mut BodyDataStream) {
+pub(in crate::api) async fn drain(frames: &mut BodyDataStream) {
     let reading = async {
         let mut room = DRAINED_BYTES;
         while let Some(Ok(frame)) = frames.next().await {
