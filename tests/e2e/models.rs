@@ -602,6 +602,48 @@ async fn messages_of_anthropic_are_completions_to_a_runner() {
 
 // --- budgets ---
 
+/// However a request says how much it may be answered, it is taken at its word by the budget as by the provider.
+#[tokio::test]
+async fn a_budget_holds_for_all_that_a_request_may_be_answered() {
+    let budget = "[[budgets]]\nname = \"run-tokens\"\nscope = \"run\"\ntokens = 2000\n";
+    let (stage, run) = scripted_with(Sqlite, budget).await.unwrap();
+    let chat = "/openai/v1/chat/completions";
+    let asking = |more: &Value| {
+        let mut body = says("hello");
+        body["model"] = json!("talker");
+        let body_of = body.as_object_mut().unwrap();
+        body_of.extend(more.as_object().unwrap().clone());
+        body
+    };
+    let many = run.call(chat, &asking(&json!({"n": 100}))).await;
+    assert_eq!(many.status, 429, "{}", many.body);
+    assert_eq!(many.error("details")["budget"], "run-tokens");
+    for more in [
+        json!({"n": 0}),
+        json!({"n": 2.5}),
+        json!({"best_of": 1000}),
+        json!({"max_tokens": u64::MAX}),
+        json!({"max_tokens": "50"}),
+        json!({"max_tokens": -1}),
+        json!({"max_completion_tokens": 50.0}),
+    ] {
+        let pointer = format!("/{}", more.as_object().unwrap().keys().next().unwrap());
+        let refused = run.call(chat, &asking(&more)).await;
+        assert_eq!(refused.status, 400, "{more}: {}", refused.body);
+        assert_eq!(refused.detail("pointer"), pointer.as_str(), "{more}");
+        let mut native = says("hello");
+        native["extra_args"] = more.clone();
+        let refused = run.call("/models/talker/invoke", &native).await;
+        assert_eq!(refused.status, 400, "{more}: {}", refused.body);
+        let pointer = format!("/extra_args{pointer}");
+        assert_eq!(refused.detail("pointer"), pointer.as_str(), "{more}");
+    }
+    let few = json!({"n": 2, "max_tokens": 5, "max_completion_tokens": null});
+    let few = run.call(chat, &asking(&few)).await;
+    assert_eq!(few.status, 200, "{}", few.body);
+    run.end(&stage).await;
+}
+
 #[rstest]
 #[tokio::test]
 async fn a_budget_is_taken_from_before_the_call_and_settled_after(

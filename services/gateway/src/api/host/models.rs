@@ -4,6 +4,7 @@ pub(in crate::api) mod reading;
 pub(in crate::api) mod room;
 
 pub(in crate::api::host) mod images;
+pub(in crate::api::host) mod most;
 
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -26,29 +27,29 @@ use serde_json::{Value, json};
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::host_call::{HostCall, Spend};
+use crate::api::host_call::HostCall;
 use crate::api::query::PathOf;
 use crate::api::room::Taken;
 use crate::api::stream::event_stream;
 use crate::outbound::model::{Chunks, Model};
 use crate::outbound::upstream::UpstreamError;
 use images::with_images;
+use most::{chat_spend, check_most};
 use room::ModelBody;
 
 /// The largest request to a model.
 pub(in crate::api) const BODY_BYTES: usize = 20 * 1024 * 1024;
-/// What a model may answer where neither the request nor the operator says it.
-const COMPLETION_TOKENS: u64 = 4096;
 const MOST_MESSAGES: usize = 10_000;
 const MOST_TOOLS: usize = 512;
 /// What `extra_args` may not say: it stands beside them, or would change the shape of the answer.
-const NOT_EXTRA: [&str; 6] = [
+const NOT_EXTRA: [&str; 7] = [
     "model",
     "messages",
     "tools",
     "stream",
     "stream_options",
     "n",
+    "best_of",
 ];
 
 /// Begins an audited call of a granted model.
@@ -175,21 +176,6 @@ impl Asking<'_> {
         let prompt = model.count.of_request(&request.messages, &request.tools);
         call.reserve(chat_spend(id, model, prompt, &body)).await?;
         Ok((body, images))
-    }
-}
-
-/// What a completion will use at most: what is asked, and what may be answered.
-pub(super) fn chat_spend(id: &str, model: &Model, prompt_tokens: u64, body: &JsonObject) -> Spend {
-    let most = ["max_completion_tokens", "max_tokens"];
-    let most = most.iter().find_map(|key| body.get(*key)?.as_u64());
-    Spend {
-        kind: "model",
-        resource: id.to_owned(),
-        prompt_tokens,
-        most_completion_tokens: most
-            .or(model.max_output_tokens)
-            .unwrap_or(COMPLETION_TOKENS),
-        price: model.price,
     }
 }
 
@@ -348,6 +334,10 @@ fn chat_body(request: &LlmRequest) -> ApiResult<JsonObject> {
             "is not for extra_args: it stands beside them, or is the gateway's",
         ));
     }
+    check_most(&body).map_err(|mut fault| {
+        fault.pointer.insert_str(0, "/extra_args");
+        ApiError::faults(&[fault])
+    })?;
     let messages: Vec<_> = request.messages.iter().map(chat_message).collect();
     body.insert("messages".to_owned(), json!(messages));
     if !request.tools.is_empty() {

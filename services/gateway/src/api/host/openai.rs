@@ -19,10 +19,11 @@ use serde_json::{Value, json};
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
+use crate::api::host::models::begin_call;
 use crate::api::host::models::images::with_images;
+use crate::api::host::models::most::{chat_spend, check_most};
 use crate::api::host::models::reading::embed;
 use crate::api::host::models::room::ModelBody;
-use crate::api::host::models::{begin_call, chat_spend};
 use crate::api::host_call::{HostCall, Spend};
 use crate::api::query::PathOf;
 use crate::api::room::Taken;
@@ -88,6 +89,7 @@ pub(in crate::api) async fn create_chat_completion(
     if !body.get("messages").is_some_and(Value::is_array) {
         return Err(ApiError::invalid("/messages", "must be a list"));
     }
+    check_most(&body).map_err(|fault| ApiError::faults(&[fault]))?;
     if body.get("stream").and_then(Value::as_bool) == Some(true) {
         return stream_chat(&caller, &state, id, body).await;
     }

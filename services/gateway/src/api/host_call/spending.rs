@@ -58,7 +58,9 @@ impl Spending {
         let lines = runs.budgets_of(grant);
         let reserved = Amount {
             calls: 1,
-            tokens: spend.prompt_tokens + spend.most_completion_tokens,
+            tokens: spend
+                .prompt_tokens
+                .saturating_add(spend.most_completion_tokens),
             cost_micros: spend.cost(spend.prompt_tokens, spend.most_completion_tokens),
             wall_ms: 0,
         };

@@ -1,0 +1,98 @@
+//! What a completion will use at most, as its request says it: budgets are asked for that before anybody is.
+
+use protocol::JsonObject;
+use protocol::admin::Fault;
+use serde_json::Value;
+
+use crate::api::host_call::Spend;
+use crate::outbound::model::Model;
+
+/// What a model may answer where neither the request nor the operator says it.
+const COMPLETION_TOKENS: u64 = 4096;
+/// Both names of the same bound. Providers read one of them, and not all the same one.
+const BOUNDS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
+const MOST_TOKENS: u64 = i32::MAX as u64;
+/// How many answers are made for one request.
+const ANSWERS: [&str; 2] = ["n", "best_of"];
+const MOST_ANSWERS: u64 = 128;
+
+/// Refuses numbers that could mean something else to a provider than to a budget: what is no whole number, and
+/// what is none at all. A fault's pointer begins at the body.
+pub(in crate::api::host) fn check_most(body: &JsonObject) -> Result<(), Fault> {
+    let bounds = BOUNDS.map(|key| (key, MOST_TOKENS));
+    let answers = ANSWERS.map(|key| (key, MOST_ANSWERS));
+    for (key, most) in bounds.into_iter().chain(answers) {
+        let is_bounded = |value: &Value| value.as_u64().is_some_and(|n| (1..=most).contains(&n));
+        if body
+            .get(key)
+            .is_some_and(|value| !value.is_null() && !is_bounded(value))
+        {
+            let message = format!("must be a whole number from 1 to {most}");
+            return Err(Fault::new(format!("/{key}"), message));
+        }
+    }
+    Ok(())
+}
+
+/// What a completion will use at most: what is asked, and what may be answered. The body was checked.
+pub(in crate::api::host) fn chat_spend(
+    id: &str,
+    model: &Model,
+    prompt_tokens: u64,
+    body: &JsonObject,
+) -> Spend {
+    Spend {
+        kind: "model",
+        resource: id.to_owned(),
+        prompt_tokens,
+        most_completion_tokens: most_completion(body, model.max_output_tokens),
+        price: model.price,
+    }
+}
+
+fn most_completion(body: &JsonObject, of_model: Option<u64>) -> u64 {
+    let largest = |keys: [&str; 2]| {
+        let numbers = keys.iter().filter_map(|key| body.get(*key)?.as_u64());
+        numbers.max()
+    };
+    let each = largest(BOUNDS).or(of_model).unwrap_or(COMPLETION_TOKENS);
+    each.saturating_mul(largest(ANSWERS).unwrap_or(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn body(value: &Value) -> JsonObject {
+        value.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn a_budget_is_asked_for_the_most_that_any_provider_would_give() {
+        let most = |value: &Value, of_model| most_completion(&body(value), of_model);
+        assert_eq!(most(&json!({}), None), COMPLETION_TOKENS);
+        assert_eq!(most(&json!({"max_tokens": null}), Some(9)), 9);
+        assert_eq!(most(&json!({"max_tokens": 5}), Some(9)), 5);
+        let both = json!({"max_completion_tokens": 1, "max_tokens": 500});
+        assert_eq!(most(&both, None), 500);
+        assert_eq!(most(&json!({"max_tokens": 500, "n": 100}), None), 50_000);
+        let more = json!({"n": 2, "best_of": 3});
+        assert_eq!(most(&more, Some(7)), 21);
+    }
+
+    #[test]
+    fn what_is_no_bound_is_refused_where_it_stands() {
+        for key in ["max_completion_tokens", "max_tokens", "n", "best_of"] {
+            for value in [json!(0), json!(-1), json!(1.5), json!("9"), json!(u64::MAX)] {
+                let fault = check_most(&body(&json!({key: value}))).unwrap_err();
+                assert_eq!(fault.pointer, format!("/{key}"), "{value}");
+            }
+            for value in [json!(null), json!(1), json!(128)] {
+                assert_eq!(check_most(&body(&json!({key: value}))), Ok(()), "{value}");
+            }
+        }
+        assert!(check_most(&body(&json!({"n": 129}))).is_err());
+    }
+}
