@@ -358,3 +358,35 @@ async fn many_calls_under_equal_ids_get_each_its_own_answer() {
         run.end(&stage).await;
     }
 }
+
+/// What one database takes as text and another does not: neither is asked.
+#[rstest]
+#[tokio::test]
+async fn a_message_that_no_database_keeps_is_refused_before_it_is_audited(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = Stage::on(engine, |_| {}).await else {
+        return;
+    };
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let nul = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x\u0000y","arguments":{}}}"#;
+    let deep = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{}1{}}}"#,
+        "[".repeat(100),
+        "]".repeat(100)
+    );
+    for (body, why) in [(nul, "U+0000"), (&*deep, "64 levels")] {
+        let asking = run
+            .request(Method::POST, "/mcp")
+            .header("content-type", "application/json")
+            .body(body.to_owned());
+        let refused = send(asking).await.unwrap();
+        assert_eq!(refused.status, 400, "{}", refused.body);
+        let told = refused.error("message").as_str().unwrap();
+        assert!(told.contains(why), "{told}");
+    }
+    let outcome = run.end(&stage).await;
+    assert_eq!(outcome.ending(), "completed");
+    let log = stage.gateway.log();
+    assert!(!log.contains("a batch failed"), "{log}");
+}

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
+use domain::json_text::check_json_text;
 use http::StatusCode;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use protocol::error::{AgentApiError, ErrorBody};
@@ -93,6 +94,9 @@ pub(in crate::api) async fn speak_mcp(
     let mut whole = Request::new(body);
     *whole.extensions_mut() = parts.extensions.clone();
     let bytes = read_body(whole).await?;
+    if sent_json {
+        check_json_text(&bytes).map_err(|fault| ApiError::invalid("", fault.to_string()))?;
+    }
     let request = Request::from_parts(parts, Body::from(bytes.bytes.clone()));
     let face = Face(Arc::new(Caller { caller, state }));
     // Names and origins were judged before, see `names`.
