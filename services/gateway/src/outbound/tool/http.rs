@@ -37,6 +37,7 @@ fn request(
     let (mut url, rest) = place(&spec.url, parameters)?;
     let in_body = [Method::POST, Method::PUT, Method::PATCH].contains(&spec.method);
     if !in_body && !rest.is_empty() {
+        check_names(&url, &rest)?;
         let pairs = rest.iter().map(|(name, value)| (name, plain(value)));
         url.query_pairs_mut().extend_pairs(pairs);
     }
@@ -50,6 +51,24 @@ fn request(
     } else {
         request
     })
+}
+
+/// Refuses parameters that the operator has set in the tool's URL: which of two a service takes is its own affair.
+fn check_names(url: &Url, parameters: &JsonObject) -> Result<(), UpstreamError> {
+    let set: Vec<_> = url.query_pairs().map(|(name, _)| stem(&name)).collect();
+    match parameters.keys().find(|name| set.contains(&stem(name))) {
+        Some(name) => Err(UpstreamError::Rejected(format!(
+            "the parameter {name} is set by the tool itself; leave it out"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// A name as the least exact of services reads it: `Tenant`, `tenant[]` and `tenant[a]` are `tenant`, `a.b` and
+/// `a b` are `a_b`.
+fn stem(name: &str) -> String {
+    let name = name.trim_start().split('[').next().unwrap_or_default();
+    name.to_ascii_lowercase().replace(['.', ' '], "_")
 }
 
 /// The URL with its path filled, and the parameters that do not stand there.
@@ -156,6 +175,32 @@ mod tests {
         assert_eq!(got, (url.to_owned(), None));
         let deleted = sent(Method::DELETE, "https://t.example/{n}", &json!({"n": 7}));
         assert_eq!(deleted, ("https://t.example/7".to_owned(), None));
+    }
+
+    #[test]
+    fn what_the_operator_has_set_in_the_query_is_not_set_again() {
+        let egress = Egress::new(Vec::new(), Duration::from_secs(1)).unwrap();
+        let spec = HttpToolSpec {
+            url: UrlTemplate::parse("https://t.example/?tenant=a&full_name=b").unwrap(),
+            method: Method::GET,
+            headers: HeaderMap::new(),
+            timeout: Duration::from_secs(1),
+        };
+        let is_sent = |name: &str| {
+            let parameters = json!({"q": 1, name: "evil"});
+            request(&egress, &spec, parameters.as_object().unwrap()).is_ok()
+        };
+        for name in [
+            "tenant",
+            "Tenant",
+            "tenant[]",
+            " tenant",
+            "full.name",
+            "full name",
+        ] {
+            assert!(!is_sent(name), "{name}");
+        }
+        assert!(is_sent("tenants") && is_sent("full-name"));
     }
 
     #[test]
