@@ -5,6 +5,7 @@ use rstest::rstest;
 
 use crate::support::client::message;
 use crate::support::gateway::Config;
+use crate::support::held::HeldRun;
 use crate::support::runner::StubRunner;
 use crate::support::script::{Gate, Run, Step, send, sse_and_wait, sse_head};
 use crate::support::{Engine, Postgres, Sqlite, Stage};
@@ -235,4 +236,26 @@ async fn a_run_that_a_killed_gateway_left_behind_is_orphaned(
     assert_eq!(outcome.run["error"]["retryable"], true);
     assert_eq!(outcome.ledger.last()["source"], "host");
     assert_eq!(stage.runner.posts(&run_id), 1);
+}
+
+/// The grace of a cancel is longer than what is left of the process, whose end nobody waits for.
+#[rstest]
+#[case::stopped(false)]
+#[case::killed(true)]
+#[tokio::test]
+async fn a_run_in_the_grace_of_its_cancel_ends_as_cancelled_when_its_gateway_goes(
+    #[case] killed: bool,
+) {
+    let graces = "cancel_grace_seconds = 60\nshutdown_grace_seconds = 0.5";
+    let mut stage = Stage::with(|config| config.runs = graces.into()).await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    assert_eq!(stage.client.cancel(&run.run_id).await.status, 202);
+    if killed {
+        stage.gateway.kill().await;
+    } else {
+        stage.gateway.stop().await;
+    }
+    stage.gateway.start_again().await;
+    let outcome = stage.outcome(&run.run_id).await;
+    assert_eq!(outcome.ending(), "cancelled cancelled", "{}", outcome.run);
 }

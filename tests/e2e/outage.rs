@@ -2,18 +2,20 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use crate::support::client::message;
+use crate::support::client::{Client, message};
 use crate::support::database::postgres_server;
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::proxy::{Proxy, Trap, Wire};
-use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
-use crate::support::script::{Gate, Run, Step, send, sse, sse_and_wait, sse_head};
+use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
+use crate::support::script::{Gate, Run, Step, answer, head, send, sse, sse_and_wait, sse_head};
 use crate::support::{Postgres, Stage, number, until, within};
 
 /// A gateway that reaches its database through a wire of ours.
@@ -156,6 +158,130 @@ async fn a_run_under_way_waits_for_the_database_and_loses_nothing(#[case] wire: 
     let ledger = stage.client.ledger(&run_id).await;
     ledger.assert_sound(&run_id);
     assert_eq!(ledger.0.len(), FLOOD + 2);
+}
+
+/// One of the questions that a run has for the database besides what it appends: of an artifact that it announces,
+/// of the results that its runner will append, of the next try of its POST.
+#[derive(Clone, Copy)]
+enum Asks {
+    OfAnArtifact,
+    ToDefer,
+    ToTryAgain,
+}
+
+fn asking(what: Asks, run: &Run, hold: Gate) -> Vec<Step> {
+    let artifact = r#"{"artifact_id":"none","name":"a"}"#;
+    match what {
+        Asks::OfAnArtifact => vec![
+            sse_head(),
+            Step::Hold(hold),
+            send(run.result(1, "artifact.created", artifact)),
+            send(run.delta(2, "a")),
+            send(run.completed(3)),
+        ],
+        Asks::ToDefer => vec![
+            Step::Hold(hold),
+            head("202 Accepted", "content-length: 0\r\n"),
+        ],
+        Asks::ToTryAgain if run.attempt == 1 => {
+            answer("429 Too Many Requests", "retry-after: 1\r\n", "")
+        }
+        Asks::ToTryAgain => talk(run),
+    }
+}
+
+#[rstest]
+#[case::of_an_artifact(Asks::OfAnArtifact)]
+#[case::to_defer(Asks::ToDefer)]
+#[case::to_try_again(Asks::ToTryAgain)]
+#[tokio::test]
+async fn a_run_that_asks_the_database_while_it_is_away_asks_again(#[case] what: Asks) {
+    let Some((stage, proxy)) = stage(|config| config.agents[0].retries = 1).await else {
+        return;
+    };
+    let gate = Gate::new();
+    let hold = gate.clone();
+    stage
+        .runner
+        .answer_all(move |run| asking(what, run, hold.clone()));
+    let run_id = stage.client.post(&message("m-1")).await.run_id();
+    let asked = stage.runner.asked("the run", Request::is_run).await.json();
+    if matches!(what, Asks::ToTryAgain) {
+        until("the runner to be asked later", async || {
+            stage.gateway.log().contains("did not take run")
+        })
+        .await;
+    }
+    proxy.set(Wire::Refusing);
+    gate.cancel();
+    until("it to be asked in vain", async || {
+        stage.gateway.log().contains("the database does not take")
+    })
+    .await;
+    proxy.set(Wire::Whole);
+
+    if matches!(what, Asks::ToDefer) {
+        let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
+        let host = Client::new(&text("base_url"), &text("token"));
+        let result = |sequence: u64, kind: &str, data: Value| json!({"run_id": run_id, "type": kind, "sequence": sequence, "data": data});
+        let word = json!({"chunk": {"role": "assistant", "content": "a"}});
+        let end = json!({"finish_reason": "stop"});
+        let results = [
+            result(1, "message.delta", word),
+            result(2, "run.completed", end),
+        ];
+        let results = json!({"results": results});
+        until("the results to be taken", async || {
+            let appending = host.request(Method::POST, "/run/results").json(&results);
+            crate::support::client::send(appending)
+                .await
+                .unwrap()
+                .status
+                == 200
+        })
+        .await;
+    }
+    assert_eq!(stage.outcome(&run_id).await.ending(), "completed");
+    let posts = 1 + usize::from(matches!(what, Asks::ToTryAgain));
+    assert_eq!(stage.runner.posts(&run_id), posts);
+}
+
+#[tokio::test]
+async fn the_files_of_an_event_stay_when_nobody_knows_whether_it_was_stored() {
+    let Some((stage, proxy)) = stage(|config| config.runs = "lease_seconds = 3".into()).await
+    else {
+        return;
+    };
+    stage.runner.answer_all(talk);
+    let mut event = message("gone-1");
+    let file = BASE64_STANDARD.encode("a;b\n".repeat(30_000));
+    event["input"]["text"] = json!("only-here");
+    event["input"]["attachments"] =
+        json!([{"name": "t.csv", "mime_type": "text/csv", "content": file}]);
+    // Of the transaction that stores the event: it is made, and nobody hears of it.
+    proxy.lay_and(Trap::AfterCommit("only-here".into()), Wire::Holding);
+    let back = async {
+        until("the writer to give up", async || {
+            stage.gateway.log().contains("a transaction had no end")
+        })
+        .await;
+        proxy.set(Wire::Whole);
+    };
+    let (refused, ()) = tokio::join!(stage.client.post(&event), back);
+    assert_eq!(refused.status, 503, "{}", refused.body);
+
+    ready(&stage).await;
+    let again = stage.client.post(&event).await;
+    assert!(again.is_replay(), "{}", again.body);
+    let run_id = again.run_id();
+    assert_eq!(stage.outcome(&run_id).await.ending(), "completed");
+    let of_run = |request: &Request| {
+        request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
+    };
+    let asked = stage.runner.asked("the run", of_run).await.json();
+    let kept = &asked["context"]["input"]["attachments"][0]["id"];
+    let path = format!("/v1/artifacts/{}", kept.as_str().unwrap());
+    assert_eq!(stage.client.get(&path).await.status, 200);
 }
 
 fn words_without_end(run: &Run) -> Vec<Step> {
@@ -319,7 +445,7 @@ async fn a_pull_of_follow_ups_whose_commit_is_lost_gives_them_to_the_run(
         if wire == Wire::Refusing {
             // Said once the writer's second try has waited for a connection and found none.
             until("the second try to fail", async || {
-                stage.gateway.log().contains("is not stored yet")
+                stage.gateway.log().contains("the database does not take")
             })
             .await;
         }

@@ -18,7 +18,7 @@ use crate::runs::Inner;
 use crate::runs::grant::Grant;
 use crate::runs::live::LiveRun;
 use crate::runs::prepare::Prepared;
-use crate::runs::settle::cancelled;
+use crate::runs::settle::{cancelled, surely};
 use crate::runs::token::TokenSubject;
 use crate::telemetry::metrics;
 
@@ -124,28 +124,31 @@ async fn claim(
     attempt: u32,
     context: &str,
 ) -> Result<Dispatched, StoreError> {
-    inner
-        .store
-        .write(Dispatch {
-            run: run.clone(),
-            attempt,
-            owner: inner.owner.clone(),
-            lease: inner.limits.lease,
-            context: context.to_owned(),
-            deadline_at: run.deadline_at,
-            at: inner.clock.now_ms(),
-        })
-        .await
+    let dispatch = Arc::new(Dispatch {
+        run: run.clone(),
+        attempt,
+        owner: inner.owner.clone(),
+        lease: inner.limits.lease,
+        context: context.to_owned(),
+        deadline_at: run.deadline_at,
+        at: inner.clock.now_ms(),
+    });
+    if attempt == 1 {
+        // It stays created, and the sweep dispatches it.
+        return inner.store.write(dispatch).await;
+    }
+    surely(inner, run.id, || inner.store.write(Arc::clone(&dispatch))).await
 }
 
 /// Opens the run for results that are appended; false when it has ended.
 async fn defer(inner: &Inner, run: &Run, attempt: u32) -> Result<bool, StoreError> {
-    let defer = Defer {
+    let defer = Arc::new(Defer {
         run_id: run.id,
         attempt,
         lease: inner.limits.append_lease,
-    };
-    inner.store.write(defer).await
+    });
+    // Its runner has begun: nobody would ask it again.
+    surely(inner, run.id, || inner.store.write(Arc::clone(&defer))).await
 }
 
 /// One POST. `None`: the run was interrupted before an answer came.
@@ -174,7 +177,10 @@ async fn post(
     tokio::select! {
         () = interrupted(inner, live, run) => {
             if live.cancel.is_cancelled() {
-                tell_runner(inner, prepared, run).await;
+                tokio::select! {
+                    () = tell_runner(inner, prepared, run) => {}
+                    () = inner.closing.cancelled() => {}
+                }
             }
             None
         }

@@ -23,7 +23,7 @@ use crate::runs::dispatch::interruption;
 use crate::runs::doorbell::Bell;
 use crate::runs::live::{Frames, LiveRun};
 use crate::runs::prepare::Prepared;
-use crate::runs::settle::{Ending, commit};
+use crate::runs::settle::{Ending, commit, surely};
 use rare::{Rare, grace, quiet_until, rare_things};
 use reader::{Item, ResultReader};
 use source::{Appended, Read, Source, end_of_input};
@@ -274,9 +274,13 @@ impl Relay<'_> {
         let Some(id) = announced_artifact(raw) else {
             return Ok(());
         };
-        let store = &self.inner.store;
-        let found = store.is_artifact_of(&self.run.workspace, self.run.id, id);
-        if found.await.map_err(Stopped::Unwritable)? {
+        let (store, run) = (&self.inner.store, self.run);
+        let ask = || store.is_artifact_of(&run.workspace, run.id, id);
+        let found = tokio::select! {
+            found = surely(self.inner, run.id, ask) => found.map_err(Stopped::Unwritable)?,
+            () = self.live.lost.cancelled() => return Err(Stopped::Lost),
+        };
+        if found {
             self.judge.know_artifact(id);
         }
         Ok(())

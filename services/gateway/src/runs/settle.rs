@@ -190,16 +190,29 @@ async fn write_surely<W: Work>(
     work: &Arc<W>,
     after_commit: &'static str,
 ) -> Result<W::Output, StoreError> {
+    surely(inner, run, || async {
+        let written = inner.store.write(Arc::clone(work)).await?;
+        failpoint::pass(after_commit).await?;
+        Ok(written)
+    })
+    .await
+}
+
+/// Asks the database, again while it is away, for as long as a lease can hold. What is asked must be the same when
+/// an earlier try was done and its answer lost.
+pub(super) async fn surely<T, F>(
+    inner: &Inner,
+    run: RunId,
+    ask: impl Fn() -> F,
+) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
     const PAUSE: Duration = Duration::from_millis(200);
     let give_up = Instant::now() + inner.limits.lease;
     loop {
-        let writing = async {
-            let written = inner.store.write(Arc::clone(work)).await?;
-            failpoint::pass(after_commit).await?;
-            Ok::<_, StoreError>(written)
-        };
-        let error = match tokio::time::timeout_at(give_up, writing).await {
-            Ok(Ok(written)) => return Ok(written),
+        let error = match tokio::time::timeout_at(give_up, ask()).await {
+            Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(error)) if error.may_pass() => error,
             Ok(Err(error)) => return Err(error),
             Err(_) => return Err(StoreError::Unreachable),
@@ -209,7 +222,7 @@ async fn write_surely<W: Work>(
         }
         tracing::warn!(
             run.id = %run, error = &error as &dyn std::error::Error,
-            "what run {run} brought is not stored yet, trying again"
+            "the database does not take what run {run} brought, trying again"
         );
         tokio::time::sleep(PAUSE).await;
     }
@@ -228,10 +241,8 @@ impl Runs {
 }
 
 async fn confirm(inner: &Inner, append: &Append) -> Result<Appended, StoreError> {
-    let row = inner
-        .store
-        .find_run(&append.workspace, append.run_id)
-        .await?;
+    let find = || inner.store.find_run(&append.workspace, append.run_id);
+    let row = surely(inner, append.run_id, find).await?;
     let ours = row.is_some_and(|row| {
         let ended = append
             .terminal

@@ -208,7 +208,8 @@ impl Runs {
             ),
         };
         let taken = self.take(ingest, aside.clone()).await;
-        if !matches!(taken, Ok(Ingested::Stored { .. })) {
+        // Where nobody knows whether the event stands, its files stay until they expire.
+        if matches!(&taken, Ok(other) if !matches!(other, Ingested::Stored { .. })) {
             self.drop_attached(attached).await;
         }
         let (answer, replayed) = match taken? {

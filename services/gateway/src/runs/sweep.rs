@@ -8,7 +8,7 @@ use store::{Backend, Leases, StoreError, failpoint};
 use tokio::time::Instant;
 
 use crate::runs::Runs;
-use crate::runs::settle::{settle_orphan, settle_taken};
+use crate::runs::settle::{cancelled, settle_orphan, settle_taken};
 use crate::telemetry::metrics::{self, Swept};
 
 /// Others commit in between.
@@ -34,6 +34,14 @@ fn orphaned() -> Failure {
     Failure::new(FailureCode::HostOrphaned, message)
 }
 
+/// Who was asked to end has ended so, whoever drove it.
+fn failure_of(run: &Run) -> Failure {
+    match run.cancel_requested_at {
+        Some(_) => cancelled(),
+        None => orphaned(),
+    }
+}
+
 fn tick_of(pause: Duration) -> tokio::time::Interval {
     let mut tick = tokio::time::interval(pause);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -44,13 +52,14 @@ impl Runs {
     /// Before the first request: what an earlier process left behind. The embedded database has no
     /// other owner, so everything that runs there is an orphan.
     pub async fn sweep_at_boot(&self) -> Result<(), StoreError> {
-        let leases = match self.0.store.backend() {
-            Backend::Sqlite => Leases::All,
-            Backend::Postgres => Leases::Lapsed,
+        let (leases, age) = match self.0.store.backend() {
+            Backend::Sqlite => (Leases::All, None),
+            // Those of other replicas are theirs to dispatch.
+            Backend::Postgres => (Leases::Lapsed, Some(CREATED_PATIENCE)),
         };
         self.end_orphans(leases).await?;
         self.end_reservations().await?;
-        self.dispatch_created(None).await
+        self.dispatch_created(age).await
     }
 
     /// Renews leases, and sweeps, deletes and indexes beside that, until the process stops.
@@ -275,7 +284,7 @@ impl Runs {
                 let ending = futures_util::future::join_all(taken.iter().map(|run| {
                     tracing::warn!(run.id = %run.id, "run {} has lost its gateway", run.id);
                     metrics::swept(Swept::Orphaned);
-                    settle_taken(&self.0, run, orphaned())
+                    settle_taken(&self.0, run, failure_of(run))
                 }));
                 ending.await;
             }

@@ -41,9 +41,15 @@ pub(super) fn quiet_until(at: Instant) -> BoxFuture<'static, Rare> {
     Box::pin(tokio::time::sleep_until(at).map(|()| Rare::Quiet))
 }
 
-/// [`Rare::Interrupted`], once the runner was told of the cancel and has had its grace to end by itself.
+/// [`Rare::Interrupted`], once the runner was told of the cancel and has had its grace to end by itself, or the
+/// gateway closes.
 pub(super) async fn grace(inner: &Inner, prepared: &Prepared, run: &Run) -> Rare {
     let grace: Duration = inner.limits.cancel_grace;
-    tokio::join!(tell_runner(inner, prepared, run), tokio::time::sleep(grace));
+    let told = async { tokio::join!(tell_runner(inner, prepared, run), tokio::time::sleep(grace)) };
+    tokio::select! {
+        _ = told => {}
+        // Nobody is left to wait.
+        () = inner.closing.cancelled() => {}
+    }
     Rare::Interrupted
 }
