@@ -1,5 +1,6 @@
 //! What becomes of an event while its conversation is busy: each policy, as a client and a runner see it.
 
+use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -8,7 +9,7 @@ use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{Run, Step, sse};
-use crate::support::{Engine, Postgres, Sqlite, Stage};
+use crate::support::{Engine, Postgres, Sqlite, Stage, until};
 
 fn one_word(run: &Run) -> Vec<Step> {
     sse(run.talk(1).concat())
@@ -29,6 +30,35 @@ async fn stage(engine: Engine, policy: &'static str) -> Option<Stage> {
 async fn post(stage: &Stage, event_id: &str) -> Answer {
     stage.runner.answer(event_id, one_word);
     stage.client.post(&message(event_id)).await
+}
+
+/// The runner is gone from its endpoint's list for a moment, as a deployment or a bad answer makes it.
+#[tokio::test]
+async fn a_follow_up_that_was_taken_runs_though_nobody_lists_its_runner_for_the_moment() {
+    let stage = stage(Sqlite, "steer").await.unwrap();
+    let first = HeldRun::start(&stage, &message("m-1")).await;
+    let absorbed = post(&stage, "m-2").await;
+    assert_eq!(absorbed.body["steered"], true, "{}", absorbed.body);
+    stage.runner.list(json!([]));
+    let admin = stage.gateway.admin().await;
+    let endpoints = admin.get("/v1/runner-endpoints").await.body;
+    let id = endpoints["items"][0]["id"].as_str().unwrap();
+    let path = format!("/v1/runner-endpoints/{id}/refresh");
+    until("the runner to be absent", async || {
+        admin.call(Method::POST, &path, &json!({})).await;
+        let runners = admin.get("/v1/runners").await.body;
+        runners["items"][0]["status"] == "absent"
+    })
+    .await;
+    assert_eq!(post(&stage, "m-3").await.status, 503, "a new one is not");
+    first.end(&stage).await;
+
+    until("a run of its own", async || {
+        let runs = stage.client.get("/v1/runs").await.body;
+        let mut runs = runs["items"].as_array().unwrap().iter();
+        runs.any(|run| run["event_id"] == "m-2" && run["status"] == "completed")
+    })
+    .await;
 }
 
 /// What the event log says became of a steered event.

@@ -135,6 +135,10 @@ pub(super) async fn page_run_events(
                 .await?
         }
     };
+    // Deleted since the row was read.
+    if lines.is_empty() && part.before.is_none() && part.after < run.last_sequence {
+        return Err(ApiError::cursor_expired(run.id, run.last_sequence));
+    }
     // Sequences have no hole: what is left follows from the last one shown.
     let has_more = lines.last().is_some_and(|last| match part.direction {
         Direction::Forward => last.sequence < run.last_sequence.min(before.saturating_sub(1)),

@@ -125,6 +125,7 @@ pub(super) fn take_up(inner: &Arc<Inner>, workspace: &WorkspaceId, agent: AgentI
             trace_parent: None,
             run_id: RunId(Uuid::now_v7()),
             message: None,
+            was_accepted: true,
         };
         let run = deciding
             .new_run(winner)
@@ -156,6 +157,7 @@ impl Asked {
             trace_parent: self.trace_parent,
             run_id: self.run_id,
             message: self.message.as_ref(),
+            was_accepted: false,
         }
     }
 }
@@ -172,6 +174,8 @@ pub(super) struct Deciding<'a> {
     pub(super) run_id: RunId,
     /// What the event adds to its conversation.
     pub(super) message: Option<&'a UserMessage>,
+    /// Its sender was told that it is taken: a runner that nobody lists at the moment is asked all the same.
+    pub(super) was_accepted: bool,
 }
 
 /// What a run of an agent would be.
@@ -300,7 +304,8 @@ impl Deciding<'_> {
     /// What a run of this agent may touch, if its runner can be called.
     pub(super) fn judge(&self, winner: &Candidate) -> Result<Judged, StartError> {
         let spec = &winner.agent.spec;
-        let runner = callable(winner)?;
+        let known = winner.runner.as_ref().filter(|_| self.was_accepted);
+        let runner = known.map_or_else(|| callable(winner), Ok)?;
         let known = self.inner.agents.know(winner, runner).ok_or_else(|| {
             unavailable(winner, "its manifest cannot be read; refresh its endpoint")
         })?;

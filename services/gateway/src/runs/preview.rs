@@ -90,6 +90,7 @@ impl Runs {
             trace_parent: None,
             run_id: RunId(Uuid::now_v7()),
             message: None,
+            was_accepted: false,
         };
         let outcome = deciding
             .decide(&facts, None)
