@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::message;
 use crate::support::gateway::STUB_API_KEY;
+use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, Request};
 use crate::support::script::{Gate, Run, Step, chunk, send, sse, sse_head};
 use crate::support::{Engine, Postgres, Sqlite, Stage};
@@ -245,4 +246,19 @@ async fn the_transcript_message_is_made_of_the_deltas_when_no_message_came() {
 
 fn json_of(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
+}
+
+#[tokio::test]
+async fn an_embedded_database_has_one_gateway_at_a_time() {
+    let mut stage = Stage::new().await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let second = stage.gateway.command(&["serve"]).await;
+    assert_eq!(second.status.code(), Some(1), "{second:?}");
+    assert!(
+        second.stderr.contains("is open in another gateway"),
+        "{second:?}"
+    );
+    assert_eq!(run.end(&stage).await.ending(), "completed");
+    stage.gateway.kill().await;
+    stage.gateway.start_again().await;
 }

@@ -248,6 +248,10 @@ impl Gateway {
             .arg(self.directory.file("runnel.toml"))
             .env(STUB_API_KEY.0, STUB_API_KEY.1)
             .env(STUB_SECRET.0, STUB_SECRET.1);
+        if arguments == ["serve"] {
+            // Where this one listens nobody else can.
+            command.env("RUNNEL__SERVER__LISTEN", own_address());
+        }
         run(&mut command).await
     }
 

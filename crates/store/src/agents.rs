@@ -326,6 +326,23 @@ impl Store {
         rows.into_iter().map(agent_record).collect()
     }
 
+    /// The enabled agents of a configuration that are not among `names`, by name.
+    pub async fn agents_beside(
+        &self,
+        workspace: &WorkspaceId,
+        names: &[String],
+    ) -> Result<Vec<String>, StoreError> {
+        let beside = agents::Entity::find()
+            .select_only()
+            .column(agents::Column::Name)
+            .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
+            .filter(agents::Column::Origin.eq(FROM_CONFIG))
+            .filter(agents::Column::Enabled.eq(true))
+            .filter(agents::Column::Name.is_not_in(names))
+            .order_by_asc(agents::Column::Name);
+        Ok(beside.into_tuple().all(&self.readers).await?)
+    }
+
     /// The agents that are bound to one of these runners, by name.
     pub async fn agents_of_runners(
         &self,

@@ -1,9 +1,11 @@
 //! The composition root: settings in, a gateway out.
 
+mod database;
 mod files;
 mod metrics;
 mod settings;
 
+use std::fs::File;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +14,7 @@ use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use futures_util::FutureExt as _;
 use protocol::id::{AgentId, WorkspaceId};
-use store::{SaveAgent, SaveEndpoint, Store};
+use store::{SaveAgent, SaveEndpoint, Store, StoreError};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -35,6 +37,7 @@ use crate::shutdown::Signals;
 use crate::telemetry::metrics::{Task, panicked};
 use crate::telemetry::spans::Spans;
 
+pub(crate) use database::open_store;
 pub(crate) use metrics::Metrics;
 pub(crate) use settings::{Declared, declared, run_limits};
 
@@ -51,28 +54,14 @@ pub(crate) struct App {
     tasks: TaskTracker,
     server: ServerOptions,
     names: OwnNames,
+    /// Kept for as long as the process writes.
+    _database_lock: Option<File>,
 }
 
 /// From the end of the grace to the end of the process: what has not ended by then, the next start settles.
 const LAST: Duration = Duration::from_millis(1800);
 /// Of it, for answers that are on their way.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
-
-/// Opens the database and runs its writer in `tasks`.
-pub(crate) async fn open_store(config: &Config, tasks: &TaskTracker) -> anyhow::Result<Store> {
-    let url = &config.database.url;
-    if let Some(path) = url.strip_prefix("sqlite://")
-        && let Some(directory) = std::path::Path::new(path).parent()
-    {
-        let made = tokio::fs::create_dir_all(directory).await;
-        made.with_context(|| format!("the directory of {url} cannot be made"))?;
-    }
-    let (store, writer) = Store::open_for_leases(url, config.runs.lease)
-        .await
-        .context("the database cannot be opened")?;
-    tasks.spawn(writer);
-    Ok(store)
-}
 
 impl App {
     /// Builds everything, enters what the configuration declares, and settles what an earlier
@@ -87,6 +76,7 @@ impl App {
         public_url: &str,
     ) -> anyhow::Result<Self> {
         let tasks = TaskTracker::new();
+        let database_lock = database::lock(&config.database.url)?;
         let store = open_store(config, &tasks).await?;
         let clock = Clock::system();
         let master_key = Arc::new(master_key);
@@ -158,6 +148,7 @@ impl App {
             tasks,
             server: server_options(config),
             names,
+            _database_lock: database_lock,
         })
     }
 
@@ -346,11 +337,17 @@ async fn enter(runs: &Runs, declared: Declared) -> anyhow::Result<()> {
     }
     settings::check_against_runners(store, &workspace, &declared.agents).await?;
     let at = runs.clock().now_ms();
-    let names = declared
+    let names: Vec<_> = declared
         .agents
         .iter()
         .map(|spec| spec.name.clone())
         .collect();
+    for name in store.agents_beside(&workspace, &names).await? {
+        tracing::warn!(
+            agent.name = name,
+            "agent {name} of an earlier configuration, or of another replica's, is disabled: this one has it not"
+        );
+    }
     store
         .write(SaveAgent::DisableUnnamed {
             workspace: workspace.clone(),
@@ -359,16 +356,19 @@ async fn enter(runs: &Runs, declared: Declared) -> anyhow::Result<()> {
         })
         .await?;
     for spec in declared.agents {
-        let new_id = AgentId(Uuid::now_v7());
-        let workspace = workspace.clone();
-        store
-            .write(SaveAgent::Configure {
-                new_id,
-                workspace,
-                spec,
-                at,
-            })
-            .await?;
+        let name = spec.name.clone();
+        let configure = Arc::new(SaveAgent::Configure {
+            new_id: AgentId(Uuid::now_v7()),
+            workspace: workspace.clone(),
+            spec,
+            at,
+        });
+        let mut entered = store.write(Arc::clone(&configure)).await;
+        if matches!(entered, Err(StoreError::Taken)) {
+            // A replica that starts at the same time was first: now it is known.
+            entered = store.write(configure).await;
+        }
+        entered.with_context(|| format!("agent {name} of the configuration cannot be entered"))?;
     }
     Ok(())
 }

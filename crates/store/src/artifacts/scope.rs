@@ -30,11 +30,7 @@ impl Store {
             .filter(runs::Column::WorkspaceId.eq(run.workspace.as_str()))
             .filter(runs::Column::ConversationKey.eq(key.as_str()))
             .filter(runs::Column::RunnerId.eq(run.runner_id.to_string()))
-            .filter(
-                runs::Column::EventId
-                    .eq(event_id)
-                    .or(Expr::exists(pulled)),
-            )
+            .filter(runs::Column::EventId.eq(event_id).or(Expr::exists(pulled)))
             .limit(1)
             .into_tuple()
             .one(&self.readers)

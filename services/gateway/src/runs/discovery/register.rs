@@ -1,5 +1,7 @@
 //! Registering an endpoint, over the API or by the configuration.
 
+use std::sync::Arc;
+
 use domain::agent::is_name;
 use protocol::admin::{EndpointSpec, Fault};
 use protocol::id::{EndpointId, RunnerId, WorkspaceId};
@@ -99,11 +101,13 @@ impl Runs {
         spec: &EndpointSpec,
     ) -> Result<(), RegisterError> {
         let record = self.endpoint_record(workspace, spec, None, "config")?;
-        let saved = self
-            .0
-            .store
-            .write(SaveEndpoint::Configure(Box::new(record)))
-            .await?;
+        let configure = Arc::new(SaveEndpoint::Configure(Box::new(record)));
+        let mut saved = self.0.store.write(Arc::clone(&configure)).await;
+        if matches!(saved, Err(StoreError::Taken)) {
+            // A replica that starts at the same time was first: now it is known.
+            saved = self.0.store.write(configure).await;
+        }
+        let saved = saved?;
         if let Some(saved) = saved {
             self.refresh_endpoint(&saved).await?;
         }

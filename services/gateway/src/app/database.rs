@@ -1,0 +1,98 @@
+//! The database of a configuration: opened, and the embedded one for its owner alone.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use store::Store;
+use tokio_util::task::TaskTracker;
+
+use crate::config::Config;
+
+/// Opens the database and runs its writer in `tasks`. What is made for it, nobody else may read.
+pub(crate) async fn open_store(config: &Config, tasks: &TaskTracker) -> anyhow::Result<Store> {
+    let url = &config.database.url;
+    if let Some(path) = embedded(url) {
+        make_private(&path).with_context(|| format!("the file of {url} cannot be made"))?;
+    }
+    let (store, writer) = Store::open_for_leases(url, config.runs.lease)
+        .await
+        .context("the database cannot be opened")?;
+    tasks.spawn(writer);
+    Ok(store)
+}
+
+/// The embedded database belongs to one gateway: another would end its live runs, as left behind by a process that
+/// is gone. The lock is free once its process has ended, however it ends.
+pub(super) fn lock(url: &str) -> anyhow::Result<Option<File>> {
+    let Some(path) = embedded(url) else {
+        return Ok(None);
+    };
+    make_private(&path).with_context(|| format!("the file of {url} cannot be made"))?;
+    let mut name = path.into_os_string();
+    name.push(".lock");
+    let place = PathBuf::from(name);
+    let opened = private_file().open(&place);
+    let file = opened.with_context(|| format!("{} cannot be opened", place.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => bail!(
+            "{url} is open in another gateway: stop that one first, or set `database.url` to a file of its own, or \
+             to PostgreSQL, which many gateways share"
+        ),
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("{} cannot be locked", place.display()))
+        }
+    }
+}
+
+/// The file of an embedded database.
+fn embedded(url: &str) -> Option<PathBuf> {
+    let path = url
+        .strip_prefix("sqlite://")
+        .or_else(|| url.strip_prefix("sqlite:"))?;
+    let path = path.split('?').next().unwrap_or(path);
+    (!path.is_empty() && !path.contains(":memory:")).then(|| PathBuf::from(path))
+}
+
+fn make_private(path: &Path) -> std::io::Result<()> {
+    if let Some(directory) = path.parent() {
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(directory)?;
+    }
+    private_file().open(path).map(drop)
+}
+
+/// A file that is there, or is made for its owner alone.
+fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn an_embedded_database_is_its_owners_and_one_gateways() {
+        let directory = std::env::temp_dir().join(uuid::Uuid::now_v7().to_string());
+        let path = directory.join("new/runnel.db");
+        let url = format!("sqlite://{}?mode=rwc", path.display());
+        let held = lock(&url).unwrap();
+        assert!(held.is_some());
+        let refused = lock(&url).unwrap_err().to_string();
+        assert!(refused.contains("open in another gateway"), "{refused}");
+        for (place, mode) in [(path.as_path(), 0o600), (path.parent().unwrap(), 0o700)] {
+            let found = std::fs::metadata(place).unwrap().permissions().mode();
+            assert_eq!(found & 0o777, mode, "{}", place.display());
+        }
+        drop(held);
+        assert!(lock(&url).unwrap().is_some());
+        assert!(lock("postgres://localhost/x").unwrap().is_none());
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+}
