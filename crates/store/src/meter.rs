@@ -30,6 +30,8 @@ static METER: LazyLock<Meter> = LazyLock::new(|| Meter {
 /// Makes the metrics known to the recorder before anything is counted.
 pub fn register() {
     LazyLock::force(&METER);
+    // It begins at 0 and not with the first: a rise from nothing is no rise.
+    counter!(PANICS, "task" => "writer").absolute(0);
 }
 
 /// The writer has panicked, and goes on.

@@ -2,6 +2,7 @@
 
 use domain::budget::{Budget, BudgetScope, BudgetWindow};
 use serde_json::Value;
+use uuid::Uuid;
 
 use super::table::{Reported, Table, name, one_of, seconds, text, whole};
 
@@ -36,8 +37,15 @@ pub(super) fn read(mut table: Table<'_>) -> Result<Budget, Reported> {
     } else {
         Ok(())
     };
+    let whose = match (&scope, &only) {
+        (Ok(scope), Ok(Some(only))) if scope != "workspace" && !is_id(only) => Err(table.fault(
+            "only",
+            format!("is the id of one {scope}, as the API tells it, and not its name"),
+        )),
+        _ => Ok(()),
+    };
     table.close()?;
-    shape.and(bounds)?;
+    shape.and(bounds).and(whose)?;
     let scope = match scope?.as_str() {
         "run" => BudgetScope::Run,
         "agent" => BudgetScope::Agent,
@@ -59,6 +67,11 @@ pub(super) fn read(mut table: Table<'_>) -> Result<Budget, Reported> {
         cost_micros: cost?,
         wall_ms: wall?.map(|wall| u64::try_from(wall.as_millis()).unwrap_or(u64::MAX)),
     })
+}
+
+/// An id has one form: what is written otherwise would be nobody's.
+fn is_id(text: &str) -> bool {
+    Uuid::parse_str(text).is_ok_and(|id| id.to_string() == text)
 }
 
 /// An amount of money, in millionths.

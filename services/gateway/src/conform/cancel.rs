@@ -125,7 +125,7 @@ fn check_answer(
             book.pass(&ACCEPTED, "HTTP 202");
             check_ending(trace, book);
         }
-        Ok(status) if !is_held && trace.end == End::Completed => {
+        Ok(status) if !is_held && matches!(trace.end, End::Completed | End::Failed { .. }) => {
             let over = format!(
                 "HTTP {}: the run was over before it could be cancelled; give a --cancel-text that keeps it busy",
                 status.as_u16()

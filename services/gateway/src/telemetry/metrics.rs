@@ -106,7 +106,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     // Those begin at 0 and not with their first event: a rise from nothing is no rise.
     counter!(RUNS_STARTED).absolute(0);
     counter!(LEASES_LOST).absolute(0);
-    for task in [Task::Run, Task::Handler, Task::Connection] {
+    for task in [Task::Run, Task::Handler, Task::Connection, Task::Upkeep] {
         counter!(PANICS, "task" => task.as_str()).absolute(0);
     }
     for why in [Swept::Orphaned, Swept::Dispatched, Swept::Overdue] {
