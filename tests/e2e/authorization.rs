@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::client::{Client, message};
+use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
 use crate::support::script::sse;
 use crate::support::{Sqlite, Stage, skill};
@@ -251,6 +252,45 @@ async fn a_run_keeps_what_it_was_granted_when_its_agent_changes() {
         Some("agent_policy"),
         "resource_policy.tools",
     );
+}
+
+#[tokio::test]
+async fn what_a_live_run_may_do_neither_grows_nor_shrinks_with_its_agent() {
+    let (stage, admin) = stage().await;
+    let search = json!({"query": "a"});
+    let opens = async |run: &HeldRun| {
+        [
+            run.get("/history").await.status,
+            run.get("/storage/plugin").await.status,
+            run.call("/history/search", &search).await.status,
+        ]
+    };
+    let of_agent = |name: &str| {
+        let mut event = message(name);
+        event["event_type"] = json!("test.event");
+        event
+    };
+    let agents = admin.get("/v1/agents").await.body;
+    let mut items = agents["items"].as_array().unwrap().iter();
+    let agent = items.find(|one| one["name"] == "careful").unwrap();
+    let path = format!("/v1/agents/{}", agent["id"].as_str().unwrap());
+    let change = async |history: Value, storage: Value| {
+        let spec = json!({"name": "careful", "event_types": ["test.event"], "runner_id": RUNNER_ID,
+            "resource_policy": {"history": history, "storage": storage}});
+        let changed = admin.call(reqwest::Method::PUT, &path, &spec).await;
+        assert_eq!(changed.status, 200, "{}", changed.body);
+    };
+
+    change(json!(["page"]), json!([])).await;
+    let first = HeldRun::start(&stage, &of_agent("first")).await;
+    assert_eq!(opens(&first).await, [200, 403, 403]);
+    change(json!([]), json!(["plugin"])).await;
+    let second = HeldRun::start(&stage, &of_agent("second")).await;
+    assert_eq!(opens(&second).await, [403, 200, 403]);
+    assert_eq!(opens(&first).await, [200, 403, 403]);
+    for run in [first, second] {
+        assert_eq!(run.end(&stage).await.ending(), "completed");
+    }
 }
 
 #[tokio::test]

@@ -152,6 +152,9 @@ async fn heartbeats_are_life_but_no_progress() {
     outcome.assert("timeout deadline_exceeded", &["run.failed"]);
 }
 
+/// Seconds by which a run may end after its time, on a machine that does other things as well.
+const LATEST: f64 = 5.0;
+
 #[tokio::test]
 async fn a_run_that_is_busy_at_its_deadline_ends_there() {
     let stage = Stage::with(|config| config.agents[0].timeout_seconds = 1.0).await;
@@ -173,7 +176,7 @@ async fn a_run_that_is_busy_at_its_deadline_ends_there() {
     let [created, deadline, finished] = ["created_at", "deadline_at", "finished_at"]
         .map(|member| outcome.run[member].as_f64().unwrap());
     assert!(
-        created <= deadline && deadline <= finished + 1.0,
+        created <= deadline && deadline <= finished + 1.0 && finished <= deadline + LATEST,
         "{}",
         outcome.run
     );

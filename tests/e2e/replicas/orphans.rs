@@ -4,12 +4,15 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::support::client::message;
 use crate::support::gateway::Config;
+use crate::support::runner::Request;
 use crate::support::script::{Gate, Step, send, sse_and_wait, sse_head};
-use crate::support::{Postgres, Stage, number, until};
+use crate::support::{Postgres, Stage, number, slow, until, within};
 
 /// What is promised with the settings as they come: a lease of 15 s, and 5 s.
 const PROMISED: Duration = Duration::from_secs(20);
@@ -83,6 +86,24 @@ async fn runs_of_a_killed_replica_end_once_and_in_time() {
     assert_eq!(ended(stage.gateway.log()) + ended(sweeper.log()), count);
 }
 
+/// Questions of a run's runner that lie before a replica which hangs, and which it reads when it goes on.
+async fn questions_of(stage: &Stage, run_id: &str) -> Vec<TcpStream> {
+    let of_run =
+        |request: &Request| request.is_run() && request.header("runnel-run-id") == Some(run_id);
+    let asked = stage.runner.asked("the run", of_run).await.json();
+    let token = asked["host"]["token"].as_str().unwrap();
+    let head = format!(
+        "GET /host/v1/run HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\r\n"
+    );
+    let mut questions = Vec::new();
+    for _ in 0..20 {
+        let mut socket = slow::connect(&stage.client.url).await;
+        socket.write_all(head.as_bytes()).await.unwrap();
+        questions.push(socket);
+    }
+    questions
+}
+
 /// A replica that hangs for longer than its lease and comes back: `RUNNEL_TEST_ZOMBIES` of them, each
 /// with a thousand results in its hands that it may no longer write.
 #[tokio::test]
@@ -119,8 +140,16 @@ async fn a_replica_that_comes_back_after_its_lease_writes_nothing() {
             "another took over"
         );
         let before = beside.client.ledger(&run_id).await;
+        let questions = questions_of(&stage, &run_id).await;
         gate.cancel();
         stage.gateway.go_on().await;
+        for mut question in questions {
+            let mut head = [0; 12];
+            within("an answer", question.read_exact(&mut head))
+                .await
+                .unwrap();
+            assert_eq!(head, *b"HTTP/1.1 401", "the run has ended elsewhere");
+        }
         stage.runner.closed(n).await;
         let lost = async || {
             let log = stage.gateway.log();
