@@ -24,6 +24,8 @@ use crate::state::Owner;
 use trimming::Trimming;
 
 mod asking;
+#[cfg(test)]
+mod lessening;
 mod named;
 mod trimming;
 
@@ -342,7 +344,7 @@ mod tests {
 
     use super::*;
 
-    fn catalog() -> Catalog {
+    pub(super) fn catalog() -> Catalog {
         Catalog {
             models: serde_json::from_value(json!([
                 {"model_id": "m1", "operations": ["invoke", "stream"]},
@@ -382,7 +384,7 @@ mod tests {
     }
 
     /// One of an own name, and one whose name the operator has taken.
-    fn registered_skills() -> Vec<SkillResource> {
+    pub(super) fn registered_skills() -> Vec<SkillResource> {
         let registered =
             json!({"run_id": uuid::Uuid::nil(), "version": 1, "sha256": "00", "registered_at": 0});
         let named = |name| json!({"skill_name": name, "registered": registered});
@@ -533,29 +535,6 @@ mod tests {
             Some((false, Layer::AgentPolicy))
         );
         assert_eq!(trimmed("actor", "actor"), Some((false, Layer::EventScope)));
-    }
-
-    #[test]
-    fn taking_a_right_away_never_gives_another() {
-        let full = snapshot(&everything(), &all_named(), &json!({"model": "m1"}), None).operations;
-        for kind in ["models", "tools", "knowledge_bases", "history"] {
-            for less_of_manifest in [true, false] {
-                let (mut permissions, mut policy) = (everything(), all_named());
-                let trimmed = if less_of_manifest {
-                    &mut permissions
-                } else {
-                    &mut policy
-                };
-                trimmed.as_object_mut().unwrap().remove(kind);
-                let less =
-                    snapshot(&permissions, &policy, &json!({"model": "m1"}), None).operations;
-                assert!(less.is_subset(&full), "{kind}");
-                assert!(
-                    !less.iter().any(|operation| operation.starts_with(kind)),
-                    "{kind}"
-                );
-            }
-        }
     }
 
     #[test]

@@ -1,0 +1,234 @@
+//! A layer only takes away: whatever is left out of any of the four, no more is granted than before.
+
+use proptest::prelude::*;
+use protocol::context::{ActorContext, SubjectContext};
+use serde_json::{Value, json};
+
+use super::tests::{catalog, registered_skills};
+use super::*;
+
+/// All that the layers can say, each in a list of a part: what is not said is left out.
+const SAYINGS: &[(&str, &str, &[&str])] = &[
+    ("permissions", "models", &["invoke", "stream"]),
+    ("permissions", "tools", &["detail", "call"]),
+    ("permissions", "knowledge_bases", &["list", "retrieve"]),
+    ("permissions", "history", &["page", "search"]),
+    ("permissions", "events", &["get", "page"]),
+    ("permissions", "artifacts", &["metadata", "read", "create"]),
+    (
+        "permissions",
+        "storage",
+        &["plugin", "workspace", "binding"],
+    ),
+    ("permissions", "files", &["config", "knowledge"]),
+    ("permissions", "interactions", &["request"]),
+    (
+        "capabilities",
+        "true",
+        &["steering", "skill_authoring", "interactions"],
+    ),
+    ("policy", "models", &["m1", "m2"]),
+    ("policy", "tools", &["search", "register_skill"]),
+    ("policy", "knowledge_bases", &["k"]),
+    ("policy", "skills", &["s", "own"]),
+    ("policy", "history", &["page", "search"]),
+    ("policy", "events", &["get", "page"]),
+    ("policy", "artifacts", &["metadata", "read", "create"]),
+    ("policy", "storage", &["plugin", "workspace", "binding"]),
+    ("policy", "files", &["rules", "book"]),
+    ("agent", "true", &["state", "interactions"]),
+    (
+        "state",
+        "scopes",
+        &["conversation", "actor", "subject", "runner", "binding"],
+    ),
+    ("config", "models", &["m1", "m2"]),
+    ("config", "bases", &["k"]),
+    ("config", "tools", &["search", "register_skill"]),
+    (
+        "event",
+        "true",
+        &["conversation", "actor", "subject", "prompt", "interactions"],
+    ),
+];
+
+fn sayings() -> usize {
+    SAYINGS.iter().map(|(_, _, said)| said.len()).sum()
+}
+
+/// The layers that say just this.
+struct Layers<'a>(&'a [bool]);
+
+impl Layers<'_> {
+    fn list(&self, part: &str, name: &str) -> Vec<&'static str> {
+        let mut bits = self.0.iter();
+        let all = SAYINGS
+            .iter()
+            .flat_map(|(part, name, said)| said.iter().map(move |one| (*part, *name, *one)));
+        let said = all.filter(|_| *bits.next().expect("one bit for each"));
+        said.filter(|(its, of, _)| (*its, *of) == (part, name))
+            .map(|(_, _, one)| one)
+            .collect()
+    }
+
+    fn says(&self, part: &str, one: &str) -> bool {
+        self.list(part, "true").contains(&one)
+    }
+
+    fn lists(&self, part: &str) -> Value {
+        let of_part = SAYINGS.iter().filter(|(its, _, _)| *its == part);
+        of_part
+            .map(|(_, name, _)| ((*name).to_owned(), json!(self.list(part, name))))
+            .collect()
+    }
+
+    fn manifest(&self) -> AgentRunnerManifest {
+        let capability = |name| self.says("capabilities", name);
+        let manifest = json!({
+            "id": "plugin:a/b/c", "name": "c", "label": {}, "permissions": self.lists("permissions"),
+            "capabilities": {
+                "steering": capability("steering"), "interactions": capability("interactions"),
+                "skill_authoring": capability("skill_authoring"),
+            },
+            "config_schema": [
+                {"type": "model-fallback-selector", "name": "model"},
+                {"type": "select-knowledge-bases", "name": "bases"},
+                {"type": "boolean", "name": "enable-all-tools"}, {"type": "array", "name": "tools"},
+            ],
+        });
+        serde_json::from_value(manifest).unwrap()
+    }
+
+    fn agent(&self) -> AgentSpec {
+        let agent = json!({
+            "name": "a", "event_types": ["*"], "runner_id": "plugin:a/b/c",
+            "resource_policy": self.lists("policy"),
+            "state_policy": {"enabled": self.says("agent", "state"), "scopes": self.list("state", "scopes")},
+            "delivery_policy": {"interactions": self.says("agent", "interactions")},
+            "config": {
+                "model": {"primary": "", "fallbacks": self.list("config", "models")},
+                "bases": self.list("config", "bases"),
+                "enable-all-tools": false, "tools": self.list("config", "tools"),
+            },
+        });
+        serde_json::from_value(agent).unwrap()
+    }
+
+    fn authorized(&self) -> AuthorizationSnapshot {
+        let (manifest, workspace) = (self.manifest(), WorkspaceId("default".to_owned()));
+        let talk = ConversationIdentity {
+            bot_id: String::new(),
+            conversation_id: "c".to_owned(),
+            thread_id: String::new(),
+        };
+        let actor = json!({"actor_type": "user", "actor_id": "u"});
+        let actor: ActorContext = serde_json::from_value(actor).unwrap();
+        let order = json!({"subject_type": "order", "subject_id": "o"});
+        let order: SubjectContext = serde_json::from_value(order).unwrap();
+        let happens = |what| self.says("event", what);
+        let subject = Subject {
+            run_id: RunId(uuid::Uuid::nil()),
+            agent_version: 1,
+            endpoint_id: EndpointId(uuid::Uuid::nil()),
+            event_id: "e",
+            has_prompt: happens("prompt"),
+            shows_interactions: happens("interactions"),
+            registered_skills: &registered_skills(),
+            owner: Owner {
+                workspace: &workspace,
+                runner: &manifest.id,
+                agent: AgentId(uuid::Uuid::nil()),
+                bot_id: None,
+                conversation: Some(&talk).filter(|_| happens("conversation")),
+                actor: Some(&actor).filter(|_| happens("actor")),
+                subject: Some(&order).filter(|_| happens("subject")),
+            },
+        };
+        authorize(&catalog(), &manifest, &self.agent(), &subject)
+    }
+}
+
+/// All that a snapshot opens, as lines.
+fn opened(snapshot: &AuthorizationSnapshot) -> BTreeSet<String> {
+    let mut all = snapshot.operations.clone();
+    let mut name = |kind: &str, value: Value| all.insert(format!("{kind} {value}"));
+    let AgentResources {
+        models,
+        tools,
+        knowledge_bases,
+        skills,
+        files,
+        storage,
+        ..
+    } = &snapshot.resources;
+    for model in models {
+        for operation in &model.operations {
+            name("model", json!([model.model_id, operation]));
+        }
+    }
+    for tool in tools {
+        for operation in &tool.operations {
+            name("tool", json!([tool.tool_name, operation]));
+        }
+    }
+    for base in knowledge_bases {
+        for operation in &base.operations {
+            name("base", json!([base.kb_id, operation]));
+        }
+    }
+    for skill in skills {
+        name("skill", json!(skill.skill_name));
+    }
+    for file in files {
+        name("file", file["id"].clone());
+    }
+    for (scope, identity) in &snapshot.state {
+        name("state", json!([scope, identity]));
+    }
+    for flags in [json!(storage), json!(snapshot.available_apis)] {
+        for (flag, is_open) in flags.as_object().unwrap() {
+            if is_open == true {
+                name("flag", json!(flag));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn who_says_everything_opens_everything() {
+    let all = opened(&Layers(&vec![true; sayings()]).authorized());
+    for line in [
+        "models:stream",
+        "storage:binding",
+        "runs:list",
+        "prompt:get",
+        "interactions:request",
+        "base [\"k\",\"retrieve\"]",
+        "tool [\"register_skill\",\"call\"]",
+        "skill \"own\"",
+        "file \"f2\"",
+    ] {
+        assert!(all.contains(line), "{line}: {all:#?}");
+    }
+    assert_eq!(
+        all.iter()
+            .filter(|line| line.starts_with("state ["))
+            .count(),
+        5
+    );
+}
+
+proptest! {
+    #[test]
+    fn taking_a_right_away_never_gives_another(
+        said in proptest::collection::vec(proptest::bool::weighted(0.8), sayings()),
+        kept in proptest::collection::vec(proptest::bool::weighted(0.9), sayings()),
+    ) {
+        let less: Vec<bool> = said.iter().zip(&kept).map(|(said, kept)| *said && *kept).collect();
+        let (before, after) = (Layers(&said).authorized(), Layers(&less).authorized());
+        let (before, after) = (opened(&before), opened(&after));
+        let more: Vec<_> = after.difference(&before).collect();
+        prop_assert!(more.is_empty(), "{more:?}");
+    }
+}
