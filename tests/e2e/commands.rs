@@ -233,6 +233,30 @@ async fn a_nats_server_that_cannot_be_used_is_refused_with_what_to_do() {
 }
 
 #[tokio::test]
+async fn what_is_wrong_in_an_agent_is_named_by_its_place() {
+    for (written, said) in [
+        (
+            "resource_policy = { models = 5 }",
+            "agents[0].resource_policy.models: must be \"*\" or a list of names",
+        ),
+        (
+            "retry = { max = \"often\" }",
+            "agents[0].retry.max: invalid type: string",
+        ),
+        ("colour = 1", "agents[0].colour: unknown field"),
+    ] {
+        let wrong = VALID.replace("name = \"hello\"", &format!("name = \"hello\"\n{written}"));
+        let printed = with_config("check-config", &wrong, &[]).await;
+        assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+        let mut lines = printed.stderr.lines();
+        assert!(
+            lines.any(|line| line.starts_with(said)),
+            "{said}: {printed:?}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn all_that_is_wrong_is_said_at_once() {
     let wrong = VALID
         .replace("127.0.0.1:0", "everywhere")

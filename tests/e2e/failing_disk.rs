@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use reqwest::Method;
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, Connection};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
 
 use crate::support::client::{message, send as ask};
 use crate::support::gateway::Config;
 use crate::support::script::{Gate, Run, Step, send, sse, sse_head};
-use crate::support::{Stage, number, run, skipped, until, within};
+use crate::support::{Postgres, Stage, number, run, skipped, until, within};
 
 fn talk(run: &Run) -> Vec<Step> {
     sse(run.talk(2).concat())
@@ -282,4 +282,34 @@ async fn what_was_acknowledged_around_a_failed_sync_is_there_after_a_crash() {
         assert!(ledger.is_ended());
         assert!(stage.runner.posts(run_id) <= 1);
     }
+}
+
+/// The server's or the database's own default may be to answer before a commit is on its disk.
+#[tokio::test]
+async fn commits_of_postgresql_are_synchronous_whatever_the_database_is_set_to() {
+    let Some(mut stage) = Stage::on(Postgres, |_| {}).await else {
+        return;
+    };
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+    let url = stage.gateway.database_url();
+    let (_, name) = url.rsplit_once('/').unwrap();
+    let mut sql = PgConnection::connect(&url).await.unwrap();
+    for statement in [
+        format!("ALTER DATABASE \"{name}\" SET synchronous_commit = off"),
+        "CREATE FUNCTION refuse_lazy() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+         IF current_setting('synchronous_commit') <> 'on' THEN RAISE 'it is not on the disk'; END IF; \
+         RETURN NEW; END $$"
+            .to_owned(),
+        "CREATE TRIGGER lazy BEFORE INSERT ON events FOR EACH ROW EXECUTE FUNCTION refuse_lazy()"
+            .to_owned(),
+    ] {
+        sqlx::query(AssertSqlSafe(statement))
+            .execute(&mut sql)
+            .await
+            .unwrap();
+    }
+    stage.gateway.stop().await;
+    stage.gateway.start_again().await;
+    let run_id = stage.client.post(&message("m-1")).await.run_id();
+    assert_eq!(stage.outcome(&run_id).await.ending(), "completed");
 }

@@ -125,7 +125,7 @@ pub struct ResourcePolicy {
 /// Ids of the catalog, or `"*"` for all that it has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(untagged)]
+#[serde(untagged, expecting = "must be \"*\" or a list of names")]
 pub enum IdList {
     Ids(Vec<String>),
     All(Star),

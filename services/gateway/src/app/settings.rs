@@ -24,7 +24,6 @@ use protocol::resources::{
     KnowledgeBaseResource, KnowledgeOperation, ModelOperation, ModelResource, SkillResource,
 };
 use secrecy::{ExposeSecret, SecretString};
-use serde::Deserialize as _;
 use store::Store;
 use url::Url;
 
@@ -80,8 +79,17 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
     let mut agents = Vec::new();
     for (index, raw) in config.agents.iter().enumerate() {
         let place = format!("agents[{index}]");
-        match AgentSpec::deserialize(raw) {
-            Err(error) => faults.push(ConfigFault::new(place, error)),
+        match serde_path_to_error::deserialize::<_, AgentSpec>(raw) {
+            Err(error) => {
+                let path = error.path().to_string();
+                // What is missing or unknown is named by the message.
+                let within = if path == "." {
+                    String::new()
+                } else {
+                    format!(".{path}")
+                };
+                faults.push(ConfigFault::new(format!("{place}{within}"), error.inner()));
+            }
             Ok(spec) => {
                 faults.extend(
                     check_agent(&spec)
