@@ -1,4 +1,7 @@
-//! A database that goes away, comes back, is slow, or answers what nobody hears. F50–F54, F59, F89.
+//! A database that goes away, comes back, is slow, or answers what nobody hears. I8, F50–F54, F59, F89.
+
+#[path = "outage/authority.rs"]
+mod authority;
 
 use std::time::Duration;
 

@@ -1,0 +1,239 @@
+//! What a run may do is not guessed: while the table that says so does not answer, nothing is given away and
+//! nobody is asked for it. I8.
+
+use reqwest::{Method, RequestBuilder};
+use rstest::rstest;
+use serde_json::json;
+
+use super::stage_of;
+use crate::isolation::{Ids, request};
+use crate::support::client::{Answer, Client, message, send};
+use crate::support::gateway::Config;
+use crate::support::held::HeldRun;
+use crate::support::proxy::{Proxy, Wire};
+use crate::support::routes::{Face, Operation, operations};
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
+use crate::support::tool_server::ToolServer;
+use crate::support::upstream::{Reply, Upstream};
+use crate::support::{Stage, until};
+
+const ALL: &str = r#"models = "*", tools = "*", knowledge_bases = "*", history = ["page", "search"],
+    events = ["get", "page"], storage = ["plugin"], artifacts = ["metadata", "read", "create"]"#;
+
+/// A run that may do everything, and the far sides of its model and its tool.
+struct House {
+    stage: Stage,
+    proxy: Proxy,
+    model: Upstream,
+    tools: ToolServer,
+    run: HeldRun,
+    reads: Vec<Operation>,
+    ids: Ids,
+}
+
+fn runner() -> serde_json::Value {
+    let mut manifest = manifest(RUNNER_ID);
+    manifest["permissions"] = json!({
+        "models": ["invoke"], "tools": ["detail", "call"], "knowledge_bases": ["list"],
+        "history": ["page"], "events": ["get", "page"], "storage": ["plugin"],
+        "artifacts": ["metadata", "read", "create"],
+    });
+    manifest
+}
+
+impl House {
+    async fn new(lease_seconds: u64) -> Option<Self> {
+        let (model, tools) = (Upstream::start().await, ToolServer::start().await);
+        let configure = |config: &mut Config| {
+            config.runs = format!("lease_seconds = {lease_seconds}");
+            // One name for all replicas: a token is for that name.
+            "public_url = \"http://runnel.invalid\"".clone_into(&mut config.server);
+            config.agents[0].resources = ALL;
+            config.rest = format!(
+                "[[model_providers]]\nname = \"p\"\nkind = \"openai\"\nbase_url = \"{}/v1\"\n\
+                 [[models]]\nmodel_id = \"m\"\nprovider = \"p\"\n\
+                 [[tools]]\ntool_name = \"search\"\nurl = \"{}/echo\"\n\
+                 [[knowledge_bases]]\nkb_id = \"handbook\"\n\
+                 [[budgets]]\nname = \"each-run\"\nscope = \"run\"\ncalls = 100\n",
+                model.url, tools.url
+            );
+        };
+        let (stage, proxy) = stage_of(StubRunner::start_as(runner()).await, configure).await?;
+        let run = HeldRun::start(&stage, &message("m-1")).await;
+        let mut reads = operations(&stage.client).await;
+        // The entry of this event brought no prompt.
+        reads.retain(|one| {
+            one.face == Face::Host && one.method == Method::GET && one.id != "get_prompt"
+        });
+        let mut house = Self {
+            stage,
+            proxy,
+            model,
+            tools,
+            ids: Ids::new(),
+            run,
+            reads,
+        };
+        house.leave_marks().await;
+        Some(house)
+    }
+
+    /// What is there to be read.
+    async fn leave_marks(&mut self) {
+        let host = self.host(&self.stage.client);
+        let state = host.request(Method::PUT, "/host/v1/state/conversation/k");
+        assert_eq!(
+            send(state.json(&json!({"value": 1}))).await.unwrap().status,
+            200
+        );
+        let blob = host.request(Method::PUT, "/host/v1/storage/plugin/k");
+        assert_eq!(send(blob.body("\"mark\"")).await.unwrap().status, 204);
+        let artifact = host.request(Method::POST, "/host/v1/artifacts");
+        let made = send(artifact.body("\"mark\"")).await.unwrap();
+        self.ids = Ids::from([
+            ("run_id", self.run.run_id.clone()),
+            ("event_id", "m-1".to_owned()),
+            (
+                "artifact_id",
+                made.body["artifact_id"].as_str().unwrap().to_owned(),
+            ),
+        ]);
+    }
+
+    /// The run's token, shown to the replica of this client.
+    fn host(&self, replica: &Client) -> Client {
+        Client::new(&replica.url, &self.run.token)
+    }
+
+    fn reads(&self, replica: &Client) -> Vec<(String, RequestBuilder)> {
+        let host = self.host(replica);
+        let read = |one: &Operation| (one.id.clone(), request(&host, one, &self.ids));
+        self.reads.iter().map(read).collect()
+    }
+
+    /// A call of the model and one of the tool.
+    fn calls(&self, replica: &Client) -> Vec<(String, RequestBuilder)> {
+        let host = self.host(replica);
+        let says = json!({"messages": [{"role": "user", "content": "hi"}]});
+        let calls = [
+            ("/host/v1/models/m/invoke", says),
+            ("/host/v1/tools/search/call", json!({"parameters": {}})),
+        ];
+        let call = |(path, body): (&str, serde_json::Value)| {
+            (
+                path.to_owned(),
+                host.request(Method::POST, path).json(&body),
+            )
+        };
+        calls.map(call).into()
+    }
+
+    fn everything(&self, replica: &Client) -> Vec<(String, RequestBuilder)> {
+        let mut all = self.reads(replica);
+        all.extend(self.calls(replica));
+        all
+    }
+
+    /// How often the model's and the tool's far sides were asked.
+    fn asked(&self) -> [usize; 2] {
+        [self.model.asked().len(), self.tools.seen("/").len()]
+    }
+
+    /// Everything that is asked of this replica is given; the model is asked once, and the tool once.
+    async fn assert_open(&self, replica: &Client) {
+        let done = json!({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]});
+        self.model.reply(Reply::Json(200, done));
+        let before = self.asked();
+        for (what, answer) in answers(self.everything(replica)).await {
+            assert_eq!(answer.status, 200, "{what}: {}", answer.body);
+        }
+        assert_eq!(self.asked(), before.map(|count| count + 1));
+    }
+}
+
+/// The answers to all of these, asked at the same time.
+async fn answers(requests: Vec<(String, RequestBuilder)>) -> Vec<(String, Answer)> {
+    let asking = requests
+        .into_iter()
+        .map(|(what, request)| async move { (what, send(request).await.unwrap()) });
+    futures_util::future::join_all(asking).await
+}
+
+async fn assert_denied(requests: Vec<(String, RequestBuilder)>) {
+    for (what, answer) in answers(requests).await {
+        let told = (
+            answer.status,
+            answer.error("code"),
+            answer.error("retryable"),
+        );
+        let expected = (503, &json!("runtime_error"), &json!(true));
+        assert_eq!(told, expected, "{what}: {}", answer.body);
+        assert!(answer.headers.contains_key("retry-after"), "{what}");
+    }
+}
+
+/// Who holds the run's lease knows that it lives. Every other replica asks the table, and so does whoever takes
+/// something out of a budget.
+#[rstest]
+#[case::refused(Wire::Refusing)]
+#[case::silent(Wire::Holding)]
+#[tokio::test]
+async fn a_run_whose_rights_cannot_be_read_is_given_nothing_and_nobody_is_asked_for_it(
+    #[case] wire: Wire,
+) {
+    let Some(house) = House::new(60).await else {
+        return;
+    };
+    let (owner, beside) = (
+        house.stage.client.clone(),
+        house.stage.gateway.beside().await,
+    );
+    assert!(house.reads.len() > 20, "{}", house.reads.len());
+    house.assert_open(&owner).await;
+    house.assert_open(&beside.client).await;
+    let asked = house.asked();
+
+    house.proxy.set(wire);
+    let mut requests = house.everything(&beside.client);
+    requests.extend(house.calls(&owner));
+    assert_denied(requests).await;
+    assert_eq!(house.asked(), asked, "nobody was asked");
+
+    house.proxy.set(Wire::Whole);
+    for replica in [&owner, &beside.client] {
+        until("the replica to be ready", async || {
+            replica.get("/readyz").await.status == 200
+        })
+        .await;
+        house.assert_open(replica).await;
+    }
+    assert_eq!(house.run.end(&house.stage).await.ending(), "completed");
+}
+
+#[rstest]
+#[case::refused(Wire::Refusing)]
+#[case::silent(Wire::Holding)]
+#[tokio::test]
+async fn a_run_whose_lease_has_ended_in_an_outage_is_given_nothing(#[case] wire: Wire) {
+    let Some(house) = House::new(2).await else {
+        return;
+    };
+    let owner = house.stage.client.clone();
+    house.assert_open(&owner).await;
+    let asked = house.asked();
+
+    house.proxy.set(wire);
+    until("the run to be let go", async || {
+        house.stage.gateway.log().contains("its lease has ended")
+    })
+    .await;
+    assert_denied(house.everything(&owner)).await;
+
+    house.proxy.set(Wire::Whole);
+    let outcome = house.stage.outcome(&house.run.run_id).await;
+    assert_eq!(outcome.ending(), "failed host.orphaned");
+    for (what, answer) in answers(house.everything(&owner)).await {
+        assert_eq!(answer.status, 401, "{what}: {}", answer.body);
+    }
+    assert_eq!(house.asked(), asked, "nobody was asked");
+}
