@@ -20,6 +20,7 @@ use crate::support::python::{ask, python_with_openai, repository_file};
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::upstream::{Reply, Upstream};
 use crate::support::{Directory, Engine, Postgres, Sqlite, Stage, run, until, within};
+use crate::tools::SHORT;
 
 const SCRIPT: &str = r#"
 [[turns]]
@@ -373,10 +374,15 @@ async fn failures_of_a_provider_have_codes_and_are_audited() {
 
 /// A run with the model `remote` behind an OpenAI-compatible server, and `claude` behind another.
 async fn remote(more: &str) -> (Stage, HeldRun, Upstream) {
+    remote_of(more, |_| {}).await
+}
+
+async fn remote_of(more: &str, configure: impl FnOnce(&mut Config)) -> (Stage, HeldRun, Upstream) {
     let upstream = Upstream::start().await;
     let runner = StubRunner::start_as(all_models()).await;
     let stage = Stage::of(Sqlite, runner, |config| {
         grant(config);
+        configure(config);
         config.environment.push(("FIRST_KEY", "first-secret-key".to_owned()));
         config.environment.push(("SECOND_KEY", "second-secret-key".to_owned()));
         config.rest = format!(
@@ -555,6 +561,30 @@ async fn a_cancel_in_mid_stream_lets_the_provider_go() {
         (name.as_str(), &data["error"]["code"]),
         ("error", &json!("cancelled"))
     );
+}
+
+#[tokio::test]
+async fn a_deadline_in_mid_stream_ends_it_with_its_code_and_lets_the_provider_go() {
+    let short = |config: &mut Config| config.agents[0].timeout_seconds = SHORT;
+    let (stage, run, upstream) = remote_of("", short).await;
+    upstream.reply(Reply::Hold(vec![chunk(&json!({"content": "hi"}))]));
+    let streamed = events(&run, "/models/remote/stream", &says("hi")).await;
+    let [(first, said), (last, failed)] = &streamed[..] else {
+        panic!("{streamed:?}");
+    };
+    assert_eq!((first.as_str(), last.as_str()), ("chunk", "error"));
+    assert_eq!(said["chunk"]["content"], "hi");
+    let told = &failed["error"];
+    assert_eq!(
+        (&told["code"], &told["message"]),
+        (
+            &json!("deadline_exceeded"),
+            &json!("the run is past its deadline")
+        )
+    );
+    upstream.left(1).await;
+    let outcome = stage.outcome(&run.run_id).await;
+    assert_eq!(outcome.ending(), "timeout deadline_exceeded");
 }
 
 #[tokio::test]

@@ -434,6 +434,43 @@ async fn a_run_that_is_cancelled_gives_its_call_up() {
     run.release();
 }
 
+/// Seconds of a run that ends in the middle of a call: its beginning takes a part of them.
+pub const SHORT: f64 = 3.0;
+
+#[rstest]
+#[tokio::test]
+async fn a_run_that_meets_its_deadline_gives_its_call_up(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let server = ToolServer::start().await;
+    let catalog = tools_at(&server, "", &["slow"]).replace("= 2.0\n", "= 50.0\n");
+    let short = |config: &mut Config| config.agents[0].timeout_seconds = SHORT;
+    let Some(stage) = stage_of(engine, catalog, short).await else {
+        return;
+    };
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let answer = call(&run, "slow", &json!({})).await;
+    let told = (answer.status, answer.error("code"), answer.error("message"));
+    let expected = (
+        504,
+        &json!("deadline_exceeded"),
+        &json!("the run is past its deadline"),
+    );
+    assert_eq!(told, expected);
+    assert_eq!(answer.error("retryable"), false);
+    server.left(1).await;
+    assert_eq!(server.seen("/slow").len(), 1);
+    let outcome = stage.outcome(&run.run_id).await;
+    assert_eq!(outcome.ending(), "timeout deadline_exceeded");
+    let path = format!("/v1/runs/{}/audit", run.run_id);
+    until("the outcome of the call", async || {
+        let audit = stage.client.get(&path).await.body;
+        let mut calls = audit["items"].as_array().unwrap().iter();
+        calls.any(|row| row["action"] == "call_tool" && row["outcome"] == "deadline_exceeded")
+    })
+    .await;
+}
+
 pub async fn check_config(catalog: &str) -> Printed {
     let directory = Directory::new();
     let key = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());

@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
 
+use super::upstream::Leaving;
 use super::within;
 
 /// Gone with its connections on drop.
@@ -29,6 +30,7 @@ struct Shared {
     tools: Mutex<Value>,
     pushed: broadcast::Sender<Value>,
     streams: watch::Sender<usize>,
+    left: watch::Sender<u32>,
 }
 
 /// A request that came.
@@ -70,6 +72,7 @@ impl ToolServer {
             )])),
             pushed: broadcast::Sender::new(16),
             streams: watch::Sender::default(),
+            left: watch::Sender::default(),
         });
         let router = Router::new()
             .fallback(answer)
@@ -95,6 +98,13 @@ impl ToolServer {
         let mut seen = self.shared.seen.subscribe();
         let found = within(what, seen.wait_for(|all| all.iter().any(&is))).await;
         found.unwrap().iter().find(|one| is(one)).unwrap().clone()
+    }
+
+    /// Returns once so many calls of what is slow have been left by whoever asked.
+    pub async fn left(&self, count: u32) {
+        let mut left = self.shared.left.subscribe();
+        let waiting = left.wait_for(|gone| *gone >= count);
+        within("the caller to leave", waiting).await.unwrap();
     }
 
     /// Lists these tools from now on, and says so to whoever listens.
@@ -129,6 +139,10 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         ("mcp", "GET") => stream(&shared),
         ("mcp", "POST") => mcp(&shared, &seen.body).await,
         ("mcp", _) => StatusCode::OK.into_response(),
+        ("slow", _) => {
+            let _leaving = Leaving(shared.left.clone());
+            std::future::pending().await
+        }
         (behaviour, _) => behave(behaviour, &seen).await,
     }
 }
@@ -138,7 +152,6 @@ async fn behave(behaviour: &str, seen: &Seen) -> Response {
     match behaviour {
         "huge" => "x".repeat(5 << 20).into_response(),
         "long" => "y".repeat(300 << 10).into_response(),
-        "slow" => std::future::pending().await,
         "drop" => {
             let broken = async { Err::<Bytes, _>(std::io::Error::other("cut")) };
             let parts = futures_util::stream::once(async { Ok(Bytes::from_static(b"{")) });

@@ -132,7 +132,8 @@ async fn answer(
     response.unwrap()
 }
 
-struct Leaving(watch::Sender<u32>);
+/// Counts, when it goes, one who has left.
+pub struct Leaving(pub watch::Sender<u32>);
 
 impl Drop for Leaving {
     fn drop(&mut self) {
