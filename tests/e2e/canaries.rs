@@ -1,6 +1,9 @@
 //! Secrets with a mark: a gateway that tells all it can tell in its log, its tables, its answers and to
 //! its runners, and a search for the marks in all of it.
 
+#[path = "canaries/onward.rs"]
+mod onward;
+
 use std::path::Path;
 
 use reqwest::header::ACCEPT;
@@ -145,6 +148,40 @@ fn wrong_requests(client: &Client, url: &str) -> Vec<RequestBuilder> {
     ]
 }
 
+/// Asks every operation with nothing, and those that read, with a credential that opens them.
+async fn ask_everything(client: &Client, admin: &Client, run: &HeldRun, all: &mut Haystack) {
+    let host = Client::new(&client.url, &run.token);
+    for operation in operations(client).await {
+        let own = operation.path_with(|name| match name {
+            "run_id" => run.run_id.clone(),
+            "event_id" => "m-1".to_owned(),
+            "scope" | "area" => "conversation".to_owned(),
+            "key" => "k".to_owned(),
+            "conversation_id" => "c-7".to_owned(),
+            _ => "x".to_owned(),
+        });
+        let caller = if operation.face == Face::Host {
+            &host
+        } else {
+            admin
+        };
+        if operation.method == Method::GET {
+            let request = caller
+                .request(Method::GET, &own)
+                .header(ACCEPT, "application/json");
+            all.call(&operation.id, request).await;
+        }
+        all.call(&operation.id, caller.anonymous(operation.method, &own))
+            .await;
+    }
+    for path in ["/v1/runner-endpoints", "/v1/api-keys"] {
+        for item in admin.get(path).await.body["items"].as_array().unwrap() {
+            let path = format!("{path}/{}", item["id"].as_str().unwrap());
+            all.call(&path, admin.request(Method::GET, &path)).await;
+        }
+    }
+}
+
 #[rstest]
 #[tokio::test]
 async fn no_secret_stands_in_a_log_a_table_an_answer_or_a_request(
@@ -203,39 +240,10 @@ async fn no_secret_stands_in_a_log_a_table_an_answer_or_a_request(
             within("a body", response.bytes()).await.unwrap(),
         );
     }
-    let host = Client::new(&stage.client.url, &run.token);
-    for operation in operations(&stage.client).await {
-        let own = operation.path_with(|name| match name {
-            "run_id" => run.run_id.clone(),
-            "event_id" => "m-1".to_owned(),
-            "scope" | "area" => "conversation".to_owned(),
-            "key" => "k".to_owned(),
-            "conversation_id" => "c-7".to_owned(),
-            _ => "x".to_owned(),
-        });
-        let caller = if operation.face == Face::Host {
-            &host
-        } else {
-            &admin
-        };
-        if operation.method == Method::GET {
-            let request = caller
-                .request(Method::GET, &own)
-                .header(ACCEPT, "application/json");
-            all.call(&operation.id, request).await;
-        }
-        all.call(&operation.id, caller.anonymous(operation.method, &own))
-            .await;
-    }
-    for path in ["/v1/runner-endpoints", "/v1/api-keys"] {
-        for item in admin.get(path).await.body["items"].as_array().unwrap() {
-            let path = format!("{path}/{}", item["id"].as_str().unwrap());
-            all.call(&path, admin.request(Method::GET, &path)).await;
-        }
-    }
+    ask_everything(&stage.client, &admin, &run, &mut all).await;
     let outcome = run.end(&stage).await;
     all.add("answers", "the ledger", outcome.ledger.0.join("\n"));
-    all.call("after the end", host.request(Method::GET, "/host/v1/run"))
+    all.call("after the end", run.request(Method::GET, "/run"))
         .await;
     for arguments in [
         &["check-config"][..],

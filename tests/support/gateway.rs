@@ -247,7 +247,13 @@ impl Gateway {
             .arg("--config")
             .arg(self.directory.file("runnel.toml"))
             .env(STUB_API_KEY.0, STUB_API_KEY.1)
-            .env(STUB_SECRET.0, STUB_SECRET.1);
+            .env(STUB_SECRET.0, STUB_SECRET.1)
+            .envs(
+                self.config
+                    .environment
+                    .iter()
+                    .map(|(name, value)| (name, value)),
+            );
         if arguments == ["serve"] {
             // Where this one listens nobody else can.
             command.env("RUNNEL__SERVER__LISTEN", own_address());

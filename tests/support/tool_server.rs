@@ -137,7 +137,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     let first = parts.uri.path().split('/').nth(1).unwrap_or_default();
     match (first, seen.method.as_str()) {
         ("mcp", "GET") => stream(&shared),
-        ("mcp", "POST") => mcp(&shared, &seen.body).await,
+        ("mcp", "POST") => mcp(&shared, &seen).await,
         ("mcp", _) => StatusCode::OK.into_response(),
         ("slow", _) => {
             let _leaving = Leaving(shared.left.clone());
@@ -197,7 +197,8 @@ fn stream(shared: &Arc<Shared>) -> Response {
     ([(CONTENT_TYPE, "text/event-stream")], body).into_response()
 }
 
-async fn mcp(shared: &Shared, message: &Value) -> Response {
+async fn mcp(shared: &Shared, seen: &Seen) -> Response {
+    let message = &seen.body;
     let (method, params) = (
         message["method"].as_str().unwrap_or_default(),
         &message["params"],
@@ -213,13 +214,7 @@ async fn mcp(shared: &Shared, message: &Value) -> Response {
         "tools/call" => match params["name"].as_str().unwrap() {
             "slow" => std::future::pending().await,
             "drop" | "redirect" | "fail" => {
-                let seen = Seen {
-                    method: String::new(),
-                    path: String::new(),
-                    headers: Vec::new(),
-                    body: Value::Null,
-                };
-                return behave(params["name"].as_str().unwrap(), &seen).await;
+                return behave(params["name"].as_str().unwrap(), seen).await;
             }
             "huge" => json!({"content": [{"type": "text", "text": "x".repeat(5 << 20)}]}),
             "wrong" => json!({"content": [{"type": "text", "text": "no"}], "isError": true}),
