@@ -262,3 +262,16 @@ async fn an_embedded_database_has_one_gateway_at_a_time() {
     stage.gateway.kill().await;
     stage.gateway.start_again().await;
 }
+
+#[tokio::test]
+async fn what_an_agent_may_have_and_nobody_declares_is_told_at_the_start() {
+    let stage = Stage::with(|config| {
+        config.agents[0].resources =
+            r#"models = ["gpt-largo"], knowledge_bases = "*", files = ["rules"]"#;
+    })
+    .await;
+    let log = stage.gateway.log();
+    for told in ["the model gpt-largo, which", "the file rules, which"] {
+        assert!(log.contains(told), "{told}: {log}");
+    }
+}

@@ -336,6 +336,7 @@ async fn enter(runs: &Runs, declared: Declared) -> anyhow::Result<()> {
         entered.context("an endpoint of the configuration cannot be entered")?;
     }
     settings::check_against_runners(store, &workspace, &declared.agents).await?;
+    settings::tell_of_strangers(&declared.agents, &declared.catalog);
     let at = runs.clock().now_ms();
     let names: Vec<_> = declared
         .agents

@@ -17,7 +17,7 @@ use domain::agent::{check_agent, check_agent_for};
 use domain::authorization::{Catalog, ModelLimits};
 use domain::breaker::BreakerPolicy;
 use domain::normalize::ResultLimits;
-use protocol::admin::{AgentSpec, EndpointSpec, Fault};
+use protocol::admin::{AgentSpec, EndpointSpec, Fault, IdList};
 use protocol::id::WorkspaceId;
 use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::{
@@ -268,6 +268,33 @@ fn event_rate(limits: &LimitsConfig) -> Option<EventRate> {
         per_second,
         burst: NonZeroU32::new(limits.workspace_event_burst).unwrap_or(per_second),
     })
+}
+
+/// Says which names in the policies of agents stand for nothing. Tools may still come from MCP servers, and skills
+/// from runs.
+pub(super) fn tell_of_strangers(agents: &[AgentSpec], catalog: &Catalog) {
+    let models = catalog.models.iter().map(|model| &model.model_id);
+    let bases = catalog.knowledge_bases.iter().map(|base| &base.kb_id);
+    let files = catalog.files.iter().map(|file| &file.name);
+    let (models, bases, files): (Vec<_>, Vec<_>, Vec<_>) =
+        (models.collect(), bases.collect(), files.collect());
+    for agent in agents {
+        let policy = &agent.resource_policy;
+        for (kind, listed, known) in [
+            ("model", &policy.models, &models),
+            ("knowledge base", &policy.knowledge_bases, &bases),
+            ("file", &policy.files, &files),
+        ] {
+            let IdList::Ids(ids) = listed else { continue };
+            for id in ids.iter().filter(|id| !known.contains(id)) {
+                tracing::warn!(
+                    agent.name = agent.name,
+                    "agent {} may have the {kind} {id}, which the configuration does not declare",
+                    agent.name
+                );
+            }
+        }
+    }
 }
 
 /// Holds the agents of the configuration against the manifests of their runners. A runner that has
