@@ -257,6 +257,20 @@ async fn what_is_wrong_in_an_agent_is_named_by_its_place() {
 }
 
 #[tokio::test]
+async fn a_server_that_lets_nobody_in_is_named_with_its_reason() {
+    let nowhere = VALID.replace(SQLITE, "postgres://runnel:hunter2@127.0.0.1:1/events");
+    let served = with_config("serve", &nowhere, &[]).await;
+    assert_eq!(served.status.code(), Some(1), "{served:?}");
+    for told in [
+        "database.url: PostgreSQL at 127.0.0.1:1, database events",
+        "refused",
+    ] {
+        assert!(served.stderr.contains(told), "{told}: {served:?}");
+    }
+    assert!(!served.stderr.contains("hunter2"), "{served:?}");
+}
+
+#[tokio::test]
 async fn all_that_is_wrong_is_said_at_once() {
     let wrong = VALID
         .replace("127.0.0.1:0", "everywhere")

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use migrations::{Migrator, MigratorTrait};
 use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection};
 use sqlx::pool::PoolOptions;
+use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Connection, PgConnection, Postgres, Sqlite};
 use tokio::sync::Mutex;
@@ -89,6 +90,7 @@ impl Store {
                 writes
             }
             Backend::Postgres => {
+                reach(url).await?;
                 let alone = Database::connect(options(url, backend, 1)).await?;
                 migrate(&alone, backend).await?;
                 alone.close().await?;
@@ -151,6 +153,42 @@ impl Store {
     pub async fn close(&self) {
         self.writer.close().await;
     }
+}
+
+/// Waits until the server lets us in, as long as for any connection. A pool would say that it has waited, and
+/// neither for whom nor why.
+async fn reach(url: &str) -> Result<(), StoreError> {
+    const PAUSE: Duration = Duration::from_millis(200);
+    const STARTING: &str = "57P03";
+    let told = |message: String| StoreError::Db(sea_orm::DbErr::Custom(message));
+    let options = PgConnectOptions::from_str(url);
+    let options = options.map_err(|error| told(format!("database.url: {error}")))?;
+    let give_up = Instant::now() + ACQUIRE_TIMEOUT;
+    let mut why = "it does not answer".to_owned();
+    while Instant::now() < give_up {
+        let connecting = PgConnection::connect_with(&options);
+        match tokio::time::timeout_at(give_up.into(), connecting).await {
+            Ok(Ok(connection)) => {
+                let _ = connection.close().await;
+                return Ok(());
+            }
+            Ok(Err(error)) => {
+                let answered = error.as_database_error();
+                why =
+                    answered.map_or_else(|| error.to_string(), |error| error.message().to_owned());
+                // Who was answered is answered so again.
+                if answered.is_some_and(|error| error.code().as_deref() != Some(STARTING)) {
+                    break;
+                }
+            }
+            Err(_) => break,
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    let (host, port) = (options.get_host(), options.get_port());
+    let database = options.get_database().unwrap_or_default();
+    let place = format!("PostgreSQL at {host}:{port}, database {database}");
+    Err(told(format!("database.url: {place}: {why}")))
 }
 
 /// Migrates. Replicas that start together take turns: the lock is the connection's, and the pool must have
