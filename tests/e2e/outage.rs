@@ -469,24 +469,51 @@ async fn a_pull_of_follow_ups_whose_commit_is_lost_gives_them_to_the_run(
 
 #[tokio::test]
 async fn a_slow_database_costs_time_and_no_run() {
-    let Some((stage, proxy)) = stage(|_| {}).await else {
+    // An answer takes twice this, and a commit a second or two. There is always one, for longer than a lease:
+    // leases hold because their renewal does not wait behind all that the runs write.
+    const LATE: Duration = Duration::from_millis(50);
+    const PAUSE: Duration = Duration::from_millis(100);
+    let Some((stage, proxy)) = stage(|config| config.runs = "lease_seconds = 12".into()).await
+    else {
         return;
     };
-    stage.runner.answer_all(|run| {
-        let frames = run.talk(30).into_iter().map(String::into_bytes).collect();
-        vec![sse_head(), Step::Pace(frames, Duration::from_millis(50))]
-    });
-    proxy.set(Wire::Late(Duration::from_millis(15)));
-    let posts = (0..4).map(|n| {
-        let client = stage.client.clone();
-        async move { client.post(&message(&format!("slow-{n}"))).await.run_id() }
-    });
-    for run_id in futures_util::future::join_all(posts).await {
+    let gate = Gate::new();
+    let mut runs = Vec::new();
+    for n in 0..4 {
+        // They end one after the other.
+        let words = 130 + 20 * n;
+        let (event_id, hold) = (format!("slow-{n}"), gate.clone());
+        stage.runner.answer(&event_id, move |run| {
+            let frames = run.talk(words).into_iter().map(String::into_bytes);
+            let frames = frames.collect();
+            vec![
+                sse_head(),
+                Step::Hold(hold.clone()),
+                Step::Pace(frames, PAUSE),
+            ]
+        });
+        let run_id = stage.client.post(&message(&event_id)).await.run_id();
+        until("the run to be posted", async || {
+            stage.runner.posts(&run_id) == 1
+        })
+        .await;
+        runs.push((run_id, words + 1));
+    }
+    proxy.set(Wire::Late(LATE));
+    gate.cancel();
+    let ended = runs.iter().map(|(run_id, _)| stage.client.finished(run_id));
+    futures_util::future::join_all(ended).await;
+    proxy.set(Wire::Whole);
+    for (run_id, events) in runs {
         let outcome = stage.outcome(&run_id).await;
         assert_eq!(outcome.ending(), "completed");
-        assert_eq!(outcome.ledger.0.len(), 31);
+        assert_eq!(outcome.ledger.0.len(), events);
+        assert_eq!(stage.runner.posts(&run_id), 1);
     }
-    assert!(!stage.gateway.log().contains("its lease has ended"));
+    let log = stage.gateway.log();
+    for amiss in ["its lease has ended", "was taken over", "had no end within"] {
+        assert!(!log.contains(amiss), "{amiss}");
+    }
 }
 
 async fn database(stage: &Stage) -> PgConnection {
