@@ -184,7 +184,12 @@ const WRITE: Duration = Duration::from_secs(10);
 
 /// About 6 MiB: more than a ring, a send buffer and a window hold together.
 fn long_run(run: &Run) -> Vec<Step> {
-    let text = "x".repeat(1000);
+    run_of(run, 1000)
+}
+
+/// Events with so many bytes of text each.
+fn run_of(run: &Run, text: usize) -> Vec<Step> {
+    let text = "x".repeat(text);
     let frames = (1..=EVENTS).map(|n| run.delta(n, &text).into_bytes());
     let mut parts: Vec<_> = frames
         .collect::<Vec<_>>()
@@ -271,6 +276,52 @@ async fn slow_and_stalled_readers_cost_little_and_nobody_else_anything() {
     }
     stage.outcome(&run_id).await;
     files_at_most(pid, files + 8).await;
+}
+
+#[tokio::test]
+async fn what_stalled_readers_do_not_take_waits_in_no_memory() {
+    const READERS: usize = 6;
+    // Nobody is cut off meanwhile.
+    let write = "write_seconds = 300".to_owned();
+    let stage = Stage::with(|config| config.server = write).await;
+    let pid = stage.gateway.pid();
+    stage.play(|run| sse(run.talk(3).concat())).await;
+    let idle = resident_kib(pid);
+
+    let begin = Gate::new();
+    let gate = begin.clone();
+    let run_id = stage.start(move |run| {
+        // 48 MiB: three quarters of what a run may have.
+        let mut steps = run_of(run, 8 * 1024);
+        steps.insert(1, Step::Hold(gate.clone()));
+        steps
+    });
+    let run_id = run_id.await;
+    let fast = stage.client.follow(&run_id, 0).await;
+    let files = open_files(pid);
+    let mut readers = Vec::new();
+    for _ in 0..READERS {
+        readers.push(SlowReader::follow(&stage.client.url, &stage.client.key, &run_id, 0).await);
+    }
+    until("the readers to be there", async || {
+        open_files(pid) >= files + READERS
+    })
+    .await;
+    begin.cancel();
+    assert_eq!(fast.rest().await.len(), EVENTS + 1);
+    // What the run itself has taken is given back, some seconds after its end. One copy of what the readers
+    // have not taken would be 48 MiB more than that.
+    let most = idle + 64 * 1024;
+    until("the memory to be given back", async || {
+        resident_kib(pid) < most
+    })
+    .await;
+    // The run has its own files no more.
+    assert!(
+        open_files(pid) + 4 >= files + READERS,
+        "all are still there"
+    );
+    drop(readers);
 }
 
 /// Reads the rest of an ended run behind what was seen.
