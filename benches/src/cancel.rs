@@ -65,7 +65,7 @@ async fn one(target: &Target, key: &str, shared: &Shared, number: usize) -> anyh
 
     // Once the first event is there, the runner is at work.
     let mut watching = Connection::open(&target.address).await?;
-    let about = format!("host: bench\r\nauthorization: Bearer {key}\r\n");
+    let about = format!("host: localhost\r\nauthorization: Bearer {key}\r\n");
     let watch =
         format!("GET /v1/runs/{run}/events HTTP/1.1\r\n{about}accept: text/event-stream\r\n\r\n");
     watching.send(watch.as_bytes()).await?;
