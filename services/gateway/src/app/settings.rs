@@ -82,7 +82,7 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
         match serde_path_to_error::deserialize::<_, AgentSpec>(raw) {
             Err(error) => {
                 let path = error.path().to_string();
-                // What is missing or unknown is named by the message.
+                // What is missing is named by the message.
                 let within = if path == "." {
                     String::new()
                 } else {
