@@ -469,19 +469,19 @@ async fn a_pull_of_follow_ups_whose_commit_is_lost_gives_them_to_the_run(
 
 #[tokio::test]
 async fn a_slow_database_costs_time_and_no_run() {
-    // An answer takes twice this, and a commit a second or two. There is always one, for longer than a lease:
+    // An answer takes twice this, and a commit a few seconds. There is always one, for longer than a lease:
     // leases hold because their renewal does not wait behind all that the runs write.
-    const LATE: Duration = Duration::from_millis(50);
+    const LATE: Duration = Duration::from_millis(100);
     const PAUSE: Duration = Duration::from_millis(100);
-    let Some((stage, proxy)) = stage(|config| config.runs = "lease_seconds = 12".into()).await
+    let Some((stage, proxy)) = stage(|config| config.runs = "lease_seconds = 15".into()).await
     else {
         return;
     };
     let gate = Gate::new();
     let mut runs = Vec::new();
-    for n in 0..4 {
-        // They end one after the other.
-        let words = 130 + 20 * n;
+    for n in 0..6 {
+        // They end at the same time, and some more later.
+        let words = 50 + 40 * (n / 4);
         let (event_id, hold) = (format!("slow-{n}"), gate.clone());
         stage.runner.answer(&event_id, move |run| {
             let frames = run.talk(words).into_iter().map(String::into_bytes);

@@ -9,6 +9,7 @@ mod commits;
 mod job;
 mod places;
 mod queue;
+mod transaction;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -251,24 +252,42 @@ async fn keep_running(commits: Commits, mut inbox: Inbox) {
 }
 
 async fn run(commits: &Commits, inbox: &mut Inbox) {
-    // On SQLite every commit is the only one at its time.
-    let are_alone = commits.backend() == DbBackend::Sqlite;
+    // After a panic there may be some.
+    catch_up(commits, inbox).await;
     while let Some(mut gathered) = inbox.gather().await {
         let mut batch = commits.take_kept();
         batch.append(&mut gathered.items);
-        batch.sort_by_key(|item| item.order());
-        let (locking, together): (Vec<_>, Vec<_>) = batch
-            .into_iter()
-            .partition(|item| !are_alone && item.lock().is_some());
-        for batch in [together, locking] {
-            if !batch.is_empty() {
-                commits.together(batch).await;
-            }
-        }
+        commit(commits, batch).await;
+        catch_up(commits, inbox).await;
         if let Some(done) = gathered.closing {
             commits.take_kept().into_iter().for_each(lose);
             let _ = done.send(());
             return;
+        }
+    }
+}
+
+/// What is late waits for nothing that came after it but what is urgent.
+async fn catch_up(commits: &Commits, inbox: &mut Inbox) {
+    while commits.is_late() {
+        let mut batch = commits.take_late();
+        batch.append(&mut inbox.gather_urgent());
+        commit(commits, batch).await;
+    }
+}
+
+/// What is urgent has a transaction of its own, which hangs on nothing else; and so has what takes locks.
+async fn commit(commits: &Commits, mut batch: Vec<Box<dyn Item>>) {
+    // On SQLite every commit is the only one at its time.
+    let are_alone = commits.backend() == DbBackend::Sqlite;
+    batch.sort_by_key(|item| item.order());
+    let (urgent, rest): (Vec<_>, Vec<_>) = batch.into_iter().partition(|item| item.is_urgent());
+    let (locking, together): (Vec<_>, Vec<_>) = rest
+        .into_iter()
+        .partition(|item| !are_alone && item.lock().is_some());
+    for batch in [urgent, together, locking] {
+        if !batch.is_empty() {
+            commits.together(batch).await;
         }
     }
 }

@@ -207,12 +207,16 @@ impl Bench {
         Some(Self::open(&url, Some(database)).await)
     }
 
-    /// Does what no gateway does.
-    pub(crate) async fn tamper(&self, sql: &str) {
-        let url = match (&self.database, &self.file) {
+    pub(crate) fn url(&self) -> String {
+        match (&self.database, &self.file) {
             (Some(database), _) => database.url(),
             (None, file) => format!("sqlite://{}", file.as_deref().unwrap()),
-        };
+        }
+    }
+
+    /// Does what no gateway does.
+    pub(crate) async fn tamper(&self, sql: &str) {
+        let url = self.url();
         let database = sea_orm::Database::connect(url).await.unwrap();
         sea_orm::ConnectionTrait::execute_unprepared(&database, sql)
             .await
@@ -299,6 +303,7 @@ impl Bench {
             audits: Vec::new(),
             artifacts: Vec::new(),
             interactions: Vec::new(),
+            judged_through: None,
             terminal: None,
             at: 3_000,
         }

@@ -5,12 +5,14 @@ mod support;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use futures_util::future::join_all;
 use protocol::resources::StorageArea;
 use sea_orm::DatabaseTransaction;
 use sqlx::{Connection, PgConnection};
 use store::writer::Work;
-use store::{AreaAccess, FinishUpload, Quota, StoreError, Uploaded};
+use store::{AreaAccess, FinishUpload, Quota, Store, StoreError, Uploaded};
 use support::{Bench, audit, busy, on_both};
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -20,6 +22,7 @@ on_both!(
     a_panic_outside_of_all_items_costs_its_batch_and_not_the_writer,
     what_nobody_waits_for_is_kept_while_the_database_is_away,
     blobs_that_come_together_share_a_commit,
+    what_takes_too_long_together_is_done_one_after_the_other,
 );
 
 type Log = Arc<Mutex<Vec<&'static str>>>;
@@ -120,6 +123,45 @@ async fn what_nobody_waits_for_is_kept_while_the_database_is_away(bench: Bench) 
     bench.store.write(Usual(log.clone())).await.unwrap();
     let done = log.lock().unwrap();
     assert_eq!(done.iter().filter(|entry| **entry == "failing").count(), 1);
+}
+
+/// Takes as long as on a slow database.
+struct Slow(Log);
+
+impl Work for Slow {
+    type Output = ();
+
+    async fn apply(&self, _tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        // Not a wait for anything: the time it takes is what the test is about.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        self.0.lock().unwrap().push("slow");
+        Ok(())
+    }
+}
+
+async fn what_takes_too_long_together_is_done_one_after_the_other(bench: Bench) {
+    // A transaction has a second.
+    let opened = Store::open_for_leases(&bench.url(), Duration::from_secs(3)).await;
+    let (store, writer) = opened.unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(writer);
+    let log = Log::default();
+    let slow = (0..7).map(|_| store.write(Slow(log.clone())));
+    let urgent = async {
+        while log.lock().unwrap().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        store.write(Urgent(log.clone())).await.unwrap();
+    };
+    let (slow, ()) = tokio::join!(join_all(slow), urgent);
+    for one in slow {
+        one.unwrap();
+    }
+    store.close().await;
+    let log = log.lock().unwrap();
+    assert_eq!(log.len(), 8, "{log:?}");
+    let passed = log.iter().position(|entry| *entry == "urgent").unwrap();
+    assert!(passed < 6, "a lease is renewed in between: {log:?}");
 }
 
 async fn blobs_that_come_together_share_a_commit(bench: Bench) {

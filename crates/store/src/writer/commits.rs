@@ -1,17 +1,15 @@
 //! Transactions over what has gathered, and what is done when one fails.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sea_orm::{
-    ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, SqliteTransactionMode,
-    Statement, TransactionOptions, TransactionTrait,
-};
+use sea_orm::{DatabaseConnection, DbBackend};
 
 use super::job::Item;
 use super::places::{Places, apply_together, guarded};
+use super::transaction::{Applied, transact};
 use crate::common::Common;
 use crate::error::StoreError;
 use crate::inline::Inline;
@@ -19,6 +17,9 @@ use crate::{failpoint, meter};
 
 /// Tries of one item that lost against another writer.
 const TRIES: u32 = 5;
+/// The part of its time after which a transaction takes up nothing more: on a slow database one thing may need all of
+/// the rest, what comes behind is not to be given up with it, and leases are renewed in between.
+const ENOUGH: u32 = 6;
 /// Items that nobody waits for and that are kept for when the database is back. More are lost.
 const KEPT: usize = 1024;
 
@@ -34,6 +35,8 @@ pub(super) struct Commits {
     /// nothing for longer: then nobody knows what became of it.
     patience: Duration,
     kept: Mutex<Vec<Box<dyn Item>>>,
+    /// What the last transaction had no time for.
+    late: Mutex<Vec<Box<dyn Item>>>,
 }
 
 impl Commits {
@@ -51,6 +54,7 @@ impl Commits {
             is_failing,
             patience,
             kept: Mutex::default(),
+            late: Mutex::default(),
         }
     }
 
@@ -66,6 +70,21 @@ impl Commits {
     // Whole after any panic: it changes by one push at a time.
     fn kept(&self) -> MutexGuard<'_, Vec<Box<dyn Item>>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the last transaction had no time for: it is in the next one.
+    pub(super) fn take_late(&self) -> Vec<Box<dyn Item>> {
+        std::mem::take(&mut *self.late())
+    }
+
+    /// Whether there is a next transaction, whoever comes.
+    pub(super) fn is_late(&self) -> bool {
+        !self.late().is_empty()
+    }
+
+    // Whole after any panic: it changes by one push at a time.
+    fn late(&self) -> MutexGuard<'_, Vec<Box<dyn Item>>> {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn fail(&self, item: Box<dyn Item>, error: StoreError) {
@@ -94,15 +113,19 @@ impl Commits {
         if batch.is_empty() {
             return;
         }
-        let refusals = if batch.len() == 1 {
+        let applied = if batch.len() == 1 {
             Ok(None)
         } else {
             self.try_once(&mut batch).await.map(Some)
         };
-        match refusals {
-            Ok(Some(refusals)) => {
-                for (item, refusal) in batch.into_iter().zip(refusals) {
-                    item.settle(refusal);
+        match applied {
+            Ok(Some(applied)) => {
+                for (item, applied) in batch.into_iter().zip(applied) {
+                    match applied {
+                        Applied::Done => item.settle(None),
+                        Applied::Refused(error) => item.settle(Some(error)),
+                        Applied::NotYet => self.late().push(item),
+                    }
                 }
             }
             Ok(None) => self.one_by_one(batch).await,
@@ -151,7 +174,7 @@ impl Commits {
             return reached;
         };
         match outcome {
-            Ok(mut refusals) => item.settle(refusals.pop().flatten()),
+            Ok(mut applied) => item.settle(applied.pop().and_then(Applied::refusal)),
             Err(error) => self.fail(item, error),
         }
         reached
@@ -240,16 +263,18 @@ impl Commits {
         }
     }
 
-    async fn try_once(
-        &self,
-        batch: &mut [Box<dyn Item>],
-    ) -> Result<Vec<Option<StoreError>>, StoreError> {
-        let (items, began) = (batch.len(), Instant::now());
-        let outcome = tokio::time::timeout(self.patience, transact(&self.db, batch)).await;
+    async fn try_once(&self, batch: &mut [Box<dyn Item>]) -> Result<Vec<Applied>, StoreError> {
+        let began = Instant::now();
+        let enough = began + self.patience / ENOUGH;
+        let outcome = tokio::time::timeout(self.patience, transact(&self.db, batch, enough)).await;
         let outcome = outcome.unwrap_or_else(|_| {
             tracing::error!("a transaction had no end within {:?}", self.patience);
             Err(StoreError::Unreachable)
         });
+        let items = match &outcome {
+            Ok(applied) => applied.iter().filter(|one| !one.is_late()).count(),
+            Err(_) => batch.len(),
+        };
         meter::transacted(items, began.elapsed(), outcome.is_ok());
         if let Err(error) = &outcome
             && error.may_pass()
@@ -266,101 +291,4 @@ impl Commits {
 enum Reached {
     Yes,
     No,
-}
-
-/// One transaction over the batch. Gives each item's refusal; an error means that nothing was written.
-async fn transact(
-    db: &DatabaseConnection,
-    batch: &mut [Box<dyn Item>],
-) -> Result<Vec<Option<StoreError>>, StoreError> {
-    let immediate = TransactionOptions {
-        sqlite_transaction_mode: Some(SqliteTransactionMode::Immediate),
-        ..TransactionOptions::default()
-    };
-    let tx = match db
-        .begin_with_options(immediate)
-        .await
-        .map_err(StoreError::from)
-    {
-        Ok(tx) => tx,
-        Err(error) if error.may_pass() && !error.is_contention() => {
-            tracing::error!(
-                error = &error as &dyn std::error::Error,
-                "no transaction could begin"
-            );
-            return Err(StoreError::Unreachable);
-        }
-        Err(error) => return Err(error),
-    };
-    take_locks(&tx, batch.iter().filter_map(|item| item.lock()).collect()).await?;
-    let refusals = apply_all(&tx, batch).await?;
-    failpoint::pass("writer.before_commit").await?;
-    tx.commit().await?;
-    failpoint::pass("writer.after_commit").await?;
-    Ok(refusals)
-}
-
-/// Takes locks in their order, before any row is locked.
-async fn take_locks(tx: &DatabaseTransaction, names: BTreeSet<String>) -> Result<(), StoreError> {
-    if tx.get_database_backend() != DbBackend::Postgres {
-        return Ok(());
-    }
-    for name in names {
-        let sql = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))";
-        let statement = Statement::from_sql_and_values(DbBackend::Postgres, sql, [name.into()]);
-        tx.execute_raw(statement).await?;
-    }
-    Ok(())
-}
-
-/// Events first, since they hold capacities; what is done for many at once last, since it takes conversations
-/// before runs, as events do.
-async fn apply_all(
-    tx: &DatabaseTransaction,
-    batch: &mut [Box<dyn Item>],
-) -> Result<Vec<Option<StoreError>>, StoreError> {
-    let mut refusals: Vec<_> = batch.iter().map(|_| None).collect();
-    let mut common = Common::default();
-    let places = Places::of(batch);
-    let mut left = guarded(apply_together(tx, batch, &places.events, &mut common)).await?;
-    left.extend(places.alone);
-    for place in left {
-        refusals[place] = apply(tx, batch[place].as_mut(), &mut common).await?;
-    }
-    let mut left = guarded(apply_together(tx, batch, &places.others, &mut common)).await?;
-    left.extend(places.after);
-    for place in left {
-        refusals[place] = apply(tx, batch[place].as_mut(), &mut common).await?;
-    }
-    Ok(refusals)
-}
-
-/// Applies one item. Gives its refusal; an error takes the whole transaction back.
-async fn apply(
-    tx: &DatabaseTransaction,
-    item: &mut dyn Item,
-    common: &mut Common,
-) -> Result<Option<StoreError>, StoreError> {
-    let changes_agents = item.changes_agents();
-    let refusal = if item.in_savepoint() {
-        let inner = tx.begin().await?;
-        match guarded(item.apply(&inner, common)).await {
-            Ok(()) => {
-                inner.commit().await?;
-                None
-            }
-            Err(error) if error.is_contention() => return Err(error),
-            Err(error) => {
-                inner.rollback().await?;
-                Some(error)
-            }
-        }
-    } else {
-        guarded(item.apply(tx, common)).await?;
-        None
-    };
-    if changes_agents {
-        *common = Common::default();
-    }
-    Ok(refusal)
 }

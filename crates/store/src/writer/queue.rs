@@ -133,6 +133,13 @@ impl Writer {
 }
 
 impl Inbox {
+    /// Takes the urgent items that wait.
+    pub(super) fn gather_urgent(&mut self) -> Vec<Box<dyn Item>> {
+        let mut gathered = Gathered::default();
+        self.take_urgent(&mut gathered);
+        gathered.items
+    }
+
     /// Waits for something to write, and takes what waits with it. `None`: nobody can send any more.
     pub(super) async fn gather(&mut self) -> Option<Gathered> {
         let mut gathered = Gathered::default();
@@ -154,10 +161,14 @@ impl Inbox {
         Some(gathered)
     }
 
-    fn take_waiting(&mut self, gathered: &mut Gathered) {
+    fn take_urgent(&mut self, gathered: &mut Gathered) {
         while let Ok(item) = self.lane.try_recv() {
             gathered.items.push(item);
         }
+    }
+
+    fn take_waiting(&mut self, gathered: &mut Gathered) {
+        self.take_urgent(gathered);
         while gathered.items.len() < BATCH
             && gathered.bytes < BATCH_BYTES
             && let Ok(message) = self.queue.try_recv()

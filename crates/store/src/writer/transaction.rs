@@ -1,0 +1,145 @@
+//! One transaction over many items.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use sea_orm::{
+    ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, SqliteTransactionMode,
+    Statement, TransactionOptions, TransactionTrait,
+};
+
+use super::job::Item;
+use super::places::{Places, apply_together, guarded};
+use crate::common::Common;
+use crate::error::StoreError;
+use crate::failpoint;
+
+/// What became of an item in a transaction that was committed.
+pub(super) enum Applied {
+    Done,
+    Refused(StoreError),
+    /// There was no time for it.
+    NotYet,
+}
+
+impl Applied {
+    pub(super) fn is_late(&self) -> bool {
+        matches!(self, Self::NotYet)
+    }
+
+    pub(super) fn refusal(self) -> Option<StoreError> {
+        match self {
+            Self::Done => None,
+            Self::Refused(error) => Some(error),
+            Self::NotYet => Some(StoreError::Unreachable),
+        }
+    }
+}
+
+/// One transaction over the batch. Gives what became of each item; an error means that nothing was written.
+/// Past `enough` it takes up nothing more.
+pub(super) async fn transact(
+    db: &DatabaseConnection,
+    batch: &mut [Box<dyn Item>],
+    enough: Instant,
+) -> Result<Vec<Applied>, StoreError> {
+    let immediate = TransactionOptions {
+        sqlite_transaction_mode: Some(SqliteTransactionMode::Immediate),
+        ..TransactionOptions::default()
+    };
+    let tx = match db
+        .begin_with_options(immediate)
+        .await
+        .map_err(StoreError::from)
+    {
+        Ok(tx) => tx,
+        Err(error) if error.may_pass() && !error.is_contention() => {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "no transaction could begin"
+            );
+            return Err(StoreError::Unreachable);
+        }
+        Err(error) => return Err(error),
+    };
+    take_locks(&tx, batch.iter().filter_map(|item| item.lock()).collect()).await?;
+    let applied = apply_all(&tx, batch, enough).await?;
+    failpoint::pass("writer.before_commit").await?;
+    tx.commit().await?;
+    failpoint::pass("writer.after_commit").await?;
+    Ok(applied)
+}
+
+/// Takes locks in their order, before any row is locked.
+async fn take_locks(tx: &DatabaseTransaction, names: BTreeSet<String>) -> Result<(), StoreError> {
+    if tx.get_database_backend() != DbBackend::Postgres {
+        return Ok(());
+    }
+    for name in names {
+        let sql = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))";
+        let statement = Statement::from_sql_and_values(DbBackend::Postgres, sql, [name.into()]);
+        tx.execute_raw(statement).await?;
+    }
+    Ok(())
+}
+
+/// Events first, since they hold capacities; what is done for many at once last, since it takes conversations
+/// before runs, as events do.
+async fn apply_all(
+    tx: &DatabaseTransaction,
+    batch: &mut [Box<dyn Item>],
+    enough: Instant,
+) -> Result<Vec<Applied>, StoreError> {
+    let mut applied: Vec<_> = batch.iter().map(|_| Applied::Done).collect();
+    let mut common = Common::default();
+    let places = Places::of(batch);
+    // However slow the database is, one thing is done.
+    let mut is_first = true;
+    let has_time = |is_first: bool| is_first || Instant::now() < enough;
+    for (together, alone) in [(places.events, places.alone), (places.others, places.after)] {
+        let mut left = together.clone();
+        if has_time(is_first) && !left.is_empty() {
+            left = guarded(apply_together(tx, batch, &together, &mut common)).await?;
+            is_first &= left.len() == together.len();
+        }
+        for place in left.into_iter().chain(alone) {
+            applied[place] = if has_time(is_first) {
+                apply(tx, batch[place].as_mut(), &mut common).await?
+            } else {
+                Applied::NotYet
+            };
+            is_first = false;
+        }
+    }
+    Ok(applied)
+}
+
+/// Applies one item. An error takes the whole transaction back.
+async fn apply(
+    tx: &DatabaseTransaction,
+    item: &mut dyn Item,
+    common: &mut Common,
+) -> Result<Applied, StoreError> {
+    let changes_agents = item.changes_agents();
+    let applied = if item.in_savepoint() {
+        let inner = tx.begin().await?;
+        match guarded(item.apply(&inner, common)).await {
+            Ok(()) => {
+                inner.commit().await?;
+                Applied::Done
+            }
+            Err(error) if error.is_contention() => return Err(error),
+            Err(error) => {
+                inner.rollback().await?;
+                Applied::Refused(error)
+            }
+        }
+    } else {
+        guarded(item.apply(tx, common)).await?;
+        Applied::Done
+    };
+    if changes_agents {
+        *common = Common::default();
+    }
+    Ok(applied)
+}
