@@ -67,6 +67,8 @@ mod first_run;
 mod forged_tokens;
 #[path = "e2e/framing.rs"]
 mod framing;
+#[path = "e2e/handed_on.rs"]
+mod handed_on;
 #[path = "e2e/history.rs"]
 mod history;
 #[path = "e2e/host_api.rs"]

@@ -4,6 +4,7 @@ pub mod bent;
 pub mod client;
 pub mod collector;
 pub mod database;
+pub mod deferred;
 pub mod forger;
 pub mod gateway;
 pub mod held;

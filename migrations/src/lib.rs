@@ -30,6 +30,7 @@ mod m20261122_000033_agent_skills;
 mod m20261123_000034_narrow_runs;
 mod m20261123_000035_audit_by_run;
 mod m20261123_000036_conversations_by_id;
+mod m20261123_000037_judged_through;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -62,6 +63,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261123_000034_narrow_runs::Migration),
             Box::new(m20261123_000035_audit_by_run::Migration),
             Box::new(m20261123_000036_conversations_by_id::Migration),
+            Box::new(m20261123_000037_judged_through::Migration),
         ]
     }
 }

@@ -2,75 +2,13 @@
 
 use reqwest::Method;
 use rstest::rstest;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::support::client::{Answer, Client, message, send};
+use crate::support::client::{Client, message, send};
+use crate::support::deferred::Deferred;
 use crate::support::forger::Forger;
 use crate::support::gateway::Config;
-use crate::support::runner::Request;
-use crate::support::script::{head, sse};
 use crate::support::{Engine, Postgres, Sqlite, Stage, until};
-
-/// A run whose runner has answered 202, and the token that a later invocation goes on with.
-struct Deferred {
-    run_id: String,
-    host: Client,
-}
-
-impl Deferred {
-    async fn start(stage: &Stage, event: &Value) -> Self {
-        let event_id = event["event_id"].as_str().unwrap();
-        stage.runner.answer(event_id, |_| {
-            vec![head("202 Accepted", "content-length: 0\r\n")]
-        });
-        let run_id = stage.client.post(event).await.run_id();
-        let of_run = |request: &Request| {
-            request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
-        };
-        let asked = stage.runner.asked("the run", of_run).await.json();
-        let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
-        Self {
-            // Whatever name it is told, it is reached where it listens.
-            host: Client::new(&format!("{}/host/v1", stage.client.url), &text("token")),
-            run_id,
-        }
-    }
-
-    fn result(&self, sequence: u64, kind: &str, data: &Value) -> Value {
-        json!({"run_id": self.run_id, "type": kind, "data": data, "sequence": sequence})
-    }
-
-    fn delta(&self, sequence: u64, text: &str) -> Value {
-        let chunk = json!({"chunk": {"role": "assistant", "content": text}});
-        self.result(sequence, "message.delta", &chunk)
-    }
-
-    fn completed(&self, sequence: u64) -> Value {
-        self.result(sequence, "run.completed", &json!({"finish_reason": "stop"}))
-    }
-
-    async fn append_by(&self, host: &Client, results: &[Value]) -> Answer {
-        let request = host.request(Method::POST, "/run/results");
-        send(request.json(&json!({"results": results})))
-            .await
-            .unwrap()
-    }
-
-    async fn append(&self, results: &[Value]) -> Answer {
-        self.append_by(&self.host, results).await
-    }
-
-    async fn accepted(&self, results: &[Value], through: u64) {
-        let answer = self.append(results).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        assert_eq!(answer.body, json!({"accepted_through": through}));
-    }
-
-    async fn heartbeat(&self) -> Answer {
-        let request = self.host.request(Method::POST, "/run/heartbeat");
-        send(request.json(&json!({}))).await.unwrap()
-    }
-}
 
 #[rstest]
 #[tokio::test]
@@ -295,23 +233,6 @@ async fn a_runner_that_streams_does_not_append() {
     run.end(&stage)
         .await
         .assert("completed", &["message.delta", "run.completed"]);
-}
-
-#[tokio::test]
-async fn a_gateway_that_is_gone_ends_the_run_and_its_successor_takes_no_more() {
-    let mut stage = Stage::new().await;
-    let run = Deferred::start(&stage, &message("m-1")).await;
-    run.accepted(&[run.delta(1, "one")], 1).await;
-    until("the delta", async || {
-        stage.client.run(&run.run_id).await["last_sequence"] == 1
-    })
-    .await;
-    stage.gateway.kill().await;
-    stage.gateway.start_again().await;
-    assert_eq!(run.append(&[run.delta(2, "two")]).await.status, 401);
-    let outcome = stage.outcome(&run.run_id).await;
-    outcome.assert("failed host.orphaned", &["message.delta", "run.failed"]);
-    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
 }
 
 #[rstest]

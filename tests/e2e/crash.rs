@@ -20,6 +20,8 @@ mod fencing;
 mod journal;
 #[path = "crash/kills.rs"]
 mod kills;
+#[path = "crash/later.rs"]
+mod later;
 #[path = "crash/load.rs"]
 mod load;
 

@@ -17,7 +17,7 @@ const NOT_PERMITTED: &str = "plugin:runnel/unpermitted/default";
 const INCAPABLE: &str = "plugin:runnel/incapable/default";
 
 /// Who may ask, and three others to whom one thing is missing.
-async fn stage(engine: Engine) -> Option<Stage> {
+pub async fn stage(engine: Engine) -> Option<Stage> {
     let asking = |id: &str| {
         let mut manifest = manifest(id);
         manifest["permissions"]["interactions"] = json!(["request"]);
@@ -47,7 +47,7 @@ async fn stage(engine: Engine) -> Option<Stage> {
     .await
 }
 
-fn question(id: &str, more: &Value) -> Value {
+pub fn question(id: &str, more: &Value) -> Value {
     let mut question = json!({
         "interaction_id": id, "kind": "form", "title": "Which room?",
         "fields": [{"id": "room", "label": "Room", "type": "select", "required": true,
@@ -64,7 +64,7 @@ fn answer(room: &str) -> Value {
     json!({"interaction_id": "q", "action_id": "book", "values": {"room": room}})
 }
 
-fn asking_event(event_id: &str) -> Value {
+pub fn asking_event(event_id: &str) -> Value {
     let mut event = message(event_id);
     event["delivery"] = json!({
         "surface": "chat", "reply_target": {"chat": 7},

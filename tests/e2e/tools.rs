@@ -38,7 +38,7 @@ pub async fn stage_of(
 }
 
 /// A tool at each of these paths, by the path's name.
-fn tools_at(server: &ToolServer, more: &str, paths: &[&str]) -> String {
+pub fn tools_at(server: &ToolServer, more: &str, paths: &[&str]) -> String {
     let tool = |path: &&str| {
         format!(
             "[[tools]]\ntool_name = \"{path}\"\nurl = \"{}/{path}\"\ntimeout_seconds = {}.0\n\

@@ -26,8 +26,8 @@ pub const DEFAULT_SECONDS: i64 = 30 * 60;
 /// How long any question can be answered, in seconds.
 pub const MOST_SECONDS: i64 = 24 * 60 * 60;
 
-/// Everything wrong with a runner's question. `now`: epoch seconds.
-pub fn check_request(request: &InteractionRequest, now: i64) -> Vec<Fault> {
+/// Everything wrong with a runner's question. `now`: epoch seconds; `None`: its time has been looked at.
+pub fn check_request(request: &InteractionRequest, now: Option<i64>) -> Vec<Fault> {
     let mut faults = Faults::default();
     faults.whole(request, REQUEST_BYTES);
     faults.text("/interaction_id", &request.interaction_id, 1, 255);
@@ -44,7 +44,7 @@ pub fn check_request(request: &InteractionRequest, now: i64) -> Vec<Fault> {
         faults.text(&format!("/actions/{index}/id"), id, 1, 128);
         faults.text(&format!("/actions/{index}/label"), label, 1, 512);
     }
-    if let Some(expires_at) = request.expires_at
+    if let Some((expires_at, now)) = request.expires_at.zip(now)
         && (expires_at <= now || expires_at > now.saturating_add(MOST_SECONDS))
     {
         faults.add("/expires_at", "must be later than now, by 24 hours at most");

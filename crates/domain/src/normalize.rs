@@ -23,6 +23,7 @@ use places::Place;
 mod announced;
 mod payload;
 mod places;
+mod recall;
 mod rejection;
 mod text;
 mod verdict;
@@ -125,8 +126,13 @@ impl<'a> Judge<'a> {
 
     /// Judges one event: the bytes of one JSON document. `now`: epoch seconds.
     pub fn judge<'r>(&mut self, raw: &'r [u8], now: i64) -> Verdict<'r> {
-        let verdict = self.judge_event(raw, now);
-        match &verdict {
+        let verdict = self.judge_event(raw, Some(now));
+        self.count(&verdict);
+        verdict
+    }
+
+    fn count(&mut self, verdict: &Verdict<'_>) {
+        match verdict {
             Verdict::Accept(accepted) => {
                 self.tally.gaps += u64::from(accepted.gap);
                 self.ended |= matches!(accepted.effect, Effect::End(_));
@@ -134,10 +140,10 @@ impl<'a> Judge<'a> {
             Verdict::Duplicate => self.tally.duplicates += 1,
             Verdict::Reject(_) | Verdict::Fail(..) => self.tally.rejected += 1,
         }
-        verdict
     }
 
-    fn judge_event<'r>(&mut self, raw: &'r [u8], now: i64) -> Verdict<'r> {
+    /// `now`: `None` where times have been looked at before.
+    fn judge_event<'r>(&mut self, raw: &'r [u8], now: Option<i64>) -> Verdict<'r> {
         self.events += 1;
         self.bytes = self.bytes.saturating_add(raw.len());
         if self.ended {
@@ -186,7 +192,7 @@ impl<'a> Judge<'a> {
     fn judge_envelope<'r>(
         &mut self,
         envelope: Envelope<'r>,
-        (raw, now): (&'r [u8], i64),
+        (raw, now): (&'r [u8], Option<i64>),
     ) -> Verdict<'r> {
         if envelope.run_id != self.run_id {
             return Verdict::violation(Reason::WrongRunId, None, raw, "a result names another run");
@@ -222,7 +228,7 @@ impl<'a> Judge<'a> {
         envelope: Envelope<'r>,
         (number, gap): (Option<u64>, bool),
         raw: &'r [u8],
-        now: i64,
+        now: Option<i64>,
     ) -> Verdict<'r> {
         let data = envelope.data.map_or("{}", RawValue::get);
         if !data.starts_with('{')

@@ -1,5 +1,6 @@
 //! Runs whose runner answers later. What it appends is taken by any replica, in the runner's own numbers and
-//! without a gap, and is judged by the one that owns the run: that alone writes the ledger.
+//! without a gap, and is judged by the one that owns the run: that alone writes the ledger. See `handover` for what
+//! becomes of it when its owner is lost.
 
 use std::time::Duration;
 
@@ -51,6 +52,7 @@ impl Work for Defer {
             run_id: Set(self.run_id.to_string()),
             attempt: Set(i64::from(self.attempt)),
             accepted_through: Set(0),
+            judged_through: Set(0),
             bytes: Set(0),
             lease_expires_at: Set(read_now(tx).await? + millis(self.lease)),
         };

@@ -14,6 +14,7 @@ use crate::conversation::lock_all;
 use crate::entity::{run_rejections, runs};
 use crate::error::{StoreError, signed};
 use crate::failpoint;
+use crate::handover::note_judged;
 use crate::interactions::{NewInteraction, insert_interactions};
 use crate::succession::Succession;
 use crate::transcript::{TranscriptWrite, write_transcripts};
@@ -41,6 +42,8 @@ pub struct Append {
     pub artifacts: Vec<(Uuid, u64)>,
     /// Questions that these events ask.
     pub interactions: Vec<NewInteraction>,
+    /// For a runner that appends its results: up to which of them all is in the ledger by this.
+    pub judged_through: Option<u64>,
     pub terminal: Option<Terminal>,
     /// Epoch milliseconds.
     pub at: i64,
@@ -89,7 +92,8 @@ impl Work for Append {
             && self.rejections.is_empty()
             && self.audits.is_empty()
             && self.artifacts.is_empty()
-            && self.interactions.is_empty();
+            && self.interactions.is_empty()
+            && self.judged_through.is_none();
         is_plain.then_some(match self.terminal {
             Some(_) => Together::End(self),
             None => Together::Append(self),
@@ -118,6 +122,9 @@ impl Work for Append {
         }
         insert_segments(tx, &[self]).await?;
         insert_interactions(tx, self).await?;
+        if let Some(through) = self.judged_through {
+            note_judged(tx, self.run_id, through).await?;
+        }
         let audits = self.apply_states(tx).await?;
         self.insert_rejections(tx).await?;
         crate::audit::insert(tx, &audits).await?;

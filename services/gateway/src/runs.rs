@@ -31,6 +31,7 @@ mod live;
 mod prepare;
 mod relay;
 mod settle;
+mod spawn;
 mod sweep;
 
 use std::sync::Arc;
@@ -42,7 +43,6 @@ use domain::breaker::BreakerPolicy;
 use domain::budget::Budget;
 use domain::normalize::ResultLimits;
 use domain::run::Run;
-use futures_util::FutureExt;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use store::{CancelOutcome, Leases, Store, StoreError, failpoint};
@@ -67,11 +67,9 @@ use crate::runs::keyring::Keyring;
 use crate::runs::known_agents::KnownAgents;
 use crate::runs::live::Live;
 use crate::runs::open_endpoints::OpenEndpoints;
-use crate::runs::prepare::Fresh;
 use crate::runs::rate::{EventRate, EventRates};
 use crate::runs::token::{Minted, RunTokens, TokenSubject};
 use crate::seal::MasterKey;
-use crate::telemetry::metrics;
 use crate::telemetry::spans::Spans;
 
 pub(crate) use prepare::told_limits;
@@ -246,31 +244,6 @@ impl Runs {
         &self.0.stopping
     }
 
-    /// Drives a created run in a task of its own, unless it is driven here already. `fresh`: what is
-    /// known of a run that was stored just now.
-    fn spawn(&self, id: RunId, workspace: WorkspaceId, fresh: Option<Box<Fresh>>) {
-        let Some(live) = self.0.live.enter_new(id) else {
-            return;
-        };
-        let inner = Arc::clone(&self.0);
-        self.0.tasks.spawn(async move {
-            let _leaving = inner.live.leaving(id, &live);
-            let driven = drive::drive(&inner, &live, (id, &workspace), fresh);
-            if std::panic::AssertUnwindSafe(driven)
-                .catch_unwind()
-                .await
-                .is_err()
-            {
-                tracing::error!(run.id = %id, "run {id} panicked");
-                metrics::panicked(metrics::Task::Run);
-                // Another replica may have taken it over.
-                let failure = settle::internal();
-                let settled = settle::settle_orphan(&inner, id, &workspace, Leases::Own, failure);
-                Box::pin(settled).await;
-            }
-        });
-    }
-
     /// Notes the wish to cancel, and why, durably, and wakes the run when it lives here. Goes on when the
     /// caller has gone: what is stored is also told.
     pub async fn cancel(
@@ -317,13 +290,9 @@ impl Runs {
 
     /// The rights of a live run: from memory while its lease is held here, else from its row.
     pub async fn find_grant(&self, id: RunId) -> Result<Option<Arc<Grant>>, StoreError> {
-        if let Some(live) = self.0.live.get(id) {
-            if live.has_ended() {
-                return Ok(None);
-            }
-            if let Some(grant) = live.grant(Instant::now()) {
-                return Ok(Some(grant));
-            }
+        let live = self.0.live.get(id);
+        if let Some(grant) = live.and_then(|live| live.grant(Instant::now())) {
+            return Ok(Some(grant));
         }
         let run = self.0.store.find_run_anywhere(id).await?;
         let Some(run) = run.filter(|run| run.status == RunStatus::Running) else {

@@ -7,6 +7,7 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 
 use super::journal::{Asked, Post, Talk};
+use super::later::Later;
 use super::load::deltas_of;
 use crate::support::client::{Client, send, stream};
 use crate::support::ledger::Ledger;
@@ -86,10 +87,10 @@ impl Book {
         let (ended, open): (Vec<_>, Vec<_>) = looked
             .into_iter()
             .partition(|(_, _, runs)| runs.iter().all(has_ended));
-        self.open = open
-            .into_iter()
-            .map(|(talk, since, _)| (talk, since))
-            .collect();
+        for (mut talk, since, _) in open {
+            self.asked.come_back(client, &mut talk).await;
+            self.open.push((talk, since));
+        }
         let asked = &self.asked;
         let checked: Vec<_> = futures_util::stream::iter(ended)
             .map(|(talk, _, runs)| async move {
@@ -185,6 +186,10 @@ async fn reconcile(client: &Client, mut talk: Talk) -> (Talk, usize) {
             None => untold += usize::from(answer.is_replay()),
         }
         post.answer = answer.body;
+    }
+    for later in &mut talk.later {
+        let said = async { while later.go_on(client).await.is_err() {} };
+        within("the runner to be heard", said).await;
     }
     (talk, untold)
 }
@@ -346,10 +351,15 @@ impl Check<'_> {
         }
         let posts = self.asked.posts(run_id);
         assert!(posts <= 1, "the runner was asked {posts} times for {run}");
+        let later = self.talk.later.iter().find(|later| later.run_id == run_id);
+        let was_heard = later.is_some_and(Later::was_heard);
         match ending(run).as_str() {
             "completed" => self.whole(run, &ledger).await,
             // Only of a run that was dispatched nobody knows whether it began.
-            "failed host.orphaned" => assert!(run["dispatch_attempts"] != 0, "{run}"),
+            "failed host.orphaned" => {
+                assert!(run["dispatch_attempts"] != 0, "{run}");
+                assert!(!was_heard, "its runner goes on: {run}");
+            }
             "cancelled cancelled" | "failed host.internal" => {}
             other => panic!("{other}: {run}"),
         }

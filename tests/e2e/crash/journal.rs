@@ -6,6 +6,8 @@ use std::sync::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::later::Later;
+use crate::support::client::Client;
 use crate::support::runner::StubRunner;
 
 /// One conversation as its client knows it.
@@ -23,6 +25,8 @@ pub struct Talk {
     pub pulled: Vec<String>,
     /// Runs whose cancel was acknowledged.
     pub cancelled: BTreeSet<String>,
+    /// Runs whose runner answered 202.
+    pub later: Vec<Later>,
 }
 
 /// An event that was sent, and sent again until it was acknowledged.
@@ -45,6 +49,7 @@ impl Talk {
             chain: Vec::new(),
             pulled: Vec::new(),
             cancelled: BTreeSet::new(),
+            later: Vec::new(),
         }
     }
 
@@ -101,7 +106,11 @@ impl Shared {
 
 /// What the runner was asked, by run.
 #[derive(Default)]
-pub struct Asked(BTreeMap<String, Vec<(String, Value)>>);
+pub struct Asked {
+    posts: BTreeMap<String, Vec<(String, Value)>>,
+    /// Where the runner is heard that answered 202.
+    hosts: BTreeMap<String, Value>,
+}
 
 impl Asked {
     /// Takes what the runner has recorded since the last time.
@@ -113,24 +122,43 @@ impl Asked {
             assert!(request.is_signed(), "{request:?}");
             let [run_id, attempt] = ["runnel-run-id", "runnel-attempt"]
                 .map(|name| request.header(name).unwrap().to_owned());
-            let state = request.json()["context"]["state"].clone();
-            self.0.entry(run_id).or_default().push((attempt, state));
+            let mut asked = request.json();
+            let state = asked["context"]["state"].take();
+            self.hosts.insert(run_id.clone(), asked["host"].take());
+            self.posts.entry(run_id).or_default().push((attempt, state));
+        }
+    }
+
+    /// The runner's part in runs that it has answered with 202, where their client saw the gateway die before it.
+    pub async fn come_back(&self, client: &Client, talk: &mut Talk) {
+        for (event_id, post) in &talk.posts {
+            let run_id = post.answer["run_id"].as_str().unwrap_or_default();
+            let is_new = !talk.later.iter().any(|later| later.run_id == run_id);
+            if event_id.starts_with("later")
+                && is_new
+                && let Some(host) = self.hosts.get(run_id)
+            {
+                let mut later = Later::new(run_id, event_id, host);
+                // Who cannot say it now is looked for no more.
+                let _ = later.go_on(client).await;
+                talk.later.push(later);
+            }
         }
     }
 
     /// How often the runner was asked to run this.
     pub fn posts(&self, run_id: &str) -> usize {
-        self.0.get(run_id).map_or(0, Vec::len)
+        self.posts.get(run_id).map_or(0, Vec::len)
     }
 
     /// The state that the runner was told with its first attempt.
     pub fn state(&self, run_id: &str) -> Option<&Value> {
-        self.0.get(run_id)?.first().map(|(_, state)| state)
+        self.posts.get(run_id)?.first().map(|(_, state)| state)
     }
 
     /// No attempt of any run was posted twice.
     pub fn assert_at_most_once(&self) {
-        for (run_id, asked) in &self.0 {
+        for (run_id, asked) in &self.posts {
             let attempts: BTreeSet<_> = asked.iter().map(|(attempt, _)| attempt).collect();
             assert_eq!(attempts.len(), asked.len(), "{run_id} was posted twice");
         }

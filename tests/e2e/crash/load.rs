@@ -1,4 +1,5 @@
-//! Clients of every kind: who streams, who retries, who steers, who waits in line, who cancels.
+//! Clients of every kind: who streams, who retries, who steers, who waits in line, who cancels, and a runner that
+//! answers later.
 
 use std::time::Duration;
 
@@ -8,9 +9,10 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::journal::{Shared, Talk, id_of};
+use super::later::Later;
 use crate::support::client::{Client, send, stream};
 use crate::support::runner::{Request, StubRunner};
-use crate::support::script::{Gate, Run, Step, send as step, sse_head};
+use crate::support::script::{Gate, Run, Step, chunk, frame, head, send as step, sse_head};
 use crate::support::stream::Stream;
 
 /// Agents by what they do with an event for a busy conversation; bots of the same name lead to them.
@@ -32,31 +34,42 @@ pub fn deltas_of(event_id: &str) -> usize {
 /// Deltas and state by turns, one result that is refused, a message, the end.
 pub fn script(run: &Run) -> Vec<Step> {
     let deltas = deltas_of(&run.event_id);
-    let mut frames = Vec::new();
-    for n in 1..=deltas {
-        let sequence = frames.len() + 1;
-        frames.push(run.delta(sequence, &format!("{n} ")));
-        if n % 5 == 0 {
-            let value = format!("{}:{n}", run.event_id);
-            let state = json!({"scope": "conversation", "key": "progress", "value": value});
-            frames.push(run.result(sequence + 1, "state.updated", &state.to_string()));
-        }
-        if n == deltas / 2 {
-            let bad = r#"{"scope":"bogus","key":"k","value":1}"#;
-            frames.push(run.result(frames.len() + 1, "state.updated", bad));
-        }
-    }
-    let message = r#"{"message":{"role":"assistant","content":"done"}}"#;
-    frames.push(run.result(frames.len() + 1, "message.completed", message));
-    frames.push(run.completed(frames.len() + 1));
+    let frames: Vec<_> = results(run).iter().map(|result| frame(result)).collect();
     if run.event_id.starts_with("held") {
         return vec![sse_head(), Step::AwaitClose];
     }
     if deltas == FLOOD {
         return vec![sse_head(), step(frames.concat())];
     }
+    if run.event_id.starts_with("later") {
+        return vec![head("202 Accepted", "content-length: 0\r\n")];
+    }
     let frames = frames.into_iter().map(String::into_bytes).collect();
     vec![sse_head(), Step::Pace(frames, Duration::from_millis(2))]
+}
+
+/// What a run has to say, as JSON.
+pub fn results(run: &Run) -> Vec<String> {
+    let deltas = deltas_of(&run.event_id);
+    let mut results = Vec::new();
+    for n in 1..=deltas {
+        let sequence = results.len() + 1;
+        results.push(run.json(sequence, "message.delta", &chunk(&format!("{n} "))));
+        if n % 5 == 0 {
+            let value = format!("{}:{n}", run.event_id);
+            let state = json!({"scope": "conversation", "key": "progress", "value": value});
+            results.push(run.json(sequence + 1, "state.updated", &state.to_string()));
+        }
+        if n == deltas / 2 {
+            let bad = r#"{"scope":"bogus","key":"k","value":1}"#;
+            results.push(run.json(results.len() + 1, "state.updated", bad));
+        }
+    }
+    let message = r#"{"message":{"role":"assistant","content":"done"}}"#;
+    results.push(run.json(results.len() + 1, "message.completed", message));
+    let end = r#"{"finish_reason":"stop"}"#;
+    results.push(run.json(results.len() + 1, "run.completed", end));
+    results
 }
 
 /// All clients of one gateway, until it is gone or they are told to stop.
@@ -68,21 +81,14 @@ pub struct Load<'a> {
 }
 
 /// Why a client ends its visit: the gateway is gone, or failed in the middle of it.
-struct Gone;
+pub struct Gone;
 
 type Visit = Result<(), Gone>;
 
 impl Load<'_> {
     /// Visits again and again; gives all conversations.
     pub async fn run(&self) -> Vec<Talk> {
-        let all = join_all([
-            self.repeat(Kind::Chain),
-            self.repeat(Kind::Flood),
-            self.repeat(Kind::Twins),
-            self.repeat(Kind::Steered),
-            self.repeat(Kind::Line),
-            self.repeat(Kind::Interrupted),
-        ]);
+        let all = join_all(KINDS.map(|kind| Box::pin(self.repeat(kind))));
         all.await.concat()
     }
 
@@ -98,6 +104,7 @@ impl Load<'_> {
                     Kind::Steered => self.steered(&talk).await,
                     Kind::Line => self.line(&talk).await,
                     Kind::Interrupted => self.interrupted(&talk).await,
+                    Kind::Later => self.later(&talk).await,
                 }
             };
             let ended = visit.await;
@@ -194,6 +201,17 @@ impl Load<'_> {
         self.read(talk, &run_id).await
     }
 
+    /// A run whose runner answers 202, and comes back with its results.
+    async fn later(&self, talk: &Shared) -> Visit {
+        let event = talk.lock().event("later");
+        let run_id = self.post(talk, &event).await?;
+        let asked = self.asked(&run_id).await?.json();
+        let mut later = Later::new(&run_id, id_of(&event), &asked["host"]);
+        let told = tokio::try_join!(later.go_on(self.client), self.read(talk, &run_id));
+        talk.lock().later.push(later);
+        told.map(drop)
+    }
+
     async fn post(&self, talk: &Shared, event: &Value) -> Result<String, Gone> {
         let answer = send(self.client.posting(event)).await.map_err(|_| Gone)?;
         if answer.status >= 500 {
@@ -285,6 +303,16 @@ impl Load<'_> {
     }
 }
 
+const KINDS: [Kind; 7] = [
+    Kind::Chain,
+    Kind::Flood,
+    Kind::Twins,
+    Kind::Steered,
+    Kind::Line,
+    Kind::Interrupted,
+    Kind::Later,
+];
+
 #[derive(Clone, Copy)]
 enum Kind {
     Chain,
@@ -293,12 +321,13 @@ enum Kind {
     Steered,
     Line,
     Interrupted,
+    Later,
 }
 
 impl Kind {
     fn bot(self) -> &'static str {
         match self {
-            Self::Chain | Self::Flood | Self::Twins => "",
+            Self::Chain | Self::Flood | Self::Twins | Self::Later => "",
             Self::Steered => "steer",
             Self::Line => "enqueue",
             Self::Interrupted => "interrupt",

@@ -83,7 +83,7 @@ fn granted_and_answered() -> Vec<Ours> {
         of::<i::InteractionAction>("InteractionAction"),
         of_checked::<i::InteractionRequest>("InteractionRequest", |document| {
             // Examples expire at second 7.
-            read(document).is_some_and(|request| check_request(&request, 0).is_empty())
+            read(document).is_some_and(|request| check_request(&request, Some(0)).is_empty())
         }),
         of_checked::<i::InteractionSubmission>("InteractionSubmission", |document| {
             read(document).is_some_and(|submission| check_submission(&submission).is_empty())

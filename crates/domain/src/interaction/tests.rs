@@ -34,7 +34,7 @@ fn check(faults: Vec<Fault>, pointers: &[&str]) {
 
 #[track_caller]
 fn check_asked(changes: Value, pointers: &[&str]) {
-    check(check_request(&request(changes), NOW), pointers);
+    check(check_request(&request(changes), Some(NOW)), pointers);
 }
 
 #[test]

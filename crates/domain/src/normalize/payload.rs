@@ -84,13 +84,13 @@ fn invalid(message: &'static str) -> PayloadFault {
     }
 }
 
-/// Checks the `data` of a known type. `now`: epoch seconds.
+/// Checks the `data` of a known type. `now`: epoch seconds; `None`: its times have been looked at.
 pub(super) fn check<'r>(
     kind: ResultType,
     data: &'r str,
     snapshot: &AuthorizationSnapshot,
     state_value_bytes: usize,
-    now: i64,
+    now: Option<i64>,
 ) -> Result<Checked<'r>, PayloadFault> {
     match kind {
         ResultType::MessageDelta => delta(data),
@@ -226,7 +226,7 @@ pub(super) fn artifact_id(data: &str) -> Option<Uuid> {
 fn action_requested(
     data: &str,
     snapshot: &AuthorizationSnapshot,
-    now: i64,
+    now: Option<i64>,
 ) -> Result<Checked<'static>, PayloadFault> {
     let asked: ActionRequestedPayload = parse(data, "action.requested needs an action")?;
     if asked.action != INTERACTION_REQUESTED || snapshot.interaction_request().is_err() {
@@ -240,7 +240,7 @@ fn action_requested(
         ));
     }
     Ok(Checked::Question(Box::new(Question {
-        expires_at: expires_at(&request, now),
+        expires_at: expires_at(&request, now.unwrap_or(0)),
         request: canonical_json(&request),
         interaction_id: request.interaction_id,
     })))

@@ -383,3 +383,66 @@ fn an_artifact_is_announced_once_it_is_known() {
     ));
     assert_eq!(announced_artifact(upper.as_bytes()), None);
 }
+
+#[test]
+fn what_was_judged_before_is_known_whatever_time_and_bounds_say_now() {
+    let snapshot = snapshot();
+    let small = ResultLimits {
+        run_events: 1,
+        run_bytes: 1,
+        event_bytes: 400,
+        ..LIMITS
+    };
+    let question = |sequence: u64| {
+        let data = json!({"action": "interaction.requested", "payload": {
+            "interaction_id": "q", "kind": "form", "title": "t", "fallback_text": "f", "expires_at": NOW + 60,
+            "fields": [{"id": "a", "label": "A", "type": "text"}]}});
+        result("action.requested", &data, &json!(sequence))
+    };
+    let known = [
+        delta("one ", 1),
+        question(2),
+        result(
+            "artifact.created",
+            &json!({"artifact_id": Uuid::nil()}),
+            &json!(3),
+        ),
+        delta("refused then", 4),
+        delta("two", 5),
+    ];
+    let recalled = |limits| {
+        let mut judge =
+            Judge::new(&snapshot, limits, DeltaMode::Increment, true).knowing_artifacts();
+        for (line, number) in known.iter().zip(1..) {
+            judge.recall(number, line.as_bytes(), number == 4);
+        }
+        judge
+    };
+    assert_eq!(recalled(small).tally().rejected, 1);
+    let mut judge = recalled(LIMITS);
+    // It has been asked.
+    assert_eq!(
+        name(judge.judge(question(6).as_bytes(), NOW)),
+        "invalid_payload"
+    );
+    let late = NOW + 1_000_000;
+    let again = result(
+        "message.delta",
+        &json!({"chunk": {"role": "assistant", "content": "!"}}),
+        &json!(7),
+    );
+    assert_eq!(name(judge.judge(again.as_bytes(), late)), "ok");
+    let end = result(
+        "run.completed",
+        &json!({"finish_reason": "stop"}),
+        &json!(8),
+    );
+    let Verdict::Accept(accepted) = judge.judge(end.as_bytes(), late) else {
+        panic!("it ends");
+    };
+    let Effect::End(ending) = accepted.effect else {
+        panic!("it ends");
+    };
+    assert_eq!(ending.message.unwrap().plain_text(), "one two!");
+    assert_eq!(judge.tally().rejected, 2);
+}

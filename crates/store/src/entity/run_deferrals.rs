@@ -11,6 +11,7 @@ pub struct Model {
     pub accepted_through: i64,
     pub bytes: i64,
     pub lease_expires_at: i64,
+    pub judged_through: i64,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -7,6 +7,7 @@ use domain::authorization::NotGranted;
 use futures_util::{Stream, StreamExt as _, stream};
 use protocol::message::LlmTokenUsage;
 use store::AuditOutcome;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use uuid::Uuid;
 
 use crate::api::ApiState;
@@ -16,6 +17,7 @@ use crate::outbound::upstream::UpstreamError;
 use crate::runs::Runs;
 use crate::runs::grant::Grant;
 use crate::runs::over::Over;
+use crate::runs::start::StartError;
 use crate::telemetry::spans::Begun;
 
 mod spending;
@@ -35,6 +37,7 @@ pub(super) struct HostCall {
     spending: Option<Spending>,
     traced: Traced,
     ended: bool,
+    _under_way: TaskTrackerToken,
 }
 
 impl RunCaller {
@@ -62,6 +65,7 @@ impl RunCaller {
                 fault: None,
             },
             ended: refusal.is_some(),
+            _under_way: state.runs.under_way(),
         };
         Ok((begun, asked?))
     }
@@ -171,5 +175,6 @@ fn refusal(over: Over) -> ApiError {
         Over::Cancelled => ApiError::cancelled(),
         Over::Ended => ApiError::unauthenticated(),
         Over::Deadline => ApiError::deadline_exceeded(),
+        Over::Stopping => StartError::Stopping.into(),
     }
 }

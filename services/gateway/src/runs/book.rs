@@ -38,6 +38,7 @@ pub(super) struct Book {
     audits: Vec<AuditEntry>,
     artifacts: Vec<(Uuid, u64)>,
     interactions: Vec<NewInteraction>,
+    judged_through: Option<u64>,
     usage: Option<String>,
     /// When the oldest bytes were read of what is not on its way yet.
     read_at: Option<Instant>,
@@ -60,9 +61,21 @@ impl Book {
             audits: Vec::new(),
             artifacts: Vec::new(),
             interactions: Vec::new(),
+            judged_through: None,
             usage: None,
             read_at: None,
         }
+    }
+
+    /// The same book, behind so many rejections that stand.
+    pub(super) fn behind_rejections(mut self, before: u64) -> Self {
+        self.rejections_before = before;
+        self
+    }
+
+    /// With what is here, all that was appended up to this number is judged.
+    pub(super) fn note_judged(&mut self, through: u64) {
+        self.judged_through = Some(through);
     }
 
     /// Bytes were read that will stand here once they are judged.
@@ -119,8 +132,13 @@ impl Book {
             Effect::BindArtifact(id) => self.artifacts.push((*id, sequence)),
             Effect::None | Effect::End(_) | Effect::Ask(_) => {}
         }
-        if let Some(usage) = usage {
-            self.usage = Some(usage.get().to_owned());
+        self.note_usage(usage.map(|usage| usage.get().to_owned()));
+    }
+
+    /// The newest usage that the runner told.
+    pub(super) fn note_usage(&mut self, usage: Option<String>) {
+        if usage.is_some() {
+            self.usage = usage;
         }
     }
 
@@ -208,6 +226,8 @@ impl Book {
             audits: std::mem::take(&mut self.audits),
             artifacts: std::mem::take(&mut self.artifacts),
             interactions: std::mem::take(&mut self.interactions),
+            // What an end has not taken is not taken by anybody.
+            judged_through: self.judged_through.filter(|_| terminal.is_none()),
             terminal,
             at,
         };

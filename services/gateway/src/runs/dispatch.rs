@@ -171,9 +171,12 @@ async fn post(
         Err(message) => return Some(Err(StartError::Unprepared(message))),
     };
     let trace = inner.spans.header_of(run);
+    let Some(endpoint) = &prepared.endpoint else {
+        return Some(Err(StartError::Unprepared("its endpoint is gone")));
+    };
     let start = inner
         .client
-        .start_run(&prepared.endpoint, (run.id, grant.attempt), trace, body);
+        .start_run(endpoint, (run.id, grant.attempt), trace, body);
     tokio::select! {
         () = interrupted(inner, live, run) => {
             if live.cancel.is_cancelled() {
@@ -248,14 +251,18 @@ pub(super) fn interruption(inner: &Inner, live: &LiveRun) -> Failure {
 
 /// Sends the cancel notice to a runner that can be interrupted. Best effort, within the grace.
 pub(super) async fn tell_runner(inner: &Inner, prepared: &Prepared, run: &Run) {
-    if !prepared.interruptible {
+    let Some(endpoint) = prepared
+        .endpoint
+        .as_ref()
+        .filter(|_| prepared.interruptible)
+    else {
         return;
-    }
+    };
     let patience = inner.limits.cancel_grace.min(Duration::from_secs(5));
     let attempt = run.attempt.max(1);
     if let Err(error) = inner
         .client
-        .cancel_run(&prepared.endpoint, run.id, attempt, patience)
+        .cancel_run(endpoint, run.id, attempt, patience)
         .await
     {
         tracing::info!(run.id = %run.id, error = &error as &dyn std::error::Error, "runner was not told of the cancel of run {}", run.id);

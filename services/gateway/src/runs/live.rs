@@ -105,6 +105,12 @@ impl RunLog {
             .send_modify(|progress| progress.last_sequence = last_sequence);
     }
 
+    /// The events up to this one stand in the table: their run lived elsewhere.
+    pub(crate) fn begin_behind(&self, last_sequence: u64) {
+        self.progress
+            .send_modify(|progress| progress.last_sequence = last_sequence);
+    }
+
     /// Nothing more will come from here.
     fn end(&self, settled: bool) {
         self.progress.send_modify(|progress| {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use protocol::run::RunStatus;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::runs::Runs;
 use crate::runs::grant::Grant;
@@ -16,9 +17,16 @@ pub enum Over {
     Ended,
     /// It is past its deadline.
     Deadline,
+    /// It lives on elsewhere, and this gateway goes.
+    Stopping,
 }
 
 impl Runs {
+    /// A call that is under way: a stop waits for it, within the grace, until this is dropped.
+    pub fn under_way(&self) -> TaskTrackerToken {
+        self.0.tasks.token()
+    }
+
     /// What is left of a run's time.
     pub fn time_left(&self, grant: &Grant) -> Duration {
         let left = grant.run.deadline_at - self.0.clock.now_ms();
@@ -31,6 +39,7 @@ impl Runs {
         tokio::select! {
             () = tokio::time::sleep(self.time_left(grant)) => Over::Deadline,
             over = self.until_ended(grant) => over,
+            () = self.0.closing.cancelled() => Over::Stopping,
         }
     }
 
@@ -41,10 +50,12 @@ impl Runs {
             let ended = progress.wait_for(|progress| progress.ended);
             tokio::select! {
                 () = live.cancel.cancelled() => return Over::Cancelled,
-                // Nobody is left to say more: it is over as well.
-                _ = ended => return Over::Ended,
+                ended = ended => if ended.is_ok_and(|progress| progress.settled) {
+                    return Over::Ended;
+                },
                 () = live.lost.cancelled() => {}
             }
+            // It may live on, with another owner.
         }
         loop {
             tokio::time::sleep(self.0.limits.poll).await;

@@ -35,7 +35,8 @@ pub(super) struct Prepared {
     pub(super) retries: u32,
     /// Its event was a message: who says nothing has failed.
     pub(super) expects_message: bool,
-    pub(super) endpoint: Arc<Endpoint>,
+    /// `None`: it is gone, after another process has called it.
+    pub(super) endpoint: Option<Arc<Endpoint>>,
     pub(super) delta_mode: DeltaMode,
     pub(super) interruptible: bool,
     /// The context as it is sent.
@@ -130,7 +131,7 @@ pub(super) async fn prepare(
     };
     let Fresh {
         mut run,
-        mut snapshot,
+        snapshot,
         spec,
         event,
         event_seq,
@@ -140,19 +141,7 @@ pub(super) async fn prepare(
     } = *fresh;
     // The time of a run begins now, however long it has waited for its turn.
     run.deadline_at += inner.clock.now_ms() - run.created_at;
-    let broken = PrepareError::Broken;
-    let address = if endpoint.is_some() {
-        endpoint
-    } else {
-        let store = &inner.store;
-        let found = store.find_endpoint_address(workspace, run.endpoint_id);
-        found.await?.map(Arc::new)
-    };
-    let address = address.ok_or(broken("its endpoint is gone"))?;
-    let endpoint = inner
-        .endpoints
-        .open(&inner.master_key, &address)
-        .map_err(|_| broken("its endpoint cannot be opened with this master key"))?;
+    let (endpoint, delta_mode) = open_endpoint(inner, &run, endpoint).await?;
     let latest = (transcript_before > 0).then_some(transcript_before);
     let context = build_context(ContextParts {
         snapshot_sha256: &run.snapshot_sha256,
@@ -173,20 +162,75 @@ pub(super) async fn prepare(
         snapshot: &snapshot,
     });
     let context = context_json(&context);
-    // A run that waits for its runner keeps nothing twice: what was granted stands in the grants.
-    snapshot.decisions.retain(|decision| !decision.granted);
-    snapshot.decisions.shrink_to_fit();
     let prepared = Prepared {
         context,
-        snapshot: Arc::new(snapshot),
+        snapshot: kept(snapshot),
         agent_name: spec.name.clone(),
         retries: spec.retry.max,
-        expects_message: event.event_type.starts_with("message."),
-        endpoint,
-        delta_mode: address.delta_mode,
+        expects_message: expects_message(&event),
+        endpoint: Some(endpoint),
+        delta_mode,
         interruptible,
     };
     Ok(Some((Box::new(run), prepared)))
+}
+
+/// What going on with a run needs that was dispatched by another: all but its context.
+pub(super) async fn prepare_again(
+    inner: &Inner,
+    run: Run,
+) -> Result<(Run, Prepared), PrepareError> {
+    let read = read_inputs(inner, run).await?;
+    // Its runner has been called; it can only be told of a cancel no more.
+    let (endpoint, delta_mode) = match open_endpoint(inner, &read.run, None).await {
+        Ok((endpoint, delta_mode)) => (Some(endpoint), delta_mode),
+        Err(PrepareError::Broken(_)) => (None, DeltaMode::default()),
+        Err(error) => return Err(error),
+    };
+    let prepared = Prepared {
+        context: String::new(),
+        snapshot: kept(read.snapshot),
+        agent_name: read.spec.name.clone(),
+        retries: 0,
+        expects_message: expects_message(&read.event),
+        endpoint,
+        delta_mode,
+        interruptible: read.interruptible,
+    };
+    Ok((read.run, prepared))
+}
+
+/// A run that waits for its runner keeps nothing twice: what was granted stands in the grants.
+fn kept(mut snapshot: AuthorizationSnapshot) -> Arc<AuthorizationSnapshot> {
+    snapshot.decisions.retain(|decision| !decision.granted);
+    snapshot.decisions.shrink_to_fit();
+    Arc::new(snapshot)
+}
+
+fn expects_message(event: &EventEnvelope) -> bool {
+    event.event_type.starts_with("message.")
+}
+
+/// `address`: `None` to have it read.
+async fn open_endpoint(
+    inner: &Inner,
+    run: &Run,
+    address: Option<Arc<EndpointAddress>>,
+) -> Result<(Arc<Endpoint>, DeltaMode), PrepareError> {
+    let address = if address.is_some() {
+        address
+    } else {
+        let store = &inner.store;
+        let found = store.find_endpoint_address(&run.workspace, run.endpoint_id);
+        found.await?.map(Arc::new)
+    };
+    let broken = PrepareError::Broken;
+    let address = address.ok_or(broken("its endpoint is gone"))?;
+    let endpoint = inner
+        .endpoints
+        .open(&inner.master_key, &address)
+        .map_err(|_| broken("its endpoint cannot be opened with this master key"))?;
+    Ok((endpoint, address.delta_mode))
 }
 
 /// A created run as its rows have it. `None`: it is not there, or not created any more.
@@ -201,6 +245,11 @@ async fn read_again(
     if run.status != RunStatus::Created {
         return Ok(None);
     }
+    read_inputs(inner, run).await.map(Some)
+}
+
+/// What a run was made from, as its rows have it.
+async fn read_inputs(inner: &Inner, run: Run) -> Result<Fresh, PrepareError> {
     let broken = PrepareError::Broken;
     let inputs = inner
         .store
@@ -213,10 +262,13 @@ async fn read_again(
         serde_json::from_str(&inputs.envelope).map_err(|_| broken("its event is unreadable"))?;
     let snapshot =
         read_snapshot(&inputs.snapshot).map_err(|_| broken("its snapshot is unreadable"))?;
-    let runner = inner.store.find_runner(workspace, &run.runner_id).await?;
+    let runner = inner
+        .store
+        .find_runner(&run.workspace, &run.runner_id)
+        .await?;
     let manifest = runner
         .and_then(|runner| serde_json::from_str::<AgentRunnerManifest>(&runner.manifest).ok());
-    Ok(Some(Fresh {
+    Ok(Fresh {
         run,
         snapshot,
         spec: Arc::new(spec),
@@ -225,7 +277,7 @@ async fn read_again(
         transcript_before: inputs.transcript_before,
         interruptible: manifest.is_some_and(|manifest| manifest.capabilities.interrupt),
         endpoint: None,
-    }))
+    })
 }
 
 async fn read_state(

@@ -6,14 +6,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use domain::normalize::{Effect, Judge, Reason, Rejection, Tally, Verdict, announced_artifact};
+use domain::normalize::{Judge, Tally};
 use domain::run::{Failure, FailureCode, Run};
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
-use protocol::sse::SseError;
-use store::{Appended as Written, AuditEntry, StoreError};
+use store::{Appended as Written, LeftOff, StoreError};
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use crate::bus::Ring;
 use crate::outbound::runner::Answer;
@@ -23,11 +21,13 @@ use crate::runs::dispatch::interruption;
 use crate::runs::doorbell::Bell;
 use crate::runs::live::{Frames, LiveRun};
 use crate::runs::prepare::Prepared;
-use crate::runs::settle::{Ending, commit, surely};
-use rare::{Rare, grace, quiet_until, rare_things};
+use crate::runs::settle::{Ending, commit};
+use judging::Numbers;
+use rare::{Rare, RareThings, grace, handed_on, lost, quiet_until, told_to_end};
 use reader::{Item, ResultReader};
 use source::{Appended, Read, Source, end_of_input};
 
+mod judging;
 mod rare;
 pub(crate) mod reader;
 mod source;
@@ -42,10 +42,20 @@ pub(super) struct Relayed {
     pub(super) ending: Ending,
 }
 
+/// Where the results of a run begin.
+pub(super) enum Origin {
+    /// With what its runner has answered.
+    Answer(Answer),
+    /// Where the gateway before has left off.
+    LeftOff(LeftOff),
+}
+
 /// Why a relay leaves nothing to settle.
 pub(super) enum Stopped {
     /// The run is somebody else's now.
     Lost,
+    /// It shall be, and nothing of it is on its way here any more.
+    HandedOn,
     /// The ledger cannot be written: nothing that could not be committed was shown.
     Unwritable(StoreError),
 }
@@ -56,7 +66,7 @@ pub(super) async fn relay(
     live: &LiveRun,
     prepared: &Prepared,
     run: &Run,
-    answer: Answer,
+    origin: Origin,
 ) -> Result<Relayed, Stopped> {
     let results = inner.limits.results;
     let judge = Judge::new(
@@ -72,22 +82,31 @@ pub(super) async fn relay(
         run,
         judge,
         book: Book::new(run),
+        appended: None,
         in_flight: None,
         items: Vec::new(),
         waiting: VecDeque::new(),
         input_ended: None,
     };
-    let source = match answer {
-        Answer::Started(started) => {
+    let bell = || Bell::of(inner, run.id);
+    let source = match origin {
+        Origin::Answer(Answer::Started(started)) => {
             let reader = ResultReader::new(started.format, inner.limits.line_bytes, results);
             Source::Stream {
                 results: started.into_results(),
                 reader: Box::new(reader),
             }
         }
-        Answer::Deferred => {
-            let bell = Bell::of(inner, run.id);
-            Source::Appended(Appended::new(inner, run.id, run.attempt, bell))
+        Origin::Answer(Answer::Deferred) => {
+            relay.appended = Some(Numbers::default());
+            Source::Appended(Appended::new(inner, run.id, run.attempt, bell()))
+        }
+        Origin::LeftOff(left_off) => {
+            relay.book = Book::new(run).behind_rejections(left_off.rejections);
+            let appended = Appended::new(inner, run.id, run.attempt, bell());
+            let appended = appended.catching_up_to(left_off.accepted_through);
+            relay.appended = Some(Numbers::of(left_off));
+            Source::Appended(appended)
         }
     };
     let ending = relay.read(prepared, source).await?;
@@ -108,6 +127,8 @@ struct Relay<'a> {
     run: &'a Run,
     judge: Judge<'a>,
     book: Book,
+    /// For a runner that appends its results.
+    appended: Option<Numbers>,
     in_flight: Option<InFlight<'a>>,
     /// What the last chunk held; empty between two reads.
     items: Vec<Item>,
@@ -126,9 +147,15 @@ impl Relay<'_> {
         let limits = &self.inner.limits;
         let mut heard_at = Instant::now();
         let (inner, live, run) = (self.inner, self.live, self.run);
-        let mut rare = rare_things(inner, live, run);
+        let mut rare = RareThings::new();
+        rare.push(lost(live));
+        if !source.catches_up() {
+            rare.push(told_to_end(inner, live, run));
+        }
         if source.is_stream() {
             rare.push(quiet_until(heard_at + limits.silence));
+        } else {
+            rare.push(handed_on(inner));
         }
         let mut cancelling = false;
         let (mut reads_in_a_row, mut paused) = (0, false);
@@ -147,7 +174,11 @@ impl Relay<'_> {
             tokio::select! {
                 biased;
                 read = source.next(), if !full && reads_in_a_row < READS_IN_A_ROW => {
-                    self.take(read, &mut source);
+                    if matches!(read, Read::CaughtUp) {
+                        rare.push(told_to_end(inner, live, run));
+                    } else {
+                        self.take(read, &mut source);
+                    }
                     heard_at = Instant::now();
                     reads_in_a_row += 1;
                     paused = false;
@@ -160,6 +191,7 @@ impl Relay<'_> {
                 }
                 Some(happened) = rare.next() => match happened {
                     Rare::Lost => return Err(Stopped::Lost),
+                    Rare::HandOn => return Err(self.hand_on().await),
                     Rare::Interrupted => {
                         let failure = interruption(inner, live);
                         if cancelling || failure.code != FailureCode::Cancelled {
@@ -187,6 +219,17 @@ impl Relay<'_> {
                 }
             }
         }
+    }
+
+    /// What is not on its way yet, the next owner judges.
+    async fn hand_on(&mut self) -> Stopped {
+        if self.in_flight.is_some() {
+            let outcome = committed(&mut self.in_flight).await;
+            if let Err(stopped) = self.show(outcome) {
+                return stopped;
+            }
+        }
+        Stopped::HandedOn
     }
 
     fn start_commit(&mut self) {
@@ -244,124 +287,6 @@ impl Relay<'_> {
         });
         self.waiting.extend(results);
         self.items = items;
-    }
-
-    /// Judges what waits while the book has room; gives the ending when there is one.
-    async fn judge_waiting(&mut self, cancelling: bool) -> Result<Option<Ending>, Stopped> {
-        while !self.book.is_full() {
-            let Some(raw) = self.waiting.pop_front() else {
-                let ended = self.input_ended.take();
-                return Ok(ended.map(|failure| self.ended_early(failure, cancelling)));
-            };
-            self.look_for_artifact(&raw).await?;
-            if let Some(ending) = self.judge_result(&raw) {
-                // What came behind the end in the same breath is counted, and no more is read.
-                for raw in std::mem::take(&mut self.waiting) {
-                    if let Verdict::Reject(rejection) =
-                        self.judge.judge(&raw, self.inner.clock.now_seconds())
-                    {
-                        self.book.reject(rejection);
-                    }
-                }
-                return Ok(Some(ending));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Tells the judge of the artifact that a result announces, if the run has uploaded it.
-    async fn look_for_artifact(&mut self, raw: &[u8]) -> Result<(), Stopped> {
-        let Some(id) = announced_artifact(raw) else {
-            return Ok(());
-        };
-        let (store, run) = (&self.inner.store, self.run);
-        let ask = || store.is_artifact_of(&run.workspace, run.id, id);
-        let found = tokio::select! {
-            found = surely(self.inner, run.id, ask) => found.map_err(Stopped::Unwritable)?,
-            () = self.live.lost.cancelled() => return Err(Stopped::Lost),
-        };
-        if found {
-            self.judge.know_artifact(id);
-        }
-        Ok(())
-    }
-
-    fn ended_early(&self, failure: Failure, cancelling: bool) -> Ending {
-        // A runner that hangs up after a cancel has done what it was asked to.
-        let cancelled = cancelling && failure.code == FailureCode::RunnerStreamTruncated;
-        let failure = if cancelled {
-            interruption(self.inner, self.live)
-        } else {
-            failure
-        };
-        self.ended_by_gateway(failure)
-    }
-
-    fn over_limit(&mut self, error: SseError, chunk: &[u8]) -> Failure {
-        let (reason, message) = match error {
-            SseError::LineTooLong => (
-                Reason::LineTooLong,
-                "a line is longer than limits.line_bytes",
-            ),
-            SseError::EventTooLarge => (
-                Reason::EventTooLarge,
-                "an event is larger than limits.event_bytes",
-            ),
-        };
-        self.book.reject(Rejection::new(reason, None, chunk));
-        Failure::new(FailureCode::RunnerOutputLimit, message)
-    }
-
-    /// Judges one result; gives the ending when it was that.
-    fn judge_result(&mut self, raw: &[u8]) -> Option<Ending> {
-        let now = self.inner.clock.now_seconds();
-        match self.judge.judge(raw, now) {
-            Verdict::Accept(accepted) => {
-                self.book.accept(&accepted, now);
-                match accepted.effect {
-                    Effect::End(end) => Some(Ending::Runner(*end)),
-                    Effect::None
-                    | Effect::SetState(_)
-                    | Effect::BindArtifact(_)
-                    | Effect::Ask(_) => None,
-                }
-            }
-            Verdict::Duplicate => None,
-            Verdict::Reject(rejection) => {
-                self.book.reject(rejection);
-                None
-            }
-            Verdict::Fail(rejection, failure) => {
-                if rejection.reason == Reason::WrongRunId {
-                    let audit = self.security_audit();
-                    self.book.audit(audit);
-                }
-                self.book.reject(rejection);
-                Some(self.ended_by_gateway(failure))
-            }
-        }
-    }
-
-    fn ended_by_gateway(&self, failure: Failure) -> Ending {
-        Ending::Gateway {
-            failure,
-            message: self.judge.last_message(),
-        }
-    }
-
-    fn security_audit(&self) -> AuditEntry {
-        AuditEntry {
-            id: Uuid::now_v7(),
-            workspace: self.run.workspace.clone(),
-            run_id: self.run.id,
-            action: "result",
-            resource: "run".to_owned(),
-            operation: "append",
-            allowed: false,
-            rule: "a result named another run".into(),
-            bytes: 0,
-            at: self.inner.clock.now_ms(),
-        }
     }
 }
 

@@ -54,7 +54,7 @@ pub(super) fn cancelled() -> Failure {
     Failure::new(FailureCode::Cancelled, "the run was cancelled")
 }
 
-/// Commits the rest of the book with the terminal, then lets clients see it.
+/// Commits the rest of the book with the terminal, then lets clients see it. An error: the run has no end yet.
 pub(super) async fn settle(
     inner: &Arc<Inner>,
     live: &LiveRun,
@@ -62,7 +62,7 @@ pub(super) async fn settle(
     mut book: Book,
     tally: Tally,
     ending: Ending,
-) {
+) -> Result<(), StoreError> {
     let code = ending.code();
     let terminal = terminal_of(inner, run, &mut book, tally, ending);
     let (status, reason) = (terminal.status, terminal.reason.clone());
@@ -97,8 +97,10 @@ pub(super) async fn settle(
                 run.id = %run.id, error = &error as &dyn std::error::Error,
                 "run {} could not be settled; the sweep will", run.id
             );
+            return Err(error);
         }
     }
+    Ok(())
 }
 
 /// Tells whoever collects traces that a run has ended.
@@ -286,7 +288,8 @@ pub(super) async fn settle_taken(inner: &Arc<Inner>, run: &Run, failure: Failure
         failure,
         message: None,
     };
-    settle(inner, &live, run, book, Tally::default(), ending).await;
+    // What this does not end, the next sweep does.
+    let _ = settle(inner, &live, run, book, Tally::default(), ending).await;
 }
 
 /// Takes the run's lease, whoever had it.

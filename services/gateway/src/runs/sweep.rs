@@ -1,5 +1,7 @@
 //! Leases, orphans, runs that nobody has dispatched (runs §2), and transcripts that nobody has indexed.
 
+mod orphans;
+
 use std::time::Duration;
 
 use domain::run::{Failure, FailureCode, Run};
@@ -8,15 +10,13 @@ use store::{Backend, Leases, StoreError, failpoint};
 use tokio::time::Instant;
 
 use crate::runs::Runs;
-use crate::runs::settle::{cancelled, settle_orphan, settle_taken};
+use crate::runs::settle::settle_orphan;
 use crate::telemetry::metrics::{self, Swept};
 
 /// Others commit in between.
 const BETWEEN_DELETES: Duration = Duration::from_millis(20);
 /// Runs of one look at the tables; the next look takes the rest.
 const BATCH: u64 = 200;
-/// Orphans that are ended at once: they share commits.
-const AT_ONCE: usize = 32;
 /// The longest that a lapsed lease goes unnoticed.
 const BETWEEN_SWEEPS: Duration = Duration::from_secs(1);
 /// Between two looks at who was asked to end: rings come faster than the database should be asked.
@@ -28,19 +28,6 @@ const QUEUE_PATIENCE: Duration = Duration::from_hours(1);
 /// A created run this old has lost the process that made it, or was let go by an end whose process
 /// did not dispatch it.
 const CREATED_PATIENCE: Duration = Duration::from_secs(5);
-
-fn orphaned() -> Failure {
-    let message = "the gateway that ran this was lost; what it stored stands, post the event again";
-    Failure::new(FailureCode::HostOrphaned, message)
-}
-
-/// Who was asked to end has ended so, whoever drove it.
-fn failure_of(run: &Run) -> Failure {
-    match run.cancel_requested_at {
-        Some(_) => cancelled(),
-        None => orphaned(),
-    }
-}
 
 fn tick_of(pause: Duration) -> tokio::time::Interval {
     let mut tick = tokio::time::interval(pause);
@@ -256,42 +243,6 @@ impl Runs {
             deleted += self.0.store.prune_runs(retention).await?;
         }
         Ok(deleted)
-    }
-
-    async fn end_orphans(&self, leases: Leases) -> Result<(), StoreError> {
-        loop {
-            let mut expired = self
-                .0
-                .store
-                .expired_runs(&self.0.owner, leases, BATCH)
-                .await?;
-            let is_last = (expired.len() as u64) < BATCH;
-            // Those that live here are driven here: their leases are renewed, or they hear of it.
-            expired.retain(|run| !self.0.live.contains(run.id));
-            if expired.is_empty() {
-                return Ok(());
-            }
-            // Others sweep as well: each takes what no other is at.
-            for some in expired.chunks(AT_ONCE) {
-                let ids = some.iter().map(|run| run.id).collect();
-                let (owner, lease) = (&self.0.owner, self.0.limits.lease);
-                let taken = self
-                    .0
-                    .store
-                    .take_over_some(ids, owner, lease, leases)
-                    .await?;
-                failpoint::pass("orphan.after_takeover").await?;
-                let ending = futures_util::future::join_all(taken.iter().map(|run| {
-                    tracing::warn!(run.id = %run.id, "run {} has lost its gateway", run.id);
-                    metrics::swept(Swept::Orphaned);
-                    settle_taken(&self.0, run, failure_of(run))
-                }));
-                ending.await;
-            }
-            if is_last {
-                return Ok(());
-            }
-        }
     }
 
     /// Gives back what calls reserved whose process died before it could settle them.

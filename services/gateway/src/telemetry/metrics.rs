@@ -109,7 +109,12 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     for task in [Task::Run, Task::Handler, Task::Connection, Task::Upkeep] {
         counter!(PANICS, "task" => task.as_str()).absolute(0);
     }
-    for why in [Swept::Orphaned, Swept::Dispatched, Swept::Overdue] {
+    for why in [
+        Swept::Orphaned,
+        Swept::Continued,
+        Swept::Dispatched,
+        Swept::Overdue,
+    ] {
         counter!(SWEPT_RUNS, "why" => why.as_str()).absolute(0);
     }
     for outcome in Told::ALL {
@@ -148,6 +153,8 @@ impl Ringing {
 pub enum Swept {
     /// Its lease had run out.
     Orphaned,
+    /// The same, but its runner appends its results.
+    Continued,
     /// It was stored and never dispatched.
     Dispatched,
     /// It had waited behind others for too long.
@@ -158,6 +165,7 @@ impl Swept {
     fn as_str(self) -> &'static str {
         match self {
             Self::Orphaned => "orphaned",
+            Self::Continued => "continued",
             Self::Dispatched => "dispatched",
             Self::Overdue => "overdue",
         }

@@ -19,6 +19,8 @@ pub(super) enum Rare {
     Lost,
     /// It shall end, or its time to end by itself is over.
     Interrupted,
+    /// The gateway stops, and another one can go on with it.
+    HandOn,
     /// Nothing may have been heard for as long as is allowed.
     Quiet,
 }
@@ -26,14 +28,23 @@ pub(super) enum Rare {
 /// Each is looked at when it has happened: not for every chunk, as a `select!` would.
 pub(super) type RareThings<'a> = FuturesUnordered<BoxFuture<'a, Rare>>;
 
-/// What may happen to any run.
-pub(super) fn rare_things<'a>(inner: &'a Inner, live: &'a LiveRun, run: &'a Run) -> RareThings<'a> {
-    let things = RareThings::new();
-    things.push(Box::pin(live.lost.cancelled().map(|()| Rare::Lost)));
-    things.push(Box::pin(
-        interrupted(inner, live, run).map(|()| Rare::Interrupted),
-    ));
-    things
+/// [`Rare::Lost`].
+pub(super) fn lost(live: &LiveRun) -> BoxFuture<'_, Rare> {
+    Box::pin(live.lost.cancelled().map(|()| Rare::Lost))
+}
+
+/// [`Rare::Interrupted`], when the run must end.
+pub(super) fn told_to_end<'a>(
+    inner: &'a Inner,
+    live: &'a LiveRun,
+    run: &'a Run,
+) -> BoxFuture<'a, Rare> {
+    Box::pin(interrupted(inner, live, run).map(|()| Rare::Interrupted))
+}
+
+/// [`Rare::HandOn`], as soon as the gateway takes no more runs: what waits for its runner would only hold it up.
+pub(super) fn handed_on(inner: &Inner) -> BoxFuture<'_, Rare> {
+    Box::pin(inner.stopping.cancelled().map(|()| Rare::HandOn))
 }
 
 /// [`Rare::Quiet`], at `at`.

@@ -11,6 +11,7 @@ use crate::outbound::runner::Results;
 use crate::runs::Inner;
 use crate::runs::doorbell::Bell;
 use crate::runs::relay::reader::ResultReader;
+use crate::runs::settle::internal;
 
 /// What a source gave.
 pub(super) enum Read {
@@ -20,6 +21,10 @@ pub(super) enum Read {
     End,
     Broken,
     Silent,
+    /// All that was appended before this process had the run has been read.
+    CaughtUp,
+    /// What was appended is not what was written.
+    Unreadable,
     /// Nobody has been heard of within the lease.
     Orphaned,
 }
@@ -50,6 +55,11 @@ impl Source<'_> {
     pub(super) fn is_stream(&self) -> bool {
         matches!(self, Self::Stream { .. })
     }
+
+    /// Whether there is something to be read before anything else happens to the run.
+    pub(super) fn catches_up(&self) -> bool {
+        matches!(self, Self::Appended(appended) if appended.catches_up_to.is_some())
+    }
 }
 
 /// Leases end between two milliseconds.
@@ -68,6 +78,8 @@ pub(super) struct Appended<'a> {
     bell: Bell,
     /// The last number that was read.
     read_through: u64,
+    /// Others have been owners before, and left what is not judged: up to this number.
+    catches_up_to: Option<u64>,
 }
 
 impl<'a> Appended<'a> {
@@ -78,11 +90,25 @@ impl<'a> Appended<'a> {
             attempt,
             bell,
             read_through: 0,
+            catches_up_to: None,
         }
+    }
+
+    /// The same, for a run that was taken over: says when it has read what was accepted before.
+    pub(super) fn catching_up_to(mut self, accepted_through: u64) -> Self {
+        self.catches_up_to = Some(accepted_through);
+        self
     }
 
     async fn next(&mut self) -> Read {
         loop {
+            if self
+                .catches_up_to
+                .is_some_and(|end| self.read_through >= end)
+            {
+                self.catches_up_to = None;
+                return Read::CaughtUp;
+            }
             // First listen, then look: nothing falls between.
             let ring = self.bell.next();
             let rung = ring.notified();
@@ -93,6 +119,11 @@ impl<'a> Appended<'a> {
                 Ok(Look::Found(read)) => return read,
                 // Heard of until then: nobody rings when that is over.
                 Ok(Look::Nothing { heard_for }) => poll.min(heard_for + MOMENT),
+                Err(error) if !error.may_pass() => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::error!(run.id = %self.run, error, "what was appended to run {} cannot be read", self.run);
+                    return Read::Unreadable;
+                }
                 // The lease of the run itself says when that has lasted too long.
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
@@ -136,6 +167,7 @@ pub(super) fn end_of_input(read: &Read) -> Failure {
             FailureCode::RunnerIdleTimeout,
             "the runner sent nothing for limits.silence_seconds",
         ),
+        Read::Unreadable => return internal(),
         Read::Orphaned => (
             FailureCode::RunnerOrphaned,
             "nothing was heard of the runner for runs.append_lease_seconds: it must append results or \
@@ -145,7 +177,7 @@ pub(super) fn end_of_input(read: &Read) -> Failure {
             FailureCode::RunnerStreamTruncated,
             "the runner's answer ended without run.completed or run.failed",
         ),
-        Read::Chunk(_) | Read::Appended(_) | Read::Broken => (
+        Read::Chunk(_) | Read::Appended(_) | Read::CaughtUp | Read::Broken => (
             FailureCode::RunnerStreamTruncated,
             "the connection to the runner broke before the run ended",
         ),

@@ -96,7 +96,8 @@ metrics!(
     Counter super::DOORBELL_RINGS, ["way"],
         "Rings between replicas: sent, lost before sending, heard, or possibly missed while the connection was away";
     Counter super::SWEPT_RUNS, ["why"],
-        "Runs that the sweep took up: orphaned, dispatched because nobody had, or overdue in a queue";
+        "Runs that the sweep took up: orphaned, continued because their runner answered 202, dispatched because nobody had, or \
+         overdue in a queue";
     Counter super::LEASES_LOST, [],
         "Runs that were taken from this replica while it drove them";
     Counter super::DISCOVERIES, ["endpoint", "outcome"],

@@ -1,0 +1,39 @@
+//! What another judge of the same run has judged before.
+
+use super::{Effect, Judge, ResultLimits, Verdict};
+
+const UNBOUNDED: ResultLimits = ResultLimits {
+    event_bytes: usize::MAX,
+    run_bytes: usize::MAX,
+    run_events: u64::MAX,
+    state_value_bytes: usize::MAX,
+};
+
+impl Judge<'_> {
+    /// Takes in a result that was judged before, to know what has been said. What was accepted then counts, whatever
+    /// the time, the bounds and the files of the run are by now; what was rejected is counted, and is no strike any
+    /// more. Gives the usage that it told.
+    pub fn recall(&mut self, number: u64, raw: &[u8], was_rejected: bool) -> Option<String> {
+        if was_rejected {
+            self.events += 1;
+            self.bytes = self.bytes.saturating_add(raw.len());
+            self.taken.place(Some(number), raw);
+            self.tally.rejected += 1;
+            return None;
+        }
+        let limits = std::mem::replace(&mut self.limits, UNBOUNDED);
+        let artifacts = self.artifacts.take();
+        let strikes = self.strikes;
+        let verdict = self.judge_event(raw, None);
+        (self.limits, self.artifacts, self.strikes) = (limits, artifacts, strikes);
+        self.count(&verdict);
+        match verdict {
+            Verdict::Accept(accepted) => {
+                // Had it ended the run, nobody would go on.
+                self.ended &= !matches!(accepted.effect, Effect::End(_));
+                accepted.usage.map(|usage| usage.get().to_owned())
+            }
+            Verdict::Duplicate | Verdict::Reject(_) | Verdict::Fail(..) => None,
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! One task for each run, child of one tracker.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use protocol::id::{RunId, WorkspaceId};
+use store::Leases;
+
+use crate::runs::Runs;
+use crate::runs::drive::{self, TakenOver};
+use crate::runs::live::LiveRun;
+use crate::runs::prepare::Fresh;
+use crate::runs::settle;
+use crate::telemetry::metrics;
+
+impl Runs {
+    /// Drives a created run in a task of its own, unless it is driven here already. `fresh`: what is
+    /// known of a run that was stored just now.
+    pub(super) fn spawn(&self, id: RunId, workspace: WorkspaceId, fresh: Option<Box<Fresh>>) {
+        let Some(live) = self.0.live.enter_new(id) else {
+            return;
+        };
+        let (inner, driven) = (Arc::clone(&self.0), Arc::clone(&live));
+        let task = (id, workspace.clone(), live);
+        self.spawn_guarded(task, async move {
+            drive::drive(&inner, &driven, (id, &workspace), fresh).await;
+        });
+    }
+
+    /// Goes on with a run that was taken over, in a task of its own.
+    pub(super) fn spawn_taken(&self, taken: TakenOver) {
+        let Some(live) = self.0.live.enter_new(taken.run.id) else {
+            return;
+        };
+        let (inner, driven) = (Arc::clone(&self.0), Arc::clone(&live));
+        let task = (taken.run.id, taken.run.workspace.clone(), live);
+        self.spawn_guarded(task, async move {
+            drive::go_on(&inner, &driven, taken).await;
+        });
+    }
+
+    /// Whatever becomes of the task, nobody waits for its run for ever.
+    fn spawn_guarded(
+        &self,
+        (id, workspace, live): (RunId, WorkspaceId, Arc<LiveRun>),
+        driven: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let inner = Arc::clone(&self.0);
+        self.0.tasks.spawn(async move {
+            let _leaving = inner.live.leaving(id, &live);
+            if std::panic::AssertUnwindSafe(driven)
+                .catch_unwind()
+                .await
+                .is_err()
+            {
+                tracing::error!(run.id = %id, "run {id} panicked");
+                metrics::panicked(metrics::Task::Run);
+                // Another replica may have taken it over.
+                let failure = settle::internal();
+                let settled = settle::settle_orphan(&inner, id, &workspace, Leases::Own, failure);
+                Box::pin(settled).await;
+            }
+        });
+    }
+}

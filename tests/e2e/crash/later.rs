@@ -1,0 +1,65 @@
+//! A runner that answered 202 and goes on appending its results, whatever becomes of the gateway.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::load::{Gone, results};
+use crate::support::client::{Client, send};
+use crate::support::script::Run;
+
+/// Results of one call.
+const AT_ONCE: usize = 5;
+
+/// All that one run has to say, and how far it was told that it was heard.
+#[derive(Clone, Debug)]
+pub struct Later {
+    pub run_id: String,
+    token: String,
+    results: Vec<Value>,
+    accepted: usize,
+}
+
+impl Later {
+    /// `host`: where the runner was told to be heard.
+    pub fn new(run_id: &str, event_id: &str, host: &Value) -> Self {
+        let run = Run {
+            id: run_id.to_owned(),
+            event_id: event_id.to_owned(),
+            attempt: 1,
+        };
+        let parsed = |result: &String| serde_json::from_str(result).unwrap();
+        Self {
+            run_id: run_id.to_owned(),
+            token: host["token"].as_str().unwrap().to_owned(),
+            results: results(&run).iter().map(parsed).collect(),
+            accepted: 0,
+        }
+    }
+
+    /// Something of it was acknowledged: its run is nobody's orphan.
+    pub fn was_heard(&self) -> bool {
+        self.accepted > 0
+    }
+
+    /// Appends what was not acknowledged, until all of it was or the run is over.
+    pub async fn go_on(&mut self, client: &Client) -> Result<(), Gone> {
+        let host = Client::new(&format!("{}/host/v1", client.url), &self.token);
+        while self.accepted < self.results.len() {
+            let until = self.results.len().min(self.accepted + AT_ONCE);
+            let some = json!({"results": self.results[self.accepted..until]});
+            let request = host.request(Method::POST, "/run/results").json(&some);
+            let answer = send(request).await.map_err(|_| Gone)?;
+            match answer.status {
+                200 => {
+                    // More, where the answer before was lost.
+                    let through = answer.body["accepted_through"].as_u64().unwrap();
+                    self.accepted = usize::try_from(through).unwrap();
+                }
+                // The run has ended, or will: its gateway died before it heard the 202.
+                401 | 409 => return Ok(()),
+                _ => return Err(Gone),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,329 @@
+//! Runs whose runner answered 202 are bound to no gateway: what was accepted of them is judged by whoever has them
+//! next, once.
+
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::json;
+use sqlx::{Connection, PgConnection};
+
+use crate::interactions::{asking_event, question};
+use crate::support::client::{Answer, Client, message, send};
+use crate::support::deferred::Deferred;
+use crate::support::gateway::Config;
+use crate::support::tool_server::ToolServer;
+use crate::support::{Engine, Postgres, Sqlite, Stage, until};
+use crate::tools::{stage_of, tools_at};
+
+/// What a killed gateway held is free again soon.
+fn soon(config: &mut Config) {
+    config.runs = "lease_seconds = 2\ncancel_grace_seconds = 0.5".into();
+}
+
+async fn stands(stage: &Stage, run: &Deferred, events: u64) {
+    until("the results to be judged", async || {
+        stage.client.run(&run.run_id).await["last_sequence"] == events
+    })
+    .await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_run_that_answered_202_outlives_gateways_that_are_killed_or_stopped(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(mut stage) = Stage::on(engine, soon).await else {
+        return;
+    };
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    let bad = json!({"scope": "nobody", "key": "k", "value": 1});
+    let usage = json!({"input_tokens": 3, "output_tokens": 5});
+    let mut first = run.delta(1, "one ");
+    first["usage"] = usage.clone();
+    run.accepted(&[first, run.result(2, "state.updated", &bad)], 2)
+        .await;
+    stands(&stage, &run, 1).await;
+    let mut watching = stage.client.follow(&run.run_id, 0).await;
+    watching.event().await.unwrap();
+
+    stage.gateway.kill().await;
+    stage.gateway.start_again().await;
+    // Behind what stands: nothing is there twice, and the judge knows what was said.
+    run.accepted(&[run.delta(2, "again"), run.delta(3, "two ")], 3)
+        .await;
+    run.accepted(&[run.result(4, "state.updated", &bad)], 4)
+        .await;
+    stands(&stage, &run, 2).await;
+
+    stage.gateway.stop().await;
+    stage.gateway.start_again().await;
+    run.accepted(&[run.delta(5, "three"), run.completed(6)], 6)
+        .await;
+    let outcome = stage.outcome(&run.run_id).await;
+    let deltas = ["message.delta"; 3];
+    outcome.assert("completed", &[&deltas[..], &["run.completed"]].concat());
+    assert_eq!(outcome.ledger.text(), "one two three");
+    outcome.assert_rejected(&["invalid_payload", "invalid_payload"]);
+    assert_eq!(outcome.run["usage"], usage);
+    assert_eq!(
+        outcome.run["output"]["content"], "one two three",
+        "gathered over three owners"
+    );
+    assert_eq!(stage.runner.posts(&run.run_id), 1);
+}
+
+/// Results that were accepted, by a gateway that dies before they stand in the ledger.
+#[rstest]
+#[case::in_the_middle("relay.before_commit")]
+#[case::at_the_end("terminal.before_commit")]
+#[tokio::test]
+async fn what_was_accepted_is_judged_by_the_next_even_past_the_deadline(
+    #[values(Sqlite, Postgres)] engine: Engine,
+    #[case] moment: &str,
+) {
+    let configure = |config: &mut Config| {
+        soon(config);
+        config.agents[0].timeout_seconds = 4.0;
+    };
+    let Some(mut stage) = Stage::on(engine, configure).await else {
+        return;
+    };
+    stage.gateway.kill().await;
+    let dying = format!("{moment}=return(abort)");
+    assert!(stage.gateway.start_breaking(&dying).await);
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    let mut results = vec![run.delta(1, "all of it")];
+    if moment.starts_with("terminal") {
+        results.push(run.completed(2));
+    }
+    run.accepted(&results, results.len() as u64).await;
+    stage.gateway.exited().await;
+    let begun = std::time::Instant::now();
+    until("the deadline to be over", async || {
+        begun.elapsed().as_secs_f64() > 4.0
+    })
+    .await;
+
+    stage.gateway.start_again().await;
+    let outcome = stage.outcome(&run.run_id).await;
+    if moment.starts_with("terminal") {
+        outcome.assert("completed", &["message.delta", "run.completed"]);
+    } else {
+        outcome.assert(
+            "timeout deadline_exceeded",
+            &["message.delta", "run.failed"],
+        );
+    }
+    assert_eq!(outcome.ledger.text(), "all of it");
+}
+
+#[tokio::test]
+async fn a_replica_that_stops_hands_its_202_runs_on_at_once() {
+    let configure = |config: &mut Config| {
+        // Neither the lease nor the grace is waited for.
+        config.runs = "lease_seconds = 300\nshutdown_grace_seconds = 300".into();
+        "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
+    };
+    let Some(mut stage) = Stage::on(Postgres, configure).await else {
+        return;
+    };
+    let beside = stage.gateway.beside().await;
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    run.accepted(&[run.delta(1, "one ")], 1).await;
+    stands(&stage, &run, 1).await;
+    let watching = beside.client.follow(&run.run_id, 0).await;
+
+    stage.gateway.stop().await;
+    let elsewhere = Client::new(&format!("{}/host/v1", beside.client.url), &run.host.key);
+    let asked = elsewhere.request(Method::GET, "/run").send().await.unwrap();
+    assert_eq!(asked.status(), 200);
+    let rest = [run.delta(2, "two"), run.completed(3)];
+    assert_eq!(run.append_by(&elsewhere, &rest).await.status, 200);
+    let frames = watching.rest().await;
+    let told: Vec<_> = frames.into_iter().map(|frame| frame.data).collect();
+    let ledger = beside.client.ledger(&run.run_id).await;
+    assert_eq!(told, ledger.0);
+    ledger.assert_sound(&run.run_id);
+    assert_eq!(ledger.text(), "one two");
+    assert!(beside.log().contains("goes on here"), "{}", beside.log());
+    stage.gateway.start_again().await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_replica_that_hung_judges_no_more_of_what_another_goes_on_with(
+    #[values(true, false)] is_asked_to_end: bool,
+) {
+    let configure = |config: &mut Config| {
+        soon(config);
+        "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
+    };
+    let Some(stage) = Stage::on(Postgres, configure).await else {
+        return;
+    };
+    let beside = stage.gateway.beside().await;
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    run.accepted(&[run.delta(1, "one ")], 1).await;
+    stands(&stage, &run, 1).await;
+
+    stage.gateway.pause().await;
+    let elsewhere = Client::new(&format!("{}/host/v1", beside.client.url), &run.host.key);
+    let more = [run.delta(2, "two ")];
+    assert_eq!(run.append_by(&elsewhere, &more).await.status, 200);
+    until("the other to go on", async || {
+        beside.client.run(&run.run_id).await["last_sequence"] == 2
+    })
+    .await;
+    stage.gateway.go_on().await;
+    if is_asked_to_end {
+        assert_eq!(beside.client.cancel(&run.run_id).await.status, 202);
+        let outcome = stage.outcome(&run.run_id).await;
+        let types = ["message.delta", "message.delta", "run.failed"];
+        return outcome.assert("cancelled cancelled", &types);
+    }
+    // Either takes them: one judges them.
+    run.accepted(&[run.delta(3, "three")], 3).await;
+    let end = run.append_by(&elsewhere, &[run.completed(4)]).await;
+    assert_eq!(end.status, 200, "{}", end.body);
+    let outcome = stage.outcome(&run.run_id).await;
+    assert_eq!(outcome.ending(), "completed");
+    assert_eq!(outcome.ledger.text(), "one two three");
+    assert_eq!(outcome.ledger.0.len(), 4);
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_runner_that_does_not_come_back_to_the_next_gateway_has_left_an_orphan(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let configure = |config: &mut Config| {
+        soon(config);
+        config.runs.push_str("\nappend_lease_seconds = 1");
+    };
+    let Some(mut stage) = Stage::on(engine, configure).await else {
+        return;
+    };
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    run.accepted(&[run.delta(1, "one")], 1).await;
+    stands(&stage, &run, 1).await;
+    stage.gateway.kill().await;
+    stage.gateway.start_again().await;
+    let outcome = stage.outcome(&run.run_id).await;
+    outcome.assert("failed runner.orphaned", &["message.delta", "run.failed"]);
+}
+
+/// Calls a tool that is slow, and stops the gateway over it.
+async fn call_into_the_stop(stage: &Stage, run: &Deferred, server: &ToolServer) -> Answer {
+    let calling = run.host.request(Method::POST, "/tools/slow/call");
+    let calling = send(calling.json(&json!({"parameters": {}})));
+    let stopping = async {
+        until("the call", async || server.seen("/slow").len() == 1).await;
+        stage.gateway.terminate().await;
+    };
+    let (answer, ()) = tokio::join!(calling, stopping);
+    answer.unwrap()
+}
+
+/// The run lives on elsewhere, but its call cannot.
+#[tokio::test]
+async fn a_call_that_is_under_way_has_the_grace_of_the_stop() {
+    let server = ToolServer::start().await;
+    let catalog = tools_at(&server, "", &["slow"]);
+    let mut stage = stage_of(Sqlite, catalog, |_| {}).await.unwrap();
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    let answer = call_into_the_stop(&stage, &run, &server).await;
+    // What the tool came to, and not the stop.
+    let told = (answer.status, answer.detail("reason"));
+    assert_eq!(told, (504, &json!("upstream_timeout")), "{}", answer.body);
+    assert!(stage.gateway.exited().await.success());
+    assert!(stage.gateway.log().contains("is handed on"));
+    stage.gateway.start_again().await;
+    run.accepted(&[run.delta(1, "done"), run.completed(2)], 2)
+        .await;
+    let types = ["message.delta", "run.completed"];
+    stage.outcome(&run.run_id).await.assert("completed", &types);
+}
+
+/// A call that takes longer than the grace is told to be made again, by whoever has the run then.
+#[tokio::test]
+async fn a_call_that_outlasts_the_grace_of_the_stop_is_told_to_come_again() {
+    let server = ToolServer::start().await;
+    let catalog = tools_at(&server, "", &["slow"]).replace("= 2.0\n", "= 50.0\n");
+    let grace = |config: &mut Config| config.runs = "shutdown_grace_seconds = 0.2".into();
+    let mut stage = stage_of(Sqlite, catalog, grace).await.unwrap();
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    let answer = call_into_the_stop(&stage, &run, &server).await;
+    assert_eq!(answer.status, 503, "{}", answer.body);
+    assert_eq!(answer.detail("reason"), "stopping");
+    assert_eq!(answer.error("retryable"), true);
+    assert!(stage.gateway.exited().await.success());
+    server.left(1).await;
+}
+
+/// The next owner's judge knows which questions were asked.
+#[rstest]
+#[tokio::test]
+async fn a_question_that_was_asked_before_the_handover_is_not_asked_again(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(mut stage) = crate::interactions::stage(engine).await else {
+        return;
+    };
+    let run = Deferred::start(&stage, &asking_event("m-1")).await;
+    let asked = |sequence: u64| {
+        let payload = question("q", &json!({}));
+        let data = json!({"action": "interaction.requested", "payload": payload});
+        run.result(sequence, "action.requested", &data)
+    };
+    run.accepted(&[asked(1), run.delta(2, "one ")], 2).await;
+    stands(&stage, &run, 2).await;
+    stage.gateway.stop().await;
+    stage.gateway.start_again().await;
+    let rest = [asked(3), run.delta(4, "two"), run.completed(5)];
+    run.accepted(&rest, 5).await;
+    let outcome = stage.outcome(&run.run_id).await;
+    let deltas = ["message.delta", "message.delta", "run.completed"];
+    outcome.assert("completed", &[&["action.requested"], &deltas[..]].concat());
+    outcome.assert_rejected(&["invalid_payload"]);
+    let path = format!("/v1/interactions?run_id={}", run.run_id);
+    let interactions = stage.client.get(&path).await.body;
+    assert_eq!(interactions["items"].as_array().unwrap().len(), 1);
+}
+
+/// Stops the gateway, changes its database, and starts it.
+async fn start_again_after(stage: &mut Stage, sql: &'static str) {
+    stage.gateway.stop().await;
+    let url = stage.gateway.database_url();
+    let mut database = PgConnection::connect(&url).await.unwrap();
+    sqlx::raw_sql(sql).execute(&mut database).await.unwrap();
+    stage.gateway.start_again().await;
+}
+
+/// Only a cancel would need the endpoint.
+#[tokio::test]
+async fn a_run_goes_on_though_its_endpoint_is_gone() {
+    let Some(mut stage) = Stage::on(Postgres, soon).await else {
+        return;
+    };
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    // As if it had been deleted.
+    let gone = "UPDATE runs SET endpoint_id = '00000000-0000-0000-0000-000000000000'";
+    start_again_after(&mut stage, gone).await;
+    run.accepted(&[run.delta(1, "one"), run.completed(2)], 2)
+        .await;
+    let types = ["message.delta", "run.completed"];
+    stage.outcome(&run.run_id).await.assert("completed", &types);
+}
+
+/// Nothing that could be written: it ends all the same, and once.
+#[tokio::test]
+async fn a_run_whose_results_cannot_be_read_any_more_ends() {
+    let Some(mut stage) = Stage::on(Postgres, soon).await else {
+        return;
+    };
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    run.accepted(&[run.delta(1, "one")], 1).await;
+    stands(&stage, &run, 1).await;
+    start_again_after(&mut stage, "UPDATE run_appends SET payload = 'x'").await;
+    let outcome = stage.outcome(&run.run_id).await;
+    outcome.assert("failed host.internal", &["message.delta", "run.failed"]);
+}

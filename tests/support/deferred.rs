@@ -1,0 +1,70 @@
+//! A runner that answers 202, and appends its results later.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::Stage;
+use crate::support::client::{Answer, Client, send};
+use crate::support::runner::Request;
+use crate::support::script::head;
+
+/// A run whose runner has answered 202, and the token that a later invocation goes on with.
+pub struct Deferred {
+    pub run_id: String,
+    pub host: Client,
+}
+
+impl Deferred {
+    pub async fn start(stage: &Stage, event: &Value) -> Self {
+        let event_id = event["event_id"].as_str().unwrap();
+        stage.runner.answer(event_id, |_| {
+            vec![head("202 Accepted", "content-length: 0\r\n")]
+        });
+        let run_id = stage.client.post(event).await.run_id();
+        let of_run = |request: &Request| {
+            request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
+        };
+        let asked = stage.runner.asked("the run", of_run).await.json();
+        let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
+        Self {
+            // Whatever name it is told, it is reached where it listens.
+            host: Client::new(&format!("{}/host/v1", stage.client.url), &text("token")),
+            run_id,
+        }
+    }
+
+    pub fn result(&self, sequence: u64, kind: &str, data: &Value) -> Value {
+        json!({"run_id": self.run_id, "type": kind, "data": data, "sequence": sequence})
+    }
+
+    pub fn delta(&self, sequence: u64, text: &str) -> Value {
+        let chunk = json!({"chunk": {"role": "assistant", "content": text}});
+        self.result(sequence, "message.delta", &chunk)
+    }
+
+    pub fn completed(&self, sequence: u64) -> Value {
+        self.result(sequence, "run.completed", &json!({"finish_reason": "stop"}))
+    }
+
+    pub async fn append_by(&self, host: &Client, results: &[Value]) -> Answer {
+        let request = host.request(Method::POST, "/run/results");
+        send(request.json(&json!({"results": results})))
+            .await
+            .unwrap()
+    }
+
+    pub async fn append(&self, results: &[Value]) -> Answer {
+        self.append_by(&self.host, results).await
+    }
+
+    pub async fn accepted(&self, results: &[Value], through: u64) {
+        let answer = self.append(results).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        assert_eq!(answer.body, json!({"accepted_through": through}));
+    }
+
+    pub async fn heartbeat(&self) -> Answer {
+        let request = self.host.request(Method::POST, "/run/heartbeat");
+        send(request.json(&json!({}))).await.unwrap()
+    }
+}
