@@ -49,10 +49,10 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may take to show that it is alive, when it comes back to the pool and when it is taken out.
 const PROOF_OF_LIFE: Duration = Duration::from_secs(1);
-/// The longest that one transaction may take, however long a lease is.
-const LONGEST_TRANSACTION: Duration = Duration::from_secs(15);
+/// The longest that a transaction may wait for its next answer, however long a lease is.
+const LONGEST_SILENCE: Duration = Duration::from_secs(15);
 /// The shortest: a disk may be slow.
-const SHORTEST_TRANSACTION: Duration = Duration::from_secs(1);
+const SHORTEST_SILENCE: Duration = Duration::from_secs(1);
 
 // A replica that stops in the middle of a transaction must not hold up the others for ever, and an
 // acknowledged commit is on disk.
@@ -72,12 +72,12 @@ impl Store {
     pub async fn open(
         url: &str,
     ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), StoreError> {
-        Self::open_for_leases(url, LONGEST_TRANSACTION * 3).await
+        Self::open_for_leases(url, LONGEST_SILENCE * 3).await
     }
 
-    /// [`Store::open`] for who holds leases of this length: one transaction takes no longer than a third of
-    /// it, one second at least and 15 at most, so that a connection that dies without a word is replaced
-    /// while the leases still hold.
+    /// [`Store::open`] for who holds leases of this length: within a transaction the database is silent no longer
+    /// than a third of it, one second at least and 15 at most, and the whole takes half as long again at most, so
+    /// that a connection that dies without a word is replaced while the leases still hold.
     pub async fn open_for_leases(
         url: &str,
         lease: Duration,
@@ -104,12 +104,12 @@ impl Store {
             });
         }
         let readers = Readers::new(Database::connect(reading).await?);
-        let patience = (lease / 3).clamp(SHORTEST_TRANSACTION, LONGEST_TRANSACTION);
+        let silence = (lease / 3).clamp(SHORTEST_SILENCE, LONGEST_SILENCE);
         let path = sqlite_file(url);
         let asking = path.as_deref().map(Inline::open_to_ask);
         let quick = Quick::new(readers.clone(), asking.transpose()?);
         let inline = path.map(|path| Inline::open(&path, BUSY_TIMEOUT, STATEMENTS));
-        let (writer, work) = writer::writer(writes, inline.transpose()?, patience);
+        let (writer, work) = writer::writer(writes, inline.transpose()?, silence);
         Ok((
             Self {
                 readers,

@@ -7,6 +7,7 @@
 
 mod commits;
 mod job;
+mod patience;
 mod places;
 mod queue;
 mod transaction;
@@ -30,6 +31,7 @@ use crate::inline::Inline;
 use crate::meter;
 use commits::Commits;
 use job::{Item, Job};
+use patience::Patience;
 use queue::{Inbox, queue};
 
 pub(crate) use queue::Writer;
@@ -203,16 +205,17 @@ impl Work for Proof {
     }
 }
 
-/// The writer and its work, to be run as one task. `patience`: see [`Store::open_for_leases`].
+/// The writer and its work, to be run as one task. `silence`: see [`Store::open_for_leases`].
 pub(crate) fn writer(
     db: DatabaseConnection,
     inline: Option<Inline>,
-    patience: Duration,
+    silence: Duration,
 ) -> (Writer, impl Future<Output = ()> + Send + use<>) {
     let is_failing = Arc::new(AtomicBool::new(false));
     let (writer, inbox) = queue(Arc::clone(&is_failing));
     let blocks = inline.is_some();
-    let work = keep_running(Commits::new(db, inline, is_failing, patience), inbox);
+    let commits = Commits::new(db, inline, is_failing, Patience::of(silence));
+    let work = keep_running(commits, inbox);
     let work = async move {
         if blocks {
             on_a_thread_of_its_own(work).await;

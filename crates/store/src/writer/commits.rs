@@ -3,11 +3,12 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use sea_orm::{DatabaseConnection, DbBackend};
 
 use super::job::Item;
+use super::patience::Patience;
 use super::places::{Places, apply_together, guarded};
 use super::transaction::{Applied, transact};
 use crate::common::Common;
@@ -17,7 +18,7 @@ use crate::{failpoint, meter};
 
 /// Tries of one item that lost against another writer.
 const TRIES: u32 = 5;
-/// The part of its time after which a transaction takes up nothing more: on a slow database one thing may need all of
+/// The part of the longest silence after which a transaction takes up nothing more: on a slow database one thing may need all of
 /// the rest, what comes behind is not to be given up with it, and leases are renewed in between.
 const ENOUGH: u32 = 6;
 /// Items that nobody waits for and that are kept for when the database is back. More are lost.
@@ -31,9 +32,7 @@ pub(super) struct Commits {
     /// What the last transaction has read on that way, and at which version of the database.
     known: Mutex<(i64, Common)>,
     is_failing: Arc<AtomicBool>,
-    /// The longest that one transaction may take. A database that is cut off without a word says
-    /// nothing for longer: then nobody knows what became of it.
-    patience: Duration,
+    patience: Patience,
     kept: Mutex<Vec<Box<dyn Item>>>,
     /// What the last transaction had no time for.
     late: Mutex<Vec<Box<dyn Item>>>,
@@ -45,7 +44,7 @@ impl Commits {
         db: DatabaseConnection,
         inline: Option<Inline>,
         is_failing: Arc<AtomicBool>,
-        patience: Duration,
+        patience: Patience,
     ) -> Self {
         Self {
             db,
@@ -265,10 +264,10 @@ impl Commits {
 
     async fn try_once(&self, batch: &mut [Box<dyn Item>]) -> Result<Vec<Applied>, StoreError> {
         let began = Instant::now();
-        let enough = began + self.patience / ENOUGH;
-        let outcome = tokio::time::timeout(self.patience, transact(&self.db, batch, enough)).await;
-        let outcome = outcome.unwrap_or_else(|_| {
-            tracing::error!("a transaction had no end within {:?}", self.patience);
+        let enough = began + self.patience.silence / ENOUGH;
+        let outcome = self.patience.wait(transact(&self.db, batch, enough)).await;
+        let outcome = outcome.unwrap_or_else(|| {
+            tracing::error!("a transaction had no end within {:?}", began.elapsed());
             Err(StoreError::Unreachable)
         });
         let items = match &outcome {
