@@ -31,6 +31,7 @@ mod m20261123_000034_narrow_runs;
 mod m20261123_000035_audit_by_run;
 mod m20261123_000036_conversations_by_id;
 mod m20261123_000037_judged_through;
+mod m20261123_000038_reservation_leases;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -64,6 +65,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261123_000035_audit_by_run::Migration),
             Box::new(m20261123_000036_conversations_by_id::Migration),
             Box::new(m20261123_000037_judged_through::Migration),
+            Box::new(m20261123_000038_reservation_leases::Migration),
         ]
     }
 }

@@ -79,9 +79,19 @@ async fn scripted_in(
     engine: Engine,
     configure: impl FnOnce(&mut Config),
 ) -> Option<(Stage, HeldRun)> {
+    let stage = stage_in(directory, engine, configure).await?;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    Some((stage, run))
+}
+
+async fn stage_in(
+    directory: &Directory,
+    engine: Engine,
+    configure: impl FnOnce(&mut Config),
+) -> Option<Stage> {
     let runner = StubRunner::start_as(all_models()).await;
     let script = directory.write("script.toml", SCRIPT);
-    let stage = Stage::of(engine, runner, |config| {
+    Stage::of(engine, runner, |config| {
         grant(config);
         config.rest = format!(
             "[[model_providers]]\nname = \"script\"\nkind = \"scripted\"\nscript = \"{}\"\n\
@@ -93,9 +103,7 @@ async fn scripted_in(
         );
         configure(config);
     })
-    .await?;
-    let run = HeldRun::start(&stage, &message("m-1")).await;
-    Some((stage, run))
+    .await
 }
 
 fn says(text: &str) -> Value {

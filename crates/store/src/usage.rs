@@ -1,5 +1,5 @@
 //! What calls out of the house use: reserved before, settled after. What was reserved for a call that nobody
-//! settles ends with its run.
+//! settles is given back.
 
 mod reserved;
 

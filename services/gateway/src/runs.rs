@@ -30,6 +30,7 @@ mod interactions;
 mod live;
 mod prepare;
 mod relay;
+mod reserved;
 mod settle;
 mod spawn;
 mod sweep;
@@ -68,12 +69,14 @@ use crate::runs::known_agents::KnownAgents;
 use crate::runs::live::Live;
 use crate::runs::open_endpoints::OpenEndpoints;
 use crate::runs::rate::{EventRate, EventRates};
+use crate::runs::reserved::ReservedCalls;
 use crate::runs::token::{Minted, RunTokens, TokenSubject};
 use crate::seal::MasterKey;
 use crate::telemetry::spans::Spans;
 
 pub(crate) use prepare::told_limits;
 pub(crate) use relay::reader;
+pub(crate) use reserved::Reservation;
 
 /// Bounds of runs, from the configuration.
 #[derive(Clone, Debug)]
@@ -143,6 +146,7 @@ pub(crate) struct Inner {
     endpoints: OpenEndpoints,
     rates: EventRates,
     calls: Calls,
+    reserved: ReservedCalls,
     tasks: TaskTracker,
     /// No new run from here on.
     stopping: CancellationToken,
@@ -167,6 +171,7 @@ impl Runs {
             endpoints: OpenEndpoints::default(),
             rates: EventRates::new(parts.limits.workspace_events),
             calls: Calls::default(),
+            reserved: ReservedCalls::default(),
             parts,
             live: Live::default(),
             doorbell: Doorbell::default(),

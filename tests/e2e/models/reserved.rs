@@ -1,10 +1,15 @@
 //! What was reserved for a call whose gateway died.
 
+use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
+use sqlx::{Connection, PgConnection};
+use tokio::task::JoinHandle;
 
-use super::{says, scripted_in};
-use crate::support::client::{Client, message};
+use super::{says, scripted_in, stage_in};
+use crate::support::client::{Client, message, send};
+use crate::support::deferred::Deferred;
+use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::{Directory, Engine, Postgres, Sqlite, until};
 
@@ -17,6 +22,25 @@ async fn used(admin: &Client) -> (u64, u64) {
     let used = &budgets["items"][0]["used"][0];
     let number = |of: &Value| of.as_u64().unwrap_or_default();
     (number(&used["calls"]), number(&used["tokens"]))
+}
+
+/// A call that has no end, once it is reserved: the second of its workspace.
+async fn endless_call(host: &Client, admin: &Client, before: u64) -> JoinHandle<bool> {
+    let request = host.request(Method::POST, "/models/talker/invoke");
+    let call = request.json(&says("slow")).send();
+    let call = tokio::spawn(async { call.await.is_ok() });
+    until("the second call to be reserved", async || {
+        let (calls, reserved) = used(admin).await;
+        calls == 2 && reserved > before + 100
+    })
+    .await;
+    call
+}
+
+/// With leases that are over soon.
+fn held_briefly(config: &mut Config) {
+    config.runs = "lease_seconds = 2".into();
+    config.rest += BUDGETS;
 }
 
 #[rstest]
@@ -38,16 +62,9 @@ async fn what_a_killed_gateway_had_reserved_ends_with_the_run(
     })
     .await;
 
-    let body = says("slow");
-    let slow = run.request(reqwest::Method::POST, "/models/talker/invoke");
-    let slow = tokio::spawn(slow.json(&body).send());
-    until("the second call to be reserved", async || {
-        let (calls, reserved) = used(&admin).await;
-        calls == 2 && reserved > tokens + 100
-    })
-    .await;
+    let slow = endless_call(&run.host, &admin, tokens).await;
     stage.gateway.kill().await;
-    assert!(slow.await.unwrap().is_err(), "the call was answered");
+    assert!(!slow.await.unwrap(), "the call was answered");
     stage.gateway.start_again().await;
 
     until("the budget to be whole again", async || {
@@ -63,4 +80,79 @@ async fn what_a_killed_gateway_had_reserved_ends_with_the_run(
         (429, json!("month"))
     );
     run.end(&stage).await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn what_a_killed_gateway_had_reserved_is_free_again_for_a_run_that_goes_on(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let directory = Directory::new();
+    let Some(mut stage) = stage_in(&directory, engine, held_briefly).await else {
+        return;
+    };
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    let admin = stage.gateway.admin().await;
+    let invoke = async |text: &str| {
+        let request = run.host.request(Method::POST, "/models/talker/invoke");
+        send(request.json(&says(text))).await.unwrap()
+    };
+    let spent = invoke("hello").await;
+    assert_eq!(spent.status, 200, "{}", spent.body);
+    let tokens = spent.body["usage"]["total_tokens"].as_u64().unwrap();
+    let slow = endless_call(&run.host, &admin, tokens).await;
+    stage.gateway.kill().await;
+    assert!(!slow.await.unwrap(), "the call was answered");
+    stage.gateway.start_again().await;
+
+    until("the budget to be whole again", async || {
+        used(&admin).await == (1, tokens)
+    })
+    .await;
+    assert_eq!(stage.client.run(&run.run_id).await["status"], "running");
+    assert_eq!(invoke("hello").await.status, 200);
+    run.accepted(&[run.delta(1, "done"), run.completed(2)], 2)
+        .await;
+    assert_eq!(stage.outcome(&run.run_id).await.ending(), "completed");
+}
+
+#[tokio::test]
+async fn what_is_reserved_stays_so_for_as_long_as_its_call_goes_on() {
+    let directory = Directory::new();
+    let staged = scripted_in(&directory, Postgres, held_briefly).await;
+    let Some((stage, run)) = staged else {
+        return;
+    };
+    let admin = stage.gateway.admin().await;
+    assert_eq!(
+        run.call("/models/talker/invoke", &says("hello"))
+            .await
+            .status,
+        200
+    );
+    let slow = endless_call(&run.host, &admin, 0).await;
+    let url = stage.gateway.database_url();
+    let mut database = PgConnection::connect(&url).await.unwrap();
+    let mut lease = async || -> i64 {
+        let lease = "SELECT lease_expires_at FROM budget_reservations";
+        let asked = sqlx::query_scalar(lease).fetch_one(&mut database);
+        asked.await.unwrap()
+    };
+    let first = lease().await;
+    // By then the first lease is over, and a sweep has looked.
+    until("the lease to be renewed", async || {
+        lease().await > first + 4_000
+    })
+    .await;
+    assert_eq!(used(&admin).await.0, 2);
+    run.end(&stage).await;
+    slow.await.unwrap();
+    until("the call to be settled", async || {
+        let left: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM budget_reservations")
+            .fetch_one(&mut database)
+            .await
+            .unwrap();
+        left == 0
+    })
+    .await;
 }

@@ -16,6 +16,8 @@ pub struct Model {
     pub tokens: i64,
     pub cost_micros: i64,
     pub wall_ms: i64,
+    /// By the database's clock, in epoch milliseconds. `None`: written by an older gateway.
+    pub lease_expires_at: Option<i64>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -1,24 +1,29 @@
-//! What is reserved for calls that go on: a row for each budget of each call, until the call is settled, or
-//! until its run has ended and nobody will settle it.
+//! What is reserved for calls that go on: a row for each budget of each call, until the call is settled. The process
+//! that makes the call renews the lease of its rows; what is not renewed, or whose run has ended, nobody will settle.
+
+use std::time::Duration;
 
 use domain::budget::{Amount, Exceeded};
 use protocol::id::RunId;
 use protocol::run::RunStatus;
 use sea_orm::sea_query::{Expr, ExprTrait as _, Query};
 use sea_orm::{
-    ActiveValue::Set, ColumnTrait, Condition, ConnectionTrait, DatabaseTransaction, EntityTrait,
-    QueryFilter, QuerySelect,
+    ActiveValue::Set, ColumnTrait, Condition, ConnectionTrait, DatabaseTransaction, DbBackend,
+    EntityTrait, QueryFilter, QuerySelect,
 };
 use uuid::Uuid;
 
 use super::{BudgetLine, LOCK, Sum, add};
 use crate::connect::Store;
+use crate::database_clock::{database_now, lease_end, millis, read_now};
 use crate::entity::{budget_reservations, runs};
 use crate::error::{StoreError, signed, unsigned};
 use crate::writer::Work;
 
 /// Rows of one transaction.
 const BATCH: u64 = 200;
+/// Ids of one statement: databases bound the number of its values.
+const IDS: usize = 500;
 
 const LIVE: [RunStatus; 4] = [
     RunStatus::Created,
@@ -35,6 +40,8 @@ pub struct ReserveBudget {
     pub run_id: RunId,
     pub lines: Vec<BudgetLine>,
     pub amount: Amount,
+    /// How long it is reserved unless that is renewed: see [`Store::hold_reservations`].
+    pub lease: Duration,
 }
 
 impl Work for ReserveBudget {
@@ -63,7 +70,8 @@ impl Work for ReserveBudget {
             }
         }
         if !self.lines.is_empty() {
-            let rows = self.lines.iter().map(|line| self.row(line));
+            let until = read_now(tx).await? + millis(self.lease);
+            let rows = self.lines.iter().map(|line| self.row(line, until));
             budget_reservations::Entity::insert_many(rows)
                 .exec_without_returning(tx)
                 .await?;
@@ -86,7 +94,7 @@ impl Work for ReserveBudget {
 }
 
 impl ReserveBudget {
-    fn row(&self, line: &BudgetLine) -> budget_reservations::ActiveModel {
+    fn row(&self, line: &BudgetLine, until: i64) -> budget_reservations::ActiveModel {
         budget_reservations::ActiveModel {
             call_id: Set(self.call_id.to_string()),
             budget: Set(line.budget.name.clone()),
@@ -97,17 +105,49 @@ impl ReserveBudget {
             tokens: Set(signed(self.amount.tokens)),
             cost_micros: Set(signed(self.amount.cost_micros)),
             wall_ms: Set(signed(self.amount.wall_ms)),
+            lease_expires_at: Set(Some(until)),
         }
     }
 }
 
-/// Takes back what was reserved for a call. False: it ended with its run before, and the sums know.
+/// Takes back what was reserved for a call. False: it was given back before, and the sums know.
 pub(super) async fn take(tx: &impl ConnectionTrait, call_id: Uuid) -> Result<bool, StoreError> {
     let deleted = budget_reservations::Entity::delete_many()
         .filter(budget_reservations::Column::CallId.eq(call_id.to_string()))
         .exec(tx)
         .await?;
     Ok(deleted.rows_affected > 0)
+}
+
+struct HoldReservations {
+    call_ids: Vec<Uuid>,
+    lease: Duration,
+}
+
+impl Work for HoldReservations {
+    type Output = ();
+
+    const CHANGES_AGENTS: bool = false;
+
+    // The rows of a call are also taken one after the other by who settles it.
+    fn lock(&self) -> Option<String> {
+        Some(LOCK.to_owned())
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        for ids in self.call_ids.chunks(IDS) {
+            let calls = ids.iter().map(ToString::to_string);
+            budget_reservations::Entity::update_many()
+                .col_expr(
+                    budget_reservations::Column::LeaseExpiresAt,
+                    lease_end(tx.get_database_backend(), self.lease),
+                )
+                .filter(budget_reservations::Column::CallId.is_in(calls))
+                .exec(tx)
+                .await?;
+        }
+        Ok(())
+    }
 }
 
 struct EndReservations;
@@ -123,7 +163,7 @@ impl Work for EndReservations {
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
         let rows = budget_reservations::Entity::find()
-            .filter(of_ended_runs())
+            .filter(left_behind(tx.get_database_backend()))
             .limit(BATCH)
             .all(tx)
             .await?;
@@ -143,7 +183,13 @@ impl Work for EndReservations {
     }
 }
 
-/// Nobody calls for a run that has ended: what is still reserved for it was left by a process that died.
+/// What was left by a process that died: nobody holds it any more, or its run has ended, for which nobody calls.
+fn left_behind(backend: DbBackend) -> Condition {
+    // Older gateways write none: theirs end with their runs.
+    let lapsed = Expr::col(budget_reservations::Column::LeaseExpiresAt).lt(database_now(backend));
+    Condition::any().add(lapsed).add(of_ended_runs())
+}
+
 fn of_ended_runs() -> Condition {
     let run = (runs::Entity, runs::Column::Id);
     let of_run = (
@@ -179,11 +225,21 @@ fn minus(one: Amount, other: Amount) -> Amount {
 }
 
 impl Store {
-    /// Gives back what is reserved for runs that have ended, a bounded number of rows; says of how many.
+    /// Keeps what is reserved for these calls for so long from now on. Their process says so again before that.
+    pub async fn hold_reservations(
+        &self,
+        call_ids: Vec<Uuid>,
+        lease: Duration,
+    ) -> Result<(), StoreError> {
+        self.write(HoldReservations { call_ids, lease }).await
+    }
+
+    /// Gives back what is reserved for calls that nobody makes any more, a bounded number of rows; says of how
+    /// many.
     pub async fn end_reservations(&self) -> Result<u64, StoreError> {
         // The writer is asked only where there is something to do.
         let found = budget_reservations::Entity::find()
-            .filter(of_ended_runs())
+            .filter(left_behind(self.readers.get_database_backend()))
             .one(&self.readers)
             .await?;
         match found {

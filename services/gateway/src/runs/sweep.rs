@@ -54,6 +54,7 @@ impl Runs {
         let all = async {
             tokio::join!(
                 self.keep_renewing(),
+                self.keep_reservations(),
                 self.keep_letting_go(),
                 self.keep_comparing_clocks(),
                 self.keep_hearing_of_cancels(),
@@ -77,6 +78,20 @@ impl Runs {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
                     "leases could not be renewed"
+                );
+            }
+        }
+    }
+
+    /// Beside leases of runs, since more hangs on those: what is given back too early is settled all the same.
+    async fn keep_reservations(&self) {
+        let mut tick = tick_of(self.0.limits.lease / 5);
+        loop {
+            tick.tick().await;
+            if let Err(error) = self.renew_reservations().await {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "what is reserved for calls could not be held"
                 );
             }
         }
@@ -245,7 +260,7 @@ impl Runs {
         Ok(deleted)
     }
 
-    /// Gives back what calls reserved whose process died before it could settle them.
+    /// Gives back what calls had reserved whose process died before it could settle them.
     async fn end_reservations(&self) -> Result<(), StoreError> {
         while self.0.store.end_reservations().await? > 0 {}
         Ok(())

@@ -9,8 +9,8 @@ use uuid::Uuid;
 
 use crate::api::error::ApiError;
 use crate::outbound::model::Price;
-use crate::runs::Runs;
 use crate::runs::grant::Grant;
+use crate::runs::{Reservation, Runs};
 use crate::telemetry::metrics;
 
 /// Bytes of an answer for one token, where nobody has counted: few, so that too much is taken.
@@ -32,6 +32,8 @@ pub(super) struct Spending {
     spend: Spend,
     lines: Vec<BudgetLine>,
     reserved: Amount,
+    /// Where anything is reserved.
+    _reservation: Option<Reservation>,
     counted: Option<LlmTokenUsage>,
     /// Bytes of text that the model has said.
     said: u64,
@@ -64,12 +66,16 @@ impl Spending {
             cost_micros: spend.cost(spend.prompt_tokens, spend.most_completion_tokens),
             wall_ms: 0,
         };
+        let mut reservation = None;
         if !lines.is_empty() {
+            // First: the answer that it is reserved may be late.
+            reservation = Some(runs.hold_reservation(call_id));
             let reserve = ReserveBudget {
                 call_id,
                 run_id: grant.run.id,
                 lines: lines.clone(),
                 amount: reserved,
+                lease: runs.limits().lease,
             };
             let reserved = runs.store().write(reserve).await?;
             reserved.map_err(|exceeded| refusal(&exceeded, runs.clock().now_ms()))?;
@@ -78,6 +84,7 @@ impl Spending {
             spend,
             lines,
             reserved,
+            _reservation: reservation,
             counted: None,
             said: 0,
         })
@@ -236,6 +243,7 @@ mod tests {
             },
             lines: Vec::new(),
             reserved: Amount::default(),
+            _reservation: None,
             counted,
             said,
         }
