@@ -77,7 +77,7 @@ impl Store {
 
     /// [`Store::open`] for who holds leases of this length: within a transaction the database is silent no longer
     /// than a third of it, one second at least and 15 at most, and the whole takes half as long again at most, so
-    /// that a connection that dies without a word is replaced while the leases still hold.
+    /// that a connection that dies without a word is replaced while leases of four seconds and more still hold.
     pub async fn open_for_leases(
         url: &str,
         lease: Duration,

@@ -279,7 +279,8 @@ async fn catch_up(commits: &Commits, inbox: &mut Inbox) {
     }
 }
 
-/// What is urgent has a transaction of its own, which hangs on nothing else; and so has what takes locks.
+/// What is urgent has a transaction of its own, which hangs on nothing else; and so has what takes locks. Never two
+/// that are not urgent: a lease may be renewed in between.
 async fn commit(commits: &Commits, mut batch: Vec<Box<dyn Item>>) {
     // On SQLite every commit is the only one at its time.
     let are_alone = commits.backend() == DbBackend::Sqlite;
@@ -288,10 +289,14 @@ async fn commit(commits: &Commits, mut batch: Vec<Box<dyn Item>>) {
     let (locking, together): (Vec<_>, Vec<_>) = rest
         .into_iter()
         .partition(|item| !are_alone && item.lock().is_some());
-    for batch in [urgent, together, locking] {
-        if !batch.is_empty() {
-            commits.together(batch).await;
-        }
+    if !urgent.is_empty() {
+        commits.together(urgent).await;
+    }
+    if together.is_empty() {
+        commits.together(locking).await;
+    } else {
+        commits.together(together).await;
+        commits.put_off(locking);
     }
 }
 

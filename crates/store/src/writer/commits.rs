@@ -34,7 +34,7 @@ pub(super) struct Commits {
     is_failing: Arc<AtomicBool>,
     patience: Patience,
     kept: Mutex<Vec<Box<dyn Item>>>,
-    /// What the last transaction had no time for.
+    /// What is in the next transaction, whoever comes.
     late: Mutex<Vec<Box<dyn Item>>>,
 }
 
@@ -71,7 +71,12 @@ impl Commits {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the last transaction had no time for: it is in the next one.
+    /// Has these in the next transaction.
+    pub(super) fn put_off(&self, mut items: Vec<Box<dyn Item>>) {
+        self.late().append(&mut items);
+    }
+
+    /// What was put off, or what the last transaction had no time for: it is in the next one.
     pub(super) fn take_late(&self) -> Vec<Box<dyn Item>> {
         std::mem::take(&mut *self.late())
     }
@@ -81,7 +86,7 @@ impl Commits {
         !self.late().is_empty()
     }
 
-    // Whole after any panic: it changes by one push at a time.
+    // Whole after any panic: it changes by one step at a time.
     fn late(&self) -> MutexGuard<'_, Vec<Box<dyn Item>>> {
         self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }

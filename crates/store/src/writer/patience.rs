@@ -26,7 +26,8 @@ impl Patience {
         }
     }
 
-    /// Waits for `work`. `None`: it is given up. It must be woken by nothing but what it waits for.
+    /// Waits for `work`. `None`: it is given up. Whatever wakes it passes for an answer: what waits in the queue may
+    /// do so once, and the bound of the whole holds all the same.
     pub(super) async fn wait<T>(self, work: impl Future<Output = T>) -> Option<T> {
         let end = Instant::now() + self.whole;
         let (mut work, mut silence) = (pin!(work), pin!(sleep(self.silence)));
@@ -35,7 +36,7 @@ impl Patience {
                 return ready;
             }
             if silence.as_mut().poll(context).is_pending() {
-                // Something else has woken us: there was an answer, and the next is waited for.
+                // Not the silence has woken us: there was an answer, and the next is waited for.
                 let next = Instant::now() + self.silence;
                 silence.as_mut().reset(next.min(end));
             }
