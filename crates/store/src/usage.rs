@@ -139,12 +139,13 @@ impl Work for SettleUsage {
         if self.lines.is_empty() {
             return Ok(());
         }
-        let reserved = if reserved::take(tx, call.id).await? {
-            self.reserved
-        } else {
-            Amount::default()
-        };
+        let taken = reserved::take(tx, call.id).await?;
         for line in &self.lines {
+            let reserved = if taken.contains(&line.budget.name) {
+                self.reserved
+            } else {
+                Amount::default()
+            };
             add(tx, line.sum(), call.amount(), reserved).await?;
         }
         Ok(())

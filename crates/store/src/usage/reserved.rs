@@ -1,6 +1,8 @@
 //! What is reserved for calls that go on: a row for each budget of each call, until the call is settled. The process
-//! that makes the call renews the lease of its rows; what is not renewed, or whose run has ended, nobody will settle.
+//! that makes the call renews the lease of its rows; what is not renewed, or whose run has ended, is given back. A
+//! call that is settled after that counts in full.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use domain::budget::{Amount, Exceeded};
@@ -110,13 +112,17 @@ impl ReserveBudget {
     }
 }
 
-/// Takes back what was reserved for a call. False: it was given back before, and the sums know.
-pub(super) async fn take(tx: &impl ConnectionTrait, call_id: Uuid) -> Result<bool, StoreError> {
-    let deleted = budget_reservations::Entity::delete_many()
+/// Takes back what is reserved for a call. Gives the budgets of which something was: of others it was given back
+/// before, and the sums know.
+pub(super) async fn take(
+    tx: &impl ConnectionTrait,
+    call_id: Uuid,
+) -> Result<HashSet<String>, StoreError> {
+    let taken = budget_reservations::Entity::delete_many()
         .filter(budget_reservations::Column::CallId.eq(call_id.to_string()))
-        .exec(tx)
+        .exec_with_returning(tx)
         .await?;
-    Ok(deleted.rows_affected > 0)
+    Ok(taken.into_iter().map(|row| row.budget).collect())
 }
 
 struct HoldReservations {
@@ -183,7 +189,7 @@ impl Work for EndReservations {
     }
 }
 
-/// What was left by a process that died: nobody holds it any more, or its run has ended, for which nobody calls.
+/// What nobody holds any more, as a rule because its process died, or whose run has ended, for which nobody calls.
 fn left_behind(backend: DbBackend) -> Condition {
     // Older gateways write none: theirs end with their runs.
     let lapsed = Expr::col(budget_reservations::Column::LeaseExpiresAt).lt(database_now(backend));
@@ -234,8 +240,7 @@ impl Store {
         self.write(HoldReservations { call_ids, lease }).await
     }
 
-    /// Gives back what is reserved for calls that nobody makes any more, a bounded number of rows; says of how
-    /// many.
+    /// Gives back what is reserved and not held any more, a bounded number of rows; says of how many.
     pub async fn end_reservations(&self) -> Result<u64, StoreError> {
         // The writer is asked only where there is something to do.
         let found = budget_reservations::Entity::find()

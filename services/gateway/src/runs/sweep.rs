@@ -262,6 +262,8 @@ impl Runs {
 
     /// Gives back what calls had reserved whose process died before it could settle them.
     async fn end_reservations(&self) -> Result<(), StoreError> {
+        // Ours first: after an outage they are late, and their calls go on.
+        self.renew_reservations().await?;
         while self.0.store.end_reservations().await? > 0 {}
         Ok(())
     }
