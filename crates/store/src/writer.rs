@@ -29,7 +29,7 @@ use crate::connect::Store;
 use crate::error::StoreError;
 use crate::inline::Inline;
 use crate::meter;
-use commits::Commits;
+use commits::{Commits, Reached};
 use job::{Item, Job};
 use patience::Patience;
 use queue::{Inbox, queue};
@@ -289,14 +289,18 @@ async fn commit(commits: &Commits, mut batch: Vec<Box<dyn Item>>) {
     let (locking, together): (Vec<_>, Vec<_>) = rest
         .into_iter()
         .partition(|item| !are_alone && item.lock().is_some());
-    if !urgent.is_empty() {
-        commits.together(urgent).await;
-    }
-    if together.is_empty() {
-        commits.together(locking).await;
-    } else {
-        commits.together(together).await;
+    let mut reached = commits.together(urgent).await;
+    if reached == Reached::Yes && !together.is_empty() {
+        reached = commits.together(together).await;
         commits.put_off(locking);
+    } else if reached == Reached::Yes {
+        reached = commits.together(locking).await;
+    } else {
+        // They would wait for the same absent database.
+        commits.give_up(together.into_iter().chain(locking));
+    }
+    if reached == Reached::No {
+        commits.give_up(commits.take_late());
     }
 }
 

@@ -102,20 +102,20 @@ impl Commits {
     }
 
     /// One by one they would wait for the same absent database.
-    fn give_up(&self, batch: impl IntoIterator<Item = Box<dyn Item>>) {
+    pub(super) fn give_up(&self, batch: impl IntoIterator<Item = Box<dyn Item>>) {
         for item in batch {
             self.fail(item, StoreError::Unreachable);
         }
     }
 
     /// All in one transaction; one by one when that fails.
-    pub(super) async fn together(&self, batch: Vec<Box<dyn Item>>) {
+    pub(super) async fn together(&self, batch: Vec<Box<dyn Item>>) -> Reached {
         let mut batch = match &self.inline {
             Some(inline) => self.commit_inline(inline, batch).await,
             None => batch,
         };
         if batch.is_empty() {
-            return;
+            return Reached::Yes;
         }
         let applied = if batch.len() == 1 {
             Ok(None)
@@ -131,27 +131,33 @@ impl Commits {
                         Applied::NotYet => self.late().push(item),
                     }
                 }
+                Reached::Yes
             }
             Ok(None) => self.one_by_one(batch).await,
-            Err(StoreError::Unreachable) => self.give_up(batch),
+            Err(StoreError::Unreachable) => {
+                self.give_up(batch);
+                Reached::No
+            }
             Err(error) => {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
                     items = batch.len(),
                     "a batch failed, its items are tried one by one"
                 );
-                self.one_by_one(batch).await;
+                self.one_by_one(batch).await
             }
         }
     }
 
-    async fn one_by_one(&self, batch: Vec<Box<dyn Item>>) {
+    async fn one_by_one(&self, batch: Vec<Box<dyn Item>>) -> Reached {
         let mut batch = batch.into_iter();
         while let Some(item) = batch.next() {
             if self.alone(item).await == Reached::No {
-                return self.give_up(batch);
+                self.give_up(batch);
+                return Reached::No;
             }
         }
+        Reached::Yes
     }
 
     async fn alone(&self, item: Box<dyn Item>) -> Reached {
@@ -292,7 +298,7 @@ impl Commits {
 
 /// Whether the database was there to try.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reached {
+pub(super) enum Reached {
     Yes,
     No,
 }
