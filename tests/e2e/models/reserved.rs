@@ -100,6 +100,10 @@ async fn what_a_killed_gateway_had_reserved_is_free_again_for_a_run_that_goes_on
     let spent = invoke("hello").await;
     assert_eq!(spent.status, 200, "{}", spent.body);
     let tokens = spent.body["usage"]["total_tokens"].as_u64().unwrap();
+    until("the first call to be settled", async || {
+        used(&admin).await == (1, tokens)
+    })
+    .await;
     let slow = endless_call(&run.host, &admin, tokens).await;
     stage.gateway.kill().await;
     assert!(!slow.await.unwrap(), "the call was answered");
