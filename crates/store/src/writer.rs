@@ -289,18 +289,18 @@ async fn commit(commits: &Commits, mut batch: Vec<Box<dyn Item>>) {
     let (locking, together): (Vec<_>, Vec<_>) = rest
         .into_iter()
         .partition(|item| !are_alone && item.lock().is_some());
-    let mut reached = commits.together(urgent).await;
-    if reached == Reached::Yes && !together.is_empty() {
-        reached = commits.together(together).await;
-        commits.put_off(locking);
-    } else if reached == Reached::Yes {
-        reached = commits.together(locking).await;
+    let (next, later) = if together.is_empty() {
+        (locking, together)
     } else {
-        // They would wait for the same absent database.
-        commits.give_up(together.into_iter().chain(locking));
-    }
-    if reached == Reached::No {
-        commits.give_up(commits.take_late());
+        (together, locking)
+    };
+    // Whoever comes behind what the database was not there for would wait for it as long again.
+    if commits.together(urgent).await == Reached::No {
+        commits.give_up(next.into_iter().chain(later));
+    } else if commits.together(next).await == Reached::No {
+        commits.give_up(later);
+    } else {
+        commits.put_off(later);
     }
 }
 

@@ -109,11 +109,12 @@ impl Commits {
     }
 
     /// All in one transaction; one by one when that fails.
-    pub(super) async fn together(&self, batch: Vec<Box<dyn Item>>) -> Reached {
-        let mut batch = match &self.inline {
-            Some(inline) => self.commit_inline(inline, batch).await,
-            None => batch,
-        };
+    pub(super) async fn together(&self, mut batch: Vec<Box<dyn Item>>) -> Reached {
+        if let Some(inline) = &self.inline
+            && !batch.is_empty()
+        {
+            batch = self.commit_inline(inline, batch).await;
+        }
         if batch.is_empty() {
             return Reached::Yes;
         }
