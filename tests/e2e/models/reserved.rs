@@ -1,4 +1,4 @@
-//! What was reserved for a call whose gateway died.
+//! What is reserved for a call, while it goes on and when its gateway has died.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -7,7 +7,7 @@ use sqlx::{Connection, PgConnection};
 use tokio::task::JoinHandle;
 
 use super::{says, scripted_in, stage_in};
-use crate::support::client::{Client, message, send};
+use crate::support::client::{Answer, Client, message, send};
 use crate::support::deferred::Deferred;
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
@@ -24,17 +24,30 @@ async fn used(admin: &Client) -> (u64, u64) {
     (number(&used["calls"]), number(&used["tokens"]))
 }
 
-/// A call that has no end, once it is reserved: the second of its workspace.
-async fn endless_call(host: &Client, admin: &Client, before: u64) -> JoinHandle<bool> {
+async fn invoke(host: &Client, text: &str) -> Answer {
+    let request = host.request(Method::POST, "/models/talker/invoke");
+    send(request.json(&says(text))).await.unwrap()
+}
+
+/// A call that is settled, and behind it one that has no end. Gives the tokens that the first has used, and whether
+/// the second will be answered.
+async fn call_and_endless_call(host: &Client, admin: &Client) -> (u64, JoinHandle<bool>) {
+    let spent = invoke(host, "hello").await;
+    assert_eq!(spent.status, 200, "{}", spent.body);
+    let tokens = spent.body["usage"]["total_tokens"].as_u64().unwrap();
+    until("the first call to be settled", async || {
+        used(admin).await == (1, tokens)
+    })
+    .await;
     let request = host.request(Method::POST, "/models/talker/invoke");
     let call = request.json(&says("slow")).send();
     let call = tokio::spawn(async { call.await.is_ok() });
     until("the second call to be reserved", async || {
         let (calls, reserved) = used(admin).await;
-        calls == 2 && reserved > before + 100
+        calls == 2 && reserved > tokens + 100
     })
     .await;
-    call
+    (tokens, call)
 }
 
 /// With leases that are over soon.
@@ -54,15 +67,7 @@ async fn what_a_killed_gateway_had_reserved_ends_with_the_run(
         return;
     };
     let admin = stage.gateway.admin().await;
-    let spent = run.call("/models/talker/invoke", &says("hello")).await;
-    assert_eq!(spent.status, 200, "{}", spent.body);
-    let tokens = spent.body["usage"]["total_tokens"].as_u64().unwrap();
-    until("the first call to be settled", async || {
-        used(&admin).await == (1, tokens)
-    })
-    .await;
-
-    let slow = endless_call(&run.host, &admin, tokens).await;
+    let (tokens, slow) = call_and_endless_call(&run.host, &admin).await;
     stage.gateway.kill().await;
     assert!(!slow.await.unwrap(), "the call was answered");
     stage.gateway.start_again().await;
@@ -72,9 +77,9 @@ async fn what_a_killed_gateway_had_reserved_ends_with_the_run(
     })
     .await;
     let run = HeldRun::start(&stage, &message("m-2")).await;
-    let last = run.call("/models/talker/invoke", &says("hello")).await;
+    let last = invoke(&run.host, "hello").await;
     assert_eq!(last.status, 200, "{}", last.body);
-    let over = run.call("/models/talker/invoke", &says("hello")).await;
+    let over = invoke(&run.host, "hello").await;
     assert_eq!(
         (over.status, over.error("details")["budget"].clone()),
         (429, json!("month"))
@@ -93,18 +98,7 @@ async fn what_a_killed_gateway_had_reserved_is_free_again_for_a_run_that_goes_on
     };
     let run = Deferred::start(&stage, &message("m-1")).await;
     let admin = stage.gateway.admin().await;
-    let invoke = async |text: &str| {
-        let request = run.host.request(Method::POST, "/models/talker/invoke");
-        send(request.json(&says(text))).await.unwrap()
-    };
-    let spent = invoke("hello").await;
-    assert_eq!(spent.status, 200, "{}", spent.body);
-    let tokens = spent.body["usage"]["total_tokens"].as_u64().unwrap();
-    until("the first call to be settled", async || {
-        used(&admin).await == (1, tokens)
-    })
-    .await;
-    let slow = endless_call(&run.host, &admin, tokens).await;
+    let (tokens, slow) = call_and_endless_call(&run.host, &admin).await;
     stage.gateway.kill().await;
     assert!(!slow.await.unwrap(), "the call was answered");
     stage.gateway.start_again().await;
@@ -114,7 +108,7 @@ async fn what_a_killed_gateway_had_reserved_is_free_again_for_a_run_that_goes_on
     })
     .await;
     assert_eq!(stage.client.run(&run.run_id).await["status"], "running");
-    assert_eq!(invoke("hello").await.status, 200);
+    assert_eq!(invoke(&run.host, "hello").await.status, 200);
     run.accepted(&[run.delta(1, "done"), run.completed(2)], 2)
         .await;
     assert_eq!(stage.outcome(&run.run_id).await.ending(), "completed");
@@ -128,13 +122,7 @@ async fn what_is_reserved_stays_so_for_as_long_as_its_call_goes_on() {
         return;
     };
     let admin = stage.gateway.admin().await;
-    assert_eq!(
-        run.call("/models/talker/invoke", &says("hello"))
-            .await
-            .status,
-        200
-    );
-    let slow = endless_call(&run.host, &admin, 0).await;
+    let (_, slow) = call_and_endless_call(&run.host, &admin).await;
     let url = stage.gateway.database_url();
     let mut database = PgConnection::connect(&url).await.unwrap();
     let mut lease = async || -> i64 {
@@ -143,7 +131,7 @@ async fn what_is_reserved_stays_so_for_as_long_as_its_call_goes_on() {
         asked.await.unwrap()
     };
     let first = lease().await;
-    // By then the first lease is over, and a sweep has looked.
+    // By then the first lease is over, and what had lapsed would have been given back.
     until("the lease to be renewed", async || {
         lease().await > first + 6_000
     })

@@ -83,15 +83,15 @@ impl Runs {
         }
     }
 
-    /// Beside leases of runs, since more hangs on those: what is given back too early is settled all the same.
+    /// Apart from the leases of runs, since more hangs on those.
     async fn keep_reservations(&self) {
         let mut tick = tick_of(self.0.limits.lease / 5);
         loop {
             tick.tick().await;
-            if let Err(error) = self.renew_reservations().await {
+            if let Err(error) = self.end_reservations().await {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
-                    "what is reserved for calls could not be held"
+                    "what is reserved for calls could be neither held nor given back"
                 );
             }
         }
@@ -223,7 +223,6 @@ impl Runs {
     async fn sweep(&self) -> Result<(), StoreError> {
         self.end_orphans(Leases::Lapsed).await?;
         self.end_overdue().await?;
-        self.end_reservations().await?;
         if self.0.stopping.is_cancelled() {
             return Ok(());
         }
@@ -260,9 +259,9 @@ impl Runs {
         Ok(deleted)
     }
 
-    /// Gives back what calls had reserved whose process died before it could settle them.
+    /// Holds what calls of this process have reserved, and gives back what nobody holds any more: in this order,
+    /// since after an outage ours are late, too.
     async fn end_reservations(&self) -> Result<(), StoreError> {
-        // Ours first: after an outage they are late, and their calls go on.
         self.renew_reservations().await?;
         while self.0.store.end_reservations().await? > 0 {}
         Ok(())
