@@ -23,6 +23,7 @@ on_both!(
     what_nobody_waits_for_is_kept_while_the_database_is_away,
     blobs_that_come_together_share_a_commit,
     what_takes_too_long_together_is_done_one_after_the_other,
+    what_takes_locks_lets_leases_pass,
 );
 
 type Log = Arc<Mutex<Vec<&'static str>>>;
@@ -162,6 +163,53 @@ async fn what_takes_too_long_together_is_done_one_after_the_other(bench: Bench) 
     assert_eq!(log.len(), 8, "{log:?}");
     let passed = log.iter().position(|entry| *entry == "urgent").unwrap();
     assert!(passed < 6, "a lease is renewed in between: {log:?}");
+}
+
+/// Has a lease to be renewed come while it is done.
+struct Overtaken(Log, Store);
+
+impl Work for Overtaken {
+    type Output = ();
+
+    async fn apply(&self, _tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        self.0.lock().unwrap().push("usual");
+        self.1.write_later(Urgent(self.0.clone())).await
+    }
+}
+
+struct Locking(Log);
+
+impl Work for Locking {
+    type Output = ();
+
+    fn lock(&self) -> Option<String> {
+        Some("a lock of many".to_owned())
+    }
+
+    async fn apply(&self, _tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        self.0.lock().unwrap().push("locking");
+        Ok(())
+    }
+}
+
+async fn what_takes_locks_lets_leases_pass(bench: Bench) {
+    let gate = busy(&bench).await;
+    let log = Log::default();
+    let store = &bench.store;
+    store.write_later(Locking(log.clone())).await.unwrap();
+    let overtaken = Overtaken(log.clone(), store.clone());
+    store.write_later(overtaken).await.unwrap();
+    gate.add_permits(1);
+    while log.lock().unwrap().len() < 3 {
+        tokio::task::yield_now().await;
+    }
+    // SQLite has one writer, and no locks: all is one transaction there.
+    let wanted = if bench.database.is_some() {
+        ["usual", "urgent", "locking"]
+    } else {
+        ["locking", "usual", "urgent"]
+    };
+    assert_eq!(*log.lock().unwrap(), wanted);
 }
 
 async fn blobs_that_come_together_share_a_commit(bench: Bench) {

@@ -1,0 +1,207 @@
+//! What budgets say beside what was reserved, settled and given back, on both databases.
+#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use domain::budget::{Amount, Budget, BudgetScope, BudgetWindow};
+use domain::run::Run;
+use store::{BudgetLine, ReserveBudget, SettleUsage, UsedCall};
+use support::{Bench, on_both};
+use uuid::Uuid;
+
+on_both!(
+    sums_are_what_was_settled_and_what_is_reserved,
+    a_call_of_which_a_part_was_given_back_counts_once_everywhere,
+);
+
+const BUDGETS: [&str; 2] = ["calls", "tokens"];
+const HOUR: Duration = Duration::from_hours(1);
+
+fn line(bench: &Bench, name: &str, calls: Option<u64>, tokens: Option<u64>) -> BudgetLine {
+    BudgetLine {
+        budget: Budget {
+            name: name.to_owned(),
+            scope: BudgetScope::Workspace,
+            only: None,
+            window: BudgetWindow::Whole,
+            calls,
+            tokens,
+            cost_micros: None,
+            wall_ms: None,
+        },
+        subject: format!("{0}/{0}", bench.workspace),
+        window_start: 0,
+        resets_at: None,
+    }
+}
+
+fn of_tokens(tokens: u64) -> Amount {
+    Amount {
+        calls: 1,
+        tokens,
+        ..Amount::default()
+    }
+}
+
+/// One run, and what budgets say of its calls.
+struct Calls {
+    bench: Bench,
+    run: Run,
+    /// One bounds calls and one tokens.
+    lines: Vec<BudgetLine>,
+}
+
+impl Calls {
+    async fn new(bench: Bench, calls: u64, tokens: u64) -> Self {
+        let run = bench.running("e-1").await;
+        let lines = vec![
+            line(&bench, BUDGETS[0], Some(calls), None),
+            line(&bench, BUDGETS[1], None, Some(tokens)),
+        ];
+        Self { bench, run, lines }
+    }
+
+    /// Whether there was room.
+    async fn reserve(&self, call_id: Uuid, tokens: u64) -> bool {
+        let reserve = ReserveBudget {
+            call_id,
+            run_id: self.run.id,
+            lines: self.lines.clone(),
+            amount: of_tokens(tokens),
+            lease: HOUR,
+        };
+        self.bench.store.write(reserve).await.unwrap().is_ok()
+    }
+
+    async fn settle(&self, id: Uuid, reserved: u64, used: u64) {
+        let call = UsedCall {
+            id,
+            workspace: self.bench.workspace.clone(),
+            run_id: self.run.id,
+            kind: "model",
+            resource: "m".to_owned(),
+            outcome: "ok",
+            prompt_tokens: used,
+            completion_tokens: 0,
+            is_estimate: false,
+            cost_micros: 0,
+            wall_ms: 0,
+            at: 1,
+        };
+        let settle = SettleUsage {
+            call,
+            lines: self.lines.clone(),
+            reserved: of_tokens(reserved),
+        };
+        self.bench.store.write(settle).await.unwrap();
+    }
+
+    /// As though nobody had renewed it.
+    async fn lapse(&self, calls: &str) {
+        let lapse = format!("UPDATE budget_reservations SET lease_expires_at = 1 WHERE {calls}");
+        self.bench.tamper(&lapse).await;
+    }
+
+    /// Calls and tokens of each budget.
+    async fn used(&self) -> Vec<(u64, u64)> {
+        let (bench, mut all) = (&self.bench, Vec::new());
+        for budget in BUDGETS {
+            let used = bench.store.used_of(&bench.workspace, budget, 0).await;
+            let used = used
+                .unwrap()
+                .pop()
+                .map_or(Amount::default(), |one| one.used);
+            all.push((used.calls, used.tokens));
+        }
+        all
+    }
+}
+
+/// xorshift: the same calls in every run of the test.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % most
+    }
+}
+
+async fn sums_are_what_was_settled_and_what_is_reserved(bench: Bench) {
+    let (most_calls, most_tokens) = (40, 1_000);
+    let calls = Calls::new(bench, most_calls, most_tokens).await;
+    let mut dice = Dice(20_261_124);
+    // What goes on: tokens that it was reserved for, and whether they still are.
+    let mut open: BTreeMap<Uuid, (u64, bool)> = BTreeMap::new();
+    let (mut settled_calls, mut settled_tokens) = (0, 0);
+    let mut refused = 0;
+    for step in 0..120 {
+        let some = usize::try_from(dice.below(8)).unwrap() % open.len().max(1);
+        let some = open.keys().nth(some).copied();
+        match (dice.below(5), some) {
+            (0, Some(id)) => {
+                let (reserved, _) = open.remove(&id).unwrap();
+                let used = dice.below(reserved + 20);
+                calls.settle(id, reserved, used).await;
+                (settled_calls, settled_tokens) = (settled_calls + 1, settled_tokens + used);
+            }
+            (1, Some(id)) => {
+                calls.lapse(&format!("call_id = '{id}'")).await;
+                // Whoever renews in time keeps it.
+                let is_kept = dice.below(2) == 0 && open[&id].1;
+                if is_kept {
+                    let held = calls.bench.store.hold_reservations(vec![id], HOUR);
+                    held.await.unwrap();
+                }
+                calls.bench.store.end_reservations().await.unwrap();
+                open.get_mut(&id).unwrap().1 = is_kept;
+            }
+            _ => {
+                let (id, tokens) = (Uuid::now_v7(), 1 + dice.below(60));
+                let reserved = open.values().filter(|(_, is_kept)| *is_kept);
+                let (count, sum) = reserved.fold((0, 0), |(count, sum), (tokens, _)| {
+                    (count + 1, sum + tokens)
+                });
+                let has_room = settled_calls + count < most_calls
+                    && settled_tokens + sum + tokens <= most_tokens;
+                assert_eq!(calls.reserve(id, tokens).await, has_room, "step {step}");
+                if has_room {
+                    open.insert(id, (tokens, true));
+                } else {
+                    refused += 1;
+                }
+            }
+        }
+        let reserved: Vec<_> = open.values().filter(|(_, is_kept)| *is_kept).collect();
+        let sum: u64 = reserved.iter().map(|(tokens, _)| tokens).sum();
+        let wanted = (settled_calls + reserved.len() as u64, settled_tokens + sum);
+        assert_eq!(calls.used().await, [wanted, wanted], "step {step}");
+    }
+    assert!(
+        refused > 5 && settled_calls > 5,
+        "{refused} {settled_calls}"
+    );
+}
+
+async fn a_call_of_which_a_part_was_given_back_counts_once_everywhere(bench: Bench) {
+    let calls = Calls::new(bench, 1_000, 10_000).await;
+    // Two rows each; one transaction gives back 200.
+    let ids: Vec<_> = (0..101).map(|_| Uuid::now_v7()).collect();
+    for id in &ids {
+        assert!(calls.reserve(*id, 10).await);
+    }
+    calls.lapse("budget = 'calls' OR budget = 'tokens'").await;
+    assert_eq!(calls.bench.store.end_reservations().await.unwrap(), 200);
+    let left: u64 = calls.used().await.iter().map(|(calls, _)| calls).sum();
+    assert_eq!(left, 2);
+    for id in &ids {
+        calls.settle(*id, 10, 7).await;
+    }
+    assert_eq!(calls.bench.store.end_reservations().await.unwrap(), 0);
+    assert_eq!(calls.used().await, [(101, 707), (101, 707)]);
+}
