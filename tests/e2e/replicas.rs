@@ -13,6 +13,8 @@ mod once;
 mod orphans;
 #[path = "replicas/rolling.rs"]
 mod rolling;
+#[path = "replicas/starting.rs"]
+mod starting;
 
 use crate::support::gateway::Config;
 use crate::support::nats::nats_server;

@@ -406,6 +406,11 @@ pub struct Replica {
 }
 
 impl Replica {
+    /// With a key of its own, of role client.
+    pub async fn client(&self) -> Client {
+        Client::new(&self.client.url, &create_key("client", &self.file).await)
+    }
+
     /// What it has logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.file("stderr.log")).unwrap()

@@ -1,0 +1,33 @@
+//! Many begin with nothing, all at once.
+
+use futures_util::future::join_all;
+use sqlx::{Connection, PgConnection};
+
+use crate::support::client::message;
+use crate::support::script::sse;
+use crate::support::{Postgres, Stage};
+
+#[tokio::test]
+async fn replicas_that_start_at_once_on_an_empty_database_all_serve() {
+    let Some(mut stage) = Stage::on(Postgres, |_| {}).await else {
+        return;
+    };
+    stage.gateway.kill().await;
+    let url = stage.gateway.database_url();
+    let mut database = PgConnection::connect(&url).await.unwrap();
+    let nothing = "DROP SCHEMA public CASCADE; CREATE SCHEMA public";
+    sqlx::raw_sql(nothing).execute(&mut database).await.unwrap();
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+
+    let replicas = join_all((0..4).map(|_| stage.gateway.beside())).await;
+    for (number, replica) in replicas.iter().enumerate() {
+        let client = replica.client().await;
+        let posted = client.post(&message(&format!("m-{number}"))).await;
+        assert_eq!(posted.status, 202, "{}", posted.body);
+        let run = client.finished(&posted.run_id()).await;
+        assert_eq!(run["status"], "completed", "{run}");
+    }
+    let asked = stage.runner.requests();
+    let asked = asked.iter().filter(|request| request.is_run()).count();
+    assert_eq!(asked, replicas.len(), "each run was posted once");
+}
