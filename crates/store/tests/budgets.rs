@@ -9,7 +9,7 @@ use std::time::Duration;
 use domain::budget::{Amount, Budget, BudgetScope, BudgetWindow};
 use domain::run::Run;
 use store::{BudgetLine, ReserveBudget, SettleUsage, UsedCall};
-use support::{Bench, on_both};
+use support::{Bench, Dice, on_both};
 use uuid::Uuid;
 
 on_both!(
@@ -117,18 +117,6 @@ impl Calls {
             all.push((used.calls, used.tokens));
         }
         all
-    }
-}
-
-/// xorshift: the same calls in every run of the test.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % most
     }
 }
 

@@ -13,7 +13,7 @@ use protocol::admin::Concurrency;
 use protocol::id::RunId;
 use protocol::run::RunStatus;
 use store::{Append, Appended, Facts, Ingested, Plan, Succession, occupancy};
-use support::{AGENT, Bench, dispatch, new_run, variable};
+use support::{AGENT, Bench, Dice, dispatch, new_run, variable};
 use uuid::Uuid;
 
 /// Interleavings of each policy, unless `RUNNEL_TEST_ROUNDS` says otherwise.
@@ -60,18 +60,6 @@ impl Model {
         if self.active.is_empty() {
             self.active.extend(self.waiting.pop_front());
         }
-    }
-}
-
-/// xorshift: the same interleavings in every run of the test.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % most
     }
 }
 

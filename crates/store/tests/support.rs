@@ -113,6 +113,18 @@ pub(crate) async fn create_database() -> Option<OwnDatabase> {
     Some(OwnDatabase { server, name })
 }
 
+/// xorshift: numbers that are the same in every run of a test.
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn below(&mut self, most: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % most
+    }
+}
+
 /// Keeps the writer busy until it is let go: what is written meanwhile comes together.
 struct Gate {
     has_come: Arc<Semaphore>,
