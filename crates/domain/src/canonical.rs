@@ -14,11 +14,13 @@ pub fn canonical_json<T: Serialize>(value: &T) -> String {
     let mut serializer = Serializer::with_formatter(&page, Sorting::on(&page));
     let written = value.serialize(&mut serializer);
     written.expect("our own types have string keys only");
-    let text = if page.is_odd.get() {
+    let mut text = if page.is_odd.get() {
         slowly(value)
     } else {
         page.text.into_inner()
     };
+    // A run keeps some of these as long as it lives.
+    text.shrink_to_fit();
     String::from_utf8(text).expect("JSON is UTF-8")
 }
 
@@ -240,6 +242,12 @@ mod tests {
             canonical_json(&value),
             r#"{"a":null,"b":[{"a":"\n","z":1}]}"#
         );
+    }
+
+    #[test]
+    fn a_text_that_is_kept_holds_no_more_than_itself() {
+        let text = canonical_json(&json!({"scope": "global"}));
+        assert_eq!(text.capacity(), text.len());
     }
 
     /// A struct writes its fields in the order of its own.
