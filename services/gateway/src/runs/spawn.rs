@@ -46,6 +46,8 @@ impl Runs {
         driven: impl Future<Output = ()> + Send + 'static,
     ) {
         let inner = Arc::clone(&self.0);
+        // In a box: a task keeps what it was given beside what it awaits.
+        let driven = Box::pin(driven);
         self.0.tasks.spawn(async move {
             let _leaving = inner.live.leaving(id, &live);
             if std::panic::AssertUnwindSafe(driven)

@@ -70,8 +70,9 @@ impl Relay<'_> {
         };
         let (store, run) = (&self.inner.store, self.run);
         let ask = || store.is_artifact_of(&run.workspace, run.id, id);
+        // In a box of its own: few results announce one, and every run would keep its room.
         let found = tokio::select! {
-            found = surely(self.inner, run.id, ask) => found.map_err(Stopped::Unwritable)?,
+            found = Box::pin(surely(self.inner, run.id, ask)) => found.map_err(Stopped::Unwritable)?,
             () = self.live.lost.cancelled() => return Err(Stopped::Lost),
         };
         if found {

@@ -47,7 +47,8 @@ impl Source<'_> {
                 None => Read::End,
                 Some(Err(_)) => Read::Broken,
             },
-            Self::Appended(appended) => appended.next().await,
+            // In a box of its own: it is large, and most runs stream.
+            Self::Appended(appended) => Box::pin(appended.next()).await,
         }
     }
 
