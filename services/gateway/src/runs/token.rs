@@ -86,10 +86,40 @@ pub struct RunTokens {
 }
 
 struct TokenKeys {
-    signing: (String, EncodingKey),
+    signing: Signing,
     verifying: HashMap<String, DecodingKey>,
     jwks: JwkSet,
     verified: Verified,
+}
+
+/// The key that signs, opened once, and the head of all that it signs.
+struct Signing {
+    pair: Ed25519KeyPair,
+    /// Encoded, with the dot behind it.
+    header: String,
+}
+
+impl Signing {
+    fn new(kid: &str, pair: Ed25519KeyPair) -> Result<Self, KeyFault> {
+        let mut header = Header::new(Algorithm::EdDSA);
+        header.typ = Some(TOKEN_TYPE.to_owned());
+        header.kid = Some(kid.to_owned());
+        let header = serde_json::to_vec(&header).map_err(|_| KeyFault)?;
+        let mut header = URL_SAFE_NO_PAD.encode(header);
+        header.push('.');
+        Ok(Self { pair, header })
+    }
+
+    /// The compact form of RFC 7515.
+    fn sign(&self, claims: &Claims) -> Result<String, KeyFault> {
+        let claims = serde_json::to_vec(claims).map_err(|_| KeyFault)?;
+        let mut token = self.header.clone();
+        URL_SAFE_NO_PAD.encode_string(claims, &mut token);
+        let signature = self.pair.sign(token.as_bytes());
+        token.push('.');
+        URL_SAFE_NO_PAD.encode_string(signature, &mut token);
+        Ok(token)
+    }
 }
 
 /// A signing key that cannot be used.
@@ -103,11 +133,11 @@ pub fn generate_key() -> Result<(String, Vec<u8>), KeyFault> {
         .map_err(|_| KeyFault)?
         .as_ref()
         .to_vec();
-    let (kid, _, _) = open_key(&document)?;
+    let (kid, _) = open_key(&document)?;
     Ok((kid, document))
 }
 
-fn open_key(pkcs8: &[u8]) -> Result<(String, EncodingKey, Jwk), KeyFault> {
+fn open_key(pkcs8: &[u8]) -> Result<(String, Jwk), KeyFault> {
     let key = EncodingKey::from_ed_der(pkcs8);
     let mut jwk = Jwk::from_encoding_key(&key, Algorithm::EdDSA).map_err(|_| KeyFault)?;
     let kid = jwk
@@ -116,7 +146,7 @@ fn open_key(pkcs8: &[u8]) -> Result<(String, EncodingKey, Jwk), KeyFault> {
     jwk.common.key_id = Some(kid.clone());
     jwk.common.public_key_use = Some(PublicKeyUse::Signature);
     jwk.common.key_algorithm = Some(KeyAlgorithm::EdDSA);
-    Ok((kid, key, jwk))
+    Ok((kid, jwk))
 }
 
 impl TokenKeys {
@@ -125,14 +155,16 @@ impl TokenKeys {
         let mut verifying = HashMap::new();
         let mut jwks = Vec::new();
         for pkcs8 in keys {
-            let (kid, key, jwk) = open_key(pkcs8)?;
+            let (kid, jwk) = open_key(pkcs8)?;
             let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(pkcs8).map_err(|_| KeyFault)?;
             verifying.insert(
                 kid.clone(),
                 DecodingKey::from_ed_der(pair.public_key().as_ref()),
             );
             jwks.push(jwk);
-            signing.get_or_insert((kid, key));
+            if signing.is_none() {
+                signing = Some(Signing::new(&kid, pair)?);
+            }
         }
         Ok(Self {
             signing: signing.ok_or(KeyFault)?,
@@ -194,11 +226,7 @@ impl RunTokens {
             exp: expires_at,
         };
         let keys = self.keys();
-        let (kid, key) = &keys.signing;
-        let mut header = Header::new(Algorithm::EdDSA);
-        header.typ = Some(TOKEN_TYPE.to_owned());
-        header.kid = Some(kid.clone());
-        let token = jsonwebtoken::encode(&header, &claims, key).map_err(|_| KeyFault)?;
+        let token = keys.signing.sign(&claims)?;
         Ok(Minted { token, expires_at })
     }
 
