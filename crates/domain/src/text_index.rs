@@ -97,9 +97,11 @@ impl TextQuery {
 pub fn index_terms(scope: &str, text: &str) -> Vec<String> {
     let scope = Scope::new(scope);
     let units = units(text);
-    let mut terms: BTreeSet<String> = scope.pairs(&units).collect();
-    terms.extend(units.iter().map(|unit| scope.term(&[&unit.text])));
-    terms.into_iter().collect()
+    let alone = units.iter().map(|unit| scope.term(&[&unit.text]));
+    let mut terms: Vec<_> = scope.pairs(&units).chain(alone).collect();
+    terms.sort_unstable();
+    terms.dedup();
+    terms
 }
 
 fn is_quote(letter: char) -> bool {

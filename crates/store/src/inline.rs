@@ -233,6 +233,36 @@ impl Sql for Inline {
         }
         Ok(found)
     }
+
+    // What a statement is to give of its rows it first keeps in a table of its own, which costs more than the rows.
+    async fn update_rows<const N: usize>(
+        &self,
+        text: &str,
+        _key: &'static str,
+        rows: Vec<[Value; N]>,
+    ) -> Result<Vec<String>, StoreError> {
+        let connection = self.connection();
+        let mut statement = connection.prepare_cached(&over_one_row(text, N))?;
+        let mut changed = Vec::with_capacity(rows.len());
+        for row in &rows {
+            bind(&mut statement, row)?;
+            if statement.raw_execute()? > 0 {
+                changed.push(text_of(&row[0])?);
+            }
+        }
+        Ok(changed)
+    }
+}
+
+/// The text that a value is.
+fn text_of(value: &Value) -> Result<String, StoreError> {
+    match value {
+        Value::String(Some(text)) => Ok(text.clone()),
+        _ => Err(StoreError::Corrupt {
+            column: "of a key",
+            row: format!("{value:?}"),
+        }),
+    }
 }
 
 /// Binds values in their order: `$1` comes before `$2` in every statement, while `?1` and `?2` may come as they like.

@@ -108,5 +108,5 @@ pub use succession::{Succession, TakeUp};
 pub use tool_calls::{
     BeginToolCall, FinishToolCall, GoesOn, TOOL_CALLS, ToolCallBegun, ToolCallEnd,
 };
-pub use transcript::TranscriptWrite;
+pub use transcript::{TranscriptWrite, terms_of};
 pub use usage::{BudgetLine, ReserveBudget, SettleUsage, UsageOfRun, UsedBudget, UsedCall};

@@ -16,7 +16,7 @@ use crate::endpoints::{EndpointAddress, endpoint_addresses};
 use crate::error::StoreError;
 use crate::runners::{RunnerRecord, read_runner};
 use crate::sql::{Sql, inserted, returned};
-use crate::transcript::TranscriptWrite;
+use crate::transcript::{TranscriptWrite, terms_of};
 
 /// An agent that might win, with what is known of its runner and how that is called.
 #[derive(Clone, Debug, PartialEq)]
@@ -206,9 +206,11 @@ fn frozen_values(row: &RunRow<'_>) -> [Value; 2] {
 /// The user's message of an event as an item of its conversation, under the run that hears it. `None`
 /// without a conversation.
 pub(crate) fn user_item(event: &RunEvent<'_>, message: UserMessage) -> Option<TranscriptWrite> {
+    let conversation_key = event.conversation_key?.to_owned();
     Some(TranscriptWrite {
+        terms: terms_of(&conversation_key, message.content.as_deref()),
         id: message.id,
-        conversation_key: event.conversation_key?.to_owned(),
+        conversation_key,
         event_id: event.event_id.to_owned(),
         role: "user",
         content: message.content,

@@ -71,6 +71,21 @@ pub(crate) trait Sql: Sync {
             Ok(found)
         }
     }
+
+    /// Does what an update says of each row of values, and gives the first values, which are text, of those that
+    /// it changed something for. `key`: the column that has them.
+    fn update_rows<const N: usize>(
+        &self,
+        text: &str,
+        key: &'static str,
+        rows: Vec<[Value; N]>,
+    ) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send {
+        async move {
+            let text = format!("{text} RETURNING {key} AS changed");
+            let changed = self.query_rows(&text, rows).await?;
+            changed.iter().map(|row| row.text("changed")).collect()
+        }
+    }
 }
 
 impl<C: ConnectionTrait> Sql for C {
@@ -159,6 +174,19 @@ pub(crate) async fn returned<const N: usize>(
         return Ok(Vec::new());
     }
     conn.query_rows(text, rows).await
+}
+
+/// Updates rows. Gives the first values of those rows of values that it changed something for; `key` is their column.
+pub(crate) async fn updated<const N: usize>(
+    conn: &impl Sql,
+    rows: Vec<[Value; N]>,
+    text: &str,
+    key: &'static str,
+) -> Result<Vec<String>, StoreError> {
+    if rows.is_empty() {
+        return Ok(Vec::new());
+    }
+    conn.update_rows(text, key, rows).await
 }
 
 /// Inserts rows. `into`: `table (column, column)`.

@@ -7,13 +7,14 @@ use protocol::id::RunId;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
     ColumnTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
+    Value,
 };
 use uuid::Uuid;
 
 use crate::connect::Store;
 use crate::entity::transcript_items;
 use crate::error::StoreError;
-use crate::sql::{Sql, inserted, returned};
+use crate::sql::{Sql, executed, inserted, returned};
 use crate::writer::Work;
 
 /// The terms that this binary makes.
@@ -30,6 +31,13 @@ pub struct TranscriptWrite {
     pub content_json: String,
     /// A JSON list.
     pub attachment_refs: String,
+    /// See [`terms_of`].
+    pub terms: String,
+}
+
+/// What a search finds an item of this conversation by. Empty for a text without words.
+pub fn terms_of(conversation_key: &str, content: Option<&str>) -> String {
+    index_terms(conversation_key, content.unwrap_or_default()).join(" ")
 }
 
 /// An item under the run that heard or said it.
@@ -65,11 +73,15 @@ pub(crate) async fn write_transcripts(
     let into = "transcript_items (conversation_key, seq, id, run_id, event_id, role, item_type, \
         content, content_json, attachment_refs, created_at, terms_version)";
     inserted(conn, into, items.collect()).await?;
-    let texts = placed.iter().map(|(row, seq)| {
-        let content = row.item.content.as_deref();
-        (row.item.conversation_key.as_str(), *seq, content)
+    let terms = placed.into_iter().map(|(row, seq)| {
+        let TranscriptWrite {
+            conversation_key,
+            terms,
+            ..
+        } = row.item;
+        (conversation_key, seq, terms)
     });
-    enter_terms(conn, texts).await
+    enter_terms(conn, terms).await
 }
 
 /// The next place of each row's conversation.
@@ -77,13 +89,24 @@ async fn place(
     conn: &impl Sql,
     rows: Vec<TranscriptRow>,
 ) -> Result<Vec<(TranscriptRow, i64)>, StoreError> {
-    let keys = rows
-        .iter()
-        .map(|row| [row.item.conversation_key.as_str().into()]);
+    let keys = rows.iter();
+    let keys: Vec<[Value; 1]> = keys
+        .map(|row| [row.item.conversation_key.as_str().into()])
+        .collect();
     let next = "UPDATE conversations SET last_transcript_seq = last_transcript_seq + 1 \
-                FROM rows WHERE key = ?1 RETURNING key, last_transcript_seq";
+                FROM rows WHERE key = ?1";
+    // To return something costs `SQLite` more than to ask for it.
+    let placed = if conn.backend() == DbBackend::Sqlite {
+        executed(conn, keys.clone(), next).await?;
+        let place =
+            "SELECT c.key, c.last_transcript_seq FROM rows, conversations c WHERE c.key = ?1";
+        returned(conn, keys, place).await?
+    } else {
+        let next = format!("{next} RETURNING key, last_transcript_seq");
+        returned(conn, keys, &next).await?
+    };
     let mut places = HashMap::new();
-    for row in returned(conn, keys.collect(), next).await? {
+    for row in placed {
         places.insert(row.text("key")?, row.number("last_transcript_seq")?);
     }
     let placed = rows.into_iter().map(|row| {
@@ -97,17 +120,14 @@ async fn place(
     placed.collect()
 }
 
-/// Enters what a search finds items by: their conversations, places and texts. Items without words have
+/// Enters what a search finds items by: their conversations, places and terms. Items without words have
 /// no row.
-async fn enter_terms<'a>(
+async fn enter_terms(
     conn: &impl Sql,
-    items: impl Iterator<Item = (&'a str, i64, Option<&'a str>)>,
+    items: impl Iterator<Item = (String, i64, String)>,
 ) -> Result<(), StoreError> {
-    let rows = items.filter_map(|(conversation_key, seq, content)| {
-        let terms = index_terms(conversation_key, content.unwrap_or_default());
-        let row = [terms.join(" ").into(), conversation_key.into(), seq.into()];
-        (!terms.is_empty()).then_some(row)
-    });
+    let items = items.filter(|(_, _, terms)| !terms.is_empty());
+    let rows = items.map(|(key, seq, terms)| [terms.into(), key.into(), seq.into()]);
     let insert = match conn.backend() {
         DbBackend::Postgres => {
             "INSERT INTO transcript_terms (terms, conversation_key, seq) \
@@ -158,8 +178,8 @@ impl Work for EnterBacklog {
                 .await?;
             // Else another replica was here in this very moment.
             if entered.rows_affected == 1 {
-                let item = (key.as_str(), *seq, content.as_deref());
-                enter_terms(tx, std::iter::once(item)).await?;
+                let terms = terms_of(key, content.as_deref());
+                enter_terms(tx, std::iter::once((key.clone(), *seq, terms))).await?;
             }
         }
         Ok(rows.len() as u64)

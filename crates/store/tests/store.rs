@@ -15,7 +15,7 @@ use protocol::run::RunStatus;
 use sea_orm::{ConnectionTrait, Database, Statement};
 use store::{
     Append, Appended, CancelOutcome, Dispatch, Dispatched, HistoryQuery, Ingest, Ingested, Leases,
-    Plan, StateAccess, StateWritten, Store, Terminal, TranscriptWrite,
+    Plan, StateAccess, StateWritten, Store, Terminal, TranscriptWrite, terms_of,
 };
 use support::{Bench, audit, create_database, dispatch, on_both, sqlite_url};
 use tokio::task::JoinSet;
@@ -170,6 +170,7 @@ async fn a_run_ends_once_with_everything_that_belongs_to_its_end(bench: Bench) {
             conversation_key: run.conversation_key.clone().unwrap(),
             event_id: run.event_id.clone(),
             role: "assistant",
+            terms: terms_of(run.conversation_key.as_deref().unwrap(), Some("hi")),
             content: Some("hi".to_owned()),
             content_json: "{}".to_owned(),
             attachment_refs: "[]".to_owned(),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use store::{
     Append, Appended, Dispatched, HistoryQuery, Ingest, Ingested, Plan, RunFilter, RunWindow,
-    Terminal, TranscriptWrite,
+    Terminal, TranscriptWrite, terms_of,
 };
 use support::{Bench, busy, dispatch, on_both};
 use uuid::Uuid;
@@ -186,12 +186,14 @@ async fn runs_go_through_their_life_together(bench: Bench) {
     // One of them is somebody else's by now.
     let stale = running[3].id;
     let ends = running.iter().map(|run| {
+        let content = Some(format!("hello {}", run.event_id));
         let transcript = TranscriptWrite {
+            terms: terms_of(run.conversation_key.as_deref().unwrap(), content.as_deref()),
             id: Uuid::now_v7(),
             conversation_key: run.conversation_key.clone().unwrap(),
             event_id: run.event_id.clone(),
             role: "assistant",
-            content: Some(format!("hello {}", run.event_id)),
+            content,
             content_json: "{}".to_owned(),
             attachment_refs: "[]".to_owned(),
         };

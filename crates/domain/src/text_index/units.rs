@@ -71,6 +71,14 @@ pub(super) fn is_sign(unit: &Unit) -> bool {
 /// What looks alike becomes alike: width, case, ligatures, and the accents of Latin and Greek.
 /// Marks of other scripts change the word and stay.
 fn fold(text: &str) -> String {
+    if text.is_ascii() {
+        text.to_ascii_lowercase()
+    } else {
+        fold_any(text)
+    }
+}
+
+fn fold_any(text: &str) -> String {
     let mut folded = String::with_capacity(text.len());
     let mut has_loose_marks = false;
     for letter in text.nfkd().filter(|letter| !is_invisible(*letter)) {
@@ -140,4 +148,18 @@ fn is_invisible(letter: char) -> bool {
     matches!(u32::from(letter),
         0xad | 0x34f | 0x61c | 0x180b..=0x180f | 0x200b..=0x200f | 0x202a..=0x202e
         | 0x2060..=0x206f | 0x20d0..=0x20ff | 0xfe00..=0xfe0f | 0xfeff | 0xe0000..=0xe0fff)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_short_way_of_ascii_folds_as_the_long_one_does(text in "[\\x00-\\x7f]{0,40}") {
+            prop_assert_eq!(fold(&text), fold_any(&text));
+        }
+    }
 }

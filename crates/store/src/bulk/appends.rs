@@ -9,7 +9,7 @@ use crate::conversation::{lock_all, waiting_among};
 use crate::error::{StoreError, signed};
 use crate::failpoint;
 use crate::ledger::{Append, Appended, Terminal};
-use crate::sql::{Sql, inserted, returned};
+use crate::sql::{Sql, inserted, updated};
 use crate::steering::left_among;
 use crate::transcript::{TranscriptRow, write_transcripts};
 
@@ -123,20 +123,20 @@ pub(crate) async fn advance(
         .filter_map(|append| Some((append, append.terminal.as_ref()?)))
         .map(|(append, terminal)| ended(own(append), terminal, append.at))
         .collect();
-    let rows = if ends.is_empty() {
+    let moved = if ends.is_empty() {
         let rows = appends.iter().map(|append| own(append)).collect();
-        returned(tx, rows, &moving("")).await?
+        updated(tx, rows, &moving(""), "runs.id").await?
     } else {
-        returned(tx, ends, &moving(ENDING)).await?
+        updated(tx, ends, &moving(ENDING), "runs.id").await?
     };
-    rows.iter().map(|row| row.text("id")).collect()
+    Ok(moved.into_iter().collect())
 }
 
 fn moving(also: &str) -> String {
     format!(
         "UPDATE runs SET last_sequence = ?4{also} FROM rows \
          WHERE runs.id = ?1 AND runs.lease_epoch = ?2 \
-         AND runs.last_sequence = ?3 AND runs.status = 'running' RETURNING runs.id"
+         AND runs.last_sequence = ?3 AND runs.status = 'running'"
     )
 }
 

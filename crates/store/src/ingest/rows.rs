@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use domain::event::ConversationIdentity;
 use protocol::id::RunId;
 use protocol::run::RunStatus;
-use sea_orm::Value;
+use sea_orm::{DbBackend, Value};
+use uuid::Uuid;
 
 use super::{Ingest, Ingested, Place, Plan};
 use crate::conversation::cancel_all;
 use crate::error::StoreError;
 use crate::new_run::{NewRun, RunEvent, RunRow, insert_runs, user_item};
-use crate::sql::{Row, Sql, inserted, returned};
+use crate::sql::{Row, Sql, executed, inserted, returned};
 use crate::steering::absorb;
 use crate::transcript::{TranscriptRow, write_transcripts};
 
@@ -38,28 +39,8 @@ pub(super) async fn lock_conversations(
     let wanted: Vec<_> = rows.iter().map(|(identity, _)| identity.clone()).collect();
     // Replicas take their locks in one order.
     rows.sort();
-    let values = rows.into_iter().map(|(identity, key)| {
-        let [workspace, bot, conversation, thread] = identity.map(Value::from);
-        let key = key.to_string().into();
-        [
-            key,
-            workspace,
-            bot,
-            conversation,
-            thread,
-            1_i64.into(),
-            0_i64.into(),
-            1_i64.into(),
-        ]
-    });
-    let upsert = "INSERT INTO conversations (key, workspace_id, bot_id, conversation_id, thread_id, \
-             last_event_seq, last_transcript_seq, version) VALUES rows \
-             ON CONFLICT (workspace_id, bot_id, conversation_id, thread_id) DO UPDATE SET \
-             last_event_seq = conversations.last_event_seq + 1, version = conversations.version + 1 \
-             RETURNING key, workspace_id, bot_id, conversation_id, thread_id, last_event_seq, \
-             last_transcript_seq, version";
     let mut locked = HashMap::new();
-    for row in returned(tx, values.collect(), upsert).await? {
+    for row in count_events(tx, rows).await? {
         let identity = [
             row.text("workspace_id")?,
             row.text("bot_id")?,
@@ -75,6 +56,48 @@ pub(super) async fn lock_conversations(
         })
     });
     found.collect()
+}
+
+const SHOWN: &str = "key, workspace_id, bot_id, conversation_id, thread_id, last_event_seq, last_transcript_seq, version";
+
+/// Counts an event in each of these conversations, which begin with it where they have not begun. Gives their rows.
+async fn count_events(
+    tx: &impl Sql,
+    conversations: Vec<([String; 4], Uuid)>,
+) -> Result<Vec<Row>, StoreError> {
+    let identities = conversations.iter();
+    let identities: Vec<[Value; 4]> = identities
+        .map(|(identity, _)| identity.clone().map(Value::from))
+        .collect();
+    let begun = conversations.into_iter().map(|(identity, key)| {
+        let [workspace, bot, conversation, thread] = identity.map(Value::from);
+        let key = key.to_string().into();
+        [
+            key,
+            workspace,
+            bot,
+            conversation,
+            thread,
+            1_i64.into(),
+            0_i64.into(),
+            1_i64.into(),
+        ]
+    });
+    let upsert = format!(
+        "INSERT INTO conversations ({SHOWN}) VALUES rows \
+         ON CONFLICT (workspace_id, bot_id, conversation_id, thread_id) DO UPDATE SET \
+         last_event_seq = conversations.last_event_seq + 1, version = conversations.version + 1"
+    );
+    // To return something costs `SQLite` more than to ask for it.
+    if tx.backend() == DbBackend::Sqlite {
+        executed(tx, begun.collect(), &upsert).await?;
+        let sql = format!(
+            "SELECT {SHOWN} FROM rows, conversations WHERE workspace_id = ?1 AND bot_id = ?2 \
+             AND conversation_id = ?3 AND thread_id = ?4"
+        );
+        return returned(tx, identities, &sql).await;
+    }
+    returned(tx, begun.collect(), &format!("{upsert} RETURNING {SHOWN}")).await
 }
 
 fn identity_of(ingest: &Ingest, identity: &ConversationIdentity) -> [String; 4] {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use store::writer::Work;
 use store::{
     Append, Appended, Dispatch, Dispatched, Leases, PullSteering, SteeredEvent, StoreError,
-    Succession, Terminal, TranscriptWrite, failpoint,
+    Succession, Terminal, TranscriptWrite, failpoint, terms_of,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -142,12 +142,14 @@ fn terminal_of(
         .zip(message.as_ref())
         .map(|(key, message)| {
             let text = message.plain_text();
+            let content = (!text.is_empty()).then(|| transcript_text(&text));
             TranscriptWrite {
                 id: Uuid::now_v7(),
                 conversation_key: key.clone(),
                 event_id: run.event_id.clone(),
                 role: "assistant",
-                content: (!text.is_empty()).then(|| transcript_text(&text)),
+                terms: terms_of(key, content.as_deref()),
+                content,
                 content_json: message_json(message),
                 attachment_refs: "[]".to_owned(),
             }
