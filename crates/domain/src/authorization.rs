@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use protocol::JsonObject;
 use protocol::admin::AgentSpec;
@@ -14,16 +15,17 @@ use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::{
     AgentResources, ArtifactOperation, FileResource, HistoryOperation, KnowledgeBaseResource,
-    ModelOperation, ModelResource, SkillResource, StateScope, StorageArea, StorageResource,
-    ToolResource,
+    ModelOperation, ModelResource, SkillResource, StateScope, StorageArea, ToolResource,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::event::ConversationIdentity;
 use crate::state::Owner;
-use trimming::Trimming;
+
+pub use granted::{EventScope, Granted};
 
 mod asking;
+mod granted;
 #[cfg(test)]
 mod lessening;
 mod named;
@@ -98,13 +100,13 @@ pub struct AuthorizationSnapshot {
     pub event_id: String,
     /// The conversation whose history is open: `bot_id`, `conversation_id`, `thread_id`.
     pub conversation: Option<FrozenConversation>,
-    pub resources: AgentResources,
+    pub resources: Arc<AgentResources>,
     pub available_apis: AvailableApis,
     /// Granted operations, as the token's `scope` names them.
-    pub operations: BTreeSet<String>,
+    pub operations: Arc<BTreeSet<String>>,
     /// The canonical identity behind each granted state scope.
     pub state: BTreeMap<StateScope, String>,
-    pub decisions: Vec<Decision>,
+    pub decisions: Arc<[Decision]>,
 }
 
 /// The conversation of a run. Absent parts are `''`.
@@ -273,68 +275,8 @@ pub fn authorize(
     agent: &AgentSpec,
     subject: &Subject<'_>,
 ) -> AuthorizationSnapshot {
-    let mut trimming = Trimming::new(manifest, agent);
-    let models = trimming.models(&catalog.models);
-    let mut tools = trimming.tools(&catalog.tools);
-    let knowledge_bases = trimming.knowledge_bases(&catalog.knowledge_bases);
-    let skills = trimming.skills(&catalog.skills, subject.registered_skills);
-    tools.extend(trimming.skill_tools(&catalog.skill_tools, !skills.is_empty()));
-    tools.extend(trimming.register_skill(catalog.register_skill.as_ref()));
-    let resources = AgentResources {
-        models,
-        tools,
-        knowledge_bases,
-        skills,
-        files: trimming.files(&catalog.files),
-        ..AgentResources::default()
-    };
-    let storage = trimming.storage();
-    let resources = AgentResources {
-        storage,
-        ..resources
-    };
-    let (history_page, history_search) = trimming.history(subject.owner.conversation.is_some());
-    let (event_get, event_page) = trimming.events(subject.owner.conversation.is_some());
-    let (artifact_metadata, artifact_read) = trimming.artifacts();
-    let has_files = !resources.files.is_empty();
-    let run_list = trimming.runs(subject.owner.conversation.is_some());
-    let steering_pull = trimming.steering(subject.owner.conversation.is_some());
-    let state = trimming.state(&subject.owner);
-    let prompt_get = subject.has_prompt && trimming.prompt();
-    trimming.interactions(subject.shows_interactions);
-    AuthorizationSnapshot {
-        v: SNAPSHOT_VERSION,
-        run_id: subject.run_id,
-        workspace_id: subject.owner.workspace.clone(),
-        agent_id: subject.owner.agent,
-        agent_version: subject.agent_version,
-        runner_id: subject.owner.runner.clone(),
-        endpoint_id: subject.endpoint_id,
-        event_id: subject.event_id.to_owned(),
-        conversation: subject.owner.conversation.map(FrozenConversation::from),
-        resources,
-        available_apis: AvailableApis {
-            prompt_get,
-            history_page,
-            history_search,
-            event_get,
-            event_page,
-            artifact_metadata: artifact_metadata || has_files,
-            artifact_read: artifact_read || has_files,
-            state: !state.is_empty(),
-            storage: storage != StorageResource::default(),
-            steering_pull,
-            run_get: true,
-            run_list,
-            run_events_page: true,
-            run_cancel: true,
-            run_append_result: true,
-            ..AvailableApis::default()
-        },
-        operations: trimming.operations,
-        state,
-        decisions: trimming.decisions,
-    }
+    let scope = EventScope::of(subject);
+    Granted::to(catalog, manifest, agent, subject.registered_skills, scope).snapshot(subject)
 }
 
 #[cfg(test)]
@@ -662,7 +604,7 @@ mod tests {
     #[test]
     fn an_empty_policy_grants_no_resource() {
         let snapshot = snapshot(&everything(), &json!({}), &json!({"model": "m1"}), None);
-        assert_eq!(snapshot.resources, AgentResources::default());
+        assert_eq!(*snapshot.resources, AgentResources::default());
         for &operation in HistoryOperation::ALL {
             assert!(snapshot.history(operation).is_err());
         }

@@ -59,7 +59,7 @@ pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
         subject: event.subject.clone(),
         input: event.input.clone().unwrap_or_else(AgentInput::default),
         delivery: event.delivery.clone(),
-        resources: snapshot.resources.clone(),
+        resources: (*snapshot.resources).clone(),
         context: ContextAccess {
             conversation_id,
             thread_id,

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::tests::{catalog, registered_skills};
 use super::*;
+use crate::canonical::canonical_json;
 
 /// All that the layers can say, each in a list of a part: what is not said is left out.
 const SAYINGS: &[(&str, &str, &[&str])] = &[
@@ -115,6 +116,11 @@ impl Layers<'_> {
     }
 
     fn authorized(&self) -> AuthorizationSnapshot {
+        self.with_text().0
+    }
+
+    /// With the text that is kept of it.
+    fn with_text(&self) -> (AuthorizationSnapshot, String) {
         let (manifest, workspace) = (self.manifest(), WorkspaceId("default".to_owned()));
         let talk = ConversationIdentity {
             bot_id: String::new(),
@@ -144,13 +150,17 @@ impl Layers<'_> {
                 subject: Some(&order).filter(|_| happens("subject")),
             },
         };
-        authorize(&catalog(), &manifest, &self.agent(), &subject)
+        let (registered, scope) = (subject.registered_skills, EventScope::of(&subject));
+        let granted = Granted::to(&catalog(), &manifest, &self.agent(), registered, scope);
+        let snapshot = granted.snapshot(&subject);
+        let text = granted.text_of(&snapshot);
+        (snapshot, text)
     }
 }
 
 /// All that a snapshot opens, as lines.
 fn opened(snapshot: &AuthorizationSnapshot) -> BTreeSet<String> {
-    let mut all = snapshot.operations.clone();
+    let mut all = (*snapshot.operations).clone();
     let mut name = |kind: &str, value: Value| all.insert(format!("{kind} {value}"));
     let AgentResources {
         models,
@@ -160,7 +170,7 @@ fn opened(snapshot: &AuthorizationSnapshot) -> BTreeSet<String> {
         files,
         storage,
         ..
-    } = &snapshot.resources;
+    } = &*snapshot.resources;
     for model in models {
         for operation in &model.operations {
             name("model", json!([model.model_id, operation]));
@@ -220,6 +230,14 @@ fn who_says_everything_opens_everything() {
 }
 
 proptest! {
+    #[test]
+    fn what_is_kept_of_a_snapshot_is_its_canonical_text(
+        said in proptest::collection::vec(proptest::bool::weighted(0.8), sayings()),
+    ) {
+        let (snapshot, text) = Layers(&said).with_text();
+        prop_assert_eq!(text, canonical_json(&snapshot));
+    }
+
     #[test]
     fn taking_a_right_away_never_gives_another(
         said in proptest::collection::vec(proptest::bool::weighted(0.8), sayings()),

@@ -1,7 +1,7 @@
 //! The four layers, asked in order about each operation of each thing that exists.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use protocol::admin::AgentSpec;
 use protocol::manifest::AgentRunnerManifest;
@@ -10,9 +10,8 @@ use protocol::resources::{
     StorageArea, StorageResource, ToolResource,
 };
 
-use super::{Decision, Layer};
+use super::{Decision, EventScope, Layer};
 use crate::form::{Selected, selected};
-use crate::state::{Owner, scope_identity};
 
 mod artifacts;
 mod interactions;
@@ -324,11 +323,10 @@ impl<'a> Trimming<'a> {
         self.decide("prompt", "effective", "get", &[])
     }
 
-    pub(super) fn state(&mut self, owner: &Owner<'_>) -> BTreeMap<StateScope, String> {
+    pub(super) fn state(&mut self, event: EventScope) -> Vec<StateScope> {
         let policy = &self.agent.state_policy;
-        let mut granted = BTreeMap::new();
+        let mut granted = Vec::new();
         for &scope in StateScope::ALL {
-            let identity = scope_identity(scope, owner);
             let checks = [
                 (
                     Layer::AgentPolicy,
@@ -342,12 +340,12 @@ impl<'a> Trimming<'a> {
                 ),
                 (
                     Layer::EventScope,
-                    identity.is_some(),
+                    event.names(scope),
                     "the event names no such party",
                 ),
             ];
             if self.decide("state", scope.as_str(), scope.as_str(), &checks) {
-                granted.extend(identity.map(|identity| (scope, identity)));
+                granted.push(scope);
             }
         }
         granted

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use serde_json::json;
 use uuid::Uuid;
 
@@ -85,7 +87,7 @@ fn a_question_is_asked_once_by_who_may_ask_and_can_be_answered() {
     let other = result("action.requested", &other, &json!(1));
     assert_eq!(verdicts(&[other]), ["ok"]);
     let mut snapshot = snapshot();
-    snapshot.operations.clear();
+    snapshot.operations = Arc::default();
     let mut judge = Judge::new(&snapshot, LIMITS, DeltaMode::Increment, true);
     let bad = ask("a", &json!({"title": ""}), 1);
     assert_eq!(name(judge.judge(bad.as_bytes(), NOW)), "ok", "telemetry");

@@ -7,7 +7,7 @@ mod message;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use domain::admission::{Admission, admit};
-use domain::authorization::{AuthorizationSnapshot, Subject, authorize};
+use domain::authorization::{AuthorizationSnapshot, EventScope, Granted, Subject};
 use domain::binding::{Resolution, resolve};
 use domain::canonical::canonical_json;
 use domain::event::conversation_of;
@@ -183,6 +183,7 @@ pub(super) struct Judged {
     pub(super) known: Arc<KnownAgent>,
     pub(super) endpoint_id: EndpointId,
     pub(super) snapshot: AuthorizationSnapshot,
+    granted: Arc<Granted>,
     /// The event can be pulled into another run.
     pub(super) steerable: bool,
 }
@@ -275,7 +276,7 @@ impl Deciding<'_> {
     fn new_run(&self, winner: &Candidate) -> Result<(NewRun, Made), StartError> {
         let spec = &winner.agent.spec;
         let judged = self.judge(winner)?;
-        let snapshot = canonical_json(&judged.snapshot);
+        let snapshot = judged.granted.text_of(&judged.snapshot);
         let now = self.inner.clock.now_ms();
         let most = i64::try_from(self.inner.limits.max_deadline.as_millis()).unwrap_or(i64::MAX);
         let frozen = &judged.known.frozen;
@@ -303,7 +304,6 @@ impl Deciding<'_> {
 
     /// What a run of this agent may touch, if its runner can be called.
     pub(super) fn judge(&self, winner: &Candidate) -> Result<Judged, StartError> {
-        let spec = &winner.agent.spec;
         let known = winner.runner.as_ref().filter(|_| self.was_accepted);
         let runner = known.map_or_else(|| callable(winner), Ok)?;
         let known = self.inner.agents.know(winner, runner).ok_or_else(|| {
@@ -333,8 +333,11 @@ impl Deciding<'_> {
                 subject: self.event.subject.as_ref(),
             },
         };
+        let scope = EventScope::of(&subject);
+        let granted = known.grant(&self.inner.catalog.load_full(), &winner.skills, scope);
         Ok(Judged {
-            snapshot: authorize(&self.inner.catalog.load(), manifest, spec, &subject),
+            snapshot: granted.snapshot(&subject),
+            granted,
             steerable: manifest.capabilities.steering && self.event.event_type == MESSAGE_RECEIVED,
             endpoint_id: runner.endpoint_id,
             known,

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use domain::authorization::{Catalog, EventScope, Granted};
 use domain::canonical::canonical_json;
 use protocol::admin::AgentSpec;
 use protocol::id::AgentId;
 use protocol::manifest::AgentRunnerManifest;
+use protocol::resources::SkillResource;
 use store::{Candidate, RunnerRecord};
 
 /// More are forgotten, all at once.
@@ -23,6 +25,46 @@ pub(crate) struct KnownAgent {
     pub(crate) frozen: Arc<AgentSpec>,
     /// The same as canonical JSON.
     pub(crate) frozen_json: Arc<str>,
+    /// What its runs were granted of late.
+    granted: Mutex<LastGranted>,
+}
+
+/// What was granted of one catalog, by all else that it hangs on.
+#[derive(Debug, Default)]
+struct LastGranted {
+    catalog: Option<Arc<Catalog>>,
+    registered: Vec<SkillResource>,
+    by_scope: HashMap<EventScope, Arc<Granted>>,
+}
+
+impl KnownAgent {
+    /// What a run of this agent is granted, for an event of this scope.
+    pub(crate) fn grant(
+        &self,
+        catalog: &Arc<Catalog>,
+        registered: &[SkillResource],
+        event: EventScope,
+    ) -> Arc<Granted> {
+        // Whole after any panic: it is emptied before it is filled.
+        let mut last = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_same = last
+            .catalog
+            .as_ref()
+            .is_some_and(|one| Arc::ptr_eq(one, catalog));
+        if !is_same || last.registered != registered {
+            *last = LastGranted {
+                catalog: Some(Arc::clone(catalog)),
+                registered: registered.to_vec(),
+                by_scope: HashMap::new(),
+            };
+        }
+        let make = || Granted::to(catalog, &self.manifest, &self.spec, registered, event);
+        Arc::clone(
+            last.by_scope
+                .entry(event)
+                .or_insert_with(|| Arc::new(make())),
+        )
+    }
 }
 
 /// Those that had an event of late.
@@ -64,5 +106,6 @@ fn make(spec: &AgentSpec, runner: &RunnerRecord) -> Option<KnownAgent> {
         frozen_json: canonical_json(&frozen).into(),
         manifest,
         frozen: Arc::new(frozen),
+        granted: Mutex::default(),
     })
 }

@@ -164,7 +164,7 @@ pub(super) async fn prepare(
     let context = context_json(&context);
     let prepared = Prepared {
         context,
-        snapshot: kept(snapshot),
+        snapshot: Arc::new(snapshot),
         agent_name: spec.name.clone(),
         retries: spec.retry.max,
         expects_message: expects_message(&event),
@@ -189,7 +189,7 @@ pub(super) async fn prepare_again(
     };
     let prepared = Prepared {
         context: String::new(),
-        snapshot: kept(read.snapshot),
+        snapshot: Arc::new(read.snapshot),
         agent_name: read.spec.name.clone(),
         retries: 0,
         expects_message: expects_message(&read.event),
@@ -198,13 +198,6 @@ pub(super) async fn prepare_again(
         interruptible: read.interruptible,
     };
     Ok((read.run, prepared))
-}
-
-/// A run that waits for its runner keeps nothing twice: what was granted stands in the grants.
-fn kept(mut snapshot: AuthorizationSnapshot) -> Arc<AuthorizationSnapshot> {
-    snapshot.decisions.retain(|decision| !decision.granted);
-    snapshot.decisions.shrink_to_fit();
-    Arc::new(snapshot)
 }
 
 fn expects_message(event: &EventEnvelope) -> bool {

@@ -1,5 +1,7 @@
 //! Trying an event without posting it.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use domain::admission::{Admission, Capacity};
@@ -289,10 +291,10 @@ fn agent_view(preview: AgentPreview, event: &EventEnvelope) -> AgentDryRun {
     let admission = admission_view(&preview);
     let (resources, available_apis, operations, decisions) = match preview.snapshot {
         Some(snapshot) => (
-            Some(snapshot.resources),
+            Some(Arc::unwrap_or_clone(snapshot.resources)),
             Some(snapshot.available_apis),
-            snapshot.operations.into_iter().collect(),
-            snapshot.decisions,
+            snapshot.operations.iter().cloned().collect(),
+            snapshot.decisions.to_vec(),
         ),
         None => (None, None, Vec::new(), Vec::new()),
     };

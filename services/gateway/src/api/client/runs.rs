@@ -1,5 +1,7 @@
 //! Runs: find, list, follow, explain, cancel.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -292,9 +294,9 @@ pub(in crate::api) async fn get_run_authorization(
     Ok(Json(RunAuthorization {
         run_id: id,
         snapshot_sha256: run.snapshot_sha256,
-        resources: snapshot.resources,
+        resources: Arc::unwrap_or_clone(snapshot.resources),
         available_apis: snapshot.available_apis,
-        decisions: snapshot.decisions,
+        decisions: snapshot.decisions.to_vec(),
     }))
 }
 

@@ -1,0 +1,220 @@
+//! What all runs of an agent are granted whose events are alike: decided once, and shared by them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use protocol::admin::AgentSpec;
+use protocol::context::AvailableApis;
+use protocol::manifest::AgentRunnerManifest;
+use protocol::resources::{AgentResources, SkillResource, StateScope, StorageResource};
+use serde::Serialize;
+
+use super::trimming::Trimming;
+use super::{
+    AuthorizationSnapshot, Catalog, Decision, FrozenConversation, SNAPSHOT_VERSION, Subject,
+};
+use crate::canonical::canonical_json;
+use crate::state::scope_identity;
+
+/// All of an event that rights hang on. What is not here decides nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "five facts, of which each may hold without the others"
+)]
+pub struct EventScope {
+    pub has_conversation: bool,
+    /// It names its actor by an id.
+    pub has_actor: bool,
+    /// It names its subject by an id.
+    pub has_subject: bool,
+    pub has_prompt: bool,
+    pub shows_interactions: bool,
+}
+
+impl EventScope {
+    pub fn of(subject: &Subject<'_>) -> Self {
+        let owner = &subject.owner;
+        Self {
+            has_conversation: owner.conversation.is_some(),
+            has_actor: owner.actor.is_some_and(|actor| actor.actor_id.is_some()),
+            has_subject: owner
+                .subject
+                .is_some_and(|subject| subject.subject_id.is_some()),
+            has_prompt: subject.has_prompt,
+            shows_interactions: subject.shows_interactions,
+        }
+    }
+
+    /// Whether it names the party that a scope of state is of.
+    pub(super) fn names(self, scope: StateScope) -> bool {
+        match scope {
+            StateScope::Conversation => self.has_conversation,
+            StateScope::Actor => self.has_actor,
+            StateScope::Subject => self.has_subject,
+            StateScope::Runner | StateScope::Binding => true,
+        }
+    }
+}
+
+/// The part of an authorization that no single run is in.
+#[derive(Clone, Debug)]
+pub struct Granted {
+    resources: Arc<AgentResources>,
+    available_apis: AvailableApis,
+    operations: Arc<BTreeSet<String>>,
+    state: Vec<StateScope>,
+    decisions: Arc<[Decision]>,
+    texts: Texts,
+}
+
+/// The same as canonical JSON, member by member.
+#[derive(Clone, Debug)]
+struct Texts {
+    resources: String,
+    available_apis: String,
+    operations: String,
+    decisions: String,
+}
+
+impl Granted {
+    /// Trims everything that exists through the four layers. `registered`: what runs of the same agent have
+    /// registered.
+    pub fn to(
+        catalog: &Catalog,
+        manifest: &AgentRunnerManifest,
+        agent: &AgentSpec,
+        registered: &[SkillResource],
+        event: EventScope,
+    ) -> Self {
+        let mut trimming = Trimming::new(manifest, agent);
+        let models = trimming.models(&catalog.models);
+        let mut tools = trimming.tools(&catalog.tools);
+        let knowledge_bases = trimming.knowledge_bases(&catalog.knowledge_bases);
+        let skills = trimming.skills(&catalog.skills, registered);
+        tools.extend(trimming.skill_tools(&catalog.skill_tools, !skills.is_empty()));
+        tools.extend(trimming.register_skill(catalog.register_skill.as_ref()));
+        let files = trimming.files(&catalog.files);
+        let storage = trimming.storage();
+        let (history_page, history_search) = trimming.history(event.has_conversation);
+        let (event_get, event_page) = trimming.events(event.has_conversation);
+        let (artifact_metadata, artifact_read) = trimming.artifacts();
+        let has_files = !files.is_empty();
+        let run_list = trimming.runs(event.has_conversation);
+        let steering_pull = trimming.steering(event.has_conversation);
+        let state = trimming.state(event);
+        let prompt_get = event.has_prompt && trimming.prompt();
+        trimming.interactions(event.shows_interactions);
+        let resources = AgentResources {
+            models,
+            tools,
+            knowledge_bases,
+            skills,
+            files,
+            storage,
+            ..AgentResources::default()
+        };
+        let available_apis = AvailableApis {
+            prompt_get,
+            history_page,
+            history_search,
+            event_get,
+            event_page,
+            artifact_metadata: artifact_metadata || has_files,
+            artifact_read: artifact_read || has_files,
+            state: !state.is_empty(),
+            storage: storage != StorageResource::default(),
+            steering_pull,
+            run_get: true,
+            run_list,
+            run_events_page: true,
+            run_cancel: true,
+            run_append_result: true,
+            ..AvailableApis::default()
+        };
+        Self {
+            texts: Texts {
+                resources: canonical_json(&resources),
+                available_apis: canonical_json(&available_apis),
+                operations: canonical_json(&trimming.operations),
+                decisions: canonical_json(&trimming.decisions),
+            },
+            resources: Arc::new(resources),
+            available_apis,
+            operations: Arc::new(trimming.operations),
+            state,
+            decisions: trimming.decisions.into(),
+        }
+    }
+
+    /// The authorization of one run, whose event is of this scope.
+    pub fn snapshot(&self, subject: &Subject<'_>) -> AuthorizationSnapshot {
+        let owner = &subject.owner;
+        let identity_of = |scope| Some((scope, scope_identity(scope, owner)?));
+        let state: BTreeMap<_, _> = self.state.iter().copied().filter_map(identity_of).collect();
+        AuthorizationSnapshot {
+            v: SNAPSHOT_VERSION,
+            run_id: subject.run_id,
+            workspace_id: owner.workspace.clone(),
+            agent_id: owner.agent,
+            agent_version: subject.agent_version,
+            runner_id: owner.runner.clone(),
+            endpoint_id: subject.endpoint_id,
+            event_id: subject.event_id.to_owned(),
+            conversation: owner.conversation.map(FrozenConversation::from),
+            resources: Arc::clone(&self.resources),
+            available_apis: self.available_apis,
+            operations: Arc::clone(&self.operations),
+            state,
+            decisions: Arc::clone(&self.decisions),
+        }
+    }
+
+    /// The canonical JSON of a snapshot that was made of this.
+    pub fn text_of(&self, snapshot: &AuthorizationSnapshot) -> String {
+        let texts = &self.texts;
+        let shared = texts.resources.len() + texts.operations.len() + texts.decisions.len();
+        let mut text = String::with_capacity(shared + 2048);
+        text.push('{');
+        // In the order of their names.
+        member(&mut text, "agent_id", &canonical(&snapshot.agent_id));
+        member(
+            &mut text,
+            "agent_version",
+            &canonical(&snapshot.agent_version),
+        );
+        member(&mut text, "available_apis", &texts.available_apis);
+        member(
+            &mut text,
+            "conversation",
+            &canonical(&snapshot.conversation),
+        );
+        member(&mut text, "decisions", &texts.decisions);
+        member(&mut text, "endpoint_id", &canonical(&snapshot.endpoint_id));
+        member(&mut text, "event_id", &canonical(&snapshot.event_id));
+        member(&mut text, "operations", &texts.operations);
+        member(&mut text, "resources", &texts.resources);
+        member(&mut text, "run_id", &canonical(&snapshot.run_id));
+        member(&mut text, "runner_id", &canonical(&snapshot.runner_id));
+        member(&mut text, "state", &canonical_json(&snapshot.state));
+        member(&mut text, "v", &canonical(&snapshot.v));
+        member(
+            &mut text,
+            "workspace_id",
+            &canonical(&snapshot.workspace_id),
+        );
+        text.push('}');
+        text
+    }
+}
+
+/// The canonical JSON of what has no members, or has them in their order.
+fn canonical<T: Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("our own types have string keys only")
+}
+
+fn member(text: &mut String, name: &str, value: &str) {
+    let comma = if text.len() > 1 { "," } else { "" };
+    write!(text, "{comma}\"{name}\":{value}").expect("a string takes all that is written");
+}
