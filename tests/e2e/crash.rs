@@ -10,6 +10,8 @@
 
 #[path = "crash/abandoned.rs"]
 mod abandoned;
+#[path = "crash/beginning.rs"]
+mod beginning;
 #[path = "crash/checks.rs"]
 mod checks;
 #[path = "crash/failpoints.rs"]

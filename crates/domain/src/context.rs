@@ -7,10 +7,10 @@ use protocol::context::{
 };
 use protocol::event::EventEnvelope;
 use protocol::{JsonObject, PROTOCOL_VERSION};
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use crate::authorization::{AuthorizationSnapshot, ModelLimits};
-use crate::canonical::canonical_json;
 
 /// All that a context is made of.
 #[derive(Debug)]
@@ -185,7 +185,7 @@ fn runtime_metadata(
     metadata
 }
 
-/// The bytes of a context: what is sent, stored and repeated.
-pub fn context_json(context: &AgentRunContext) -> String {
-    canonical_json(context)
+/// The text of a context: what is sent, stored and repeated.
+pub fn context_json(context: &AgentRunContext) -> Box<RawValue> {
+    to_raw_value(context).expect("our own types have string keys only")
 }

@@ -1,11 +1,13 @@
 //! The intent to POST: written before the POST, so that an uncertain one is never repeated.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use domain::run::Run;
 use protocol::id::RunId;
 use protocol::run::RunStatus;
 use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder};
+use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::bulk::{self, Done, Together};
@@ -26,10 +28,26 @@ pub struct Dispatch {
     /// How long the owner has the run, from the commit on.
     pub lease: Duration,
     /// The context as it will be sent.
-    pub context: String,
+    pub context: Arc<RawValue>,
     /// When the run must have ended: its time begins with its first attempt.
     pub deadline_at: i64,
     pub at: i64,
+}
+
+/// The first attempt of a run that begins with its event: the intent to POST stands in the same transaction as the
+/// run.
+#[derive(Clone, Debug)]
+pub struct FirstAttempt {
+    pub owner: String,
+    /// How long the owner has the run, from the commit on.
+    pub lease: Duration,
+    /// The context as it will be sent.
+    pub context: Arc<RawValue>,
+}
+
+impl FirstAttempt {
+    /// The number of the attempt, and the epoch of its lease.
+    pub const NUMBER: u32 = 1;
 }
 
 /// What became of a dispatch.
@@ -57,7 +75,7 @@ impl Work for Dispatch {
     }
 
     fn weight(&self) -> usize {
-        self.context.len()
+        self.context.get().len()
     }
 
     fn together(&self) -> Option<Together<'_>> {

@@ -3,14 +3,16 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use domain::admission::{ActiveRun, Occupancy};
+use domain::event::ConversationIdentity;
 use protocol::id::{AgentId, RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
     ColumnTrait, Condition, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter, QuerySelect,
-    QueryTrait,
+    QueryTrait, Value,
 };
 
+use crate::connect::Store;
 use crate::entity::{conversations, runs};
 use crate::error::{StoreError, parsed};
 use crate::sql::{Row, Sql, executed, returned};
@@ -25,6 +27,45 @@ pub struct LiveRun {
     pub cancel_requested: bool,
     /// Events that it absorbed and has not pulled.
     pub steering: u64,
+}
+
+/// A conversation as it is now, read without its lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConversationNow {
+    pub last_event_seq: i64,
+    pub last_transcript_seq: i64,
+    /// Runs live in it.
+    pub is_busy: bool,
+}
+
+impl Store {
+    /// A conversation as it is now. `None`: it has not begun.
+    pub async fn conversation_now(
+        &self,
+        workspace: &WorkspaceId,
+        identity: &ConversationIdentity,
+    ) -> Result<Option<ConversationNow>, StoreError> {
+        let sql = "SELECT c.last_event_seq, c.last_transcript_seq, EXISTS (SELECT 1 FROM runs r \
+                   WHERE r.conversation_key = c.key AND r.finished_at IS NULL) AS is_busy \
+                   FROM conversations c WHERE c.workspace_id = $1 AND c.bot_id = $2 \
+                   AND c.conversation_id = $3 AND c.thread_id = $4";
+        let values = [
+            workspace.as_str(),
+            &identity.bot_id,
+            &identity.conversation_id,
+            &identity.thread_id,
+        ];
+        let values = values.map(Value::from).into();
+        let found = self.quick.query_sql(sql.to_owned(), values).await?.pop();
+        let read = |row: Row| {
+            Ok(ConversationNow {
+                last_event_seq: row.number("last_event_seq")?,
+                last_transcript_seq: row.number("last_transcript_seq")?,
+                is_busy: row.flag("is_busy")?,
+            })
+        };
+        found.map(read).transpose()
+    }
 }
 
 /// How busy the conversation is for one agent. `live`: oldest first.

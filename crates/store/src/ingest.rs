@@ -11,6 +11,7 @@ use protocol::id::{RunId, WorkspaceId};
 use sea_orm::{DatabaseTransaction, EntityTrait};
 use uuid::Uuid;
 
+use crate::attempts::FirstAttempt;
 use crate::bulk::{Done, Together};
 use crate::capacity::{Capacities, hold_capacity};
 use crate::common::Common;
@@ -53,9 +54,11 @@ pub enum Plan {
     Refuse,
     /// The event alone.
     Keep { answer: String },
-    /// The event and its run, to be dispatched now.
+    /// The event and its run, to be dispatched now. `attempt`: with this the run is dispatched by the same
+    /// transaction, and its owner may POST as soon as it is committed.
     Start {
         run: Box<NewRun>,
+        attempt: Option<Box<FirstAttempt>>,
         message: Option<UserMessage>,
         answer: String,
     },
@@ -94,8 +97,13 @@ pub struct Ingest {
     /// The most runs that may live in the workspace.
     pub most_runs: Option<u64>,
     pub at: i64,
-    pub decide: Arc<dyn Fn(&Facts) -> Plan + Send + Sync>,
+    pub decide: Decide,
+    /// The bytes that the decision brings along, roughly: a context that is ready.
+    pub ready_bytes: usize,
 }
+
+/// Decides about an event, each time that its transaction is tried.
+pub type Decide = Arc<dyn Fn(&Facts) -> Plan + Send + Sync>;
 
 /// What became of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,7 +151,7 @@ impl Work for Ingest {
     }
 
     fn weight(&self) -> usize {
-        self.envelope.len() + self.raw.as_ref().map_or(0, String::len)
+        self.envelope.len() + self.raw.as_ref().map_or(0, String::len) + self.ready_bytes
     }
 
     fn together(&self) -> Option<Together<'_>> {

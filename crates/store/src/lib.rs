@@ -64,12 +64,12 @@ pub use artifacts::{
     ArtifactFacts, ArtifactOrigin, ArtifactRecord, BeginArtifact, Begun, DropArtifact,
     ExpiredArtifact, FinishArtifact, Finished,
 };
-pub use attempts::{Dispatch, Dispatched};
+pub use attempts::{Dispatch, Dispatched, FirstAttempt};
 pub use audit::{AuditEntry, AuditOutcome, AuditRecord};
 pub use cancel::CancelOutcome;
 pub use capacity::Capacities;
 pub use connect::{Backend, Store};
-pub use conversation::{LiveRun, occupancy};
+pub use conversation::{ConversationNow, LiveRun, occupancy};
 pub use deferrals::{AppendResults, Defer, Deferral, Heartbeat, ResultsAppended};
 pub use digest::{hex, sha256_hex};
 pub use discovery::{SaveDiscovery, SaveFailure};
@@ -81,7 +81,7 @@ pub use handover::LeftOff;
 pub use health::HealthRecord;
 pub use history::{HistoryQuery, HistorySlice, MOST_BYTES, TranscriptRecord};
 pub use history_search::HistoryMatch;
-pub use ingest::{Facts, Ingest, Ingested, Place, Plan};
+pub use ingest::{Decide, Facts, Ingest, Ingested, Place, Plan};
 pub use interactions::{
     AnsweredInteraction, InteractionFilter, InteractionRecord, LinkInteraction, NewInteraction,
     answer_event_id,

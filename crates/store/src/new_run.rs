@@ -12,10 +12,13 @@ use uuid::Uuid;
 
 use crate::agent_skills::skills_of_workspace;
 use crate::agents::{AgentRecord, read_agent};
+use crate::attempts::FirstAttempt;
+use crate::bulk::{Intent, insert_intents};
+use crate::database_clock::{lease_end_sql, millis};
 use crate::endpoints::{EndpointAddress, endpoint_addresses};
 use crate::error::StoreError;
 use crate::runners::{RunnerRecord, read_runner};
-use crate::sql::{Sql, inserted, returned};
+use crate::sql::{Sql, executed, inserted, returned};
 use crate::transcript::{TranscriptWrite, terms_of};
 
 /// An agent that might win, with what is known of its runner and how that is called.
@@ -130,11 +133,38 @@ pub(crate) async fn with_runners(
     Ok(candidates)
 }
 
-/// A run that waits to be dispatched (`created`) or for another run to end (`queued`).
+/// A run that is dispatched by this (`running`), waits to be dispatched (`created`) or for another run to end
+/// (`queued`).
 pub(crate) struct RunRow<'a> {
     pub(crate) event: RunEvent<'a>,
     pub(crate) run: &'a NewRun,
-    pub(crate) status: RunStatus,
+    pub(crate) begin: Begin<'a>,
+}
+
+/// How a run begins.
+#[derive(Clone, Copy)]
+pub(crate) enum Begin<'a> {
+    Created,
+    Queued,
+    /// With its first attempt.
+    Dispatched(&'a FirstAttempt),
+}
+
+impl<'a> Begin<'a> {
+    fn status(self) -> RunStatus {
+        match self {
+            Self::Created => RunStatus::Created,
+            Self::Queued => RunStatus::Queued,
+            Self::Dispatched(_) => RunStatus::Running,
+        }
+    }
+
+    fn attempt(self) -> Option<&'a FirstAttempt> {
+        match self {
+            Self::Created | Self::Queued => None,
+            Self::Dispatched(attempt) => Some(attempt),
+        }
+    }
 }
 
 /// What is frozen with a run stands beside its row: in a table of its own on `SQLite`, which writes a row anew with
@@ -146,39 +176,62 @@ pub(crate) fn frozen_in(backend: DbBackend) -> (&'static str, &'static str) {
     }
 }
 
-/// Writes new runs, with what is frozen with them.
+/// Writes new runs, with what is frozen with them and the intents of those that begin at once.
 pub(crate) async fn insert_runs(tx: &impl Sql, rows: &[RunRow<'_>]) -> Result<(), StoreError> {
-    let own = "id, workspace_id, event_id, agent_id, agent_version, runner_id, endpoint_id, \
-        conversation_key, status, attempt, lease_epoch, last_sequence, deadline_at, \
-        snapshot_sha256, metadata, created_at, trace_parent";
     if tx.backend() == DbBackend::Sqlite {
         let rows_alone = rows.iter().map(own_values).collect();
-        inserted(tx, &format!("runs ({own})"), rows_alone).await?;
+        executed(tx, rows_alone, &inserting(tx.backend(), "")).await?;
         let frozen = rows.iter().map(|row| {
             let [agent_spec, snapshot] = frozen_values(row);
             [row.run.id.to_string().into(), agent_spec, snapshot]
         });
         let into = "run_snapshots (run_id, agent_spec, snapshot)";
-        return inserted(tx, into, frozen.collect()).await;
+        inserted(tx, into, frozen.collect()).await?;
+    } else {
+        let whole = rows.iter().map(|row| {
+            let mut values = [const { Value::Bool(None) }; OWN + 2];
+            let all = own_values(row).into_iter().chain(frozen_values(row));
+            values
+                .iter_mut()
+                .zip(all)
+                .for_each(|(place, value)| *place = value);
+            values
+        });
+        let text = inserting(tx.backend(), ", agent_spec, snapshot");
+        executed(tx, whole.collect(), &text).await?;
     }
-    let whole = rows.iter().map(|row| {
-        let mut values = [const { Value::Bool(None) }; OWN + 2];
-        let all = own_values(row).into_iter().chain(frozen_values(row));
-        values
-            .iter_mut()
-            .zip(all)
-            .for_each(|(place, value)| *place = value);
-        values
+    let intents = rows.iter().filter_map(|row| {
+        let attempt = row.begin.attempt()?;
+        Some(Intent {
+            run: row.run.id,
+            attempt: FirstAttempt::NUMBER,
+            context: attempt.context.get(),
+            at: row.event.at,
+        })
     });
-    let into = format!("runs ({own}, agent_spec, snapshot)");
-    inserted(tx, &into, whole.collect()).await
+    insert_intents(tx, intents).await
+}
+
+/// Inserts a run from its own values and these beside them. The end of its lease is by the database's clock.
+fn inserting(backend: DbBackend, also: &str) -> String {
+    let lease_end = lease_end_sql(backend, "?1");
+    let values = OWN + also.matches(',').count();
+    let values = (2..=values).fold(lease_end, |values, place| format!("{values}, ?{place}"));
+    format!(
+        "INSERT INTO runs (lease_expires_at, id, workspace_id, event_id, agent_id, agent_version, runner_id, \
+         endpoint_id, conversation_key, status, attempt, lease_epoch, lease_owner, started_at, last_sequence, \
+         deadline_at, snapshot_sha256, metadata, created_at, trace_parent{also}) SELECT {values} FROM rows"
+    )
 }
 
 /// The values of a run's own row.
-const OWN: usize = 17;
+const OWN: usize = 20;
 
-fn own_values(RunRow { event, run, status }: &RunRow<'_>) -> [Value; OWN] {
+fn own_values(RunRow { event, run, begin }: &RunRow<'_>) -> [Value; OWN] {
+    let attempt = begin.attempt();
+    let number = attempt.map_or(0, |_| i64::from(FirstAttempt::NUMBER));
     [
+        attempt.map(|attempt| millis(attempt.lease)).into(),
         run.id.to_string().into(),
         event.workspace.as_str().into(),
         event.event_id.into(),
@@ -187,9 +240,11 @@ fn own_values(RunRow { event, run, status }: &RunRow<'_>) -> [Value; OWN] {
         run.runner_id.to_string().into(),
         run.endpoint_id.to_string().into(),
         event.conversation_key.map(str::to_owned).into(),
-        status.as_str().into(),
-        0_i64.into(),
-        0_i64.into(),
+        begin.status().as_str().into(),
+        number.into(),
+        number.into(),
+        attempt.map(|attempt| attempt.owner.clone()).into(),
+        attempt.map(|_| event.at).into(),
         0_i64.into(),
         run.deadline_at.into(),
         run.snapshot_sha256.as_str().into(),

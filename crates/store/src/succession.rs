@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use protocol::id::RunId;
-use protocol::run::RunStatus;
 use sea_orm::DatabaseTransaction;
 
 use crate::conversation::promote_next;
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::ledger::Append;
-use crate::new_run::{Candidate, NewRun, RunEvent, RunRow, candidates, insert_runs};
+use crate::new_run::{Begin, Candidate, NewRun, RunEvent, RunRow, candidates, insert_runs};
 use crate::steering::{SteeredEvent, drop_leftovers};
 
 /// What the end of a run lets go: events it left unpulled, and the next run that waits.
@@ -53,9 +52,8 @@ impl Succession {
                     conversation_key: Some(key),
                     at: end.at,
                 };
-                let status = RunStatus::Queued;
-                let (run, event) = (&run, event);
-                insert_runs(tx, &[RunRow { event, run, status }]).await?;
+                let (run, begin) = (&run, Begin::Queued);
+                insert_runs(tx, &[RunRow { event, run, begin }]).await?;
             }
         }
         failpoint::pass("succession.before_next").await?;

@@ -84,6 +84,7 @@ async fn arrive(
             Admission::Start => (
                 Plan::Start {
                     run,
+                    attempt: None,
                     message,
                     answer,
                 },

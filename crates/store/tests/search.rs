@@ -46,6 +46,7 @@ fn saying(bench: &Bench, name: &str, message: UserMessage) -> Ingest {
         }),
         decide: Arc::new(move |_| Plan::Start {
             run: Box::new(new_run(run_id)),
+            attempt: None,
             message: Some(message.clone()),
             answer: "{}".to_owned(),
         }),

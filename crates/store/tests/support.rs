@@ -261,9 +261,11 @@ impl Bench {
             at: 1_000,
             decide: Arc::new(move |_| Plan::Start {
                 run: Box::new(new_run(run_id)),
+                attempt: None,
                 message: Some(user_message(message_id)),
                 answer: answer.clone(),
             }),
+            ready_bytes: 0,
         }
     }
 
@@ -495,7 +497,7 @@ pub(crate) fn dispatch(run: &Run) -> Dispatch {
         owner: "me".to_owned(),
         // Over at once.
         lease: Duration::ZERO,
-        context: "{}".to_owned(),
+        context: serde_json::value::RawValue::NULL.to_owned().into(),
         deadline_at: run.deadline_at,
         at: 2_000,
     }

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use protocol::id::RunId;
+
 use super::text;
 use crate::attempts::{AttemptOutcome, Dispatch, Dispatched};
 use crate::database_clock::{lease_end_sql, millis};
@@ -46,21 +48,44 @@ pub(super) async fn dispatch_all(
         moved.insert(row.text("id")?, told);
     }
     let owned = |dispatch: &&&Dispatch| moved.contains_key(&dispatch.run.id.to_string());
-    let intents = dispatches.iter().filter(owned).map(|dispatch| {
-        [
-            text(dispatch.run.id),
-            i64::from(dispatch.attempt).into(),
-            dispatch.at.into(),
-            dispatch.context.as_str().into(),
-        ]
+    let intents = dispatches.iter().filter(owned).map(|dispatch| Intent {
+        run: dispatch.run.id,
+        attempt: dispatch.attempt,
+        context: dispatch.context.get(),
+        at: dispatch.at,
     });
-    let into = "run_attempts (run_id, attempt, intent_at, context)";
-    inserted(tx, into, intents.collect()).await?;
+    insert_intents(tx, intents).await?;
     let outcomes = dispatches.iter().map(|dispatch| {
         let told = moved.remove(&dispatch.run.id.to_string())?;
         Some(Dispatched::Owned(Box::new(dispatch.taken(told))))
     });
     Ok(outcomes.collect())
+}
+
+/// The intent of one attempt to POST.
+pub(crate) struct Intent<'a> {
+    pub(crate) run: RunId,
+    pub(crate) attempt: u32,
+    /// The context as it will be sent.
+    pub(crate) context: &'a str,
+    pub(crate) at: i64,
+}
+
+/// Writes intents.
+pub(crate) async fn insert_intents(
+    tx: &impl Sql,
+    intents: impl Iterator<Item = Intent<'_>>,
+) -> Result<(), StoreError> {
+    let rows = intents.map(|intent| {
+        [
+            text(intent.run),
+            i64::from(intent.attempt).into(),
+            intent.at.into(),
+            intent.context.into(),
+        ]
+    });
+    let into = "run_attempts (run_id, attempt, intent_at, context)";
+    inserted(tx, into, rows.collect()).await
 }
 
 /// Notes how attempts were answered.

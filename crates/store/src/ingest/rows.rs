@@ -4,14 +4,14 @@ use std::collections::HashMap;
 
 use domain::event::ConversationIdentity;
 use protocol::id::RunId;
-use protocol::run::RunStatus;
 use sea_orm::{DbBackend, Value};
 use uuid::Uuid;
 
 use super::{Ingest, Ingested, Place, Plan};
+use crate::attempts::FirstAttempt;
 use crate::conversation::cancel_all;
 use crate::error::StoreError;
-use crate::new_run::{NewRun, RunEvent, RunRow, insert_runs, user_item};
+use crate::new_run::{Begin, NewRun, RunEvent, RunRow, insert_runs, user_item};
 use crate::sql::{Row, Sql, executed, inserted, returned};
 use crate::steering::absorb;
 use crate::transcript::{TranscriptRow, write_transcripts};
@@ -58,7 +58,8 @@ pub(super) async fn lock_conversations(
     found.collect()
 }
 
-const SHOWN: &str = "key, workspace_id, bot_id, conversation_id, thread_id, last_event_seq, last_transcript_seq, version";
+const SHOWN: &str = "key, workspace_id, bot_id, conversation_id, thread_id, last_event_seq, \
+    last_transcript_seq, version";
 
 /// Counts an event in each of these conversations, which begin with it where they have not begun. Gives their rows.
 async fn count_events(
@@ -120,10 +121,27 @@ fn read_locked(row: &Row) -> Result<Locked, StoreError> {
     })
 }
 
+/// How a run begins, with all that this takes.
+enum Beginning {
+    Created,
+    Queued,
+    Dispatched(Box<FirstAttempt>),
+}
+
+impl Beginning {
+    fn begin(&self) -> Begin<'_> {
+        match self {
+            Self::Created => Begin::Created,
+            Self::Queued => Begin::Queued,
+            Self::Dispatched(attempt) => Begin::Dispatched(attempt),
+        }
+    }
+}
+
 /// What shall be written.
 #[derive(Default)]
 pub(super) struct Rows<'a> {
-    runs: Vec<(RunEvent<'a>, Box<NewRun>, RunStatus)>,
+    runs: Vec<(RunEvent<'a>, Box<NewRun>, Beginning)>,
     events: Vec<[Value; 13]>,
     raw: Vec<[Value; 4]>,
     messages: Vec<TranscriptRow>,
@@ -150,13 +168,13 @@ impl<'a> Rows<'a> {
             Plan::Keep { answer } => (None, None, answer),
             Plan::Start {
                 run,
+                attempt,
                 message,
                 answer,
-            } => (
-                Some(self.run(event, run, RunStatus::Created)),
-                message,
-                answer,
-            ),
+            } => {
+                let begins = attempt.map_or(Beginning::Created, Beginning::Dispatched);
+                (Some(self.run(event, run, begins)), message, answer)
+            }
             Plan::Queue {
                 run,
                 message,
@@ -164,11 +182,8 @@ impl<'a> Rows<'a> {
                 answer,
             } => {
                 cancel_all(tx, &cancel, ingest.at).await?;
-                (
-                    Some(self.run(event, run, RunStatus::Queued)),
-                    message,
-                    answer,
-                )
+                let queued = self.run(event, run, Beginning::Queued);
+                (Some(queued), message, answer)
             }
             Plan::Absorb {
                 run,
@@ -189,9 +204,9 @@ impl<'a> Rows<'a> {
         Ok(Ingested::Stored { answer })
     }
 
-    fn run(&mut self, event: RunEvent<'a>, run: Box<NewRun>, status: RunStatus) -> RunId {
+    fn run(&mut self, event: RunEvent<'a>, run: Box<NewRun>, begins: Beginning) -> RunId {
         let id = run.id;
-        self.runs.push((event, run, status));
+        self.runs.push((event, run, begins));
         id
     }
 
@@ -228,9 +243,9 @@ impl<'a> Rows<'a> {
         let runs: Vec<_> = self
             .runs
             .iter()
-            .map(|(event, run, status)| {
-                let (event, status) = (*event, *status);
-                RunRow { event, run, status }
+            .map(|(event, run, begins)| {
+                let (event, begin) = (*event, begins.begin());
+                RunRow { event, run, begin }
             })
             .collect();
         insert_runs(tx, &runs).await?;

@@ -3,6 +3,7 @@
 mod aside;
 mod foresight;
 mod message;
+mod take_up;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,13 +20,15 @@ use protocol::event::{EventAccepted, EventEnvelope, MESSAGE_RECEIVED};
 use protocol::id::{AgentId, EndpointId, RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use store::{
-    Candidate, Capacities, EndpointAddress, Facts, NewRun, Plan, RunnerRecord, SteeredEvent,
-    TakeUp, UserMessage, occupancy, sha256_hex,
+    Candidate, Capacities, Decide, EndpointAddress, Facts, FirstAttempt, NewRun, Plan,
+    RunnerRecord, UserMessage, occupancy, sha256_hex,
 };
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::runs::known_agents::KnownAgent;
-use crate::runs::prepare::Fresh;
+use crate::runs::live::Entered;
+use crate::runs::prepare::{Beginning, Fresh};
 use crate::runs::start::StartError;
 use crate::runs::{Inner, Runs};
 use aside::Left;
@@ -35,10 +38,12 @@ use message::user_message;
 pub(super) use aside::Aside;
 pub(crate) use foresight::LastMet;
 pub(crate) use message::transcript_text;
+pub(super) use take_up::take_up;
 
 impl Runs {
-    /// Decides about a new event. What can be made before is made now, and not while the store asks.
-    pub(super) fn decider(
+    /// Decides about a new event. What can be made before is made now, and not while the store asks. Gives the bytes
+    /// of it, too.
+    pub(super) async fn decider(
         &self,
         workspace: &WorkspaceId,
         event_id: String,
@@ -49,7 +54,7 @@ impl Runs {
             i64,
         ),
         aside: Aside,
-    ) -> Arc<dyn Fn(&Facts) -> Plan + Send + Sync> {
+    ) -> (Decide, usize) {
         let asked = Asked {
             inner: Arc::clone(&self.0),
             workspace: workspace.clone(),
@@ -60,8 +65,10 @@ impl Runs {
             trace_parent,
             run_id: RunId(Uuid::now_v7()),
         };
-        let foreseen = Mutex::new(Foreseen::of(&asked.deciding()));
-        Arc::new(move |facts: &Facts| {
+        let foreseen = Foreseen::of(&asked.deciding()).await;
+        let bytes = foreseen.as_ref().map_or(0, Foreseen::bytes);
+        let foreseen = Mutex::new(foreseen);
+        let decide = move |facts: &Facts| {
             let deciding = asked.deciding();
             let last_met = &asked.inner.last_met;
             last_met.remember(&asked.workspace, &facts.candidates);
@@ -76,10 +83,13 @@ impl Runs {
                 Ok((plan, made)) => {
                     match &plan {
                         Plan::Queue { cancel, .. } => left.cancelled.clone_from(cancel),
-                        Plan::Start { run, .. } => {
+                        Plan::Start { run, attempt, .. } => {
                             let fresh =
                                 |made| Fresh::of(&deciding, &asked.event, run, (made, facts, at));
                             left.fresh = made.map(fresh);
+                            if let Some(fresh) = left.fresh.as_mut().filter(|_| attempt.is_some()) {
+                                fresh.entered = Some(Entered::enter(&asked.inner, run.id));
+                            }
                         }
                         Plan::Refuse | Plan::Keep { .. } | Plan::Absorb { .. } => {}
                     }
@@ -90,48 +100,9 @@ impl Runs {
                     Plan::Refuse
                 }
             }
-        })
+        };
+        (Arc::new(decide), bytes)
     }
-}
-
-/// Decides about an event that a run left unpulled: a run of its own, when an agent still wants it.
-/// Of several with equal right, the agent of the run that left it goes on.
-pub(super) fn take_up(inner: &Arc<Inner>, workspace: &WorkspaceId, agent: AgentId) -> TakeUp {
-    let (inner, workspace) = (Arc::clone(inner), workspace.clone());
-    Arc::new(move |left: &SteeredEvent, candidates: &[Candidate]| {
-        let dropped = |why: &str| {
-            tracing::warn!(
-                event.id = left.event_id,
-                "an absorbed event gets no run of its own: {why}"
-            );
-        };
-        let event: EventEnvelope = serde_json::from_str(&left.envelope).ok()?;
-        let winner = match resolve(candidates, |one| &one.agent.spec, &event) {
-            Resolution::Winner(winner) => Some(winner),
-            Resolution::Tie(_) => candidates.iter().find(|one| one.agent.id == agent),
-            Resolution::Nobody => None,
-        };
-        let Some(winner) = winner else {
-            dropped("no agent wants it any more");
-            return None;
-        };
-        let deciding = Deciding {
-            inner: &inner,
-            workspace: &workspace,
-            event_id: &left.event_id,
-            event: &event,
-            only: None,
-            // What it came with is gone: the run begins a trace of its own.
-            trace_parent: None,
-            run_id: RunId(Uuid::now_v7()),
-            message: None,
-            was_accepted: true,
-        };
-        let run = deciding
-            .new_run(winner)
-            .inspect_err(|error| dropped(&error.to_string()));
-        run.ok().map(|(run, _)| run)
-    })
 }
 
 /// What is kept of an event until the store asks about it, and for as often as it asks.
@@ -197,6 +168,8 @@ pub(super) struct Made {
     pub(super) interruptible: bool,
     /// How its runner is called.
     pub(super) endpoint: Option<Arc<EndpointAddress>>,
+    /// With what it can be dispatched at once.
+    pub(super) beginning: Option<Beginning>,
 }
 
 impl Deciding<'_> {
@@ -211,9 +184,8 @@ impl Deciding<'_> {
             let answer = self.no_agent();
             return Ok((Plan::Keep { answer }, None));
         };
-        let foreseen =
-            foreseen.and_then(|foreseen| foreseen.for_winner(self, &facts.candidates, winner));
-        let (run, made) = match foreseen {
+        let foreseen = foreseen.and_then(|foreseen| foreseen.for_winner(self, facts, winner));
+        let (run, mut made) = match foreseen {
             Some(made) => made,
             None => self.new_run(winner)?,
         };
@@ -227,8 +199,19 @@ impl Deciding<'_> {
         let plan = match admission {
             Admission::Start => {
                 let answer = self.accepted(run.id, RunStatus::Created, false);
+                let lease = self.inner.limits.lease;
+                let attempt = made.beginning.as_mut().map(|beginning| {
+                    // Before the database's clock is asked: ours ends first.
+                    beginning.held_until = Some(Instant::now() + lease);
+                    Box::new(FirstAttempt {
+                        owner: self.inner.owner.clone(),
+                        lease,
+                        context: Arc::clone(&beginning.context),
+                    })
+                });
                 Plan::Start {
                     run,
+                    attempt,
                     message,
                     answer,
                 }
@@ -298,6 +281,7 @@ impl Deciding<'_> {
             steerable: judged.steerable,
             interruptible: judged.known.manifest.capabilities.interrupt,
             endpoint: winner.endpoint.clone(),
+            beginning: None,
         };
         Ok((run, made))
     }

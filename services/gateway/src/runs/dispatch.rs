@@ -42,16 +42,22 @@ pub(super) async fn dispatch(
     mut run: Box<Run>,
     prepared: &Prepared,
 ) -> Result<Outcome, StoreError> {
+    let mut begun = prepared.begun;
     let mut attempt = 0;
     loop {
         attempt += 1;
-        // Before the database's clock is asked: ours ends first.
-        let held_until = Instant::now() + inner.limits.lease;
-        failpoint::pass("post.before_intent").await?;
-        match claim(inner, &run, attempt, &prepared.context).await? {
-            Dispatched::Owned(owned) => run = owned,
-            Dispatched::Lost => return Ok(Outcome::Lost),
-        }
+        let held_until = if let Some(held_until) = begun.take() {
+            held_until
+        } else {
+            // Before the database's clock is asked: ours ends first.
+            let held_until = Instant::now() + inner.limits.lease;
+            failpoint::pass("post.before_intent").await?;
+            match claim(inner, &run, attempt, prepared).await? {
+                Dispatched::Owned(owned) => run = owned,
+                Dispatched::Lost => return Ok(Outcome::Lost),
+            }
+            held_until
+        };
         if attempt == 1 {
             metrics::run_started();
         }
@@ -122,14 +128,14 @@ async fn claim(
     inner: &Inner,
     run: &Run,
     attempt: u32,
-    context: &str,
+    prepared: &Prepared,
 ) -> Result<Dispatched, StoreError> {
     let dispatch = Arc::new(Dispatch {
         run: run.clone(),
         attempt,
         owner: inner.owner.clone(),
         lease: inner.limits.lease,
-        context: context.to_owned(),
+        context: Arc::clone(&prepared.context),
         deadline_at: run.deadline_at,
         at: inner.clock.now_ms(),
     });
@@ -215,8 +221,7 @@ fn request_body(inner: &Inner, prepared: &Prepared, grant: &Grant) -> Result<Str
     let request = Request {
         runner_id: &run.runner_id,
         runner_name: run.runner_id.runner_name(),
-        context: serde_json::from_str(&prepared.context)
-            .map_err(|_| "the context is unreadable")?,
+        context: &prepared.context,
         host: HostAccess {
             base_url: inner.keys.tokens.audience().to_owned(),
             token: minted.token,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use domain::normalize::Tally;
 use domain::run::{Failure, FailureCode, Run};
 use protocol::id::{RunId, WorkspaceId};
+use serde_json::value::RawValue;
 use store::{Leases, LeftOff, StoreError, failpoint};
 use tokio::time::Instant;
 
@@ -66,7 +67,7 @@ pub(super) async fn drive(
     if let Err(error) = failpoint::pass("run.task").await {
         return unwritable(id, &error);
     }
-    prepared.context = String::new();
+    prepared.context = RawValue::NULL.to_owned().into();
     let origin = Origin::Answer(started);
     see_through(inner, live, &prepared, &grant.run, origin).await;
 }

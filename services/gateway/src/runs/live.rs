@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::runs::Inner;
 use crate::runs::grant::Grant;
 
 /// Bytes of frames that a ring keeps.
@@ -261,6 +262,38 @@ pub(crate) struct Leaving<'a> {
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         self.live.leave(self.id, &self.run);
+    }
+}
+
+/// A run that lives here from the moment at which it is decided about: who cancels it as soon as it is committed
+/// finds it. It leaves again if it is dropped before it is driven.
+pub(crate) struct Entered {
+    inner: Arc<Inner>,
+    id: RunId,
+    run: Option<Arc<LiveRun>>,
+}
+
+impl Entered {
+    /// Enters a run that is not there yet.
+    pub(crate) fn enter(inner: &Arc<Inner>, id: RunId) -> Self {
+        Self {
+            run: inner.live.enter_new(id),
+            inner: Arc::clone(inner),
+            id,
+        }
+    }
+
+    /// To be driven. `None`: it is there already.
+    pub(crate) fn into_run(mut self) -> Option<Arc<LiveRun>> {
+        self.run.take()
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if let Some(run) = self.run.take() {
+            self.inner.live.leave(self.id, &run);
+        }
     }
 }
 

@@ -1,31 +1,32 @@
-//! Reading a created run again, and building its context.
+//! What the dispatch of a run needs: kept in memory since its event was decided about, or read again.
+
+mod beginning;
+mod told;
 
 use std::sync::Arc;
 
 use domain::authorization::AuthorizationSnapshot;
-use domain::context::{ContextParts, build_context, context_json};
 use domain::run::Run;
-use protocol::JsonObject;
 use protocol::admin::{AgentSpec, DeltaMode};
-use protocol::context::AgentRunState;
 use protocol::event::EventEnvelope;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::manifest::AgentRunnerManifest;
-use protocol::resources::StateScope;
 use protocol::run::RunStatus;
 use serde_json::json;
-use store::{EndpointAddress, Facts, NewRun, StateAccess, StoreError};
+use serde_json::value::RawValue;
+use store::{EndpointAddress, Facts, FirstAttempt, NewRun, StoreError};
+use tokio::time::Instant;
 
-use crate::cursor::history_cursor;
 use crate::outbound::runner::Endpoint;
+use crate::runs::Inner;
 use crate::runs::decide::{Deciding, Made};
 use crate::runs::grant::read_snapshot;
-use crate::runs::{Inner, RunLimits};
+use crate::runs::live::Entered;
 use crate::telemetry::spans::trace_of;
+use told::{Told, write_context};
 
-/// How much state of one scope a context carries: the rest is read through the host API.
-const STATE_KEYS: u64 = 100;
-const STATE_BYTES: usize = 256 * 1024;
+pub(super) use beginning::{Beginning, PlaceAhead};
+pub(crate) use told::told_limits;
 
 /// All that the dispatch of a run needs.
 pub(super) struct Prepared {
@@ -40,7 +41,9 @@ pub(super) struct Prepared {
     pub(super) delta_mode: DeltaMode,
     pub(super) interruptible: bool,
     /// The context as it is sent.
-    pub(super) context: String,
+    pub(super) context: Arc<RawValue>,
+    /// It is dispatched already, and its lease is ours until then.
+    pub(super) begun: Option<Instant>,
 }
 
 /// Why a run cannot be prepared.
@@ -64,6 +67,10 @@ pub(super) struct Fresh {
     pub(super) interruptible: bool,
     /// How its runner is called; `None`: to be read.
     pub(super) endpoint: Option<Arc<EndpointAddress>>,
+    /// It is dispatched with its event.
+    pub(super) beginning: Option<Beginning>,
+    /// It has its place here already.
+    pub(super) entered: Option<Entered>,
 }
 
 impl Fresh {
@@ -75,6 +82,9 @@ impl Fresh {
         (made, facts, at): (Made, &Facts, i64),
     ) -> Box<Self> {
         let place = facts.place.as_ref();
+        let at_place = PlaceAhead::of(place);
+        let begins = made.beginning.is_some();
+        let number = u32::from(begins) * FirstAttempt::NUMBER;
         let run = Run {
             id: new.id,
             workspace: deciding.workspace.clone(),
@@ -85,10 +95,14 @@ impl Fresh {
             runner_id: new.runner_id.clone(),
             endpoint_id: new.endpoint_id,
             conversation_key: place.map(|place| place.conversation_key.clone()),
-            status: RunStatus::Created,
+            status: if begins {
+                RunStatus::Running
+            } else {
+                RunStatus::Created
+            },
             status_reason: None,
-            attempt: 0,
-            lease_epoch: 0,
+            attempt: number,
+            lease_epoch: i64::from(number),
             last_sequence: 0,
             deadline_at: new.deadline_at,
             cancel_requested_at: None,
@@ -98,7 +112,7 @@ impl Fresh {
             usage: None,
             metadata: json!({}),
             created_at: at,
-            started_at: None,
+            started_at: begins.then_some(at),
             finished_at: None,
             pruned_at: None,
         };
@@ -107,10 +121,12 @@ impl Fresh {
             snapshot: made.snapshot,
             spec: made.spec,
             event: Arc::clone(event),
-            event_seq: place.map(|place| place.event_seq),
-            transcript_before: place.map_or(0, |place| place.transcript_before),
+            event_seq: at_place.event_seq,
+            transcript_before: at_place.transcript_before,
             interruptible: made.interruptible,
             endpoint: made.endpoint,
+            beginning: made.beginning,
+            entered: None,
         })
     }
 }
@@ -138,38 +154,42 @@ pub(super) async fn prepare(
         transcript_before,
         interruptible,
         endpoint,
+        beginning,
+        entered: _,
     } = *fresh;
-    // The time of a run begins now, however long it has waited for its turn.
-    run.deadline_at += inner.clock.now_ms() - run.created_at;
-    let (endpoint, delta_mode) = open_endpoint(inner, &run, endpoint).await?;
-    let latest = (transcript_before > 0).then_some(transcript_before);
-    let context = build_context(ContextParts {
-        snapshot_sha256: &run.snapshot_sha256,
-        event: &event,
-        event_seq,
-        transcript_before,
-        latest_cursor: latest
-            .zip(snapshot.conversation.as_ref())
-            .map(|(seq, conversation)| {
-                history_cursor(&inner.keys.cursors, workspace, conversation, seq)
-            }),
-        state: read_state(inner, &snapshot).await?,
-        config: spec.config.clone(),
-        deadline_at: run.deadline_at,
-        trace_id: trace_of(&run).trace_id.to_string(),
-        limits: told_limits(&inner.limits),
-        model_limits: inner.catalog.load().first_limits(&snapshot.resources),
-        snapshot: &snapshot,
-    });
-    let context = context_json(&context);
+    let beginning = if let Some(beginning) = beginning {
+        beginning
+    } else {
+        // The time of a run begins now, however long it has waited for its turn.
+        run.deadline_at += inner.clock.now_ms() - run.created_at;
+        let (endpoint, delta_mode) = open_endpoint(inner, &run, endpoint).await?;
+        let told = Told {
+            workspace,
+            snapshot: &snapshot,
+            snapshot_sha256: &run.snapshot_sha256,
+            spec: &spec,
+            event: &event,
+            event_seq,
+            transcript_before,
+            deadline_at: run.deadline_at,
+            trace: trace_of(&run),
+        };
+        Beginning {
+            context: write_context(inner, told).await?,
+            endpoint,
+            delta_mode,
+            held_until: None,
+        }
+    };
     let prepared = Prepared {
-        context,
+        context: beginning.context,
+        begun: beginning.held_until,
         snapshot: Arc::new(snapshot),
         agent_name: spec.name.clone(),
         retries: spec.retry.max,
         expects_message: expects_message(&event),
-        endpoint: Some(endpoint),
-        delta_mode,
+        endpoint: Some(beginning.endpoint),
+        delta_mode: beginning.delta_mode,
         interruptible,
     };
     Ok(Some((Box::new(run), prepared)))
@@ -188,7 +208,8 @@ pub(super) async fn prepare_again(
         Err(error) => return Err(error),
     };
     let prepared = Prepared {
-        context: String::new(),
+        context: RawValue::NULL.to_owned().into(),
+        begun: None,
         snapshot: Arc::new(read.snapshot),
         agent_name: read.spec.name.clone(),
         retries: 0,
@@ -270,51 +291,7 @@ async fn read_inputs(inner: &Inner, run: Run) -> Result<Fresh, PrepareError> {
         transcript_before: inputs.transcript_before,
         interruptible: manifest.is_some_and(|manifest| manifest.capabilities.interrupt),
         endpoint: None,
+        beginning: None,
+        entered: None,
     })
-}
-
-async fn read_state(
-    inner: &Inner,
-    snapshot: &AuthorizationSnapshot,
-) -> Result<AgentRunState, StoreError> {
-    let mut state = AgentRunState::default();
-    let granted = snapshot.state.iter().map(|(&scope, identity)| StateAccess {
-        scope,
-        identity: identity.clone(),
-    });
-    // Most scopes of most runs are empty, which one question tells.
-    for access in inner.store.filled_scopes(granted.collect()).await? {
-        let entries = inner
-            .store
-            .read_state(&access, STATE_KEYS, STATE_BYTES)
-            .await?;
-        let map = match access.scope {
-            StateScope::Conversation => &mut state.conversation,
-            StateScope::Actor => &mut state.actor,
-            StateScope::Subject => &mut state.subject,
-            StateScope::Runner => &mut state.runner,
-            StateScope::Binding => &mut state.binding,
-        };
-        for entry in entries {
-            if let Ok(value) = serde_json::from_str(&entry.value) {
-                map.insert(entry.key, value);
-            }
-        }
-    }
-    Ok(state)
-}
-
-/// The bounds of a run, as its runner is told.
-pub(crate) fn told_limits(limits: &RunLimits) -> JsonObject {
-    let told = json!({
-        "line_bytes": limits.line_bytes,
-        "event_bytes": limits.results.event_bytes,
-        "run_bytes": limits.results.run_bytes,
-        "run_events": limits.results.run_events,
-        "state_value_bytes": limits.results.state_value_bytes,
-        "first_byte_seconds": limits.first_byte.as_secs_f64(),
-        "silence_seconds": limits.silence.as_secs_f64(),
-        "append_lease_seconds": limits.append_lease.as_secs_f64(),
-    });
-    told.as_object().cloned().unwrap_or_default()
 }

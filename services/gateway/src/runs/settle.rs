@@ -9,6 +9,7 @@ use protocol::id::{RunId, WorkspaceId};
 use protocol::message::Message;
 use protocol::run::RunStatus;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use store::writer::Work;
 use store::{
     Append, Appended, Dispatch, Dispatched, Leases, PullSteering, SteeredEvent, StoreError,
@@ -322,7 +323,7 @@ async fn own_orphan(
                 attempt: run.attempt + 1,
                 owner: inner.owner.clone(),
                 lease,
-                context: "null".to_owned(),
+                context: RawValue::NULL.to_owned().into(),
                 deadline_at: run.deadline_at,
                 at: inner.clock.now_ms(),
                 run,

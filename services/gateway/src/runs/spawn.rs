@@ -8,7 +8,7 @@ use store::Leases;
 
 use crate::runs::Runs;
 use crate::runs::drive::{self, TakenOver};
-use crate::runs::live::LiveRun;
+use crate::runs::live::{Entered, LiveRun};
 use crate::runs::prepare::Fresh;
 use crate::runs::settle;
 use crate::telemetry::metrics;
@@ -16,8 +16,10 @@ use crate::telemetry::metrics;
 impl Runs {
     /// Drives a created run in a task of its own, unless it is driven here already. `fresh`: what is
     /// known of a run that was stored just now.
-    pub(super) fn spawn(&self, id: RunId, workspace: WorkspaceId, fresh: Option<Box<Fresh>>) {
-        let Some(live) = self.0.live.enter_new(id) else {
+    pub(super) fn spawn(&self, id: RunId, workspace: WorkspaceId, mut fresh: Option<Box<Fresh>>) {
+        let entered = fresh.as_mut().and_then(|fresh| fresh.entered.take());
+        let entered = entered.unwrap_or_else(|| Entered::enter(&self.0, id));
+        let Some(live) = entered.into_run() else {
             return;
         };
         let (inner, driven) = (Arc::clone(&self.0), Arc::clone(&live));

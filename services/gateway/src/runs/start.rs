@@ -186,26 +186,32 @@ impl Runs {
         }
         let aside = Aside::default();
         let at = self.0.clock.now_ms();
+        let conversation = conversation_of(&event);
+        let envelope = canonical_json(&event);
+        let (event_type, source, bot_id) = (
+            event.event_type.clone(),
+            event.source.clone(),
+            event.bot_id.clone(),
+        );
+        let deciding = (Arc::new(event), only, trace_parent, at);
+        let decider = self.decider(workspace, event_id.clone(), deciding, aside.clone());
+        let (decide, ready_bytes) = decider.await;
         let ingest = Ingest {
             workspace: workspace.clone(),
-            event_id: event_id.clone(),
+            event_id,
             dedupe_key,
             body_sha256,
-            event_type: event.event_type.clone(),
-            source: event.source.clone(),
-            bot_id: event.bot_id.clone(),
-            conversation: conversation_of(&event),
+            event_type,
+            source,
+            bot_id,
+            conversation,
             new_conversation_key: Uuid::now_v7(),
-            envelope: canonical_json(&event),
+            envelope,
             raw,
             most_runs: self.0.limits.workspace_runs,
             at,
-            decide: self.decider(
-                workspace,
-                event_id,
-                (Arc::new(event), only, trace_parent, at),
-                aside.clone(),
-            ),
+            decide,
+            ready_bytes,
         };
         let taken = self.take(ingest, aside.clone()).await;
         // Where nobody knows whether the event stands, its files stay until they expire.

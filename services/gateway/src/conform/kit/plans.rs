@@ -131,7 +131,7 @@ impl Kit {
         });
         let token = self.host.open(RehearsedRun {
             snapshot: snapshot.clone(),
-            context: context_json(&context),
+            context: context_json(&context).get().to_owned(),
             history,
             deadline_at,
         });

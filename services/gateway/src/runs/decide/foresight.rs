@@ -5,10 +5,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::authorization::Catalog;
+use domain::event::conversation_of;
 use protocol::id::WorkspaceId;
-use store::{Candidate, NewRun};
+use store::{Candidate, Facts, NewRun};
 
 use crate::runs::decide::{Deciding, Made};
+use crate::runs::prepare::{Beginning, PlaceAhead};
 
 /// Workspaces whose agents are remembered. More are forgotten, all at once.
 const MOST: usize = 1024;
@@ -50,11 +52,30 @@ pub(in crate::runs) struct Foreseen {
     catalog: Arc<Catalog>,
     run: NewRun,
     made: Made,
+    /// Where its event will stand in its conversation.
+    at: PlaceAhead,
 }
 
 impl Foreseen {
-    /// The run that the event gets if its agents are still those that the last one met.
-    pub(super) fn of(deciding: &Deciding<'_>) -> Option<Self> {
+    /// The run that the event gets if its agents are still those that the last one met, ready to be dispatched with
+    /// its event if its conversation is quiet.
+    pub(super) async fn of(deciding: &Deciding<'_>) -> Option<Self> {
+        let mut foreseen = Self::run_of(deciding)?;
+        if let Some(at) = quiet_place(deciding).await {
+            let (run, made) = (&foreseen.run, &foreseen.made);
+            foreseen.made.beginning = Beginning::of(deciding, (run, made), at).await;
+            foreseen.at = at;
+        }
+        Some(foreseen)
+    }
+
+    /// Of what is large in it.
+    pub(super) fn bytes(&self) -> usize {
+        let context = |beginning: &Beginning| beginning.context.get().len();
+        self.run.snapshot.len() + self.made.beginning.as_ref().map_or(0, context)
+    }
+
+    fn run_of(deciding: &Deciding<'_>) -> Option<Self> {
         let met = deciding.inner.last_met.get(deciding.workspace)?;
         let catalog = deciding.inner.catalog.load_full();
         let winner = deciding.winner(&met).ok()??;
@@ -66,18 +87,42 @@ impl Foreseen {
             catalog,
             run,
             made,
+            at: PlaceAhead::default(),
         })
     }
 
-    /// The run, if it would be made just so of this winner among these agents now.
+    /// The run, if it would be made just so of this winner now.
     pub(super) fn for_winner(
-        self,
+        mut self,
         deciding: &Deciding<'_>,
-        agents: &Arc<[Candidate]>,
+        facts: &Facts,
         winner: &Candidate,
     ) -> Option<(NewRun, Made)> {
         let same_catalog = Arc::ptr_eq(&self.catalog, &deciding.inner.catalog.load());
-        let same_winner = Arc::ptr_eq(&self.met, agents) || self.met[self.place] == *winner;
+        let same_winner =
+            Arc::ptr_eq(&self.met, &facts.candidates) || self.met[self.place] == *winner;
+        if PlaceAhead::of(facts.place.as_ref()) != self.at {
+            self.made.beginning = None;
+        }
         (same_catalog && same_winner).then_some((self.run, self.made))
     }
+}
+
+/// Where the event will stand, if no run lives in its conversation. Who stands there then has missed nothing: what
+/// is read from now on, no run of the conversation has changed in between.
+async fn quiet_place(deciding: &Deciding<'_>) -> Option<PlaceAhead> {
+    let Some(identity) = conversation_of(deciding.event) else {
+        return Some(PlaceAhead::default());
+    };
+    let store = &deciding.inner.store;
+    let now = store.conversation_now(deciding.workspace, &identity).await;
+    let (events, items) = match now.ok()? {
+        Some(now) if now.is_busy => return None,
+        Some(now) => (now.last_event_seq, now.last_transcript_seq),
+        None => (0, 0),
+    };
+    Some(PlaceAhead {
+        event_seq: Some(events + 1),
+        transcript_before: items,
+    })
 }

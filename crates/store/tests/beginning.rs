@@ -1,0 +1,109 @@
+//! A run that is dispatched by the commit of its event, and what is seen of its conversation before.
+#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::id::RunId;
+use protocol::run::RunStatus;
+use serde_json::value::RawValue;
+use store::{
+    Appended, ConversationNow, Dispatch, Dispatched, FirstAttempt, Ingest, Ingested, Leases, Plan,
+};
+use support::{Bench, dispatch, new_run, on_both};
+use uuid::Uuid;
+
+on_both!(
+    a_run_that_begins_with_its_event_is_dispatched_by_its_commit,
+    a_run_whose_owner_died_before_it_posted_is_taken_over,
+    a_conversation_is_quiet_until_a_run_begins_and_after_it_has_ended,
+);
+
+/// An event whose run begins with it.
+fn beginning(bench: &Bench, id: &str, lease: Duration) -> Ingest {
+    let run = RunId(Uuid::now_v7());
+    let answer = id.to_owned();
+    Ingest {
+        decide: Arc::new(move |_| Plan::Start {
+            run: Box::new(new_run(run)),
+            attempt: Some(Box::new(FirstAttempt {
+                owner: "me".to_owned(),
+                lease,
+                context: RawValue::from_string(r#"{"told":1}"#.to_owned())
+                    .unwrap()
+                    .into(),
+            })),
+            message: None,
+            answer: answer.clone(),
+        }),
+        ..bench.event(id, "a")
+    }
+}
+
+async fn a_run_that_begins_with_its_event_is_dispatched_by_its_commit(bench: Bench) {
+    let event = beginning(&bench, "e-1", Duration::from_mins(1));
+    let stored = bench.store.ingest(event).await.unwrap();
+    assert!(matches!(stored, Ingested::Stored { .. }), "{stored:?}");
+    let run = bench.only_run().await;
+    assert_eq!(
+        (run.status, run.attempt, run.lease_epoch, run.started_at),
+        (RunStatus::Running, 1, 1, Some(1_000))
+    );
+    let context = bench.store.find_context(run.id).await.unwrap();
+    assert_eq!(context.as_deref(), Some(r#"{"told":1}"#));
+
+    // Nobody else has it, neither as a run that waits nor as one whose owner is gone.
+    let created = bench.store.created_runs(None, 10).await.unwrap();
+    assert!(created.is_empty(), "{created:?}");
+    let taken = bench
+        .store
+        .take_over(&run, "another", Duration::ZERO, Leases::Lapsed);
+    assert_eq!(taken.await.unwrap(), None);
+    let mut as_created = run.clone();
+    (as_created.status, as_created.lease_epoch) = (RunStatus::Created, 0);
+    let by_another = Dispatch {
+        owner: "another".to_owned(),
+        ..dispatch(&as_created)
+    };
+    let again = bench.store.write(by_another).await.unwrap();
+    assert!(matches!(again, Dispatched::Lost), "{again:?}");
+
+    let append = bench.append(&run, 0, &["one"]);
+    let written = bench.store.write(append).await.unwrap();
+    assert_eq!(written, Appended::Written { next: Vec::new() });
+}
+
+async fn a_run_whose_owner_died_before_it_posted_is_taken_over(bench: Bench) {
+    let event = beginning(&bench, "e-1", Duration::ZERO);
+    bench.store.ingest(event).await.unwrap();
+    let run = bench.only_run().await;
+    let taken = bench
+        .store
+        .take_over(&run, "another", Duration::from_mins(1), Leases::Lapsed);
+    assert_eq!(taken.await.unwrap(), Some(2));
+    // Its old owner writes nothing more.
+    let append = bench.append(&run, 0, &["one"]);
+    let written = bench.store.write(append).await.unwrap();
+    assert_eq!(written, Appended::Lost);
+}
+
+async fn a_conversation_is_quiet_until_a_run_begins_and_after_it_has_ended(bench: Bench) {
+    let identity = bench.event("e-1", "a").conversation.unwrap();
+    let now = || bench.store.conversation_now(&bench.workspace, &identity);
+    let seen = |last_event_seq, last_transcript_seq, is_busy| ConversationNow {
+        last_event_seq,
+        last_transcript_seq,
+        is_busy,
+    };
+    assert_eq!(now().await.unwrap(), None);
+    let run = bench.running("e-1").await;
+    assert_eq!(now().await.unwrap(), Some(seen(1, 1, true)));
+    bench.end(&run, 0).await;
+    assert_eq!(now().await.unwrap(), Some(seen(1, 1, false)));
+
+    let other = beginning(&bench, "e-2", Duration::ZERO);
+    bench.store.ingest(other).await.unwrap();
+    assert_eq!(now().await.unwrap(), Some(seen(2, 1, true)));
+}

@@ -1,0 +1,110 @@
+//! What a runner is told of its run: the context, with the state as it is.
+
+use std::sync::Arc;
+
+use domain::authorization::AuthorizationSnapshot;
+use domain::context::{ContextParts, build_context, context_json};
+use domain::trace::RunTrace;
+use protocol::JsonObject;
+use protocol::admin::AgentSpec;
+use protocol::context::AgentRunState;
+use protocol::event::EventEnvelope;
+use protocol::id::WorkspaceId;
+use protocol::resources::StateScope;
+use serde_json::json;
+use serde_json::value::RawValue;
+use store::{StateAccess, StoreError};
+
+use crate::cursor::history_cursor;
+use crate::runs::{Inner, RunLimits};
+
+/// How much state of one scope a context carries: the rest is read through the host API.
+const STATE_KEYS: u64 = 100;
+const STATE_BYTES: usize = 256 * 1024;
+
+/// What a context tells of its run.
+pub(super) struct Told<'a> {
+    pub(super) workspace: &'a WorkspaceId,
+    pub(super) snapshot: &'a AuthorizationSnapshot,
+    pub(super) snapshot_sha256: &'a str,
+    pub(super) spec: &'a AgentSpec,
+    pub(super) event: &'a EventEnvelope,
+    pub(super) event_seq: Option<i64>,
+    pub(super) transcript_before: i64,
+    pub(super) deadline_at: i64,
+    pub(super) trace: RunTrace,
+}
+
+/// Builds a context, with the state as it is now.
+pub(super) async fn write_context(
+    inner: &Inner,
+    told: Told<'_>,
+) -> Result<Arc<RawValue>, StoreError> {
+    let snapshot = told.snapshot;
+    let latest = (told.transcript_before > 0).then_some(told.transcript_before);
+    let context = build_context(ContextParts {
+        snapshot_sha256: told.snapshot_sha256,
+        event: told.event,
+        event_seq: told.event_seq,
+        transcript_before: told.transcript_before,
+        latest_cursor: latest
+            .zip(snapshot.conversation.as_ref())
+            .map(|(seq, conversation)| {
+                history_cursor(&inner.keys.cursors, told.workspace, conversation, seq)
+            }),
+        state: read_state(inner, snapshot).await?,
+        config: told.spec.config.clone(),
+        deadline_at: told.deadline_at,
+        trace_id: told.trace.trace_id.to_string(),
+        limits: told_limits(&inner.limits),
+        model_limits: inner.catalog.load().first_limits(&snapshot.resources),
+        snapshot,
+    });
+    Ok(context_json(&context).into())
+}
+
+async fn read_state(
+    inner: &Inner,
+    snapshot: &AuthorizationSnapshot,
+) -> Result<AgentRunState, StoreError> {
+    let mut state = AgentRunState::default();
+    let granted = snapshot.state.iter().map(|(&scope, identity)| StateAccess {
+        scope,
+        identity: identity.clone(),
+    });
+    // Most scopes of most runs are empty, which one question tells.
+    for access in inner.store.filled_scopes(granted.collect()).await? {
+        let entries = inner
+            .store
+            .read_state(&access, STATE_KEYS, STATE_BYTES)
+            .await?;
+        let map = match access.scope {
+            StateScope::Conversation => &mut state.conversation,
+            StateScope::Actor => &mut state.actor,
+            StateScope::Subject => &mut state.subject,
+            StateScope::Runner => &mut state.runner,
+            StateScope::Binding => &mut state.binding,
+        };
+        for entry in entries {
+            if let Ok(value) = serde_json::from_str(&entry.value) {
+                map.insert(entry.key, value);
+            }
+        }
+    }
+    Ok(state)
+}
+
+/// The bounds of a run, as its runner is told.
+pub(crate) fn told_limits(limits: &RunLimits) -> JsonObject {
+    let told = json!({
+        "line_bytes": limits.line_bytes,
+        "event_bytes": limits.results.event_bytes,
+        "run_bytes": limits.results.run_bytes,
+        "run_events": limits.results.run_events,
+        "state_value_bytes": limits.results.state_value_bytes,
+        "first_byte_seconds": limits.first_byte.as_secs_f64(),
+        "silence_seconds": limits.silence.as_secs_f64(),
+        "append_lease_seconds": limits.append_lease.as_secs_f64(),
+    });
+    told.as_object().cloned().unwrap_or_default()
+}

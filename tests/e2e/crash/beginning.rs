@@ -1,0 +1,80 @@
+//! A run that is dispatched by the commit of its event: one commit, and then its POST.
+
+use std::os::unix::process::ExitStatusExt;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::stage;
+use crate::support::client::{message, send};
+use crate::support::runner::Request;
+use crate::support::{Engine, Postgres, Sqlite};
+
+/// SIGABRT.
+const ABORTED: Option<i32> = Some(6);
+
+/// Of the agent that runs beside whatever else runs.
+fn event(id: &str) -> Value {
+    let mut event = message(id);
+    event["bot_id"] = json!("concurrent");
+    event
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_run_of_a_quiet_conversation_is_dispatched_by_the_commit_of_its_event(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(mut stage) = stage(engine, "1.0").await else {
+        return;
+    };
+    stage.gateway.kill().await;
+    // The first event of a process meets agents that it has not seen: its run has a commit for its intent.
+    let second = "post.before_intent=1*off->return(abort)";
+    assert!(stage.gateway.start_breaking(second).await);
+    for id in ["m-1", "m-2"] {
+        let run_id = stage.client.post(&event(id)).await.run_id();
+        let run = stage.client.finished(&run_id).await;
+        assert_eq!(run["status"], json!("completed"), "{run}");
+        assert_eq!(stage.runner.posts(&run_id), 1);
+    }
+    // What the run before has left is told to the next, though it was made ready before its event was stored.
+    let is_of = |request: &Request, id: &str| {
+        request.is_run() && request.json()["context"]["event"]["event_id"] == *id
+    };
+    let told = stage.runner.asked("m-2", |one| is_of(one, "m-2")).await;
+    let context = &told.json()["context"];
+    assert_eq!(context["state"]["conversation"]["progress"], "m-1:20");
+    assert_eq!(context["context"]["event_seq"], json!(2));
+    assert_eq!(context["context"]["transcript_seq"], json!(2));
+
+    // Where a run lives, the next one goes the long way.
+    stage.client.post(&event("held")).await.run_id();
+    stage.runner.asked("held", |one| is_of(one, "held")).await;
+    let _ = send(stage.client.posting(&event("m-3"))).await;
+    assert_eq!(stage.gateway.exited().await.signal(), ABORTED);
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_whose_gateway_died_behind_that_commit_is_an_orphan_and_posted_by_nobody(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(mut stage) = stage(engine, "1.0").await else {
+        return;
+    };
+    stage.gateway.kill().await;
+    let second = "ingest.after_commit=1*off->return(abort)";
+    assert!(stage.gateway.start_breaking(second).await);
+    let run_id = stage.client.post(&event("m-1")).await.run_id();
+    stage.client.finished(&run_id).await;
+    assert!(send(stage.client.posting(&event("m-2"))).await.is_err());
+    assert_eq!(stage.gateway.exited().await.signal(), ABORTED);
+
+    stage.gateway.start_again().await;
+    let replayed = stage.client.post(&event("m-2")).await;
+    let run = stage.client.finished(&replayed.run_id()).await;
+    assert_eq!(run["error"]["code"], json!("host.orphaned"), "{run}");
+    assert_eq!(run["error"]["retryable"], json!(true), "{run}");
+    assert_eq!(stage.runner.posts(&replayed.run_id()), 0);
+}
