@@ -138,20 +138,19 @@ pub(crate) async fn with_runners(
 pub(crate) struct RunRow<'a> {
     pub(crate) event: RunEvent<'a>,
     pub(crate) run: &'a NewRun,
-    pub(crate) begin: Begin<'a>,
+    pub(crate) begin: &'a Begin,
 }
 
 /// How a run begins.
-#[derive(Clone, Copy)]
-pub(crate) enum Begin<'a> {
+pub(crate) enum Begin {
     Created,
     Queued,
     /// With its first attempt.
-    Dispatched(&'a FirstAttempt),
+    Dispatched(Box<FirstAttempt>),
 }
 
-impl<'a> Begin<'a> {
-    fn status(self) -> RunStatus {
+impl Begin {
+    fn status(&self) -> RunStatus {
         match self {
             Self::Created => RunStatus::Created,
             Self::Queued => RunStatus::Queued,
@@ -159,7 +158,7 @@ impl<'a> Begin<'a> {
         }
     }
 
-    fn attempt(self) -> Option<&'a FirstAttempt> {
+    fn attempt(&self) -> Option<&FirstAttempt> {
         match self {
             Self::Created | Self::Queued => None,
             Self::Dispatched(attempt) => Some(attempt),

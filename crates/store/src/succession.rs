@@ -52,7 +52,7 @@ impl Succession {
                     conversation_key: Some(key),
                     at: end.at,
                 };
-                let (run, begin) = (&run, Begin::Queued);
+                let (run, begin) = (&run, &Begin::Queued);
                 insert_runs(tx, &[RunRow { event, run, begin }]).await?;
             }
         }

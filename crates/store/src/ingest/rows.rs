@@ -8,7 +8,6 @@ use sea_orm::{DbBackend, Value};
 use uuid::Uuid;
 
 use super::{Ingest, Ingested, Place, Plan};
-use crate::attempts::FirstAttempt;
 use crate::conversation::cancel_all;
 use crate::error::StoreError;
 use crate::new_run::{Begin, NewRun, RunEvent, RunRow, insert_runs, user_item};
@@ -121,27 +120,10 @@ fn read_locked(row: &Row) -> Result<Locked, StoreError> {
     })
 }
 
-/// How a run begins, with all that this takes.
-enum Beginning {
-    Created,
-    Queued,
-    Dispatched(Box<FirstAttempt>),
-}
-
-impl Beginning {
-    fn begin(&self) -> Begin<'_> {
-        match self {
-            Self::Created => Begin::Created,
-            Self::Queued => Begin::Queued,
-            Self::Dispatched(attempt) => Begin::Dispatched(attempt),
-        }
-    }
-}
-
 /// What shall be written.
 #[derive(Default)]
 pub(super) struct Rows<'a> {
-    runs: Vec<(RunEvent<'a>, Box<NewRun>, Beginning)>,
+    runs: Vec<(RunEvent<'a>, Box<NewRun>, Begin)>,
     events: Vec<[Value; 13]>,
     raw: Vec<[Value; 4]>,
     messages: Vec<TranscriptRow>,
@@ -172,8 +154,8 @@ impl<'a> Rows<'a> {
                 message,
                 answer,
             } => {
-                let begins = attempt.map_or(Beginning::Created, Beginning::Dispatched);
-                (Some(self.run(event, run, begins)), message, answer)
+                let begin = attempt.map_or(Begin::Created, Begin::Dispatched);
+                (Some(self.run(event, run, begin)), message, answer)
             }
             Plan::Queue {
                 run,
@@ -182,7 +164,7 @@ impl<'a> Rows<'a> {
                 answer,
             } => {
                 cancel_all(tx, &cancel, ingest.at).await?;
-                let queued = self.run(event, run, Beginning::Queued);
+                let queued = self.run(event, run, Begin::Queued);
                 (Some(queued), message, answer)
             }
             Plan::Absorb {
@@ -204,9 +186,9 @@ impl<'a> Rows<'a> {
         Ok(Ingested::Stored { answer })
     }
 
-    fn run(&mut self, event: RunEvent<'a>, run: Box<NewRun>, begins: Beginning) -> RunId {
+    fn run(&mut self, event: RunEvent<'a>, run: Box<NewRun>, begin: Begin) -> RunId {
         let id = run.id;
-        self.runs.push((event, run, begins));
+        self.runs.push((event, run, begin));
         id
     }
 
@@ -243,9 +225,10 @@ impl<'a> Rows<'a> {
         let runs: Vec<_> = self
             .runs
             .iter()
-            .map(|(event, run, begins)| {
-                let (event, begin) = (*event, begins.begin());
-                RunRow { event, run, begin }
+            .map(|(event, run, begin)| RunRow {
+                event: *event,
+                run,
+                begin,
             })
             .collect();
         insert_runs(tx, &runs).await?;
