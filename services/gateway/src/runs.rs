@@ -34,6 +34,7 @@ mod reserved;
 mod settle;
 mod spawn;
 mod sweep;
+mod unheard;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,6 +72,7 @@ use crate::runs::open_endpoints::OpenEndpoints;
 use crate::runs::rate::{EventRate, EventRates};
 use crate::runs::reserved::ReservedCalls;
 use crate::runs::token::{Minted, RunTokens, TokenSubject};
+use crate::runs::unheard::AllUnheard;
 use crate::seal::MasterKey;
 use crate::telemetry::spans::Spans;
 
@@ -147,6 +149,7 @@ pub(crate) struct Inner {
     rates: EventRates,
     calls: Calls,
     reserved: ReservedCalls,
+    unheard: AllUnheard,
     tasks: TaskTracker,
     /// No new run from here on.
     stopping: CancellationToken,
@@ -172,6 +175,7 @@ impl Runs {
             rates: EventRates::new(parts.limits.workspace_events),
             calls: Calls::default(),
             reserved: ReservedCalls::default(),
+            unheard: AllUnheard::default(),
             parts,
             live: Live::default(),
             doorbell: Doorbell::default(),

@@ -78,3 +78,26 @@ async fn a_run_whose_gateway_died_behind_that_commit_is_an_orphan_and_posted_by_
     assert_eq!(run["error"]["retryable"], json!(true), "{run}");
     assert_eq!(stage.runner.posts(&replayed.run_id()), 0);
 }
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_whose_commit_was_not_heard_of_goes_on_in_the_gateway_that_lives(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(mut stage) = stage(engine, "1.0").await else {
+        return;
+    };
+    stage.gateway.kill().await;
+    let second = "ingest.after_commit=1*off->1*return(error)";
+    assert!(stage.gateway.start_breaking(second).await);
+    let run_id = stage.client.post(&event("m-1")).await.run_id();
+    stage.client.finished(&run_id).await;
+    let unheard = send(stage.client.posting(&event("m-2"))).await.unwrap();
+    assert_eq!(unheard.status, 503, "{}", unheard.body);
+
+    let replayed = stage.client.post(&event("m-2")).await;
+    assert!(replayed.is_replay(), "{}", replayed.body);
+    let run = stage.client.finished(&replayed.run_id()).await;
+    assert_eq!(run["status"], json!("completed"), "{run}");
+    assert_eq!(stage.runner.posts(&replayed.run_id()), 1);
+}

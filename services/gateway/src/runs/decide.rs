@@ -31,7 +31,6 @@ use crate::runs::live::Entered;
 use crate::runs::prepare::{Beginning, Fresh};
 use crate::runs::start::StartError;
 use crate::runs::{Inner, Runs};
-use aside::Left;
 use foresight::Foreseen;
 use message::user_message;
 
@@ -78,7 +77,7 @@ impl Runs {
                 .take();
             let decided = deciding.decide(facts, foreseen);
             let mut left = aside.left();
-            *left = Left::default();
+            left.renew();
             match decided {
                 Ok((plan, made)) => {
                     match &plan {

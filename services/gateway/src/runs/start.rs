@@ -243,8 +243,16 @@ impl Runs {
         let runs = self.clone();
         let taking = self.0.tasks.spawn(async move {
             let (workspace, at) = (ingest.workspace.clone(), ingest.at);
-            let ingested = runs.0.store.ingest(ingest).await?;
-            failpoint::pass("ingest.after_commit").await?;
+            let storing = async {
+                let ingested = runs.0.store.ingest(ingest).await?;
+                failpoint::pass("ingest.after_commit").await?;
+                Ok(ingested)
+            };
+            let ingested = storing.await;
+            if let Some(begun) = aside.begun_unheard(&ingested) {
+                runs.look_for(workspace.clone(), begun);
+            }
+            let ingested = ingested?;
             let Ingested::Stored { answer } = &ingested else {
                 return Ok(ingested);
             };
@@ -254,12 +262,7 @@ impl Runs {
                     None => runs.0.doorbell.ring(Ring::Cancelled(run)),
                 }
             }
-            if let Ok(EventAccepted {
-                run_id: Some(run),
-                status: Some(RunStatus::Created),
-                ..
-            }) = serde_json::from_str(answer)
-            {
+            if let Some(run) = created_run(answer) {
                 let fresh = aside.fresh().filter(|fresh| fresh.run.id == run);
                 runs.spawn(run, workspace, fresh);
             }
@@ -267,4 +270,11 @@ impl Runs {
         });
         taking.await.map_err(|_| StoreError::Closed)?
     }
+}
+
+/// The run that an answer tells of, when it was made to go at once.
+pub(super) fn created_run(answer: &str) -> Option<RunId> {
+    let answer: EventAccepted = serde_json::from_str(answer).ok()?;
+    let is_created = answer.status == Some(RunStatus::Created);
+    answer.run_id.filter(|_| is_created)
 }

@@ -221,6 +221,7 @@ impl Runs {
     }
 
     async fn sweep(&self) -> Result<(), StoreError> {
+        self.find_unheard().await?;
         self.end_orphans(Leases::Lapsed).await?;
         self.end_overdue().await?;
         if self.0.stopping.is_cancelled() {

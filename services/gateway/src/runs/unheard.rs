@@ -1,0 +1,81 @@
+//! Runs that were dispatched by the commit of their event, of which nobody has heard: the database went away behind
+//! it. Nobody has posted them, so they go on as soon as they are found.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use protocol::id::{RunId, WorkspaceId};
+use store::StoreError;
+use tokio::time::Instant;
+
+use crate::runs::Runs;
+use crate::runs::prepare::Fresh;
+
+/// More of them are left to the sweep, which ends them as orphans.
+const MOST: usize = 1024;
+
+struct Unheard {
+    workspace: WorkspaceId,
+    fresh: Box<Fresh>,
+    /// Until when its commit may still come to light.
+    until: Instant,
+}
+
+/// Those of this process. They keep their place among its live runs, so that no sweep takes them.
+#[derive(Default)]
+pub(super) struct AllUnheard(Mutex<Vec<Unheard>>);
+
+impl AllUnheard {
+    // Whole after any panic: it changes by one step at a time.
+    fn all(&self) -> MutexGuard<'_, Vec<Unheard>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ids(&self) -> Vec<RunId> {
+        self.all().iter().map(|one| one.fresh.run.id).collect()
+    }
+}
+
+impl Runs {
+    /// Goes on with a run once the database tells that it is there.
+    pub(super) fn look_for(&self, workspace: WorkspaceId, fresh: Box<Fresh>) {
+        let mut all = self.0.unheard.all();
+        if all.len() < MOST {
+            all.push(Unheard {
+                workspace,
+                fresh,
+                until: Instant::now() + 2 * self.0.limits.lease,
+            });
+        }
+    }
+
+    /// Asks for all that are looked for, holds what is there, and drives it. Errors: the database does not answer, and
+    /// they are looked for again.
+    pub(super) async fn find_unheard(&self) -> Result<(), StoreError> {
+        let ids = self.0.unheard.ids();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let (owner, lease) = (&self.0.owner, self.0.limits.lease);
+        // Before the database's clock is asked: ours ends first.
+        let asked_at = Instant::now();
+        let held = self.0.store.renew_leases(owner, ids, lease).await?;
+        let all = std::mem::take(&mut *self.0.unheard.all());
+        for mut one in all {
+            let Some(cancel_requested_at) = held.get(&one.fresh.run.id) else {
+                if asked_at < one.until {
+                    self.0.unheard.all().push(one);
+                }
+                continue;
+            };
+            let run = &mut one.fresh.run;
+            tracing::info!(run.id = %run.id, "run {} was stored when the database went away, and goes on", run.id);
+            run.cancel_requested_at = *cancel_requested_at;
+            let id = run.id;
+            if let Some(beginning) = &mut one.fresh.beginning {
+                beginning.held_until = Some(asked_at + lease);
+            }
+            self.spawn(id, one.workspace, Some(one.fresh));
+        }
+        Ok(())
+    }
+}
