@@ -11,6 +11,8 @@ mod nats;
 mod once;
 #[path = "replicas/orphans.rs"]
 mod orphans;
+#[path = "replicas/revoking.rs"]
+mod revoking;
 #[path = "replicas/rolling.rs"]
 mod rolling;
 #[path = "replicas/starting.rs"]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use domain::normalize::Tally;
-use domain::run::{Failure, FailureCode, Run};
+use domain::run::Run;
 use protocol::id::{RunId, WorkspaceId};
 use serde_json::value::RawValue;
 use store::{Leases, LeftOff, StoreError, failpoint};
@@ -32,14 +32,13 @@ pub(super) async fn drive(
     let (run, mut prepared) = match Box::pin(prepare(inner, workspace, id, fresh)).await {
         Ok(Some(ready)) => ready,
         Ok(None) => return,
-        Err(PrepareError::Broken(why)) => {
-            tracing::error!(run.id = %id, "run {id} cannot be dispatched: {why}");
-            let failure = Failure::new(FailureCode::HostInternal, why);
+        Err(PrepareError::Store(error)) => return unwritable(id, &error),
+        Err(PrepareError::Never(failure)) => {
+            tracing::error!(run.id = %id, "run {id} cannot be dispatched: {}", failure.message);
             // Another replica may have prepared it, and drives it.
             let settled = settle_orphan(inner, id, workspace, Leases::None, failure);
             return Box::pin(settled).await;
         }
-        Err(PrepareError::Store(error)) => return unwritable(id, &error),
     };
     live.name_agent(&prepared.agent_name);
     tracing::info!(
@@ -120,9 +119,8 @@ pub(super) async fn go_on(inner: &Arc<Inner>, live: &LiveRun, taken: TakenOver) 
     live.log.begin_behind(run.last_sequence);
     let (run, prepared) = match Box::pin(prepare_again(inner, run)).await {
         Ok(ready) => ready,
-        Err(PrepareError::Broken(why)) => {
-            tracing::error!(run.id = %id, "run {id} cannot be gone on with: {why}");
-            let failure = Failure::new(FailureCode::HostInternal, why);
+        Err(PrepareError::Never(failure)) => {
+            tracing::error!(run.id = %id, "run {id} cannot be gone on with: {}", failure.message);
             let settled = settle_orphan(inner, id, &workspace, Leases::Own, failure);
             return Box::pin(settled).await;
         }

@@ -6,7 +6,7 @@ mod told;
 use std::sync::Arc;
 
 use domain::authorization::AuthorizationSnapshot;
-use domain::run::Run;
+use domain::run::{Failure, FailureCode, Run};
 use protocol::admin::{AgentSpec, DeltaMode};
 use protocol::event::EventEnvelope;
 use protocol::id::{RunId, WorkspaceId};
@@ -49,8 +49,9 @@ pub(super) struct Prepared {
 /// Why a run cannot be prepared.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PrepareError {
-    #[error("the run cannot be prepared: {0}")]
-    Broken(&'static str),
+    /// The run ends so.
+    #[error("the run cannot be prepared: {}", .0.message)]
+    Never(Failure),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -204,7 +205,7 @@ pub(super) async fn prepare_again(
     // Its runner has been called; it can only be told of a cancel no more.
     let (endpoint, delta_mode) = match open_endpoint(inner, &read.run, None).await {
         Ok((endpoint, delta_mode)) => (Some(endpoint), delta_mode),
-        Err(PrepareError::Broken(_)) => (None, DeltaMode::default()),
+        Err(PrepareError::Never(_)) => (None, DeltaMode::default()),
         Err(error) => return Err(error),
     };
     let prepared = Prepared {
@@ -219,6 +220,10 @@ pub(super) async fn prepare_again(
         interruptible: read.interruptible,
     };
     Ok((read.run, prepared))
+}
+
+fn broken(why: &str) -> PrepareError {
+    PrepareError::Never(Failure::new(FailureCode::HostInternal, why))
 }
 
 fn expects_message(event: &EventEnvelope) -> bool {
@@ -238,8 +243,7 @@ async fn open_endpoint(
         let found = store.find_endpoint_address(&run.workspace, run.endpoint_id);
         found.await?.map(Arc::new)
     };
-    let broken = PrepareError::Broken;
-    let address = address.ok_or(broken("its endpoint is gone"))?;
+    let address = address.ok_or_else(|| broken("its endpoint is gone"))?;
     let endpoint = inner
         .endpoints
         .open(&inner.master_key, &address)
@@ -259,17 +263,24 @@ async fn read_again(
     if run.status != RunStatus::Created {
         return Ok(None);
     }
+    let agent = inner.store.find_agent(workspace, run.agent_id).await?;
+    if agent.is_none_or(|agent| !agent.spec.enabled) {
+        let why = "its agent was disabled or deleted while it waited";
+        return Err(PrepareError::Never(Failure::new(
+            FailureCode::Cancelled,
+            why,
+        )));
+    }
     read_inputs(inner, run).await.map(Some)
 }
 
 /// What a run was made from, as its rows have it.
 async fn read_inputs(inner: &Inner, run: Run) -> Result<Fresh, PrepareError> {
-    let broken = PrepareError::Broken;
     let inputs = inner
         .store
         .find_run_inputs(&run)
         .await?
-        .ok_or(broken("its event is gone"))?;
+        .ok_or_else(|| broken("its event is gone"))?;
     let spec: AgentSpec =
         serde_json::from_str(&inputs.agent_spec).map_err(|_| broken("its agent is unreadable"))?;
     let event: EventEnvelope =

@@ -1,0 +1,81 @@
+//! What an operator takes away from a run that lives, or waits (J18).
+
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::{Bus, stage_on};
+use crate::support::client::{Client, message, send};
+use crate::support::gateway::Config;
+use crate::support::held::HeldRun;
+use crate::support::runner::RUNNER_ID;
+use crate::support::until;
+
+#[derive(Clone, Copy, Debug)]
+enum Withdrawal {
+    Disable,
+    Delete,
+}
+
+fn event(event_id: &str) -> Value {
+    let mut event = message(event_id);
+    event["event_type"] = json!("test.event");
+    event
+}
+
+#[rstest]
+#[tokio::test]
+async fn who_is_stopped_by_an_operator_reaches_nothing_through_any_replica(
+    #[values(Bus::Postgres, Bus::Silent)] bus: Bus,
+    #[values(Withdrawal::Disable, Withdrawal::Delete)] withdrawal: Withdrawal,
+) {
+    let configure = |config: &mut Config| {
+        // Tokens are issued in the name that all replicas have in common.
+        "public_url = \"http://runnel.invalid\"".clone_into(&mut config.server);
+        config.runs = "cancel_grace_seconds = 50".into();
+    };
+    let Some(stage) = stage_on(bus, configure).await else {
+        return;
+    };
+    let beside = stage.gateway.beside().await;
+    let admin = stage.gateway.admin().await;
+    let mut agent = json!({"name": "of-the-test", "event_types": ["test.event"], "runner_id": RUNNER_ID,
+        "concurrency": "enqueue"});
+    let created = admin.create("/v1/agents", &agent).await;
+    assert_eq!(created.status, 201, "{}", created.body);
+    let path = format!("/v1/agents/{}", created.body["id"].as_str().unwrap());
+    let run = HeldRun::start(&stage, &event("m-1")).await;
+    let waiting = stage.client.post(&event("m-2")).await.run_id();
+    let opened = async |path: &str| {
+        let base = run.host.url.trim_start_matches("http://runnel.invalid");
+        let mut statuses = Vec::new();
+        for replica in [&stage.client, &beside.client] {
+            let host = Client::new(&format!("{}{base}", replica.url), &run.token);
+            statuses.push(host.get(path).await.status);
+        }
+        statuses
+    };
+
+    // Nothing new begins. What lives keeps what it was granted, and is cancelled where it must not.
+    match withdrawal {
+        Withdrawal::Disable => {
+            agent["enabled"] = json!(false);
+            let changed = admin.call(Method::PUT, &path, &agent).await;
+            assert_eq!(changed.status, 200, "{}", changed.body);
+        }
+        Withdrawal::Delete => assert_eq!(admin.delete(&path).await.status, 204),
+    }
+    let refused = send(beside.client.posting(&event("m-3"))).await.unwrap();
+    assert_eq!(refused.body["reason"], "no_agent", "{}", refused.body);
+    assert_eq!(opened("/context").await, [200, 200]);
+
+    assert_eq!(beside.client.cancel(&run.run_id).await.status, 202);
+    until("both replicas to know", async || {
+        opened("/context").await == [409, 409]
+    })
+    .await;
+    run.end(&stage).await;
+    let ended = beside.client.finished(&waiting).await;
+    assert_eq!(ended["status"], "cancelled", "{ended}");
+    assert_eq!(stage.runner.posts(&waiting), 0);
+}
