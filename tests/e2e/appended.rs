@@ -1,5 +1,7 @@
 //! Runs that outlive the call that began them: the runner answers 202 and appends its results later.
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::json;
@@ -8,6 +10,8 @@ use crate::support::client::{Client, message, send};
 use crate::support::deferred::Deferred;
 use crate::support::forger::Forger;
 use crate::support::gateway::Config;
+use crate::support::runner::Request;
+use crate::support::script::{Gate, Run, Step, send as step, sse_head};
 use crate::support::{Engine, Postgres, Sqlite, Stage, until};
 
 #[rstest]
@@ -233,6 +237,40 @@ async fn a_runner_that_streams_does_not_append() {
     run.end(&stage)
         .await
         .assert("completed", &["message.delta", "run.completed"]);
+}
+
+/// Each of them would look again and again whether it may.
+#[tokio::test]
+async fn one_call_at_a_time_waits_for_the_answer_of_its_runner() {
+    let stage = Stage::new().await;
+    let (head, rest) = (Gate::new(), Gate::new());
+    let (before, behind) = (head.clone(), rest.clone());
+    let answer = move |run: &Run| {
+        let body = step(run.talk(1).concat());
+        let (before, behind) = (before.clone(), behind.clone());
+        vec![Step::Hold(before), sse_head(), Step::Hold(behind), body]
+    };
+    stage.runner.answer("m-1", answer);
+    let run_id = stage.client.post(&message("m-1")).await.run_id();
+    let asked = stage.runner.asked("the run", Request::is_run).await.json();
+    let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
+    let host = Client::new(&text("base_url"), &text("token"));
+    let result = json!({"run_id": run_id, "type": "run.completed", "data": {}, "sequence": 1});
+    let body = json!({"results": [result]});
+    let calls = (0..8).map(|_| host.create("/run/results", &body));
+    let mut calls: FuturesUnordered<_> = calls.collect();
+    for _ in 0..7 {
+        let told = calls.next().await.unwrap();
+        assert_eq!(told.status, 429, "{}", told.body);
+        assert_eq!(told.detail("reason"), "early_results");
+    }
+    head.cancel();
+    // It streams: nothing is left to wait for.
+    let told = calls.next().await.unwrap();
+    let refused = (told.status, told.detail("reason"));
+    assert_eq!(refused, (409, &json!("not_deferred")));
+    rest.cancel();
+    assert_eq!(stage.outcome(&run_id).await.ending(), "completed");
 }
 
 #[rstest]

@@ -141,6 +141,9 @@ impl Dispatch {
     }
 }
 
+/// The outcome of an attempt whose runner streams its results.
+pub const STARTED: &str = "started";
+
 /// Notes how an attempt was answered.
 pub struct AttemptOutcome {
     pub(crate) run_id: RunId,
@@ -191,6 +194,14 @@ impl Store {
             http_status,
         })
         .await
+    }
+
+    /// Whether the runner is known to stream the results of this attempt: it will append none.
+    pub async fn does_stream(&self, run_id: RunId, attempt: u32) -> Result<bool, StoreError> {
+        let key = (run_id.to_string(), i64::from(attempt));
+        let row = run_attempts::Entity::find_by_id(key);
+        let row = row.one(&self.readers).await?;
+        Ok(row.is_some_and(|row| row.outcome.as_deref() == Some(STARTED)))
     }
 
     /// The context of the run's newest attempt, as it was sent.

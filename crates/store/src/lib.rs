@@ -64,7 +64,7 @@ pub use artifacts::{
     ArtifactFacts, ArtifactOrigin, ArtifactRecord, BeginArtifact, Begun, DropArtifact,
     ExpiredArtifact, FinishArtifact, Finished,
 };
-pub use attempts::{Dispatch, Dispatched, FirstAttempt};
+pub use attempts::{Dispatch, Dispatched, FirstAttempt, STARTED};
 pub use audit::{AuditEntry, AuditOutcome, AuditRecord};
 pub use cancel::CancelOutcome;
 pub use capacity::Capacities;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use store::{AppendResults, AuditEntry, Deferral, Heartbeat, ResultsAppended, StoreError};
+use tokio::time::Instant;
 
 use crate::bus::Ring;
 use crate::runs::Runs;
@@ -13,13 +14,14 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 impl Runs {
-    /// Stores results of a live run. Its owner judges them, and they appear in the ledger.
+    /// Stores results of a live run. Its owner judges them, and they appear in the ledger. `None`: another call of the
+    /// run waits already for its runner's answer to be known.
     pub async fn append_results(
         &self,
         grant: &Grant,
         results: Vec<(u64, String)>,
         audit: AuditEntry,
-    ) -> Result<ResultsAppended, StoreError> {
+    ) -> Result<Option<ResultsAppended>, StoreError> {
         let run_id = grant.run.id;
         let append = std::sync::Arc::new(AppendResults {
             run_id,
@@ -29,22 +31,28 @@ impl Runs {
             most_bytes: self.0.limits.results.run_bytes as u64,
             audit,
         });
-        let give_up = tokio::time::Instant::now() + ANSWER_PATIENCE;
-        let outcome = loop {
-            let outcome = self.0.store.write(std::sync::Arc::clone(&append)).await?;
-            let is_early = outcome == ResultsAppended::NotDeferred;
-            if !is_early || tokio::time::Instant::now() >= give_up {
-                break outcome;
+        let mut outcome = self.0.store.write(std::sync::Arc::clone(&append)).await?;
+        if outcome == ResultsAppended::NotDeferred {
+            let (store, calls) = (&self.0.store, &self.0.calls);
+            let Some(_waits) = calls.begin_wait(run_id, self.0.clock.now_ms()) else {
+                return Ok(None);
+            };
+            let give_up = Instant::now() + ANSWER_PATIENCE;
+            while outcome == ResultsAppended::NotDeferred
+                && Instant::now() < give_up
+                && !store.does_stream(run_id, grant.attempt).await?
+            {
+                tokio::time::sleep(BETWEEN_LOOKS).await;
+                outcome = store.write(std::sync::Arc::clone(&append)).await?;
             }
-            tokio::time::sleep(BETWEEN_LOOKS).await;
-        };
+        }
         if let ResultsAppended::Through(_) = outcome {
             self.0.doorbell.wake(run_id);
             if !self.0.live.contains(run_id) {
                 self.0.doorbell.ring(Ring::Advanced(run_id));
             }
         }
-        Ok(outcome)
+        Ok(Some(outcome))
     }
 
     /// Notes that the runner of a live run is alive. `None`: the run has ended, or its runner does not append.

@@ -14,6 +14,8 @@ use crate::runs::grant::Grant;
 
 /// Uploads and deletes of one run at once: each holds a lock of its area, or reserves room in it.
 const UPLOADS: usize = 4;
+/// Calls of one run that wait at once for its runner's answer to be known: each of them looks again and again.
+const WAITS: usize = 1;
 /// Host calls of one run in one second.
 const CALLS_PER_SECOND: u32 = 500;
 /// Runs that are counted at a time. More have not called within one second in practice; what comes on
@@ -32,13 +34,30 @@ pub(super) struct Calls {
 struct Count {
     second: i64,
     calls: u32,
-    uploads: Option<Arc<Semaphore>>,
+    uploads: Places<UPLOADS>,
+    waits: Places<WAITS>,
+}
+
+/// Room for so many at once, made when it is first needed.
+#[derive(Default)]
+struct Places<const MOST: usize>(Option<Arc<Semaphore>>);
+
+impl<const MOST: usize> Places<MOST> {
+    fn take(&mut self) -> Option<OwnedSemaphorePermit> {
+        let all = || Arc::new(Semaphore::new(MOST));
+        let all = Arc::clone(self.0.get_or_insert_with(all));
+        all.try_acquire_owned().ok()
+    }
+
+    fn are_free(&self) -> bool {
+        let all = self.0.as_ref();
+        all.is_none_or(|all| all.available_permits() == MOST)
+    }
 }
 
 impl Count {
     fn is_idle(&self, second: i64) -> bool {
-        let is_quiet = |uploads: &Arc<Semaphore>| uploads.available_permits() == UPLOADS;
-        self.second != second && self.uploads.as_ref().is_none_or(is_quiet)
+        self.second != second && self.uploads.are_free() && self.waits.are_free()
     }
 }
 
@@ -58,11 +77,16 @@ impl Calls {
 
     /// Room for one more upload, until it is dropped; `None`: as many go on as may.
     pub(super) fn begin_upload(&self, run: RunId, now: i64) -> Option<OwnedSemaphorePermit> {
-        let new = || Arc::new(Semaphore::new(UPLOADS));
-        let uploads = self.with(run, now.div_euclid(1000), |count| {
-            Arc::clone(count.uploads.get_or_insert_with(new))
-        });
-        uploads.unwrap_or_else(new).try_acquire_owned().ok()
+        let second = now.div_euclid(1000);
+        let room = self.with(run, second, |count| count.uploads.take());
+        room.unwrap_or_else(|| Places::<UPLOADS>::default().take())
+    }
+
+    /// Room for one more call that waits, until it is dropped; `None`: as many wait as may.
+    pub(super) fn begin_wait(&self, run: RunId, now: i64) -> Option<OwnedSemaphorePermit> {
+        let second = now.div_euclid(1000);
+        let room = self.with(run, second, |count| count.waits.take());
+        room.unwrap_or_else(|| Places::<WAITS>::default().take())
     }
 
     /// Forgets who is not counted any more.

@@ -10,7 +10,7 @@ use protocol::id::RunnerId;
 use protocol::request::HostAccess;
 use serde_json::json;
 use serde_json::value::RawValue;
-use store::{Defer, Dispatch, Dispatched, StoreError, failpoint};
+use store::{Defer, Dispatch, Dispatched, STARTED, StoreError, failpoint};
 use tokio::time::Instant;
 
 use crate::outbound::runner::{Answer, StartError};
@@ -87,7 +87,7 @@ pub(super) async fn dispatch(
         let error = match posted {
             Ok(answer) => {
                 let (outcome, status) = match &answer {
-                    Answer::Started(_) => ("started", 200),
+                    Answer::Started(_) => (STARTED, 200),
                     Answer::Deferred => ("deferred", 202),
                 };
                 metrics::dispatch_attempted(outcome);

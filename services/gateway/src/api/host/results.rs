@@ -112,7 +112,8 @@ const RESULTS: Call<'static> = Call {
     (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
     (status = 409, description = "`details.reason`: sequence_gap (`details.expected`), not_deferred", body = ErrorBody),
-    (status = 413, description = "Larger than limits.event_bytes, or than limits.run_bytes in all", body = ErrorBody)))]
+    (status = 413, description = "Larger than limits.event_bytes, or than limits.run_bytes in all", body = ErrorBody),
+    (status = 429, description = "Another call waits for the answer to the run's POST (`details.reason`: early_results), or the run calls too often", body = ErrorBody)))]
 pub(in crate::api) async fn append_results(
     caller: RunCaller,
     State(state): State<ApiState>,
@@ -121,7 +122,15 @@ pub(in crate::api) async fn append_results(
     let bytes = results.iter().map(|(_, raw)| raw.len()).sum();
     let audit = caller.audit_entry(&state, RESULTS, None, bytes);
     let appended = state.runs.append_results(&caller.grant, results, audit);
-    match appended.await? {
+    let Some(appended) = appended.await? else {
+        let message = "another call waits for the answer to this run's POST to be known; send results one after the other";
+        return Err(ApiError::rate_limited_by(
+            "early_results",
+            message.to_owned(),
+            1,
+        ));
+    };
+    match appended {
         ResultsAppended::Through(accepted_through) => {
             Ok(Json(AppendedResults { accepted_through }))
         }
