@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::support::Stage;
-use crate::support::client::{Client, message};
+use crate::support::client::{Client, message, send};
+use crate::support::gateway::Config;
 use crate::support::runner::{RUNNER_ID, Request, SECRET, StubRunner, manifest};
 use crate::support::script::sse;
+use crate::support::{Stage, until};
 
 const OTHER: &str = "plugin:test/other/default";
 const ENDPOINTS: &str = "/v1/runner-endpoints";
@@ -305,6 +306,47 @@ async fn a_deleted_endpoint_takes_its_runners_along() {
         (refused.status, refused.detail("reason")),
         (409, &json!("read_only"))
     );
+}
+
+#[tokio::test]
+async fn the_agents_of_a_deleted_endpoint_go_to_no_other_by_themselves() {
+    let often = |config: &mut Config| config.runs = "discovery_ttl_seconds = 0.05".into();
+    let stage = Stage::with(often).await;
+    let admin = stage.gateway.admin().await;
+    let bound = other_runner().await;
+    let answer = registered(&admin, &json!({"name": "bound", "base_url": bound.url})).await;
+    let agent = json!({"name": "of-the-test", "event_types": ["test.event"], "runner_id": OTHER});
+    assert_eq!(admin.create("/v1/agents", &agent).await.status, 201);
+
+    // It lists what is not its own, for the day on which nobody has it.
+    let third = "plugin:test/third/default";
+    let greedy = StubRunner::start_as(manifest(third)).await;
+    let spec = json!({"name": "greedy", "base_url": greedy.url});
+    let own = registered(&admin, &spec).await;
+    let path = format!("{ENDPOINTS}/{}", own["id"].as_str().unwrap());
+    greedy.list(json!([manifest(third), manifest(OTHER)]));
+    let deleted = format!("{ENDPOINTS}/{}", answer["id"].as_str().unwrap());
+    assert_eq!(admin.delete(&deleted).await.status, 204);
+
+    until("it to be asked again and told why", async || {
+        let rejected = &admin.get(&path).await.body["rejected"];
+        rejected.to_string().contains("agents are bound to")
+    })
+    .await;
+    assert_eq!(runner(&admin, OTHER).await, None);
+    assert!(runner(&admin, third).await.is_some());
+    let mut event = message("m-1");
+    event["event_type"] = json!("test.event");
+    let refused = send(admin.posting(&event)).await.unwrap();
+    let why = (refused.status, refused.detail("reason"));
+    assert_eq!(why, (503, &json!("runner_unavailable")));
+
+    // Somebody wants it.
+    let refresh = format!("{path}/refresh");
+    let refreshed = admin.create(&refresh, &json!({})).await.body;
+    assert_eq!(codes_of(&refreshed["rejected"]), [""; 0], "{refreshed}");
+    let served = runner(&admin, OTHER).await.unwrap();
+    assert_eq!(served["endpoint"], "greedy");
 }
 
 #[tokio::test]

@@ -33,6 +33,9 @@ pub struct SaveDiscovery {
     pub version: i64,
     /// The endpoint whose ids may be taken over.
     pub replaces: Option<EndpointId>,
+    /// Somebody wants it to serve what it lists. Else it gets no id that agents are bound to and nobody serves:
+    /// whoever lists that, too, would only have to wait for its endpoint to be deleted.
+    pub may_claim: bool,
     pub found: Vec<FoundRunner>,
     /// How many manifests were rejected.
     pub rejected: u64,
@@ -72,17 +75,22 @@ impl Changes {
 }
 
 impl Work for SaveDiscovery {
-    /// Ids that belong to another endpoint, with its id: nothing is written when there are any.
-    type Output = Vec<(RunnerId, EndpointId)>;
+    /// Ids that are not for this endpoint, each with the one that it belongs to, if there is one: nothing is written
+    /// when there are any.
+    type Output = Vec<(RunnerId, Option<EndpointId>)>;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Self::Output, StoreError> {
         let ids: Vec<_> = self.found.iter().map(|found| found.id.clone()).collect();
         let taken = served_elsewhere(tx, &self.workspace, self.endpoint_id, &ids).await?;
-        let conflicts: Vec<_> = taken
+        let mut conflicts: Vec<_> = taken
             .into_iter()
             .filter(|runner| self.replaces != Some(runner.endpoint_id))
-            .map(|runner| (runner.id, runner.endpoint_id))
+            .map(|runner| (runner.id, Some(runner.endpoint_id)))
             .collect();
+        if !self.may_claim {
+            let unserved = self.bound_and_unserved(tx).await?;
+            conflicts.extend(unserved.into_iter().map(|id| (id, None)));
+        }
         if !conflicts.is_empty() {
             return Ok(conflicts);
         }
@@ -101,6 +109,48 @@ impl Work for SaveDiscovery {
 }
 
 impl SaveDiscovery {
+    /// Those of what it lists that agents are bound to and no endpoint serves, this one included.
+    async fn bound_and_unserved(
+        &self,
+        tx: &DatabaseTransaction,
+    ) -> Result<Vec<RunnerId>, StoreError> {
+        let ids = self.found.iter().map(|found| found.id.to_string());
+        let served: Vec<String> = runners::Entity::find()
+            .select_only()
+            .column(runners::Column::RunnerId)
+            .filter(runners::Column::WorkspaceId.eq(self.workspace.as_str()))
+            .filter(runners::Column::RunnerId.is_in(ids.clone()))
+            .into_tuple()
+            .all(tx)
+            .await?;
+        let unserved = ids.filter(|id| !served.contains(id)).collect();
+        let bound = self.bound(tx, unserved).await?;
+        let found = self.found.iter().map(|found| &found.id);
+        let is_bound = |id: &&RunnerId| bound.contains(&id.to_string());
+        Ok(found.filter(is_bound).cloned().collect())
+    }
+
+    /// Those of these runners that agents are bound to.
+    async fn bound(
+        &self,
+        tx: &DatabaseTransaction,
+        ids: Vec<String>,
+    ) -> Result<Vec<String>, StoreError> {
+        if ids.is_empty() {
+            return Ok(ids);
+        }
+        let bound = agents::Entity::find()
+            .select_only()
+            .column(agents::Column::RunnerId)
+            .distinct()
+            .filter(agents::Column::WorkspaceId.eq(self.workspace.as_str()))
+            .filter(agents::Column::RunnerId.is_in(ids))
+            .into_tuple()
+            .all(tx)
+            .await?;
+        Ok(bound)
+    }
+
     async fn replace_runners(&self, tx: &DatabaseTransaction) -> Result<Changes, StoreError> {
         let known = runners::Entity::find()
             .filter(runners::Column::WorkspaceId.eq(self.workspace.as_str()))
@@ -194,15 +244,7 @@ impl SaveDiscovery {
         if gone.is_empty() {
             return Ok(());
         }
-        let bound: Vec<String> = agents::Entity::find()
-            .select_only()
-            .column(agents::Column::RunnerId)
-            .distinct()
-            .filter(agents::Column::WorkspaceId.eq(self.workspace.as_str()))
-            .filter(agents::Column::RunnerId.is_in(gone.clone()))
-            .into_tuple()
-            .all(tx)
-            .await?;
+        let bound = self.bound(tx, gone.clone()).await?;
         let (kept, removed): (Vec<_>, Vec<_>) =
             gone.into_iter().partition(|runner| bound.contains(runner));
         let own = |ids: Vec<String>| {

@@ -402,7 +402,7 @@ async fn a_runner_id_belongs_to_one_endpoint(bench: Bench) {
         "again is no conflict"
     );
     let runner = "plugin:a/b/c".parse().unwrap();
-    assert_eq!(bench.discover(second, None).await, [(runner, first)]);
+    assert_eq!(bench.discover(second, None).await, [(runner, Some(first))]);
     assert_eq!(bench.discover(second, Some(first)).await, []);
     let found = bench
         .store

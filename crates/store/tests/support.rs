@@ -422,7 +422,7 @@ impl Bench {
         &self,
         endpoint_id: EndpointId,
         replaces: Option<EndpointId>,
-    ) -> Vec<(RunnerId, EndpointId)> {
+    ) -> Vec<(RunnerId, Option<EndpointId>)> {
         let save = SaveDiscovery {
             replaces,
             ..self.discovery(endpoint_id, &[("plugin:a/b/c", "{}")])
@@ -446,6 +446,7 @@ impl Bench {
             endpoint_id,
             version: 1,
             replaces: None,
+            may_claim: true,
             found: runners.iter().map(found).collect(),
             rejected: 0,
             findings: serde_json::json!({}),

@@ -31,6 +31,26 @@ const HEADERS_PURPOSE: &str = "runner_endpoints.headers";
 #[error("the endpoint's secrets cannot be opened with this master key")]
 pub struct Unopenable;
 
+/// Which ids an endpoint gets of those that it lists.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Claims {
+    /// Those that no agent waits for.
+    Free,
+    /// Those that no other endpoint has.
+    All,
+    /// Those of this endpoint, too.
+    Replacing(EndpointId),
+}
+
+impl Claims {
+    fn replaces(self) -> Option<EndpointId> {
+        match self {
+            Self::Free | Self::All => None,
+            Self::Replacing(endpoint) => Some(endpoint),
+        }
+    }
+}
+
 /// What asking an endpoint once came to.
 struct Discovery {
     outcome: Outcome,
@@ -131,11 +151,20 @@ fn header_map(headers: &BTreeMap<String, String>) -> Result<HeaderMap, Fault> {
 }
 
 impl Runs {
-    /// Discovers an endpoint again. Ids that another endpoint serves are left out and reported; who
-    /// gives no list keeps the runners that it listed last.
+    /// Discovers an endpoint again, for somebody who wants it to serve what it lists. Ids that another endpoint serves
+    /// are left out and reported; who gives no list keeps the runners that it listed last.
     pub async fn refresh_endpoint(&self, record: &EndpointRecord) -> Result<(), StoreError> {
         let discovery = self.discover(record).await;
-        self.save_discovery(record, discovery, None).await
+        self.save_discovery(record, discovery, Claims::All).await
+    }
+
+    /// The same because it is time to, and nobody wants anything: ids that agents are bound to and nobody serves are
+    /// left out as well, unless the endpoint has never been heard, or stands in the configuration as they may.
+    async fn ask_by_itself(&self, record: &EndpointRecord) -> Result<(), StoreError> {
+        let discovery = self.discover(record).await;
+        let is_wanted = record.discovered_at.is_none() || record.origin == "config";
+        let claims = if is_wanted { Claims::All } else { Claims::Free };
+        self.save_discovery(record, discovery, claims).await
     }
 
     /// The names of an endpoint's static headers; their values are never shown.
@@ -172,7 +201,7 @@ impl Runs {
         &self,
         record: &EndpointRecord,
         discovery: Discovery,
-        replaces: Option<EndpointId>,
+        claims: Claims,
     ) -> Result<(), StoreError> {
         let at = self.0.clock.now_ms();
         let next_check_at = self.next_check(record, &discovery.outcome, at);
@@ -205,7 +234,8 @@ impl Runs {
                 workspace: record.workspace.clone(),
                 endpoint_id: record.id,
                 version: record.version,
-                replaces,
+                replaces: claims.replaces(),
+                may_claim: claims != Claims::Free,
                 found: found.clone(),
                 rejected: findings.rejected.len() as u64,
                 findings: json!(findings),
@@ -221,8 +251,16 @@ impl Runs {
             // Left out one by one: the neighbours of a taken id are still good.
             found.retain(|one| conflicts.iter().all(|(taken, _)| *taken != one.id));
             for (taken, endpoint) in &conflicts {
-                let holder = self.endpoint_name(&record.workspace, *endpoint).await?;
-                findings.leave_out(taken, discovered.place_of(taken), &holder);
+                let why = match endpoint {
+                    Some(holder) => {
+                        let holder = self.endpoint_name(&record.workspace, *holder).await?;
+                        format!("{taken} is served by endpoint {holder}; name that in `replaces`")
+                    }
+                    None => format!(
+                        "agents are bound to {taken}, and this endpoint has not served it; refresh the endpoint if it shall"
+                    ),
+                };
+                findings.leave_out(taken, discovered.place_of(taken), why);
             }
         }
         if record.health != "healthy" || record.findings != json!(findings) {
@@ -251,11 +289,10 @@ pub struct Findings {
 }
 
 impl Findings {
-    fn leave_out(&mut self, taken: &RunnerId, place: String, endpoint: &str) {
+    fn leave_out(&mut self, taken: &RunnerId, place: String, why: String) {
         self.accepted.retain(|runner| runner.id != *taken);
         self.incompatible.retain(|runner| runner.id != *taken);
-        let message = format!("{taken} is served by endpoint {endpoint}; name that in `replaces`");
-        self.rejected.push(Fault::new(place, message));
+        self.rejected.push(Fault::new(place, why));
     }
 }
 

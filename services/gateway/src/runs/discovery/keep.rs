@@ -73,7 +73,7 @@ impl Runs {
     }
 
     async fn ask_again(&self, endpoint: EndpointRecord) {
-        if let Err(error) = self.refresh_endpoint(&endpoint).await {
+        if let Err(error) = self.ask_by_itself(&endpoint).await {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
                 "endpoint {} could not be refreshed",

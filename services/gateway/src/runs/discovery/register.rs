@@ -10,7 +10,7 @@ use serde_json::json;
 use store::{EndpointRecord, SaveEndpoint, StoreError};
 use uuid::Uuid;
 
-use super::{Discovery, HEADERS_PURPOSE, SECRET_PURPOSE, header_map};
+use super::{Claims, Discovery, HEADERS_PURPOSE, SECRET_PURPOSE, header_map};
 use crate::outbound::signature::SigningSecret;
 use crate::runs::Runs;
 
@@ -60,7 +60,8 @@ impl Runs {
             StoreError::Taken => RegisterError::NameTaken,
             error => RegisterError::Store(error),
         })?;
-        self.save_discovery(&record, discovery, replaces).await?;
+        let claims = replaces.map_or(Claims::All, Claims::Replacing);
+        self.save_discovery(&record, discovery, claims).await?;
         if let Some(saved) = self.0.store.find_endpoint(workspace, record.id).await? {
             record = saved;
         }
