@@ -458,6 +458,73 @@ async fn a_provider_is_asked_by_its_own_name_of_the_model_with_keys_in_turn() {
     );
 }
 
+/// Whatever a request says, what it takes is counted, and no more is answered than the operator has said.
+#[tokio::test]
+async fn what_a_completion_takes_is_counted_and_bounded_whatever_its_request_says() {
+    let (stage, run, upstream) = remote("").await;
+    let thought = json!({"reasoning_content": "t".repeat(300)});
+    let usage = json!({"id": "x", "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 9, "total_tokens": 16}});
+    let done = "data: [DONE]".to_owned();
+    upstream.reply(Reply::Events(vec![
+        END.to_owned(),
+        format!("data: {usage}"),
+        done.clone(),
+    ]));
+    upstream.reply(Reply::Events(vec![chunk(&thought), END.to_owned(), done]));
+    let asking = |more: Value| {
+        let mut body = says("hello");
+        body["model"] = json!("remote");
+        body["stream"] = json!(true);
+        let body_of = body.as_object_mut().unwrap();
+        body_of.extend(more.as_object().unwrap().clone());
+        body
+    };
+    let chat = "/openai/v1/chat/completions";
+    let hidden = asking(json!({"stream_options": null}));
+    let said = run
+        .request(Method::POST, chat)
+        .json(&hidden)
+        .send()
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
+    assert!(!said.contains("usage"), "{said}");
+    let asked = &upstream.asked()[0].body;
+    assert_eq!(asked["stream_options"], json!({"include_usage": true}));
+    assert_eq!(asked["max_tokens"], 50);
+    // Who does not count is counted for: what it was told besides the messages, and what it has thought.
+    let functions = asking(
+        json!({"functions": [{"name": "f", "description": "word ".repeat(200)}], "max_tokens": 20}),
+    );
+    run.request(Method::POST, chat)
+        .json(&functions)
+        .send()
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
+    assert_eq!(upstream.asked()[1].body["max_tokens"], 20);
+    let path = format!("/v1/runs/{}/usage", run.run_id);
+    until("both to be counted", async || {
+        stage.client.get(&path).await.body["total"]["calls"] == 2
+    })
+    .await;
+    let used = stage.client.get(&path).await.body["total"].clone();
+    assert!(used["prompt_tokens"].as_u64().unwrap() > 200, "{used}");
+    assert_eq!(used["completion_tokens"], 9 + 100, "{used}");
+
+    let bent = asking(json!({"stream_options": "all"}));
+    let refused = run.call(chat, &bent).await;
+    assert_eq!(
+        (refused.status, refused.detail("pointer")),
+        (400, &json!("/stream_options"))
+    );
+    run.end(&stage).await;
+}
+
 #[tokio::test]
 async fn no_secret_of_the_gateway_comes_back_in_an_error() {
     let (stage, run, upstream) = remote("").await;

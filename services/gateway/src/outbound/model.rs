@@ -48,11 +48,21 @@ pub trait Provider: Send + Sync {
     async fn list_models(&self) -> Vec<Result<Vec<String>, UpstreamError>> {
         vec![Ok(Vec::new())]
     }
+    /// Which of [`BOUNDS`] it reads.
+    fn bound(&self) -> &'static str {
+        "max_tokens"
+    }
     /// Its keys in their order, and which of them rest.
     fn resting_keys(&self) -> Vec<Option<Rest>> {
         Vec::new()
     }
 }
+
+/// Both names of the bound of a completion's tokens. Providers read one of them, and not all the same one.
+pub const BOUNDS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
+/// What a model may answer where neither the request nor the operator says it; a provider that demands a bound is told
+/// this one.
+pub const UNSAID_TOKENS: u64 = 8192;
 
 /// What a million tokens cost, in millionths of the operator's currency: a dollar for a million tokens is
 /// a millionth for one.
@@ -120,18 +130,25 @@ impl Models {
 }
 
 impl Model {
-    /// A body that asks this model: its name at the provider, and no more tokens than it may give.
+    /// A body that asks this model: its name at the provider.
     pub fn asked(&self, mut body: JsonObject) -> JsonObject {
         body.insert("model".to_owned(), json!(self.upstream));
+        body
+    }
+
+    /// The same for a completion: no more tokens than the model may give, whether the body bounds them or not.
+    pub fn asked_to_complete(&self, body: JsonObject) -> JsonObject {
+        let mut body = self.asked(body);
         if let Some(most) = self.max_output_tokens {
-            for key in ["max_tokens", "max_completion_tokens"] {
-                if body
-                    .get(key)
-                    .and_then(Value::as_u64)
-                    .is_some_and(|n| n > most)
-                {
-                    body.insert(key.to_owned(), json!(most));
+            let mut is_bounded = false;
+            for key in BOUNDS {
+                if let Some(bound) = body.get(key).and_then(Value::as_u64) {
+                    body.insert(key.to_owned(), json!(bound.min(most)));
+                    is_bounded = true;
                 }
+            }
+            if !is_bounded {
+                body.insert(self.provider.bound().to_owned(), json!(most));
             }
         }
         body

@@ -16,7 +16,6 @@ use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::error::ErrorBody;
 use protocol::id::RunId;
-use protocol::message::{MessageContent, ToolCall};
 use protocol::model::{
     CountTokens, CountedTokens, LlmInvokeResult, LlmRequest, LlmStreamEvent, LlmTool, ModelList,
     ReasoningLevel,
@@ -34,7 +33,7 @@ use crate::api::stream::event_stream;
 use crate::outbound::model::{Chunks, Model};
 use crate::outbound::upstream::UpstreamError;
 use images::with_images;
-use most::{chat_spend, check_most};
+use most::{asked_texts, chat_spend, check_most, said_bytes};
 use room::ModelBody;
 
 /// The largest request to a model.
@@ -146,14 +145,11 @@ impl Asking<'_> {
     ) -> ApiResult<LlmInvokeResult> {
         let (body, _images) = self.prepare(call, request).await?;
         let completion = call.within(self.model.provider.complete(body)).await?;
+        call.say(said_bytes(&completion, "message"));
         let said = answer(&completion, request.remove_think);
         let said = said
             .ok_or_else(|| UpstreamError::Malformed("a completion without a message".to_owned()))?;
         call.add_bytes(said.message.plain_text().len());
-        call.say(said_bytes(
-            &said.message.plain_text(),
-            said.message.tool_calls.as_deref(),
-        ));
         call.count(said.usage.clone());
         Ok(said)
     }
@@ -172,8 +168,10 @@ impl Asking<'_> {
         let Self { model, id, .. } = self;
         let mut body = chat_body(request)?;
         let images = with_images(self.caller, self.state, &mut body).await?;
-        let body = model.asked(body);
-        let prompt = model.count.of_request(&request.messages, &request.tools);
+        let body = model.asked_to_complete(body);
+        let beside = asked_texts(&request.extra_args);
+        let prompt = model.count.of_request(&request.messages, &request.tools)
+            + model.count.of_texts(beside.iter());
         call.reserve(chat_spend(id, model, prompt, &body)).await?;
         Ok((body, images))
     }
@@ -241,14 +239,8 @@ fn frames(
         let (call, reader) = &mut *saying;
         let frame = match chunks.next().await {
             Some(Ok(chunk)) => {
+                call.say(said_bytes(&chunk, "delta"));
                 let chunk = reader.read(&chunk);
-                if let Some(chunk) = &chunk {
-                    let text = chunk.content.as_ref().map(MessageContent::plain_text);
-                    call.say(said_bytes(
-                        &text.unwrap_or_default(),
-                        chunk.tool_calls.as_deref(),
-                    ));
-                }
                 let frame = chunk.map(|chunk| frame("chunk", &json!({"chunk": chunk})));
                 let frame = frame.unwrap_or_default();
                 call.add_bytes(frame.len());
@@ -275,13 +267,6 @@ fn frames(
     });
     said.filter(|frame| std::future::ready(!frame.is_empty()))
         .map(Ok)
-}
-
-/// What a model says counts by its texts, the arguments of calls among them.
-fn said_bytes(text: &str, calls: Option<&[ToolCall]>) -> usize {
-    let calls = calls.unwrap_or_default().iter();
-    let calls = calls.map(|call| call.function.name.len() + call.function.arguments.len());
-    text.len() + calls.sum::<usize>()
 }
 
 /// An error as the last event; the call has ended with it.

@@ -21,7 +21,7 @@ use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host::models::begin_call;
 use crate::api::host::models::images::with_images;
-use crate::api::host::models::most::{chat_spend, check_most};
+use crate::api::host::models::most::{asked_texts, chat_spend, check_most, said_bytes};
 use crate::api::host::models::reading::embed;
 use crate::api::host::models::room::ModelBody;
 use crate::api::host_call::{HostCall, Spend};
@@ -90,6 +90,12 @@ pub(in crate::api) async fn create_chat_completion(
         return Err(ApiError::invalid("/messages", "must be a list"));
     }
     check_most(&body).map_err(|fault| ApiError::faults(&[fault]))?;
+    if body
+        .get("stream_options")
+        .is_some_and(|options| !options.is_object() && !options.is_null())
+    {
+        return Err(ApiError::invalid("/stream_options", "must be an object"));
+    }
     if body.get("stream").and_then(Value::as_bool) == Some(true) {
         return stream_chat(&caller, &state, id, body).await;
     }
@@ -144,7 +150,7 @@ async fn prepare(
     (id, model): (&str, &Model),
     body: JsonObject,
 ) -> ApiResult<(JsonObject, Vec<Taken<RunId>>)> {
-    let mut body = model.asked(body);
+    let mut body = model.asked_to_complete(body);
     // Counted as it came: an image's bytes are no words.
     let spend = spend(id, model, &body);
     let images = with_images(caller, state, &mut body).await?;
@@ -152,12 +158,9 @@ async fn prepare(
     Ok((body, images))
 }
 
-/// What a completion will use at most: its messages and tools are counted as they stand in the body.
+/// What a completion will use at most: its texts are counted as they stand in the body.
 fn spend(id: &str, model: &Model, body: &JsonObject) -> Spend {
-    let texts = ["messages", "tools"]
-        .iter()
-        .filter_map(|key| body.get(*key));
-    let texts: Vec<_> = texts.map(Value::to_string).collect();
+    let texts = asked_texts(body);
     chat_spend(id, model, model.count.of_texts(texts.iter()), body)
 }
 
@@ -198,20 +201,6 @@ fn frames(
     );
     said.filter(|frame| std::future::ready(!frame.is_empty()))
         .map(Ok)
-}
-
-/// The bytes of what a model says in all choices: texts and the arguments of calls.
-fn said_bytes(answer: &JsonObject, said: &str) -> usize {
-    let choices = answer.get("choices").and_then(Value::as_array);
-    let of = |choice: &Value| {
-        let said = &choice[said];
-        let text = said["content"].as_str().map_or(0, str::len);
-        let calls = said["tool_calls"].as_array().into_iter().flatten();
-        let arguments =
-            calls.map(|call| call["function"]["arguments"].as_str().map_or(0, str::len));
-        text + arguments.sum::<usize>()
-    };
-    choices.into_iter().flatten().map(of).sum()
 }
 
 /// Puts in our name of the model, and the kind of object that some servers leave out: OpenAI's clients pass over

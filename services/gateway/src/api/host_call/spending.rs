@@ -16,6 +16,15 @@ use crate::telemetry::metrics;
 /// Bytes of an answer for one token, where nobody has counted: few, so that too much is taken.
 const TOKEN_BYTES: u64 = 3;
 
+/// How a call may end whose provider goes on without us, or has gone on: its answer was not waited for.
+const MAY_HAVE_ASKED: [&str; 5] = [
+    "ok",
+    "abandoned",
+    "cancelled",
+    "deadline_exceeded",
+    "unauthenticated",
+];
+
 /// What a call will be at most.
 #[derive(Clone, Debug)]
 pub(in crate::api) struct Spend {
@@ -128,8 +137,8 @@ impl Spending {
         }
     }
 
-    /// As the provider has counted; else as we do, of what was asked and what came. A provider that gave
-    /// nothing took nothing.
+    /// As the provider has counted; else as we do, of what was asked and what came. A provider that has refused
+    /// took nothing; one that was not waited for may have taken what it was asked.
     fn used(&self, ended: &Ended) -> (u64, u64, bool) {
         let number = |count: Option<i64>| count.and_then(|count| u64::try_from(count).ok());
         if let Some(counted) = &self.counted {
@@ -143,8 +152,8 @@ impl Spending {
                 false,
             );
         }
-        let gave_nothing = self.said == 0 && !matches!(ended.outcome, "ok" | "abandoned");
-        if gave_nothing || self.spend.prompt_tokens == 0 {
+        let has_refused = self.said == 0 && !MAY_HAVE_ASKED.contains(&ended.outcome);
+        if has_refused || self.spend.prompt_tokens == 0 {
             return (0, 0, false);
         }
         (
@@ -294,6 +303,7 @@ mod tests {
         assert_eq!(of(None, "ok", 30), (100, 10, true, 350));
         assert_eq!(of(None, "abandoned", 0), (100, 0, true, 250));
         assert_eq!(of(None, "cancelled", 3), (100, 1, true, 260));
+        assert_eq!(of(None, "deadline_exceeded", 0), (100, 0, true, 250));
         assert_eq!(of(None, "rate_limited", 0), (0, 0, false, 0));
     }
 }

@@ -11,15 +11,21 @@ use super::{Chunks, Provider, Rest};
 use crate::outbound::egress::Egress;
 use crate::outbound::upstream::UpstreamError;
 
+/// Where models think: some of them refuse `max_tokens`, which is all that many other servers know.
+const OWN_HOSTS: [&str; 2] = [".openai.com", ".openai.azure.com"];
+
 /// One such provider.
 pub struct OpenAi {
     exchange: Exchange,
+    is_openais_own: bool,
 }
 
 impl OpenAi {
     /// `base_url` as OpenAI's clients take it, `/v1` included.
     pub fn new(egress: Egress, address: ProviderAddress) -> Self {
+        let host = address.base_url.host_str().unwrap_or_default();
         Self {
+            is_openais_own: OWN_HOSTS.iter().any(|own| host.ends_with(own)),
             exchange: Exchange::new(egress, address, KeyHeader::Bearer),
         }
     }
@@ -47,10 +53,12 @@ impl Provider for OpenAi {
 
     async fn stream(&self, mut body: JsonObject) -> Result<Chunks, UpstreamError> {
         body.insert("stream".to_owned(), json!(true));
-        let options = body.entry("stream_options").or_insert_with(|| json!({}));
-        if let Value::Object(options) = options {
-            options.insert("include_usage".to_owned(), json!(true));
-        }
+        let mut options = match body.remove("stream_options") {
+            Some(Value::Object(options)) => options,
+            _ => JsonObject::new(),
+        };
+        options.insert("include_usage".to_owned(), json!(true));
+        body.insert("stream_options".to_owned(), Value::Object(options));
         let events = self
             .exchange
             .stream(&["chat", "completions"], &body)
@@ -76,6 +84,14 @@ impl Provider for OpenAi {
 
     async fn list_models(&self) -> Vec<Result<Vec<String>, UpstreamError>> {
         self.exchange.list_models(&["models"]).await
+    }
+
+    fn bound(&self) -> &'static str {
+        if self.is_openais_own {
+            "max_completion_tokens"
+        } else {
+            "max_tokens"
+        }
     }
 
     fn resting_keys(&self) -> Vec<Option<Rest>> {

@@ -70,6 +70,11 @@ impl Watched {
         self.kind
     }
 
+    /// As [`Provider::bound`].
+    pub fn bound(&self) -> &'static str {
+        self.provider.bound()
+    }
+
     /// As [`Provider::complete`].
     pub async fn complete(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
         self.health.noted(self.provider.complete(body).await)

@@ -5,12 +5,8 @@ use protocol::admin::Fault;
 use serde_json::Value;
 
 use crate::api::host_call::Spend;
-use crate::outbound::model::Model;
+use crate::outbound::model::{BOUNDS, Model, UNSAID_TOKENS};
 
-/// What a model may answer where neither the request nor the operator says it.
-const COMPLETION_TOKENS: u64 = 4096;
-/// Both names of the same bound. Providers read one of them, and not all the same one.
-const BOUNDS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
 const MOST_TOKENS: u64 = i32::MAX as u64;
 /// How many answers are made for one request.
 const ANSWERS: [&str; 2] = ["n", "best_of"];
@@ -34,6 +30,40 @@ pub(in crate::api::host) fn check_most(body: &JsonObject) -> Result<(), Fault> {
     Ok(())
 }
 
+/// What a provider may read of a body: all but its settings that are numbers and switches.
+pub(in crate::api::host) fn asked_texts(body: &JsonObject) -> Vec<String> {
+    let is_text = |value: &Value| value.is_string() || value.is_array() || value.is_object();
+    let texts = body.iter().filter(|(_, value)| is_text(value));
+    texts.map(|(_, value)| value.to_string()).collect()
+}
+
+/// The bytes of all that a model says in one chunk, or in one `message` of a whole answer: its texts, its thoughts and
+/// the arguments of its calls among them, under whatever name they stand.
+pub(in crate::api::host) fn said_bytes(answer: &JsonObject, said: &str) -> usize {
+    let choices = answer.get("choices").and_then(Value::as_array);
+    choices
+        .into_iter()
+        .flatten()
+        .map(|choice| text_bytes(&choice[said]))
+        .sum()
+}
+
+fn text_bytes(value: &Value) -> usize {
+    // What names things is not said by the model.
+    let names = ["role", "id", "type"];
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(text_bytes).sum(),
+        Value::Object(members) => {
+            let said = members
+                .iter()
+                .filter(|(name, _)| !names.contains(&name.as_str()));
+            said.map(|(_, value)| text_bytes(value)).sum()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    }
+}
+
 /// What a completion will use at most: what is asked, and what may be answered. The body was checked.
 pub(in crate::api::host) fn chat_spend(
     id: &str,
@@ -55,7 +85,7 @@ fn most_completion(body: &JsonObject, of_model: Option<u64>) -> u64 {
         let numbers = keys.iter().filter_map(|key| body.get(*key)?.as_u64());
         numbers.max()
     };
-    let each = largest(BOUNDS).or(of_model).unwrap_or(COMPLETION_TOKENS);
+    let each = largest(BOUNDS).or(of_model).unwrap_or(UNSAID_TOKENS);
     each.saturating_mul(largest(ANSWERS).unwrap_or(1))
 }
 
@@ -72,7 +102,7 @@ mod tests {
     #[test]
     fn a_budget_is_asked_for_the_most_that_any_provider_would_give() {
         let most = |value: &Value, of_model| most_completion(&body(value), of_model);
-        assert_eq!(most(&json!({}), None), COMPLETION_TOKENS);
+        assert_eq!(most(&json!({}), None), UNSAID_TOKENS);
         assert_eq!(most(&json!({"max_tokens": null}), Some(9)), 9);
         assert_eq!(most(&json!({"max_tokens": 5}), Some(9)), 5);
         let both = json!({"max_completion_tokens": 1, "max_tokens": 500});
@@ -80,6 +110,21 @@ mod tests {
         assert_eq!(most(&json!({"max_tokens": 500, "n": 100}), None), 50_000);
         let more = json!({"n": 2, "best_of": 3});
         assert_eq!(most(&more, Some(7)), 21);
+    }
+
+    #[test]
+    fn all_that_a_provider_may_read_counts_and_all_that_a_model_says() {
+        let asked = body(
+            &json!({"functions": [{"name": "f"}], "temperature": 1, "user": "u", "stream": true}),
+        );
+        assert_eq!(asked_texts(&asked), [r#"[{"name":"f"}]"#, r#""u""#]);
+        let said = json!({"choices": [
+            {"delta": {"role": "assistant", "content": "12", "reasoning_content": "345"}},
+            {"delta": {"function_call": {"name": "6", "arguments": "78"}}},
+            {"delta": {"tool_calls": [{"id": "x", "type": "function", "function": {"arguments": "9"}}]}},
+        ]});
+        assert_eq!(said_bytes(&body(&said), "delta"), 9);
+        assert_eq!(said_bytes(&body(&said), "message"), 0);
     }
 
     #[test]

@@ -3,10 +3,9 @@
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
+use crate::outbound::model::{BOUNDS, UNSAID_TOKENS};
 use crate::outbound::upstream::UpstreamError;
 
-/// What may be answered when the caller names no bound; the API demands one.
-const MAX_TOKENS: u64 = 8192;
 /// What thinking leaves at least for the answer.
 const ANSWER_TOKENS: u64 = 1024;
 
@@ -25,10 +24,9 @@ pub(super) fn messages(body: &JsonObject) -> Result<JsonObject, UpstreamError> {
             asked.insert(to.to_owned(), value.clone());
         }
     }
-    let most = ["max_completion_tokens", "max_tokens"]
-        .iter()
-        .find_map(|key| body.get(*key)?.as_u64());
-    let most = most.unwrap_or(MAX_TOKENS);
+    let most = BOUNDS.iter().find_map(|key| body.get(*key)?.as_u64());
+    // The API demands one.
+    let most = most.unwrap_or(UNSAID_TOKENS);
     asked.insert("max_tokens".to_owned(), json!(most));
     if let Some(budget) = thinking_budget(body, most) {
         asked.insert(
