@@ -5,6 +5,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::client::{Answer, message};
+use crate::support::database::rows;
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
@@ -119,6 +120,25 @@ async fn enqueued_events_run_one_after_the_other_in_their_order(
         assert_eq!(stage.runner.posts(run_id), 1);
     }
     assert!(started.is_sorted(), "{started:?}");
+}
+
+/// Else it would be tried again for ever, and all that waits behind it would wait as long.
+#[rstest]
+#[tokio::test]
+async fn a_run_that_can_never_be_prepared_ends_when_its_turn_comes(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage(engine, "enqueue").await else {
+        return;
+    };
+    let first = HeldRun::start(&stage, &message("m-1")).await;
+    let waiting = post(&stage, "m-2").await.run_id();
+    let bend = "UPDATE runners SET status = 'odd' RETURNING runner_id";
+    assert!(!rows(&stage.gateway.database_url(), bend).await.is_empty());
+    first.end(&stage).await;
+    let ended = stage.client.finished(&waiting).await;
+    assert_eq!(ended["error"]["code"], "host.internal", "{ended}");
+    assert_eq!(stage.runner.posts(&waiting), 0);
 }
 
 #[rstest]

@@ -139,10 +139,7 @@ async fn claim(
         deadline_at: run.deadline_at,
         at: inner.clock.now_ms(),
     });
-    if attempt == 1 {
-        // It stays created, and the sweep dispatches it.
-        return inner.store.write(dispatch).await;
-    }
+    // It may be done though its answer was lost: then nobody else would post it.
     surely(inner, run.id, || inner.store.write(Arc::clone(&dispatch))).await
 }
 

@@ -32,7 +32,10 @@ pub(super) async fn drive(
     let (run, mut prepared) = match Box::pin(prepare(inner, workspace, id, fresh)).await {
         Ok(Some(ready)) => ready,
         Ok(None) => return,
-        Err(PrepareError::Store(error)) => return unwritable(id, &error),
+        // Another replica may have prepared it, and drives it.
+        Err(PrepareError::Store(error)) => {
+            return give_up(inner, (id, workspace), Leases::None, &error).await;
+        }
         Err(PrepareError::Never(failure)) => {
             tracing::error!(run.id = %id, "run {id} cannot be dispatched: {}", failure.message);
             // Another replica may have prepared it, and drives it.
@@ -61,7 +64,7 @@ pub(super) async fn drive(
             tracing::warn!(run.id = %id, "run {id} is driven by somebody else");
             return;
         }
-        Err(error) => return unwritable(id, &error),
+        Err(error) => return give_up(inner, (id, workspace), Leases::Own, &error).await,
     };
     if let Err(error) = failpoint::pass("run.task").await {
         return unwritable(id, &error);
@@ -88,14 +91,16 @@ async fn see_through(
         }) => {
             let settled = Box::pin(settle(inner, live, run, book, tally, ending)).await;
             if let Err(error) = settled {
-                give_up(inner, (id, &run.workspace), &error).await;
+                give_up(inner, (id, &run.workspace), Leases::Own, &error).await;
             }
         }
         Err(Stopped::Lost) => {
             tracing::warn!(run.id = %id, "run {id} was taken over, its stream is closed");
         }
         Err(Stopped::HandedOn) => hand_on(inner, run).await,
-        Err(Stopped::Unwritable(error)) => give_up(inner, (id, &run.workspace), &error).await,
+        Err(Stopped::Unwritable(error)) => {
+            give_up(inner, (id, &run.workspace), Leases::Own, &error).await
+        }
     }
 }
 
@@ -125,7 +130,7 @@ pub(super) async fn go_on(inner: &Arc<Inner>, live: &LiveRun, taken: TakenOver) 
             return Box::pin(settled).await;
         }
         Err(PrepareError::Store(error)) => {
-            return give_up(inner, (id, &workspace), &error).await;
+            return give_up(inner, (id, &workspace), Leases::Own, &error).await;
         }
     };
     live.name_agent(&prepared.agent_name);
@@ -159,10 +164,15 @@ async fn hand_on(inner: &Inner, run: &Run) {
 }
 
 /// Stops driving a run. What would go wrong again and again is not left to whoever has the run next.
-async fn give_up(inner: &Arc<Inner>, (id, workspace): (RunId, &WorkspaceId), error: &StoreError) {
+async fn give_up(
+    inner: &Arc<Inner>,
+    (id, workspace): (RunId, &WorkspaceId),
+    leases: Leases,
+    error: &StoreError,
+) {
     unwritable(id, error);
     if !error.may_pass() {
-        let settled = settle_orphan(inner, id, workspace, Leases::Own, internal());
+        let settled = settle_orphan(inner, id, workspace, leases, internal());
         Box::pin(settled).await;
     }
 }
