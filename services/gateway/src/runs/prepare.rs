@@ -132,6 +132,14 @@ impl Fresh {
     }
 }
 
+impl Fresh {
+    /// The bytes of the context that its runner is told, as far as it is made: most of what is kept of a run.
+    pub(super) fn told_bytes(&self) -> usize {
+        let beginning = self.beginning.as_ref();
+        beginning.map_or(0, |beginning| beginning.context.get().len())
+    }
+}
+
 /// Builds the context of a created run, and gives it with the run; reads the run again unless it is fresh.
 pub(super) async fn prepare(
     inner: &Inner,

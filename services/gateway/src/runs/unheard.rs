@@ -12,6 +12,8 @@ use crate::runs::prepare::Fresh;
 
 /// More of them are left to the sweep, which ends them as orphans.
 const MOST: usize = 1024;
+/// And more bytes of contexts.
+const MOST_BYTES: usize = 64 * 1024 * 1024;
 
 struct Unheard {
     workspace: WorkspaceId,
@@ -39,7 +41,8 @@ impl Runs {
     /// Goes on with a run once the database tells that it is there.
     pub(super) fn look_for(&self, workspace: WorkspaceId, fresh: Box<Fresh>) {
         let mut all = self.0.unheard.all();
-        if all.len() < MOST {
+        let bytes = all.iter().map(|one| one.fresh.told_bytes()).sum::<usize>();
+        if all.len() < MOST && bytes + fresh.told_bytes() <= MOST_BYTES {
             all.push(Unheard {
                 workspace,
                 fresh,
