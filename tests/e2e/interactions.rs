@@ -74,7 +74,7 @@ pub fn asking_event(event_id: &str) -> Value {
 }
 
 /// Has the run of this event ask these questions and end. Gives its run.
-async fn ask(stage: &Stage, event: &Value, questions: &[Value]) -> String {
+pub async fn ask(stage: &Stage, event: &Value, questions: &[Value]) -> String {
     let questions = questions.to_vec();
     stage
         .runner

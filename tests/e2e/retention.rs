@@ -3,9 +3,11 @@
 use rstest::rstest;
 use serde_json::json;
 
+use crate::interactions::{ask, asking_event, question};
 use crate::support::client::message;
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::sse;
 use crate::support::{Engine, Postgres, Sqlite, Stage, until, within};
 
@@ -70,6 +72,41 @@ async fn old_events_go_and_the_run_stays(#[values(Sqlite, Postgres)] engine: Eng
     );
     assert_eq!(live.get("/context").await.status, 200);
     assert_eq!(live.get("/run/events").await.status, 200);
+}
+
+#[rstest]
+#[tokio::test]
+async fn the_events_of_a_run_stay_while_its_question_can_be_answered(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let mut asking = manifest(RUNNER_ID);
+    asking["permissions"]["interactions"] = json!(["request"]);
+    asking["capabilities"]["interactions"] = json!(true);
+    let runner = StubRunner::start_as(asking).await;
+    let impatient = |config: &mut Config| {
+        "lease_seconds = 1.5".clone_into(&mut config.runs);
+        "retention_days = 0.000001".clone_into(&mut config.ledger);
+        config.agents[0].interactions = true;
+    };
+    let Some(stage) = Stage::of(engine, runner, impatient).await else {
+        return;
+    };
+    let questions = [question("q", &json!({}))];
+    let asked = ask(&stage, &asking_event("m-1"), &questions).await;
+    stage.runner.answer_all(|run| sse(run.talk(2).concat()));
+    let younger = stage.client.post(&message("m-2")).await.run_id();
+    let status_of = async |run_id: &str| {
+        let events = format!("/v1/runs/{run_id}/events");
+        stage.client.get(&events).await.status
+    };
+    until("the events to go", async || {
+        status_of(&younger).await == 410
+    })
+    .await;
+    assert_eq!(status_of(&asked).await, 200);
+    let open = format!("/v1/interactions?status=open&run_id={asked}");
+    let open = stage.client.get(&open).await.body;
+    assert_eq!(open["items"].as_array().unwrap().len(), 1, "{open}");
 }
 
 /// More than sockets hold on their way, so that whoever does not read falls behind.

@@ -1,9 +1,12 @@
 //! Deleting the ledger of old runs, whole runs at a time: a sequence never has holes (runs §3).
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use protocol::run::RunStatus;
-use sea_orm::sea_query::{Expr, ExprTrait, LockBehavior, LockType};
+use sea_orm::sea_query::{
+    Alias, Expr, ExprTrait, Func, LockBehavior, LockType, Query, SelectStatement,
+};
 use sea_orm::{
     ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter,
     QueryOrder, QuerySelect,
@@ -11,12 +14,14 @@ use sea_orm::{
 
 use crate::connect::Store;
 use crate::database_clock::{ago, database_now};
-use crate::entity::{run_attempts, run_rejections, run_segments, runs, steering_items, tool_calls};
+use crate::entity::{run_attempts, run_rejections, run_segments, runs, tool_calls};
 use crate::error::StoreError;
 use crate::writer::Work;
 
-/// Runs of one transaction: each may have 64 MiB, and everything else waits behind it.
-const BATCH: u64 = 2;
+/// Runs of one transaction, and about how many characters of events they may have: everything else waits behind it. One
+/// run may have 64 MiB, and goes alone.
+const BATCH: u64 = 100;
+const BATCH_CHARACTERS: i64 = 4 * 1024 * 1024;
 
 const ENDED: [RunStatus; 4] = [
     RunStatus::Completed,
@@ -40,12 +45,14 @@ impl Work for Prune {
             .filter(runs::Column::PrunedAt.is_null())
             .filter(Expr::col(runs::Column::FinishedAt).lt(ago(backend, self.age)))
             .filter(runs::Column::Status.is_in(ENDED.map(RunStatus::as_str)))
+            .filter(Expr::exists(open_question(backend)).not())
             .order_by_asc(runs::Column::FinishedAt)
             .limit(BATCH);
         let old: Vec<String> = left_to_us(tx, query).into_tuple().all(tx).await?;
         if old.is_empty() {
             return Ok(0);
         }
+        let old = at_once(tx, old).await?;
         let count = old.len() as u64;
         runs::Entity::update_many()
             .col_expr(runs::Column::PrunedAt, database_now(backend))
@@ -69,13 +76,46 @@ impl Work for Prune {
             .exec(tx)
             .await?;
         crate::artifacts::expire_of_runs(tx, &old).await?;
+        // Which of them pulled which event stays with the runs: attachments are read by it.
         crate::interactions::forget_of_runs(tx, &old).await?;
-        steering_items::Entity::delete_many()
-            .filter(steering_items::Column::RunId.is_in(old))
-            .exec(tx)
-            .await?;
         Ok(count)
     }
+}
+
+/// A question of a run that somebody may still answer.
+fn open_question(backend: DbBackend) -> SelectStatement {
+    let of = |name: &'static str| Expr::col((Alias::new("interactions"), Alias::new(name)));
+    Query::select()
+        .expr(Expr::value(1))
+        .from(Alias::new("interactions"))
+        .and_where(of("run_id").equals((runs::Entity, runs::Column::Id)))
+        .and_where(of("expires_at").gt(database_now(backend)))
+        .take()
+}
+
+/// The first of these runs that are not too much for one transaction; one of them, however large.
+async fn at_once(tx: &DatabaseTransaction, old: Vec<String>) -> Result<Vec<String>, StoreError> {
+    let length = Func::char_length(Expr::col(run_segments::Column::Payload));
+    let sizes: Vec<(String, Option<i64>)> = run_segments::Entity::find()
+        .select_only()
+        .column(run_segments::Column::RunId)
+        .column_as(
+            Expr::expr(length).sum().cast_as(Alias::new("BIGINT")),
+            "size",
+        )
+        .filter(run_segments::Column::RunId.is_in(old.clone()))
+        .group_by(run_segments::Column::RunId)
+        .into_tuple()
+        .all(tx)
+        .await?;
+    let sizes: HashMap<_, _> = sizes.into_iter().collect();
+    let mut left = BATCH_CHARACTERS;
+    let fits = |(n, id): &(usize, String)| {
+        left -= sizes.get(id).copied().flatten().unwrap_or_default();
+        *n == 0 || left >= 0
+    };
+    let first = old.into_iter().enumerate().take_while(fits);
+    Ok(first.map(|(_, id)| id).collect())
 }
 
 /// Of rows that several replicas want to delete, those that no other is at.

@@ -235,29 +235,32 @@ impl Runs {
         let mut tick = self.tick();
         loop {
             tick.tick().await;
-            loop {
-                match self.clean_some().await {
-                    Ok(0) => break,
-                    Ok(_) => tokio::time::sleep(BETWEEN_DELETES).await,
-                    Err(error) => {
-                        let error = &error as &dyn std::error::Error;
-                        tracing::warn!(error, "what is old could not be deleted, trying again");
-                        break;
-                    }
-                }
+            while self.clean_some().await > 0 {
+                tokio::time::sleep(BETWEEN_DELETES).await;
             }
         }
     }
 
-    async fn clean_some(&self) -> Result<u64, StoreError> {
-        let mut deleted = self.0.store.sweep_storage().await?;
-        deleted += u64::from(self.0.store.sweep_knowledge().await?);
-        deleted += self.sweep_artifacts().await?;
-        deleted += self.0.store.sweep_appends().await?;
+    /// Each kind by itself: what is in the way of one of them holds no other up.
+    async fn clean_some(&self) -> u64 {
+        let store = &self.0.store;
+        let mut swept = vec![
+            store.sweep_storage().await,
+            store.sweep_knowledge().await.map(u64::from),
+            self.sweep_artifacts().await,
+            store.sweep_appends().await,
+        ];
         if let Some(retention) = self.0.limits.retention {
-            deleted += self.0.store.prune_runs(retention).await?;
+            swept.push(store.prune_runs(retention).await);
         }
-        Ok(deleted)
+        let deleted = swept.into_iter().map(|one| {
+            one.unwrap_or_else(|error| {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "what is old could not be deleted, trying again");
+                0
+            })
+        });
+        deleted.sum()
     }
 
     /// Holds what calls of this process have reserved, and gives back what nobody holds any more: in this order,
