@@ -269,6 +269,46 @@ async fn what_a_server_does_wrong_is_an_error_with_its_reason() {
 }
 
 #[tokio::test]
+async fn a_call_that_breaks_ends_no_other_call_of_the_same_server() {
+    let server = ToolServer::start().await;
+    let stage = stage_with(Sqlite, server_at(&server.url, ""))
+        .await
+        .unwrap();
+    let admin = stage.gateway.admin().await;
+    let names = ["slow", "drop"];
+    let tools: Vec<_> = names.iter().map(|name| listed(name, &json!({}))).collect();
+    server.list(json!(tools)).await;
+    let before = server_is(&admin, "the list", |server| server["tools"] == json!(names)).await;
+    let mut apart = message("m-2");
+    apart["conversation"]["conversation_id"] = json!("c-2");
+    let one = HeldRun::start(&stage, &message("m-1")).await;
+    let other = HeldRun::start(&stage, &apart).await;
+    let breaking = async {
+        let is_slow =
+            |seen: &crate::support::tool_server::Seen| seen.body["params"]["name"] == "slow";
+        server.saw("the slow call", is_slow).await;
+        call(&other, "drop", &json!({})).await
+    };
+    let nothing = json!({});
+    let (slow, broken) = tokio::join!(call(&one, "slow", &nothing), breaking);
+    assert_eq!(
+        broken.detail("reason"),
+        "upstream_broken",
+        "{}",
+        broken.body
+    );
+    assert_eq!(slow.detail("reason"), "upstream_timeout", "{}", slow.body);
+    let after = server_is(&admin, "the server", |_| true).await;
+    assert_eq!(
+        (&after["state"], &after["since"]),
+        (&before["state"], &before["since"])
+    );
+    for run in [one, other] {
+        run.end(&stage).await;
+    }
+}
+
+#[tokio::test]
 async fn a_run_that_is_cancelled_tells_the_server() {
     let server = ToolServer::start().await;
     let catalog = server_at(&server.url, "").replace("= 2.0", "= 50.0");

@@ -1,6 +1,7 @@
 //! HTTP tools and the gateway's own, called by a run: judged first, once under a key, and no worse for what a
 //! server does.
 
+use futures_util::future::join_all;
 use reqwest::{Method, StatusCode};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -406,6 +407,39 @@ async fn a_call_whose_answer_was_lost_is_not_made_again(
         assert_eq!(last, expected, "{name}");
     }
     run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn a_run_calls_so_many_tools_at_once_and_leaves_room_for_others() {
+    let server = ToolServer::start().await;
+    let catalog = tools_at(&server, "", &["slow"]).replace("= 2.0\n", "= 50.0\n");
+    let stage = stage_with(Sqlite, catalog).await.unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let mut apart = message("m-2");
+    apart["conversation"]["conversation_id"] = json!("c-2");
+    let other = HeldRun::start(&stage, &apart).await;
+    let nothing = json!({});
+    let called = |n: usize| {
+        let server = &server;
+        until("the calls", async move || server.seen("/slow").len() == n)
+    };
+    let mut calls = Box::pin(join_all((0..16).map(|_| call(&run, "slow", &nothing))));
+    tokio::select! {
+        answers = &mut calls => panic!("{}", answers[0].body),
+        () = called(16) => {}
+    }
+    let refused = call(&run, "slow", &nothing).await;
+    let why = (refused.status, refused.detail("reason"));
+    assert_eq!(why, (429, &json!("tool_calls")), "{}", refused.body);
+    let mut another = Box::pin(call(&other, "slow", &nothing));
+    tokio::select! {
+        answer = &mut another => panic!("{}", answer.body),
+        () = called(17) => {}
+    }
+    drop((calls, another));
+    for run in [run, other] {
+        run.end(&stage).await;
+    }
 }
 
 #[tokio::test]

@@ -172,12 +172,8 @@ impl Tools {
         let called = match &tool.callee {
             Callee::Gateway(ours) => ours.call(self.0.clock, parameters),
             Callee::Http(spec) => {
-                let calling = async {
-                    let _place = self.0.http_places.acquire().await;
-                    http::call(&self.0.egress, &self.0.redactor, spec, parameters).await
-                };
-                let within = tokio::time::timeout(spec.timeout, calling).await;
-                within.unwrap_or(Err(UpstreamError::Timeout))
+                let calling = http::call(&self.0.egress, &self.0.redactor, spec, parameters);
+                in_place(&self.0.http_places, spec.timeout, calling).await
             }
             Callee::Mcp { server, name } => {
                 server
@@ -234,6 +230,10 @@ impl Tools {
             known.insert(tool.resource.tool_name.clone(), Arc::clone(tool));
         }
         self.0.known.store(Arc::new(known));
+        // What is decided from a catalog is kept as long as it is the same one.
+        if self.0.catalog.load().tools == order {
+            return;
+        }
         self.0.catalog.rcu(|catalog| Catalog {
             tools: order.clone(),
             ..Catalog::clone(catalog)
@@ -258,6 +258,21 @@ impl Tools {
             other => other,
         }
     }
+}
+
+/// Does it in one of these places, all within this time. Who finds no place has asked nobody.
+async fn in_place<T>(
+    places: &Semaphore,
+    most: Duration,
+    calling: impl Future<Output = Result<T, UpstreamError>>,
+) -> Result<T, UpstreamError> {
+    let end = tokio::time::Instant::now() + most;
+    let no_place =
+        || UpstreamError::Away("as many calls go on as may; none ended in time".to_owned());
+    let place = tokio::time::timeout_at(end, places.acquire()).await;
+    let _place = place.ok().and_then(Result::ok).ok_or_else(no_place)?;
+    let called = tokio::time::timeout_at(end, calling).await;
+    called.unwrap_or(Err(UpstreamError::Timeout))
 }
 
 impl KnownTool {

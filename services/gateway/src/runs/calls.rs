@@ -14,6 +14,8 @@ use crate::runs::grant::Grant;
 
 /// Uploads and deletes of one run at once: each holds a lock of its area, or reserves room in it.
 const UPLOADS: usize = 4;
+/// Calls of tools of one run at once: the places for them are there for all runs.
+const TOOL_CALLS: usize = 16;
 /// Calls of one run that wait at once for its runner's answer to be known: each of them looks again and again.
 const WAITS: usize = 1;
 /// Host calls of one run in one second.
@@ -36,6 +38,7 @@ struct Count {
     calls: u32,
     uploads: Places<UPLOADS>,
     waits: Places<WAITS>,
+    tool_calls: Places<TOOL_CALLS>,
 }
 
 /// Room for so many at once, made when it is first needed.
@@ -57,7 +60,9 @@ impl<const MOST: usize> Places<MOST> {
 
 impl Count {
     fn is_idle(&self, second: i64) -> bool {
-        self.second != second && self.uploads.are_free() && self.waits.are_free()
+        let is_quiet =
+            self.uploads.are_free() && self.waits.are_free() && self.tool_calls.are_free();
+        self.second != second && is_quiet
     }
 }
 
@@ -87,6 +92,13 @@ impl Calls {
         let second = now.div_euclid(1000);
         let room = self.with(run, second, |count| count.waits.take());
         room.unwrap_or_else(|| Places::<WAITS>::default().take())
+    }
+
+    /// Room for one more call of a tool, until it is dropped; `None`: as many go on as may.
+    fn begin_tool_call(&self, run: RunId, now: i64) -> Option<OwnedSemaphorePermit> {
+        let second = now.div_euclid(1000);
+        let room = self.with(run, second, |count| count.tool_calls.take());
+        room.unwrap_or_else(|| Places::<TOOL_CALLS>::default().take())
     }
 
     /// Forgets who is not counted any more.
@@ -144,6 +156,12 @@ impl Runs {
             }
             then();
         });
+    }
+
+    /// Room for a call of a tool of a run on this replica, until it is dropped; `None`: as many go on as may.
+    pub fn begin_tool_call(&self, grant: &Grant) -> Option<OwnedSemaphorePermit> {
+        let now = self.0.clock.now_ms();
+        self.0.calls.begin_tool_call(grant.run.id, now)
     }
 
     /// Room for an upload or a delete of a run on this replica, until it is dropped; `None`: as many go

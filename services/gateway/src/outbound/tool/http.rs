@@ -14,6 +14,8 @@ use crate::outbound::redact::Redactor;
 use crate::outbound::runner::read_at_most;
 use crate::outbound::upstream::UpstreamError;
 
+/// The longest URL that parameters may make.
+const URL_BYTES: usize = 16 * 1024;
 /// Of a refusal, so much is read.
 const REFUSAL_BYTES: usize = 4 * 1024;
 
@@ -40,6 +42,10 @@ fn request(
         check_names(&url, &rest)?;
         let pairs = rest.iter().map(|(name, value)| (name, plain(value)));
         url.query_pairs_mut().extend_pairs(pairs);
+    }
+    if url.as_str().len() > URL_BYTES {
+        let message = "the parameters make the tool's URL too long (16 KiB at most)";
+        return Err(UpstreamError::Rejected(message.to_owned()));
     }
     let request = egress.request(spec.method.clone(), &url)?;
     let request = request

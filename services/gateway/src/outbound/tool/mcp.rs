@@ -25,7 +25,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{ANSWER_BYTES, KnownTool, McpServerSpec, McpTransport, Tools};
+use super::{ANSWER_BYTES, KnownTool, McpServerSpec, McpTransport, Tools, in_place};
 use crate::clock::Clock;
 use crate::outbound::redact::Redactor;
 use crate::outbound::upstream::UpstreamError;
@@ -52,7 +52,7 @@ pub(super) struct Server {
     status: Mutex<Status>,
     listed: Mutex<Vec<Arc<KnownTool>>>,
     peer: ArcSwapOption<Peer<RoleClient>>,
-    /// A call found the connection broken.
+    /// A call found the connection broken: the server is asked whether it still lists its tools.
     broken: Notify,
     places: Semaphore,
 }
@@ -154,8 +154,6 @@ impl Server {
         };
         let request = CallToolRequestParams::new(name.to_owned()).with_arguments(parameters);
         let calling = async {
-            let place = self.places.acquire().await;
-            let _place = place.map_err(|_| UpstreamError::Away("it is closed".to_owned()))?;
             match peer.call_tool_once(request).await {
                 Ok(CallToolResponse::Complete(result)) => outcome::result(&result),
                 Ok(_) => Err(UpstreamError::Unsupported(
@@ -166,8 +164,7 @@ impl Server {
                 Err(error) => Err(self.failure(redactor, error)),
             }
         };
-        let called = timeout(self.spec.timeout, calling).await;
-        called.unwrap_or(Err(UpstreamError::Timeout))
+        in_place(&self.places, self.spec.timeout, calling).await
     }
 
     fn failure(&self, redactor: &Redactor, error: ServiceError) -> UpstreamError {
@@ -292,12 +289,15 @@ where
         }
         let again = async {
             sleep(LIST_PAUSE).await;
-            changed.notified().await;
+            tokio::select! {
+                () = changed.notified() => {}
+                // Perhaps of that call alone: whoever else calls is left in peace while the server still lists.
+                () = server.broken.notified() => {}
+            }
         };
         tokio::select! {
             () = again => {}
             () = sleep(LIST_AGAIN) => {}
-            () = server.broken.notified() => return "the connection broke".to_owned(),
             _ = &mut closed => return "it closed the connection".to_owned(),
         }
     }
