@@ -526,6 +526,26 @@ async fn what_a_completion_takes_is_counted_and_bounded_whatever_its_request_say
 }
 
 #[tokio::test]
+async fn half_an_answer_that_ends_well_is_not_signed_off_as_whole() {
+    let (stage, run, upstream) = remote("").await;
+    let half = vec![chunk(&json!({"content": "The bridge is"}))];
+    upstream.reply(Reply::Events(half.clone()));
+    upstream.reply(Reply::Events(half));
+    let mut body = says("hello");
+    (body["model"], body["stream"]) = (json!("remote"), json!(true));
+    let chat = run.request(Method::POST, "/openai/v1/chat/completions");
+    let told = chat.json(&body).send().await.unwrap().text().await.unwrap();
+    assert!(
+        told.contains("the stream ended before the answer did"),
+        "{told}"
+    );
+    assert!(!told.contains("[DONE]"), "{told}");
+    let native = events(&run, "/models/remote/stream", &says("hello")).await;
+    assert_eq!(native.last().unwrap().0, "error");
+    run.end(&stage).await;
+}
+
+#[tokio::test]
 async fn no_secret_of_the_gateway_comes_back_in_an_error() {
     let (stage, run, upstream) = remote("").await;
     let leak =

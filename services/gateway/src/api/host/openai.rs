@@ -29,6 +29,7 @@ use crate::api::query::PathOf;
 use crate::api::room::Taken;
 use crate::api::stream::event_stream;
 use crate::outbound::model::{Chunks, Model};
+use crate::outbound::upstream::UpstreamError;
 
 /// As OpenAI documents it; what stands beside these goes to the provider as it is.
 #[derive(utoipa::ToSchema)]
@@ -173,34 +174,49 @@ fn frames(
 ) -> impl Stream<Item = Result<Bytes, Infallible>> {
     let chunks = Box::pin(call.while_live(chunks));
     let said = stream::unfold(
-        (chunks, Some(call), id),
-        move |(mut chunks, call, id)| async move {
+        (chunks, Some(call), id, false),
+        move |(mut chunks, call, id, mut has_finished)| async move {
             let mut call = call?;
             let frame = match chunks.next().await {
                 Some(Ok(mut chunk)) => {
                     complete(&mut chunk, &id, "chat.completion.chunk");
                     call.count(chunk.get("usage").and_then(domain::chat::usage));
                     call.say(said_bytes(&chunk, "delta"));
+                    has_finished |= finishes(&chunk);
                     let frame = shown(chunk, wants_usage)
                         .map(|chunk| frame(&chunk))
                         .unwrap_or_default();
                     call.add_bytes(frame.len());
-                    return Some((frame, (chunks, Some(call), id)));
+                    return Some((frame, (chunks, Some(call), id, has_finished)));
                 }
-                Some(Err(failed)) => {
-                    let failed = call.end::<()>(Err(failed)).err();
-                    frame(&json!({"error": failed.map(|failed| failed.into_parts().1)}))
+                Some(Err(failed)) => failure(call, failed),
+                None if !has_finished => {
+                    let cut = "the stream ended before the answer did".to_owned();
+                    failure(call, UpstreamError::Malformed(cut).into())
                 }
                 None => {
                     let _ = call.end(Ok(()));
                     Bytes::from_static(b"data: [DONE]\n\n")
                 }
             };
-            Some((frame, (chunks, None, id)))
+            Some((frame, (chunks, None, id, has_finished)))
         },
     );
     said.filter(|frame| std::future::ready(!frame.is_empty()))
         .map(Ok)
+}
+
+/// Whether a choice ends with this chunk.
+fn finishes(chunk: &JsonObject) -> bool {
+    let choices = chunk.get("choices").and_then(Value::as_array);
+    let mut choices = choices.into_iter().flatten();
+    choices.any(|choice| choice["finish_reason"].is_string())
+}
+
+/// An error as the last frame; the call has ended with it.
+fn failure(call: HostCall, failed: ApiError) -> Bytes {
+    let failed = call.end::<()>(Err(failed)).err();
+    frame(&json!({"error": failed.map(|failed| failed.into_parts().1)}))
 }
 
 /// Puts in our name of the model, and the kind of object that some servers leave out: OpenAI's clients pass over
