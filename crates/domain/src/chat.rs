@@ -72,8 +72,22 @@ fn data_url(data: &str, mime_type: &str) -> String {
     if data.starts_with("data:") {
         data.to_owned()
     } else {
+        let mime_type = kind_of(data).unwrap_or(mime_type);
         format!("data:{mime_type};base64,{data}")
     }
+}
+
+/// What base64 holds, by its first bytes.
+fn kind_of(data: &str) -> Option<&'static str> {
+    const KINDS: [(&str, &str); 5] = [
+        ("iVBORw0KGgo", "image/png"),
+        ("/9j/", "image/jpeg"),
+        ("R0lGOD", "image/gif"),
+        ("UklGR", "image/webp"),
+        ("JVBERi0", "application/pdf"),
+    ];
+    let known = KINDS.iter().find(|(begin, _)| data.starts_with(begin));
+    known.map(|(_, kind)| *kind)
 }
 
 /// A tool as chat completions have it.

@@ -28,13 +28,7 @@ pub(super) fn messages(body: &JsonObject) -> Result<JsonObject, UpstreamError> {
     // The API demands one.
     let most = most.unwrap_or(UNSAID_TOKENS);
     asked.insert("max_tokens".to_owned(), json!(most));
-    if let Some(budget) = thinking_budget(body, most) {
-        asked.insert(
-            "thinking".to_owned(),
-            json!({"type": "enabled", "budget_tokens": budget}),
-        );
-        asked.remove("temperature");
-    }
+    check(body)?;
     match body.get("stop") {
         Some(stop @ Value::String(_)) => {
             asked.insert("stop_sequences".to_owned(), json!([stop]));
@@ -45,6 +39,15 @@ pub(super) fn messages(body: &JsonObject) -> Result<JsonObject, UpstreamError> {
         _ => {}
     }
     let (system, turns) = turns(body.get("messages"))?;
+    let choice = choice(body);
+    let budget = thinking_budget(body, most).filter(|_| may_think(&turns, choice.as_ref()));
+    if let Some(budget) = budget {
+        let thinking = json!({"type": "enabled", "budget_tokens": budget});
+        asked.insert("thinking".to_owned(), thinking);
+        for sampling in ["temperature", "top_p", "top_k"] {
+            asked.remove(sampling);
+        }
+    }
     if !system.is_empty() {
         asked.insert("system".to_owned(), json!(system));
     }
@@ -52,11 +55,45 @@ pub(super) fn messages(body: &JsonObject) -> Result<JsonObject, UpstreamError> {
     let tools: Vec<_> = list(body.get("tools")).iter().map(tool).collect();
     if !tools.is_empty() {
         asked.insert("tools".to_owned(), json!(tools));
-        if let Some(choice) = body.get("tool_choice").and_then(tool_choice) {
+        if let Some(choice) = choice {
             asked.insert("tool_choice".to_owned(), choice);
         }
     }
     Ok(asked)
+}
+
+/// Refuses what has no word there and would change the answer if it were left out.
+fn check(body: &JsonObject) -> Result<(), UpstreamError> {
+    let format = body.get("response_format").map(|format| &format["type"]);
+    if format.is_some_and(|kind| !kind.is_null() && kind != "text") {
+        let what = "a response_format; ask for the shape in words, or by a tool";
+        return Err(UpstreamError::Unsupported(what.to_owned()));
+    }
+    if body.get("n").and_then(Value::as_u64).is_some_and(|n| n > 1) {
+        return Err(UpstreamError::Unsupported("several answers (n)".to_owned()));
+    }
+    Ok(())
+}
+
+fn choice(body: &JsonObject) -> Option<Value> {
+    let mut choice = body.get("tool_choice").and_then(tool_choice);
+    if body.get("parallel_tool_calls") == Some(&Value::Bool(false)) {
+        let choice = choice.get_or_insert_with(|| json!({"type": "auto"}));
+        if choice["type"] != "none" {
+            choice["disable_parallel_tool_use"] = json!(true);
+        }
+    }
+    choice
+}
+
+/// Thinking is refused there where a tool is demanded, and where the last answer called tools: that would have to
+/// come back with its signed thoughts, which no completion has.
+fn may_think(turns: &[Value], choice: Option<&Value>) -> bool {
+    let is_forced =
+        choice.is_some_and(|choice| choice["type"] == "any" || choice["type"] == "tool");
+    let last = turns.iter().rfind(|turn| turn["role"] == "assistant");
+    let mut said = last.into_iter().flat_map(|turn| list(turn.get("content")));
+    !is_forced && !said.any(|block| block["type"] == "tool_use")
 }
 
 fn thinking_budget(body: &JsonObject, most: u64) -> Option<u64> {
@@ -88,8 +125,8 @@ fn turns(messages: Option<&Value>) -> Result<(String, Vec<Value>), UpstreamError
                 system.push(text(&message["content"]));
                 continue;
             }
-            "user" => ("user", blocks(&message["content"])),
-            "tool" => ("user", vec![tool_result(message)]),
+            "user" => ("user", blocks(&message["content"])?),
+            "tool" => ("user", vec![tool_result(message)?]),
             "assistant" => ("assistant", assistant_blocks(message)?),
             other => {
                 let what =
@@ -118,33 +155,40 @@ fn text(content: &Value) -> String {
     }
 }
 
-/// Text without words is refused there.
-fn blocks(content: &Value) -> Vec<Value> {
-    match content {
-        Value::String(text) if !text.trim().is_empty() => {
-            vec![json!({"type": "text", "text": text})]
-        }
-        Value::Array(parts) => parts.iter().filter_map(block).collect(),
-        _ => Vec::new(),
-    }
+/// Text without words is refused there, and is left out.
+fn blocks(content: &Value) -> Result<Vec<Value>, UpstreamError> {
+    let parts = match content {
+        Value::String(text) => return Ok(text_block(text).into_iter().collect()),
+        Value::Array(parts) => parts,
+        _ => return Ok(Vec::new()),
+    };
+    let blocks = parts.iter().map(block).collect::<Result<Vec<_>, _>>()?;
+    Ok(blocks.into_iter().flatten().collect())
 }
 
-fn block(part: &Value) -> Option<Value> {
-    match part["type"].as_str()? {
-        "image_url" => {
-            Some(json!({"type": "image", "source": source(part["image_url"]["url"].as_str()?)}))
-        }
-        "file" => {
-            let data = part["file"]["file_data"].as_str()?;
-            Some(json!({"type": "document", "source": source(data)}))
-        }
+fn text_block(text: &str) -> Option<Value> {
+    (!text.trim().is_empty()).then(|| json!({"type": "text", "text": text}))
+}
+
+fn block(part: &Value) -> Result<Option<Value>, UpstreamError> {
+    let kind = part["type"].as_str().unwrap_or_default();
+    let (kind, data) = match kind {
+        "image_url" => ("image", part["image_url"]["url"].as_str()),
+        "file" => ("document", part["file"]["file_data"].as_str()),
         _ => {
-            let text = part["text"]
-                .as_str()
-                .filter(|text| !text.trim().is_empty())?;
-            Some(json!({"type": "text", "text": text}))
+            let text = part["text"].as_str();
+            let text = text.ok_or_else(|| unsayable(kind))?;
+            return Ok(text_block(text));
         }
-    }
+    };
+    let data = data.ok_or_else(|| unsayable(kind))?;
+    Ok(Some(json!({"type": kind, "source": source(data)})))
+}
+
+fn unsayable(kind: &str) -> UpstreamError {
+    let what =
+        format!("a part `{kind}` of this shape; send text, images and files with their data");
+    UpstreamError::Unsupported(what)
 }
 
 fn source(url: &str) -> Value {
@@ -159,13 +203,13 @@ fn source(url: &str) -> Value {
     }
 }
 
-fn tool_result(message: &Value) -> Value {
-    let blocks = blocks(&message["content"]);
-    json!({"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": blocks})
+fn tool_result(message: &Value) -> Result<Value, UpstreamError> {
+    let (id, content) = (&message["tool_call_id"], blocks(&message["content"])?);
+    Ok(json!({"type": "tool_result", "tool_use_id": id, "content": content}))
 }
 
 fn assistant_blocks(message: &Value) -> Result<Vec<Value>, UpstreamError> {
-    let mut all = blocks(&message["content"]);
+    let mut all = blocks(&message["content"])?;
     for call in list(message.get("tool_calls")) {
         let function = &call["function"];
         let arguments = function["arguments"].as_str().unwrap_or_default();
@@ -229,8 +273,7 @@ mod tests {
         assert_eq!(
             Value::Object(asked),
             json!({"model": "claude", "max_tokens": 4000, "stop_sequences": ["END"], "system": "be kind",
-            "thinking": {"type": "enabled", "budget_tokens": 1024},
-            "tool_choice": {"type": "any"},
+            "temperature": 0.5, "tool_choice": {"type": "any"},
             "tools": [{"name": "f", "description": "does", "input_schema": {"properties": {}, "type": "object"}}],
             "messages": [
                 {"role": "user", "content": [{"type": "text", "text": "look"},
@@ -244,8 +287,47 @@ mod tests {
     }
 
     #[test]
+    fn a_model_thinks_where_that_is_taken_and_never_behind_a_call_of_a_tool() {
+        let asked = |messages_of: &Value, more: &Value| {
+            let mut body = json!({"messages": messages_of, "reasoning_effort": "medium", "temperature": 1, "top_k": 5,
+                "tools": [{"function": {"name": "f"}}]});
+            let body = body.as_object_mut().unwrap();
+            body.extend(more.as_object().unwrap().clone());
+            Value::Object(messages(body).unwrap())
+        };
+        let first = json!([{"role": "user", "content": "go"}]);
+        let behind_a_call = json!([{"role": "user", "content": "go"},
+            {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": "c", "content": "done"}]);
+        let thinks = asked(&first, &json!({"parallel_tool_calls": false}));
+        assert_eq!(thinks["thinking"]["budget_tokens"], 4096);
+        assert_eq!(thinks.get("temperature").or(thinks.get("top_k")), None);
+        let one = json!({"type": "auto", "disable_parallel_tool_use": true});
+        assert_eq!(thinks["tool_choice"], one);
+        for does_not in [
+            asked(&behind_a_call, &json!({})),
+            asked(&first, &json!({"tool_choice": "required"})),
+        ] {
+            assert_eq!(does_not.get("thinking"), None, "{does_not}");
+            assert_eq!(does_not["top_k"], 5);
+        }
+    }
+
+    #[test]
     fn what_cannot_be_said_there_is_refused() {
+        for more in [
+            json!({"response_format": {"type": "json_object"}}),
+            json!({"n": 2}),
+        ] {
+            let refused = messages(more.as_object().unwrap());
+            assert!(
+                matches!(refused, Err(UpstreamError::Unsupported(_))),
+                "{more}: {refused:?}"
+            );
+        }
         for messages_of in [
+            json!([{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "AA=="}}]}]),
+            json!([{"role": "user", "content": [{"type": "file", "file": {"file_id": "f-1"}}]}]),
             json!([{"role": "oracle", "content": "x"}]),
             json!([{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{"}}]}]),
         ] {
