@@ -271,7 +271,15 @@ impl Uploading {
                 sha256: facts.sha256,
                 expires_at,
             }),
-            Finished::Expired => Err(UploadError::Expired),
+            Finished::Expired => {
+                // Its row may be gone already: then nobody else would find these bytes.
+                let deleted = self.runs.0.artifacts.delete(&place_of(self.id)).await;
+                if let Err(error) = deleted {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(artifact.id = %self.id, error, "the bytes of an artifact that came too late stay");
+                }
+                Err(UploadError::Expired)
+            }
             Finished::RunEnded => {
                 self.runs.drop_artifact(self.id).await?;
                 Err(UploadError::RunEnded)

@@ -11,6 +11,7 @@ use crate::api::ApiState;
 use crate::api::client::event_body::Posted;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::trace_header;
+use crate::runs::artifacts::UploadError;
 use crate::runs::start::{Accepted, StartError};
 
 /// Takes a batch. A fault in any event refuses the whole of it before anything is stored; after
@@ -64,6 +65,7 @@ async fn take(
         outcome,
         Err(StartError::Stopping
             | StartError::Store(_)
+            | StartError::Attachment(UploadError::Place(_) | UploadError::Store(_))
             | StartError::TooFast { .. }
             | StartError::WorkspaceFull { .. }
             | StartError::EndpointFull { .. })
