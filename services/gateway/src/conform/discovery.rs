@@ -1,5 +1,6 @@
 //! What the endpoint says of itself.
 
+use domain::json_text::check_json_text;
 use domain::manifest::{AcceptedManifest, Discovered, judge_answer, judge_list};
 use protocol::admin::{EndpointMode, Fault};
 use serde_json::Value;
@@ -8,7 +9,7 @@ use super::ConformError;
 use super::kit::{Kit, Signing, in_words};
 use super::report::{Book, Check};
 use crate::outbound::egress::EgressError;
-use crate::outbound::runner::read_at_most;
+use crate::outbound::runner::{LIST_TIMEOUT, read_at_most};
 
 const LISTS: Check = Check {
     id: "discovery.lists",
@@ -100,7 +101,16 @@ enum ListFault {
     Told(String),
 }
 
+/// As a registration asks for it: whole within the same time.
 async fn list(kit: &Kit) -> Result<Value, ListFault> {
+    let listed = tokio::time::timeout(LIST_TIMEOUT, list_unbounded(kit)).await;
+    listed.unwrap_or_else(|_| {
+        let seconds = LIST_TIMEOUT.as_secs();
+        Err(ListFault::Told(format!("no whole list within {seconds} s")))
+    })
+}
+
+async fn list_unbounded(kit: &Kit) -> Result<Value, ListFault> {
     let call = kit.options.endpoint.list_call();
     let answer = kit.send(&call, &Signing::Right).await;
     let answer = answer.map_err(|error| match error {
@@ -118,15 +128,12 @@ async fn list(kit: &Kit) -> Result<Value, ListFault> {
         }
         _ => return Err(told(format!("HTTP {status}"))),
     }
-    let reading = tokio::time::timeout(kit.first_byte(), read_at_most(answer, MOST_BYTES + 1));
-    let body = match reading.await {
-        Err(_) => return Err(told("the body did not end in time".to_owned())),
-        Ok(Err(error)) => return Err(told(in_words(&error))),
-        Ok(Ok(body)) => body,
-    };
+    let body = read_at_most(answer, MOST_BYTES + 1).await;
+    let body = body.map_err(|error| told(in_words(&error)))?;
     if body.len() > MOST_BYTES {
         return Err(told("the body is larger than 4 MiB".to_owned()));
     }
+    check_json_text(&body).map_err(|fault| told(format!("the body {fault}")))?;
     serde_json::from_slice(&body).map_err(|error| told(format!("the body is no JSON: {error}")))
 }
 

@@ -22,7 +22,7 @@ use crate::outbound::signature::SigningSecret;
 use crate::outbound::upstream::retry_after;
 
 /// How long a list of runners may take in all.
-const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+pub const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How large a list of runners may be.
 const LIST_BYTES: usize = 4 * 1024 * 1024;
 /// How much of a refusal's body is read.
