@@ -39,7 +39,8 @@ pub(super) enum KeysCommand {
         ///
         /// What breaks: the runs that live, and those that begin within that second, hold tokens of a
         /// key before. Their runners' calls back are answered by 401 until those runs end; what they
-        /// stream is still taken. Others who verify tokens by the published keys may keep them for five
+        /// stream is still taken, but a runner that answered 202 can append nothing more, and its run
+        /// ends as `runner.orphaned`. Others who verify tokens by the published keys may keep them for five
         /// minutes. With cursors: every list that somebody is reading has to be begun
         /// anew, its cursor is answered by 400. API keys are not touched.
         #[arg(long)]
