@@ -152,6 +152,7 @@ async fn a_runner_that_breaks_nothing_passes_whatever_it_speaks() {
         (Bend::Nothing, &[], &[]),
         (Bend::SpeaksLines, &[], &[]),
         (Bend::AnswersAtOnce, &[], &[]),
+        (Bend::AnswersLater, &[], &[]),
         (Bend::SaysItAllAlong, &[], &[]),
     ])
     .await;

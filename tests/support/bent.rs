@@ -31,6 +31,7 @@ pub enum Bend {
     SpeaksLines,
     AnswersAtOnce,
     SaysItAllAlong,
+    AnswersLater,
     // the list
     ListsNothing,
     ListFails,
@@ -232,6 +233,7 @@ impl Runner {
         let refused = match self.bend {
             Bend::NeverAnswers => std::future::pending().await,
             Bend::AnswersServerError => Some(StatusCode::INTERNAL_SERVER_ERROR),
+            Bend::AnswersLater => Some(StatusCode::ACCEPTED),
             Bend::FailsAfterACut if self.is_blocked(&asked) => {
                 Some(StatusCode::INTERNAL_SERVER_ERROR)
             }

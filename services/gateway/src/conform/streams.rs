@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use domain::manifest::AcceptedManifest;
+use http::StatusCode;
 
 use super::kit::Kit;
 use super::report::{Book, Check};
@@ -163,6 +164,12 @@ fn check_head(trace: &Trace, book: &mut Book<'_>) -> bool {
         }
         Answer::Refused(status, _) if matches!(status.as_u16(), 401 | 403) => {
             book.fail(&ACCEPTS, format!("HTTP {}", status.as_u16()));
+            return false;
+        }
+        Answer::Refused(StatusCode::ACCEPTED, _) => {
+            let seen =
+                "HTTP 202: it appends its results later; what it appends is not rehearsed here";
+            book.skip(&STATUS, seen);
             return false;
         }
         Answer::Refused(status, wait) => {

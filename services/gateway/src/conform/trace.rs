@@ -107,6 +107,11 @@ impl Trace {
         }
     }
 
+    /// The runner appends its results later.
+    pub(super) fn is_deferred(&self) -> bool {
+        matches!(self.answer, Answer::Refused(StatusCode::ACCEPTED, _))
+    }
+
     /// How the run went, in words.
     pub(super) fn in_words(&self) -> String {
         if let Some(fault) = self.faults.first() {
