@@ -79,6 +79,7 @@ pub mod testing;
 
 mod clock;
 mod frame;
+mod signal;
 
 pub use host::{Host, HostClient, HostError};
 pub use runner::{ResultStream, Run, RunError, Runner};

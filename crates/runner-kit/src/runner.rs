@@ -11,6 +11,8 @@ use crate::results;
 
 /// The code of a run that stopped because it was asked to.
 pub const CANCELLED: &str = "cancelled";
+/// The code of a run that stopped because its runner's server does. The kit sets it in the place of [`CANCELLED`].
+pub const SHUTDOWN: &str = "runner.shutdown";
 /// The code of a run whose runner panicked or gave up with an unnamed error.
 pub const EXCEPTION: &str = "runner.exception";
 
@@ -26,6 +28,7 @@ pub trait Runner: Send + Sync + 'static {
     ///
     /// After the first terminal nothing is read from the stream. A stream that ends without one
     /// has completed, or was cancelled if the run's token fired; an error or a panic fails the run.
+    /// What ends as cancelled because the server stops ends as [`SHUTDOWN`].
     /// [`stream()`](crate::stream()) makes the stream out of a plain async block.
     fn run(&self, run: Run) -> ResultStream;
 }
@@ -36,7 +39,7 @@ pub struct Run {
     pub context: AgentRunContext,
     /// Calls back to the gateway, with this run's token.
     pub host: Host,
-    /// Fires when the gateway cancels the run, and once the run is over.
+    /// Fires when the gateway cancels the run, when the server stops, and once the run is over.
     pub cancel: CancellationToken,
 }
 
@@ -93,6 +96,12 @@ impl RunError {
     /// The run was asked to stop.
     pub fn cancelled() -> Self {
         Self::new(CANCELLED, "the run was cancelled")
+    }
+
+    /// The run stops because its runner does: nobody has asked for it.
+    pub(crate) fn shutdown() -> Self {
+        let message = "the runner was stopped while the run was going on: post the event again";
+        Self::new(SHUTDOWN, message).retryable()
     }
 
     /// The same failure, worth another try.

@@ -180,13 +180,13 @@ async fn start_run(
     let run = Run {
         context: request.context,
         host: host.clone(),
-        cancel: live.cancel().clone(),
+        cancel: live.signal().token().clone(),
     };
     // Asked for inside the stream, so that a panic of `run` itself fails the run too.
     let results = stream::once(async move { runner.run(run) })
         .flatten()
         .boxed();
-    let results = finish(run_id, live.cancel().clone(), results);
+    let results = finish(run_id, live.signal().clone(), results);
     let body = body::Frames::new(results.boxed(), server.options.heartbeat, host, live);
     let headers = [
         (CONTENT_TYPE, "text/event-stream"),

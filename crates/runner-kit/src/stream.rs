@@ -6,11 +6,12 @@ use std::task::Poll;
 use futures_util::FutureExt;
 use futures_util::stream::{self, BoxStream, Stream, StreamExt};
 use protocol::result::{AgentRunResult, ResultType};
+use serde_json::Value;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 use crate::results;
-use crate::runner::{ResultStream, RunError};
+use crate::runner::{CANCELLED, ResultStream, RunError};
+use crate::signal::Signal;
 
 /// Where a runner puts its results while it works.
 #[derive(Clone, Debug)]
@@ -72,15 +73,18 @@ where
 /// What of `results` goes over the wire: all under `run_id`, numbered from 1, one terminal, at the end.
 pub(crate) fn finish(
     run_id: String,
-    cancel: CancellationToken,
+    signal: Signal,
     results: ResultStream,
 ) -> impl Stream<Item = AgentRunResult> + Send {
     let guarded = AssertUnwindSafe(results).catch_unwind().boxed();
     stream::unfold((Some(guarded), 1), move |(guarded, sequence)| {
-        let (run_id, cancel) = (run_id.clone(), cancel.clone());
+        let (run_id, signal) = (run_id.clone(), signal.clone());
         async move {
             let mut guarded = guarded?;
-            let mut result = next_result(&mut guarded, &cancel, &run_id).await;
+            let mut result = next_result(&mut guarded, &signal, &run_id).await;
+            if signal.is_shutdown() && is_cancelled(&result) {
+                result.data = RunError::shutdown().into_result().data;
+            }
             let is_terminal = ResultType::parse(&result.kind).is_some_and(ResultType::is_terminal);
             result.run_id = run_id;
             result.sequence = Some(sequence);
@@ -91,14 +95,10 @@ pub(crate) fn finish(
 
 type Guarded = BoxStream<'static, std::thread::Result<Result<AgentRunResult, RunError>>>;
 
-async fn next_result(
-    guarded: &mut Guarded,
-    cancel: &CancellationToken,
-    run_id: &str,
-) -> AgentRunResult {
+async fn next_result(guarded: &mut Guarded, signal: &Signal, run_id: &str) -> AgentRunResult {
     let failure = match guarded.next().await {
         Some(Ok(Ok(result))) => return result,
-        None if !cancel.is_cancelled() => return results::run_completed(),
+        None if !signal.token().is_cancelled() => return results::run_completed(),
         None => RunError::cancelled(),
         Some(Ok(Err(failure))) => failure,
         Some(Err(_)) => RunError::panicked(),
@@ -107,17 +107,26 @@ async fn next_result(
     failure.into_result()
 }
 
+/// Whether a run ends with that as one that was asked to stop.
+fn is_cancelled(result: &AgentRunResult) -> bool {
+    let code = result.data.get("code").and_then(Value::as_str);
+    result.kind == ResultType::RunFailed.as_str() && code == Some(CANCELLED)
+}
+
 #[cfg(test)]
 mod tests {
+    use protocol::message::LlmTokenUsage;
+    use tokio_util::sync::CancellationToken;
+
     use super::*;
 
     /// The types that leave, and the code of the failure if there is one. Sequences must be 1..n.
     async fn check(results: ResultStream, cancelled: bool, expected: &[&str], code: Option<&str>) {
-        let cancel = CancellationToken::new();
+        let signal = Signal::new(CancellationToken::new());
         if cancelled {
-            cancel.cancel();
+            signal.cancel();
         }
-        let sent: Vec<_> = finish("r-1".to_owned(), cancel, results).collect().await;
+        let sent: Vec<_> = finish("r-1".to_owned(), signal, results).collect().await;
         let kinds: Vec<_> = sent.iter().map(|result| result.kind.as_str()).collect();
         assert_eq!(kinds, expected);
         for (index, result) in sent.iter().enumerate() {
@@ -158,6 +167,46 @@ mod tests {
 
         let silent = stream::empty().boxed();
         check(silent, true, &["run.failed"], Some("cancelled")).await;
+    }
+
+    #[tokio::test]
+    async fn what_nobody_cancelled_ends_as_the_stop_of_its_runner() {
+        let usage = Some(LlmTokenUsage {
+            total_tokens: Some(7),
+            ..LlmTokenUsage::default()
+        });
+        let ended = AgentRunResult {
+            usage: usage.clone(),
+            ..RunError::cancelled().into_result()
+        };
+        let ends: [(ResultStream, _, &str); 4] = [
+            (stream::iter([Ok(ended)]).boxed(), usage, "runner.shutdown"),
+            (
+                stream::iter([Err(RunError::cancelled())]).boxed(),
+                None,
+                "runner.shutdown",
+            ),
+            (stream::empty().boxed(), None, "runner.shutdown"),
+            (
+                stream::iter([Err(RunError::new("mine", "no"))]).boxed(),
+                None,
+                "mine",
+            ),
+        ];
+        for (results, usage, code) in ends {
+            let signal = Signal::new(CancellationToken::new());
+            signal.token().cancel();
+            let sent: Vec<_> = finish("r-1".to_owned(), signal, results).collect().await;
+            assert_eq!((sent.len(), &sent[0].usage), (1, &usage));
+            assert_eq!(sent[0].data["code"], code);
+            assert_eq!(sent[0].data["retryable"], code == "runner.shutdown");
+        }
+        // What was done before the stop could be heard is done.
+        let signal = Signal::new(CancellationToken::new());
+        signal.token().cancel();
+        let done = stream::iter([Ok(results::run_completed())]).boxed();
+        let sent: Vec<_> = finish("r-1".to_owned(), signal, done).collect().await;
+        assert_eq!(sent[0].kind, "run.completed");
     }
 
     #[tokio::test]

@@ -5,6 +5,7 @@ use std::error::Error;
 use protocol::JsonObject;
 use protocol::error::AgentApiError;
 use reqwest::StatusCode;
+use serde_json::Value;
 
 /// A failed call. `code` is the gateway's own (`not_found`, `unauthorized`, `cancelled`, …), or
 /// one of the kit's: `callback.unreachable`, `callback.timeout`, `callback.http_error`,
@@ -37,9 +38,11 @@ impl HostError {
         self.code == "conflict"
     }
 
-    /// The run's time is over, here or at the gateway.
+    /// The run's time is over, here or at the gateway. Not so where a tool, a model or a knowledge base alone
+    /// was too slow: the gateway gives that the same code, with the reason `upstream_timeout`.
     pub fn is_deadline_exceeded(&self) -> bool {
-        self.code == "deadline_exceeded"
+        let reason = self.details.get("reason").and_then(Value::as_str);
+        self.code == "deadline_exceeded" && reason != Some("upstream_timeout")
     }
 
     pub(super) fn transport(error: reqwest::Error) -> Self {
@@ -133,5 +136,35 @@ impl From<AgentApiError> for HostError {
             details: error.details,
             source: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_slow_upstream_is_not_the_end_of_the_run() {
+        let told = |code: &str, details: Value| {
+            let error = json!({"code": code, "message": "m", "details": details});
+            HostError::from(serde_json::from_value::<AgentApiError>(error).unwrap())
+        };
+        for (code, details, expected) in [
+            ("deadline_exceeded", json!({}), true),
+            ("deadline_exceeded", json!({"reason": "deadline"}), true),
+            ("deadline_exceeded", json!({"reason": 7}), true),
+            (
+                "deadline_exceeded",
+                json!({"reason": "upstream_timeout"}),
+                false,
+            ),
+            ("runtime_error", json!({}), false),
+        ] {
+            let error = told(code, details.clone());
+            assert_eq!(error.is_deadline_exceeded(), expected, "{code} {details}");
+        }
+        assert!(HostError::deadline_exceeded().is_deadline_exceeded());
     }
 }

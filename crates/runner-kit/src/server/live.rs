@@ -5,11 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
+use crate::signal::Signal;
+
 /// At most `capacity` runs, each id once.
 #[derive(Debug)]
 pub(super) struct LiveRuns {
     capacity: usize,
-    runs: Mutex<HashMap<String, CancellationToken>>,
+    runs: Mutex<HashMap<String, Signal>>,
 }
 
 /// Why a run was not taken in.
@@ -24,7 +26,7 @@ pub(super) enum AddError {
 pub(super) struct LiveRun {
     runs: Arc<LiveRuns>,
     run_id: String,
-    cancel: CancellationToken,
+    signal: Signal,
 }
 
 impl LiveRuns {
@@ -39,7 +41,7 @@ impl LiveRuns {
     pub(super) fn add(
         self: &Arc<Self>,
         run_id: &str,
-        cancel: CancellationToken,
+        token: CancellationToken,
     ) -> Result<LiveRun, AddError> {
         let mut runs = self.lock();
         if runs.contains_key(run_id) {
@@ -48,35 +50,36 @@ impl LiveRuns {
         if runs.len() >= self.capacity {
             return Err(AddError::Full);
         }
-        runs.insert(run_id.to_owned(), cancel.clone());
+        let signal = Signal::new(token);
+        runs.insert(run_id.to_owned(), signal.clone());
         Ok(LiveRun {
             runs: Arc::clone(self),
             run_id: run_id.to_owned(),
-            cancel,
+            signal,
         })
     }
 
     /// Fires the token of a run; false when the run is not here.
     pub(super) fn cancel(&self, run_id: &str) -> bool {
-        let cancel = self.lock().get(run_id).cloned();
-        cancel.inspect(CancellationToken::cancel).is_some()
+        let signal = self.lock().get(run_id).cloned();
+        signal.inspect(Signal::cancel).is_some()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, CancellationToken>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Signal>> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl LiveRun {
-    pub(super) fn cancel(&self) -> &CancellationToken {
-        &self.cancel
+    pub(super) fn signal(&self) -> &Signal {
+        &self.signal
     }
 }
 
 impl Drop for LiveRun {
     fn drop(&mut self) {
         self.runs.lock().remove(&self.run_id);
-        self.cancel.cancel();
+        self.signal.token().cancel();
     }
 }
 
@@ -99,7 +102,7 @@ mod tests {
             AddError::Full
         );
 
-        assert!(runs.cancel("b") && second.cancel().is_cancelled());
+        assert!(runs.cancel("b") && second.signal().token().is_cancelled());
         assert!(!cancel.is_cancelled());
         drop(first);
         assert!(
@@ -108,5 +111,18 @@ mod tests {
         );
         assert!(!runs.cancel("a"));
         assert!(runs.add("c", CancellationToken::new()).is_ok());
+    }
+
+    #[test]
+    fn a_run_that_was_cancelled_is_not_ended_by_the_stop() {
+        let runs = Arc::new(LiveRuns::new(2));
+        let stop = CancellationToken::new();
+        let first = runs.add("a", stop.child_token()).unwrap();
+        let second = runs.add("b", stop.child_token()).unwrap();
+        assert!(runs.cancel("a") && !first.signal().is_shutdown());
+        assert!(!second.signal().is_shutdown());
+        stop.cancel();
+        assert!(!first.signal().is_shutdown());
+        assert!(second.signal().is_shutdown());
     }
 }

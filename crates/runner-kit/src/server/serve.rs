@@ -29,7 +29,7 @@ impl Stop {
     }
 }
 
-/// Serves until `stop` fires, then cancels the live runs and gives them 5 s to end.
+/// Serves until `stop` fires, then fires the tokens of the live runs and gives them 5 s to end.
 pub async fn serve(
     listener: TcpListener,
     router: Router,

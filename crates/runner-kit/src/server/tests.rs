@@ -420,12 +420,16 @@ async fn closing_the_socket_drops_the_runners_future() {
 }
 
 #[tokio::test]
-async fn a_server_that_stops_cancels_its_runs_and_lets_them_end() {
+async fn a_server_that_stops_tells_its_runs_and_lets_them_end() {
     let mut served = served(until_cancelled(Options::default())).await;
     let answer = start_over_socket(&served).await;
     served.stop.cancel();
     let sent = decode(&answer.text().await.unwrap());
-    assert_eq!(sent.last().unwrap()["data"]["code"], "cancelled");
+    let told = &sent.last().unwrap()["data"];
+    assert_eq!(told["code"], "runner.shutdown");
+    assert_eq!(told["retryable"], true);
+    let message = told["message"].as_str().unwrap();
+    assert!(message.contains("post the event again"), "{message}");
     let ended = tokio::time::timeout(PATIENCE, served.server.join_next())
         .await
         .unwrap();
