@@ -108,7 +108,7 @@ async fn work(
         config: &config,
         usage,
     };
-    let turns = turns::converse(&work, Speaker::new(out.clone()));
+    let turns = turns::converse(&work, Speaker::new(out.clone(), context));
     match config.timeout {
         None => turns.await,
         Some(time) => within(time, turns).await,

@@ -11,6 +11,7 @@ pub mod host;
 pub mod manifest;
 
 mod assemble;
+mod line;
 mod model;
 mod speaker;
 mod tools;

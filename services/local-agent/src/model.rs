@@ -27,8 +27,6 @@ const PAUSE: Duration = Duration::from_millis(150);
 #[derive(Debug)]
 pub(crate) struct Models {
     choices: Vec<ModelChoice>,
-    /// Whether the client hears a model while it speaks.
-    streaming: bool,
 }
 
 /// One answer of a model.
@@ -52,8 +50,8 @@ pub(crate) enum ModelFailure {
 }
 
 impl Models {
-    pub(crate) fn new(choices: Vec<ModelChoice>, streaming: bool) -> Self {
-        Self { choices, streaming }
+    pub(crate) fn new(choices: Vec<ModelChoice>) -> Self {
+        Self { choices }
     }
 
     /// The model that is asked first: its tokens are counted.
@@ -70,7 +68,7 @@ impl Models {
     ) -> Result<Answer, ModelFailure> {
         let mut last = "no model was granted".to_owned();
         for (place, choice) in self.choices.iter().enumerate() {
-            let failed = match self.ask_one(choice, host, request, speaker).await {
+            let failed = match ask_one(choice, host, request, speaker).await {
                 Ok(answer) => {
                     let chosen = self.choices.swap_remove(place);
                     self.choices = vec![chosen];
@@ -88,37 +86,34 @@ impl Models {
         }
         Err(ModelFailure::Silent(last))
     }
+}
 
-    async fn ask_one(
-        &self,
-        choice: &ModelChoice,
-        host: &impl AgentHost,
-        request: &LlmRequest,
-        speaker: &mut Speaker,
-    ) -> Result<Answer, ModelFailure> {
-        if self.streaming && choice.streams {
-            let stream = host.stream_model(&choice.id, request).await;
-            return listen(stream.map_err(before_first)?, speaker).await;
-        }
-        if !choice.invokes {
-            return Err(ModelFailure::Silent(format!(
-                "{} can only stream",
-                choice.id
-            )));
-        }
-        let said = host.invoke_model(&choice.id, request).await;
-        let said = said.map_err(before_first)?;
-        if is_empty(&said.message) {
-            return Err(empty());
-        }
-        if self.streaming {
-            speaker.say(&said.message.plain_text()).await;
-        }
-        Ok(Answer {
-            message: answer::with_ids(said.message),
-            usage: said.usage,
-        })
+async fn ask_one(
+    choice: &ModelChoice,
+    host: &impl AgentHost,
+    request: &LlmRequest,
+    speaker: &mut Speaker,
+) -> Result<Answer, ModelFailure> {
+    if speaker.is_streaming() && choice.streams {
+        let stream = host.stream_model(&choice.id, request).await;
+        return listen(stream.map_err(before_first)?, speaker).await;
     }
+    if !choice.invokes {
+        return Err(ModelFailure::Silent(format!(
+            "{} can only stream",
+            choice.id
+        )));
+    }
+    let said = host.invoke_model(&choice.id, request).await;
+    let said = said.map_err(before_first)?;
+    if is_empty(&said.message) {
+        return Err(empty());
+    }
+    speaker.say(&said.message.plain_text()).await;
+    Ok(Answer {
+        message: answer::with_ids(said.message),
+        usage: said.usage,
+    })
 }
 
 /// Listens to a stream to its end and says it on.

@@ -1,9 +1,13 @@
-//! What the user hears: deltas while a model speaks, and one whole message at the end.
+//! What the user hears: deltas while a model speaks, where the surface shows them, and one whole message at the end.
 
+use protocol::context::AgentRunContext;
 use protocol::message::{Message, MessageChunk, MessageContent, ToolCall};
 use protocol::result::{AgentRunResult, MessageDeltaPayload, ResultType};
 use runner_kit::{Results, results};
 use serde::Serialize;
+use serde_json::Value;
+
+use crate::line::Room;
 
 /// A delta carries the whole text so far. It waits until it adds this part of it, so that all deltas of an
 /// answer together are at most about this many times its size.
@@ -13,6 +17,9 @@ const REPEATS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Speaker {
     out: Results,
+    /// Whether the client hears a model while it speaks.
+    streaming: bool,
+    room: Room,
     /// All that was said in this run.
     said: String,
     /// Of it, what the client has.
@@ -23,14 +30,27 @@ pub(crate) struct Speaker {
 }
 
 impl Speaker {
-    pub(crate) fn new(out: Results) -> Self {
+    /// The speaker of a run of this context.
+    pub(crate) fn new(out: Results, context: &AgentRunContext) -> Self {
         Self {
             out,
+            streaming: is_streaming(context),
+            room: Room::of(context),
             said: String::new(),
             sent: 0,
             turn: 0,
             sequence: 0,
         }
+    }
+
+    /// Whether the client hears a model while it speaks.
+    pub(crate) fn is_streaming(&self) -> bool {
+        self.streaming
+    }
+
+    /// What the data of a result may weigh.
+    pub(crate) fn room(&self) -> Room {
+        self.room
     }
 
     /// Sends a result of another kind.
@@ -77,9 +97,11 @@ impl Speaker {
         }
     }
 
-    /// The whole message, once: what the deltas said, or `last` where nothing was streamed.
-    pub(crate) async fn complete(&self, last: &Message) {
-        let message = if self.said.is_empty() {
+    /// The whole message, once: the texts of all turns, or `last` where nothing was heard of it and it says as much.
+    /// One that is too long for a result is sent as deltas alone: the host makes a message of them.
+    pub(crate) async fn complete(&mut self, last: &Message) {
+        let is_all = !self.streaming && last.plain_text() == self.said;
+        let message = if self.said.is_empty() || is_all {
             Message {
                 provider_specific_fields: None,
                 ..last.clone()
@@ -87,29 +109,58 @@ impl Speaker {
         } else {
             Message::text("assistant", &self.said)
         };
-        self.send(results::message_completed(message, Vec::new()))
-            .await;
+        let completed = results::message_completed(message, Vec::new());
+        if self.said.is_empty() || self.room.holds(&completed.data) {
+            self.send(completed).await;
+        } else if self.sent < self.said.len() {
+            self.tell(true, None).await;
+        }
     }
 
     async fn delta(&mut self, is_final: bool, tool_calls: Option<Vec<ToolCall>>) {
+        if self.streaming {
+            self.tell(is_final, tool_calls).await;
+        }
+    }
+
+    /// Sends what was not sent, in as many deltas as it takes. Calls that are too long for one are told by their
+    /// own results alone.
+    async fn tell(&mut self, is_final: bool, tool_calls: Option<Vec<ToolCall>>) {
+        let half = self.room.half();
+        let tool_calls = tool_calls.filter(|calls| half.half().holds(calls));
+        loop {
+            let new = half.beginning(&self.said[self.sent..]).to_owned();
+            self.sent += new.len();
+            if self.sent == self.said.len() {
+                return self.chunk(new, is_final, tool_calls).await;
+            }
+            self.chunk(new, false, None).await;
+        }
+    }
+
+    async fn chunk(&mut self, new: String, is_final: bool, tool_calls: Option<Vec<ToolCall>>) {
         self.sequence += 1;
-        let new = &self.said[self.sent..];
         let chunk = MessageChunk {
             role: "assistant".to_owned(),
-            content: (!new.is_empty()).then(|| MessageContent::Text(new.to_owned())),
-            all_content: Some(self.said.clone()),
+            content: (!new.is_empty()).then_some(MessageContent::Text(new)),
+            all_content: Some(self.said[..self.sent].to_owned()),
             tool_calls,
             is_final,
             msg_sequence: Some(self.sequence),
             ..MessageChunk::default()
         };
-        self.sent = self.said.len();
-        self.send(known(
-            ResultType::MessageDelta,
-            &MessageDeltaPayload { chunk },
-        ))
-        .await;
+        let mut payload = MessageDeltaPayload { chunk };
+        if !self.room.holds(&payload) {
+            payload.chunk.all_content = None;
+        }
+        self.send(known(ResultType::MessageDelta, &payload)).await;
     }
+}
+
+fn is_streaming(context: &AgentRunContext) -> bool {
+    let host = context.runtime.metadata.get("streaming_supported");
+    let host = host.and_then(Value::as_bool).unwrap_or(true);
+    host && context.delivery.supports_streaming
 }
 
 /// A result of a type of the protocol.

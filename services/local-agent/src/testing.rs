@@ -32,7 +32,7 @@ pub(crate) enum Step {
     Hang,
 }
 
-/// An error, by code and message.
+/// An error, by code and message; `code/reason` gives it a reason, too.
 pub(crate) type Failing = (&'static str, String);
 
 /// An answer of a tool.
@@ -176,11 +176,13 @@ pub(crate) fn fail(code: &'static str, message: &str) -> Step {
 }
 
 pub(crate) fn error(failed: &Failing) -> HostError {
+    let (code, reason) = failed.0.split_once('/').unwrap_or((failed.0, ""));
+    let reason = (!reason.is_empty()).then(|| ("reason".to_owned(), json!(reason)));
     AgentApiError {
-        code: failed.0.to_owned(),
+        code: code.to_owned(),
         message: failed.1.clone(),
         retryable: failed.0.starts_with("callback."),
-        details: JsonObject::new(),
+        details: JsonObject::from_iter(reason),
     }
     .into()
 }

@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::config::{Config, ToolExecution};
 use crate::host::AgentHost;
+use crate::line::Room;
 use crate::speaker::{Speaker, known};
 
 use result::Outcome;
@@ -80,18 +81,20 @@ impl Toolbox {
         };
         if self.execution == ToolExecution::Parallel {
             for call in calls {
-                speaker.send(started(call)).await;
+                speaker.send(started(call, speaker.room())).await;
             }
         }
         let work = calls.iter().enumerate().map(|(place, call)| {
             let work = async move {
                 if self.execution == ToolExecution::Serial {
-                    speaker.send(started(call)).await;
+                    speaker.send(started(call, speaker.room())).await;
                 }
                 // The same call of the same run is the same call, however often it is sent.
                 let key = format!("turn-{turn}-call-{place}");
                 let outcome = self.call(host, call, &key).await?;
-                speaker.send(completed(call, &outcome)).await;
+                speaker
+                    .send(completed(call, &outcome, speaker.room()))
+                    .await;
                 Ok::<_, HostError>((place, outcome))
             };
             work.boxed()
@@ -202,21 +205,33 @@ fn tool_message(call: &ToolCall, text: String) -> Message {
     }
 }
 
-fn started(call: &ToolCall) -> protocol::result::AgentRunResult {
+fn started(call: &ToolCall, room: Room) -> protocol::result::AgentRunResult {
+    let parameters = parameters(&call.function.arguments).unwrap_or_default();
     let payload = ToolCallStartedPayload {
         tool_call_id: call.id.clone(),
         tool_name: call.function.name.clone(),
-        parameters: parameters(&call.function.arguments).unwrap_or_default(),
+        parameters: shown(parameters, "tool_parameters_preview", room),
     };
     known(ResultType::ToolCallStarted, &payload)
 }
 
-fn completed(call: &ToolCall, outcome: &Outcome) -> protocol::result::AgentRunResult {
+fn completed(call: &ToolCall, outcome: &Outcome, room: Room) -> protocol::result::AgentRunResult {
+    let result = outcome.shown.clone();
+    let error = outcome.error.as_deref();
     let payload = ToolCallCompletedPayload {
         tool_call_id: call.id.clone(),
         tool_name: call.function.name.clone(),
-        result: outcome.shown.clone(),
-        error: outcome.error.clone(),
+        result: result.map(|result| shown(result, "tool_result_preview", room)),
+        error: error.map(|error| room.half().beginning(error).to_owned()),
     };
     known(ResultType::ToolCallCompleted, &payload)
+}
+
+/// A value, or its beginning where the whole finds no room in a result.
+fn shown(value: JsonObject, kind: &str, room: Room) -> JsonObject {
+    if room.half().holds(&value) {
+        return value;
+    }
+    let preview = room.preview(kind, &value);
+    preview.as_object().cloned().unwrap_or_default()
 }

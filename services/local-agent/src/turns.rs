@@ -31,8 +31,7 @@ pub(crate) async fn converse<H: AgentHost>(
     work: &Work<'_, H>,
     mut speaker: Speaker,
 ) -> Result<(), Failure> {
-    let streaming = is_streaming(work.context);
-    let mut models = Models::new(work.config.models.clone(), streaming);
+    let mut models = Models::new(work.config.models.clone());
     let mut window = Window::new(work);
     let (tools, assembled) = tokio::try_join!(
         Toolbox::open(work.host, &work.context.resources, work.config),
@@ -51,9 +50,7 @@ pub(crate) async fn converse<H: AgentHost>(
         let answer = ask(work, &mut models, &mut window, &tools, &mut speaker).await?;
         work.usage.add(answer.usage.clone());
         let calls = answer.message.tool_calls.clone().unwrap_or_default();
-        if streaming {
-            speaker.end_turn(&calls).await;
-        }
+        speaker.end_turn(&calls).await;
         window.answered(without_thinking(&answer.message), answer.usage.as_ref());
         if calls.is_empty() {
             if !take_steering(work, &mut window).await? {
@@ -63,7 +60,7 @@ pub(crate) async fn converse<H: AgentHost>(
             continue;
         }
         if batches == work.config.max_tool_iterations {
-            return stop(&calls, streaming, &mut speaker).await;
+            return stop(&calls, &mut speaker).await;
         }
         batches += 1;
         let batch = tools.run(work.host, &speaker, batches, &calls).await?;
@@ -74,13 +71,6 @@ pub(crate) async fn converse<H: AgentHost>(
         }
         take_steering(work, &mut window).await?;
     }
-}
-
-/// Whether the client hears the model while it speaks.
-fn is_streaming(context: &AgentRunContext) -> bool {
-    let host = context.runtime.metadata.get("streaming_supported");
-    let host = host.and_then(serde_json::Value::as_bool).unwrap_or(true);
-    host && context.delivery.supports_streaming
 }
 
 /// Asks with what fits into the window; once more with less of it when the model says that it did not.
@@ -139,16 +129,14 @@ async fn take_steering<H: AgentHost>(
 }
 
 /// The model asks for one batch too many.
-async fn stop(calls: &[ToolCall], streaming: bool, speaker: &mut Speaker) -> Result<(), Failure> {
+async fn stop(calls: &[ToolCall], speaker: &mut Speaker) -> Result<(), Failure> {
     tracing::warn!(
         calls = calls.len(),
         "the run has reached its limit of tool iterations"
     );
-    if streaming {
-        speaker.begin_turn();
-        speaker.say(STOPPED).await;
-        speaker.end_turn(&[]).await;
-    }
+    speaker.begin_turn();
+    speaker.say(STOPPED).await;
+    speaker.end_turn(&[]).await;
     speaker.complete(&Message::text("assistant", STOPPED)).await;
     Ok(())
 }

@@ -15,6 +15,9 @@ use crate::context::summary::request::SummaryRequest;
 use crate::host::AgentHost;
 use crate::turns::Work;
 
+/// Where the size that was refused was an estimate, and is counted as less, it takes a second pass below the count.
+const SHRINKS: usize = 2;
+
 /// What is sent to the model, and what is known of its size.
 #[derive(Debug)]
 pub(crate) struct Window<'a, H> {
@@ -116,10 +119,15 @@ impl<'a, H: AgentHost> Window<'a, H> {
         if std::mem::replace(&mut self.has_shrunk, true) {
             return Ok(false);
         }
-        let budget = self.budget.for_retry_below(self.sent);
         let before = estimate::conversation(&self.conversation);
-        let compacted = self.pass(budget, None, model).await?;
-        Ok(compacted.compacted && estimate::conversation(&self.conversation) < before)
+        for _ in 0..SHRINKS {
+            let budget = self.budget.for_retry_below(self.sent);
+            self.pass(budget, self.anchor, model).await?;
+            if estimate::conversation(&self.conversation) < before {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     async fn pass(

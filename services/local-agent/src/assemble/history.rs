@@ -26,12 +26,12 @@ const PAGE_ITEMS: u32 = 100;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Remembered {
     pub(crate) message: Message,
-    /// Where the history goes on behind it.
+    /// Where the history goes on with all that is neither this one nor one before it.
     pub(crate) cursor: Option<String>,
 }
 
 /// The history, oldest first: all since the checkpoint, or as much of the end as the budget can be
-/// filled with. The current event is not in it.
+/// filled with. Neither the current event is in it, nor what users have said since.
 pub(super) async fn read(
     host: &impl AgentHost,
     context: &AgentRunContext,
@@ -117,15 +117,39 @@ async fn tail(
 }
 
 fn remember(items: Vec<TranscriptItem>, context: &AgentRunContext) -> Vec<Remembered> {
-    let current = &context.event.event_id;
-    let items = items.into_iter().filter(|item| item.event_id != *current);
-    let remembered = items.filter_map(|item| {
+    let last = last_before(&items, context);
+    let items = items.into_iter();
+    let before = items.filter(|item| is_before(item, context, last));
+    let mut cursor = None;
+    let remembered = before.filter_map(|item| {
+        // A summary reaches no further: what is left out here, the runs to come shall read.
+        if item.seq <= last {
+            cursor.clone_from(&item.cursor);
+        }
         Some(Remembered {
             message: message_of(&item)?,
-            cursor: item.cursor,
+            cursor: cursor.clone(),
         })
     });
     remembered.collect()
+}
+
+/// The place of the last message of a user that came before the current event.
+fn last_before(items: &[TranscriptItem], context: &AgentRunContext) -> i64 {
+    let current = &context.event.event_id;
+    let own = items
+        .iter()
+        .find(|item| item.event_id == *current && item.role == "user");
+    let told = context.context.transcript_seq;
+    own.map(|own| own.seq - 1).or(told).unwrap_or(i64::MAX)
+}
+
+/// Whether it was said before the current event. The host writes down what users say as soon as it comes: also what
+/// this run gets by steering, and what waits for a run of its own. Answers to what came before may be written later.
+fn is_before(item: &TranscriptItem, context: &AgentRunContext, last: i64) -> bool {
+    let is_own = item.event_id == context.event.event_id
+        || item.run_id.as_deref() == Some(context.run_id.as_str());
+    !is_own && (item.role != "user" || item.seq <= last)
 }
 
 /// The whole message where it is one that says something; else its role and text. Instructions come from

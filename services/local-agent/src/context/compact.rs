@@ -75,10 +75,13 @@ pub async fn compact<C: Counter + Sync, S: Summarizer + Sync>(
     let before = conversation.iter().count();
     let (conversation, places) = sanitized(conversation);
     let messages = conversation.messages();
-    // Of a list that is not what the provider counted, the provider's count says nothing.
-    let anchor = anchor.filter(|anchor| messages.len() == before && anchor.messages <= before);
+    // Of a list that is not what the provider counted, the provider's count says nothing; but what stands beside
+    // the messages is the same.
+    let is_same = messages.len() == before;
+    let anchor =
+        anchor.filter(|anchor| anchor.messages == 0 || (is_same && anchor.messages <= before));
     if budget.is_off() {
-        let tokens = estimate::messages(&messages);
+        let tokens = guess(&messages, anchor);
         return Ok(unchanged(conversation, tokens, anchor));
     }
     let size = match measure(&messages, budget, anchor, counter).await? {
@@ -169,6 +172,12 @@ struct Size {
     /// The messages alone.
     counted: u64,
     estimated: u64,
+}
+
+/// What is known of the size, and an estimate of the rest.
+fn guess(messages: &[Message], anchor: Option<Anchor>) -> u64 {
+    let (known, tokens) = anchor.map_or((0, 0), |anchor| (anchor.messages, anchor.tokens));
+    tokens.saturating_add(estimate::messages(&messages[known..]))
 }
 
 async fn measure<C: Counter + Sync>(

@@ -1,6 +1,7 @@
 //! What the first request of a run is made of.
 
 use protocol::context::AgentRunContext;
+use protocol::history::TranscriptItem;
 use protocol::message::Message;
 use serde_json::{Value, json};
 
@@ -52,6 +53,64 @@ async fn prompt_history_and_input_come_in_that_order() {
         said("user", "who am I?"),
     ];
     assert_eq!(asked, expected);
+}
+
+/// An item of the current event: its own message.
+fn own(seq: i64, text: &str) -> TranscriptItem {
+    TranscriptItem {
+        event_id: "m-1001".to_owned(),
+        ..item(seq, "user", text)
+    }
+}
+
+#[tokio::test]
+async fn what_came_after_the_current_message_is_no_history() {
+    let host = host();
+    let history = vec![
+        item(1, "user", "I am Ada"),
+        own(2, "hi"),
+        item(3, "user", "waits for a run of its own"),
+        item(4, "assistant", "Hello Ada"),
+    ];
+    host.script().history = history;
+    let asked_with = asked(&host, context("hi", &prompt("p"))).await;
+    let before = [
+        said("user", "I am Ada"),
+        said("assistant", "Hello Ada"),
+        said("user", "hi"),
+    ];
+    assert_eq!(asked_with[1..], before);
+
+    // The message itself is not among what is read: the host tells what stands before it.
+    let host = super::assembly::host();
+    let mut history = vec![item(1, "user", "I am Ada"), item(3, "user", "later")];
+    history.push(item(4, "assistant", "Hello Ada"));
+    host.script().history = history;
+    let mut told = context("hi", &prompt("p"));
+    told.context.transcript_seq = Some(1);
+    assert_eq!(asked(&host, told).await[1..], before);
+}
+
+#[tokio::test]
+async fn what_joins_a_run_is_heard_once() {
+    let host = host();
+    let context = context("hi", &prompt("p"));
+    let joined = TranscriptItem {
+        run_id: Some(context.run_id.clone()),
+        ..item(3, "user", "and quickly")
+    };
+    host.script().history = vec![item(1, "user", "before"), own(2, "hi"), joined];
+    host.script()
+        .steering
+        .push_back(vec![crate::testing::steering("and quickly")]);
+    host.model("m", vec![text("ok, quickly"), end()]);
+    run(&host, context).await;
+    let texts = |place: usize| -> Vec<String> {
+        let messages = host.request(place).into_iter().skip(1);
+        messages.map(|message| message.plain_text()).collect()
+    };
+    assert_eq!(texts(0), ["before", "hi"]);
+    assert_eq!(texts(1), ["before", "hi", "ok", "and quickly"]);
 }
 
 #[tokio::test]
@@ -236,6 +295,20 @@ async fn what_was_retrieved_stands_apart_as_data_without_its_metadata() {
     );
     assert!(!data.to_string().contains("row 7"));
     assert_eq!(asked.last().unwrap(), &said("user", "tea?"));
+}
+
+#[tokio::test]
+async fn a_knowledge_base_that_is_slow_is_left_out() {
+    let host = host();
+    let slow = ("deadline_exceeded/upstream_timeout", "too slow".to_owned());
+    host.script().passages.insert("faq".to_owned(), Err(slow));
+    let passages = vec![json!([{"type": "text", "text": "Tea is hot"}])];
+    host.script()
+        .passages
+        .insert("docs".to_owned(), Ok(passages));
+    let bases = json!({"knowledge-bases": ["faq", "docs"]});
+    let asked = asked(&host, context("tea?", &bases)).await;
+    assert!(asked[asked.len() - 2].1.contains("Tea is hot"), "{asked:?}");
 }
 
 #[tokio::test]

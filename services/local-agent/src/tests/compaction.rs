@@ -86,6 +86,24 @@ async fn old_history_becomes_a_summary_and_the_rest_stays() {
 }
 
 #[tokio::test]
+async fn a_summary_covers_nothing_that_was_left_out_of_the_history() {
+    let host = TestHost::default();
+    long_history(&host, 40);
+    // All but the first ten came after the current message; the answers among them stay.
+    host.script().history[10].event_id = "m-1001".to_owned();
+    host.model(SUMMARISER, vec![text("a summary")])
+        .model("m", vec![text("ok"), end()]);
+    let tight = json!({"context-window-tokens": 1000, "context-keep-recent-tokens": 100});
+    run(&host, context("and now?", &tight)).await;
+    let asked = sent(&host)[0].messages.len();
+    assert!(
+        asked < 10,
+        "{asked}: some of the answers are summarised, too"
+    );
+    assert_eq!(host.script().state[KEY]["covers_until"], "10");
+}
+
+#[tokio::test]
 async fn the_tools_are_not_counted_with_every_slice() {
     let host = TestHost::default();
     long_history(&host, 100);
@@ -183,6 +201,37 @@ async fn a_model_that_overflows_is_asked_once_more_with_less() {
         let requests = sent(&host);
         let size = |place: usize| estimate::messages(&requests[place].messages);
         assert!(size(1) < size(0) * 3 / 4 + 1, "{} {}", size(0), size(1));
+    }
+}
+
+#[tokio::test]
+async fn a_model_that_overflows_by_its_tools_is_asked_once_more_with_fewer_messages() {
+    // Tools that weigh as much as the conversation; a counter that finds half of what was estimated; and both.
+    for (tools, counted, window) in [
+        (true, None, 8_000),
+        (true, None, 20_000),
+        (true, None, 0),
+        (false, Some(Ok(1_700)), 20_000),
+        (true, Some(Ok(1_700)), 20_000),
+    ] {
+        let host = TestHost::default();
+        long_history(&host, 60);
+        host.script().count = counted.clone();
+        host.model("m", overflow())
+            .model(SUMMARISER, vec![text("a summary")])
+            .model("m", vec![text("ok"), end()]);
+        let mut context = context("hi", &json!({"context-window-tokens": window}));
+        if tools {
+            let described = json!({"type": "object", "title": "a long description ".repeat(700)});
+            context.resources.tools[0].parameters = serde_json::from_value(described).unwrap();
+        }
+        let results = run(&host, context).await;
+        let case = (tools, counted, window);
+        assert_eq!(ending(&results), ("run.completed", None), "{case:?}");
+        let requests = sent(&host);
+        let size = |place: usize| estimate::messages(&requests[place].messages);
+        let (first, second) = (size(0), size(1));
+        assert!(second < first * 3 / 4 + 1, "{case:?}: {first} {second}");
     }
 }
 

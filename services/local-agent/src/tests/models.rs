@@ -64,6 +64,61 @@ async fn deltas_of_a_long_answer_are_together_no_more_than_a_multiple_of_it() {
 }
 
 #[tokio::test]
+async fn no_result_is_longer_than_the_gateway_takes() {
+    let long = "\"so\"\n".repeat(3_000);
+    for streams in [true, false] {
+        let host = TestHost::default();
+        host.tool_says("look", json!(long));
+        let in_pieces = long.as_bytes().chunks(600).map(|piece| {
+            let piece = std::str::from_utf8(piece).unwrap();
+            text(piece)
+        });
+        host.model("m", vec![call("c1", "look", &json!({"all": long})), end()])
+            .model("m", in_pieces.chain([end()]).collect())
+            .model("m", vec![text(&long), end()]);
+        host.script().steering = [vec![], vec![crate::testing::steering("more")]].into();
+        let mut context = context("hi", &json!({"max-tool-result-chars": 1_000_000}));
+        context.delivery.supports_streaming = streams;
+        let limits = json!({"limits": {"line_bytes": 8_000}});
+        context.runtime.metadata = limits.as_object().unwrap().clone();
+        let results = run(&host, context).await;
+        assert_eq!(ending(&results), ("run.completed", None));
+        for result in &results {
+            let bytes = json!(result).to_string().len();
+            assert!(bytes < 7_900, "{}: {bytes}", result.kind);
+        }
+        let chunks = || results.iter().filter_map(|result| result.data.get("chunk"));
+        let told: String = chunks()
+            .filter_map(|chunk| chunk["content"].as_str())
+            .collect();
+        assert_eq!(
+            told,
+            format!("{long}{long}"),
+            "the host makes a message of it"
+        );
+        assert!(chunks().next_back().unwrap()["is_final"] == true);
+        assert!(
+            results
+                .iter()
+                .all(|result| result.kind != "message.completed")
+        );
+        let of = |kind: &str| {
+            &results
+                .iter()
+                .find(|result| result.kind == kind)
+                .unwrap()
+                .data
+        };
+        let parameters = &of("tool.call.started")["parameters"];
+        assert_eq!(parameters["type"], "tool_parameters_preview");
+        let result = &of("tool.call.completed")["result"];
+        assert_eq!(result["type"], "tool_result_preview");
+        assert!(result["preview"].as_str().unwrap().len() > 1_000);
+        assert_eq!(host.request(1).last().unwrap().plain_text(), long);
+    }
+}
+
+#[tokio::test]
 async fn without_streaming_the_model_is_invoked_and_only_the_message_is_sent() {
     for by_host in [false, true] {
         let host = TestHost::default();
@@ -181,6 +236,28 @@ async fn a_deadline_stops_the_fallback() {
     assert_eq!(ending(&results), ("run.failed", Some("runner.timeout")));
     assert_eq!(results.last().unwrap().data["retryable"], true);
     assert_eq!(host.calls("stream_model"), ["stream_model m"]);
+}
+
+#[tokio::test]
+async fn a_model_that_is_slow_is_followed_by_the_next() {
+    let slow = || fail("deadline_exceeded/upstream_timeout", "no answer in time");
+    for streams in [true, false] {
+        let host = TestHost::default();
+        host.model("m", vec![slow()])
+            .model("n", vec![text("here I am"), end()]);
+        let context = if streams {
+            context("hi", &json!({}))
+        } else {
+            not_streaming()
+        };
+        let results = run(&host, context).await;
+        assert_eq!(answer(&results), "here I am");
+    }
+
+    let host = TestHost::default();
+    host.model("m", vec![text("It is"), slow()]);
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(ending(&results), ("run.failed", Some("runner.llm_error")));
 }
 
 #[tokio::test]

@@ -240,6 +240,22 @@ async fn a_deadline_in_a_tool_ends_the_run_with_what_was_used() {
 }
 
 #[tokio::test]
+async fn a_tool_that_is_slow_is_told_to_the_model() {
+    let host = host_calling(&[("c1", "look", json!({}))]);
+    let slow = ("deadline_exceeded/upstream_timeout", "too slow".to_owned());
+    host.script()
+        .tools
+        .insert("look".to_owned(), Tool::Fails(slow));
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(ending(&results), ("run.completed", None), "{results:?}");
+    let told = host.request(1).pop().unwrap().plain_text();
+    assert!(
+        told.starts_with("Error:") && told.contains("too slow"),
+        "{told}"
+    );
+}
+
+#[tokio::test]
 async fn the_run_ends_when_every_tool_has_finished_the_work() {
     let host = host_calling(&[("c1", "look", json!({})), ("c2", "send", json!({}))]);
     host.tool_says("look", json!({"terminate": true}))
@@ -318,6 +334,23 @@ async fn what_the_user_adds_is_heard_after_tools_and_at_the_end() {
     assert_eq!(users(2), ["weather?", "only Berlin", "Rome as well"]);
     assert_eq!(answer(&results), "Sunny in Berlin.\n\nAnd in Rome.");
     assert_eq!(host.calls("pull_steering").len(), 3);
+}
+
+#[tokio::test]
+async fn without_streaming_the_message_has_the_text_of_all_turns_too() {
+    let host = TestHost::default();
+    host.tool_says("look", json!("sunny"));
+    let looks = call("c1", "look", &json!({}));
+    host.model("m", vec![text("Let me look."), looks, end()])
+        .model("m", vec![text("Sunny in Berlin."), end()])
+        .model("m", vec![text("And in Rome."), end()]);
+    host.script().steering = [vec![], vec![steering("Rome as well")]].into();
+    let mut context = context("weather?", &json!({}));
+    context.delivery.supports_streaming = false;
+    let results = run(&host, context).await;
+    let expected = "Let me look.\n\nSunny in Berlin.\n\nAnd in Rome.";
+    assert_eq!(answer(&results), expected);
+    assert!(!kinds(&results).contains(&"message.delta"));
 }
 
 #[tokio::test]

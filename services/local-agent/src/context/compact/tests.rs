@@ -227,6 +227,25 @@ fn an_anchor_of_other_messages_is_not_believed() {
 }
 
 #[test]
+fn what_stands_beside_the_messages_is_known_whatever_becomes_of_them() {
+    let (counter, model) = (Count::plain(), Says::new(None));
+    let mut whole = conversation(turns(3));
+    let size = estimate::messages(&whole.messages());
+    whole.history.push(Message::text("thinking", "hm"));
+    let beside = Anchor {
+        messages: 0,
+        tokens: 1_000,
+    };
+    for budget in [budget(16_000), Budget::off()] {
+        let compacting = compact(whole.clone(), &budget, Some(beside), &counter, &model);
+        let passed = run(compacting).unwrap();
+        assert_eq!(passed.tokens_after, 1_000 + size);
+        assert_eq!(passed.anchor, Some(beside));
+    }
+    assert_eq!(counter.calls(), 0);
+}
+
+#[test]
 fn old_history_becomes_a_summary_and_the_recent_and_the_current_stay() {
     let (counter, model) = (Count::plain(), Says::new(Some("## Goal\nKnow why.")));
     let history = turns(150);
