@@ -18,10 +18,10 @@ use crate::entity::{run_attempts, run_rejections, run_segments, runs, tool_calls
 use crate::error::StoreError;
 use crate::writer::Work;
 
-/// Runs of one transaction, and about how many characters of events they may have: everything else waits behind it. One
-/// run may have 64 MiB, and goes alone.
-const BATCH: u64 = 100;
-const BATCH_CHARACTERS: i64 = 4 * 1024 * 1024;
+/// Runs of one transaction, and how many bytes of events they may have: everything else waits behind it. One run may
+/// have 64 MiB, and goes alone.
+const BATCH: u64 = 50;
+const BATCH_BYTES: i64 = 4 * 1024 * 1024;
 
 const ENDED: [RunStatus; 4] = [
     RunStatus::Completed,
@@ -95,7 +95,9 @@ fn open_question(backend: DbBackend) -> SelectStatement {
 
 /// The first of these runs that are not too much for one transaction; one of them, however large.
 async fn at_once(tx: &DatabaseTransaction, old: Vec<String>) -> Result<Vec<String>, StoreError> {
-    let length = Func::char_length(Expr::col(run_segments::Column::Payload));
+    // Both databases tell it without reading what they have.
+    let length =
+        Func::cust(Alias::new("octet_length")).arg(Expr::col(run_segments::Column::Payload));
     let sizes: Vec<(String, Option<i64>)> = run_segments::Entity::find()
         .select_only()
         .column(run_segments::Column::RunId)
@@ -109,7 +111,7 @@ async fn at_once(tx: &DatabaseTransaction, old: Vec<String>) -> Result<Vec<Strin
         .all(tx)
         .await?;
     let sizes: HashMap<_, _> = sizes.into_iter().collect();
-    let mut left = BATCH_CHARACTERS;
+    let mut left = BATCH_BYTES;
     let fits = |(n, id): &(usize, String)| {
         left -= sizes.get(id).copied().flatten().unwrap_or_default();
         *n == 0 || left >= 0
