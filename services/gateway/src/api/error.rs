@@ -2,6 +2,7 @@
 
 mod appended;
 mod artifact;
+mod consumed;
 mod interaction;
 mod register;
 
@@ -19,6 +20,8 @@ use store::StoreError;
 use crate::telemetry::metrics;
 
 mod causes;
+
+pub(in crate::api) use consumed::Consumed;
 
 /// What a handler gives.
 pub(super) type ApiResult<T> = Result<T, ApiError>;

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::api::ApiState;
 use crate::api::auth::{Call, RunCaller};
-use crate::api::error::{ApiError, ApiResult};
+use crate::api::error::{ApiError, ApiResult, Consumed};
 use crate::outbound::upstream::UpstreamError;
 use crate::runs::Runs;
 use crate::runs::grant::Grant;
@@ -129,11 +129,13 @@ impl HostCall {
 
     /// Ends it with what came of it.
     pub(super) fn end<T>(mut self, result: ApiResult<T>) -> ApiResult<T> {
-        self.record(result.as_ref().err().map_or("ok", ApiError::code));
+        let failed = result.as_ref().err();
+        let consumed = failed.map_or(Consumed::WhatCame, ApiError::consumed);
+        self.record(failed.map_or("ok", ApiError::code), consumed);
         result
     }
 
-    fn record(&mut self, outcome: &'static str) {
+    fn record(&mut self, outcome: &'static str, consumed: Consumed) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
@@ -144,6 +146,7 @@ impl HostCall {
             workspace: self.grant.run.workspace.clone(),
             run_id,
             outcome,
+            consumed,
             wall_ms,
             at: self.runs.clock().now_ms(),
         };
@@ -166,7 +169,7 @@ impl HostCall {
 
 impl Drop for HostCall {
     fn drop(&mut self) {
-        self.record("abandoned");
+        self.record("abandoned", Consumed::WhatCame);
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::json;
 use store::{BudgetLine, ReserveBudget, SettleUsage, UsedCall};
 use uuid::Uuid;
 
-use crate::api::error::ApiError;
+use crate::api::error::{ApiError, Consumed};
 use crate::outbound::model::Price;
 use crate::runs::grant::Grant;
 use crate::runs::{Reservation, Runs};
@@ -15,15 +15,6 @@ use crate::telemetry::metrics;
 
 /// Bytes of an answer for one token, where nobody has counted: few, so that too much is taken.
 const TOKEN_BYTES: u64 = 3;
-
-/// How a call may end whose provider goes on without us, or has gone on: its answer was not waited for.
-const MAY_HAVE_ASKED: [&str; 5] = [
-    "ok",
-    "abandoned",
-    "cancelled",
-    "deadline_exceeded",
-    "unauthenticated",
-];
 
 /// What a call will be at most.
 #[derive(Clone, Debug)]
@@ -54,6 +45,7 @@ pub(super) struct Ended {
     pub(super) workspace: WorkspaceId,
     pub(super) run_id: RunId,
     pub(super) outcome: &'static str,
+    pub(super) consumed: Consumed,
     pub(super) wall_ms: u64,
     pub(super) at: i64,
 }
@@ -152,15 +144,15 @@ impl Spending {
                 false,
             );
         }
-        let has_refused = self.said == 0 && !MAY_HAVE_ASKED.contains(&ended.outcome);
+        let has_refused = self.said == 0 && ended.consumed == Consumed::Nothing;
         if has_refused || self.spend.prompt_tokens == 0 {
             return (0, 0, false);
         }
-        (
-            self.spend.prompt_tokens,
-            self.said.div_ceil(TOKEN_BYTES),
-            true,
-        )
+        let said = match ended.consumed {
+            Consumed::AllReserved => self.spend.most_completion_tokens,
+            Consumed::Nothing | Consumed::WhatCame => self.said.div_ceil(TOKEN_BYTES),
+        };
+        (self.spend.prompt_tokens, said, true)
     }
 }
 
@@ -258,12 +250,13 @@ mod tests {
         }
     }
 
-    fn ended(outcome: &'static str) -> Ended {
+    fn ended(outcome: &'static str, consumed: Consumed) -> Ended {
         Ended {
             id: Uuid::nil(),
             workspace: WorkspaceId("w".to_owned()),
             run_id: RunId(Uuid::nil()),
             outcome,
+            consumed,
             wall_ms: 7,
             at: 0,
         }
@@ -271,8 +264,10 @@ mod tests {
 
     #[test]
     fn a_call_costs_what_was_counted_or_what_came_and_nothing_when_nothing_did() {
-        let of = |counted, outcome, said| {
-            let call = spending(counted, said).settle(ended(outcome)).call;
+        let of_consumed = |counted, outcome, said, consumed| {
+            let call = spending(counted, said)
+                .settle(ended(outcome, consumed))
+                .call;
             (
                 call.prompt_tokens,
                 call.completion_tokens,
@@ -280,6 +275,7 @@ mod tests {
                 call.cost_micros,
             )
         };
+        let of = |counted, outcome, said| of_consumed(counted, outcome, said, Consumed::WhatCame);
         let counted = |prompt, completion, total| {
             Some(LlmTokenUsage {
                 prompt_tokens: prompt,
@@ -304,6 +300,9 @@ mod tests {
         assert_eq!(of(None, "abandoned", 0), (100, 0, true, 250));
         assert_eq!(of(None, "cancelled", 3), (100, 1, true, 260));
         assert_eq!(of(None, "deadline_exceeded", 0), (100, 0, true, 250));
-        assert_eq!(of(None, "rate_limited", 0), (0, 0, false, 0));
+        let refused = of_consumed(None, "rate_limited", 0, Consumed::Nothing);
+        assert_eq!(refused, (0, 0, false, 0));
+        let too_large = of_consumed(None, "runtime_error", 0, Consumed::AllReserved);
+        assert_eq!(too_large, (100, 50, true, 750));
     }
 }
