@@ -173,7 +173,7 @@ impl Tools {
             Callee::Gateway(ours) => ours.call(self.0.clock, parameters),
             Callee::Http(spec) => {
                 let calling = http::call(&self.0.egress, &self.0.redactor, spec, parameters);
-                in_place(&self.0.http_places, spec.timeout, calling).await
+                in_place(&self.0.http_places, spec.timeout, Box::pin(calling)).await
             }
             Callee::Mcp { server, name } => {
                 server

@@ -31,6 +31,9 @@ const HEADERS_PURPOSE: &str = "runner_endpoints.headers";
 #[error("the endpoint's secrets cannot be opened with this master key")]
 pub struct Unopenable;
 
+/// An endpoint that has not been heard for this long since it was registered is not the one that somebody waits for.
+const NEW_FOR_MS: i64 = 15 * 60 * 1000;
+
 /// Which ids an endpoint gets of those that it lists.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Claims {
@@ -159,10 +162,13 @@ impl Runs {
     }
 
     /// The same because it is time to, and nobody wants anything: ids that agents are bound to and nobody serves are
-    /// left out as well, unless the endpoint has never been heard, or stands in the configuration as they may.
+    /// left out as well, unless the endpoint was registered just now and has not been heard, or stands in the configuration
+    /// as they may.
     async fn ask_by_itself(&self, record: &EndpointRecord) -> Result<(), StoreError> {
         let discovery = self.discover(record).await;
-        let is_wanted = record.discovered_at.is_none() || record.origin == "config";
+        let age = self.0.clock.now_ms() - record.created_at;
+        let is_new = record.discovered_at.is_none() && age < NEW_FOR_MS;
+        let is_wanted = is_new || record.origin == "config";
         let claims = if is_wanted { Claims::All } else { Claims::Free };
         self.save_discovery(record, discovery, claims).await
     }

@@ -48,15 +48,11 @@ pub(super) async fn dispatch(
         attempt += 1;
         let held_until = if let Some(held_until) = begun.take() {
             held_until
-        } else {
-            // Before the database's clock is asked: ours ends first.
-            let held_until = Instant::now() + inner.limits.lease;
-            failpoint::pass("post.before_intent").await?;
-            match claim(inner, &run, attempt, prepared).await? {
-                Dispatched::Owned(owned) => run = owned,
-                Dispatched::Lost => return Ok(Outcome::Lost),
-            }
+        } else if let Some((owned, held_until)) = own(inner, &run, attempt, prepared).await? {
+            run = owned;
             held_until
+        } else {
+            return Ok(Outcome::Lost);
         };
         if attempt == 1 {
             metrics::run_started();
@@ -124,6 +120,23 @@ pub(super) async fn dispatch(
     }
 }
 
+/// Takes the run for this attempt, and says until when it is ours. `None`: it is somebody else's, or has ended.
+async fn own(
+    inner: &Inner,
+    run: &Run,
+    attempt: u32,
+    prepared: &Prepared,
+) -> Result<Option<(Box<Run>, Instant)>, StoreError> {
+    // Before the database's clock is asked: ours ends first.
+    let asked_at = Instant::now();
+    failpoint::pass("post.before_intent").await?;
+    let Dispatched::Owned(owned) = claim(inner, run, attempt, prepared).await? else {
+        return Ok(None);
+    };
+    let held_until = held_since(inner, &owned, asked_at).await?;
+    Ok(held_until.map(|held_until| (owned, held_until)))
+}
+
 async fn claim(
     inner: &Inner,
     run: &Run,
@@ -141,6 +154,23 @@ async fn claim(
     });
     // It may be done though its answer was lost: then nobody else would post it.
     surely(inner, run.id, || inner.store.write(Arc::clone(&dispatch))).await
+}
+
+/// Until when the lease of a claim is ours that was asked for at that moment. `None`: it is not any more. One that was
+/// long in coming is renewed: a runner is called only where there is time to renew it again.
+async fn held_since(
+    inner: &Inner,
+    run: &Run,
+    asked_at: Instant,
+) -> Result<Option<Instant>, StoreError> {
+    let lease = inner.limits.lease;
+    if asked_at.elapsed() < lease / 3 {
+        return Ok(Some(asked_at + lease));
+    }
+    let again_at = Instant::now();
+    let ids = vec![run.id];
+    let held = inner.store.renew_leases(&inner.owner, ids, lease).await?;
+    Ok(held.contains_key(&run.id).then_some(again_at + lease))
 }
 
 /// Opens the run for results that are appended; false when it has ended.

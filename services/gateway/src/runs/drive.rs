@@ -37,7 +37,7 @@ pub(super) async fn drive(
             return give_up(inner, (id, workspace), Leases::None, &error).await;
         }
         Err(PrepareError::Never(failure)) => {
-            tracing::error!(run.id = %id, "run {id} cannot be dispatched: {}", failure.message);
+            tracing::warn!(run.id = %id, "run {id} cannot be dispatched: {}", failure.message);
             // Another replica may have prepared it, and drives it.
             let settled = settle_orphan(inner, id, workspace, Leases::None, failure);
             return Box::pin(settled).await;
@@ -99,7 +99,7 @@ async fn see_through(
         }
         Err(Stopped::HandedOn) => hand_on(inner, run).await,
         Err(Stopped::Unwritable(error)) => {
-            give_up(inner, (id, &run.workspace), Leases::Own, &error).await
+            give_up(inner, (id, &run.workspace), Leases::Own, &error).await;
         }
     }
 }

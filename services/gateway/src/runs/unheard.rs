@@ -65,7 +65,10 @@ impl Runs {
         let all = std::mem::take(&mut *self.0.unheard.all());
         for mut one in all {
             let Some(cancel_requested_at) = held.get(&one.fresh.run.id) else {
-                if asked_at < one.until {
+                let id = one.fresh.run.id;
+                // What is there and not ours to drive has begun otherwise, or not yet.
+                let is_there = self.0.store.find_run(&one.workspace, id).await;
+                if asked_at < one.until && !matches!(is_there, Ok(Some(_))) {
                     self.0.unheard.all().push(one);
                 }
                 continue;

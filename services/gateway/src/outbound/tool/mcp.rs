@@ -164,7 +164,7 @@ impl Server {
                 Err(error) => Err(self.failure(redactor, error)),
             }
         };
-        in_place(&self.places, self.spec.timeout, calling).await
+        in_place(&self.places, self.spec.timeout, Box::pin(calling)).await
     }
 
     fn failure(&self, redactor: &Redactor, error: ServiceError) -> UpstreamError {
