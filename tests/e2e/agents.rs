@@ -207,6 +207,28 @@ async fn the_config_is_held_against_the_runners_form() {
     );
 }
 
+#[tokio::test]
+async fn a_runner_that_has_changed_keeps_nobody_from_starting_or_from_disabling_its_agents() {
+    let mut stage = Stage::new().await;
+    let admin = stage.gateway.admin().await;
+    let agent = created(&admin, &small("bound")).await;
+    let mut formed = manifest(RUNNER_ID);
+    formed["config_schema"] = json!([{"type": "string", "name": "tone", "required": true}]);
+    stage.runner.list(json!([formed]));
+    stage.gateway.kill().await;
+    // It asks its endpoints before it serves.
+    stage.gateway.start_again().await;
+    let log = stage.gateway.log();
+    assert!(log.contains("does not fit its runner any more"), "{log}");
+
+    let mut spec = small("bound");
+    let refused = put(&admin, &agent, None, &spec).await;
+    assert_eq!(pointers(&refused), ["/config/tone"], "{}", refused.body);
+    spec["enabled"] = json!(false);
+    let disabled = put(&admin, &agent, None, &spec).await;
+    assert_eq!(disabled.status, 200, "{}", disabled.body);
+}
+
 #[rstest]
 #[tokio::test]
 async fn an_agent_is_changed_by_version(#[values(Sqlite, Postgres)] engine: Engine) {

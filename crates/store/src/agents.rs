@@ -343,6 +343,20 @@ impl Store {
         Ok(beside.into_tuple().all(&self.readers).await?)
     }
 
+    /// Whether this agent stands as an earlier start has entered it.
+    pub async fn is_configured(
+        &self,
+        workspace: &WorkspaceId,
+        spec: &AgentSpec,
+    ) -> Result<bool, StoreError> {
+        let row = agents::Entity::find()
+            .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
+            .filter(agents::Column::Name.eq(spec.name.as_str()))
+            .one(&self.readers)
+            .await?;
+        Ok(row.is_some_and(|row| is_unchanged(&row, spec)))
+    }
+
     /// The agents that are bound to one of these runners, by name.
     pub async fn agents_of_runners(
         &self,

@@ -10,7 +10,7 @@ use crate::error::{StoreError, parsed, unsigned};
 use crate::sql::Sql;
 
 /// With more places free than this, nobody is overrun by what other replicas commit in this very
-/// moment: thirty-two of them with a full batch each. Then no lock is taken.
+/// moment: eight of them with a full batch each. Then no lock is taken.
 const MARGIN: u64 = 8192;
 
 /// How many runs live, and how many may.

@@ -5,6 +5,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use percent_encoding::percent_decode_str;
 use store::Store;
 use tokio_util::task::TaskTracker;
 
@@ -53,7 +54,9 @@ fn embedded(url: &str) -> Option<PathBuf> {
         .strip_prefix("sqlite://")
         .or_else(|| url.strip_prefix("sqlite:"))?;
     let path = path.split('?').next().unwrap_or(path);
-    (!path.is_empty() && !path.contains(":memory:")).then(|| PathBuf::from(path))
+    // As the database's driver reads it.
+    let path = percent_decode_str(path).decode_utf8().ok()?;
+    (!path.is_empty() && !path.contains(":memory:")).then(|| PathBuf::from(path.as_ref()))
 }
 
 fn make_private(path: &Path) -> std::io::Result<()> {

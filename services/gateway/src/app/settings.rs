@@ -298,7 +298,8 @@ pub(super) fn tell_of_strangers(agents: &[AgentSpec], catalog: &Catalog) {
 }
 
 /// Holds the agents of the configuration against the manifests of their runners. A runner that has
-/// not been discovered yet is no fault: its events are refused until it is.
+/// not been discovered yet is no fault: its events are refused until it is. Nor is one that has changed since its agent
+/// was entered as it stands: whoever serves a runner must not keep the gateway from starting again.
 pub(super) async fn check_against_runners(
     store: &Store,
     workspace: &WorkspaceId,
@@ -316,12 +317,23 @@ pub(super) async fn check_against_runners(
             continue;
         };
         let manifest: AgentRunnerManifest = serde_json::from_str(&runner.manifest)?;
+        let unfit = check_agent_for(spec, &manifest);
+        if unfit.is_empty() {
+            continue;
+        }
+        if !spec.enabled || store.is_configured(workspace, spec).await? {
+            tracing::warn!(
+                agent.name = spec.name,
+                faults = unfit.len(),
+                "agent {} does not fit its runner any more: {} {}",
+                spec.name,
+                unfit[0].pointer,
+                unfit[0].message
+            );
+            continue;
+        }
         let place = format!("agents[{index}]");
-        faults.extend(
-            check_agent_for(spec, &manifest)
-                .iter()
-                .map(|f| config_fault(&place, f)),
-        );
+        faults.extend(unfit.iter().map(|fault| config_fault(&place, fault)));
     }
     if faults.is_empty() {
         Ok(())

@@ -26,17 +26,22 @@ pub(super) async fn serve(config: &ConfigArgument, json: bool) -> anyhow::Result
         .with_context(|| format!("cannot listen on {address}; choose another server.listen"))?;
     let url = format!("http://{}", listener.local_addr()?);
     let metrics = config.metrics.listen.map(Metrics::listen).transpose()?;
-    let public_url = match &config.server.public_url {
-        Some(url) => url.as_str().trim_end_matches('/').to_owned(),
-        None => url.clone(),
-    };
+    let public_url = config.server.public_url.as_ref();
+    if public_url.is_none() && address.ip().is_unspecified() {
+        tracing::warn!(
+            "runners are told to call back at {url}, which is nobody's address: set server.public_url to where they \
+             reach this gateway, the same for all replicas"
+        );
+    }
+    let public_url =
+        public_url.map_or(url.as_str(), |public| public.as_str().trim_end_matches('/'));
     let app = App::build(
         &config,
         declared,
         master_key,
         &listener,
         metrics.as_ref(),
-        &public_url,
+        public_url,
     )
     .await?;
     let metrics_url = metrics.as_ref().map(Metrics::url).transpose()?;

@@ -32,19 +32,39 @@ fn view(record: AgentRecord) -> Agent {
 
 async fn check(state: &ApiState, workspace: &WorkspaceId, spec: &AgentSpec) -> ApiResult<()> {
     let mut faults = check_agent(spec);
+    // Nobody asks a disabled one for anything: it can be taken away whatever has become of its runner.
+    let unfit = if spec.enabled {
+        unfit(state, workspace, spec).await?
+    } else {
+        Vec::new()
+    };
+    faults.extend(unfit);
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(ApiError::faults(&faults))
+    }
+}
+
+/// What its runner has against it.
+async fn unfit(
+    state: &ApiState,
+    workspace: &WorkspaceId,
+    spec: &AgentSpec,
+) -> Result<Vec<Fault>, StoreError> {
     let runner = state
         .runs
         .store()
         .find_runner(workspace, &spec.runner_id)
         .await?;
-    match runner {
+    Ok(match runner {
         None => {
             let message = "is served by no registered endpoint; register its endpoint first";
-            faults.push(Fault::new("/runner_id", message));
+            vec![Fault::new("/runner_id", message)]
         }
         Some(runner) if !runner.is_bindable() => {
             let (status, reason) = (runner.status.as_str(), runner.reason.unwrap_or_default());
-            faults.push(Fault::new("/runner_id", format!("is {status}: {reason}")));
+            vec![Fault::new("/runner_id", format!("is {status}: {reason}"))]
         }
         Some(runner) => {
             let manifest: AgentRunnerManifest =
@@ -52,14 +72,9 @@ async fn check(state: &ApiState, workspace: &WorkspaceId, spec: &AgentSpec) -> A
                     column: "runners.manifest",
                     row: runner.id.to_string(),
                 })?;
-            faults.extend(check_agent_for(spec, &manifest));
+            check_agent_for(spec, &manifest)
         }
-    }
-    if faults.is_empty() {
-        Ok(())
-    } else {
-        Err(ApiError::faults(&faults))
-    }
+    })
 }
 
 async fn save(state: &ApiState, change: SaveAgent) -> ApiResult<Option<Agent>> {
