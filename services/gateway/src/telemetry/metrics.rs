@@ -61,9 +61,7 @@ const RUN_TIMES: [f64; 11] = [
     0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0,
 ];
 /// The writer commits 1,024 items at once at most.
-const BATCHES: [f64; 11] = [
-    1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0,
-];
+const BATCHES: [f64; 9] = [1.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 1024.0];
 
 /// What is needed for every batch of events, looked up once.
 struct Hot {
