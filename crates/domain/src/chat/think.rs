@@ -25,16 +25,16 @@ enum Place {
 impl ThinkFilter {
     /// Reads one more piece and gives what of it is no thinking.
     pub fn push(&mut self, piece: &str) -> String {
-        let mut rest = std::mem::take(&mut self.held) + piece;
+        let text = std::mem::take(&mut self.held) + piece;
+        let mut rest = text.as_str();
         let mut said = String::new();
         loop {
             let marker = match self.place {
                 Place::Behind => {
-                    let spoken = rest.trim_start().len();
-                    if spoken == 0 {
+                    rest = rest.trim_start();
+                    if rest.is_empty() {
                         return said;
                     }
-                    rest.drain(..rest.len() - spoken);
                     self.place = Place::Outside;
                     continue;
                 }
@@ -42,18 +42,18 @@ impl ThinkFilter {
                 Place::Tag => ">",
                 Place::Inside => CLOSE,
             };
-            let Some(at) = find_marker(&rest, marker) else {
-                let kept = partial_marker(&rest, marker);
-                self.held = rest.split_off(rest.len() - kept);
+            let Some(at) = find_marker(rest, marker) else {
+                let (before, held) = rest.split_at(rest.len() - partial_marker(rest, marker));
+                held.clone_into(&mut self.held);
                 if self.place == Place::Outside {
-                    said.push_str(&rest);
+                    said.push_str(before);
                 }
                 return said;
             };
             if self.place == Place::Outside {
                 said.push_str(&rest[..at]);
             }
-            rest.drain(..at + marker.len());
+            rest = &rest[at + marker.len()..];
             self.place = match self.place {
                 Place::Tag => Place::Inside,
                 Place::Inside => Place::Behind,

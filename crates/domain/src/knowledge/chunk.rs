@@ -88,17 +88,22 @@ struct Section<'a> {
 fn sections<'a>(text: &'a str, headings: &[Heading]) -> Vec<Section<'a>> {
     let mut sections = Vec::new();
     let mut above: Vec<&Heading> = Vec::new();
-    let mut from = 0;
+    let (mut from, mut read_to) = (0, 0);
+    let mut spoken = Spoken::default();
     for heading in headings {
         let Some(before) = text.get(from..heading.at) else {
             continue;
         };
-        if has_text_of_its_own(before, above.last().copied()) {
+        // Each line is read once, however many headings stand above no text.
+        spoken.read(text.get(read_to..heading.at).unwrap_or_default());
+        read_to = heading.at;
+        if spoken.is_beside(above.last().copied()) {
             sections.push(Section {
                 text: before,
                 heading: path(&above),
             });
             from = heading.at;
+            spoken = Spoken::default();
         }
         above.retain(|outer| outer.level < heading.level);
         above.push(heading);
@@ -111,16 +116,33 @@ fn sections<'a>(text: &'a str, headings: &[Heading]) -> Vec<Section<'a>> {
     sections
 }
 
-/// Beside the line of the heading itself, where the text has one.
-fn has_text_of_its_own(section: &str, under: Option<&Heading>) -> bool {
-    let is_text = |line: &&str| line.chars().any(char::is_alphanumeric);
-    let mut lines = section.lines().filter(is_text);
-    match (lines.next(), under) {
-        (None, _) => false,
-        (Some(first), Some(heading)) if first.contains(heading.title.as_str()) => {
-            lines.next().is_some()
+/// What has been read of a section: its first line with words, and whether there is another.
+#[derive(Default)]
+struct Spoken<'a> {
+    first: Option<&'a str>,
+    has_more: bool,
+}
+
+impl<'a> Spoken<'a> {
+    fn read(&mut self, text: &'a str) {
+        if self.has_more {
+            return;
         }
-        (Some(_), _) => true,
+        let is_text = |line: &&str| line.chars().any(char::is_alphanumeric);
+        let mut lines = text.lines().filter(is_text);
+        if self.first.is_none() {
+            self.first = lines.next();
+        }
+        self.has_more = self.first.is_some() && lines.next().is_some();
+    }
+
+    /// Beside the line of the heading itself, where the text has one.
+    fn is_beside(&self, under: Option<&Heading>) -> bool {
+        match (self.first, under) {
+            (None, _) => false,
+            (Some(first), Some(heading)) if first.contains(heading.title.as_str()) => self.has_more,
+            (Some(_), _) => true,
+        }
     }
 }
 
