@@ -114,6 +114,42 @@ fn assert_decided(explained: &Value, what: [&str; 3], layer: Option<&str>, rule:
     }
 }
 
+/// What an agent leaves unsaid, its runner's form says: the run is told so, and may have so much.
+#[tokio::test]
+async fn a_selector_that_the_form_fills_in_picks_as_if_the_agent_had() {
+    let mut formed = manifest(RUNNER_ID);
+    formed["permissions"] = json!({"models": ["invoke"], "tools": ["call"]});
+    formed["config_schema"] = json!([
+        {"type": "select-llm-model", "name": "model", "default": "picked"},
+        {"type": "boolean", "name": "enable-all-tools", "default": false},
+        {"type": "array", "name": "tools", "default": []},
+    ]);
+    let runner = StubRunner::start_as(formed).await;
+    runner.answer_all(|run| sse(run.talk(1).concat()));
+    let stage = Stage::of(Sqlite, runner, |config| {
+        config.rest = CATALOG.replace("{SKILL}", &skill("summary"));
+    })
+    .await
+    .unwrap();
+    let admin = stage.gateway.admin().await;
+    let agent = json!({
+        "name": "brief", "event_types": ["test.event"], "runner_id": RUNNER_ID,
+        "resource_policy": {"models": "*", "tools": "*"},
+    });
+    let created = admin.create("/v1/agents", &agent).await;
+    assert_eq!(created.status, 201, "{}", created.body);
+    let (asked, explained) = explained(&stage, &message("m-1")).await;
+    assert_eq!(asked["context"]["config"]["model"], "picked");
+    let granted: Vec<_> = explained["resources"]["models"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|model| &model["model_id"])
+        .collect();
+    assert_eq!(granted, ["picked"], "{explained}");
+    assert_eq!(explained["resources"]["tools"], json!([]), "{explained}");
+}
+
 #[tokio::test]
 async fn every_resource_is_explained_with_layer_and_rule() {
     let (stage, _admin) = stage().await;

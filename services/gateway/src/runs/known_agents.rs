@@ -58,7 +58,8 @@ impl KnownAgent {
                 by_scope: HashMap::new(),
             };
         }
-        let make = || Granted::to(catalog, &self.manifest, &self.spec, registered, event);
+        // By the configuration as the run is told it: what its form says by default is said.
+        let make = || Granted::to(catalog, &self.manifest, &self.frozen, registered, event);
         Arc::clone(
             last.by_scope
                 .entry(event)
