@@ -35,6 +35,7 @@ on_both!(
     an_expired_run_is_taken_over_by_one,
     a_bad_item_does_not_take_its_batch_with_it,
     a_runner_id_belongs_to_one_endpoint,
+    what_is_deleted_together_is_bounded_by_its_bytes,
 );
 
 async fn an_event_is_stored_once_and_its_key_answers_again(bench: Bench) {
@@ -387,6 +388,23 @@ async fn a_bad_item_does_not_take_its_batch_with_it(bench: Bench) {
                 .len(),
             expected
         );
+    }
+}
+
+async fn what_is_deleted_together_is_bounded_by_its_bytes(bench: Bench) {
+    let large = "x".repeat(3 << 20);
+    for (n, word) in [(1, large.as_str()), (2, &large), (3, "x"), (4, "x")] {
+        let run = bench.running(&format!("e-{n}")).await;
+        let append = bench.append(&run, 0, &[word]);
+        bench.store.write(append).await.unwrap();
+        let id = run.id;
+        let end =
+            format!("UPDATE runs SET status = 'completed', finished_at = {n} WHERE id = '{id}'");
+        bench.tamper(&end).await;
+    }
+    let age = Duration::from_secs(1);
+    for expected in [1, 3, 0] {
+        assert_eq!(bench.store.prune_runs(age).await.unwrap(), expected);
     }
 }
 

@@ -119,7 +119,8 @@ impl Ingest {
         if event.event_id == self.event_id || event.received_at > self.at - KEY_LIFE_MS {
             return Ok(false);
         }
-        let freed = format!("old:{}", event.event_id);
+        // No client can choose this one: theirs are ASCII.
+        let freed = format!("†{}", event.event_id);
         events::Entity::update_many()
             .col_expr(events::Column::DedupeKey, Expr::value(freed))
             .filter(events::Column::WorkspaceId.eq(self.workspace.as_str()))
