@@ -16,6 +16,7 @@ use crate::writer::Work;
 
 /// Where an object was written. What stands in the config file is read-only over the API.
 pub(crate) const FROM_CONFIG: &str = "config";
+pub(crate) const FROM_API: &str = "api";
 
 /// An agent and what the gateway keeps beside it.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,7 +91,7 @@ impl Work for SaveAgent {
                 workspace,
                 spec,
                 at,
-            } => insert(tx, *id, workspace, "api", spec, *at).await,
+            } => insert(tx, *id, workspace, FROM_API, spec, *at).await,
             Self::Update {
                 id,
                 workspace,
@@ -98,7 +99,7 @@ impl Work for SaveAgent {
                 if_match,
                 at,
             } => match changeable(tx, workspace, *id, *if_match).await? {
-                Ok(row) => update(tx, row, "api", spec, *at).await,
+                Ok(row) => update(tx, row, FROM_API, spec, *at).await,
                 Err(refused) => Ok(refused),
             },
             Self::Delete {
@@ -140,10 +141,11 @@ impl Work for SaveAgent {
             } => {
                 agents::Entity::update_many()
                     .col_expr(agents::Column::Enabled, Expr::value(false))
+                    // From now on it is the API's: to be changed, or deleted.
+                    .col_expr(agents::Column::Origin, Expr::value(FROM_API))
                     .col_expr(agents::Column::UpdatedAt, Expr::value(*at))
                     .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
                     .filter(agents::Column::Origin.eq(FROM_CONFIG))
-                    .filter(agents::Column::Enabled.eq(true))
                     .filter(agents::Column::Name.is_not_in(names.clone()))
                     .exec(tx)
                     .await?;

@@ -9,7 +9,7 @@ use sea_orm::{
 };
 use serde_json::Value;
 
-use crate::agents::FROM_CONFIG;
+use crate::agents::{FROM_API, FROM_CONFIG};
 use crate::connect::Store;
 use crate::entity::runner_endpoints;
 use crate::error::{StoreError, parsed, parsed_json, signed, unsigned};
@@ -114,8 +114,14 @@ impl Work for SaveEndpoint {
                     .await?;
                 for row in gone {
                     // The endpoint first, as a discovery does: none that is under way enters after.
+                    // From now on it is the API's: to be deleted.
+                    let why =
+                        "it is gone from the configuration file; delete it, or name it there again";
                     runner_endpoints::Entity::update_many()
                         .col_expr(runner_endpoints::Column::Enabled, Expr::value(false))
+                        .col_expr(runner_endpoints::Column::Origin, Expr::value(FROM_API))
+                        .col_expr(runner_endpoints::Column::Health, Expr::value("unknown"))
+                        .col_expr(runner_endpoints::Column::HealthReason, Expr::value(why))
                         .filter(runner_endpoints::Column::Id.eq(row.id.as_str()))
                         .exec(tx)
                         .await?;

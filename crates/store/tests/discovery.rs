@@ -3,7 +3,10 @@
 
 mod support;
 
-use store::{HealthRecord, RunnerStatus, SaveAgent, SaveFailure};
+use protocol::id::{AgentId, EndpointId};
+use store::{
+    EndpointRecord, HealthRecord, RunnerStatus, SaveAgent, SaveEndpoint, SaveFailure, SavedAgent,
+};
 use support::{Bench, on_both};
 use uuid::Uuid;
 
@@ -14,6 +17,7 @@ on_both!(
     a_failure_keeps_what_was_listed_and_every_change_leaves_a_row,
     the_history_of_health_is_bounded,
     an_answer_to_an_older_question_or_another_endpoint_is_dropped,
+    what_is_gone_from_the_configuration_can_be_deleted,
 );
 
 async fn history(bench: &Bench, endpoint: protocol::id::EndpointId) -> Vec<HealthRecord> {
@@ -31,6 +35,71 @@ fn failure(endpoint_id: protocol::id::EndpointId, reason: &str, asked_at: i64) -
         next_check_at: 100,
         at: asked_at,
     }
+}
+
+async fn what_is_gone_from_the_configuration_can_be_deleted(bench: Bench) {
+    let (store, workspace) = (&bench.store, bench.workspace.clone());
+    let template = bench.endpoint("of-the-api").await;
+    let template = store.find_endpoint(&workspace, template).await.unwrap();
+    let record = EndpointRecord {
+        id: EndpointId(Uuid::now_v7()),
+        name: "of-the-file".to_owned(),
+        origin: "config".to_owned(),
+        ..template.unwrap()
+    };
+    let configure = SaveEndpoint::Configure(Box::new(record));
+    let endpoint = store.write(configure).await.unwrap().unwrap().id;
+    let spec = serde_json::json!({"name": "a", "event_types": ["*"], "runner_id": "plugin:a/b/c"});
+    let configure = SaveAgent::Configure {
+        new_id: AgentId(Uuid::now_v7()),
+        workspace: workspace.clone(),
+        spec: serde_json::from_value(spec).unwrap(),
+        at: 1,
+    };
+    let SavedAgent::Saved(agent) = store.write(configure).await.unwrap() else {
+        panic!("it is not entered");
+    };
+    let delete_agent = || SaveAgent::Delete {
+        id: agent.id,
+        workspace: workspace.clone(),
+        if_match: None,
+    };
+    let delete_endpoint = || SaveEndpoint::Delete {
+        id: endpoint,
+        workspace: workspace.clone(),
+    };
+    let refused = store.write(delete_agent()).await.unwrap();
+    assert_eq!(refused, SavedAgent::ReadOnly);
+    store.write(delete_endpoint()).await.unwrap();
+    assert!(
+        store
+            .find_endpoint(&workspace, endpoint)
+            .await
+            .unwrap()
+            .is_some()
+    );
+
+    let names = Vec::new();
+    let gone = SaveEndpoint::DisableUnnamed {
+        workspace: workspace.clone(),
+        names: names.clone(),
+    };
+    store.write(gone).await.unwrap();
+    let gone = SaveAgent::DisableUnnamed {
+        workspace: workspace.clone(),
+        names,
+        at: 2,
+    };
+    store.write(gone).await.unwrap();
+    let left = store.find_agent(&workspace, agent.id).await.unwrap();
+    assert!(left.is_some_and(|agent| !agent.spec.enabled));
+    let deleted = store.write(delete_agent()).await.unwrap();
+    assert_eq!(deleted, SavedAgent::Done);
+    store.write(delete_endpoint()).await.unwrap();
+    assert_eq!(
+        store.find_endpoint(&workspace, endpoint).await.unwrap(),
+        None
+    );
 }
 
 async fn a_row_that_cannot_be_read_does_not_stand_in_the_others_way(bench: Bench) {

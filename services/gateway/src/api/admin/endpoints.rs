@@ -238,7 +238,8 @@ pub(in crate::api) async fn get_runner_endpoint(
     (status = 200, description = "What was found, or why it did not answer; with `dry_run`: what would change", body = Refreshed),
     (status = 400, description = "`dry_run` is neither true nor false", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
-    (status = 404, description = "No such endpoint", body = ErrorBody)))]
+    (status = 404, description = "No such endpoint", body = ErrorBody),
+    (status = 409, description = "It is gone from the configuration file", body = ErrorBody)))]
 pub(in crate::api) async fn refresh_runner_endpoint(
     caller: AdminCaller,
     State(state): State<ApiState>,
@@ -246,6 +247,13 @@ pub(in crate::api) async fn refresh_runner_endpoint(
     QueryOf(query): QueryOf<DryRunQuery>,
 ) -> ApiResult<Json<Refreshed>> {
     let record = find_endpoint(&state, &caller, id).await?;
+    if !record.enabled {
+        let why = record.health_reason.unwrap_or_default();
+        return Err(ApiError::conflict(
+            "disabled",
+            format!("the endpoint is disabled: {why}"),
+        ));
+    }
     if query.dry_run {
         let diff = state.runs.preview_refresh(&record).await?;
         return Ok(Json(Refreshed::DryRun(Box::new(diff))));
