@@ -4,6 +4,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use protocol::id::{RunId, WorkspaceId};
+use protocol::run::RunStatus;
 use store::StoreError;
 use tokio::time::Instant;
 
@@ -66,9 +67,11 @@ impl Runs {
         for mut one in all {
             let Some(cancel_requested_at) = held.get(&one.fresh.run.id) else {
                 let id = one.fresh.run.id;
-                // What is there and not ours to drive has begun otherwise, or not yet.
-                let is_there = self.0.store.find_run(&one.workspace, id).await;
-                if asked_at < one.until && !matches!(is_there, Ok(Some(_))) {
+                // What is there and does not run has begun otherwise, or not yet.
+                let found = self.0.store.find_run(&one.workspace, id).await;
+                let is_otherwise =
+                    matches!(found, Ok(Some(run)) if run.status != RunStatus::Running);
+                if asked_at < one.until && !is_otherwise {
                     self.0.unheard.all().push(one);
                 }
                 continue;
