@@ -187,10 +187,14 @@ impl Work for Ingest {
             place: conversation.map(|row| row.place),
             capacities,
         };
+        let plan = (self.decide)(&facts);
+        // While it waited for its conversation, another replica may have stored this very event: then the run that it
+        // would be refused for may be its own.
+        if matches!(plan, Plan::Refuse) && self.find_known(tx).await?.is_some() {
+            return Err(StoreError::Taken);
+        }
         let mut rows = Rows::default();
-        let stored = rows
-            .gather(tx, self, (self.decide)(&facts), facts.place.as_ref())
-            .await?;
+        let stored = rows.gather(tx, self, plan, facts.place.as_ref()).await?;
         rows.write(tx).await?;
         failpoint::pass("ingest.before_commit").await?;
         Ok(stored)
