@@ -192,7 +192,12 @@ impl Work for FinishArtifact {
             .exec(tx)
             .await?;
         if finished.rows_affected == 0 {
-            return Ok(Finished::Expired);
+            let row = artifacts::Entity::find_by_id(self.id.to_string());
+            let row = row.one(tx).await?.filter(|row| row.status == READY);
+            // An earlier try, whose answer was lost, was committed while this one waited for it: nobody else finishes it.
+            return Ok(row.map_or(Finished::Expired, |row| Finished::Ready {
+                expires_at: row.expires_at,
+            }));
         }
         crate::audit::insert(tx, self.audit.as_slice()).await?;
         Ok(Finished::Ready { expires_at })
