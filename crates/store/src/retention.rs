@@ -22,6 +22,8 @@ use crate::writer::Work;
 /// have 64 MiB, and goes alone.
 const BATCH: u64 = 50;
 const BATCH_BYTES: i64 = 4 * 1024 * 1024;
+/// How many events they may have: to measure what is small, it is read. One run goes alone, however many it has.
+const BATCH_EVENTS: i64 = 10_000;
 
 const ENDED: [RunStatus; 4] = [
     RunStatus::Completed,
@@ -42,17 +44,18 @@ impl Work for Prune {
         let query = runs::Entity::find()
             .select_only()
             .column(runs::Column::Id)
+            .column(runs::Column::LastSequence)
             .filter(runs::Column::PrunedAt.is_null())
             .filter(Expr::col(runs::Column::FinishedAt).lt(ago(backend, self.age)))
             .filter(runs::Column::Status.is_in(ENDED.map(RunStatus::as_str)))
             .filter(Expr::exists(open_question(backend)).not())
             .order_by_asc(runs::Column::FinishedAt)
             .limit(BATCH);
-        let old: Vec<String> = left_to_us(tx, query).into_tuple().all(tx).await?;
+        let old: Vec<(String, i64)> = left_to_us(tx, query).into_tuple().all(tx).await?;
         if old.is_empty() {
             return Ok(0);
         }
-        let old = at_once(tx, old).await?;
+        let old = at_once(tx, few_events(old)).await?;
         let count = old.len() as u64;
         runs::Entity::update_many()
             .col_expr(runs::Column::PrunedAt, database_now(backend))
@@ -93,9 +96,21 @@ fn open_question(backend: DbBackend) -> SelectStatement {
         .take()
 }
 
+/// The first of these runs, each with the number of its events, whose bytes can be measured in one transaction; one of
+/// them, however long.
+fn few_events(old: Vec<(String, i64)>) -> Vec<String> {
+    let mut left = BATCH_EVENTS;
+    let fits = |(n, (_, events)): &(usize, (String, i64))| {
+        left -= events;
+        *n == 0 || left >= 0
+    };
+    let first = old.into_iter().enumerate().take_while(fits);
+    first.map(|(_, (id, _))| id).collect()
+}
+
 /// The first of these runs that are not too much for one transaction; one of them, however large.
 async fn at_once(tx: &DatabaseTransaction, old: Vec<String>) -> Result<Vec<String>, StoreError> {
-    // Both databases tell it without reading what they have.
+    // Both databases tell it of what is large without reading it.
     let length =
         Func::cust(Alias::new("octet_length")).arg(Expr::col(run_segments::Column::Payload));
     let sizes: Vec<(String, Option<i64>)> = run_segments::Entity::find()

@@ -4,6 +4,7 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use domain::normalize::{Reason, Rejection, StateUpdate};
@@ -406,6 +407,18 @@ async fn what_is_deleted_together_is_bounded_by_its_bytes(bench: Bench) {
     for expected in [1, 3, 0] {
         assert_eq!(bench.store.prune_runs(age).await.unwrap(), expected);
     }
+    // What is small is bounded by its number: it would be read to be measured.
+    for n in 5..8 {
+        let run = bench.running(&format!("e-{n}")).await;
+        let id = run.id;
+        let end = format!(
+            "UPDATE runs SET status = 'completed', finished_at = {n}, last_sequence = 6000 WHERE id = '{id}'"
+        );
+        bench.tamper(&end).await;
+    }
+    for expected in [1, 1, 1, 0] {
+        assert_eq!(bench.store.prune_runs(age).await.unwrap(), expected);
+    }
 }
 
 async fn a_runner_id_belongs_to_one_endpoint(bench: Bench) {
@@ -498,6 +511,40 @@ async fn keep_what_is_frozen(url: &str, create: &str) {
     );
     assert_eq!(frozen, ("spec".to_owned(), "frozen".to_owned()));
     db.close().await.unwrap();
+}
+
+/// While an event waits for its conversation, another gateway may store it: the run that it would be refused for is
+/// its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_event_that_another_gateway_stores_meanwhile_is_not_refused() {
+    let Some(bench) = Bench::postgres().await else {
+        return;
+    };
+    let (other, work) = Store::open(&bench.url()).await.unwrap();
+    let mut writing = JoinSet::new();
+    writing.spawn(work);
+    // Without a conversation, so that nobody here waits for anybody.
+    let first = Ingest {
+        conversation: None,
+        ..bench.event("e-1", "body")
+    };
+    let mut second = first.clone();
+    let runtime = tokio::runtime::Handle::current();
+    let asked = AtomicU32::new(0);
+    second.decide = Arc::new(move |_| {
+        // Asked together with others, then by itself, when it was looked for a second time.
+        if asked.fetch_add(1, Ordering::Relaxed) == 0 {
+            return Plan::Refuse;
+        }
+        let storing = other.ingest(first.clone());
+        let stored = tokio::task::block_in_place(|| runtime.block_on(storing));
+        assert!(stored.is_ok(), "{stored:?}");
+        Plan::Refuse
+    });
+    let answer = "e-1".to_owned();
+    let told = bench.store.ingest(second).await.unwrap();
+    assert_eq!(told, Ingested::Replayed { answer });
+    bench.database.clone().unwrap().drop().await;
 }
 
 /// Dispatching twice under one epoch is how two replicas would both post a run.
