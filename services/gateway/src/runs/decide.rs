@@ -198,13 +198,12 @@ impl Deciding<'_> {
         let plan = match admission {
             Admission::Start => {
                 let answer = self.accepted(run.id, RunStatus::Created, false);
-                let lease = self.inner.limits.lease;
                 let attempt = made.beginning.as_mut().map(|beginning| {
                     // Before the database's clock is asked: ours ends first.
-                    beginning.held_until = Some(Instant::now() + lease);
+                    beginning.asked_at = Some(Instant::now());
                     Box::new(FirstAttempt {
                         owner: self.inner.owner.clone(),
-                        lease,
+                        lease: self.inner.limits.lease,
                         context: Arc::clone(&beginning.context),
                     })
                 });

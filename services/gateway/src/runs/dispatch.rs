@@ -46,14 +46,17 @@ pub(super) async fn dispatch(
     let mut attempt = 0;
     loop {
         attempt += 1;
-        let held_until = if let Some(held_until) = begun.take() {
-            held_until
-        } else if let Some((owned, held_until)) = own(inner, &run, attempt, prepared).await? {
-            run = owned;
-            held_until
-        } else {
+        let owned = match begun.take() {
+            // Its commit may have been long in coming, too.
+            Some(asked_at) => held_since(inner, &run, asked_at)
+                .await?
+                .map(|held_until| (run, held_until)),
+            None => own(inner, &run, attempt, prepared).await?,
+        };
+        let Some((owned, held_until)) = owned else {
             return Ok(Outcome::Lost);
         };
+        run = owned;
         if attempt == 1 {
             metrics::run_started();
         }
@@ -167,10 +170,13 @@ async fn held_since(
     if asked_at.elapsed() < lease / 3 {
         return Ok(Some(asked_at + lease));
     }
-    let again_at = Instant::now();
-    let ids = vec![run.id];
-    let held = inner.store.renew_leases(&inner.owner, ids, lease).await?;
-    Ok(held.contains_key(&run.id).then_some(again_at + lease))
+    let renew = || async {
+        let again_at = Instant::now();
+        let ids = vec![run.id];
+        let held = inner.store.renew_leases(&inner.owner, ids, lease).await?;
+        Ok(held.contains_key(&run.id).then_some(again_at + lease))
+    };
+    surely(inner, run.id, renew).await
 }
 
 /// Opens the run for results that are appended; false when it has ended.

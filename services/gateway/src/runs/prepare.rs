@@ -42,7 +42,7 @@ pub(super) struct Prepared {
     pub(super) interruptible: bool,
     /// The context as it is sent.
     pub(super) context: Arc<RawValue>,
-    /// It is dispatched already, and its lease is ours until then.
+    /// It is dispatched already: when the database was asked for its lease.
     pub(super) begun: Option<Instant>,
 }
 
@@ -187,12 +187,12 @@ pub(super) async fn prepare(
             context: write_context(inner, told).await?,
             endpoint,
             delta_mode,
-            held_until: None,
+            asked_at: None,
         }
     };
     let prepared = Prepared {
         context: beginning.context,
-        begun: beginning.held_until,
+        begun: beginning.asked_at,
         snapshot: Arc::new(snapshot),
         agent_name: spec.name.clone(),
         retries: spec.retry.max,

@@ -203,8 +203,9 @@ async fn write_surely<W: Work>(
     .await
 }
 
-/// Asks the database, again while it is away, for as long as a lease can hold. What is asked must be the same when
-/// an earlier try was done and its answer lost.
+/// Asks the database, again while it is away, for as long as a lease can hold from the first error on. An answer that
+/// is long in coming is waited for: what is asked stays in the queue, and would be done with nobody to know. What is
+/// asked must be the same when an earlier try was done and its answer lost.
 pub(super) async fn surely<T, F>(
     inner: &Inner,
     run: RunId,
@@ -214,15 +215,16 @@ where
     F: Future<Output = Result<T, StoreError>>,
 {
     const PAUSE: Duration = Duration::from_millis(200);
-    let give_up = Instant::now() + inner.limits.lease;
+    let mut give_up = None;
     loop {
-        let error = match tokio::time::timeout_at(give_up, ask()).await {
-            Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) if error.may_pass() => error,
-            Ok(Err(error)) => return Err(error),
-            Err(_) => return Err(StoreError::Unreachable),
+        let error = match ask().await {
+            Ok(answer) => return Ok(answer),
+            Err(error) if error.may_pass() => error,
+            Err(error) => return Err(error),
         };
-        if Instant::now() + PAUSE >= give_up {
+        let now = Instant::now();
+        let give_up = *give_up.get_or_insert_with(|| now + inner.limits.lease);
+        if now + PAUSE >= give_up {
             return Err(error);
         }
         tracing::warn!(

@@ -13,6 +13,8 @@ use crate::runs::prepare::Fresh;
 
 /// More of them are left to the sweep, which ends them as orphans.
 const MOST: usize = 1024;
+/// So many that are not there are asked for one by one at a time.
+const LOOKED_AT: usize = 32;
 /// And more bytes of contexts.
 const MOST_BYTES: usize = 64 * 1024 * 1024;
 
@@ -64,27 +66,45 @@ impl Runs {
         let asked_at = Instant::now();
         let held = self.0.store.renew_leases(owner, ids, lease).await?;
         let all = std::mem::take(&mut *self.0.unheard.all());
-        for mut one in all {
-            let Some(cancel_requested_at) = held.get(&one.fresh.run.id) else {
-                let id = one.fresh.run.id;
-                // What is there and does not run has begun otherwise, or not yet.
-                let found = self.0.store.find_run(&one.workspace, id).await;
-                let is_otherwise =
-                    matches!(found, Ok(Some(run)) if run.status != RunStatus::Running);
-                if asked_at < one.until && !is_otherwise {
-                    self.0.unheard.all().push(one);
-                }
-                continue;
-            };
-            let run = &mut one.fresh.run;
-            tracing::info!(run.id = %run.id, "run {} was stored when the database went away, and goes on", run.id);
-            run.cancel_requested_at = *cancel_requested_at;
-            let id = run.id;
-            if let Some(beginning) = &mut one.fresh.beginning {
-                beginning.held_until = Some(asked_at + lease);
+        let mut absent = Vec::new();
+        for one in all {
+            match held.get(&one.fresh.run.id) {
+                Some(cancel_requested_at) => self.go_on_with(one, *cancel_requested_at, asked_at),
+                None if asked_at < one.until => absent.push(one),
+                None => {}
             }
-            self.spawn(id, one.workspace, Some(one.fresh));
         }
+        self.look_again(absent).await;
         Ok(())
+    }
+
+    /// Drives a run that was held just now.
+    fn go_on_with(&self, mut one: Unheard, cancel_requested_at: Option<i64>, held_at: Instant) {
+        let run = &mut one.fresh.run;
+        tracing::info!(run.id = %run.id, "run {} was stored when the database went away, and goes on", run.id);
+        run.cancel_requested_at = cancel_requested_at;
+        let id = run.id;
+        if let Some(beginning) = &mut one.fresh.beginning {
+            beginning.asked_at = Some(held_at);
+        }
+        self.spawn(id, one.workspace, Some(one.fresh));
+    }
+
+    /// Keeps what may still come to light. What is there and does not run has begun otherwise, or not yet: a few of them
+    /// are asked for each time, for others wait behind this.
+    async fn look_again(&self, absent: Vec<Unheard>) {
+        let mut absent = absent.into_iter();
+        let mut looked_at = Vec::new();
+        for one in absent.by_ref().take(LOOKED_AT) {
+            let found = self.0.store.find_run(&one.workspace, one.fresh.run.id);
+            match found.await {
+                Ok(Some(run)) if run.status != RunStatus::Running => {}
+                _ => looked_at.push(one),
+            }
+        }
+        // Next time the others.
+        let mut all = self.0.unheard.all();
+        all.splice(0..0, absent);
+        all.append(&mut looked_at);
     }
 }

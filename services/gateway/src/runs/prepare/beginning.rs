@@ -17,8 +17,8 @@ pub(in crate::runs) struct Beginning {
     pub(in crate::runs) context: Arc<RawValue>,
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) delta_mode: DeltaMode,
-    /// Set as soon as the database takes the lease.
-    pub(in crate::runs) held_until: Option<Instant>,
+    /// When the database was asked for the lease; none before.
+    pub(in crate::runs) asked_at: Option<Instant>,
 }
 
 impl Beginning {
@@ -46,7 +46,7 @@ impl Beginning {
             context: write_context(inner, told).await.ok()?,
             endpoint,
             delta_mode: address.delta_mode,
-            held_until: None,
+            asked_at: None,
         })
     }
 }
