@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use protocol::JsonObject;
+use protocol::message::LlmTokenUsage;
 use protocol::model::ModelProvider;
 use serde_json::{Value, json};
 
@@ -13,6 +14,7 @@ use crate::outbound::upstream::UpstreamError;
 
 mod anthropic;
 mod api_keys;
+mod embedded;
 mod exchange;
 mod openai;
 mod scripted;
@@ -21,6 +23,7 @@ mod watched;
 
 pub use anthropic::Anthropic;
 pub use api_keys::Rest;
+pub use embedded::{Embedded, EmbeddedText};
 pub use exchange::ProviderAddress;
 pub use openai::OpenAi;
 pub use scripted::{Script, ScriptFault, Scripted};
@@ -39,8 +42,8 @@ pub trait Provider: Send + Sync {
     async fn complete(&self, body: JsonObject) -> Result<JsonObject, UpstreamError>;
     /// A completion that streams. Nothing is asked twice once this has returned.
     async fn stream(&self, body: JsonObject) -> Result<Chunks, UpstreamError>;
-    /// `{"model", "input": […]}` → `{"data": [{"index", "embedding"}], "usage"}`.
-    async fn embed(&self, body: JsonObject) -> Result<JsonObject, UpstreamError>;
+    /// `{"model", "input": […]}` → its vectors.
+    async fn embed(&self, body: JsonObject) -> Result<Embedded, UpstreamError>;
     /// `{"model", "query", "documents", "top_n"}` → `{"results": [{"index", "relevance_score"}]}`.
     async fn rerank(&self, body: JsonObject) -> Result<JsonObject, UpstreamError>;
     /// Asks for the ids of its models, once with each key or once without any. Empty: it lists none, as one
@@ -154,32 +157,15 @@ impl Model {
         body
     }
 
-    /// Asks for the vectors of texts, in their order.
+    /// Asks for the vectors of texts, in their order, and what that has used.
     pub async fn vectors(
         &self,
         texts: &[String],
-    ) -> Result<(Vec<Vec<f32>>, JsonObject), UpstreamError> {
+    ) -> Result<(Vec<Vec<f32>>, Option<LlmTokenUsage>), UpstreamError> {
         let body = json!({"input": texts, "encoding_format": "float"});
-        let answer = self.provider.embed(self.asked(object(body))).await?;
-        let malformed = |what: &str| UpstreamError::Malformed(what.to_owned());
-        let data = answer.get("data").and_then(Value::as_array);
-        let data = data.ok_or_else(|| malformed("an embedding answer without `data`"))?;
-        let mut vectors = vec![Vec::new(); texts.len()];
-        for (n, item) in data.iter().enumerate() {
-            let index = item.get("index").and_then(Value::as_u64);
-            let index = index.map_or(n, |index| usize::try_from(index).unwrap_or(usize::MAX));
-            let place = vectors
-                .get_mut(index)
-                .ok_or_else(|| malformed("a vector too many"))?;
-            *place = item
-                .get("embedding")
-                .and_then(|vector| serde_json::from_value(vector.clone()).ok())
-                .ok_or_else(|| malformed("a vector that is no list of numbers"))?;
-        }
-        if vectors.iter().any(Vec::is_empty) {
-            return Err(malformed("fewer vectors than texts"));
-        }
-        Ok((vectors, answer))
+        let mut embedded = self.provider.embed(self.asked(object(body))).await?;
+        let usage = embedded.usage.take();
+        Ok((embedded.in_order(texts.len())?, usage))
     }
 }
 

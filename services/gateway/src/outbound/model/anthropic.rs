@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::exchange::{Exchange, KeyHeader, ProviderAddress, streamed_error};
 use super::openai::until_error;
-use super::{Chunks, Provider, Rest};
+use super::{Chunks, Embedded, Provider, Rest};
 use crate::outbound::egress::Egress;
 use crate::outbound::upstream::UpstreamError;
 
@@ -25,14 +25,11 @@ pub struct Anthropic {
 
 impl Anthropic {
     /// `base_url` without `/v1`, as Anthropic's clients take it.
-    pub fn new(egress: Egress, mut address: ProviderAddress) -> Self {
+    pub fn new(egress: Egress, address: ProviderAddress) -> Self {
         let (name, version) = VERSION;
-        let headers = &mut address.headers;
-        headers
-            .entry(name.to_owned())
-            .or_insert_with(|| version.into());
+        let exchange = Exchange::new(egress, address, KeyHeader::ApiKey);
         Self {
-            exchange: Exchange::new(egress, address, KeyHeader::ApiKey),
+            exchange: exchange.with_header(name, version),
         }
     }
 }
@@ -64,7 +61,7 @@ impl Provider for Anthropic {
         Ok(until_error(chunks.boxed()))
     }
 
-    async fn embed(&self, _: JsonObject) -> Result<JsonObject, UpstreamError> {
+    async fn embed(&self, _: JsonObject) -> Result<Embedded, UpstreamError> {
         let message = "Anthropic has no embeddings; give the model another provider";
         Err(UpstreamError::Unsupported(message.to_owned()))
     }

@@ -1,14 +1,14 @@
 //! One exchange with a provider over HTTP: sent once with each key at most, bounded in time and size.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use domain::json_text::check_json_text;
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use protocol::JsonObject;
-use protocol::sse::{Decoder, SseItem, SseLimits};
 use reqwest::Response;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
@@ -19,13 +19,16 @@ use crate::outbound::egress::{Egress, EgressError};
 use crate::outbound::redact::Redactor;
 use crate::outbound::upstream::UpstreamError;
 
+mod answer;
+mod reading;
+
+use answer::AnswerReader;
+use reading::Reading;
+
 /// A whole answer.
 const ANSWER_BYTES: usize = 32 * 1024 * 1024;
 /// An answer that is an error: enough of it to say why.
 const ERROR_BYTES: usize = 16 * 1024;
-/// A stream: one event, and all of them.
-const EVENT_BYTES: usize = 1024 * 1024;
-const STREAM_BYTES: usize = 64 * 1024 * 1024;
 /// How long a provider that is probed may take, unless it may take less.
 const LIST: Duration = Duration::from_secs(10);
 
@@ -58,6 +61,7 @@ pub(super) struct Exchange {
     headers: HeaderMap,
     idle: Duration,
     redactor: Redactor,
+    reader: AnswerReader,
 }
 
 /// Server-sent events of a provider: their names and their data.
@@ -82,8 +86,18 @@ impl Exchange {
             key_header,
             headers,
             idle: address.idle,
+            reader: AnswerReader::new(redactor.clone()),
             redactor,
         }
+    }
+
+    /// Sends this header with every request that has no other of its name.
+    pub(super) fn with_header(mut self, name: &'static str, value: &'static str) -> Self {
+        let name = HeaderName::from_static(name);
+        self.headers
+            .entry(name)
+            .or_insert(HeaderValue::from_static(value));
+        self
     }
 
     /// Gets a whole answer, which must be a JSON object.
@@ -102,13 +116,26 @@ impl Exchange {
             .await
     }
 
+    /// Posts and gives the text of a whole answer, for those who judge it themselves.
+    pub(super) async fn post_for_text(
+        &self,
+        path: &[&str],
+        body: &JsonObject,
+    ) -> Result<Vec<u8>, UpstreamError> {
+        self.text(self.send(path, Some(body), "application/json").await?)
+            .await
+    }
+
     async fn object(&self, response: Response) -> Result<JsonObject, UpstreamError> {
+        self.reader.object(&self.text(response).await?)
+    }
+
+    async fn text(&self, response: Response) -> Result<Vec<u8>, UpstreamError> {
         let bytes = self.read(response, ANSWER_BYTES).await?;
         if bytes.len() > ANSWER_BYTES {
             return Err(UpstreamError::TooLarge { most: ANSWER_BYTES });
         }
-        let answer = serde_json::from_slice(&bytes);
-        answer.map_err(|_| UpstreamError::Malformed("it is no JSON object".to_owned()))
+        Ok(bytes)
     }
 
     /// Posts and gives the events of the answer as they come.
@@ -129,17 +156,7 @@ impl Exchange {
             let message = "it does not stream, but answers at once";
             return Err(UpstreamError::Malformed(message.to_owned()));
         }
-        let reading = Reading {
-            response,
-            decoder: Decoder::new(SseLimits {
-                line_bytes: EVENT_BYTES,
-                event_bytes: EVENT_BYTES,
-            }),
-            items: VecDeque::new(),
-            bytes: 0,
-            idle: self.idle,
-            is_over: false,
-        };
+        let reading = Reading::new(response, self.reader.clone(), self.idle);
         Ok(stream::unfold(reading, Reading::next).boxed())
     }
 
@@ -276,7 +293,7 @@ impl Exchange {
             return Err(self.refusal(response).await);
         }
         let bytes = self.read(response, ANSWER_BYTES).await?;
-        let answer: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        let answer = self.reader.value(&bytes).unwrap_or_default();
         // A part of a list says of no model that it is not there.
         if answer["has_more"] == Value::Bool(true) {
             return Ok(Vec::new());
@@ -314,7 +331,10 @@ pub(super) fn streamed_error(redactor: &Redactor, error: &Value) -> UpstreamErro
 /// What an error body says: most have `error.message`; else its beginning.
 fn error_message(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
-    let parsed: Option<Value> = serde_json::from_slice(body).ok();
+    let is_sound = check_json_text(body).is_ok();
+    let parsed: Option<Value> = is_sound
+        .then(|| serde_json::from_slice(body).ok())
+        .flatten();
     let said = parsed.as_ref().and_then(message_in);
     said.unwrap_or_else(|| text.chars().take(500).collect())
 }
@@ -335,59 +355,4 @@ fn message_in(body: &Value) -> Option<String> {
         }
     };
     Some(message)
-}
-
-struct Reading {
-    response: Response,
-    decoder: Decoder,
-    items: VecDeque<(Option<String>, Value)>,
-    bytes: usize,
-    idle: Duration,
-    is_over: bool,
-}
-
-impl Reading {
-    async fn next(mut self) -> Option<(Result<(Option<String>, Value), UpstreamError>, Self)> {
-        loop {
-            if let Some(item) = self.items.pop_front() {
-                return Some((Ok(item), self));
-            }
-            if self.is_over {
-                return None;
-            }
-            if let Err(error) = self.read_more().await {
-                self.is_over = true;
-                return Some((Err(error), self));
-            }
-        }
-    }
-
-    async fn read_more(&mut self) -> Result<(), UpstreamError> {
-        let chunk = tokio::time::timeout(self.idle, self.response.chunk()).await;
-        let chunk = chunk.map_err(|_| UpstreamError::Timeout)?;
-        let Some(chunk) = chunk.map_err(EgressError::from)? else {
-            self.is_over = true;
-            return Ok(());
-        };
-        self.bytes += chunk.len();
-        if self.bytes > STREAM_BYTES {
-            return Err(UpstreamError::TooLarge { most: STREAM_BYTES });
-        }
-        let mut items = Vec::new();
-        let pushed = self.decoder.push(&chunk, &mut items);
-        for item in items {
-            let SseItem::Event(event) = item else {
-                continue;
-            };
-            if event.data == b"[DONE]" {
-                self.is_over = true;
-                break;
-            }
-            let data = serde_json::from_slice(&event.data);
-            let data =
-                data.map_err(|_| UpstreamError::Malformed("an event is no JSON".to_owned()))?;
-            self.items.push_back((event.event, data));
-        }
-        pushed.map_err(|_| UpstreamError::TooLarge { most: EVENT_BYTES })
-    }
 }

@@ -7,7 +7,7 @@ use protocol::JsonObject;
 use serde_json::{Value, json};
 
 use super::exchange::{Exchange, KeyHeader, ProviderAddress, streamed_error};
-use super::{Chunks, Provider, Rest};
+use super::{Chunks, Embedded, Provider, Rest};
 use crate::outbound::egress::Egress;
 use crate::outbound::upstream::UpstreamError;
 
@@ -74,8 +74,9 @@ impl Provider for OpenAi {
         Ok(until_error(chunks.boxed()))
     }
 
-    async fn embed(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
-        self.exchange.post(&["embeddings"], &body).await
+    async fn embed(&self, body: JsonObject) -> Result<Embedded, UpstreamError> {
+        let text = self.exchange.post_for_text(&["embeddings"], &body).await?;
+        Embedded::read(&text)
     }
 
     async fn rerank(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {

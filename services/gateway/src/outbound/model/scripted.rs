@@ -8,11 +8,12 @@ use async_trait::async_trait;
 use futures_util::{StreamExt as _, stream};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use protocol::JsonObject;
+use protocol::message::LlmTokenUsage;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Chunks, Provider, object};
+use super::{Chunks, Embedded, EmbeddedText, Provider, object};
 use crate::outbound::upstream::UpstreamError;
 
 mod heard;
@@ -307,17 +308,26 @@ impl Provider for Scripted {
         Ok(paced.boxed())
     }
 
-    async fn embed(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
+    async fn embed(&self, body: JsonObject) -> Result<Embedded, UpstreamError> {
         let texts: Vec<&str> = match body.get("input") {
             Some(Value::String(text)) => vec![text],
             Some(Value::Array(texts)) => texts.iter().filter_map(Value::as_str).collect(),
             _ => Vec::new(),
         };
-        let vector = |(n, text): (usize, &&str)| json!({"object": "embedding", "index": n, "embedding": likeness::vector(text)});
         let count: usize = texts.iter().map(|text| likeness::words(text).count()).sum();
-        Ok(object(json!({"object": "list", "model": body.get("model"),
-            "data": texts.iter().enumerate().map(vector).collect::<Vec<_>>(),
-            "usage": {"prompt_tokens": count, "total_tokens": count}})))
+        let count = i64::try_from(count).ok();
+        let vectors = texts.iter().map(|text| EmbeddedText {
+            index: None,
+            embedding: likeness::vector(text),
+        });
+        Ok(Embedded {
+            vectors: vectors.collect(),
+            usage: Some(LlmTokenUsage {
+                prompt_tokens: count,
+                total_tokens: count,
+                ..LlmTokenUsage::default()
+            }),
+        })
     }
 
     async fn rerank(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {

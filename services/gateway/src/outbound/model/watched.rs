@@ -7,7 +7,7 @@ use futures_util::StreamExt as _;
 use protocol::JsonObject;
 use protocol::model::{ModelProvider, ModelProviderError, ModelProviderKey};
 
-use super::{Chunks, Provider, Rest};
+use super::{Chunks, Embedded, Provider, Rest};
 use crate::clock::Clock;
 use crate::outbound::upstream::UpstreamError;
 
@@ -100,7 +100,7 @@ impl Watched {
     }
 
     /// As [`Provider::embed`].
-    pub async fn embed(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
+    pub async fn embed(&self, body: JsonObject) -> Result<Embedded, UpstreamError> {
         self.health.noted(self.provider.embed(body).await)
     }
 

@@ -101,8 +101,7 @@ pub(in crate::api::host) async fn embed(
     texts: &[String],
 ) -> ApiResult<(Vec<Vec<f32>>, Option<LlmTokenUsage>)> {
     call.reserve(reading_spend(id, model, texts.iter())).await?;
-    let (vectors, answer) = call.within(model.vectors(texts)).await?;
-    let usage = answer.get("usage").and_then(domain::chat::usage);
+    let (vectors, usage) = call.within(model.vectors(texts)).await?;
     call.count(usage.clone());
     Ok((vectors, usage))
 }

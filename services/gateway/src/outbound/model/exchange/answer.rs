@@ -1,0 +1,112 @@
+//! What a provider answers, on its way to values: judged before it is parsed, and without our secrets after.
+
+use domain::json_text::check_json_text;
+use protocol::JsonObject;
+use serde_json::Value;
+
+use crate::outbound::redact::Redactor;
+use crate::outbound::upstream::UpstreamError;
+
+/// Reads the answers of one provider. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct AnswerReader {
+    /// Knows what the provider was shown, which may come back in its answers.
+    redactor: Redactor,
+}
+
+impl AnswerReader {
+    pub(super) fn new(redactor: Redactor) -> Self {
+        Self { redactor }
+    }
+
+    /// A text of the provider as a value. A secret that is cut in two by events is in neither of them, and is not
+    /// found.
+    pub(super) fn value(&self, text: &[u8]) -> Result<Value, UpstreamError> {
+        let malformed = |what: String| UpstreamError::Malformed(what);
+        check_json_text(text).map_err(|fault| malformed(format!("it {fault}")))?;
+        let mut value =
+            serde_json::from_slice(text).map_err(|_| malformed("it is no JSON".to_owned()))?;
+        self.take_secrets_out(&mut value);
+        Ok(value)
+    }
+
+    pub(super) fn object(&self, text: &[u8]) -> Result<JsonObject, UpstreamError> {
+        match self.value(text)? {
+            Value::Object(members) => Ok(members),
+            _ => Err(UpstreamError::Malformed("it is no JSON object".to_owned())),
+        }
+    }
+
+    /// Looks through everything and rewrites only what holds a secret.
+    fn take_secrets_out(&self, value: &mut Value) {
+        match value {
+            Value::String(text) => {
+                if let Some(clean) = self.without_secrets(text) {
+                    *text = clean;
+                }
+            }
+            Value::Array(items) => items
+                .iter_mut()
+                .for_each(|item| self.take_secrets_out(item)),
+            Value::Object(members) => {
+                members
+                    .values_mut()
+                    .for_each(|member| self.take_secrets_out(member));
+                if members
+                    .keys()
+                    .any(|name| self.without_secrets(name).is_some())
+                {
+                    let named = std::mem::take(members).into_iter();
+                    *members = named
+                        .map(|(name, member)| (self.without_secrets(&name).unwrap_or(name), member))
+                        .collect();
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+
+    /// The text with its secrets taken out; `None`: it holds none.
+    fn without_secrets(&self, text: &str) -> Option<String> {
+        match self.redactor.redact_known(text) {
+            std::borrow::Cow::Borrowed(_) => None,
+            std::borrow::Cow::Owned(clean) => Some(clean),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn reader() -> AnswerReader {
+        AnswerReader::new(Redactor::new(["key-of-ours".into()]))
+    }
+
+    #[test]
+    fn an_answer_that_would_be_far_larger_as_values_is_refused_before_it_is_parsed() {
+        let many = format!("{{\"data\":[{}0]}}", "{\"\":0},".repeat(60_000));
+        let deep = format!("{}{}", "[".repeat(100), "]".repeat(100));
+        for text in [many.as_str(), &deep, "{\"a\":\"\\u0000\"}", "nope"] {
+            let refused = reader().object(text.as_bytes());
+            assert!(
+                matches!(refused, Err(UpstreamError::Malformed(_))),
+                "{text:.40}: {refused:?}"
+            );
+        }
+        let said = reader().object(b"{\"a\":[1]}").unwrap();
+        assert_eq!(Value::Object(said), json!({"a": [1]}));
+    }
+
+    #[test]
+    fn what_the_provider_was_shown_does_not_come_back() {
+        let text = json!({"choices": [{"message": {"content": "it is key-of-ours, twice: key-of-ours"}}],
+            "key-of-ours": {"key-of-ours": "other"}, "n": 1});
+        let said = reader().value(text.to_string().as_bytes()).unwrap();
+        let clean = json!({"choices": [{"message": {"content": "it is [redacted], twice: [redacted]"}}],
+            "[redacted]": {"[redacted]": "other"}, "n": 1});
+        assert_eq!(said, clean);
+    }
+}
