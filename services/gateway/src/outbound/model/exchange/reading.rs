@@ -25,6 +25,8 @@ pub(super) struct Reading {
     items: VecDeque<Item>,
     bytes: usize,
     idle: Duration,
+    /// Why it is over, told behind what came before that.
+    failed: Option<UpstreamError>,
     is_over: bool,
 }
 
@@ -41,6 +43,7 @@ impl Reading {
             items: VecDeque::new(),
             bytes: 0,
             idle,
+            failed: None,
             is_over: false,
         }
     }
@@ -51,12 +54,15 @@ impl Reading {
             if let Some(item) = self.items.pop_front() {
                 return Some((Ok(item), self));
             }
+            if let Some(error) = self.failed.take() {
+                return Some((Err(error), self));
+            }
             if self.is_over {
                 return None;
             }
             if let Err(error) = self.read_more().await {
+                self.failed = Some(error);
                 self.is_over = true;
-                return Some((Err(error), self));
             }
         }
     }
@@ -99,7 +105,7 @@ mod tests {
     async fn read(text: String) -> Vec<Result<Value, UpstreamError>> {
         let response = Response::from(http::Response::new(text));
         let reader = AnswerReader::new(Redactor::new(["key-of-ours".into()]));
-        let mut reading = Some(Reading::new(response, reader, Duration::from_secs(60)));
+        let mut reading = Some(Reading::new(response, reader, Duration::from_mins(1)));
         let mut all = Vec::new();
         while let Some(now) = reading.take() {
             if let Some((item, rest)) = now.next().await {
