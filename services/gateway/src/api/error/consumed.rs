@@ -21,9 +21,43 @@ impl ApiError {
         let reason = self.details.get("reason").and_then(Value::as_str);
         match (self.code, reason) {
             (_, Some("upstream_too_large")) => Consumed::AllReserved,
-            (_, Some("upstream_broken" | "upstream_malformed" | "upstream_timeout"))
+            // A stop of the gateway cuts off what was sent before.
+            (
+                _,
+                Some("upstream_broken" | "upstream_malformed" | "upstream_timeout" | "stopping"),
+            )
             | ("cancelled" | "deadline_exceeded" | "unauthenticated", _) => Consumed::WhatCame,
             _ => Consumed::Nothing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outbound::upstream::UpstreamError;
+    use crate::runs::start::StartError;
+
+    #[test]
+    fn what_was_sent_and_not_waited_for_is_used_and_what_was_refused_is_not() {
+        let broken = UpstreamError::Lost("it went".to_owned());
+        for (error, consumed) in [
+            (StartError::Stopping.into(), Consumed::WhatCame),
+            (ApiError::cancelled(), Consumed::WhatCame),
+            (ApiError::deadline_exceeded(), Consumed::WhatCame),
+            (broken.into(), Consumed::WhatCame),
+            (
+                UpstreamError::TooLarge { most: 1 }.into(),
+                Consumed::AllReserved,
+            ),
+            (
+                UpstreamError::Credential { status: 401 }.into(),
+                Consumed::Nothing,
+            ),
+            (ApiError::not_found("model"), Consumed::Nothing),
+        ] {
+            let error: ApiError = error;
+            assert_eq!(error.consumed(), consumed, "{:?}", error.details);
         }
     }
 }

@@ -91,9 +91,16 @@ impl Spending {
         })
     }
 
-    /// What the provider has counted.
+    /// What the provider has counted. What has no number in it counts nothing.
     pub(super) fn count(&mut self, usage: LlmTokenUsage) {
-        self.counted = Some(usage);
+        let numbers = [
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            usage.total_tokens,
+        ];
+        if numbers.into_iter().any(|number| number.is_some()) {
+            self.counted = Some(usage);
+        }
     }
 
     /// Text that the model has said, in bytes.
@@ -138,11 +145,10 @@ impl Spending {
             let total = number(counted.total_tokens);
             let prompt = prompt.or(total).unwrap_or(self.spend.prompt_tokens);
             let rest = total.map(|total| total.saturating_sub(prompt));
-            return (
-                prompt,
-                number(counted.completion_tokens).or(rest).unwrap_or(0),
-                false,
-            );
+            let completion = number(counted.completion_tokens).or(rest);
+            let said = self.said.div_ceil(TOKEN_BYTES);
+            let is_estimate = completion.is_none() && said > 0;
+            return (prompt, completion.unwrap_or(said), is_estimate);
         }
         let has_refused = self.said == 0 && ended.consumed == Consumed::Nothing;
         if has_refused || self.spend.prompt_tokens == 0 {
@@ -250,6 +256,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_count_without_numbers_takes_no_number_back() {
+        let mut spending = spending(None, 30);
+        spending.count(LlmTokenUsage::default());
+        assert_eq!(spending.counted, None);
+        let counted = LlmTokenUsage {
+            completion_tokens: Some(4),
+            ..LlmTokenUsage::default()
+        };
+        spending.count(counted.clone());
+        spending.count(LlmTokenUsage::default());
+        assert_eq!(spending.counted, Some(counted));
+    }
+
     fn ended(outcome: &'static str, consumed: Consumed) -> Ended {
         Ended {
             id: Uuid::nil(),
@@ -296,6 +316,10 @@ mod tests {
             of(counted(None, None, Some(14)), "ok", 99),
             (14, 0, false, 35)
         );
+        // Who tells what was asked, and not what was said, has said it for nothing otherwise.
+        let asked_alone = counted(Some(10), None, None);
+        assert_eq!(of(asked_alone.clone(), "ok", 30), (10, 10, true, 125));
+        assert_eq!(of(asked_alone, "ok", 0), (10, 0, false, 25));
         assert_eq!(of(None, "ok", 30), (100, 10, true, 350));
         assert_eq!(of(None, "abandoned", 0), (100, 0, true, 250));
         assert_eq!(of(None, "cancelled", 3), (100, 1, true, 260));
