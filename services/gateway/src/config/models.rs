@@ -18,6 +18,10 @@ use super::table::{Reported, Table, name, one_of, parsed, seconds, some_of, text
 const CHAT: [&str; 3] = ["invoke", "stream", "count_tokens"];
 const IDLE: Duration = Duration::from_mins(1);
 const MOST_KEYS: usize = 64;
+/// How servers call the bound of an answer.
+const BOUNDS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
+/// Members of a request that no run sends whatever is opened: they say who is asked, or are the gateway's own.
+const NOT_OPENED: [&str; 4] = ["model", "messages", "stream", "stream_options"];
 
 /// A provider and how it is reached. Prints no secret.
 #[derive(Clone)]
@@ -30,6 +34,10 @@ pub struct ProviderEntry {
     pub api_keys: Vec<SecretRef>,
     pub headers: BTreeMap<String, SecretRef>,
     pub idle: Duration,
+    /// How a server of kind `openai` calls the bound of an answer; `None`: its host tells.
+    pub max_tokens_name: Option<String>,
+    /// Members of a chat completion that go to a server of kind `openai` beside those that all may send.
+    pub extra_members: Vec<String>,
     /// What a scripted one says; `None`: it repeats what it hears.
     pub script: Option<PathBuf>,
 }
@@ -49,10 +57,36 @@ impl ProviderEntry {
         });
         let headers = read_headers(&mut table);
         let idle = table.optional("idle_seconds", seconds(0.05..=3600.0));
+        let max_tokens_name = table.optional("max_tokens_name", one_of(&BOUNDS));
+        let extra_members = table.items("extra_members", |pointer, value, faults| {
+            member(value).map_err(|message| {
+                faults.push(ConfigFault::new(pointer, message));
+                Reported
+            })
+        });
         let script = table.optional("script", text);
         let shape = check_shape(&mut table, &kind, &base_url, &script, &api_keys);
+        let set = [
+            (
+                "api_keys",
+                api_keys.as_ref().is_ok_and(|keys| !keys.is_empty()),
+            ),
+            ("headers", headers.as_ref().is_ok_and(|all| !all.is_empty())),
+            ("idle_seconds", matches!(idle, Ok(Some(_)))),
+            ("max_tokens_name", matches!(max_tokens_name, Ok(Some(_)))),
+            (
+                "extra_members",
+                extra_members.as_ref().is_ok_and(|names| !names.is_empty()),
+            ),
+        ];
+        let set = set
+            .iter()
+            .filter(|(_, is_set)| *is_set)
+            .map(|(key, _)| *key);
+        let placed = check_place(&mut table, &kind, set);
         table.close()?;
         shape?;
+        placed?;
         Ok(Self {
             name: name?,
             kind: kind?,
@@ -60,9 +94,41 @@ impl ProviderEntry {
             api_keys: api_keys?,
             headers: headers?,
             idle: idle?.unwrap_or(IDLE),
+            max_tokens_name: max_tokens_name?,
+            extra_members: extra_members?,
             script: script?.map(PathBuf::from),
         })
     }
+}
+
+/// The name of a member of a request that may be opened.
+fn member(value: Value) -> Result<String, String> {
+    let name = name(value)?;
+    if NOT_OPENED.contains(&name.as_str()) {
+        return Err("is the gateway's: it is never taken from a run".to_owned());
+    }
+    Ok(name)
+}
+
+/// Refuses keys that would do nothing for that kind.
+fn check_place(
+    table: &mut Table<'_>,
+    kind: &Result<String, Reported>,
+    set: impl Iterator<Item = &'static str>,
+) -> Result<(), Reported> {
+    let Ok(kind) = kind else {
+        return Err(Reported);
+    };
+    let mut placed = Ok(());
+    for key in set {
+        let is_openais = matches!(key, "max_tokens_name" | "extra_members");
+        if is_openais && kind != "openai" {
+            placed = Err(table.fault(key, "is for kind openai alone"));
+        } else if kind == "scripted" {
+            placed = Err(table.fault(key, "is not for kind scripted: it asks nobody"));
+        }
+    }
+    placed
 }
 
 fn check_shape(
@@ -102,6 +168,8 @@ impl fmt::Debug for ProviderEntry {
             .field("api_keys", &self.api_keys)
             .field("headers", &self.headers)
             .field("idle", &self.idle)
+            .field("max_tokens_name", &self.max_tokens_name)
+            .field("extra_members", &self.extra_members)
             .field("script", &self.script)
             .finish()
     }
@@ -119,6 +187,8 @@ pub struct ModelEntry {
     pub operations: Vec<String>,
     pub context_window_tokens: Option<u64>,
     pub max_output_tokens: Option<u64>,
+    /// `budget`, `adaptive` or `none`, at providers of kind `anthropic`; `None`: its name tells.
+    pub thinking: Option<String>,
     /// `o200k` or `cl100k`.
     pub vocabulary: String,
     /// `None`: 1 at providers of kind `openai`, else more.
@@ -141,6 +211,7 @@ impl ModelEntry {
         let tokens = || whole(1..=1_000_000_000);
         let context_window_tokens = table.optional("context_window_tokens", tokens());
         let max_output_tokens = table.optional("max_output_tokens", tokens());
+        let thinking = table.optional("thinking", one_of(&["budget", "adaptive", "none"]));
         let vocabulary = table.optional("vocabulary", one_of(&["o200k", "cl100k"]));
         let token_margin = table.optional("token_margin", number(1.0, 10.0));
         let input_price = table.optional("input_price", number(0.0, 1e6));
@@ -154,6 +225,7 @@ impl ModelEntry {
             operations: operations?.unwrap_or_else(|| CHAT.map(str::to_owned).to_vec()),
             context_window_tokens: context_window_tokens?,
             max_output_tokens: max_output_tokens?,
+            thinking: thinking?,
             vocabulary: vocabulary?.unwrap_or_else(|| "o200k".to_owned()),
             token_margin: token_margin?,
             input_price: input_price?,
@@ -168,5 +240,58 @@ pub(super) fn number(least: f64, most: f64) -> impl Fn(Value) -> Result<f64, Str
             .as_f64()
             .filter(|number| (least..=most).contains(number));
         number.ok_or_else(|| format!("must be a number from {least} to {most}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Where the faults of a provider are.
+    fn faults(provider: Value) -> Vec<String> {
+        let mut faults = Vec::new();
+        let table = Table::open("p".to_owned(), provider, &mut faults).unwrap();
+        let is_read = ProviderEntry::read(table).is_ok();
+        assert_eq!(is_read, faults.is_empty(), "{faults:?}");
+        faults.into_iter().map(|fault| fault.pointer).collect()
+    }
+
+    #[test]
+    fn a_key_that_would_do_nothing_for_a_provider_is_a_fault() {
+        let of = |kind: &str, more: Value| {
+            let mut provider = json!({"name": "p", "kind": kind});
+            let members = provider.as_object_mut().unwrap();
+            if kind != "scripted" {
+                members.insert("base_url".to_owned(), json!("https://a.example"));
+            }
+            members.extend(more.as_object().unwrap().clone());
+            faults(provider)
+        };
+        let keys = json!({"api_keys": ["env:A"], "headers": {"x-a": "env:B"}, "idle_seconds": 5});
+        assert!(of("openai", keys.clone()).is_empty());
+        assert!(of("anthropic", keys.clone()).is_empty());
+        let found = of("scripted", keys);
+        assert_eq!(found, ["p.api_keys", "p.headers", "p.idle_seconds"]);
+        assert!(of("scripted", json!({"api_keys": [], "headers": {}})).is_empty());
+
+        let opened =
+            json!({"extra_members": ["guided_json"], "max_tokens_name": "max_completion_tokens"});
+        assert!(of("openai", opened.clone()).is_empty());
+        for kind in ["anthropic", "scripted"] {
+            let found = of(kind, opened.clone());
+            assert_eq!(found, ["p.max_tokens_name", "p.extra_members"], "{kind}");
+        }
+        let found = of(
+            "openai",
+            json!({"extra_members": ["a", "model", ""], "max_tokens_name": "n"}),
+        );
+        let bent = [
+            "p.max_tokens_name",
+            "p.extra_members[1]",
+            "p.extra_members[2]",
+        ];
+        assert_eq!(found, bent);
     }
 }

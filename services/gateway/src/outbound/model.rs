@@ -10,6 +10,7 @@ use protocol::message::LlmTokenUsage;
 use protocol::model::ModelProvider;
 use serde_json::{Value, json};
 
+use crate::outbound::egress::{Egress, EgressError};
 use crate::outbound::upstream::UpstreamError;
 
 mod anthropic;
@@ -21,7 +22,7 @@ mod scripted;
 mod tokens;
 mod watched;
 
-pub use anthropic::Anthropic;
+pub use anthropic::{Anthropic, Thinking};
 pub use api_keys::Rest;
 pub use embedded::{Embedded, EmbeddedText};
 pub use exchange::ProviderAddress;
@@ -82,8 +83,12 @@ pub struct Model {
     /// Its name at the provider.
     pub upstream: String,
     pub max_output_tokens: Option<u64>,
+    /// Members of a request that go to its provider beside those that all may send.
+    pub extra_members: Arc<[String]>,
     pub price: Option<Price>,
     pub count: TokenCount,
+    /// Knows where a provider may be sent.
+    pub egress: Egress,
 }
 
 /// The models of the catalog, by their ids, and their providers. Cheap to clone.
@@ -133,6 +138,11 @@ impl Models {
 }
 
 impl Model {
+    /// Judges a URL that its provider would fetch from, by where the gateway itself may go: by the URL alone.
+    pub fn check_place(&self, url: &str) -> Result<(), EgressError> {
+        self.egress.check_url(url).map(drop)
+    }
+
     /// A body that asks this model: its name at the provider.
     pub fn asked(&self, mut body: JsonObject) -> JsonObject {
         body.insert("model".to_owned(), json!(self.upstream));

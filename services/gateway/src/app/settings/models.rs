@@ -8,8 +8,8 @@ use crate::clock::Clock;
 use crate::config::{Config, ConfigFault, ModelEntry, ProviderEntry, parse_toml};
 use crate::outbound::egress::Egress;
 use crate::outbound::model::{
-    Anthropic, Model, Models, OpenAi, Price, Provider, ProviderAddress, Script, Scripted,
-    TokenCount, Vocabulary, Watched,
+    Anthropic, BOUNDS, Model, Models, OpenAi, Price, Provider, ProviderAddress, Script, Scripted,
+    Thinking, TokenCount, Vocabulary, Watched,
 };
 
 /// A script is read whole.
@@ -27,9 +27,17 @@ pub(crate) struct DeclaredModels {
 
 #[derive(Clone)]
 enum DeclaredProvider {
-    OpenAi(Arc<ProviderAddress>),
+    OpenAi(Arc<OpenAiServer>),
     Anthropic(Arc<ProviderAddress>),
     Scripted(Arc<Scripted>),
+}
+
+/// A server that speaks OpenAI's API.
+struct OpenAiServer {
+    address: ProviderAddress,
+    /// How it calls the bound of an answer, where its host does not tell.
+    bound: Option<&'static str>,
+    extra_members: Arc<[String]>,
 }
 
 /// Reads what the configuration declares.
@@ -46,22 +54,41 @@ pub(super) fn declared_models(
         }
     }
     for (index, entry) in config.models.iter().enumerate() {
-        let is_known = config
-            .model_providers
-            .iter()
-            .any(|one| one.name == entry.provider);
-        if !is_known {
-            let place = format!("models[{index}].provider");
-            faults.push(ConfigFault::new(
-                place,
-                "must be the name of one of model_providers",
-            ));
+        let mut fault = |key: &str, message: &str| {
+            let place = format!("models[{index}].{key}");
+            faults.push(ConfigFault::new(place, message));
+        };
+        let all = &mut config.model_providers.iter();
+        match all.find(|one| one.name == entry.provider) {
+            None => fault("provider", "must be the name of one of model_providers"),
+            Some(provider) if provider.kind != "anthropic" && entry.thinking.is_some() => {
+                fault("thinking", "is for providers of kind anthropic alone");
+            }
+            Some(_) => {}
+        }
+        if contradicts(entry, &config.models[..index]) {
+            let message = "must be the same for all models with this provider and upstream_model";
+            fault("thinking", message);
         }
     }
     DeclaredModels {
         providers,
         models: config.models.clone(),
     }
+}
+
+/// Whether one of those before says otherwise how the same model thinks.
+fn contradicts(entry: &ModelEntry, before: &[ModelEntry]) -> bool {
+    before.iter().any(|other| {
+        let names = |entry: &ModelEntry| (entry.provider.clone(), upstream(entry).to_owned());
+        let is_said = entry.thinking.is_some() && other.thinking.is_some();
+        is_said && entry.thinking != other.thinking && names(entry) == names(other)
+    })
+}
+
+/// The name of a model at its provider.
+fn upstream(entry: &ModelEntry) -> &str {
+    entry.upstream_model.as_ref().unwrap_or(&entry.model_id)
 }
 
 fn provider(
@@ -84,15 +111,22 @@ fn provider(
     let api_keys = keys
         .map(|(n, key)| super::secrets::secret(key, &format!("{place}.api_keys[{n}]"), faults))
         .collect();
-    let address = Arc::new(ProviderAddress {
+    let address = ProviderAddress {
         base_url,
         api_keys,
         headers: super::secrets::headers(&entry.headers, place, faults),
         idle: entry.idle,
-    });
+    };
     Some(match entry.kind.as_str() {
-        "anthropic" => DeclaredProvider::Anthropic(address),
-        _ => DeclaredProvider::OpenAi(address),
+        "anthropic" => DeclaredProvider::Anthropic(Arc::new(address)),
+        _ => DeclaredProvider::OpenAi(Arc::new(OpenAiServer {
+            address,
+            bound: entry.max_tokens_name.as_ref().and_then(|name| {
+                let mut bounds = BOUNDS.into_iter();
+                bounds.find(|bound| *bound == name.as_str())
+            }),
+            extra_members: entry.extra_members.clone().into(),
+        })),
     })
 }
 
@@ -113,23 +147,18 @@ fn script(path: Option<&Path>) -> Result<Script, String> {
 impl DeclaredModels {
     /// The models, ready to be asked through `egress`.
     pub(crate) fn open(&self, egress: &Egress, clock: Clock) -> Models {
-        let open = |provider: &DeclaredProvider| -> Arc<dyn Provider> {
-            match provider {
-                DeclaredProvider::OpenAi(address) => {
-                    Arc::new(OpenAi::new(egress.clone(), (**address).clone()))
-                }
-                DeclaredProvider::Anthropic(address) => {
-                    Arc::new(Anthropic::new(egress.clone(), (**address).clone()))
-                }
-                DeclaredProvider::Scripted(scripted) => Arc::clone(scripted) as Arc<dyn Provider>,
-            }
-        };
         let opened: BTreeMap<_, _> = self
             .providers
             .iter()
             .map(|(name, declared)| {
                 let base_url = declared.base_url();
-                let watched = Watched::new(name, declared.kind(), base_url, open(declared), clock);
+                let watched = Watched::new(
+                    name,
+                    declared.kind(),
+                    base_url,
+                    self.open_provider(name, declared, egress),
+                    clock,
+                );
                 (name.as_str(), (Arc::new(watched), declared))
             })
             .collect();
@@ -141,11 +170,10 @@ impl DeclaredModels {
             };
             let model = Model {
                 provider: Arc::clone(provider),
-                upstream: entry
-                    .upstream_model
-                    .clone()
-                    .unwrap_or_else(|| entry.model_id.clone()),
+                upstream: upstream(entry).to_owned(),
+                extra_members: declared.extra_members(),
                 max_output_tokens: entry.max_output_tokens,
+                egress: egress.clone(),
                 price: (entry.input_price.is_some() || entry.output_price.is_some())
                     .then_some(price),
                 count: TokenCount {
@@ -165,6 +193,45 @@ impl DeclaredModels {
         });
         Models::new(models, in_order.collect())
     }
+
+    fn open_provider(
+        &self,
+        name: &str,
+        declared: &DeclaredProvider,
+        egress: &Egress,
+    ) -> Arc<dyn Provider> {
+        match declared {
+            DeclaredProvider::OpenAi(server) => {
+                let provider = OpenAi::new(egress.clone(), server.address.clone());
+                Arc::new(match server.bound {
+                    Some(bound) => provider.reading_bound(bound),
+                    None => provider,
+                })
+            }
+            DeclaredProvider::Anthropic(address) => {
+                let address = (**address).clone();
+                Arc::new(Anthropic::new(egress.clone(), address, self.thinking(name)))
+            }
+            DeclaredProvider::Scripted(scripted) => Arc::clone(scripted) as Arc<dyn Provider>,
+        }
+    }
+
+    /// How the models of a provider think, where the operator says it.
+    fn thinking(&self, provider: &str) -> BTreeMap<String, Thinking> {
+        let models = self
+            .models
+            .iter()
+            .filter(|entry| entry.provider == provider);
+        let said = models.filter_map(|entry| {
+            let thinking = match entry.thinking.as_deref()? {
+                "adaptive" => Thinking::Adaptive,
+                "none" => Thinking::None,
+                _ => Thinking::Budget,
+            };
+            Some((upstream(entry).to_owned(), thinking))
+        });
+        said.collect()
+    }
 }
 
 impl DeclaredProvider {
@@ -178,8 +245,16 @@ impl DeclaredProvider {
 
     fn base_url(&self) -> Option<&str> {
         match self {
-            Self::OpenAi(address) | Self::Anthropic(address) => Some(address.base_url.as_str()),
+            Self::OpenAi(server) => Some(server.address.base_url.as_str()),
+            Self::Anthropic(address) => Some(address.base_url.as_str()),
             Self::Scripted(_) => None,
+        }
+    }
+
+    fn extra_members(&self) -> Arc<[String]> {
+        match self {
+            Self::OpenAi(server) => Arc::clone(&server.extra_members),
+            Self::Anthropic(_) | Self::Scripted(_) => Arc::default(),
         }
     }
 

@@ -1,10 +1,12 @@
 //! Anthropic's messages, asked and answered as chat completions.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::future;
 use protocol::JsonObject;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::exchange::{Exchange, KeyHeader, ProviderAddress, streamed_error};
 use super::openai::until_error;
@@ -14,6 +16,9 @@ use crate::outbound::upstream::UpstreamError;
 
 mod answer;
 mod ask;
+mod thinking;
+
+pub use thinking::Thinking;
 
 /// The version of the API that is spoken.
 const VERSION: (&str, &str) = ("anthropic-version", "2023-06-01");
@@ -21,29 +26,43 @@ const VERSION: (&str, &str) = ("anthropic-version", "2023-06-01");
 /// One such provider.
 pub struct Anthropic {
     exchange: Exchange,
+    /// By the names of its models; others are known by theirs.
+    thinking: BTreeMap<String, Thinking>,
 }
 
 impl Anthropic {
-    /// `base_url` without `/v1`, as Anthropic's clients take it.
-    pub fn new(egress: Egress, address: ProviderAddress) -> Self {
+    /// `base_url` without `/v1`, as Anthropic's clients take it. `thinking`: of models whose names do not tell.
+    pub fn new(
+        egress: Egress,
+        address: ProviderAddress,
+        thinking: BTreeMap<String, Thinking>,
+    ) -> Self {
         let (name, version) = VERSION;
         let exchange = Exchange::new(egress, address, KeyHeader::ApiKey);
         Self {
             exchange: exchange.with_header(name, version),
+            thinking,
         }
+    }
+
+    fn asked(&self, body: &JsonObject) -> Result<JsonObject, UpstreamError> {
+        let model = body.get("model").and_then(Value::as_str);
+        let model = model.unwrap_or_default();
+        let told = self.thinking.get(model).copied();
+        ask::messages(body, told.unwrap_or_else(|| Thinking::of_model(model)))
     }
 }
 
 #[async_trait]
 impl Provider for Anthropic {
     async fn complete(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
-        let asked = ask::messages(&body)?;
+        let asked = self.asked(&body)?;
         let said = self.exchange.post(&["v1", "messages"], &asked).await?;
         answer::completion(&said)
     }
 
     async fn stream(&self, body: JsonObject) -> Result<Chunks, UpstreamError> {
-        let mut asked = ask::messages(&body)?;
+        let mut asked = self.asked(&body)?;
         asked.insert("stream".to_owned(), json!(true));
         let events = self.exchange.stream(&["v1", "messages"], &asked).await?;
         let redactor = self.exchange.redactor();

@@ -1,5 +1,5 @@
 //! Providers that speak OpenAI's API: chat completions and embeddings, and the rerank of Cohere and Jina at
-//! the same base URL. What we do not know passes unchanged, both ways.
+//! the same base URL. Bodies pass unchanged, both ways.
 
 use async_trait::async_trait;
 use futures_util::{StreamExt as _, future};
@@ -7,27 +7,41 @@ use protocol::JsonObject;
 use serde_json::{Value, json};
 
 use super::exchange::{Exchange, KeyHeader, ProviderAddress, streamed_error};
-use super::{Chunks, Embedded, Provider, Rest};
+use super::{BOUNDS, Chunks, Embedded, Provider, Rest};
 use crate::outbound::egress::Egress;
 use crate::outbound::upstream::UpstreamError;
 
 /// Where models think: some of them refuse `max_tokens`, which is all that many other servers know.
-const OWN_HOSTS: [&str; 2] = [".openai.com", ".openai.azure.com"];
+const OWN_HOSTS: [&str; 4] = [
+    ".openai.com",
+    ".openai.azure.com",
+    ".services.ai.azure.com",
+    ".cognitiveservices.azure.com",
+];
 
 /// One such provider.
 pub struct OpenAi {
     exchange: Exchange,
-    is_openais_own: bool,
+    bound: &'static str,
 }
 
 impl OpenAi {
     /// `base_url` as OpenAI's clients take it, `/v1` included.
     pub fn new(egress: Egress, address: ProviderAddress) -> Self {
         let host = address.base_url.host_str().unwrap_or_default();
+        let is_openais_own = OWN_HOSTS.iter().any(|own| host.ends_with(own));
+        let [of_openai, of_others] = BOUNDS;
         Self {
-            is_openais_own: OWN_HOSTS.iter().any(|own| host.ends_with(own)),
+            bound: if is_openais_own { of_openai } else { of_others },
             exchange: Exchange::new(egress, address, KeyHeader::Bearer),
         }
+    }
+
+    /// One that reads this of [`BOUNDS`], wherever it is.
+    #[must_use]
+    pub fn reading_bound(mut self, bound: &'static str) -> Self {
+        self.bound = bound;
+        self
     }
 }
 
@@ -88,11 +102,7 @@ impl Provider for OpenAi {
     }
 
     fn bound(&self) -> &'static str {
-        if self.is_openais_own {
-            "max_completion_tokens"
-        } else {
-            "max_tokens"
-        }
+        self.bound
     }
 
     fn resting_keys(&self) -> Vec<Option<Rest>> {
@@ -107,4 +117,46 @@ pub(super) fn until_error(chunks: Chunks) -> Chunks {
         future::ready(goes_on.then_some(chunk))
     });
     ended.boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_bound_has_the_name_that_its_server_reads() {
+        let at = |url: &str| {
+            let egress = Egress::new(Vec::new(), Duration::from_secs(1)).unwrap();
+            let address = ProviderAddress {
+                base_url: url.parse().unwrap(),
+                api_keys: Vec::new(),
+                headers: std::collections::BTreeMap::new(),
+                idle: Duration::from_secs(1),
+            };
+            OpenAi::new(egress, address)
+        };
+        for (url, bound) in [
+            ("https://api.openai.com/v1", "max_completion_tokens"),
+            (
+                "https://x.openai.azure.com/openai/v1",
+                "max_completion_tokens",
+            ),
+            (
+                "https://x.services.ai.azure.com/openai/v1",
+                "max_completion_tokens",
+            ),
+            (
+                "https://x.cognitiveservices.azure.com/openai/v1",
+                "max_completion_tokens",
+            ),
+            ("https://openrouter.ai/api/v1", "max_tokens"),
+            ("https://notopenai.com/v1", "max_tokens"),
+        ] {
+            assert_eq!(at(url).bound(), bound, "{url}");
+        }
+        let told = at("https://proxy.example/v1").reading_bound("max_completion_tokens");
+        assert_eq!(told.bound(), "max_completion_tokens");
+    }
 }

@@ -3,14 +3,13 @@
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
+use super::thinking::Thinking;
 use crate::outbound::model::{BOUNDS, UNSAID_TOKENS};
 use crate::outbound::upstream::UpstreamError;
+use domain::json_text::check_json_text;
 
-/// What thinking leaves at least for the answer.
-const ANSWER_TOKENS: u64 = 1024;
-
-/// The body of `POST /v1/messages`.
-pub(super) fn messages(body: &JsonObject) -> Result<JsonObject, UpstreamError> {
+/// The body of `POST /v1/messages` to a model that thinks like that.
+pub(super) fn messages(body: &JsonObject, thinking: Thinking) -> Result<JsonObject, UpstreamError> {
     let mut asked = JsonObject::new();
     let copied = [
         ("model", "model"),
@@ -39,15 +38,6 @@ pub(super) fn messages(body: &JsonObject) -> Result<JsonObject, UpstreamError> {
         _ => {}
     }
     let (system, turns) = turns(body.get("messages"))?;
-    let choice = choice(body);
-    let budget = thinking_budget(body, most).filter(|_| may_think(&turns, choice.as_ref()));
-    if let Some(budget) = budget {
-        let thinking = json!({"type": "enabled", "budget_tokens": budget});
-        asked.insert("thinking".to_owned(), thinking);
-        for sampling in ["temperature", "top_p", "top_k"] {
-            asked.remove(sampling);
-        }
-    }
     if !system.is_empty() {
         asked.insert("system".to_owned(), json!(system));
     }
@@ -55,10 +45,11 @@ pub(super) fn messages(body: &JsonObject) -> Result<JsonObject, UpstreamError> {
     let tools: Vec<_> = list(body.get("tools")).iter().map(tool).collect();
     if !tools.is_empty() {
         asked.insert("tools".to_owned(), json!(tools));
-        if let Some(choice) = choice {
+        if let Some(choice) = choice(body) {
             asked.insert("tool_choice".to_owned(), choice);
         }
     }
+    thinking.ask(body, &mut asked);
     Ok(asked)
 }
 
@@ -71,6 +62,25 @@ fn check(body: &JsonObject) -> Result<(), UpstreamError> {
     }
     if body.get("n").and_then(Value::as_u64).is_some_and(|n| n > 1) {
         return Err(UpstreamError::Unsupported("several answers (n)".to_owned()));
+    }
+    for (old, new) in [("functions", "tools"), ("function_call", "tool_choice")] {
+        if body.get(old).is_some_and(|value| !value.is_null()) {
+            let what = format!("{old}; send {new} instead");
+            return Err(UpstreamError::Unsupported(what));
+        }
+    }
+    let tools = list(body.get("tools"));
+    if !tools
+        .iter()
+        .all(|tool| tool["function"]["name"].is_string())
+    {
+        let what = "a tool that is no function with a name";
+        return Err(UpstreamError::Unsupported(what.to_owned()));
+    }
+    let choice = body.get("tool_choice").filter(|choice| !choice.is_null());
+    if choice.is_some_and(|choice| tool_choice(choice).is_none()) {
+        let what = "this tool_choice; use auto, required, none or a function by its name";
+        return Err(UpstreamError::Unsupported(what.to_owned()));
     }
     Ok(())
 }
@@ -86,31 +96,7 @@ fn choice(body: &JsonObject) -> Option<Value> {
     choice
 }
 
-/// Thinking is refused there where a tool is demanded, and where the last answer called tools: that would have to
-/// come back with its signed thoughts, which no completion has.
-fn may_think(turns: &[Value], choice: Option<&Value>) -> bool {
-    let is_forced =
-        choice.is_some_and(|choice| choice["type"] == "any" || choice["type"] == "tool");
-    let last = turns.iter().rfind(|turn| turn["role"] == "assistant");
-    let mut said = last.into_iter().flat_map(|turn| list(turn.get("content")));
-    !is_forced && !said.any(|block| block["type"] == "tool_use")
-}
-
-fn thinking_budget(body: &JsonObject, most: u64) -> Option<u64> {
-    let budget = match body.get("reasoning_effort")?.as_str()? {
-        "minimal" | "low" => 1024,
-        "medium" => 4096,
-        "high" => 16_384,
-        "xhigh" | "max" => 32_768,
-        _ => return None,
-    };
-    let room = most
-        .checked_sub(ANSWER_TOKENS)
-        .filter(|room| *room >= 1024)?;
-    Some(budget.min(room))
-}
-
-fn list(value: Option<&Value>) -> &[Value] {
+pub(super) fn list(value: Option<&Value>) -> &[Value] {
     value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
@@ -212,20 +198,26 @@ fn assistant_blocks(message: &Value) -> Result<Vec<Value>, UpstreamError> {
     let mut all = blocks(&message["content"])?;
     for call in list(message.get("tool_calls")) {
         let function = &call["function"];
-        let arguments = function["arguments"].as_str().unwrap_or_default();
-        let input: Value = if arguments.trim().is_empty() {
-            json!({})
-        } else {
-            let fault = |_| {
-                UpstreamError::Unsupported("a tool call whose arguments are no JSON".to_owned())
-            };
-            serde_json::from_str(arguments).map_err(fault)?
-        };
+        let input = tool_input(function["arguments"].as_str().unwrap_or_default());
         all.push(
             json!({"type": "tool_use", "id": call["id"], "name": function["name"], "input": input}),
         );
     }
     Ok(all)
+}
+
+/// What a call was given, which must be an object there. A call that was cut off in its arguments has none, and
+/// stays in the history all the same: what it says instead tells the model what went wrong.
+fn tool_input(arguments: &str) -> Value {
+    if arguments.trim().is_empty() {
+        return json!({});
+    }
+    let is_sound = check_json_text(arguments.as_bytes()).is_ok();
+    let input = is_sound.then(|| serde_json::from_str(arguments).ok());
+    match input.flatten() {
+        Some(Value::Object(input)) => Value::Object(input),
+        _ => json!({"invalid_arguments": arguments}),
+    }
 }
 
 fn tool(tool: &Value) -> Value {
@@ -269,7 +261,7 @@ mod tests {
             {"role": "tool", "tool_call_id": "c1", "content": "four"},
             {"role": "user", "content": "go on"},
         ]});
-        let asked = messages(body.as_object().unwrap()).unwrap();
+        let asked = messages(body.as_object().unwrap(), Thinking::Budget).unwrap();
         assert_eq!(
             Value::Object(asked),
             json!({"model": "claude", "max_tokens": 4000, "stop_sequences": ["END"], "system": "be kind",
@@ -288,17 +280,19 @@ mod tests {
 
     #[test]
     fn a_model_thinks_where_that_is_taken_and_never_behind_a_call_of_a_tool() {
-        let asked = |messages_of: &Value, more: &Value| {
+        let asked_of = |thinking, messages_of: &Value, more: &Value| {
             let mut body = json!({"messages": messages_of, "reasoning_effort": "medium", "temperature": 1, "top_k": 5,
                 "tools": [{"function": {"name": "f"}}]});
             let body = body.as_object_mut().unwrap();
             body.extend(more.as_object().unwrap().clone());
-            Value::Object(messages(body).unwrap())
+            Value::Object(messages(body, thinking).unwrap())
         };
         let first = json!([{"role": "user", "content": "go"}]);
         let behind_a_call = json!([{"role": "user", "content": "go"},
             {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},
             {"role": "tool", "tool_call_id": "c", "content": "done"}]);
+        let asked =
+            |messages_of: &Value, more: &Value| asked_of(Thinking::Budget, messages_of, more);
         let thinks = asked(&first, &json!({"parallel_tool_calls": false}));
         assert_eq!(thinks["thinking"]["budget_tokens"], 4096);
         assert_eq!(thinks.get("temperature").or(thinks.get("top_k")), None);
@@ -311,6 +305,38 @@ mod tests {
             assert_eq!(does_not.get("thinking"), None, "{does_not}");
             assert_eq!(does_not["top_k"], 5);
         }
+        for (of_turns, more) in [
+            (&behind_a_call, json!({"reasoning_effort": "max"})),
+            (
+                &first,
+                json!({"reasoning_effort": "high", "tool_choice": "required"}),
+            ),
+        ] {
+            let adapts = asked_of(Thinking::Adaptive, of_turns, &more);
+            assert_eq!(adapts["thinking"]["type"], "adaptive", "{adapts}");
+            assert_eq!(adapts["output_config"], json!({"effort": "high"}));
+            assert_eq!(adapts.get("temperature").or(adapts.get("top_k")), None);
+        }
+        let never = asked_of(Thinking::None, &first, &json!({}));
+        assert_eq!(never.get("thinking"), None);
+        assert_eq!(never["top_k"], 5);
+    }
+
+    #[test]
+    fn a_call_that_was_cut_off_stays_in_the_history() {
+        for (arguments, input) in [
+            ("", json!({})),
+            ("{\"a\":1}", json!({"a": 1})),
+            ("{\"a\":", json!({"invalid_arguments": "{\"a\":"})),
+            ("[1]", json!({"invalid_arguments": "[1]"})),
+        ] {
+            let call = json!({"id": "c", "function": {"name": "f", "arguments": arguments}});
+            let body = json!({"messages": [{"role": "assistant", "tool_calls": [call]}]});
+            let asked = messages(body.as_object().unwrap(), Thinking::None).unwrap();
+            assert_eq!(asked["messages"][0]["content"][0]["input"], input);
+        }
+        let many = format!("{{\"a\":[{}0]}}", "{},".repeat(200_000));
+        assert_eq!(tool_input(&many), json!({"invalid_arguments": many}));
     }
 
     #[test]
@@ -318,8 +344,13 @@ mod tests {
         for more in [
             json!({"response_format": {"type": "json_object"}}),
             json!({"n": 2}),
+            json!({"functions": [{"name": "f"}]}),
+            json!({"function_call": "auto"}),
+            json!({"tools": [{"type": "web_search"}]}),
+            json!({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto"}}}),
+            json!({"tool_choice": "sometimes"}),
         ] {
-            let refused = messages(more.as_object().unwrap());
+            let refused = messages(more.as_object().unwrap(), Thinking::None);
             assert!(
                 matches!(refused, Err(UpstreamError::Unsupported(_))),
                 "{more}: {refused:?}"
@@ -329,10 +360,9 @@ mod tests {
             json!([{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "AA=="}}]}]),
             json!([{"role": "user", "content": [{"type": "file", "file": {"file_id": "f-1"}}]}]),
             json!([{"role": "oracle", "content": "x"}]),
-            json!([{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{"}}]}]),
         ] {
             let body = json!({"messages": messages_of});
-            let refused = messages(body.as_object().unwrap());
+            let refused = messages(body.as_object().unwrap(), Thinking::None);
             assert!(
                 matches!(refused, Err(UpstreamError::Unsupported(_))),
                 "{refused:?}"

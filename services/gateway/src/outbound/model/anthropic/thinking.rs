@@ -1,0 +1,196 @@
+//! How a model is made to think: what the API takes for that differs from model to model.
+
+use protocol::JsonObject;
+use serde_json::{Value, json};
+
+use super::ask::list;
+
+/// What thinking leaves at least for the answer.
+const ANSWER_TOKENS: u64 = 1024;
+/// What the API refuses beside thinking, and newer models at all.
+const SAMPLING: [&str; 3] = ["temperature", "top_p", "top_k"];
+
+/// What a model takes that shall think.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Thinking {
+    /// A number of tokens.
+    Budget,
+    /// An effort: how much that is, the model decides. It takes no sampling parameters.
+    Adaptive,
+    /// Nothing: it does not think.
+    None,
+}
+
+/// A family and its version; what has no number is newer than all.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+struct Version(u32, u32);
+
+impl Thinking {
+    /// What a model of that name takes. Of another maker's, on a server that speaks this API: a budget.
+    pub fn of_model(upstream: &str) -> Self {
+        match version(upstream) {
+            None => Self::Budget,
+            Some(version) if version < Version(3, 7) => Self::None,
+            Some(version) if version < Version(4, 6) => Self::Budget,
+            Some(_) => Self::Adaptive,
+        }
+    }
+
+    /// Puts into `asked` what the request says of thinking, beside its turns.
+    pub(super) fn ask(self, body: &JsonObject, asked: &mut JsonObject) {
+        let effort = body.get("reasoning_effort").and_then(Value::as_str);
+        match self {
+            Self::Budget => {
+                let budget = effort.and_then(|effort| budget(effort, most_of(asked)));
+                if let Some(budget) = budget.filter(|_| may_think(asked)) {
+                    let thinking = json!({"type": "enabled", "budget_tokens": budget});
+                    asked.insert("thinking".to_owned(), thinking);
+                    remove_sampling(asked);
+                }
+            }
+            Self::Adaptive => {
+                remove_sampling(asked);
+                adapt(effort.unwrap_or_default(), asked);
+            }
+            Self::None => {}
+        }
+    }
+}
+
+fn remove_sampling(asked: &mut JsonObject) {
+    for sampling in SAMPLING {
+        asked.remove(sampling);
+    }
+}
+
+fn most_of(asked: &JsonObject) -> u64 {
+    let most = asked.get("max_tokens").and_then(Value::as_u64);
+    most.unwrap_or_default()
+}
+
+fn budget(effort: &str, most: u64) -> Option<u64> {
+    let budget = match effort {
+        "minimal" | "low" => 1024,
+        "medium" => 4096,
+        "high" => 16_384,
+        "xhigh" | "max" => 32_768,
+        _ => return None,
+    };
+    let room = most
+        .checked_sub(ANSWER_TOKENS)
+        .filter(|room| *room >= 1024)?;
+    Some(budget.min(room))
+}
+
+/// A budget is refused there where a tool is demanded, and where the last answer called tools: that would have to
+/// come back with its signed thoughts, which no completion has.
+fn may_think(asked: &JsonObject) -> bool {
+    let choice = asked.get("tool_choice").map(|choice| &choice["type"]);
+    let is_forced = choice.is_some_and(|kind| kind == "any" || kind == "tool");
+    let turns = list(asked.get("messages"));
+    let last = turns.iter().rfind(|turn| turn["role"] == "assistant");
+    let mut said = last.into_iter().flat_map(|turn| list(turn.get("content")));
+    !is_forced && !said.any(|block| block["type"] == "tool_use")
+}
+
+/// Forced tools and answers without their thoughts are no bar here. Efforts above `high` are not every model's.
+fn adapt(effort: &str, asked: &mut JsonObject) {
+    let effort = match effort {
+        "minimal" | "low" => "low",
+        "medium" => "medium",
+        "high" | "xhigh" | "max" => "high",
+        "none" => return do_not_think(asked),
+        _ => return,
+    };
+    // Newer models keep their thoughts to themselves unless they are asked for them.
+    let thinking = json!({"type": "adaptive", "display": "summarized"});
+    asked.insert("thinking".to_owned(), thinking);
+    asked.insert("output_config".to_owned(), json!({"effort": effort}));
+}
+
+/// Some think only when they are told to, some unless they are told not to, and some whatever they are told: as
+/// little as they can.
+fn do_not_think(asked: &mut JsonObject) {
+    let model = asked.get("model").and_then(Value::as_str);
+    let model = model.unwrap_or_default();
+    let is_always_thinking = model.contains("fable") || model.contains("mythos");
+    match version(model) {
+        Some(Version(4, _)) if !is_always_thinking => {}
+        Some(Version(5, minor))
+            if !is_always_thinking && (minor == 0 || model.contains("haiku")) =>
+        {
+            asked.insert("thinking".to_owned(), json!({"type": "disabled"}));
+        }
+        _ => {
+            asked.insert("output_config".to_owned(), json!({"effort": "low"}));
+        }
+    }
+}
+
+/// The version of a Claude model: `claude-3-7-sonnet-20250219`, `anthropic.claude-opus-4-1-v1:0`,
+/// `anthropic/claude-opus-4.6`. `None`: it is none of them.
+fn version(upstream: &str) -> Option<Version> {
+    let (_, rest) = upstream.split_once("claude")?;
+    let words: Vec<_> = rest.split(['-', '.', '_', ':', '@', '/']).collect();
+    // What is longer is a date.
+    let number = |word: &&str| word.parse().ok().filter(|_| word.len() <= 2);
+    let at = words.iter().position(|word| number(word).is_some());
+    let Some(at) = at else {
+        return Some(Version(u32::MAX, 0));
+    };
+    let numbers = words[at..].iter().map_while(|word| number(word));
+    let numbers: Vec<u32> = numbers.take(2).collect();
+    Some(Version(numbers[0], numbers.get(1).copied().unwrap_or(0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_asked_to_think_as_its_family_takes_it() {
+        for (name, thinking) in [
+            ("claude-2.1", Thinking::None),
+            ("claude-instant-1.2", Thinking::None),
+            ("claude-3-opus-20240229", Thinking::None),
+            ("claude-3-5-haiku-latest", Thinking::None),
+            ("claude-3-7-sonnet-20250219", Thinking::Budget),
+            ("claude-sonnet-4-20250514", Thinking::Budget),
+            ("anthropic.claude-opus-4-1-20250805-v1:0", Thinking::Budget),
+            ("claude-haiku-4-5@20251001", Thinking::Budget),
+            ("claude-opus-4-6", Thinking::Adaptive),
+            ("anthropic/claude-opus-4.7", Thinking::Adaptive),
+            ("anthropic.claude-sonnet-5", Thinking::Adaptive),
+            ("claude-opus-5-5", Thinking::Adaptive),
+            ("claude-mythos-preview", Thinking::Adaptive),
+            ("glm-4.6", Thinking::Budget),
+        ] {
+            assert_eq!(Thinking::of_model(name), thinking, "{name}");
+        }
+    }
+
+    #[test]
+    fn who_shall_not_think_is_told_so_where_that_is_taken() {
+        let nothing = json!({"model": 0, "max_tokens": 10});
+        let disabled = json!({"model": 0, "max_tokens": 10, "thinking": {"type": "disabled"}});
+        let little = json!({"model": 0, "max_tokens": 10, "output_config": {"effort": "low"}});
+        for (model, expected) in [
+            ("claude-opus-4-6", &nothing),
+            ("claude-opus-4-8", &nothing),
+            ("claude-sonnet-5", &disabled),
+            ("claude-opus-5", &disabled),
+            ("claude-haiku-5-5", &disabled),
+            ("claude-opus-5-5", &little),
+            ("claude-fable-5", &little),
+            ("claude-mythos-preview", &little),
+        ] {
+            let body = json!({"reasoning_effort": "none"});
+            let mut asked = json!({"model": model, "max_tokens": 10, "temperature": 1});
+            let of = asked.as_object_mut().unwrap();
+            Thinking::Adaptive.ask(body.as_object().unwrap(), of);
+            let mut expected = expected.clone();
+            expected["model"] = json!(model);
+            assert_eq!(asked, expected);
+        }
+    }
+}
