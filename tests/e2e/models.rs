@@ -2,6 +2,8 @@
 
 #[path = "models/images.rs"]
 mod images;
+#[path = "models/passed.rs"]
+mod passed;
 #[path = "models/reserved.rs"]
 mod reserved;
 #[path = "models/room.rs"]

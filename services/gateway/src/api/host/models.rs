@@ -4,7 +4,9 @@ pub(in crate::api) mod reading;
 pub(in crate::api) mod room;
 
 pub(in crate::api::host) mod images;
+pub(in crate::api::host) mod members;
 pub(in crate::api::host) mod most;
+pub(in crate::api::host) mod parts;
 
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -33,7 +35,9 @@ use crate::api::stream::event_stream;
 use crate::outbound::model::{Chunks, Model};
 use crate::outbound::upstream::UpstreamError;
 use images::with_images;
+use members::check_members;
 use most::{asked_texts, chat_spend, check_most, said_bytes};
+use parts::check_places;
 use room::ModelBody;
 
 /// The largest request to a model.
@@ -166,7 +170,7 @@ impl Asking<'_> {
         request: &LlmRequest,
     ) -> ApiResult<(JsonObject, Vec<Taken<RunId>>)> {
         let Self { model, id, .. } = self;
-        let mut body = chat_body(request)?;
+        let mut body = chat_body(request, model)?;
         let images = with_images(self.caller, self.state, &mut body).await?;
         let body = model.asked_to_complete(body);
         let beside = asked_texts(&request.extra_args);
@@ -309,7 +313,7 @@ pub(in crate::api) async fn count_model_tokens(
 }
 
 /// A request as chat completions have it.
-fn chat_body(request: &LlmRequest) -> ApiResult<JsonObject> {
+fn chat_body(request: &LlmRequest, model: &Model) -> ApiResult<JsonObject> {
     check_messages(request.messages.len(), &request.tools)?;
     let mut body = request.extra_args.clone();
     if let Some(key) = NOT_EXTRA.iter().find(|key| body.contains_key(**key)) {
@@ -319,7 +323,8 @@ fn chat_body(request: &LlmRequest) -> ApiResult<JsonObject> {
             "is not for extra_args: it stands beside them, or is the gateway's",
         ));
     }
-    check_most(&body).map_err(|mut fault| {
+    let checked = check_members(&body, &model.extra_members).and_then(|()| check_most(&body));
+    checked.map_err(|mut fault| {
         fault.pointer.insert_str(0, "/extra_args");
         ApiError::faults(&[fault])
     })?;
@@ -332,6 +337,8 @@ fn chat_body(request: &LlmRequest) -> ApiResult<JsonObject> {
     if let Some(effort) = request.reasoning_level.and_then(ReasoningLevel::effort) {
         body.insert("reasoning_effort".to_owned(), json!(effort));
     }
+    check_places(&body, |url| model.check_place(url))
+        .map_err(|fault| ApiError::faults(&[fault]))?;
     Ok(body)
 }
 

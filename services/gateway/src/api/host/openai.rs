@@ -1,5 +1,5 @@
 //! The granted models behind OpenAI's API: any agent framework takes the run token for its API key
-//! (host API §3). What we do not know passes unchanged, both ways.
+//! (host API §3). What only shapes an answer passes unchanged, and so does the answer.
 
 use std::convert::Infallible;
 
@@ -21,7 +21,9 @@ use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host::models::begin_call;
 use crate::api::host::models::images::with_images;
+use crate::api::host::models::members::check_members;
 use crate::api::host::models::most::{asked_texts, chat_spend, check_most, said_bytes};
+use crate::api::host::models::parts::{check_places, without_data};
 use crate::api::host::models::reading::embed;
 use crate::api::host::models::room::ModelBody;
 use crate::api::host_call::{HostCall, Spend};
@@ -31,7 +33,8 @@ use crate::api::stream::event_stream;
 use crate::outbound::model::{Chunks, Model};
 use crate::outbound::upstream::UpstreamError;
 
-/// As OpenAI documents it; what stands beside these goes to the provider as it is.
+/// As OpenAI documents it. What else only shapes the answer goes to the provider as it is; other members are refused
+/// unless the operator has opened them.
 #[derive(utoipa::ToSchema)]
 #[expect(dead_code, reason = "only its documentation is used")]
 pub(in crate::api) struct ChatCompletionRequest {
@@ -151,18 +154,23 @@ async fn prepare(
     (id, model): (&str, &Model),
     body: JsonObject,
 ) -> ApiResult<(JsonObject, Vec<Taken<RunId>>)> {
+    let checked = check_members(&body, &model.extra_members)
+        .and_then(|()| check_places(&body, |url| model.check_place(url)));
+    checked.map_err(|fault| ApiError::faults(&[fault]))?;
     let mut body = model.asked_to_complete(body);
-    // Counted as it came: an image's bytes are no words.
-    let spend = spend(id, model, &body);
+    let spend = spend(id, model, &mut body);
     let images = with_images(caller, state, &mut body).await?;
     call.reserve(spend).await?;
     Ok((body, images))
 }
 
-/// What a completion will use at most: its texts are counted as they stand in the body.
-fn spend(id: &str, model: &Model, body: &JsonObject) -> Spend {
-    let texts = asked_texts(body);
-    chat_spend(id, model, model.count.of_texts(texts.iter()), body)
+/// What a completion will use at most: its texts are counted as they stand in the body, and its pictures as the
+/// protocol's own face counts them.
+fn spend(id: &str, model: &Model, body: &mut JsonObject) -> Spend {
+    let (texts, apart) = without_data(body, asked_texts);
+    let texts = model.count.of_texts(texts.iter());
+    let data = model.count.of_data(apart.images, apart.file_bytes);
+    chat_spend(id, model, texts.saturating_add(data), body)
 }
 
 /// The chunks as they come, under our name of the model, and `[DONE]`. Tokens are told to who asked.

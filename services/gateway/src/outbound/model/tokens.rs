@@ -71,6 +71,11 @@ impl TokenCount {
         self.with_margin(texts.map(|text| self.of_text(text)).sum())
     }
 
+    /// The tokens of what is no text: images, and files of so many bytes.
+    pub fn of_data(&self, images: u64, file_bytes: u64) -> u64 {
+        self.with_margin(images.saturating_mul(IMAGE) + file_bytes / FILE_BYTES)
+    }
+
     fn of_message(&self, message: &Message) -> u64 {
         let content = match &message.content {
             None => 0,

@@ -1,0 +1,227 @@
+//! What stands in messages beside words: pictures and files, with their data or where they are.
+
+use protocol::JsonObject;
+use protocol::admin::Fault;
+use serde_json::Value;
+
+use crate::outbound::egress::EgressError;
+
+/// What is no place that anybody fetches from.
+const INLINE: [&str; 2] = ["data:", "artifact:"];
+/// Members of a part whose texts are read, not fetched.
+const WORDS: [&str; 7] = [
+    "text", "refusal", "thinking", "name", "filename", "title", "context",
+];
+
+/// Refuses places that the gateway itself would not ask: a provider of the operator's own network fetches from inside
+/// it. A fault's pointer begins at the body.
+pub(in crate::api::host) fn check_places(
+    body: &JsonObject,
+    may_fetch: impl Fn(&str) -> Result<(), EgressError>,
+) -> Result<(), Fault> {
+    let messages = body.get("messages").and_then(Value::as_array);
+    for (n, message) in messages.into_iter().flatten().enumerate() {
+        if let Some(parts @ Value::Array(_)) = message.get("content") {
+            check_part("content", parts, &may_fetch)
+                .map_err(|fault| under(&format!("/messages/{n}/content"), fault))?;
+        }
+    }
+    Ok(())
+}
+
+/// `name`: the member whose value this is, or is an item of.
+fn check_part(
+    name: &str,
+    value: &Value,
+    may_fetch: &impl Fn(&str) -> Result<(), EgressError>,
+) -> Result<(), Fault> {
+    match value {
+        Value::String(text) if is_place(name, text) => may_fetch(text).map_err(|error| {
+            let message =
+                format!("must be inline data, an artifact, or a URL that may be asked: {error}");
+            Fault::new("", message)
+        }),
+        Value::Array(items) => items.iter().enumerate().try_for_each(|(n, item)| {
+            check_part(name, item, may_fetch).map_err(|fault| under(&format!("/{n}"), fault))
+        }),
+        Value::Object(members) => members
+            .iter()
+            .filter(|(name, _)| !WORDS.contains(&name.as_str()))
+            .try_for_each(|(name, value)| {
+                check_part(name, value, may_fetch)
+                    .map_err(|fault| under(&format!("/{name}"), fault))
+            }),
+        _ => Ok(()),
+    }
+}
+
+fn is_place(name: &str, text: &str) -> bool {
+    let is_inline = INLINE.iter().any(|scheme| text.starts_with(scheme));
+    let is_named = name == "url" || name.ends_with("_url");
+    !is_inline && (is_named || has_authority(text))
+}
+
+/// Whether it begins as `scheme://`.
+fn has_authority(text: &str) -> bool {
+    let scheme = text.trim_start().bytes();
+    let length = scheme
+        .take_while(|byte| byte.is_ascii_alphanumeric() || b"+.-".contains(byte))
+        .take(32)
+        .count();
+    text.trim_start()[length..].starts_with("://")
+}
+
+fn under(pointer: &str, mut fault: Fault) -> Fault {
+    fault.pointer.insert_str(0, pointer);
+    fault
+}
+
+/// What counts by other measures than words.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(in crate::api::host) struct Apart {
+    pub(in crate::api::host) images: u64,
+    /// Of files, as they came.
+    pub(in crate::api::host) file_bytes: u64,
+}
+
+/// Does something with a body whose pictures and files have no data, and tells of those.
+pub(in crate::api::host) fn without_data<T>(
+    body: &mut JsonObject,
+    looking: impl FnOnce(&JsonObject) -> T,
+) -> (T, Apart) {
+    let mut apart = Apart::default();
+    let mut taken = Vec::new();
+    for (kind, data) in data_of(body) {
+        let is_inline = INLINE.iter().any(|scheme| data.starts_with(scheme));
+        match kind {
+            Kind::Image => apart.images += 1,
+            Kind::File => apart.file_bytes += data.len() as u64,
+        }
+        let takes = is_inline || matches!(kind, Kind::File);
+        taken.push(takes.then(|| std::mem::take(data)));
+    }
+    let looked = looking(body);
+    for ((_, data), taken) in data_of(body).into_iter().zip(taken) {
+        if let Some(taken) = taken {
+            *data = taken;
+        }
+    }
+    (looked, apart)
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Image,
+    File,
+}
+
+/// The data of pictures and files in the messages, in their order.
+fn data_of(body: &mut JsonObject) -> Vec<(Kind, &mut String)> {
+    let messages = body.get_mut("messages").and_then(Value::as_array_mut);
+    let contents = messages
+        .into_iter()
+        .flatten()
+        .filter_map(|message| message.get_mut("content")?.as_array_mut());
+    let data = contents.flatten().filter_map(|part| {
+        let (kind, holder, data) = if part.get("image_url").is_some() {
+            (Kind::Image, "image_url", "url")
+        } else {
+            (Kind::File, "file", "file_data")
+        };
+        let place = match part.get_mut(holder)? {
+            Value::Object(members) => members.get_mut(data)?,
+            place => place,
+        };
+        match place {
+            Value::String(data) => Some((kind, data)),
+            _ => None,
+        }
+    });
+    data.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::outbound::egress::Egress;
+
+    fn check(content: &Value) -> Result<(), String> {
+        let egress = Egress::new(Vec::new(), Duration::from_secs(1)).unwrap();
+        let body = json!({"messages": [{"role": "user", "content": "http://10.0.0.1/ is text"},
+            {"role": "user", "content": content}]});
+        let checked = check_places(body.as_object().unwrap(), |url| {
+            egress.check_url(url).map(drop)
+        });
+        checked.map_err(|fault| fault.pointer)
+    }
+
+    #[test]
+    fn a_provider_is_sent_nowhere_that_the_gateway_would_not_go() {
+        for (part, pointer) in [
+            (
+                json!({"image_url": {"url": "http://169.254.169.254/latest"}}),
+                "image_url/url",
+            ),
+            (
+                json!({"image_url": {"url": "https://10.0.0.1/a.png"}}),
+                "image_url/url",
+            ),
+            (
+                json!({"image_url": {"url": "file:///etc/passwd"}}),
+                "image_url/url",
+            ),
+            (
+                json!({"image_url": {"url": "/etc/passwd"}}),
+                "image_url/url",
+            ),
+            (json!({"image_url": "https://localhost/"}), "image_url"),
+            (
+                json!({"file": {"file_data": "http://10.0.0.1/a.pdf"}}),
+                "file/file_data",
+            ),
+            (
+                json!({"file": {"file_url": "HTTP://10.0.0.1/a.pdf"}}),
+                "file/file_url",
+            ),
+            (
+                json!({"video": ["data:x", " https://10.0.0.1/"]}),
+                "video/1",
+            ),
+        ] {
+            let refused = check(&json!([{"type": "text", "text": "http://10.0.0.1/"}, part]));
+            assert_eq!(refused, Err(format!("/messages/1/content/1/{pointer}")));
+        }
+        for part in [
+            json!({"image_url": {"url": "https://example.org/a.png", "detail": "high"}}),
+            json!({"image_url": {"url": "data:image/png;base64,AA=="}}),
+            json!({"image_url": {"url": "artifact:0190"}}),
+            json!({"file": {"file_data": "AAAA", "filename": "a.pdf"}}),
+            json!({"input_audio": {"data": "AAAA", "format": "wav"}}),
+            json!(7),
+        ] {
+            assert_eq!(check(&json!([part])), Ok(()), "{part}");
+        }
+    }
+
+    #[test]
+    fn data_is_no_words_and_goes_on_as_it_came() {
+        let long = format!("data:image/png;base64,{}", "A".repeat(9000));
+        let content = json!([{"type": "text", "text": "look"},
+            {"image_url": {"url": long}}, {"image_url": {"url": "artifact:x"}}, {"image_url": {"url": "https://a.b/c"}},
+            {"image_url": long}, {"file": {"file_data": "A".repeat(1000), "filename": "f"}}, {"file": {"file_id": "x"}}]);
+        let came = json!({"messages": [{"role": "user", "content": "hi"}, {"role": "user", "content": content}, 7]});
+        let mut body = came.as_object().unwrap().clone();
+        let (text, apart) = without_data(&mut body, |body| json!(body).to_string());
+        let expected = Apart {
+            images: 4,
+            file_bytes: 1000,
+        };
+        assert_eq!(apart, expected);
+        assert!(text.len() < 500 && text.contains("https://a.b/c"), "{text}");
+        assert_eq!(Value::Object(body), came);
+    }
+}

@@ -1,0 +1,141 @@
+//! What a run may say to a provider of models, and what its pictures count.
+
+use serde_json::{Value, json};
+
+use super::{remote, remote_of, says};
+use crate::support::held::HeldRun;
+use crate::support::until;
+use crate::support::upstream::{Reply, Upstream};
+
+const CHAT: &str = "/openai/v1/chat/completions";
+
+fn with(mut body: Value, more: &Value) -> Value {
+    let members = body.as_object_mut().unwrap();
+    members.extend(more.as_object().unwrap().clone());
+    body
+}
+
+/// Both faces say no, each where the run has said it, and nobody is asked.
+async fn check_refused(run: &HeldRun, upstream: &Upstream, more: &Value, place: &str) {
+    let of_openai = with(with(says("hello"), more), &json!({"model": "remote"}));
+    let refused = run.call(CHAT, &of_openai).await;
+    assert_eq!(refused.status, 400, "{more}: {}", refused.body);
+    assert_eq!(refused.detail("pointer"), place, "{more}");
+    let (native, place) = if more.get("messages").is_some() {
+        (more.clone(), place.to_owned())
+    } else {
+        (
+            with(says("hello"), &json!({"extra_args": more})),
+            format!("/extra_args{place}"),
+        )
+    };
+    for path in ["/models/remote/invoke", "/models/remote/stream"] {
+        let refused = run.call(path, &native).await;
+        assert_eq!(refused.status, 400, "{more}: {}", refused.body);
+        assert_eq!(refused.detail("pointer"), place.as_str(), "{more}");
+    }
+    assert!(upstream.asked().is_empty(), "{more}");
+}
+
+#[tokio::test]
+async fn a_run_says_to_a_provider_only_what_shapes_the_answer() {
+    let (stage, run, upstream) = remote("extra_members = [\"guided_json\"]").await;
+    for name in [
+        "models",
+        "fallbacks",
+        "plugins",
+        "provider",
+        "service_tier",
+        "store",
+        "web_search_options",
+        "api_base",
+        "extra_body",
+    ] {
+        let more = json!({name: ["x"]});
+        check_refused(&run, &upstream, &more, &format!("/{name}")).await;
+    }
+    for url in [
+        "http://169.254.169.254/latest/meta-data",
+        "https://10.0.0.1/a.png",
+        "file:///etc/passwd",
+    ] {
+        let image = json!({"type": "image_url", "image_url": {"url": url}});
+        let more = json!({"messages": [{"role": "user", "content": [image]}]});
+        let place = "/messages/0/content/0/image_url/url";
+        check_refused(&run, &upstream, &more, place).await;
+    }
+    let search = json!({"model": "remote", "tools": [{"type": "web_search"}]});
+    let refused = run.call(CHAT, &with(says("hello"), &search)).await;
+    assert_eq!(
+        (refused.status, refused.detail("pointer")),
+        (400, &json!("/tools/0/type"))
+    );
+
+    let said = json!({"choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]});
+    upstream.reply(Reply::Json(200, said));
+    let more = json!({"model": "remote", "guided_json": {"type": "object"}, "temperature": 0.5, "store": null});
+    let answered = run.call(CHAT, &with(says("hello"), &more)).await;
+    assert_eq!(answered.status, 200, "{}", answered.body);
+    let asked = upstream.asked().pop().unwrap().body;
+    assert_eq!(asked["guided_json"], json!({"type": "object"}));
+    assert_eq!(asked["temperature"], 0.5);
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn a_picture_counts_as_a_picture_whatever_face_it_comes_by() {
+    let budget = "[[budgets]]\nname = \"run-tokens\"\nscope = \"run\"\ntokens = 4000\n";
+    let (stage, run, upstream) = remote_of(budget, |_| {}).await;
+    let data = format!("data:image/png;base64,{}", "iVBORw0KGgo".repeat(30_000));
+    let image = json!({"type": "image_url", "image_url": {"url": data}});
+    let body = json!({"model": "remote", "messages": [{"role": "user", "content": [image]}]});
+    let native = json!({"messages": body["messages"]});
+    for (path, body) in [(CHAT, &body), ("/models/remote/invoke", &native)] {
+        let said = json!({"choices": [{"message": {"role": "assistant", "content": "a cat"}, "finish_reason": "stop"}]});
+        upstream.reply(Reply::Json(200, said));
+        let answered = run.call(path, body).await;
+        assert_eq!(answered.status, 200, "{path}: {}", answered.body);
+        let asked = upstream.asked().pop().unwrap().body;
+        assert!(asked["messages"] == body["messages"], "{path}: it is sent");
+    }
+    let path = format!("/v1/runs/{}/usage", run.run_id);
+    until("both to be counted", async || {
+        stage.client.get(&path).await.body["total"]["calls"] == 2
+    })
+    .await;
+    let used = stage.client.get(&path).await.body["total"].clone();
+    let prompts = used["prompt_tokens"].as_u64().unwrap();
+    assert!((2210..2400).contains(&prompts), "{used}");
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn what_a_provider_was_shown_does_not_reach_the_runner_by_its_answers() {
+    let (stage, run, upstream) = remote("").await;
+    let said = "your key is first-secret-key";
+    let whole = json!({"choices": [{"message": {"role": "assistant", "content": said}, "finish_reason": "stop"}]});
+    let chunk =
+        json!({"choices": [{"index": 0, "delta": {"content": said}, "finish_reason": "stop"}]});
+    let body = with(says("hello"), &json!({"model": "remote"}));
+    for (path, body, reply) in [
+        (CHAT, &body, Reply::Json(200, whole.clone())),
+        (
+            "/models/remote/invoke",
+            &says("hello"),
+            Reply::Json(200, whole),
+        ),
+        (
+            "/models/remote/stream",
+            &says("hello"),
+            Reply::Events(vec![format!("data: {chunk}"), "data: [DONE]".to_owned()]),
+        ),
+    ] {
+        upstream.reply(reply);
+        let request = run.request(reqwest::Method::POST, path).json(body);
+        let (status, text) = super::text_of(request).await;
+        assert_eq!(status, 200, "{path}: {text}");
+        assert!(text.contains("your key is [redacted]"), "{path}: {text}");
+        assert!(!text.contains("first-secret-key"), "{path}: {text}");
+    }
+    run.end(&stage).await;
+}
