@@ -138,9 +138,15 @@ impl Models {
 }
 
 impl Model {
-    /// Judges a URL that its provider would fetch from, by where the gateway itself may go: by the URL alone.
+    /// Judges a URL that its provider would fetch from, by where the gateway itself may go: by the URL alone. That the
+    /// provider may ask without TLS, too, leads it no further inside: pictures of chats often stand so.
     pub fn check_place(&self, url: &str) -> Result<(), EgressError> {
-        self.egress.check_url(url).map(drop)
+        let checked = self.egress.check_url(url);
+        let checked = checked.or_else(|refusal| match url.strip_prefix("http://") {
+            Some(rest) => self.egress.check_url(&format!("https://{rest}")),
+            None => Err(refusal),
+        });
+        checked.map(drop)
     }
 
     /// A body that asks this model: its name at the provider.
