@@ -11,7 +11,7 @@ use crate::support::deferred::Deferred;
 use crate::support::forger::Forger;
 use crate::support::gateway::Config;
 use crate::support::runner::Request;
-use crate::support::script::{Gate, Run, Step, send as step, sse_head};
+use crate::support::script::{Gate, Run, Step, send as send_bytes, sse_head};
 use crate::support::{Engine, Postgres, Sqlite, Stage, until};
 
 #[rstest]
@@ -60,6 +60,28 @@ async fn results_are_appended_by_several_invocations_and_end_the_run_once(
     assert_eq!(run.append(&[run.delta(5, "late")]).await.status, 401);
     assert_eq!(run.heartbeat().await.status, 401);
     assert_eq!(stage.runner.posts(&run.run_id), 1);
+}
+
+/// Its handler works on behind the head of its answer, as many servers allow.
+#[rstest]
+#[case::of_no_length("transfer-encoding: chunked\r\n")]
+#[case::until_it_closes("")]
+#[case::of_a_length_that_never_comes("content-length: 2\r\n")]
+#[tokio::test]
+async fn a_202_counts_from_its_head_whenever_its_body_ends(#[case] framing: &str) {
+    // Far beyond what a call of a runner waits for its answer to be known.
+    let stage = Stage::with(|config| config.limits = "first_byte_seconds = 300.0".into()).await;
+    let answer = vec![
+        send_bytes(format!("HTTP/1.1 202 Accepted\r\n{framing}\r\n")),
+        Step::AwaitClose,
+    ];
+    let run = Deferred::answering(&stage, &message("m-1"), answer).await;
+    run.accepted(&[run.delta(1, "one")], 1).await;
+    // The run goes on, and holds no connection for it.
+    stage.runner.closed(1).await;
+    run.accepted(&[run.completed(2)], 2).await;
+    let types = ["message.delta", "run.completed"];
+    stage.outcome(&run.run_id).await.assert("completed", &types);
 }
 
 #[tokio::test]
@@ -246,7 +268,7 @@ async fn one_call_at_a_time_waits_for_the_answer_of_its_runner() {
     let (head, rest) = (Gate::new(), Gate::new());
     let (before, behind) = (head.clone(), rest.clone());
     let answer = move |run: &Run| {
-        let body = step(run.talk(1).concat());
+        let body = send_bytes(run.talk(1).concat());
         let (before, behind) = (before.clone(), behind.clone());
         vec![Step::Hold(before), sse_head(), Step::Hold(behind), body]
     };

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::support::Stage;
 use crate::support::client::{Answer, Client, send};
 use crate::support::runner::Request;
-use crate::support::script::head;
+use crate::support::script::{Step, head};
 
 /// A run whose runner has answered 202, and the token that a later invocation goes on with.
 pub struct Deferred {
@@ -16,10 +16,14 @@ pub struct Deferred {
 
 impl Deferred {
     pub async fn start(stage: &Stage, event: &Value) -> Self {
+        let answer = vec![head("202 Accepted", "content-length: 0\r\n")];
+        Self::answering(stage, event, answer).await
+    }
+
+    /// The same, by a runner whose `202` is these steps.
+    pub async fn answering(stage: &Stage, event: &Value, steps: Vec<Step>) -> Self {
         let event_id = event["event_id"].as_str().unwrap();
-        stage.runner.answer(event_id, |_| {
-            vec![head("202 Accepted", "content-length: 0\r\n")]
-        });
+        stage.runner.answer(event_id, move |_| steps.clone());
         let run_id = stage.client.post(event).await.run_id();
         let of_run = |request: &Request| {
             request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())

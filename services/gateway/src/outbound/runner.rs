@@ -25,8 +25,10 @@ use crate::outbound::upstream::retry_after;
 pub const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How large a list of runners may be.
 const LIST_BYTES: usize = 4 * 1024 * 1024;
-/// How much of a refusal's body is read.
-const REFUSAL_BYTES: usize = 4 * 1024;
+/// How much of a body is read that is not asked for.
+const ASIDE_BYTES: usize = 4 * 1024;
+/// How long the body of a `202` is read on.
+const ASIDE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// An endpoint, ready to be called.
 #[derive(Debug)]
@@ -182,8 +184,22 @@ impl Started {
 #[derive(Debug)]
 pub enum Answer {
     Started(Started),
-    /// `202`: the runner appends its results later.
-    Deferred,
+    /// `202`: the runner appends its results later. Its head says so: the body may stay open for as long as the runner
+    /// works.
+    Deferred(Aside),
+}
+
+/// A body that nobody asked for.
+#[derive(Debug)]
+pub struct Aside(Response);
+
+impl Aside {
+    /// Reads it for the connection's sake: one whose body is over serves the next call. One whose body is long, or in no
+    /// hurry, is closed.
+    pub async fn read_out(self) {
+        let reading = read_at_most(self.0, ASIDE_BYTES);
+        let _ = tokio::time::timeout(ASIDE_PATIENCE, reading).await;
+    }
 }
 
 /// How results are framed.
@@ -280,9 +296,7 @@ impl RunnerClient {
                 EgressError::Timeout | EgressError::Io(_) => StartError::Broken(error),
             })?;
         if response.status() == StatusCode::ACCEPTED {
-            // What else it says is not asked for; it is read for the connection's sake.
-            let _ = read_at_most(response, REFUSAL_BYTES).await;
-            return Ok(Answer::Deferred);
+            return Ok(Answer::Deferred(Aside(response)));
         }
         judge_head(response).map(Answer::Started)
     }
@@ -298,7 +312,7 @@ impl RunnerClient {
         let call = endpoint.cancel_call(run, attempt);
         let request = self.signed(endpoint, &call)?.timeout(patience);
         let response = self.egress.send(request).await?;
-        read_at_most(response, REFUSAL_BYTES).await.map(drop)
+        read_at_most(response, ASIDE_BYTES).await.map(drop)
     }
 
     fn signed(&self, endpoint: &Endpoint, call: &Call) -> Result<RequestBuilder, EgressError> {

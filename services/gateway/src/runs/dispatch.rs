@@ -87,14 +87,14 @@ pub(super) async fn dispatch(
             Ok(answer) => {
                 let (outcome, status) = match &answer {
                     Answer::Started(_) => (STARTED, 200),
-                    Answer::Deferred => ("deferred", 202),
+                    Answer::Deferred(_) => ("deferred", 202),
                 };
                 metrics::dispatch_attempted(outcome);
                 inner
                     .store
                     .note_attempt(run.id, attempt, outcome, Some(status))
                     .await?;
-                if matches!(answer, Answer::Deferred) && !defer(inner, &run, attempt).await? {
+                if matches!(answer, Answer::Deferred(_)) && !defer(inner, &run, attempt).await? {
                     return Ok(Outcome::Lost);
                 }
                 return Ok(Outcome::Started(grant, answer));

@@ -97,7 +97,9 @@ pub(super) async fn relay(
                 reader: Box::new(reader),
             }
         }
-        Origin::Answer(Answer::Deferred) => {
+        Origin::Answer(Answer::Deferred(aside)) => {
+            // The run waits for none of it.
+            inner.tasks.spawn(aside.read_out());
             relay.appended = Some(Numbers::default());
             Source::Appended(Appended::new(inner, run.id, run.attempt, bell()))
         }
