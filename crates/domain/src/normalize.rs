@@ -42,9 +42,6 @@ pub struct ResultLimits {
     pub state_value_bytes: usize,
 }
 
-/// The third invalid payload fails the run.
-const STRIKES: u32 = 3;
-
 /// Judges the results of one run, in order.
 pub struct Judge<'a> {
     snapshot: &'a AuthorizationSnapshot,
@@ -161,7 +158,8 @@ impl<'a> Judge<'a> {
         };
         if let Err(fault) = check_json_text(raw) {
             let message = format!("an event {fault}");
-            return self.strike(Reason::InvalidJson, None, raw, &message);
+            let fault = (Reason::InvalidJson, message.as_str());
+            return self.refuse(announced::kind_in(line), fault, None, raw);
         }
         let envelope = match serde_json::from_str::<Envelope<'r>>(line) {
             Ok(envelope) => envelope,
@@ -230,6 +228,7 @@ impl<'a> Judge<'a> {
         raw: &'r [u8],
         now: Option<i64>,
     ) -> Verdict<'r> {
+        let known = ResultType::parse(&envelope.kind);
         let data = envelope.data.map_or("{}", RawValue::get);
         if !data.starts_with('{')
             || envelope
@@ -237,9 +236,8 @@ impl<'a> Judge<'a> {
                 .is_some_and(|usage| !usage.get().starts_with('{'))
         {
             let message = "a result's data and usage must be objects";
-            return self.strike(Reason::InvalidEnvelope, number, raw, message);
+            return self.refuse(known, (Reason::InvalidEnvelope, message), number, raw);
         }
-        let known = ResultType::parse(&envelope.kind);
         let payload = match known {
             Some(kind) => {
                 let most = self.limits.state_value_bytes;
@@ -249,10 +247,7 @@ impl<'a> Judge<'a> {
         };
         let checked = match payload {
             Ok(checked) => checked,
-            Err(fault) if known.is_some_and(ResultType::is_terminal) => {
-                return Verdict::violation(fault.reason, number, raw, fault.message);
-            }
-            Err(fault) => return self.strike(fault.reason, number, raw, fault.message),
+            Err(fault) => return self.refuse(known, (fault.reason, fault.message), number, raw),
         };
         if let payload::Checked::Artifact(id) = checked
             && !self.may_announce(id)
@@ -356,20 +351,6 @@ impl<'a> Judge<'a> {
 
     fn is_new(&mut self, question: &Question) -> bool {
         self.asked.len() < payload::QUESTIONS && self.asked.insert(question.interaction_id.clone())
-    }
-
-    fn strike(
-        &mut self,
-        reason: Reason,
-        number: Option<u64>,
-        raw: &[u8],
-        message: &str,
-    ) -> Verdict<'static> {
-        self.strikes += 1;
-        if self.strikes >= STRIKES {
-            return Verdict::violation(reason, number, raw, message);
-        }
-        Verdict::Reject(Rejection::new(reason, number, raw))
     }
 }
 

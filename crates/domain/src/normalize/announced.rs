@@ -18,3 +18,9 @@ pub fn announced_artifact(raw: &[u8]) -> Option<Uuid> {
     let envelope: Envelope<'_> = serde_json::from_slice(raw).ok()?;
     payload::artifact_id(envelope.data?.get())
 }
+
+/// The type of a result that holds what no JSON may hold.
+pub(super) fn kind_in(line: &str) -> Option<ResultType> {
+    let envelope: Envelope<'_> = serde_json::from_str(line).ok()?;
+    ResultType::parse(&envelope.kind)
+}

@@ -1,5 +1,12 @@
 //! Events that were not taken: counted, with a reason, never lost in silence.
 
+use protocol::result::ResultType;
+
+use super::{Judge, Verdict};
+
+/// The third invalid payload fails the run.
+const STRIKES: u32 = 3;
+
 const EXCERPT_BYTES: usize = 4096;
 
 /// Why an event was not taken.
@@ -61,5 +68,35 @@ impl Rejection {
             bytes: raw.len(),
             excerpt,
         }
+    }
+}
+
+impl Judge<'_> {
+    /// A terminal that is refused ends the run all the same: its runner has nothing more to say.
+    pub(super) fn refuse(
+        &mut self,
+        kind: Option<ResultType>,
+        (reason, message): (Reason, &str),
+        number: Option<u64>,
+        raw: &[u8],
+    ) -> Verdict<'static> {
+        if kind.is_some_and(ResultType::is_terminal) {
+            return Verdict::violation(reason, number, raw, message);
+        }
+        self.strike(reason, number, raw, message)
+    }
+
+    pub(super) fn strike(
+        &mut self,
+        reason: Reason,
+        number: Option<u64>,
+        raw: &[u8],
+        message: &str,
+    ) -> Verdict<'static> {
+        self.strikes += 1;
+        if self.strikes >= STRIKES {
+            return Verdict::violation(reason, number, raw, message);
+        }
+        Verdict::Reject(Rejection::new(reason, number, raw))
     }
 }

@@ -148,6 +148,33 @@ fn the_third_invalid_payload_fails_the_run_and_an_invalid_terminal_at_once() {
 }
 
 #[test]
+fn a_terminal_that_is_refused_for_anything_in_it_fails_the_run() {
+    let id = Uuid::nil();
+    let deep = format!("{}{}", "[".repeat(70), "]".repeat(70));
+    for rest in [
+        r#""data":"x""#,
+        r#""data":[]"#,
+        r#""data":{},"usage":[]"#,
+        r#""data":{"finish_reason":"stop"},"usage":7"#,
+        r#""data":{"finish_reason":7}"#,
+        r#""data":{"message":{"role":"assistant","content":"\u0000"}}"#,
+        &format!(r#""data":{{"more":{deep}}}"#),
+    ] {
+        for kind in ["run.completed", "run.failed"] {
+            let terminal = format!(r#"{{"run_id":"{id}","type":"{kind}",{rest}}}"#);
+            let told = verdicts(&[delta("a", 1), terminal]);
+            assert_eq!(
+                told,
+                ["ok", "fail runner.protocol_violation"],
+                "{kind} {rest}"
+            );
+        }
+        let other = format!(r#"{{"run_id":"{id}","type":"run.progress",{rest}}}"#);
+        assert!(!verdicts(&[other])[0].starts_with("fail"), "{rest}");
+    }
+}
+
+#[test]
 fn another_run_id_fails_the_run_and_nothing_follows_a_terminal() {
     let foreign = json!({"run_id": Uuid::max(), "type": "x"}).to_string();
     assert_eq!(verdicts(&[foreign]), ["fail runner.protocol_violation"]);
