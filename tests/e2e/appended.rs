@@ -11,7 +11,7 @@ use crate::support::deferred::Deferred;
 use crate::support::forger::Forger;
 use crate::support::gateway::Config;
 use crate::support::runner::Request;
-use crate::support::script::{Gate, Run, Step, send as send_bytes, sse_head};
+use crate::support::script::{Gate, Run, Step, head, send as send_bytes, sse_head};
 use crate::support::{Engine, Postgres, Sqlite, Stage, until};
 
 #[rstest]
@@ -293,6 +293,28 @@ async fn one_call_at_a_time_waits_for_the_answer_of_its_runner() {
     assert_eq!(refused, (409, &json!("not_deferred")));
     rest.cancel();
     assert_eq!(stage.outcome(&run_id).await.ending(), "completed");
+}
+
+/// A runner may say that it is alive before its `202` has been heard.
+#[tokio::test]
+async fn the_first_heartbeat_waits_for_the_answer_of_its_runner() {
+    let stage = Stage::new().await;
+    let gate = Gate::new();
+    let accepted = head("202 Accepted", "content-length: 0\r\n");
+    let answer = vec![Step::Hold(gate.clone()), accepted];
+    let run = Deferred::answering(&stage, &message("m-1"), answer).await;
+    let mut beats: FuturesUnordered<_> = [run.heartbeat(), run.heartbeat()].into_iter().collect();
+    let told = beats.next().await.unwrap();
+    assert_eq!(told.status, 429, "{}", told.body);
+    assert_eq!(told.detail("reason"), "early_results");
+    gate.cancel();
+    let heard = beats.next().await.unwrap();
+    assert_eq!(heard.status, 200, "{}", heard.body);
+    assert_eq!(heard.body["accepted_through"], 0);
+    run.accepted(&[run.delta(1, "one"), run.completed(2)], 2)
+        .await;
+    let types = ["message.delta", "run.completed"];
+    stage.outcome(&run.run_id).await.assert("completed", &types);
 }
 
 #[rstest]

@@ -193,6 +193,15 @@ pub struct Heartbeat {
     pub lease: Duration,
 }
 
+/// What became of a heartbeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    Alive(Deferral),
+    /// The runner has not answered that it will append, or it streams its results.
+    NotDeferred,
+    RunEnded,
+}
+
 /// How a run stands whose runner appends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deferral {
@@ -204,17 +213,16 @@ pub struct Deferral {
 }
 
 impl Work for Heartbeat {
-    /// `None`: the run has ended, or its runner does not append.
-    type Output = Option<Deferral>;
+    type Output = Heard;
     const CHANGES_AGENTS: bool = false;
 
     fn order(&self) -> Uuid {
         self.run_id.0
     }
 
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Option<Deferral>, StoreError> {
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Heard, StoreError> {
         if !hold_live_run(tx, self.run_id).await? {
-            return Ok(None);
+            return Ok(Heard::RunEnded);
         }
         run_deferrals::Entity::update_many()
             .col_expr(
@@ -224,7 +232,8 @@ impl Work for Heartbeat {
             .filter(run_deferrals::Column::RunId.eq(self.run_id.to_string()))
             .exec(tx)
             .await?;
-        find(tx, self.run_id, self.attempt).await
+        let deferral = find(tx, self.run_id, self.attempt).await?;
+        Ok(deferral.map_or(Heard::NotDeferred, Heard::Alive))
     }
 }
 

@@ -1,8 +1,9 @@
 //! Results that a runner appends after it has answered `202`: taken by any replica, judged by the owner.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use store::{AppendResults, AuditEntry, Deferral, Heartbeat, ResultsAppended, StoreError};
+use store::{AppendResults, AuditEntry, Heard, Heartbeat, ResultsAppended, StoreError};
 use tokio::time::Instant;
 
 use crate::bus::Ring;
@@ -23,7 +24,7 @@ impl Runs {
         audit: AuditEntry,
     ) -> Result<Option<ResultsAppended>, StoreError> {
         let run_id = grant.run.id;
-        let append = std::sync::Arc::new(AppendResults {
+        let append = Arc::new(AppendResults {
             run_id,
             attempt: grant.attempt,
             lease: self.0.limits.append_lease,
@@ -31,37 +32,57 @@ impl Runs {
             most_bytes: self.0.limits.results.run_bytes as u64,
             audit,
         });
-        let mut outcome = self.0.store.write(std::sync::Arc::clone(&append)).await?;
-        if outcome == ResultsAppended::NotDeferred {
-            let (store, calls) = (&self.0.store, &self.0.calls);
-            let Some(_waits) = calls.begin_wait(run_id, self.0.clock.now_ms()) else {
-                return Ok(None);
-            };
-            let give_up = Instant::now() + ANSWER_PATIENCE;
-            while outcome == ResultsAppended::NotDeferred
-                && Instant::now() < give_up
-                && !store.does_stream(run_id, grant.attempt).await?
-            {
-                tokio::time::sleep(BETWEEN_LOOKS).await;
-                outcome = store.write(std::sync::Arc::clone(&append)).await?;
-            }
-        }
-        if let ResultsAppended::Through(_) = outcome {
+        let ask = || self.0.store.write(Arc::clone(&append));
+        let is_early = |outcome: &ResultsAppended| *outcome == ResultsAppended::NotDeferred;
+        let outcome = self.once_answered(grant, ask, is_early).await?;
+        if let Some(ResultsAppended::Through(_)) = outcome {
             self.0.doorbell.wake(run_id);
             if !self.0.live.contains(run_id) {
                 self.0.doorbell.ring(Ring::Advanced(run_id));
             }
         }
-        Ok(Some(outcome))
+        Ok(outcome)
     }
 
-    /// Notes that the runner of a live run is alive. `None`: the run has ended, or its runner does not append.
-    pub async fn hear_heartbeat(&self, grant: &Grant) -> Result<Option<Deferral>, StoreError> {
+    /// Notes that the runner of a live run is alive. `None`: another call of the run waits already for its runner's
+    /// answer to be known.
+    pub async fn hear_heartbeat(&self, grant: &Grant) -> Result<Option<Heard>, StoreError> {
         let heartbeat = Heartbeat {
             run_id: grant.run.id,
             attempt: grant.attempt,
             lease: self.0.limits.append_lease,
         };
-        self.0.store.write(heartbeat).await
+        let ask = || self.0.store.write(heartbeat);
+        let is_early = |heard: &Heard| *heard == Heard::NotDeferred;
+        self.once_answered(grant, ask, is_early).await
+    }
+
+    /// Asks again while the answer of the run's runner may still be on its way. `None`: another call of the run does.
+    async fn once_answered<T, F>(
+        &self,
+        grant: &Grant,
+        ask: impl Fn() -> F,
+        is_early: impl Fn(&T) -> bool,
+    ) -> Result<Option<T>, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        let mut told = ask().await?;
+        if !is_early(&told) {
+            return Ok(Some(told));
+        }
+        let (run_id, store) = (grant.run.id, &self.0.store);
+        let Some(_waits) = self.0.calls.begin_wait(run_id, self.0.clock.now_ms()) else {
+            return Ok(None);
+        };
+        let give_up = Instant::now() + ANSWER_PATIENCE;
+        while is_early(&told)
+            && Instant::now() < give_up
+            && !store.does_stream(run_id, grant.attempt).await?
+        {
+            tokio::time::sleep(BETWEEN_LOOKS).await;
+            told = ask().await?;
+        }
+        Ok(Some(told))
     }
 }

@@ -9,7 +9,7 @@ use protocol::host_api::{AppendedResults, RunHeartbeat, RunResults};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use store::ResultsAppended;
+use store::{Heard, ResultsAppended};
 
 use crate::api::ApiState;
 use crate::api::auth::{Call, RunCaller};
@@ -122,15 +122,7 @@ pub(in crate::api) async fn append_results(
     let bytes = results.iter().map(|(_, raw)| raw.len()).sum();
     let audit = caller.audit_entry(&state, RESULTS, None, bytes);
     let appended = state.runs.append_results(&caller.grant, results, audit);
-    let Some(appended) = appended.await? else {
-        let message = "another call waits for the answer to this run's POST to be known; send results one after the other";
-        return Err(ApiError::rate_limited_by(
-            "early_results",
-            message.to_owned(),
-            1,
-        ));
-    };
-    match appended {
+    match appended.await?.ok_or_else(early)? {
         ResultsAppended::Through(accepted_through) => {
             Ok(Json(AppendedResults { accepted_through }))
         }
@@ -147,7 +139,8 @@ pub(in crate::api) async fn append_results(
 #[utoipa::path(post, path = "/host/v1/run/heartbeat", tag = "host", security(("run_token" = [])), responses(
     (status = 200, description = "Heard", body = RunHeartbeat),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 409, description = "`details.reason`: not_deferred", body = ErrorBody)))]
+    (status = 409, description = "`details.reason`: not_deferred", body = ErrorBody),
+    (status = 429, description = "Another call waits for the answer to the run's POST (`details.reason`: early_results), or the run calls too often", body = ErrorBody)))]
 pub(in crate::api) async fn run_heartbeat(
     caller: RunCaller,
     State(state): State<ApiState>,
@@ -157,8 +150,11 @@ pub(in crate::api) async fn run_heartbeat(
         resource: "run",
         operation: "heartbeat",
     };
-    let Some(deferral) = state.runs.hear_heartbeat(&caller.grant).await? else {
-        return Err(not_deferred(&caller, &state, call).await?);
+    let heard = state.runs.hear_heartbeat(&caller.grant).await?;
+    let deferral = match heard.ok_or_else(early)? {
+        Heard::Alive(deferral) => deferral,
+        Heard::NotDeferred => return Err(not_deferred(&caller, &state, call).await?),
+        Heard::RunEnded => return Err(ApiError::unauthenticated()),
     };
     caller.record(&state, call, None).await?;
     Ok(Json(RunHeartbeat {
@@ -166,6 +162,11 @@ pub(in crate::api) async fn run_heartbeat(
         lease_expires_at: deferral.lease_expires_at.div_euclid(1000),
         cancel_requested: state.runs.is_cancel_requested(&caller.grant),
     }))
+}
+
+fn early() -> ApiError {
+    let message = "another call waits for the answer to this run's POST to be known; call again when it was answered";
+    ApiError::rate_limited_by("early_results", message.to_owned(), 1)
 }
 
 async fn not_deferred(caller: &RunCaller, state: &ApiState, call: Call<'_>) -> ApiResult<ApiError> {
