@@ -153,6 +153,28 @@ async fn appended_results_are_judged_like_those_of_a_stream() {
     assert_eq!(outcome.run["error"]["code"], "runner.protocol_violation");
 }
 
+/// Once nothing more is taken, its runner could not end it.
+#[tokio::test]
+async fn a_run_that_appends_too_much_ends_by_it() {
+    let sizes = "line_bytes = 4096\nevent_bytes = 8192\nrun_bytes = 65536";
+    let stage = Stage::with(|config| config.limits = sizes.into()).await;
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    let words = "x".repeat(8000);
+    let mut refused = None;
+    for sequence in 1..=40 {
+        let answer = run.append(&[run.delta(sequence, &words)]).await;
+        if answer.status != 200 {
+            refused = Some(answer.status);
+            break;
+        }
+    }
+    // Until the call before is judged, and from then on.
+    assert!(matches!(refused, Some(413 | 401)), "{refused:?}");
+    let outcome = stage.outcome(&run.run_id).await;
+    assert_eq!(outcome.ending(), "failed runner.output_limit");
+    assert_eq!(outcome.run["error"]["retryable"], false);
+}
+
 #[rstest]
 #[tokio::test]
 async fn a_runner_that_is_not_heard_of_has_left_an_orphan(

@@ -76,7 +76,8 @@ pub struct AppendResults {
     pub lease: Duration,
     /// Each with its number, without a gap between.
     pub results: Vec<(u64, String)>,
-    /// What one run may append in all.
+    /// What one run may append in all. The call that comes past it is still taken, for whoever judges it to end the run:
+    /// nothing else would.
     pub most_bytes: u64,
     pub audit: AuditEntry,
 }
@@ -90,7 +91,7 @@ pub enum ResultsAppended {
     Gap {
         expected: u64,
     },
-    /// The run has appended as much as it may.
+    /// The run has appended more than it may.
     Full,
     /// The runner has not answered that it will append, or it streams its results.
     NotDeferred,
@@ -133,11 +134,11 @@ impl Work for AppendResults {
                 expected: through + 1,
             });
         }
-        let bytes: u64 = new.iter().map(|(_, raw)| raw.len() as u64).sum();
-        let bytes = deferral.bytes.saturating_add(bytes);
-        if bytes > self.most_bytes {
+        if deferral.bytes > self.most_bytes {
             return Ok(ResultsAppended::Full);
         }
+        let bytes: u64 = new.iter().map(|(_, raw)| raw.len() as u64).sum();
+        let bytes = deferral.bytes.saturating_add(bytes);
         let raws: Vec<_> = new.iter().map(|(_, raw)| raw.as_str()).collect();
         let row = run_appends::ActiveModel {
             run_id: Set(self.run_id.to_string()),

@@ -10,9 +10,9 @@ use domain::normalize::StateUpdate;
 use domain::tool_call::Decision;
 use protocol::resources::{StateScope, StorageArea, ToolEffect};
 use store::{
-    AreaAccess, BeginToolCall, BeginUpload, BlobDeleted, CHUNK_BYTES, DeleteBlob, EventFilter,
-    FinishToolCall, FinishUpload, Ingested, Quota, STATE_KEYS, StateWritten, TOOL_CALLS,
-    ToolCallBegun, ToolCallEnd, Uploaded, WriteChunk,
+    AppendResults, AreaAccess, BeginToolCall, BeginUpload, BlobDeleted, CHUNK_BYTES, Defer,
+    DeleteBlob, EventFilter, FinishToolCall, FinishUpload, Ingested, Quota, ResultsAppended,
+    STATE_KEYS, StateWritten, TOOL_CALLS, ToolCallBegun, ToolCallEnd, Uploaded, WriteChunk,
 };
 use support::{Bench, audit, on_both};
 use uuid::Uuid;
@@ -26,6 +26,7 @@ on_both!(
     an_idempotency_key_is_kept_for_a_week,
     a_call_of_a_tool_is_made_once_whoever_asks,
     the_keys_of_a_run_are_bounded_and_end_with_it,
+    the_call_that_comes_past_the_most_of_a_run_is_the_last_that_is_taken,
 );
 
 const ROOM: Quota = Quota {
@@ -462,4 +463,40 @@ async fn the_keys_of_a_run_are_bounded_and_end_with_it(bench: Bench) {
     bench.end(&run, 0).await;
     let late = bench.store.write(begin(&run, "7", "a", 0)).await;
     assert_eq!(late.unwrap(), ToolCallBegun::RunEnded);
+}
+
+/// Else nobody could tell such a run's end, not even its runner.
+async fn the_call_that_comes_past_the_most_of_a_run_is_the_last_that_is_taken(bench: Bench) {
+    let run = bench.running("e").await;
+    let lease = Duration::from_mins(1);
+    let defer = Defer {
+        run_id: run.id,
+        attempt: run.attempt,
+        lease,
+    };
+    assert!(bench.store.write(defer).await.unwrap());
+    let append = async |sequence: u64, bytes: usize| {
+        let append = AppendResults {
+            run_id: run.id,
+            attempt: run.attempt,
+            lease,
+            results: vec![(sequence, format!("\"{}\"", "x".repeat(bytes - 2)))],
+            most_bytes: 100,
+            audit: audit(Uuid::now_v7()),
+        };
+        bench.store.write(append).await.unwrap()
+    };
+    assert_eq!(append(1, 60).await, ResultsAppended::Through(1));
+    assert_eq!(append(2, 40).await, ResultsAppended::Through(2));
+    assert_eq!(append(3, 90).await, ResultsAppended::Through(3));
+    assert_eq!(append(4, 2).await, ResultsAppended::Full);
+    // Sent again, because the answer was lost.
+    assert_eq!(append(3, 90).await, ResultsAppended::Through(3));
+    let (last, results) = bench
+        .store
+        .appended_results(run.id, 2)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!((last, results.len(), results[0].len()), (3, 1, 90));
 }
