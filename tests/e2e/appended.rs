@@ -265,6 +265,20 @@ async fn a_cancel_is_told_and_what_is_appended_in_the_grace_is_kept() {
     );
 }
 
+/// Long before the grace is over.
+#[tokio::test]
+async fn a_runner_that_is_not_heard_of_after_a_cancel_has_left_a_cancelled_run() {
+    let configure = |config: &mut Config| {
+        config.runs = "cancel_grace_seconds = 300\nappend_lease_seconds = 2.0".into();
+    };
+    let stage = Stage::with(configure).await;
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    run.accepted(&[run.delta(1, "one")], 1).await;
+    assert_eq!(stage.client.cancel(&run.run_id).await.status, 202);
+    let outcome = stage.outcome(&run.run_id).await;
+    outcome.assert("cancelled cancelled", &["message.delta", "run.failed"]);
+}
+
 #[tokio::test]
 async fn a_runner_that_streams_does_not_append() {
     let stage = Stage::new().await;

@@ -86,6 +86,20 @@ async fn a_runner_that_can_be_told_to_stop_is_told_so_once_and_signed() {
     assert_eq!(times, 1);
 }
 
+/// Long before the grace is over.
+#[tokio::test]
+async fn a_runner_that_falls_silent_after_a_cancel_has_left_a_cancelled_run() {
+    let stage = Stage::with(|config| {
+        config.runs = "cancel_grace_seconds = 300".into();
+        config.limits = "silence_seconds = 2.0".into();
+    })
+    .await;
+    let run_id = started(&stage).await;
+    assert_eq!(stage.client.cancel(&run_id).await.status, 202);
+    let outcome = stage.outcome(&run_id).await;
+    outcome.assert("cancelled cancelled", &["message.delta", "run.failed"]);
+}
+
 #[tokio::test]
 async fn a_runner_that_cannot_be_told_to_stop_is_not_told() {
     let stage = Stage::with(short_grace).await;

@@ -82,9 +82,14 @@ impl Relay<'_> {
     }
 
     fn ended_early(&self, failure: Failure, cancelling: bool) -> Ending {
-        // A runner that hangs up after a cancel has done what it was asked to.
-        let cancelled = cancelling && failure.code == FailureCode::RunnerStreamTruncated;
-        let failure = if cancelled {
+        // A runner that hangs up after a cancel, or is not heard of any more, has done what it was asked to.
+        let has_gone = matches!(
+            failure.code,
+            FailureCode::RunnerStreamTruncated
+                | FailureCode::RunnerIdleTimeout
+                | FailureCode::RunnerOrphaned
+        );
+        let failure = if cancelling && has_gone {
             interruption(self.inner, self.live)
         } else {
             failure
