@@ -242,6 +242,48 @@ async fn another_replica_takes_results_and_the_owner_writes_them() {
     assert!(text.ends_with("left") != text.ends_with("right"), "{text}");
 }
 
+/// Accepted by a replica that cannot ring, for an owner that does not look before it ends the run.
+#[rstest]
+#[case::that_end_the_run(true)]
+#[case::that_do_not(false)]
+#[tokio::test]
+async fn results_that_nobody_has_looked_at_are_judged_before_the_deadline_ends_their_run(
+    #[case] is_whole: bool,
+) {
+    let configure = |config: &mut Config| {
+        "kind = \"none\"\npoll_seconds = 60.0".clone_into(&mut config.bus);
+        "append_lease_seconds = 300.0".clone_into(&mut config.runs);
+        "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
+        config.agents[0].timeout_seconds = 5.0;
+    };
+    let Some(stage) = Stage::on(Postgres, configure).await else {
+        return;
+    };
+    let beside = stage.gateway.beside().await;
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    // The owner has looked, and looks again in a minute.
+    run.accepted(&[run.delta(1, "one ")], 1).await;
+    until("the result to be judged", async || {
+        stage.client.run(&run.run_id).await["last_sequence"] == 1
+    })
+    .await;
+    let elsewhere = Client::new(&format!("{}/host/v1", beside.client.url), &run.host.key);
+    let mut results = vec![run.delta(2, "two")];
+    if is_whole {
+        results.push(run.completed(3));
+    }
+    let answer = run.append_by(&elsewhere, &results).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let outcome = stage.outcome(&run.run_id).await;
+    let (ending, last) = if is_whole {
+        ("completed", "run.completed")
+    } else {
+        ("timeout deadline_exceeded", "run.failed")
+    };
+    outcome.assert(ending, &["message.delta", "message.delta", last]);
+    assert_eq!(outcome.ledger.text(), "one two");
+}
+
 #[tokio::test]
 async fn a_cancel_is_told_and_what_is_appended_in_the_grace_is_kept() {
     let grace = |config: &mut Config| "cancel_grace_seconds = 50".clone_into(&mut config.runs);

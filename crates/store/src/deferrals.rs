@@ -305,6 +305,12 @@ impl Store {
         Ok(left.and_then(|left| u64::try_from(left).ok()))
     }
 
+    /// Up to which number results of a run are accepted.
+    pub async fn accepted_through(&self, run: RunId, attempt: u32) -> Result<u64, StoreError> {
+        let deferral = find(&self.readers, run, attempt).await?;
+        Ok(deferral.map_or(0, |deferral| deferral.accepted_through))
+    }
+
     /// Results of a run after a number, of a bounded number of calls, as they were sent; and the number of the
     /// last of them.
     pub async fn appended_results(

@@ -87,6 +87,7 @@ pub(super) async fn relay(
         items: Vec::new(),
         waiting: VecDeque::new(),
         input_ended: None,
+        interrupted: None,
     };
     let bell = || Bell::of(inner, run.id);
     let source = match origin {
@@ -138,6 +139,8 @@ struct Relay<'a> {
     waiting: VecDeque<Vec<u8>>,
     /// Why no more will come.
     input_ended: Option<Failure>,
+    /// Why the run ends once what was accepted of it by then is judged.
+    interrupted: Option<Failure>,
 }
 
 impl Relay<'_> {
@@ -176,10 +179,12 @@ impl Relay<'_> {
             tokio::select! {
                 biased;
                 read = source.next(), if !full && reads_in_a_row < READS_IN_A_ROW => {
-                    if matches!(read, Read::CaughtUp) {
-                        rare.push(told_to_end(inner, live, run));
-                    } else {
+                    if !matches!(read, Read::CaughtUp) {
                         self.take(read, &mut source);
+                    } else if let Some(failure) = self.interrupted.take() {
+                        return Ok(self.ended_by_gateway(failure));
+                    } else {
+                        rare.push(told_to_end(inner, live, run));
                     }
                     heard_at = Instant::now();
                     reads_in_a_row += 1;
@@ -196,11 +201,14 @@ impl Relay<'_> {
                     Rare::HandOn => return Err(self.hand_on().await),
                     Rare::Interrupted => {
                         let failure = interruption(inner, live);
-                        if cancelling || failure.code != FailureCode::Cancelled {
+                        if !cancelling && failure.code == FailureCode::Cancelled {
+                            cancelling = true;
+                            rare.push(Box::pin(grace(inner, prepared, run)));
+                        } else if let Source::Appended(appended) = &mut source {
+                            self.end_behind(appended, failure).await?;
+                        } else {
                             return Ok(self.ended_by_gateway(failure));
                         }
-                        cancelling = true;
-                        rare.push(Box::pin(grace(inner, prepared, run)));
                     }
                     // Set again only when it is over: each event would cost a timer.
                     Rare::Quiet => {
@@ -220,6 +228,21 @@ impl Relay<'_> {
                     reads_in_a_row = 0;
                 }
             }
+        }
+    }
+
+    /// Ends the run once what is accepted by now is judged, though nobody has looked at it yet: its runner was told that
+    /// it is stored.
+    async fn end_behind(
+        &mut self,
+        appended: &mut Appended<'_>,
+        failure: Failure,
+    ) -> Result<(), Stopped> {
+        self.interrupted = Some(failure);
+        tokio::select! {
+            // In a box of its own: every run would keep its room, and few append.
+            asked = Box::pin(appended.catch_up()) => asked.map_err(Stopped::Unwritable),
+            () = self.live.lost.cancelled() => Err(Stopped::Lost),
         }
     }
 

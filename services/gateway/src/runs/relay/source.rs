@@ -6,12 +6,13 @@ use bytes::Bytes;
 use domain::run::{Failure, FailureCode};
 use futures_util::StreamExt as _;
 use protocol::id::RunId;
+use store::StoreError;
 
 use crate::outbound::runner::Results;
 use crate::runs::Inner;
 use crate::runs::doorbell::Bell;
 use crate::runs::relay::reader::ResultReader;
-use crate::runs::settle::internal;
+use crate::runs::settle::{internal, surely};
 
 /// What a source gave.
 pub(super) enum Read {
@@ -21,7 +22,7 @@ pub(super) enum Read {
     End,
     Broken,
     Silent,
-    /// All that was appended before this process had the run has been read.
+    /// All has been read that was appended before this process had the run, or before it ends it.
     CaughtUp,
     /// What was appended is not what was written.
     Unreadable,
@@ -79,7 +80,8 @@ pub(super) struct Appended<'a> {
     bell: Bell,
     /// The last number that was read.
     read_through: u64,
-    /// Others have been owners before, and left what is not judged: up to this number.
+    /// What must be read before anything else happens: up to this number. Others have been owners before and left it, or
+    /// it is the last that is read.
     catches_up_to: Option<u64>,
 }
 
@@ -99,6 +101,14 @@ impl<'a> Appended<'a> {
     pub(super) fn catching_up_to(mut self, accepted_through: u64) -> Self {
         self.catches_up_to = Some(accepted_through);
         self
+    }
+
+    /// Says when it has read what is accepted by now.
+    pub(super) async fn catch_up(&mut self) -> Result<(), StoreError> {
+        let (store, run, attempt) = (&self.inner.store, self.run, self.attempt);
+        let accepted = surely(self.inner, run, || store.accepted_through(run, attempt)).await?;
+        self.catches_up_to = Some(accepted);
+        Ok(())
     }
 
     async fn next(&mut self) -> Read {
@@ -139,7 +149,7 @@ impl<'a> Appended<'a> {
         }
     }
 
-    async fn look(&mut self) -> Result<Look, store::StoreError> {
+    async fn look(&mut self) -> Result<Look, StoreError> {
         // First whether it is alive: what came before the end of its lease is read after it.
         let heard = self.inner.store.heard_for(self.run, self.attempt).await?;
         let appended = self
