@@ -23,14 +23,18 @@ pub(crate) enum ResultReader {
         decoder: Decoder,
         found: Vec<SseItem>,
     },
-    Lines {
-        line: Vec<u8>,
-        most: usize,
-    },
+    Lines(Lines),
     Whole {
         body: Vec<u8>,
         limits: ResultLimits,
     },
+}
+
+/// Results a line each.
+pub(crate) struct Lines {
+    line: Vec<u8>,
+    most: usize,
+    is_first: bool,
 }
 
 /// The results of a whole answer, no more of them than a run may send.
@@ -114,10 +118,11 @@ impl ResultReader {
                     found: Vec::new(),
                 }
             }
-            ResultFormat::JsonLines => Self::Lines {
+            ResultFormat::JsonLines => Self::Lines(Lines {
                 line: Vec::new(),
                 most: line_bytes,
-            },
+                is_first: true,
+            }),
             ResultFormat::Json => Self::Whole {
                 body: Vec::new(),
                 limits,
@@ -137,7 +142,7 @@ impl ResultReader {
                 }));
                 outcome
             }
-            Self::Lines { line, most } => push_lines(line, *most, chunk, items),
+            Self::Lines(lines) => lines.push(chunk, items),
             Self::Whole { body, limits } => {
                 if body.len() + chunk.len() > limits.run_bytes {
                     return Err(SseError::EventTooLarge);
@@ -152,45 +157,60 @@ impl ResultReader {
     pub(crate) fn finish(&mut self, items: &mut Vec<Item>) {
         match self {
             Self::EventStream { .. } => {}
-            Self::Lines { line, .. } => end_line(std::mem::take(line), items),
-            Self::Whole { body, limits } => match read_batch(body, limits.run_events) {
-                Some(results) => items.extend(results),
-                // Judged as it came: the rejection shows what was wrong.
-                None => items.push(Item::Result(std::mem::take(body))),
-            },
+            Self::Lines(lines) => lines.end(items),
+            Self::Whole { body, limits } => {
+                let body = without_mark(std::mem::take(body));
+                match read_batch(&body, limits.run_events) {
+                    Some(results) => items.extend(results),
+                    // Judged as it came: the rejection shows what was wrong.
+                    None => items.push(Item::Result(body)),
+                }
+            }
         }
     }
 }
 
-fn push_lines(
-    line: &mut Vec<u8>,
-    most: usize,
-    chunk: &[u8],
-    items: &mut Vec<Item>,
-) -> Result<(), SseError> {
-    let mut parts = chunk.split(|byte| *byte == b'\n');
-    let last = parts.next_back().unwrap_or_default();
-    for part in parts {
-        if line.len() + part.len() > most {
+impl Lines {
+    fn push(&mut self, chunk: &[u8], items: &mut Vec<Item>) -> Result<(), SseError> {
+        let mut parts = chunk.split(|byte| *byte == b'\n');
+        let last = parts.next_back().unwrap_or_default();
+        for part in parts {
+            self.extend(part)?;
+            self.end(items);
+        }
+        self.extend(last)
+    }
+
+    fn extend(&mut self, part: &[u8]) -> Result<(), SseError> {
+        if self.line.len() + part.len() > self.most {
             return Err(SseError::LineTooLong);
         }
-        line.extend_from_slice(part);
-        end_line(std::mem::take(line), items);
+        self.line.extend_from_slice(part);
+        Ok(())
     }
-    if line.len() + last.len() > most {
-        return Err(SseError::LineTooLong);
+
+    fn end(&mut self, items: &mut Vec<Item>) {
+        let mut line = std::mem::take(&mut self.line);
+        if std::mem::take(&mut self.is_first) {
+            line = without_mark(line);
+        }
+        let is_blank = line.iter().all(u8::is_ascii_whitespace);
+        items.push(if is_blank {
+            Item::Life
+        } else {
+            Item::Result(line)
+        });
     }
-    line.extend_from_slice(last);
-    Ok(())
 }
 
-fn end_line(line: Vec<u8>, items: &mut Vec<Item>) {
-    let is_blank = line.iter().all(u8::is_ascii_whitespace);
-    items.push(if is_blank {
-        Item::Life
-    } else {
-        Item::Result(line)
-    });
+/// What some writers put before a text, to say how it is encoded.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+fn without_mark(mut text: Vec<u8>) -> Vec<u8> {
+    if text.starts_with(BYTE_ORDER_MARK) {
+        text.drain(..BYTE_ORDER_MARK.len());
+    }
+    text
 }
 
 #[cfg(test)]
@@ -256,5 +276,23 @@ mod tests {
             read(ResultFormat::Json, &[&long]),
             Err(SseError::EventTooLarge)
         );
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_the_first_result_and_stands_nowhere_else() {
+        let lines = ["\u{feff}{\"a\":1}\n\u{feff}{\"b\":2}"];
+        assert_eq!(
+            read(ResultFormat::JsonLines, &lines).unwrap(),
+            ["{\"a\":1}", "\u{feff}{\"b\":2}"]
+        );
+        let body = ["\u{feff}{\"results\":[{\"a\":1}]}"];
+        assert_eq!(read(ResultFormat::Json, &body).unwrap(), ["{\"a\":1}"]);
+        // Cut within it.
+        let mut reader = ResultReader::new(ResultFormat::JsonLines, 32, LIMITS);
+        let mut items = Vec::new();
+        for byte in "\u{feff}1\n".as_bytes() {
+            reader.push(&[*byte], &mut items).unwrap();
+        }
+        assert_eq!(items, [Item::Result(b"1".to_vec())]);
     }
 }
