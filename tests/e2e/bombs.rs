@@ -33,7 +33,7 @@ fn after(run: &Run, bytes: &str, count: usize) -> Vec<Step> {
     sse(bytes.repeat(count) + &run.talk(3).concat())
 }
 
-const BOMBS: [(&str, &str, Script); 21] = [
+const BOMBS: [(&str, &str, Script); 22] = [
     ("a line without end", LIMIT, |_| endless("data: ", "x")),
     ("a field name without end", LIMIT, |_| endless("x", "x")),
     ("a comment without end", LIMIT, |_| endless(":", "x")),
@@ -44,6 +44,12 @@ const BOMBS: [(&str, &str, Script); 21] = [
         vec![
             head("200 OK", "content-type: application/x-ndjson\r\n"),
             for_ever("["),
+        ]
+    }),
+    ("a JSON document without end", LIMIT, |_| {
+        vec![
+            head("200 OK", "content-type: application/json\r\n"),
+            for_ever(" "),
         ]
     }),
     ("a long line in small pieces", LIMIT, |_| {
@@ -158,6 +164,32 @@ async fn no_stream_of_a_runner_grows_the_gateway() {
             "run.completed",
         ],
     );
+}
+
+/// What a run has said is gathered for the message that it may end without, and that message is kept: of a bounded size.
+#[tokio::test]
+async fn a_text_is_gathered_as_far_as_a_message_may_be_long() {
+    let stage = Stage::new().await;
+    let said = |run: &Run, events: u32, end: String| {
+        let words = "x".repeat(200 * 1024);
+        let frames: String = (1..=events).map(|n| run.delta(n, &words)).collect();
+        sse(frames + &end)
+    };
+    let fits = move |run: &Run| said(run, 20, run.completed(21));
+    let outcome = stage.play(fits).await;
+    assert_eq!(outcome.ending(), "completed");
+    let output = outcome.run["output"]["content"].as_str().unwrap();
+    assert_eq!(output.len(), 20 * 200 * 1024);
+    let outgrown = move |run: &Run| said(run, 21, run.completed(22));
+    assert_eq!(stage.play(outgrown).await.ending(), LIMIT);
+    let in_short = move |run: &Run| {
+        let message = r#"{"message":{"role":"assistant","content":"in short"}}"#;
+        let message = run.result(22, "message.completed", message);
+        said(run, 21, message + &run.completed(23))
+    };
+    let outcome = stage.play(in_short).await;
+    assert_eq!(outcome.ending(), "completed");
+    assert_eq!(outcome.run["output"]["content"], "in short");
 }
 
 fn assert_flat(stage: &Stage, before: Option<u64>) {

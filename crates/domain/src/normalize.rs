@@ -93,7 +93,7 @@ impl<'a> Judge<'a> {
             strikes: 0,
             asked: HashSet::new(),
             ended: false,
-            messages: text::Messages::new(delta_mode),
+            messages: text::Messages::new(delta_mode, limits.event_bytes),
             tally: Tally::default(),
             artifacts: None,
         }
@@ -118,7 +118,7 @@ impl<'a> Judge<'a> {
 
     /// The last whole message, for the transcript of a run that the gateway ends.
     pub fn last_message(&self) -> Option<Message> {
-        self.messages.completed()
+        self.messages.completed().cloned()
     }
 
     /// Judges one event: the bytes of one JSON document. `now`: epoch seconds.
@@ -263,8 +263,8 @@ impl<'a> Judge<'a> {
         }
         let (effect, told) = match self.apply(checked) {
             Ok(applied) => applied,
-            Err(failure) => {
-                return Verdict::Fail(Rejection::new(Reason::NoOutput, number, raw), failure);
+            Err((reason, failure)) => {
+                return Verdict::Fail(Rejection::new(reason, number, raw), failure);
             }
         };
         let message_omitted = matches!(told, Told::WithoutMessage);
@@ -291,7 +291,7 @@ impl<'a> Judge<'a> {
         known.is_none_or(|known| id.is_some_and(|id| known.contains(&id)))
     }
 
-    fn apply(&mut self, checked: payload::Checked<'_>) -> Result<(Effect, Told), Failure> {
+    fn apply(&mut self, checked: payload::Checked<'_>) -> Result<(Effect, Told), Unfinished> {
         let mut told = Told::AsSent;
         let effect = match checked {
             payload::Checked::Plain => Effect::None,
@@ -312,18 +312,10 @@ impl<'a> Judge<'a> {
                 finish_reason,
                 message,
             } => {
-                if message.is_some() && self.messages.completed() == message {
+                if message.is_some() && self.messages.completed() == message.as_ref() {
                     told = Told::WithoutMessage;
                 }
-                let message = self
-                    .messages
-                    .completed()
-                    .or(message)
-                    .or_else(|| self.messages.gathered());
-                if message.is_none() && self.expects_message {
-                    let text = "the runner completed without any message";
-                    return Err(Failure::new(FailureCode::RunnerNoOutput, text));
-                }
+                let message = self.final_message(message)?;
                 Effect::End(Box::new(RunnerEnding {
                     status: RunStatus::Completed,
                     reason: finish_reason,
@@ -343,16 +335,41 @@ impl<'a> Judge<'a> {
                 },
                 reason: code.clone(),
                 error: json!({"code": code, "message": message, "retryable": retryable}),
-                message: self.messages.completed(),
+                message: self.messages.completed().cloned(),
             })),
         };
         Ok((effect, told))
+    }
+
+    /// The last whole message, else the one that the terminal brought, else what the deltas make.
+    fn final_message(
+        &mut self,
+        of_terminal: Option<Message>,
+    ) -> Result<Option<Message>, Unfinished> {
+        let whole = self.messages.completed().cloned().or(of_terminal);
+        if whole.is_some() {
+            return Ok(whole);
+        }
+        let gathered = self.messages.take_gathered().map_err(|text::Outgrown| {
+            let message = "the deltas say more than one message holds: end with a message.completed of its own";
+            let failure = Failure::new(FailureCode::RunnerOutputLimit, message);
+            (Reason::EventTooLarge, failure)
+        })?;
+        if gathered.is_none() && self.expects_message {
+            let message = "the runner completed without any message";
+            let failure = Failure::new(FailureCode::RunnerNoOutput, message);
+            return Err((Reason::NoOutput, failure));
+        }
+        Ok(gathered)
     }
 
     fn is_new(&mut self, question: &Question) -> bool {
         self.asked.len() < payload::QUESTIONS && self.asked.insert(question.interaction_id.clone())
     }
 }
+
+/// Why a run that says that it is completed is not.
+type Unfinished = (Reason, Failure);
 
 /// How the data of a result goes on to clients.
 enum Told {

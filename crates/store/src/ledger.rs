@@ -64,6 +64,15 @@ pub struct Terminal {
     pub succession: Option<Succession>,
 }
 
+impl Terminal {
+    /// The bytes of its message, which it brings once as output and once for the transcript.
+    fn weight(&self) -> usize {
+        let output = self.output.as_ref().map_or(0, String::len);
+        let item = self.transcript.as_ref();
+        output + item.map_or(0, |item| item.content_json.len())
+    }
+}
+
 /// Whether an append was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Appended {
@@ -77,7 +86,7 @@ impl Work for Append {
     type Output = Appended;
 
     fn weight(&self) -> usize {
-        self.lines.len()
+        self.lines.len() + self.terminal.as_ref().map_or(0, Terminal::weight)
     }
 
     fn order(&self) -> Uuid {

@@ -327,6 +327,54 @@ fn the_message_is_the_last_whole_one_else_the_terminals_else_the_deltas() {
 }
 
 #[test]
+fn a_text_that_outgrows_a_message_ends_the_run_unless_a_whole_message_takes_its_place() {
+    const MIB: usize = 1024 * 1024;
+    let check = |event_bytes: usize, last: &[String]| {
+        let limits = ResultLimits {
+            event_bytes,
+            run_bytes: 64 * MIB,
+            ..LIMITS
+        };
+        let snapshot = snapshot();
+        let mut judge = Judge::new(&snapshot, limits, DeltaMode::Increment, true);
+        // Five bytes more than four mebibytes.
+        let large = "x".repeat(MIB + 1);
+        for sequence in 1..=5 {
+            let text = if sequence == 5 { "!" } else { &large };
+            assert_eq!(
+                name(judge.judge(delta(text, sequence).as_bytes(), NOW)),
+                "ok"
+            );
+        }
+        let (end, before) = last.split_last().unwrap();
+        for line in before {
+            assert_eq!(name(judge.judge(line.as_bytes(), NOW)), "ok");
+        }
+        match judge.judge(end.as_bytes(), NOW) {
+            Verdict::Accept(Accepted {
+                effect: Effect::End(ending),
+                ..
+            }) => format!("{} bytes", ending.message.unwrap().plain_text().len()),
+            other => name(other),
+        }
+    };
+    let end = |data: &Value| result("run.completed", data, &Value::Null);
+    let message = json!({"message": {"role": "assistant", "content": "in short"}});
+    let whole = result("message.completed", &message, &Value::Null);
+    let snapshot =
+        json!({"chunk": {"role": "assistant", "content": "", "all_content": "all of it"}});
+    let snapshot = result("message.delta", &snapshot, &Value::Null);
+    let bare = end(&json!({}));
+    let most = 2 * MIB;
+    assert_eq!(check(most, &[bare.clone()]), "fail runner.output_limit");
+    assert_eq!(check(most, &[end(&message)]), "8 bytes");
+    assert_eq!(check(most, &[whole, bare.clone()]), "8 bytes");
+    assert_eq!(check(most, &[snapshot, bare.clone()]), "9 bytes");
+    // Where one event may say as much, so may many.
+    assert_eq!(check(5 * MIB, &[bare]), format!("{} bytes", 4 * MIB + 5));
+}
+
+#[test]
 fn a_snapshot_reaches_clients_as_increment_and_as_whole() {
     let snapshot = snapshot();
     let chunks = |mode, sent: &[Value]| -> Vec<Value> {

@@ -54,19 +54,28 @@ pub(super) fn with_snapshot(json: &str, shown: Shown) -> Box<RawValue> {
     RawValue::from_string(data.to_string()).expect("a value serialises to JSON")
 }
 
+/// What the deltas of a run may say together, where they make its message; one event may always say as much as it holds.
+const GATHERED_BYTES: usize = 4 * 1024 * 1024;
+
 /// What the runner has said so far.
 pub(super) struct Messages {
     delta_mode: DeltaMode,
     completed: Option<Message>,
-    text: String,
+    /// `None`: it has become more than is gathered.
+    text: Option<String>,
+    most: usize,
 }
 
+/// The deltas say more than a message holds.
+pub(super) struct Outgrown;
+
 impl Messages {
-    pub(super) fn new(delta_mode: DeltaMode) -> Self {
+    pub(super) fn new(delta_mode: DeltaMode, event_bytes: usize) -> Self {
         Self {
             delta_mode,
             completed: None,
-            text: String::new(),
+            text: Some(String::new()),
+            most: GATHERED_BYTES.max(event_bytes),
         }
     }
 
@@ -78,12 +87,16 @@ impl Messages {
             Some(whole) => whole.into_owned(),
             None if is_snapshot && !delta.increment.is_empty() => delta.increment.into_owned(),
             None => {
-                self.text.push_str(&delta.increment);
+                self.gather(&delta.increment);
                 return None;
             }
         };
-        let before = std::mem::replace(&mut self.text, whole.clone());
-        is_snapshot.then(|| Shown {
+        if !is_snapshot {
+            self.text = Some(whole);
+            return None;
+        }
+        let before = self.text.replace(whole.clone()).unwrap_or_default();
+        Some(Shown {
             increment: whole
                 .strip_prefix(before.as_str())
                 .unwrap_or(&whole)
@@ -92,17 +105,28 @@ impl Messages {
         })
     }
 
+    fn gather(&mut self, increment: &str) {
+        let Some(text) = &mut self.text else { return };
+        if text.len() + increment.len() > self.most {
+            self.text = None;
+        } else {
+            text.push_str(increment);
+        }
+    }
+
     pub(super) fn complete(&mut self, message: Message) {
         self.completed = Some(message);
     }
 
     /// The last `message.completed`.
-    pub(super) fn completed(&self) -> Option<Message> {
-        self.completed.clone()
+    pub(super) fn completed(&self) -> Option<&Message> {
+        self.completed.as_ref()
     }
 
-    /// The message that the deltas make, when they made any.
-    pub(super) fn gathered(&self) -> Option<Message> {
-        (!self.text.is_empty()).then(|| Message::text("assistant", self.text.clone()))
+    /// Takes out the message that the deltas make, when they made any.
+    pub(super) fn take_gathered(&mut self) -> Result<Option<Message>, Outgrown> {
+        let text = self.text.as_mut().ok_or(Outgrown)?;
+        let text = std::mem::take(text);
+        Ok((!text.is_empty()).then(|| Message::text("assistant", text)))
     }
 }

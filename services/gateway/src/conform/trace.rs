@@ -5,14 +5,13 @@ use std::time::Duration;
 use domain::normalize::{Accepted, Effect, Judge, Reason, Rejection, Verdict};
 use http::StatusCode;
 use protocol::run::RunStatus;
-use protocol::sse::SseError;
 use secrecy::ExposeSecret;
 use tokio::time::{Instant, timeout_at};
 
 use super::kit::{Kit, Opened, Posted, is_terminal};
 use super::speech::Speech;
 use crate::outbound::runner::{ResultFormat, Started};
-use crate::runs::reader::{Item, ResultReader};
+use crate::runs::reader::{Item, ResultReader, TooLarge};
 
 /// How long the body may stay open once the terminal has come.
 const LINGER: Duration = Duration::from_secs(2);
@@ -251,12 +250,15 @@ impl Reading<'_> {
         };
         let limits = &self.kit.limits;
         let seen = match error {
-            SseError::LineTooLong => format!("a line is longer than {} bytes", limits.line_bytes),
-            SseError::EventTooLarge => {
+            TooLarge::Line => format!("a line is longer than {} bytes", limits.line_bytes),
+            TooLarge::Event => {
                 format!(
                     "an event is larger than {} bytes",
                     limits.results.event_bytes
                 )
+            }
+            TooLarge::Document => {
+                "one JSON document is larger than 8 MiB: answer by lines of JSON".to_owned()
             }
         };
         self.fault(FaultKind::Limit, seen);

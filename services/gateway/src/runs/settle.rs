@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use domain::canonical::canonical_json;
 use domain::normalize::{RunnerEnding, Tally};
 use domain::run::{Failure, FailureCode, Run};
 use protocol::id::{RunId, WorkspaceId};
@@ -137,12 +138,14 @@ fn terminal_of(
             (failure.code.status(), reason, failure.error(), message)
         }
     };
+    let text = message.as_ref().map(Message::plain_text);
+    let output = message.map(|message| canonical_json(&message));
+    let said = text.zip(output.as_ref());
     let transcript = run
         .conversation_key
         .as_ref()
-        .zip(message.as_ref())
-        .map(|(key, message)| {
-            let text = message.plain_text();
+        .zip(said)
+        .map(|(key, (text, json))| {
             let content = (!text.is_empty()).then(|| transcript_text(&text));
             TranscriptWrite {
                 id: Uuid::now_v7(),
@@ -151,14 +154,14 @@ fn terminal_of(
                 role: "assistant",
                 terms: terms_of(key, content.as_deref()),
                 content,
-                content_json: message_json(message),
+                content_json: json.clone(),
                 attachment_refs: "[]".to_owned(),
             }
         });
     Terminal {
         status,
         reason,
-        output: message.as_ref().map(message_json),
+        output,
         error: (error != Value::Null).then(|| error.to_string()),
         usage: book.usage(),
         metadata: tally.to_json().to_string(),
@@ -168,10 +171,6 @@ fn terminal_of(
             take_up: take_up(inner, &run.workspace, run.agent_id),
         }),
     }
-}
-
-fn message_json(message: &Message) -> String {
-    domain::canonical::canonical_json(message)
 }
 
 /// Writes an append, again while the database is away, for as long as the lease can hold.

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use domain::normalize::{Effect, Reason, Rejection, Verdict, announced_artifact};
 use domain::run::{Failure, FailureCode};
-use protocol::sse::SseError;
 use store::{AuditEntry, LeftOff};
 use uuid::Uuid;
 
+use super::reader::TooLarge;
 use super::{Relay, Stopped};
 use crate::runs::dispatch::interruption;
 use crate::runs::settle::{Ending, surely};
@@ -97,15 +97,19 @@ impl Relay<'_> {
         self.ended_by_gateway(failure)
     }
 
-    pub(super) fn over_limit(&mut self, error: SseError, chunk: &[u8]) -> Failure {
+    pub(super) fn over_limit(&mut self, error: TooLarge, chunk: &[u8]) -> Failure {
         let (reason, message) = match error {
-            SseError::LineTooLong => (
+            TooLarge::Line => (
                 Reason::LineTooLong,
                 "a line is longer than limits.line_bytes",
             ),
-            SseError::EventTooLarge => (
+            TooLarge::Event => (
                 Reason::EventTooLarge,
                 "an event is larger than limits.event_bytes",
+            ),
+            TooLarge::Document => (
+                Reason::EventTooLarge,
+                "one JSON document holds no more than 8 MiB and limits.run_bytes: answer by lines of JSON",
             ),
         };
         self.book.reject(Rejection::new(reason, None, chunk));

@@ -17,6 +17,27 @@ pub(crate) enum Item {
     Life,
 }
 
+/// What of an answer is larger than it may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TooLarge {
+    Line,
+    Event,
+    /// One JSON document, which is read to its end before its first result is.
+    Document,
+}
+
+impl From<SseError> for TooLarge {
+    fn from(error: SseError) -> Self {
+        match error {
+            SseError::LineTooLong => Self::Line,
+            SseError::EventTooLarge => Self::Event,
+        }
+    }
+}
+
+/// The largest JSON document, unless one event may be larger. It is in memory as a whole for as long as it comes.
+const DOCUMENT_BYTES: usize = 8 * 1024 * 1024;
+
 /// Reads the answer of a runner within bounds.
 pub(crate) enum ResultReader {
     EventStream {
@@ -26,7 +47,8 @@ pub(crate) enum ResultReader {
     Lines(Lines),
     Whole {
         body: Vec<u8>,
-        limits: ResultLimits,
+        most: usize,
+        most_results: u64,
     },
 }
 
@@ -125,13 +147,14 @@ impl ResultReader {
             }),
             ResultFormat::Json => Self::Whole {
                 body: Vec::new(),
-                limits,
+                most: DOCUMENT_BYTES.max(limits.event_bytes).min(limits.run_bytes),
+                most_results: limits.run_events,
             },
         }
     }
 
     /// Reads a chunk. Events that were whole before a limit was passed stand in `items`.
-    pub(crate) fn push(&mut self, chunk: &[u8], items: &mut Vec<Item>) -> Result<(), SseError> {
+    pub(crate) fn push(&mut self, chunk: &[u8], items: &mut Vec<Item>) -> Result<(), TooLarge> {
         match self {
             Self::EventStream { decoder, found } => {
                 let outcome = decoder.push(chunk, found);
@@ -140,12 +163,12 @@ impl ResultReader {
                     SseItem::Event(event) if event.data.is_empty() => None,
                     SseItem::Event(event) => Some(Item::Result(event.data)),
                 }));
-                outcome
+                outcome.map_err(TooLarge::from)
             }
             Self::Lines(lines) => lines.push(chunk, items),
-            Self::Whole { body, limits } => {
-                if body.len() + chunk.len() > limits.run_bytes {
-                    return Err(SseError::EventTooLarge);
+            Self::Whole { body, most, .. } => {
+                if body.len() + chunk.len() > *most {
+                    return Err(TooLarge::Document);
                 }
                 body.extend_from_slice(chunk);
                 Ok(())
@@ -158,9 +181,11 @@ impl ResultReader {
         match self {
             Self::EventStream { .. } => {}
             Self::Lines(lines) => lines.end(items),
-            Self::Whole { body, limits } => {
+            Self::Whole {
+                body, most_results, ..
+            } => {
                 let body = without_mark(std::mem::take(body));
-                match read_batch(&body, limits.run_events) {
+                match read_batch(&body, *most_results) {
                     Some(results) => items.extend(results),
                     // Judged as it came: the rejection shows what was wrong.
                     None => items.push(Item::Result(body)),
@@ -171,7 +196,7 @@ impl ResultReader {
 }
 
 impl Lines {
-    fn push(&mut self, chunk: &[u8], items: &mut Vec<Item>) -> Result<(), SseError> {
+    fn push(&mut self, chunk: &[u8], items: &mut Vec<Item>) -> Result<(), TooLarge> {
         let mut parts = chunk.split(|byte| *byte == b'\n');
         let last = parts.next_back().unwrap_or_default();
         for part in parts {
@@ -181,9 +206,9 @@ impl Lines {
         self.extend(last)
     }
 
-    fn extend(&mut self, part: &[u8]) -> Result<(), SseError> {
+    fn extend(&mut self, part: &[u8]) -> Result<(), TooLarge> {
         if self.line.len() + part.len() > self.most {
-            return Err(SseError::LineTooLong);
+            return Err(TooLarge::Line);
         }
         self.line.extend_from_slice(part);
         Ok(())
@@ -224,7 +249,7 @@ mod tests {
         state_value_bytes: 9,
     };
 
-    fn read(format: ResultFormat, chunks: &[&str]) -> Result<Vec<String>, SseError> {
+    fn read(format: ResultFormat, chunks: &[&str]) -> Result<Vec<String>, TooLarge> {
         let mut reader = ResultReader::new(format, 32, LIMITS);
         let mut items = Vec::new();
         for chunk in chunks {
@@ -248,10 +273,7 @@ mod tests {
             ["{\"a\":1}", "{\"b\":2}\r", "{\"c\":3}"]
         );
         let long = "x".repeat(33);
-        assert_eq!(
-            read(ResultFormat::JsonLines, &[&long]),
-            Err(SseError::LineTooLong)
-        );
+        assert_eq!(read(ResultFormat::JsonLines, &[&long]), Err(TooLarge::Line));
     }
 
     #[test]
@@ -272,10 +294,7 @@ mod tests {
             "one past the limit"
         );
         let long = "x".repeat(65);
-        assert_eq!(
-            read(ResultFormat::Json, &[&long]),
-            Err(SseError::EventTooLarge)
-        );
+        assert_eq!(read(ResultFormat::Json, &[&long]), Err(TooLarge::Document));
     }
 
     #[test]
@@ -294,5 +313,26 @@ mod tests {
             reader.push(&[*byte], &mut items).unwrap();
         }
         assert_eq!(items, [Item::Result(b"1".to_vec())]);
+    }
+
+    #[test]
+    fn a_document_is_bounded_though_a_run_may_say_more() {
+        let fits = |bytes: usize, limits: ResultLimits| {
+            let mut reader = ResultReader::new(ResultFormat::Json, 32, limits);
+            let chunk = vec![b' '; 1024 * 1024];
+            let mut chunks = std::iter::repeat_n(&chunk, bytes / chunk.len());
+            chunks.all(|chunk| reader.push(chunk, &mut Vec::new()).is_ok())
+        };
+        let wide = ResultLimits {
+            run_bytes: 64 * 1024 * 1024,
+            ..LIMITS
+        };
+        assert!(fits(DOCUMENT_BYTES, wide));
+        assert!(!fits(DOCUMENT_BYTES + 1024 * 1024, wide));
+        let large_events = ResultLimits {
+            event_bytes: 16 * 1024 * 1024,
+            ..wide
+        };
+        assert!(fits(16 * 1024 * 1024, large_events));
     }
 }
