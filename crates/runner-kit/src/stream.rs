@@ -13,14 +13,15 @@ use crate::results;
 use crate::runner::{CANCELLED, ResultStream, RunError};
 use crate::signal::Signal;
 
-/// Where a runner puts its results while it works.
+/// Where a runner puts its results while it works. A clone may outlive the work, but holds nothing up: what it
+/// sends once the work is done goes nowhere.
 #[derive(Clone, Debug)]
 pub struct Results(mpsc::Sender<AgentRunResult>);
 
 impl Results {
-    /// Sends one result. Waits while the gateway is not reading.
+    /// Sends one result. Waits while the gateway is not reading, and no longer than the work goes on.
     pub async fn send(&self, result: AgentRunResult) {
-        // The reader goes away together with the work that stands here: nobody would see a refusal.
+        // Nobody reads any more: the run has its terminal, or the work is dropped where it stands.
         let _ = self.0.send(result).await;
     }
 }
@@ -52,20 +53,23 @@ where
     );
     let mut failure = None;
     stream::poll_fn(move |context| {
-        if let Poll::Ready(Some(result)) = sent.poll_recv(context) {
-            return Poll::Ready(Some(Ok(result)));
-        }
-        if let Some(running) = &mut work
-            && let Poll::Ready(outcome) = running.as_mut().poll(context)
-        {
-            work = None;
+        if let Some(running) = &mut work {
+            if let Poll::Ready(Some(result)) = sent.poll_recv(context) {
+                return Poll::Ready(Some(Ok(result)));
+            }
+            let Poll::Ready(outcome) = running.as_mut().poll(context) else {
+                return match sent.poll_recv(context) {
+                    Poll::Ready(Some(result)) => Poll::Ready(Some(Ok(result))),
+                    Poll::Ready(None) | Poll::Pending => Poll::Pending,
+                };
+            };
             failure = outcome.unwrap_or_else(|_| Err(RunError::panicked())).err();
+            work = None;
+            // A clone may outlive the work, waiting for the end of this very stream: it is not waited for.
+            sent.close();
         }
-        match sent.poll_recv(context) {
-            Poll::Ready(Some(result)) => Poll::Ready(Some(Ok(result))),
-            Poll::Ready(None) if work.is_none() => Poll::Ready(failure.take().map(Err)),
-            Poll::Ready(None) | Poll::Pending => Poll::Pending,
-        }
+        let waiting = sent.try_recv().ok().map(Ok);
+        Poll::Ready(waiting.or_else(|| failure.take().map(Err)))
     })
     .boxed()
 }
@@ -115,6 +119,8 @@ fn is_cancelled(result: &AgentRunResult) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use protocol::message::LlmTokenUsage;
     use tokio_util::sync::CancellationToken;
 
@@ -226,5 +232,58 @@ mod tests {
             "run.failed",
         ];
         check(failing, false, &all, Some("mine")).await;
+    }
+
+    #[tokio::test]
+    async fn a_clone_that_outlives_the_work_does_not_hold_up_the_end() {
+        for fails in [false, true] {
+            let (keep, kept) = tokio::sync::oneshot::channel();
+            let working = stream(move |out| async move {
+                out.send(results::delta("a")).await;
+                out.send(results::delta("b")).await;
+                let _ = keep.send(out);
+                if fails {
+                    return Err(RunError::new("mine", "no"));
+                }
+                Ok(())
+            });
+            let (end, code) = if fails {
+                ("run.failed", Some("mine"))
+            } else {
+                ("run.completed", None)
+            };
+            let all = ["message.delta", "message.delta", end];
+            let outliving = async {
+                check(working, false, &all, code).await;
+                let out = kept.await.unwrap();
+                out.send(results::delta("too late")).await;
+            };
+            let ended = tokio::time::timeout(Duration::from_secs(10), outliving).await;
+            assert!(
+                ended.is_ok(),
+                "the run waits for the clone, failing: {fails}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_clone_is_about_to_send_is_not_waited_for() {
+        let (keep, kept) = tokio::sync::oneshot::channel();
+        let working = stream(move |out| async move {
+            let mut full = Box::pin(async move {
+                out.send(results::delta("a")).await;
+                out.send(results::delta("b")).await;
+            });
+            assert!(futures_util::poll!(&mut full).is_pending());
+            let _ = keep.send(full);
+            Ok(())
+        });
+        let all = ["message.delta", "run.completed"];
+        let ending = async {
+            check(working, false, &all, None).await;
+            kept.await.unwrap().await;
+        };
+        let ended = tokio::time::timeout(Duration::from_secs(10), ending).await;
+        assert!(ended.is_ok(), "the run waits for who waits for its reader");
     }
 }
