@@ -38,11 +38,13 @@ impl HostError {
         self.code == "conflict"
     }
 
-    /// The run's time is over, here or at the gateway. Not so where a tool, a model or a knowledge base alone
-    /// was too slow: the gateway gives that the same code, with the reason `upstream_timeout`.
+    /// The run's time is over, here or at the gateway. Not so where a single call was too slow, which has the same
+    /// code: a tool, a model or a knowledge base has the reason `upstream_timeout`, and a body of ours that did
+    /// not come in time may be sent again. What is over is over for every try.
     pub fn is_deadline_exceeded(&self) -> bool {
         let reason = self.details.get("reason").and_then(Value::as_str);
-        self.code == "deadline_exceeded" && reason != Some("upstream_timeout")
+        let is_of_the_call = self.retryable || reason == Some("upstream_timeout");
+        self.code == "deadline_exceeded" && !is_of_the_call
     }
 
     pub(super) fn transport(error: reqwest::Error) -> Self {
@@ -146,24 +148,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slow_upstream_is_not_the_end_of_the_run() {
-        let told = |code: &str, details: Value| {
-            let error = json!({"code": code, "message": "m", "details": details});
+    fn a_slow_call_is_not_the_end_of_the_run() {
+        let told = |code: &str, retryable: bool, details: Value| {
+            let error =
+                json!({"code": code, "message": "m", "retryable": retryable, "details": details});
             HostError::from(serde_json::from_value::<AgentApiError>(error).unwrap())
         };
-        for (code, details, expected) in [
-            ("deadline_exceeded", json!({}), true),
-            ("deadline_exceeded", json!({"reason": "deadline"}), true),
-            ("deadline_exceeded", json!({"reason": 7}), true),
+        let upstream = json!({"reason": "upstream_timeout"});
+        for (code, retryable, details, expected) in [
+            ("deadline_exceeded", false, json!({}), true),
             (
                 "deadline_exceeded",
-                json!({"reason": "upstream_timeout"}),
                 false,
+                json!({"reason": "deadline"}),
+                true,
             ),
-            ("runtime_error", json!({}), false),
+            ("deadline_exceeded", false, json!({"reason": 7}), true),
+            ("deadline_exceeded", true, json!({}), false),
+            ("deadline_exceeded", true, upstream.clone(), false),
+            ("deadline_exceeded", false, upstream, false),
+            ("runtime_error", false, json!({}), false),
         ] {
-            let error = told(code, details.clone());
-            assert_eq!(error.is_deadline_exceeded(), expected, "{code} {details}");
+            let error = told(code, retryable, details.clone());
+            let case = format!("{code} {retryable} {details}");
+            assert_eq!(error.is_deadline_exceeded(), expected, "{case}");
         }
         assert!(HostError::deadline_exceeded().is_deadline_exceeded());
     }
