@@ -63,8 +63,7 @@ async function* echo(context: Context, host: Host, cancel: AbortSignal): AsyncGe
   }
 }
 
-async function* frames(context: Context, host: Host): AsyncGenerator<string> {
-  const cancel = new AbortController();
+async function* frames(context: Context, host: Host, cancel: AbortController): AsyncGenerator<string> {
   live.set(context.run_id, cancel);
   try {
     yield ": hi\n\n";
@@ -91,7 +90,9 @@ async function serve(request: IncomingMessage, response: ServerResponse): Promis
   } else if (call === "POST /runs" && JSON.parse(body.toString()).runner_id === RUNNER.id) {
     const { context, host } = JSON.parse(body.toString());
     response.writeHead(200, { "content-type": "text/event-stream", connection: "close" });
-    await pipeline(frames(context, host), response); // at the pace of who reads, ends when they leave
+    const ended = new AbortController();
+    response.once("close", () => ended.abort()); // also when who reads leaves while the runner waits for something
+    await pipeline(frames(context, host, ended), response); // at the pace of who reads, ends when they leave
   } else if (call.endsWith("/cancel") && cancel) {
     cancel.abort();
     answer(202, {});
