@@ -13,7 +13,10 @@ use tokio_util::sync::CancellationToken;
 
 /// Connections at one time; one more waits to be accepted.
 const CONNECTIONS: usize = 4096;
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the head of a request may take. It also ends idle connections, for hyper waits for the next head from the
+/// end of the answer before it: it must be longer than gateways keep connections that they do not use, or a request
+/// meets the end of its connection.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long live runs may take to hear that we stop.
 const GRACE: Duration = Duration::from_secs(5);
 /// After a failed accept: the process is out of file descriptors, and spinning helps nobody.
