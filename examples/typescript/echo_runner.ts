@@ -3,7 +3,7 @@ import { createHmac, timingSafeEqual } from "node:crypto";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { buffer } from "node:stream/consumers";
-import { pipeline } from "node:stream/promises";
+import { finished, pipeline } from "node:stream/promises";
 
 const SECRET = /^whsec_([A-Za-z0-9+/]+={0,2})$/.exec(process.env.RUNNER_SECRET ?? "")?.[1];
 if (!SECRET) throw new Error("RUNNER_SECRET is not whsec_ and a key in base64");
@@ -11,6 +11,7 @@ const KEY = Buffer.from(SECRET, "base64");
 const RUNNER = { id: "plugin:runnel/echo-typescript/default", name: "default",
   label: { en_US: "Echo (TypeScript)", zh_Hans: "回声（TypeScript）" }, permissions: { history: ["page"] },
   capabilities: { streaming: true, interrupt: true } };
+const MOST_BYTES = 8 * 1024 * 1024; // of a request: an event of 1 MiB comes with its text twice, with state, schemas of tools, …
 const live = new Map<string, AbortController>(); // run id -> what cancels it, while it is executed
 
 // What this runner reads of a request, and what it says: the type and the data of a result.
@@ -81,7 +82,11 @@ async function serve(request: IncomingMessage, response: ServerResponse): Promis
   const answer = (status: number, body: object) =>
     response.writeHead(status, { "content-type": "application/json", connection: "close" }).end(JSON.stringify(body));
   const { "content-length": length = 0, "transfer-encoding": endless } = request.headers;
-  const body = endless || Number(length) > 2 * 1024 * 1024 ? Buffer.alloc(0) : await buffer(request);
+  if (endless || Number(length) > MOST_BYTES) { // taken and thrown away: who still sends does not see an answer
+    await finished(request.resume());
+    return void answer(413, { error: { code: "payload_too_large", message: `more than ${MOST_BYTES} bytes` } });
+  }
+  const body = await buffer(request);
   const call = `${request.method} ${request.url}`, cancel = live.get(call.split("/").at(-2) ?? "");
   if (!isSigned(request.headers, body)) {
     answer(401, { error: { code: "unauthenticated", message: "not signed" } });

@@ -43,7 +43,8 @@ pub struct Options {
     pub heartbeat: Duration,
     /// Runs at one time. One more is refused with 503 and `Retry-After`, which the gateway obeys.
     pub live_runs: usize,
-    /// The largest request body, in bytes.
+    /// The largest request body, in bytes. The gateway takes envelopes of 1 MiB and tells their text twice; state,
+    /// schemas of tools and configuration come on top.
     pub body_bytes: usize,
 }
 
@@ -52,7 +53,7 @@ impl Default for Options {
         Self {
             heartbeat: Duration::from_secs(15),
             live_runs: 1024,
-            body_bytes: 2 * 1024 * 1024,
+            body_bytes: 8 * 1024 * 1024,
         }
     }
 }

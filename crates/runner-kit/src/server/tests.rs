@@ -164,7 +164,7 @@ async fn a_request_that_was_tampered_with_sent_twice_or_is_too_old_is_refused() 
 #[tokio::test]
 async fn what_is_not_here_or_not_understood_is_refused() {
     let router = one_delta;
-    let mut large = vec![b' '; 2 * 1024 * 1024];
+    let mut large = vec![b' '; 8 * 1024 * 1024];
     check_refused(
         router(),
         signed("POST", "/runs", &large),
