@@ -59,6 +59,8 @@ pub(crate) struct Script {
     pub(crate) prompt: Option<Result<Vec<Message>, Failing>>,
     pub(crate) state: HashMap<String, Value>,
     /// Each pull takes one.
+    /// A page with more bytes of text is no answer.
+    pub(crate) most_history_bytes: Option<usize>,
     pub(crate) steering: VecDeque<Vec<SteeringInputItem>>,
     pub(crate) steering_fails: bool,
     /// Every call, in order: its name and what it asked about.

@@ -7,6 +7,9 @@ use protocol::error::AgentApiError;
 use reqwest::StatusCode;
 use serde_json::Value;
 
+const INVALID_ANSWER: &str = "callback.invalid_answer";
+const ANSWER_TOO_LARGE: &str = "answer_too_large";
+
 /// A failed call. `code` is the gateway's own (`not_found`, `unauthorized`, `cancelled`, …), or
 /// one of the kit's: `callback.unreachable`, `callback.timeout`, `callback.http_error`,
 /// `callback.invalid_answer`; `deadline_exceeded` also when the run's time was over before the call.
@@ -45,6 +48,12 @@ impl HostError {
         let reason = self.details.get("reason").and_then(Value::as_str);
         let is_of_the_call = self.retryable || reason == Some("upstream_timeout");
         self.code == "deadline_exceeded" && !is_of_the_call
+    }
+
+    /// The answer is larger than the kit reads: a smaller page, or fewer bytes, may be asked for.
+    pub fn is_answer_too_large(&self) -> bool {
+        let reason = self.details.get("reason").and_then(Value::as_str);
+        self.code == INVALID_ANSWER && reason == Some(ANSWER_TOO_LARGE)
     }
 
     pub(super) fn transport(error: reqwest::Error) -> Self {
@@ -88,7 +97,7 @@ impl HostError {
 
     pub(super) fn unreadable_answer(error: serde_json::Error) -> Self {
         let failure = Self::new(
-            "callback.invalid_answer",
+            INVALID_ANSWER,
             "the gateway's answer is not what was asked for",
         );
         Self {
@@ -99,7 +108,11 @@ impl HostError {
 
     pub(super) fn answer_too_large(limit: usize) -> Self {
         let message = format!("the gateway's answer is larger than {limit} bytes");
-        Self::new("callback.invalid_answer", message)
+        let details = JsonObject::from_iter([("reason".to_owned(), ANSWER_TOO_LARGE.into())]);
+        Self {
+            details,
+            ..Self::new(INVALID_ANSWER, message)
+        }
     }
 
     pub(super) fn no_client() -> Self {
@@ -146,6 +159,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn an_answer_that_is_too_large_is_told_from_one_that_cannot_be_read() {
+        assert!(HostError::answer_too_large(9).is_answer_too_large());
+        let unreadable = serde_json::from_str::<Value>("{").unwrap_err();
+        assert!(!HostError::unreadable_answer(unreadable).is_answer_too_large());
+    }
 
     #[test]
     fn a_slow_call_is_not_the_end_of_the_run() {

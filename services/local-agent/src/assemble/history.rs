@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use protocol::context::AgentRunContext;
 use protocol::history::TranscriptItem;
 use protocol::message::{Message, MessageContent};
+use protocol::run::Page;
 use runner_kit::HostError;
 use runner_kit::host::{Direction, HistoryQuery};
 
@@ -21,6 +22,8 @@ use super::over;
 const MOST_PAGES: usize = 64;
 /// The host gives no more in a page.
 const PAGE_ITEMS: u32 = 100;
+/// A page that is too large is asked for again with so many times fewer items.
+const SMALLER: u32 = 8;
 
 /// A message of the history.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,7 +76,7 @@ async fn since(
             direction: Some(Direction::Forward),
             ..HistoryQuery::default()
         };
-        let page = host.history(&query).await?;
+        let page = page(host, query).await?;
         items.extend(page.items);
         match page.next_cursor.filter(|_| page.has_more) {
             Some(next) if seen.insert(next.clone()) => after = next,
@@ -83,7 +86,8 @@ async fn since(
     Ok(items)
 }
 
-/// The end of the history: page by page backward, until it is all or fills the budget.
+/// The end of the history: page by page backward, until it is all or fills the budget. An item that is too large to
+/// be read is where it begins: it would fail every run of the conversation that is still to come.
 async fn tail(
     host: &impl AgentHost,
     budget: &Budget,
@@ -100,7 +104,16 @@ async fn tail(
             direction: Some(Direction::Backward),
             ..HistoryQuery::default()
         };
-        let page = host.history(&query).await?;
+        let page = match page(host, query).await {
+            Ok(page) => page,
+            Err(failed) if failed.is_answer_too_large() => {
+                tracing::warn!(
+                    "the history before an item that is too large is left out: {failed}"
+                );
+                break;
+            }
+            Err(failed) => return Err(failed),
+        };
         for item in &page.items {
             tokens += message_of(item).as_ref().map_or(0, estimate::message);
         }
@@ -114,6 +127,21 @@ async fn tail(
     }
     newest_first.reverse();
     Ok(newest_first)
+}
+
+/// A page; a smaller one, down to a single item, where it is too large.
+async fn page(
+    host: &impl AgentHost,
+    mut query: HistoryQuery,
+) -> Result<Page<TranscriptItem>, HostError> {
+    loop {
+        match (host.history(&query).await, query.limit) {
+            (Err(failed), Some(limit)) if failed.is_answer_too_large() && limit > 1 => {
+                query.limit = Some((limit / SMALLER).max(1));
+            }
+            (answered, _) => return answered,
+        }
+    }
 }
 
 fn remember(items: Vec<TranscriptItem>, context: &AgentRunContext) -> Vec<Remembered> {

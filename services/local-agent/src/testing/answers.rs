@@ -58,6 +58,12 @@ impl AgentHost for TestHost {
         }
         let has_more = items.len() > query.limit.unwrap() as usize;
         items.truncate(query.limit.unwrap() as usize);
+        let bytes = items.iter().filter_map(|item| item.content.as_ref());
+        let bytes: usize = bytes.map(String::len).sum();
+        if script.most_history_bytes.is_some_and(|most| bytes > most) {
+            let failed = "callback.invalid_answer/answer_too_large";
+            return Err(error(&(failed, "larger than 9 bytes".to_owned())));
+        }
         let next = items.last().and_then(|item| item.cursor.clone());
         let page = json!({"items": items, "next_cursor": next, "prev_cursor": null, "has_more": has_more, "total_count": null});
         Ok(serde_json::from_value(page).unwrap())

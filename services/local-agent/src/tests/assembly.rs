@@ -214,6 +214,36 @@ async fn a_history_that_cannot_be_read_fails_the_run() {
     assert_eq!(ending(&results), ("run.failed", Some("runner.error")));
 }
 
+#[tokio::test]
+async fn a_page_that_is_too_large_is_read_in_smaller_ones_and_an_item_that_is_ends_the_history() {
+    let items = |lengths: &[usize]| -> Vec<_> {
+        let lengths = (1..).zip(lengths);
+        let items = lengths.map(|(seq, length)| item(seq, "user", &"x".repeat(*length)));
+        items.collect()
+    };
+    for (lengths, expected) in [
+        (&[300; 20][..], &[300; 20][..]),
+        (&[300, 2_000, 300, 200][..], &[300, 200][..]),
+        (&[300, 2_000][..], &[][..]),
+    ] {
+        for with_checkpoint in [false, true] {
+            let host = host();
+            host.script().history = items(lengths);
+            host.script().most_history_bytes = Some(1_000);
+            if with_checkpoint {
+                let mut checkpoint = checkpoint("c-7");
+                checkpoint["covers_until"] = json!("0");
+                let kept = (CHECKPOINT.to_owned(), checkpoint);
+                host.script().state.extend([kept]);
+            }
+            let asked = asked(&host, context("hi", &json!({}))).await;
+            let said = asked.iter().filter(|(_, text)| text.starts_with('x'));
+            let said: Vec<_> = said.map(|(_, text)| text.len()).collect();
+            assert_eq!(said, expected, "{lengths:?} {with_checkpoint}");
+        }
+    }
+}
+
 fn checkpoint(conversation: &str) -> Value {
     json!({
         "schema_version": "langbot.local_agent.compaction_checkpoint.v1",
