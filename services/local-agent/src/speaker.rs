@@ -98,10 +98,11 @@ impl Speaker {
     }
 
     /// The whole message, once: the texts of all turns, or `last` where nothing was heard of it and it says as much.
-    /// One that is too long for a result is sent as deltas alone: the host makes a message of them.
+    /// Calls that make it too long are left out, for they were told by their own results. A text that is too long for a
+    /// result is sent as deltas alone: the host makes a message of them.
     pub(crate) async fn complete(&mut self, last: &Message) {
         let is_all = !self.streaming && last.plain_text() == self.said;
-        let message = if self.said.is_empty() || is_all {
+        let mut message = if self.said.is_empty() || is_all {
             Message {
                 provider_specific_fields: None,
                 ..last.clone()
@@ -109,8 +110,12 @@ impl Speaker {
         } else {
             Message::text("assistant", &self.said)
         };
-        let completed = results::message_completed(message, Vec::new());
-        if self.said.is_empty() || self.room.holds(&completed.data) {
+        let mut completed = results::message_completed(message.clone(), Vec::new());
+        if message.tool_calls.is_some() && !self.room.holds(&completed.data) {
+            message.tool_calls = None;
+            completed = results::message_completed(message, Vec::new());
+        }
+        if self.room.holds(&completed.data) {
             self.send(completed).await;
         } else if self.sent < self.said.len() {
             self.tell(true, None).await;

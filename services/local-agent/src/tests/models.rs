@@ -64,6 +64,35 @@ async fn deltas_of_a_long_answer_are_together_no_more_than_a_multiple_of_it() {
 }
 
 #[tokio::test]
+async fn a_message_leaves_out_calls_that_are_longer_than_a_line() {
+    for streams in [true, false] {
+        for (arguments, is_told) in ["a", &"a".repeat(9_000)].into_iter().zip([true, false]) {
+            let host = TestHost::default();
+            host.tool_says("send", json!({"terminate": true}));
+            host.model(
+                "m",
+                vec![call("c1", "send", &json!({"all": arguments})), end()],
+            );
+            let mut context = context("hi", &json!({}));
+            context.delivery.supports_streaming = streams;
+            let limits = json!({"limits": {"line_bytes": 8_000}});
+            context.runtime.metadata = limits.as_object().unwrap().clone();
+            let results = run(&host, context).await;
+            assert_eq!(ending(&results), ("run.completed", None));
+            for result in &results {
+                let bytes = json!(result).to_string().len();
+                assert!(bytes < 7_900, "{}: {bytes}", result.kind);
+            }
+            let mut completed = results
+                .iter()
+                .filter(|result| result.kind == "message.completed");
+            let message = &completed.next().unwrap().data["message"];
+            assert_eq!(message.get("tool_calls").is_some(), is_told, "{message}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn no_result_is_longer_than_the_gateway_takes() {
     let long = "\"so\"\n".repeat(3_000);
     for streams in [true, false] {
