@@ -9,8 +9,9 @@ use serde_json::Value;
 
 use crate::line::Room;
 
-/// A delta carries the whole text so far. It waits until it adds this part of it, so that all deltas of an
-/// answer together are at most about this many times its size.
+/// A delta waits until it adds this part of the text, and carries the whole text so far when that much is new to
+/// it, or when its turn ends: all deltas of a turn together are at most about this many times the size of the text, at
+/// whatever pace it comes.
 const REPEATS: usize = 64;
 
 /// Says what a run has to say. The texts of its turns are one message.
@@ -24,6 +25,8 @@ pub(crate) struct Speaker {
     said: String,
     /// Of it, what the client has.
     sent: usize,
+    /// Of it, what the last delta with the whole text had.
+    told_whole: usize,
     /// Where the present turn begins.
     turn: usize,
     sequence: i64,
@@ -38,6 +41,7 @@ impl Speaker {
             room: Room::of(context),
             said: String::new(),
             sent: 0,
+            told_whole: 0,
             turn: 0,
             sequence: 0,
         }
@@ -81,7 +85,7 @@ impl Speaker {
         }
     }
 
-    /// Sends what waits.
+    /// Sends what waits: without the whole text where little of it is new.
     pub(crate) async fn flush(&mut self) {
         if self.sent < self.said.len() {
             self.delta(false, None).await;
@@ -145,10 +149,12 @@ impl Speaker {
 
     async fn chunk(&mut self, new: String, is_final: bool, tool_calls: Option<Vec<ToolCall>>) {
         self.sequence += 1;
+        let is_much_new = (self.sent - self.told_whole) * REPEATS >= self.sent;
+        let whole = (is_final || is_much_new).then(|| self.said[..self.sent].to_owned());
         let chunk = MessageChunk {
             role: "assistant".to_owned(),
             content: (!new.is_empty()).then_some(MessageContent::Text(new)),
-            all_content: Some(self.said[..self.sent].to_owned()),
+            all_content: whole,
             tool_calls,
             is_final,
             msg_sequence: Some(self.sequence),
@@ -157,6 +163,9 @@ impl Speaker {
         let mut payload = MessageDeltaPayload { chunk };
         if !self.room.holds(&payload) {
             payload.chunk.all_content = None;
+        }
+        if payload.chunk.all_content.is_some() {
+            self.told_whole = self.sent;
         }
         self.send(known(ResultType::MessageDelta, &payload)).await;
     }

@@ -4,6 +4,7 @@ mod answers;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use protocol::JsonObject;
@@ -28,6 +29,8 @@ pub(crate) enum Step {
     Chunk(Value),
     Usage(Value),
     Fail(Failing),
+    /// Nothing comes for so long.
+    Pause(Duration),
     /// Nothing more comes, and it does not end.
     Hang,
 }
@@ -56,11 +59,11 @@ pub(crate) struct Script {
     pub(crate) ranking: Option<Result<Vec<usize>, Failing>>,
     pub(crate) history: Vec<TranscriptItem>,
     pub(crate) history_fails: bool,
+    /// A page with more bytes of text is no answer.
+    pub(crate) most_history_bytes: Option<usize>,
     pub(crate) prompt: Option<Result<Vec<Message>, Failing>>,
     pub(crate) state: HashMap<String, Value>,
     /// Each pull takes one.
-    /// A page with more bytes of text is no answer.
-    pub(crate) most_history_bytes: Option<usize>,
     pub(crate) steering: VecDeque<Vec<SteeringInputItem>>,
     pub(crate) steering_fails: bool,
     /// Every call, in order: its name and what it asked about.

@@ -142,6 +142,7 @@ impl AgentHost for TestHost {
                 }
                 Step::Usage(value) => usage = serde_json::from_value(value).unwrap(),
                 Step::Fail(failed) => return Err(error(&failed)),
+                Step::Pause(time) => tokio::time::sleep(time).await,
                 Step::Hang => std::future::pending().await,
             }
         }
@@ -155,14 +156,18 @@ impl AgentHost for TestHost {
         if let Some(Step::Fail(failed)) = steps.first() {
             return Err(error(failed));
         }
-        let events = stream::iter(steps).then(|step| async move {
+        let events = stream::iter(steps).filter_map(|step| async move {
             let event = match step {
                 Step::Chunk(chunk) => json!({"chunk": chunk}),
                 Step::Usage(usage) => json!({"usage": usage}),
-                Step::Fail(failed) => return Err(error(&failed)),
+                Step::Fail(failed) => return Some(Err(error(&failed))),
+                Step::Pause(time) => {
+                    tokio::time::sleep(time).await;
+                    return None;
+                }
                 Step::Hang => std::future::pending().await,
             };
-            Ok(serde_json::from_value::<LlmStreamEvent>(event).unwrap())
+            Some(Ok(serde_json::from_value::<LlmStreamEvent>(event).unwrap()))
         });
         Ok(events.boxed())
     }

@@ -2,6 +2,7 @@
 
 use std::io::Read as _;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -61,6 +62,32 @@ async fn deltas_of_a_long_answer_are_together_no_more_than_a_multiple_of_it() {
         answer(&results),
         "the increments are the answer"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn deltas_of_a_slow_answer_come_at_once_and_are_together_no_more_than_a_multiple_of_it() {
+    let host = TestHost::default();
+    let slowly = |_| [text("word "), Step::Pause(Duration::from_millis(200))];
+    let words: Vec<Step> = (0..4_000).flat_map(slowly).chain([end()]).collect();
+    host.model("m", words);
+    let results = run(&host, context("much", &json!({"timeout": 0}))).await;
+    let told = answer(&results);
+    assert_eq!(told.len(), 20_000);
+    let chunks: Vec<_> = results
+        .iter()
+        .filter_map(|result| result.data.get("chunk"))
+        .collect();
+    assert_eq!(chunks.len(), 4_001, "each word is told before the next");
+    let bytes: usize = chunks.iter().map(|chunk| chunk.to_string().len()).sum();
+    assert!(bytes < 100 * told.len(), "{bytes}");
+    let mut increments = String::new();
+    for chunk in &chunks {
+        increments.push_str(chunk["content"].as_str().unwrap_or_default());
+        let whole = chunk["all_content"].as_str();
+        assert!(whole.is_none_or(|whole| whole == increments), "{chunk}");
+    }
+    assert_eq!(increments, told);
+    assert_eq!(chunks[4_000]["all_content"], told, "the end tells all");
 }
 
 #[tokio::test]
