@@ -33,10 +33,15 @@ pub struct Store {
     pub(crate) quick: Quick,
     pub(crate) writer: Writer,
     backend: Backend,
-    /// When it was last tried to write something small, and whether that went well. Held while it is tried:
-    /// who asks meanwhile gets the same answer.
-    proof: Arc<Mutex<Option<(Instant, bool)>>>,
+    /// Whether the database answered.
+    answered: Kept,
+    /// Whether something small could be written.
+    proof: Kept,
 }
+
+/// When something was last tried, and whether that went well. Held while it is tried: who asks meanwhile gets the
+/// same answer.
+type Kept = Arc<Mutex<Option<(Instant, bool)>>>;
 
 const READERS: u32 = 8;
 /// Places for write connections. The writer uses one at a time; a place whose connection dies without a word
@@ -116,6 +121,7 @@ impl Store {
                 quick,
                 writer,
                 backend,
+                answered: Arc::default(),
                 proof: Arc::default(),
             },
             work,
@@ -129,30 +135,32 @@ impl Store {
 
     /// True when the database answers a query and the writer takes work. After a commit that failed
     /// for the database's sake, a disk that is full for example, it is true again once a small
-    /// write is committed, which is tried here: once a second, however many ask.
+    /// write is committed. Both are tried here: once a second, however many ask.
     pub async fn is_reachable(&self) -> bool {
-        if !self.writer.is_open() || self.readers.ping().await.is_err() {
+        let answers = async { self.readers.ping().await.is_ok() };
+        if !self.writer.is_open() || !kept(&self.answered, answers).await {
             return false;
         }
-        !self.writer.is_failing() || self.has_proven_writing().await
-    }
-
-    async fn has_proven_writing(&self) -> bool {
-        let mut last = self.proof.lock().await;
-        if let Some((at, proven)) = *last
-            && at.elapsed() < BETWEEN_PROOFS
-        {
-            return proven;
-        }
-        let proven = self.prove_writing().await;
-        *last = Some((Instant::now(), proven));
-        proven
+        !self.writer.is_failing() || kept(&self.proof, self.prove_writing()).await
     }
 
     /// Ends the writer once what is queued has been committed. Later writes are refused.
     pub async fn close(&self) {
         self.writer.close().await;
     }
+}
+
+/// What was found out within the last second, or else is now.
+async fn kept(last: &Kept, trying: impl Future<Output = bool>) -> bool {
+    let mut last = last.lock().await;
+    if let Some((at, known)) = *last
+        && at.elapsed() < BETWEEN_PROOFS
+    {
+        return known;
+    }
+    let found = trying.await;
+    *last = Some((Instant::now(), found));
+    found
 }
 
 /// Waits until the server lets us in, as long as for any connection. A pool would say that it has waited, and
@@ -299,4 +307,31 @@ fn sqlite_path(url: &str) -> Option<PathBuf> {
         .strip_prefix("sqlite://")
         .or_else(|| url.strip_prefix("sqlite:"))?;
     Some(PathBuf::from(path.split('?').next().unwrap_or(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn however_many_ask_the_database_is_asked_once_in_a_moment() {
+        let (last, asked) = (Kept::default(), AtomicUsize::new(0));
+        let ask = || {
+            kept(&last, async {
+                asked.fetch_add(1, Ordering::Relaxed);
+                // The others come meanwhile.
+                tokio::task::yield_now().await;
+                true
+            })
+        };
+        let answers = tokio::join!(ask(), ask(), ask());
+        assert_eq!(answers, (true, true, true));
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        let before = Instant::now() - 2 * BETWEEN_PROOFS;
+        *last.lock().await = Some((before, true));
+        assert!(!kept(&last, async { false }).await, "it is old");
+        assert!(!ask().await, "what failed is kept, too");
+    }
 }
