@@ -11,13 +11,15 @@ use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 use rstest::rstest;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::client::{Answer, Client, message, send};
 use crate::support::database::rows;
 use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
-use crate::support::{Directory, Engine, Postgres, Sqlite, Stage, until};
+use crate::support::slow::connect;
+use crate::support::{Directory, Engine, Postgres, Sqlite, Stage, until, within};
 
 const BASES: &str = r#"
 [[knowledge_bases]]
@@ -651,6 +653,31 @@ async fn what_cannot_be_read_is_refused_and_what_was_there_stays(
     assert_eq!(long.status, 400, "{}", long.body);
     let gone = admin.get("/v1/knowledge-bases/nobody/documents").await;
     assert_eq!(gone.status, 404, "{}", gone.body);
+}
+
+/// As many as are indexed at once, and one more.
+#[tokio::test]
+async fn documents_that_trickle_in_keep_nobody_elses_from_being_indexed() {
+    let stage = stage(Sqlite).await.unwrap();
+    let admin = stage.gateway.admin().await;
+    let mut slow = Vec::new();
+    for n in 0..3 {
+        let mut upload = connect(&admin.url).await;
+        let head = format!(
+            "PUT /v1/knowledge-bases/handbook/documents/slow-{n} HTTP/1.1\r\nhost: localhost\r\n\
+             authorization: Bearer {}\r\ncontent-type: text/plain\r\ncontent-length: 100000\r\n\
+             expect: 100-continue\r\n\r\n",
+            admin.key
+        );
+        upload.write_all(head.as_bytes()).await.unwrap();
+        let mut told = [0; 12];
+        let read = upload.read_exact(&mut told);
+        within("the body to be wanted", read).await.unwrap();
+        assert_eq!(&told, b"HTTP/1.1 100");
+        slow.push(upload);
+    }
+    let quick = put(&admin, "quick", "text/plain", "At once.").await;
+    assert_eq!(quick.status, 201, "{}", quick.body);
 }
 
 #[rstest]

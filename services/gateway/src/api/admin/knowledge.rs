@@ -144,9 +144,9 @@ pub(in crate::api) async fn put_document(
     let mime_type = mime_type.unwrap_or_default().to_owned();
     let kind = Kind::of_media_type(&mime_type);
     let kind = kind.map_err(|error| ApiError::invalid_argument(format!("the document {error}")))?;
-    // No more bodies are in memory than documents are indexed at once.
-    let room = state.knowledge.room().await?;
+    // The body first: one that trickles in keeps none of the few places from others.
     let bytes = read_body(request).await?;
+    let room = state.knowledge.room().await?;
     let is_new = state
         .runs
         .store()
