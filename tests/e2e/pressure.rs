@@ -9,7 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::support::client::{Client, message};
+use crate::support::client::{Client, message, send as ask};
+use crate::support::held::HeldRun;
 use crate::support::ledger::Ledger;
 use crate::support::script::{Gate, Run, Step, send, sse, sse_and_wait, sse_head};
 use crate::support::slow::{
@@ -396,6 +397,50 @@ async fn a_body_that_trickles_is_answered_with_408() {
     let answer = dribble(stage.client.url.clone(), start).await;
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
     assert!(answer.contains("\"retryable\":true"), "{answer}");
+}
+
+// --- one key's streams ---
+
+#[tokio::test]
+async fn one_key_reads_streams_on_half_of_the_connections_and_others_go_on() {
+    let stage = Stage::with(|config| config.server = "connections = 12".into()).await;
+    let admin = stage.gateway.admin().await;
+    let held = HeldRun::start(&stage, &message("m-1")).await;
+    let mut streams = Vec::new();
+    for _ in 0..6 {
+        let stream = stage.client.follow(&held.run_id, 0).await;
+        assert_eq!(stream.response.status(), 200);
+        streams.push(stream);
+    }
+    // Who is refused a stream has posted nothing.
+    for refused in [
+        stage.client.following(&held.run_id),
+        stage.client.posting(&message("m-2")),
+    ] {
+        let answer = ask(refused.header("accept", "text/event-stream")).await;
+        let answer = answer.unwrap();
+        assert_eq!(answer.status, 429, "{}", answer.body);
+        assert_eq!(answer.detail("reason"), "key_streams");
+        assert_eq!(answer.headers["retry-after"], "5");
+    }
+    let runs = stage.client.get("/v1/runs").await.body;
+    assert_eq!(runs["items"].as_array().unwrap().len(), 1, "{runs}");
+    // Nobody else waits: health checks, calls back, other keys, and this one for what is no stream.
+    for path in ["/readyz", "/healthz"] {
+        assert_eq!(stage.client.get(path).await.status, 200);
+    }
+    assert_eq!(held.get("/run").await.status, 200);
+    let other = admin.follow(&held.run_id, 0).await;
+    assert_eq!(other.response.status(), 200);
+    // Its place is free once a client has gone, also without a word.
+    streams.pop();
+    until("the place to be free", async || {
+        let stream = stage.client.follow(&held.run_id, 0).await;
+        stream.response.status() == 200
+    })
+    .await;
+    drop((streams, other));
+    held.end(&stage).await;
 }
 
 // --- too few files ---

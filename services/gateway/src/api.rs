@@ -27,6 +27,7 @@ mod refusals;
 mod room;
 mod run_pages;
 mod stream;
+mod stream_places;
 mod transcript;
 mod view;
 mod watched_keys;
@@ -54,6 +55,7 @@ use kept_call::CallsThatGoOn;
 pub use names::OwnNames;
 use refusals::Refusals;
 use room::BodyRoom;
+use stream_places::StreamPlaces;
 use watched_keys::WatchedKeys;
 
 /// The largest body of any route that names no other bound.
@@ -72,6 +74,8 @@ pub struct Api {
     pub heartbeat: Duration,
     /// How long the body of a request may take.
     pub body: Duration,
+    /// Connections at once.
+    pub connections: usize,
     /// Wrong credentials of one address in ten seconds, before it waits.
     pub most_refusals: u32,
     /// Bytes of requests to models that are in memory at once.
@@ -86,6 +90,7 @@ struct Shared {
     api: Api,
     refusals: Refusals,
     watched_keys: WatchedKeys,
+    stream_places: StreamPlaces,
     calls_that_go_on: CallsThatGoOn,
     model_room: ModelRoom,
 }
@@ -95,6 +100,7 @@ impl ApiState {
         Self(Arc::new(Shared {
             refusals: Refusals::new(api.most_refusals),
             watched_keys: WatchedKeys::default(),
+            stream_places: StreamPlaces::of(api.connections),
             calls_that_go_on: CallsThatGoOn::default(),
             model_room: ModelRoom::for_models(api.model_bytes),
             api,
@@ -115,6 +121,10 @@ impl ApiState {
 
     fn watched_keys(&self) -> &WatchedKeys {
         &self.0.watched_keys
+    }
+
+    fn stream_places(&self) -> &StreamPlaces {
+        &self.0.stream_places
     }
 }
 

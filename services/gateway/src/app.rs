@@ -128,12 +128,14 @@ impl App {
             stopping: runs.stopping().clone(),
         })?;
         let names = own_names(&config.server);
+        let server = server_options(config);
         let state = ApiState::new(Api {
             runs: runs.clone(),
             tools: tools.clone(),
             knowledge: knowledge.clone(),
             heartbeat: config.server.heartbeat,
             body: config.server.body,
+            connections: server.max_connections,
             most_refusals: config.limits.refused_credentials,
             model_bytes: config.limits.model_bytes,
             body_bytes: config.limits.body_bytes,
@@ -146,7 +148,7 @@ impl App {
             knowledge,
             exporter,
             tasks,
-            server: server_options(config),
+            server,
             names,
             _database_lock: database_lock,
         })

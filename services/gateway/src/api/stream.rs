@@ -9,6 +9,7 @@ use protocol::id::RunId;
 
 use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
+use crate::api::stream_places::StreamPlace;
 use crate::api::watched_keys::until_revoked;
 
 /// Whether the caller asks for server-sent events.
@@ -23,16 +24,21 @@ pub(super) fn wants_stream(headers: &HeaderMap) -> bool {
 }
 
 /// The run's frames after `cursor`. A response only watches: closing it changes nothing. It ends early
-/// within two seconds of the revocation of the caller's key.
+/// within two seconds of the revocation of the caller's key. It has its place among the key's streams until it is
+/// dropped, also by a client that is gone.
 pub(super) fn stream_run(
     state: &ApiState,
     caller: &ClientCaller,
     run: RunId,
     cursor: u64,
+    place: StreamPlace,
 ) -> Response {
     let frames = state.runs.watch(run, cursor, state.heartbeat);
     let revoked = until_revoked(state.clone(), caller.workspace.clone(), caller.key);
-    let frames = frames.take_until(Box::pin(revoked));
+    let frames = frames.take_until(Box::pin(revoked)).map(move |frame| {
+        let _place = &place;
+        frame
+    });
     event_stream(Body::from_stream(frames))
 }
 

@@ -49,7 +49,7 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
     (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
-    (status = 429, description = "`details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events; `Retry-After` tells how long to wait", body = ErrorBody),
+    (status = 429, description = "`details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events, and key_streams where a stream is asked for; `Retry-After` tells how long to wait", body = ErrorBody),
     (status = 413, description = "The envelope is larger than 1 MiB, `raw` aside", body = ErrorBody),
     (status = 415, description = "The body has a `Content-Encoding`", body = ErrorBody),
     (status = 503, description = "Try again after `Retry-After`", body = ErrorBody)))]
@@ -87,9 +87,13 @@ pub(super) async fn accept_event(
         ));
     }
     let trace = trace_header(headers);
+    // Before anything is stored: who is refused a stream has posted nothing.
+    let place = wants_stream(headers).then(|| state.stream_places().enter(caller.key));
+    let place = place.transpose()?;
     let accepted = state.runs.accept(workspace, event, key, trace).await?;
-    let mut response = match (accepted.answer.run_id, accepted.answer.run_url.as_deref()) {
-        (Some(run), Some(url)) if wants_stream(headers) => {
+    let answer = &accepted.answer;
+    let mut response = match (answer.run_id, answer.run_url.as_deref(), place) {
+        (Some(run), Some(url), Some(place)) => {
             // A steered event streams the active run from now on.
             let cursor = if accepted.answer.steered {
                 state.runs.from_now_on(workspace, run).await?
@@ -100,7 +104,7 @@ pub(super) async fn accept_event(
                 let run = state.runs.store().find_run(workspace, run).await?;
                 run.map_or(Ok(()), |run| kept_after(&run, cursor))?;
             }
-            let mut response = stream_run(state, caller, run, cursor);
+            let mut response = stream_run(state, caller, run, cursor, place);
             let location = HeaderValue::from_str(url);
             let id = HeaderValue::from_str(&run.to_string());
             response

@@ -30,7 +30,7 @@ use crate::api::json::JsonBody;
     (status = 400, description = "`details.pointer` names the place in the Query", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
-    (status = 429, description = "`details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events; `Retry-After` tells how long to wait", body = ErrorBody),
+    (status = 429, description = "`details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events, and key_streams where a stream is asked for; `Retry-After` tells how long to wait", body = ErrorBody),
     (status = 413, description = "The Query is larger than 1 MiB", body = ErrorBody),
     (status = 503, description = "Try again after `Retry-After`", body = ErrorBody)))]
 pub(in crate::api) async fn post_pipeline_query(

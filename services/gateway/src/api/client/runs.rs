@@ -159,7 +159,8 @@ pub(in crate::api) struct EventsQuery {
     (status = 400, description = "The cursor is no sequence of this run", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such run", body = ErrorBody),
-    (status = 410, description = "These events are no longer kept; `details.snapshot_url` tells the outcome", body = ErrorBody)))]
+    (status = 410, description = "These events are no longer kept; `details.snapshot_url` tells the outcome", body = ErrorBody),
+    (status = 429, description = "`details.reason`: refused_too_often, or key_streams where a stream is asked for; `Retry-After` tells how long to wait", body = ErrorBody)))]
 pub(in crate::api) async fn list_run_events(
     caller: ClientCaller,
     State(state): State<ApiState>,
@@ -177,7 +178,8 @@ pub(in crate::api) async fn list_run_events(
             return Ok(StatusCode::NO_CONTENT.into_response());
         }
         kept_after(&run, after)?;
-        return Ok(stream_run(&state, &caller, id, after));
+        let place = state.stream_places().enter(caller.key)?;
+        return Ok(stream_run(&state, &caller, id, after, place));
     }
     let part = EventsPart {
         before: None,
