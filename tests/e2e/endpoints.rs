@@ -430,3 +430,17 @@ async fn a_function_with_a_single_url_gets_everything_there() {
     assert_eq!(requests[1].json()["context"]["run_id"], run["run_id"]);
     assert_eq!(requests[1].json()["runner_id"], OTHER);
 }
+
+#[tokio::test]
+async fn an_endpoint_that_is_gone_from_the_configuration_is_disabled_and_named() {
+    let second = "[[runner_endpoints]]\nname = \"second\"\nbase_url = \"http://127.0.0.1:9\"\n\
+                  secret = \"env:STUB_SECRET\"\n";
+    let mut stage = Stage::with(|config| config.rest = second.to_owned()).await;
+    stage.gateway.kill().await;
+    stage.gateway.reconfigure(|config| config.rest.clear());
+    stage.gateway.start_again().await;
+    let log = stage.gateway.log();
+    let told = "endpoint second of an earlier configuration, or of another replica's, is disabled";
+    assert!(log.contains(told), "{log}");
+    assert!(!log.contains("endpoint stub of an earlier"), "{log}");
+}

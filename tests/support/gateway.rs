@@ -388,6 +388,11 @@ impl Gateway {
         self.kill().await;
     }
 
+    /// What the next start reads.
+    pub fn reconfigure(&mut self, change: impl FnOnce(&mut Config)) {
+        change(&mut self.config);
+    }
+
     fn begin(&self, failpoints: &str) -> Process {
         let listen = self.url.trim_start_matches("http://").to_owned();
         let file = self.config.write(&listen, &self.database, &self.directory);

@@ -264,6 +264,23 @@ impl Store {
             .await?;
         rows.into_iter().map(endpoint_record).collect()
     }
+
+    /// Endpoints of configurations that are enabled and have none of these names.
+    pub async fn endpoints_beside(
+        &self,
+        workspace: &WorkspaceId,
+        names: &[String],
+    ) -> Result<Vec<String>, StoreError> {
+        let beside = runner_endpoints::Entity::find()
+            .select_only()
+            .column(runner_endpoints::Column::Name)
+            .filter(runner_endpoints::Column::WorkspaceId.eq(workspace.as_str()))
+            .filter(runner_endpoints::Column::Origin.eq(FROM_CONFIG))
+            .filter(runner_endpoints::Column::Enabled.eq(true))
+            .filter(runner_endpoints::Column::Name.is_not_in(names))
+            .order_by_asc(runner_endpoints::Column::Name);
+        Ok(beside.into_tuple().all(&self.readers).await?)
+    }
 }
 
 /// How these endpoints of a workspace are called.

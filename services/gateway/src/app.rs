@@ -318,12 +318,19 @@ fn is_guarded(server: &ServerConfig) -> bool {
 /// Enters endpoints and agents of the configuration; those that are gone from it are disabled.
 async fn enter(runs: &Runs, declared: Declared) -> anyhow::Result<()> {
     let workspace = WorkspaceId(DEFAULT_WORKSPACE.to_owned());
-    let names = declared
+    let names: Vec<_> = declared
         .endpoints
         .iter()
         .map(|spec| spec.name.clone())
         .collect();
     let store = runs.store();
+    for name in store.endpoints_beside(&workspace, &names).await? {
+        tracing::warn!(
+            endpoint.name = name,
+            "endpoint {name} of an earlier configuration, or of another replica's, is disabled with its runners: \
+             this one has it not"
+        );
+    }
     store
         .write(SaveEndpoint::DisableUnnamed {
             workspace: workspace.clone(),
