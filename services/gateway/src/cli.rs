@@ -12,6 +12,7 @@ mod keys;
 mod migrate_config;
 mod openapi;
 mod output;
+mod own_memory;
 mod send;
 mod serve;
 mod token;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use crate::cli::output;
+use crate::cli::{output, own_memory};
 use crate::dev::{self, Origin, Playground, Wanted};
 use crate::telemetry;
 
@@ -30,6 +30,7 @@ pub(super) struct DevArguments {
 /// Starts the playground and serves it until it is told to stop.
 pub(super) async fn dev(arguments: DevArguments, json: bool) -> anyhow::Result<ExitCode> {
     telemetry::init(json);
+    own_memory::shut();
     let wanted = if arguments.script {
         Wanted::Script
     } else {

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use serde_json::json;
 
 use crate::app::{App, Metrics, declared};
-use crate::cli::{ConfigArgument, output};
+use crate::cli::{ConfigArgument, output, own_memory};
 use crate::config::Config;
 use crate::http_server::bind;
 use crate::seal::MasterKey;
@@ -19,6 +19,7 @@ pub(super) async fn serve(config: &ConfigArgument, json: bool) -> anyhow::Result
     let declared = declared(&config)?;
     let master_key = master_key(&config)?;
     telemetry::init(true);
+    own_memory::shut();
     store::failpoint::arm();
     let signals = Signals::listen()?;
     let address = config.server.listen;

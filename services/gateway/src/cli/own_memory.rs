@@ -1,0 +1,33 @@
+//! What of this process others may look at.
+
+/// Shuts memory and environment to every other process of this user: a child that a tool brings could read all
+/// secrets in `/proc` otherwise. No core is dumped from then on. Whoever is root looks in all the same.
+pub(super) fn shut() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::warn!(
+            %error,
+            "other processes of this user may read the environment of this one, its secrets included"
+        );
+    }
+}
+
+#[cfg(target_os = "linux")]
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use rustix::process::dumpable_behavior;
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_is_shut_still_reads_of_itself_what_it_counts() {
+        shut();
+        let found = dumpable_behavior().unwrap();
+        assert!(matches!(found, DumpableBehavior::NotDumpable), "{found:?}");
+        assert!(std::env::current_exe().is_ok());
+        assert!(std::fs::read_dir("/proc/self/fd").is_ok());
+        assert!(std::fs::read_to_string("/proc/self/stat").is_ok());
+    }
+}
