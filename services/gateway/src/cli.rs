@@ -22,6 +22,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::config::{Config, ConfigErrors};
+
 /// The gateway for agent runs over plain HTTP.
 #[derive(Parser)]
 #[command(name = "runnel", version, about, arg_required_else_help = true)]
@@ -79,6 +81,20 @@ impl ConfigArgument {
     fn path(&self) -> Option<PathBuf> {
         let default = || Some(PathBuf::from("runnel.toml")).filter(|path| path.exists());
         self.config.clone().or_else(default)
+    }
+
+    /// The settings of a command that works in the database itself. Without a file it says which one that is: in
+    /// a wrong directory it would be one that nobody knows, made just now.
+    fn load_for_database(&self) -> Result<Config, ConfigErrors> {
+        let path = self.path();
+        let settings = Config::load(path.as_deref())?;
+        if path.is_none() {
+            output::remark(&format!(
+                "there is no runnel.toml here and no --config: the database is {}",
+                settings.database.place()
+            ));
+        }
+        Ok(settings)
     }
 }
 

@@ -14,7 +14,6 @@ use crate::app::open_store;
 use crate::cli::serve::master_key;
 use crate::cli::{ConfigArgument, output};
 use crate::clock::Clock;
-use crate::config::Config;
 use crate::runs::keyring::{Rotation, rotate};
 use crate::seal::MasterKey;
 
@@ -65,7 +64,7 @@ fn purposes() -> impl TypedValueParser<Value = KeyPurpose> {
 /// Runs a `keys` command.
 pub(super) async fn keys(command: KeysCommand, json: bool) -> anyhow::Result<ExitCode> {
     let (KeysCommand::List { config } | KeysCommand::Rotate { config, .. }) = &command;
-    let settings = Config::load(config.path().as_deref())?;
+    let settings = config.load_for_database()?;
     let sealed_by = match command {
         KeysCommand::List { .. } => None,
         KeysCommand::Rotate { .. } => Some(master_key(&settings)?),

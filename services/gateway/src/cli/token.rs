@@ -17,7 +17,6 @@ use crate::api_key::{issue, prefix_of, shown};
 use crate::app::{DEFAULT_WORKSPACE, open_store};
 use crate::cli::{ConfigArgument, output};
 use crate::clock::Clock;
-use crate::config::Config;
 
 /// Keys of one query.
 const PAGE: u64 = 100;
@@ -68,7 +67,7 @@ pub(super) async fn token(command: TokenCommand, json: bool) -> anyhow::Result<E
     let (TokenCommand::Create { config, .. }
     | TokenCommand::List { config }
     | TokenCommand::Revoke { config, .. }) = &command;
-    let settings = Config::load(config.path().as_deref())?;
+    let settings = config.load_for_database()?;
     if let TokenCommand::Create { name, .. } = &command {
         ensure!(
             is_name(name),

@@ -127,6 +127,14 @@ impl DatabaseConfig {
         table.close()?;
         Ok(Self { url: url? })
     }
+
+    /// The URL without credentials and parameters.
+    pub fn place(&self) -> String {
+        let end = self.url.find(['?', '#']).unwrap_or(self.url.len());
+        let (scheme, rest) = self.url[..end].split_once("://").unwrap_or_default();
+        let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
+        format!("{scheme}://{place}")
+    }
 }
 
 fn database_url(value: Value) -> Result<String, String> {
@@ -158,13 +166,9 @@ fn plain_database_url(url: String) -> Result<String, &'static str> {
 
 impl fmt::Debug for DatabaseConfig {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let end = self.url.find(['?', '#']).unwrap_or(self.url.len());
-        let (scheme, rest) = self.url[..end].split_once("://").unwrap_or_default();
-        let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
-        let shown = format!("{scheme}://{place}");
         formatter
             .debug_struct("DatabaseConfig")
-            .field("url", &shown)
+            .field("url", &self.place())
             .finish()
     }
 }
