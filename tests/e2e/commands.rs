@@ -62,7 +62,50 @@ async fn a_valid_configuration_is_called_so() {
     let printed = with_config("check-config", VALID, &["--json"]).await;
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
     let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
-    assert_eq!(answer, json!({"valid": true, "faults": []}));
+    assert_eq!(answer, json!({"valid": true, "faults": [], "remarks": []}));
+}
+
+#[tokio::test]
+async fn what_an_agent_may_have_and_nobody_declares_is_remarked() {
+    let files =
+        "[[files]]\nname = \"known.txt\"\npath = \"DIRECTORY/known.txt\"\nkind = \"knowledge\"\n";
+    let policy = "resource_policy = { models = [\"gpt-lagre\"], knowledge_bases = [\"hnadbook\"], \
+                  files = [\"known.txt\", \"unknown.txt\"], tools = [\"of_some_server\"] }\n";
+    let config = format!("{VALID}{policy}{files}");
+    let printed = with_config("check-config", &config, &[]).await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    assert_eq!(printed.stdout, "the configuration is valid\n");
+    let remarks = [
+        "agent hello may have the model gpt-lagre, which the configuration does not declare",
+        "agent hello may have the knowledge base hnadbook, which the configuration does not declare",
+        "agent hello may have the file unknown.txt, which the configuration does not declare",
+    ];
+    assert_eq!(printed.stderr.lines().collect::<Vec<_>>(), remarks);
+    let printed = with_config("check-config", &config, &["--json"]).await;
+    let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
+    assert_eq!(
+        answer,
+        json!({"valid": true, "faults": [], "remarks": remarks})
+    );
+}
+
+#[tokio::test]
+async fn who_makes_a_key_without_a_configuration_is_told_in_which_database() {
+    let directory = Directory::new();
+    let make = ["token", "create", "--role", "client", "--name", "x"];
+    let printed = runnel(&make, &directory).await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    assert!(printed.stdout.starts_with("rnl_"), "{printed:?}");
+    assert_eq!(
+        printed.stderr,
+        "there is no runnel.toml here and no --config: the database is sqlite://./runnel-data/runnel.db\n"
+    );
+    let place = directory.file("runnel.db").display().to_string();
+    let config = format!("[database]\nurl = \"sqlite://{place}\"\n");
+    directory.write("runnel.toml", &config);
+    let printed = runnel(&["token", "list"], &directory).await;
+    assert_eq!(printed.stderr, "", "{printed:?}");
+    assert_eq!(printed.stdout.lines().count(), 1, "no key is there");
 }
 
 #[tokio::test]

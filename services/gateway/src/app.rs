@@ -39,7 +39,7 @@ use crate::telemetry::spans::Spans;
 
 pub(crate) use database::open_store;
 pub(crate) use metrics::Metrics;
-pub(crate) use settings::{Declared, declared, run_limits};
+pub(crate) use settings::{Declared, declared, run_limits, strangers};
 
 /// The workspace that migration 1 makes.
 pub(crate) const DEFAULT_WORKSPACE: &str = "default";
@@ -345,7 +345,11 @@ async fn enter(runs: &Runs, declared: Declared) -> anyhow::Result<()> {
         entered.context("an endpoint of the configuration cannot be entered")?;
     }
     settings::check_against_runners(store, &workspace, &declared.agents).await?;
-    settings::tell_of_strangers(&declared.agents, &declared.catalog);
+    let files = declared.catalog.files.iter();
+    let files: Vec<_> = files.map(|file| file.name.as_str()).collect();
+    for (agent, line) in strangers(&declared.agents, &declared.catalog, &files) {
+        tracing::warn!(agent.name = agent, "{line}");
+    }
     let at = runs.clock().now_ms();
     let names: Vec<_> = declared
         .agents

@@ -270,31 +270,38 @@ fn event_rate(limits: &LimitsConfig) -> Option<EventRate> {
     })
 }
 
-/// Says which names in the policies of agents stand for nothing. Tools may still come from MCP servers, and skills
-/// from runs.
-pub(super) fn tell_of_strangers(agents: &[AgentSpec], catalog: &Catalog) {
-    let models = catalog.models.iter().map(|model| &model.model_id);
-    let bases = catalog.knowledge_bases.iter().map(|base| &base.kb_id);
-    let files = catalog.files.iter().map(|file| &file.name);
-    let (models, bases, files): (Vec<_>, Vec<_>, Vec<_>) =
-        (models.collect(), bases.collect(), files.collect());
+/// Which names in the policies of agents stand for nothing: the agent's, and a line for each. Tools may still come
+/// from MCP servers, and skills from runs. `files`: those that the configuration declares.
+pub(crate) fn strangers<'a>(
+    agents: &'a [AgentSpec],
+    catalog: &Catalog,
+    files: &[&str],
+) -> Vec<(&'a str, String)> {
+    let models = catalog.models.iter().map(|model| model.model_id.as_str());
+    let bases = catalog
+        .knowledge_bases
+        .iter()
+        .map(|base| base.kb_id.as_str());
+    let (models, bases): (Vec<_>, Vec<_>) = (models.collect(), bases.collect());
+    let mut found = Vec::new();
     for agent in agents {
         let policy = &agent.resource_policy;
         for (kind, listed, known) in [
-            ("model", &policy.models, &models),
-            ("knowledge base", &policy.knowledge_bases, &bases),
-            ("file", &policy.files, &files),
+            ("model", &policy.models, models.as_slice()),
+            ("knowledge base", &policy.knowledge_bases, bases.as_slice()),
+            ("file", &policy.files, files),
         ] {
             let IdList::Ids(ids) = listed else { continue };
-            for id in ids.iter().filter(|id| !known.contains(id)) {
-                tracing::warn!(
-                    agent.name = agent.name,
-                    "agent {} may have the {kind} {id}, which the configuration does not declare",
-                    agent.name
+            for id in ids.iter().filter(|id| !known.contains(&id.as_str())) {
+                let name = agent.name.as_str();
+                let line = format!(
+                    "agent {name} may have the {kind} {id}, which the configuration does not declare"
                 );
+                found.push((name, line));
             }
         }
     }
+    found
 }
 
 /// Holds the agents of the configuration against the manifests of their runners. A runner that has

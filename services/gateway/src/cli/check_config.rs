@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use protocol::tool::{McpServer, McpServerState};
 use serde_json::json;
 
-use crate::app::{Declared, declared};
+use crate::app::{Declared, declared, strangers};
 use crate::cli::serve::master_key;
 use crate::cli::{ConfigArgument, output};
 use crate::clock::Clock;
@@ -34,6 +34,7 @@ pub(super) async fn check_config(
 ) -> anyhow::Result<ExitCode> {
     let path = arguments.config.path();
     let (mut faults, mut reached) = (Vec::new(), Reached::default());
+    let mut remarks = Vec::new();
     match Config::load(path.as_deref()) {
         Err(ConfigErrors(found)) => faults = found,
         Ok(config) => {
@@ -45,15 +46,20 @@ pub(super) async fn check_config(
                 Err(ConfigErrors(found)) => {
                     faults.splice(0..0, found);
                 }
-                Ok(declared) if arguments.probe && faults.is_empty() => {
-                    reached = probe(&config, declared).await?;
+                Ok(declared) => {
+                    let files: Vec<_> =
+                        config.files.iter().map(|file| file.name.as_str()).collect();
+                    let found = strangers(&declared.agents, &declared.catalog, &files);
+                    remarks = found.into_iter().map(|(_, line)| line).collect();
+                    if arguments.probe && faults.is_empty() {
+                        reached = probe(&config, declared).await?;
+                    }
                 }
-                Ok(_) => {}
             }
         }
     }
     let is_good = faults.is_empty() && reached.is_good();
-    show(&faults, arguments.probe.then_some(&reached), json);
+    show(&faults, &remarks, arguments.probe.then_some(&reached), json);
     Ok(if is_good {
         ExitCode::SUCCESS
     } else {
@@ -85,13 +91,14 @@ async fn probe(config: &Config, declared: Declared) -> anyhow::Result<Reached> {
     Ok(Reached { providers, servers })
 }
 
-fn show(faults: &[ConfigFault], reached: Option<&Reached>, json: bool) {
+/// `remarks`: what would be served, and most likely is not meant so.
+fn show(faults: &[ConfigFault], remarks: &[String], reached: Option<&Reached>, json: bool) {
     if json {
         let shown: Vec<_> = faults
             .iter()
             .map(|f| json!({"pointer": f.pointer, "message": f.message}))
             .collect();
-        let mut answer = json!({"valid": faults.is_empty(), "faults": shown});
+        let mut answer = json!({"valid": faults.is_empty(), "faults": shown, "remarks": remarks});
         if let Some(reached) = reached {
             let providers = reached.providers.iter().map(providers::to_json);
             answer["model_providers"] = providers.collect();
@@ -104,6 +111,9 @@ fn show(faults: &[ConfigFault], reached: Option<&Reached>, json: bool) {
         output::line("the configuration is valid");
     } else {
         output::remark(&ConfigErrors(faults.to_vec()).to_string());
+    }
+    for remark in remarks {
+        output::remark(remark);
     }
     let Some(reached) = reached else { return };
     reached.providers.iter().for_each(providers::show);
