@@ -161,7 +161,13 @@ impl Sending<'_> {
                 );
                 (failed, ExitCode::FAILURE)
             }
-            None => ("is still running after".to_owned(), ExitCode::FAILURE),
+            None => {
+                let run = &self.run_id;
+                self.screen.remark(&format!(
+                    "[run {run} is still running after {seconds:.1} s; GET /v1/runs/{run}/events goes on with it]"
+                ));
+                return ExitCode::FAILURE;
+            }
         };
         let remark = format!("[run {short}… {outcome} in {seconds:.1} s]");
         self.screen.remark(&remark);
