@@ -291,6 +291,19 @@ async fn what_is_counted_is_what_happened() {
 }
 
 #[tokio::test]
+async fn an_event_that_no_agent_wants_is_not_counted_as_accepted() {
+    let watched = Watched::new().await;
+    let mut event = message("m-1");
+    event["event_type"] = "nobody.wants".into();
+    let answer = watched.stage.client.post(&event).await;
+    assert_eq!(answer.body["reason"], "no_agent", "{}", answer.body);
+    let scrape = watched.scrape().await;
+    scrape.assert(&[("runnel_events_ingested_total{result=\"no_agent\"}", 1)]);
+    let accepted = "runnel_events_ingested_total{result=\"accepted\"}";
+    assert_eq!(scrape.find(accepted), None);
+}
+
+#[tokio::test]
 async fn a_run_and_a_stream_are_counted_while_they_last() {
     let watched = Watched::new().await;
     let held = HeldRun::start(&watched.stage, &message("m-1")).await;

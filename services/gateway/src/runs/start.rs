@@ -117,6 +117,7 @@ impl Runs {
         let accepted = accepted.await;
         let result = match &accepted {
             Ok(Accepted { replayed: true, .. }) => "duplicate",
+            Ok(Accepted { answer, .. }) if answer.run_id.is_none() => "no_agent",
             Ok(_) => "accepted",
             Err(error) => error.name(),
         };

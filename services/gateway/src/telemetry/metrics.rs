@@ -232,7 +232,7 @@ pub fn relayed(after: Duration) {
     HOT.relay_seconds.record(after);
 }
 
-/// An event was answered after this time. `result`: `accepted`, `duplicate`, or why it was not taken.
+/// An event was answered after this time. `result`: `accepted`, `no_agent`, `duplicate`, or why it was not taken.
 pub fn ingested(result: &'static str, after: Duration) {
     HOT.ingest_seconds.record(after);
     counter!(EVENTS_INGESTED, "result" => result).increment(1);

@@ -66,7 +66,7 @@ metrics!(
     Gauge super::OPEN_STREAMS, [],
         "Event streams that somebody reads from this replica";
     Counter super::EVENTS_INGESTED, ["result"],
-        "Events that were answered: accepted, duplicate, or why not";
+        "Events that were answered: accepted, no_agent for those that nobody wants, duplicate, or why not";
     Histogram super::INGEST_SECONDS, [],
         "From a sound event to its answer, its commit included";
     Counter super::RUNS_STARTED, [],
@@ -76,7 +76,7 @@ metrics!(
     Histogram super::RUN_SECONDS, [],
         "From the event to the end of its run";
     Counter super::DISPATCH_ATTEMPTS, ["outcome"],
-        "Requests to runners to run something: started, or the code of the failure";
+        "Requests to runners to run something: started, deferred for an answer of 202, or the code of the failure";
     Counter super::EVENTS_APPENDED, [],
         "Events that were committed to the ledger";
     Counter super::EVENT_BYTES_APPENDED, [],
@@ -92,7 +92,7 @@ metrics!(
     Counter store::meter::COMMITS_FAILED, [],
         "Transactions of the writer that did not commit; their items are tried again or refused";
     Gauge super::QUEUED_WRITES, [],
-        "Writes that wait for the writer, at most 4096";
+        "Writes that wait for the writer: at most 4096, and fewer where they are large, since 64 MiB may wait";
     Counter super::DOORBELL_RINGS, ["way"],
         "Rings between replicas: sent, lost before sending, heard, or possibly missed while the connection was away";
     Counter super::SWEPT_RUNS, ["why"],
@@ -103,9 +103,9 @@ metrics!(
     Counter super::DISCOVERIES, ["endpoint", "outcome"],
         "Answers of runner endpoints to the question for their runners: ok, unreachable or unhealthy";
     Gauge super::BREAKER_STATE, ["endpoint"],
-        "0: the endpoint is called, 1: one call at a time, 2: not for now";
+        "0: the endpoint is called, 1: one call at a time, 2: not for now; told of those that were left alone once";
     Counter super::HOST_CALLS, ["route", "outcome"],
-        "Calls of runners: allowed, denied, not_found, limited, refused or failed";
+        "Calls of runners by the status of the answer: allowed, denied, not_found, limited, refused or failed";
     Counter super::MODEL_CALLS, ["model", "outcome"],
         "Calls of models: ok, abandoned, or the code of the error";
     Counter super::MODEL_TOKENS, ["model", "direction"],
