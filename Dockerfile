@@ -14,7 +14,8 @@ FROM debian:bookworm-slim
 # The authorities that runners with public certificates are checked against.
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=build /out/runnel /usr/local/bin/runnel
-# The one place that it writes to, and only with SQLite: mount a volume here.
+# The one place that it writes to: the database of SQLite, and the files of runs (`artifacts.url`) unless a bucket
+# has them. Mount a volume here.
 COPY --from=build --chown=65532:65532 /out/lib/ /var/lib/
 WORKDIR /var/lib/runnel
 USER 65532:65532

@@ -262,6 +262,8 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
 
+    use protocol::admin::AgentSpec;
+
     use super::*;
 
     /// A file that is gone when the test is over.
@@ -363,6 +365,19 @@ mod tests {
         );
         assert_eq!(config.runner_endpoints[0].max_runs, 20);
         assert_eq!(config.agents[0]["scope"], json!({"kind": "global"}));
+        let agent: AgentSpec = serde_json::from_value(config.agents[0].clone()).unwrap();
+        assert_eq!(domain::agent::check_agent(&agent), []);
+        let all = serde_json::to_value(&agent).unwrap();
+        for (place, keys) in [("", &all), ("resource_policy", &all["resource_policy"])] {
+            let named = if place.is_empty() {
+                &config.agents[0]
+            } else {
+                &config.agents[0][place]
+            };
+            for key in keys.as_object().unwrap().keys() {
+                assert!(named.get(key).is_some(), "{place} lacks {key}");
+            }
+        }
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //! (those of the writer in [`store::meter`]), and so does the table that docs and dashboards are held to.
 //!
 //! Without [`install`] nothing is kept and every call is a no-op. A label is a name of ours, a route
-//! template, or the name of an endpoint, of which [`ENDPOINTS`] at most are told apart: never an id,
-//! never what a client or a runner wrote. What happens for each batch of events has its handle ready;
-//! what happens once for a run or a request looks it up.
+//! template, the id of a model as the configuration has it, or the name of an endpoint, of which [`ENDPOINTS`]
+//! at most are told apart: never the id of a run or a person, never what a client or a runner wrote. What
+//! happens for each batch of events has its handle ready; what happens once for a run or a request looks it up.
 
 mod table;
 
