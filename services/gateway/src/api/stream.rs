@@ -10,6 +10,7 @@ use protocol::id::RunId;
 use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
 use crate::api::watched_keys::until_revoked;
+use crate::runs::watch::WatchFrom;
 
 /// Whether the caller asks for server-sent events.
 pub(super) fn wants_stream(headers: &HeaderMap) -> bool {
@@ -22,15 +23,15 @@ pub(super) fn wants_stream(headers: &HeaderMap) -> bool {
         .any(|range| range.trim().eq_ignore_ascii_case("text/event-stream"))
 }
 
-/// The run's frames after `cursor`. A response only watches: closing it changes nothing. It ends early
+/// The run's frames behind `from`. A response only watches: closing it changes nothing. It ends early
 /// within two seconds of the revocation of the caller's key.
 pub(super) fn stream_run(
     state: &ApiState,
     caller: &ClientCaller,
     run: RunId,
-    cursor: u64,
+    from: WatchFrom,
 ) -> Response {
-    let frames = state.runs.watch(run, cursor, state.heartbeat);
+    let frames = state.runs.watch(run, from, state.heartbeat);
     let revoked = until_revoked(state.clone(), caller.workspace.clone(), caller.key);
     let frames = frames.take_until(Box::pin(revoked));
     event_stream(Body::from_stream(frames))

@@ -7,16 +7,20 @@ use http::header::{HeaderName, HeaderValue, LOCATION};
 use http::{HeaderMap, StatusCode};
 use protocol::error::ErrorBody;
 use protocol::event::{EventAccepted, EventBatchAccepted, EventEnvelope};
+use protocol::id::RunId;
 use protocol::run::AgentRunEvent;
 
 use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
 use crate::api::client::event_batch::accept_batch;
 use crate::api::client::event_body::EventBody;
+use crate::api::client::runs::cursor;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{single_header, trace_header};
-use crate::api::run_pages::kept_after;
+use crate::api::run_pages::{GoesOn, goes_on};
 use crate::api::stream::{stream_run, wants_stream};
+use crate::runs::start::Accepted;
+use crate::runs::watch::WatchFrom;
 
 pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -29,14 +33,20 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 /// are taken as a batch (`application/cloudevents-batch+json`): a fault in one refuses all; after that
 /// each has an answer of its own, and the status is 207 when one was not taken.
 ///
-/// With `Accept: text/event-stream` the answer is the run's stream itself. Repeating a request with
-/// the same `Idempotency-Key`, or else the same `event_id`, gives the first answer again. A key on an event
-/// without an `event_id` is forgotten after seven days: then it names another event.
+/// With `Accept: text/event-stream` the answer is the run's stream itself; that of a run which has absorbed the event
+/// begins behind `last_sequence`. A stream that ends without `run.completed` or `run.failed` is resumed at
+/// `{Location}/events` with `Last-Event-ID`.
+///
+/// Repeating a request with the same `Idempotency-Key`, or else the same `event_id`, gives the first answer again; a
+/// stream then goes on behind `Last-Event-ID`. A client that repeats requests needs one of both: without them each
+/// is another event, with another run. A key on an event without an `event_id` is forgotten after seven days: then it
+/// names another event.
 ///
 /// Here as on every route, JSON has at most 64 levels and 100,000 values, without U+0000 and halves of surrogate
 /// pairs, and a body with a `Content-Encoding` is refused.
 #[utoipa::path(post, path = "/v1/events", tag = "client", security(("api_key" = [])),
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters"),
+        ("Last-Event-ID" = Option<String>, Header, description = "Of a request that is repeated for its stream: the last sequence seen. Ignored on a first request"),
         ("traceparent" = Option<String>, Header, description = "W3C Trace Context: the span that the run is a child of, where traces are told to a collector; ignored where it is malformed")),
     request_body(content = EventEnvelope, example = json!({
         "event_type": "message.received",
@@ -88,35 +98,64 @@ pub(super) async fn accept_event(
     }
     let trace = trace_header(headers);
     let accepted = state.runs.accept(workspace, event, key, trace).await?;
-    let mut response = match (accepted.answer.run_id, accepted.answer.run_url.as_deref()) {
-        (Some(run), Some(url)) if wants_stream(headers) => {
-            // A steered event streams the active run from now on.
-            let cursor = if accepted.answer.steered {
-                state.runs.from_now_on(workspace, run).await?
-            } else {
-                0
+    let replayed = accepted.replayed;
+    let mut response = match accepted.answer.run_id {
+        Some(run) if wants_stream(headers) => {
+            let mut response = match stream_from(state, caller, run, &accepted, headers).await? {
+                Some(from) => stream_run(state, caller, run, from),
+                None => StatusCode::NO_CONTENT.into_response(),
             };
-            if accepted.replayed {
-                let run = state.runs.store().find_run(workspace, run).await?;
-                run.map_or(Ok(()), |run| kept_after(&run, cursor))?;
-            }
-            let mut response = stream_run(state, caller, run, cursor);
-            let location = HeaderValue::from_str(url);
-            let id = HeaderValue::from_str(&run.to_string());
-            response
-                .headers_mut()
-                .extend(location.ok().map(|location| (LOCATION, location)));
-            response
-                .headers_mut()
-                .extend(id.ok().map(|id| (RUN_ID, id)));
+            name_run(response.headers_mut(), run, &accepted.answer);
             response
         }
         _ => (StatusCode::ACCEPTED, Json(accepted.answer)).into_response(),
     };
-    if accepted.replayed {
+    if replayed {
         response
             .headers_mut()
             .insert(REPLAYED, HeaderValue::from_static("true"));
     }
     Ok(response)
+}
+
+/// From where the run of an answer is streamed. `None`: its client has seen the terminal.
+async fn stream_from(
+    state: &ApiState,
+    caller: &ClientCaller,
+    run: RunId,
+    accepted: &Accepted,
+    headers: &HeaderMap,
+) -> ApiResult<Option<WatchFrom>> {
+    let answer = &accepted.answer;
+    let begin = match answer.last_sequence {
+        Some(stood) => WatchFrom::Joining(stood),
+        // An answer of an older gateway, which did not keep where the run stood.
+        None if answer.steered => {
+            let now = state.runs.from_now_on(&caller.workspace, run).await?;
+            WatchFrom::Joining(now)
+        }
+        None => WatchFrom::After(0),
+    };
+    // What a client has seen of this run it can only know from an answer before this one.
+    if !accepted.replayed {
+        return Ok(Some(begin));
+    }
+    let seen = cursor(headers, None)?;
+    let Some(run) = state.runs.store().find_run(&caller.workspace, run).await? else {
+        return Ok(Some(begin));
+    };
+    let (WatchFrom::After(first) | WatchFrom::Joining(first)) = begin;
+    Ok(match goes_on(&run, seen.max(first))? {
+        GoesOn::Behind(after) if after > first => Some(WatchFrom::After(after)),
+        GoesOn::Behind(_) => Some(begin),
+        GoesOn::Over => None,
+    })
+}
+
+/// Says whose stream it is, and where it is resumed.
+fn name_run(headers: &mut HeaderMap, run: RunId, answer: &EventAccepted) {
+    let url = answer.run_url.as_deref().map(HeaderValue::from_str);
+    headers.extend(url.and_then(Result::ok).map(|url| (LOCATION, url)));
+    let id = HeaderValue::from_str(&run.to_string());
+    headers.extend(id.ok().map(|id| (RUN_ID, id)));
 }

@@ -23,6 +23,7 @@ use crate::api::json::JsonBody;
 /// answers, with which configuration and resources, is the agent's business: nothing of the Query picks it.
 #[utoipa::path(post, path = "/v1/adapters/pipeline/queries", tag = "client", security(("api_key" = [])),
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters"),
+        ("Last-Event-ID" = Option<String>, Header, description = "Of a request that is repeated for its stream: the last sequence seen. Ignored on a first request"),
         ("traceparent" = Option<String>, Header, description = "W3C Trace Context: the span that the run is a child of, where traces are told to a collector; ignored where it is malformed")),
     request_body = PipelineQuery, responses(
     (status = 202, description = "Stored; the run is made, or `reason` says why there is none", body = EventAccepted),
