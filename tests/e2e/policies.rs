@@ -1,5 +1,7 @@
 //! What becomes of an event while its conversation is busy: each policy, as a client and a runner see it.
 
+use std::time::Duration;
+
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -10,7 +12,7 @@ use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{Gate, Run, Step, send, sse, sse_head};
-use crate::support::stream::Frame;
+use crate::support::stream::{Frame, Stream};
 use crate::support::{Engine, Postgres, Sqlite, Stage, until};
 
 fn one_word(run: &Run) -> Vec<Step> {
@@ -121,6 +123,34 @@ async fn enqueued_events_run_one_after_the_other_in_their_order(
         assert_eq!(stage.runner.posts(run_id), 1);
     }
     assert!(started.is_sorted(), "{started:?}");
+}
+
+/// Nothing here looks by itself before the test has lost its patience.
+#[tokio::test]
+async fn the_stream_of_a_run_that_waits_is_woken_when_it_runs_and_when_it_ends() {
+    const PATIENCE: Duration = Duration::from_secs(30);
+    let stage = Stage::with(|config| {
+        config.agents[0].concurrency = "enqueue";
+        config.bus = "kind = \"none\"\npoll_seconds = 60.0".into();
+        config.server = "heartbeat_seconds = 300.0".into();
+    })
+    .await;
+    let first = HeldRun::start(&stage, &message("m-1")).await;
+    stage.runner.answer("m-2", one_word);
+    let mut waiting = stage.client.post_streaming(&message("m-2")).await;
+    let mut cancelled = stage.client.post_streaming(&message("m-3")).await;
+    for stream in [&mut waiting, &mut cancelled] {
+        stream.frame().await.expect("the name of the run");
+    }
+    let rest = async |stream: Stream| {
+        let rest = tokio::time::timeout(PATIENCE, stream.rest()).await;
+        let kinds = rest.expect("nobody has woken it").into_iter();
+        kinds.map(|event| event.event).collect::<Vec<_>>()
+    };
+    stage.client.cancel(&cancelled.run_id()).await;
+    assert_eq!(rest(cancelled).await, ["run.failed"]);
+    first.release();
+    assert_eq!(rest(waiting).await, ["message.delta", "run.completed"]);
 }
 
 /// Else it would be tried again for ever, and all that waits behind it would wait as long.
