@@ -17,9 +17,10 @@ use crate::runs::live::{LiveRun, Progress, Tail};
 use crate::runs::{Inner, Runs};
 use crate::telemetry::metrics::OpenStream;
 
-/// Events read from the table at once.
+/// Events read from the table at once, and their bytes; one event at least. Each reader that hardly reads keeps as
+/// much in memory.
 const PAGE: usize = 256;
-const PAGE_BYTES: usize = 1024 * 1024;
+const PAGE_BYTES: usize = 128 * 1024;
 
 /// From where a run is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,10 +217,8 @@ impl Watcher {
     fn tell_of_draining(&mut self) {
         self.done = true;
         let jitter = u64::from(self.run.0.as_bytes()[15]) * 8;
-        let frame = format!(
-            "retry: {}\nevent: gateway.draining\ndata: {{}}\n\n",
-            1000 + jitter
-        );
+        // Without data: who reads the data of each event as an event of the ledger gets none that is not.
+        let frame = format!("retry: {}\nevent: gateway.draining\n\n", 1000 + jitter);
         self.ready.push_back(Bytes::from(frame));
     }
 }
