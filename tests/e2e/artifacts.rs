@@ -596,7 +596,7 @@ async fn an_event_that_stands_is_told_so_where_its_file_would_find_no_room(
     };
     let with_file = |event_id: &str| {
         let mut event = message(event_id);
-        let bytes = BASE64_STANDARD.encode([7; 100_000]);
+        let bytes = BASE64_STANDARD.encode(vec![7; 100_000]);
         event["input"]["contents"] = json!([{"type": "file_base64", "file_base64": bytes}]);
         event
     };
