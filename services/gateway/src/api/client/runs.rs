@@ -128,6 +128,7 @@ pub(in crate::api) struct RunsQuery {
     #[param(value_type = Option<String>)]
     runner_id: Option<RunnerId>,
     conversation_id: Option<String>,
+    /// The `next_cursor` of the page before.
     cursor: Option<String>,
     /// 1 to 100, default 50.
     #[param(minimum = 1, maximum = 100)]
@@ -139,7 +140,7 @@ pub(in crate::api) struct RunsQuery {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct EventsQuery {
-    /// The sequence after which to begin. `Last-Event-ID` goes before it.
+    /// The sequence after which to begin: the `next_cursor` of the page before. `Last-Event-ID` goes before it.
     after: Option<String>,
     /// Of a page: 1 to 100, default 50.
     #[param(minimum = 1, maximum = 100)]
