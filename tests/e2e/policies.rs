@@ -300,6 +300,8 @@ async fn the_stream_of_a_steered_event_begins_where_the_run_stood_and_goes_on_th
     stage.client.follow(&run_id, 2).await.events(1).await;
 
     let told = stage.client.post(&message("m-2")).await;
+    let found = stage.client.get("/v1/events/m-2").await.body;
+    assert_eq!(found["run_id"], run_id, "{found}");
     assert!(
         told.is_replay() && told.body["last_sequence"] == 2,
         "{}",
