@@ -584,6 +584,50 @@ async fn a_large_file_of_an_event_becomes_an_artifact(#[values(Sqlite, Postgres)
     run.end(&stage).await;
 }
 
+/// Its sender, who has not heard that it stands, would believe that nothing does.
+#[rstest]
+#[tokio::test]
+async fn an_event_that_stands_is_told_so_where_its_file_would_find_no_room(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let bounds = "max_bytes = 150000\nworkspace_bytes = 150000";
+    let Some(stage) = stage(engine, |config| bounds.clone_into(&mut config.artifacts)).await else {
+        return;
+    };
+    let with_file = |event_id: &str| {
+        let mut event = message(event_id);
+        let bytes = BASE64_STANDARD.encode(vec![7; 100_000]);
+        event["input"]["contents"] = json!([{"type": "file_base64", "file_base64": bytes}]);
+        event
+    };
+    let event = with_file("m-1");
+    let first = stage.client.post(&event).await;
+    assert_eq!(first.status, 202, "{}", first.body);
+    let full = stage.client.post(&with_file("m-2")).await;
+    assert_eq!(
+        (full.status, full.detail("reason")),
+        (413, &json!("workspace_full"))
+    );
+
+    let replay = stage.client.post(&event).await;
+    assert!(replay.is_replay(), "{} {}", replay.status, replay.body);
+    assert_eq!(replay.body, first.body);
+    let mut other = event.clone();
+    other["input"]["text"] = json!("another");
+    let mismatch = stage.client.post(&other).await;
+    assert_eq!(
+        (mismatch.status, mismatch.detail("reason")),
+        (409, &json!("idempotency_mismatch"))
+    );
+    let under_a_key = stage.client.request(Method::POST, "/v1/events");
+    let under_a_key = under_a_key.header("idempotency-key", "k-1").json(&event);
+    let exists = send(under_a_key).await.unwrap();
+    assert_eq!(
+        (exists.status, exists.detail("reason")),
+        (409, &json!("event_exists"))
+    );
+}
+
 #[rstest]
 #[tokio::test]
 async fn a_run_announces_what_it_has_uploaded_and_nothing_else(

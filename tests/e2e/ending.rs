@@ -174,7 +174,7 @@ async fn a_stop_tells_the_clients_and_ends_the_runs_that_outlast_the_grace(
             break frame;
         }
     };
-    assert_eq!(draining.id, None);
+    assert_eq!((draining.id, draining.data.as_str()), (None, ""));
     assert!(
         draining.raw.lines().any(|line| line.starts_with("retry: ")),
         "{draining:?}"

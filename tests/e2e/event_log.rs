@@ -48,6 +48,9 @@ async fn the_log_holds_every_event_whoever_wanted_it(#[values(Sqlite, Postgres)]
         let event_id = format!("urn:a/b#{number}");
         let answer = stage.client.post(&elsewhere(&event_id)).await;
         assert_eq!(answer.body["reason"], "no_agent");
+        let path = format!("/v1/events/urn:a%2Fb%23{number}");
+        let found = stage.client.get(&path).await.body;
+        assert_eq!(found.get("run_id"), Some(&Value::Null), "{found}");
         posted.insert(0, event_id);
     }
     let mut cursor = String::new();

@@ -586,3 +586,31 @@ async fn a_page_of_large_messages_is_cut_and_goes_on() {
         "a search fits its answer, too"
     );
 }
+
+/// Else a cursor under another list's name would be page one for ever.
+#[tokio::test]
+async fn a_list_refuses_a_parameter_that_it_does_not_know() {
+    let stage = Stage::new().await;
+    for (list, known) in [
+        ("/v1/interactions", "status=open&limit=1"),
+        (
+            "/v1/conversations/c-7/history",
+            "bot_id=b&thread_id=t&limit=1&direction=forward",
+        ),
+        (
+            "/v1/conversations/c-7/history/search",
+            "bot_id=b&thread_id=t&query=a",
+        ),
+        ("/v1/events", "limit=1"),
+        ("/v1/runs", "limit=1"),
+    ] {
+        let taken = stage.client.get(&format!("{list}?{known}")).await;
+        assert_eq!(taken.status, 200, "{list}: {}", taken.body);
+        let refused = stage.client.get(&format!("{list}?{known}&page=x")).await;
+        assert_eq!(
+            (refused.status, refused.error("code")),
+            (400, &json!("invalid_argument")),
+            "{list}"
+        );
+    }
+}

@@ -1,15 +1,18 @@
 //! What becomes of an event while its conversation is busy: each policy, as a client and a runner see it.
 
+use std::time::Duration;
+
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::client::{Answer, message};
+use crate::support::client::{Answer, message, stream};
 use crate::support::database::rows;
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
-use crate::support::script::{Run, Step, sse};
+use crate::support::script::{Gate, Run, Step, send, sse, sse_head};
+use crate::support::stream::{Frame, Stream};
 use crate::support::{Engine, Postgres, Sqlite, Stage, until};
 
 fn one_word(run: &Run) -> Vec<Step> {
@@ -122,6 +125,34 @@ async fn enqueued_events_run_one_after_the_other_in_their_order(
     assert!(started.is_sorted(), "{started:?}");
 }
 
+/// Nothing here looks by itself before the test has lost its patience.
+#[tokio::test]
+async fn the_stream_of_a_run_that_waits_is_woken_when_it_runs_and_when_it_ends() {
+    const PATIENCE: Duration = Duration::from_secs(30);
+    let stage = Stage::with(|config| {
+        config.agents[0].concurrency = "enqueue";
+        config.bus = "kind = \"none\"\npoll_seconds = 60.0".into();
+        config.server = "heartbeat_seconds = 300.0".into();
+    })
+    .await;
+    let first = HeldRun::start(&stage, &message("m-1")).await;
+    stage.runner.answer("m-2", one_word);
+    let mut waiting = stage.client.post_streaming(&message("m-2")).await;
+    let mut cancelled = stage.client.post_streaming(&message("m-3")).await;
+    for stream in [&mut waiting, &mut cancelled] {
+        stream.frame().await.expect("the name of the run");
+    }
+    let rest = async |stream: Stream| {
+        let rest = tokio::time::timeout(PATIENCE, stream.rest()).await;
+        let kinds = rest.expect("nobody has woken it").into_iter();
+        kinds.map(|event| event.event).collect::<Vec<_>>()
+    };
+    stage.client.cancel(&cancelled.run_id()).await;
+    assert_eq!(rest(cancelled).await, ["run.failed"]);
+    first.release();
+    assert_eq!(rest(waiting).await, ["message.delta", "run.completed"]);
+}
+
 /// Else it would be tried again for ever, and all that waits behind it would wait as long.
 #[rstest]
 #[tokio::test]
@@ -220,6 +251,84 @@ async fn a_steered_event_is_pulled_once_by_the_active_run(
         "{}",
         runs.body
     );
+}
+
+fn sequences(events: &[Frame]) -> Vec<u64> {
+    events.iter().filter_map(|event| event.id).collect()
+}
+
+/// Also when its first stream was lost before the first event, and its client posts it again.
+#[rstest]
+#[tokio::test]
+async fn the_stream_of_a_steered_event_begins_where_the_run_stood_and_goes_on_there(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage(engine, "steer").await else {
+        return;
+    };
+    let gates = [Gate::new(), Gate::new()];
+    let held = gates.clone();
+    stage.runner.answer("m-1", move |run| {
+        vec![
+            sse_head(),
+            send(run.delta(1, "a") + &run.delta(2, "b")),
+            Step::Hold(held[0].clone()),
+            send(run.delta(3, "c")),
+            Step::Hold(held[1].clone()),
+            send(run.completed(4)),
+        ]
+    });
+    stage.runner.answer("m-2", one_word);
+    let run_id = stage.client.post(&message("m-1")).await.run_id();
+    stage.client.follow(&run_id, 0).await.events(2).await;
+    let repeat = |event_id: &str, seen: &str| {
+        let request = stage.client.posting(&message(event_id));
+        stream(request.header("last-event-id", seen))
+    };
+
+    // A first answer knows of nothing that was seen.
+    let mut first = repeat("m-2", "9").await.unwrap();
+    assert_eq!(
+        (first.response.status().as_u16(), first.run_id()),
+        (200, run_id.clone())
+    );
+    let mut opening = first.frame().await.unwrap().raw;
+    opening += &first.frame().await.unwrap().raw;
+    assert_eq!(opening, format!(": run {run_id}\n\nid: 2\n\n"));
+    drop(first);
+    gates[0].cancel();
+    stage.client.follow(&run_id, 2).await.events(1).await;
+
+    let told = stage.client.post(&message("m-2")).await;
+    let found = stage.client.get("/v1/events/m-2").await.body;
+    assert_eq!(found["run_id"], run_id, "{found}");
+    assert!(
+        told.is_replay() && told.body["last_sequence"] == 2,
+        "{}",
+        told.body
+    );
+    let mut again = stage.client.post_streaming(&message("m-2")).await;
+    assert_eq!(again.header("idempotent-replayed"), "true");
+    assert_eq!(sequences(&again.events(1).await), [3]);
+    drop(again);
+    let behind = repeat("m-2", "3").await.unwrap();
+    gates[1].cancel();
+    assert_eq!(sequences(&behind.rest().await), [4]);
+
+    for (event_id, seen, left) in [
+        ("m-2", "1", vec![3, 4]),
+        ("m-1", "0", vec![1, 2, 3, 4]),
+        ("m-1", "2", vec![3, 4]),
+    ] {
+        let left_of = repeat(event_id, seen).await.unwrap().rest().await;
+        assert_eq!(sequences(&left_of), left, "{event_id} behind {seen}");
+    }
+    for (seen, status) in [("4", 204), ("9", 400), ("two", 400)] {
+        for event_id in ["m-1", "m-2"] {
+            let answer = repeat(event_id, seen).await.unwrap();
+            assert_eq!(answer.response.status(), status, "{event_id} behind {seen}");
+        }
+    }
 }
 
 #[rstest]

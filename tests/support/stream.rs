@@ -59,11 +59,11 @@ impl Stream {
         self.frames.pop_front()
     }
 
-    /// The next frame that belongs to the ledger.
+    /// The next frame that belongs to the ledger: an id without data only says where the stream begins.
     pub async fn event(&mut self) -> Option<Frame> {
         loop {
             let frame = self.frame().await?;
-            if frame.id.is_some() {
+            if frame.id.is_some() && !frame.data.is_empty() {
                 return Some(frame);
             }
         }

@@ -157,6 +157,10 @@ pub struct EventAccepted {
     /// True when a live run has absorbed the event: `run_id` is that run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub steered: bool,
+    /// Where the run stood when it took the event in: a stream of the answer begins behind this event of its ledger.
+    /// Absent unless `steered`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_sequence: Option<u64>,
     /// `no_agent` when there is no run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

@@ -69,6 +69,7 @@ pub struct Decoder {
     after_cr: bool,
     event: SseEvent,
     has_data: bool,
+    last_id: Option<String>,
 }
 
 impl Decoder {
@@ -81,6 +82,7 @@ impl Decoder {
             after_cr: false,
             event: SseEvent::default(),
             has_data: false,
+            last_id: None,
         }
     }
 
@@ -118,6 +120,11 @@ impl Decoder {
         Ok(())
     }
 
+    /// The id that the stream has named last, also without data: from where its reader resumes it.
+    pub fn last_id(&self) -> Option<&str> {
+        self.last_id.as_deref()
+    }
+
     fn extend_line(&mut self, part: &[u8]) -> Result<(), SseError> {
         self.check_length(self.line.len() + part.len())?;
         self.line.extend_from_slice(part);
@@ -140,6 +147,9 @@ impl Decoder {
         };
         if line.is_empty() {
             let event = std::mem::take(&mut self.event);
+            if let Some(id) = &event.id {
+                self.last_id = Some(id.clone());
+            }
             if std::mem::take(&mut self.has_data) {
                 items.push(SseItem::Event(event));
             }
@@ -229,6 +239,24 @@ mod tests {
         assert!(decode(&[b"data: half"]).unwrap().is_empty());
         assert_eq!(decode(&[b"data\n\n"]).unwrap(), [""]);
         assert!(decode(&[b"retry: 5\n\nid: 3\n\n"]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_id_is_the_last_one_until_another_is_whole() {
+        let mut decoder = Decoder::new(LIMITS);
+        let mut items = Vec::new();
+        for (text, last) in [
+            (": run 1\n\n", None),
+            ("id: 3\n", None),
+            ("\n", Some("3")),
+            ("data: a\n\n", Some("3")),
+            ("id: 4\ndata: b\n\n: \n\nid: 5\n", Some("4")),
+        ] {
+            decoder.push(text.as_bytes(), &mut items).unwrap();
+            assert_eq!(decoder.last_id(), last, "{text:?}");
+        }
+        items.retain(|item| *item != SseItem::Comment);
+        assert_eq!(items.len(), 2, "an id alone is no event");
     }
 
     #[test]

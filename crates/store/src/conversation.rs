@@ -14,7 +14,7 @@ use sea_orm::{
 
 use crate::connect::Store;
 use crate::entity::{conversations, runs};
-use crate::error::{StoreError, parsed};
+use crate::error::{StoreError, parsed, unsigned};
 use crate::sql::{Row, Sql, executed, returned};
 use crate::steering::QUEUED;
 
@@ -27,6 +27,8 @@ pub struct LiveRun {
     pub cancel_requested: bool,
     /// Events that it absorbed and has not pulled.
     pub steering: u64,
+    /// The newest event of its ledger; 0 for none.
+    pub last_sequence: u64,
 }
 
 /// A conversation as it is now, read without its lock.
@@ -162,7 +164,8 @@ pub(crate) async fn live_runs(
     let Some(key) = key else {
         return Ok(Vec::new());
     };
-    let live = "SELECT id, workspace_id, event_id, agent_id, status, cancel_requested_at FROM runs \
+    let live = "SELECT id, workspace_id, event_id, agent_id, status, cancel_requested_at, \
+                last_sequence FROM runs \
                 WHERE conversation_key = $1 AND finished_at IS NULL ORDER BY created_at, id";
     let mut rows = tx.query_sql(live.to_owned(), vec![key.into()]).await?;
     if rows.len() > 1 {
@@ -182,6 +185,7 @@ pub(crate) async fn live_runs(
             })?,
             cancel_requested: row.number_if_any("cancel_requested_at")?.is_some(),
             steering: waiting.get(&run).copied().unwrap_or(0),
+            last_sequence: unsigned("runs.last_sequence", &run, row.number("last_sequence")?)?,
         })
     };
     rows.iter().map(read).collect()

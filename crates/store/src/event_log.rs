@@ -20,6 +20,8 @@ pub struct EventRecord {
     /// The place in its conversation.
     pub event_seq: Option<i64>,
     pub received_at: i64,
+    /// What its sender was told, as JSON.
+    pub answer: String,
     /// The run that absorbed it.
     pub steered_into: Option<RunId>,
     /// What became of it there: `queued`, `pulled` or `dropped`.
@@ -153,5 +155,6 @@ fn to_record(row: events::Model, steering: Option<String>) -> Result<EventRecord
         conversation_key: row.conversation_key,
         event_seq: row.event_seq,
         received_at: row.received_at,
+        answer: row.answer,
     })
 }

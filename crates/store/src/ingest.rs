@@ -24,6 +24,7 @@ use crate::new_run::{Candidate, NewRun, UserMessage};
 use crate::writer::Work;
 use rows::{Rows, lock_conversations};
 
+pub use known::EventKey;
 pub(crate) use together::take_together;
 
 /// What a decision may look at, read under the conversation's lock.

@@ -81,7 +81,7 @@ pub use handover::LeftOff;
 pub use health::HealthRecord;
 pub use history::{HistoryQuery, HistorySlice, MOST_BYTES, TranscriptRecord};
 pub use history_search::HistoryMatch;
-pub use ingest::{Decide, Facts, Ingest, Ingested, Place, Plan};
+pub use ingest::{Decide, EventKey, Facts, Ingest, Ingested, Place, Plan};
 pub use interactions::{
     AnsweredInteraction, InteractionFilter, InteractionRecord, LinkInteraction, NewInteraction,
     answer_event_id,

@@ -2,16 +2,32 @@
 
 use std::collections::HashSet;
 
+use protocol::id::WorkspaceId;
 use sea_orm::sea_query::Expr;
-use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, ExprTrait, QueryFilter, QuerySelect};
+use sea_orm::{
+    ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, ExprTrait, QueryFilter,
+    QuerySelect,
+};
 
 use super::{Ingest, Ingested};
+use crate::connect::Store;
 use crate::entity::events;
 use crate::error::{StoreError, signed};
 use crate::sql::{Sql, returned};
 
 /// How long an idempotency key names its event.
 const KEY_LIFE_MS: i64 = 7 * 24 * 60 * 60 * 1000;
+
+/// What an event is known by.
+#[derive(Clone, Copy, Debug)]
+pub struct EventKey<'a> {
+    pub workspace: &'a WorkspaceId,
+    pub event_id: &'a str,
+    pub dedupe_key: &'a str,
+    pub body_sha256: &'a str,
+    /// When it is asked for, epoch milliseconds.
+    pub at: i64,
+}
 
 /// What an event that came before tells a later one with its key or id.
 struct Known {
@@ -69,15 +85,61 @@ pub(super) async fn known_among(
         .collect())
 }
 
+impl Store {
+    /// What an event that came before tells one with its key or id. `None`: the event is new as far as is known,
+    /// and its transaction looks again.
+    pub async fn find_known_event(
+        &self,
+        key: EventKey<'_>,
+    ) -> Result<Option<Ingested>, StoreError> {
+        let met = key.met(&self.readers).await?;
+        Ok(key.judge(&met))
+    }
+}
+
 impl Ingest {
     /// What is told to an event that has the key or the id of an earlier one.
     pub(super) async fn find_known(
         &self,
         tx: &DatabaseTransaction,
     ) -> Result<Option<Ingested>, StoreError> {
+        let key = EventKey {
+            workspace: &self.workspace,
+            event_id: &self.event_id,
+            dedupe_key: &self.dedupe_key,
+            body_sha256: &self.body_sha256,
+            at: self.at,
+        };
+        let met = key.met(tx).await?;
+        if let Some(event) = key.of_same_key(&met).filter(|event| key.outlives(event)) {
+            self.free_old_key(tx, event).await?;
+        }
+        Ok(key.judge(&met))
+    }
+
+    async fn free_old_key(
+        &self,
+        tx: &DatabaseTransaction,
+        event: &Known,
+    ) -> Result<(), StoreError> {
+        // No client can choose this one: theirs are ASCII.
+        let freed = format!("†{}", event.event_id);
+        events::Entity::update_many()
+            .col_expr(events::Column::DedupeKey, Expr::value(freed))
+            .filter(events::Column::WorkspaceId.eq(self.workspace.as_str()))
+            .filter(events::Column::EventId.eq(event.event_id.as_str()))
+            .exec(tx)
+            .await?;
+        Ok(())
+    }
+}
+
+impl EventKey<'_> {
+    /// The events that have its key or its id.
+    async fn met(&self, connection: &impl ConnectionTrait) -> Result<Vec<Known>, StoreError> {
         let same = events::Column::DedupeKey
-            .eq(self.dedupe_key.as_str())
-            .or(events::Column::EventId.eq(self.event_id.as_str()));
+            .eq(self.dedupe_key)
+            .or(events::Column::EventId.eq(self.event_id));
         let rows: Vec<(String, String, String, String, i64)> = events::Entity::find()
             .select_only()
             .column(events::Column::EventId)
@@ -88,45 +150,32 @@ impl Ingest {
             .filter(events::Column::WorkspaceId.eq(self.workspace.as_str()))
             .filter(same)
             .into_tuple()
-            .all(tx)
+            .all(connection)
             .await?;
-        let known: Vec<_> = rows.into_iter().map(Known::of).collect();
-        let same_key = known
-            .iter()
-            .find(|event| event.dedupe_key == self.dedupe_key);
-        if let Some(event) = same_key
-            && !self.free_old_key(tx, event).await?
-        {
-            let known = if event.body_sha256 == self.body_sha256 {
+        Ok(rows.into_iter().map(Known::of).collect())
+    }
+
+    fn judge(&self, met: &[Known]) -> Option<Ingested> {
+        let same_key = self.of_same_key(met);
+        if let Some(event) = same_key.filter(|event| !self.outlives(event)) {
+            return Some(if event.body_sha256 == self.body_sha256 {
                 Ingested::Replayed {
                     answer: event.answer.clone(),
                 }
             } else {
                 Ingested::Mismatch
-            };
-            return Ok(Some(known));
+            });
         }
-        let same_id = known.iter().any(|event| event.event_id == self.event_id);
-        Ok(same_id.then_some(Ingested::EventExists))
+        let same_id = met.iter().any(|event| event.event_id == self.event_id);
+        same_id.then_some(Ingested::EventExists)
+    }
+
+    fn of_same_key<'k>(&self, met: &'k [Known]) -> Option<&'k Known> {
+        met.iter().find(|event| event.dedupe_key == self.dedupe_key)
     }
 
     /// A key that a client chose is kept for a week; after that it names another event.
-    async fn free_old_key(
-        &self,
-        tx: &DatabaseTransaction,
-        event: &Known,
-    ) -> Result<bool, StoreError> {
-        if event.event_id == self.event_id || event.received_at > self.at - KEY_LIFE_MS {
-            return Ok(false);
-        }
-        // No client can choose this one: theirs are ASCII.
-        let freed = format!("†{}", event.event_id);
-        events::Entity::update_many()
-            .col_expr(events::Column::DedupeKey, Expr::value(freed))
-            .filter(events::Column::WorkspaceId.eq(self.workspace.as_str()))
-            .filter(events::Column::EventId.eq(event.event_id.as_str()))
-            .exec(tx)
-            .await?;
-        Ok(true)
+    fn outlives(&self, event: &Known) -> bool {
+        event.event_id != self.event_id && event.received_at <= self.at - KEY_LIFE_MS
     }
 }

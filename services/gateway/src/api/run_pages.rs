@@ -101,11 +101,31 @@ pub(super) struct RawPage {
 }
 
 /// Refuses a place whose events are no longer kept.
-pub(super) fn kept_after(run: &Run, after: u64) -> ApiResult<()> {
+fn kept_after(run: &Run, after: u64) -> ApiResult<()> {
     if run.pruned_at.is_some() && after < run.last_sequence {
         return Err(ApiError::cursor_expired(run.id, run.last_sequence));
     }
     Ok(())
+}
+
+/// What a stream of a run has left to show.
+pub(super) enum GoesOn {
+    /// What comes behind this event.
+    Behind(u64),
+    /// Nothing: its terminal was seen.
+    Over,
+}
+
+/// Where a stream of a run goes on, when its reader has seen the event `after`.
+pub(super) fn goes_on(run: &Run, after: u64) -> ApiResult<GoesOn> {
+    if after > run.last_sequence {
+        return Err(ApiError::cursor_past_end(run.last_sequence));
+    }
+    if run.status.is_terminal() && after == run.last_sequence {
+        return Ok(GoesOn::Over);
+    }
+    kept_after(run, after)?;
+    Ok(GoesOn::Behind(after))
 }
 
 /// A page of a run's events. Cursors are sequences.

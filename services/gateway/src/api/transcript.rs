@@ -18,19 +18,19 @@ use crate::cursor::{InvalidCursor, history_place};
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct HistoryQuery {
-    /// Only items before this one; may stand beside `after_cursor`.
-    before_cursor: Option<String>,
-    /// Only items after this one.
-    after_cursor: Option<String>,
+    /// Only items before this one: the `next_cursor` of a page backward. May stand beside `after_cursor`.
+    pub(super) before_cursor: Option<String>,
+    /// Only items after this one: the `next_cursor` of a page forward.
+    pub(super) after_cursor: Option<String>,
     /// 1 to 100, default 50.
     #[param(minimum = 1, maximum = 100)]
-    limit: Option<u64>,
+    pub(super) limit: Option<u64>,
     #[serde(default)]
     #[param(inline)]
-    direction: Direction,
+    pub(super) direction: Direction,
     /// With `attachment_refs`; else they are empty.
     #[serde(default)]
-    include_attachments: bool,
+    pub(super) include_attachments: bool,
 }
 
 /// One conversation of a workspace; none has no items.

@@ -197,7 +197,7 @@ impl Deciding<'_> {
         }
         let plan = match admission {
             Admission::Start => {
-                let answer = self.accepted(run.id, RunStatus::Created, false);
+                let answer = self.accepted(run.id, RunStatus::Created, None);
                 let attempt = made.beginning.as_mut().map(|beginning| {
                     // Before the database's clock is asked: ours ends first.
                     beginning.asked_at = Some(Instant::now());
@@ -217,7 +217,10 @@ impl Deciding<'_> {
             Admission::Queue => self.queue(run, message, Vec::new()),
             Admission::Interrupt(cancel) => self.queue(run, message, cancel),
             Admission::Absorb(active) => {
-                let answer = self.accepted(active, RunStatus::Running, true);
+                let mut live = facts.live.iter();
+                let stood = live.find(|run| run.run_id == active);
+                let stood = stood.map_or(0, |run| run.last_sequence);
+                let answer = self.accepted(active, RunStatus::Running, Some(stood));
                 Plan::Absorb {
                     run: active,
                     message,
@@ -244,7 +247,7 @@ impl Deciding<'_> {
     }
 
     fn queue(&self, run: Box<NewRun>, message: Option<UserMessage>, cancel: Vec<RunId>) -> Plan {
-        let answer = self.accepted(run.id, RunStatus::Queued, false);
+        let answer = self.accepted(run.id, RunStatus::Queued, None);
         Plan::Queue {
             run,
             message,
@@ -326,13 +329,15 @@ impl Deciding<'_> {
         })
     }
 
-    fn accepted(&self, run: RunId, status: RunStatus, steered: bool) -> String {
+    /// `stood`: the newest event of the live run that absorbs this one.
+    fn accepted(&self, run: RunId, status: RunStatus, stood: Option<u64>) -> String {
         canonical_json(&EventAccepted {
             event_id: self.event_id.to_owned(),
             run_id: Some(run),
             run_url: Some(format!("/v1/runs/{run}")),
             status: Some(status),
-            steered,
+            steered: stood.is_some(),
+            last_sequence: stood,
             reason: None,
         })
     }
@@ -344,6 +349,7 @@ impl Deciding<'_> {
             run_url: None,
             status: None,
             steered: false,
+            last_sequence: None,
             reason: Some("no_agent".to_owned()),
         })
     }

@@ -294,6 +294,8 @@ pub(super) async fn settle_taken(inner: &Arc<Inner>, run: &Run, failure: Failure
     };
     // What this does not end, the next sweep does.
     let _ = settle(inner, &live, run, book, Tally::default(), ending).await;
+    // Who waits for it here has not known that it was.
+    inner.doorbell.wake(run.id);
 }
 
 /// Takes the run's lease, whoever had it.

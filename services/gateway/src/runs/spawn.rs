@@ -22,6 +22,8 @@ impl Runs {
         let Some(live) = entered.into_run() else {
             return;
         };
+        // Who has waited for it watches it here from now on.
+        self.0.doorbell.wake(id);
         let (inner, driven) = (Arc::clone(&self.0), Arc::clone(&live));
         let task = (id, workspace.clone(), live);
         self.spawn_guarded(task, async move {
@@ -34,6 +36,7 @@ impl Runs {
         let Some(live) = self.0.live.enter_new(taken.run.id) else {
             return;
         };
+        self.0.doorbell.wake(taken.run.id);
         let (inner, driven) = (Arc::clone(&self.0), Arc::clone(&live));
         let task = (taken.run.id, taken.run.workspace.clone(), live);
         self.spawn_guarded(task, async move {

@@ -10,12 +10,12 @@ use protocol::context::RawEventRef;
 use protocol::event::{EventAccepted, EventEnvelope};
 use protocol::id::{AgentId, RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
-use store::{Ingest, Ingested, StoreError, failpoint, sha256_hex};
+use store::{EventKey, Ingest, Ingested, StoreError, failpoint, sha256_hex};
 use uuid::Uuid;
 
 use crate::bus::Ring;
 use crate::runs::Runs;
-use crate::runs::artifacts::UploadError;
+use crate::runs::artifacts::{UploadError, may_have_files};
 use crate::runs::decide::Aside;
 use crate::telemetry::metrics;
 
@@ -175,6 +175,19 @@ impl Runs {
             trace_parent,
             only,
         } = incoming;
+        let key = EventKey {
+            workspace,
+            event_id: &event_id,
+            dedupe_key: &dedupe_key,
+            body_sha256: &body_sha256,
+            at: self.0.clock.now_ms(),
+        };
+        // What is known is answered as it was, also where there is no room for its files any more.
+        if may_have_files(&event)
+            && let Some(known) = self.0.store.find_known_event(key).await?
+        {
+            return accepted(known, &Aside::default());
+        }
         let mut event = completed(event);
         let attached = self.keep_attached(workspace, &event_id, &mut event).await;
         let attached = attached.map_err(StartError::Attachment)?;
@@ -219,23 +232,7 @@ impl Runs {
         if matches!(&taken, Ok(other) if !matches!(other, Ingested::Stored { .. })) {
             self.drop_attached(attached).await;
         }
-        let (answer, replayed) = match taken? {
-            Ingested::Stored { answer } => (answer, false),
-            Ingested::Replayed { answer } => (answer, true),
-            Ingested::Mismatch => return Err(StartError::IdempotencyMismatch),
-            Ingested::EventExists => return Err(StartError::EventExists),
-            Ingested::Refused => {
-                return Err(aside
-                    .refused()
-                    .unwrap_or(StartError::Store(StoreError::Closed)));
-            }
-        };
-        let answer: EventAccepted =
-            serde_json::from_str(&answer).map_err(|_| StoreError::Corrupt {
-                column: "events.answer",
-                row: answer,
-            })?;
-        Ok(Accepted { answer, replayed })
+        accepted(taken?, &aside)
     }
 
     /// Stores the event and starts its run, if that is to go now. Goes on when the client has gone:
@@ -271,6 +268,25 @@ impl Runs {
         });
         taking.await.map_err(|_| StoreError::Closed)?
     }
+}
+
+/// What a client is told of an event. `aside`: why it was refused, if it was.
+fn accepted(ingested: Ingested, aside: &Aside) -> Result<Accepted, StartError> {
+    let (answer, replayed) = match ingested {
+        Ingested::Stored { answer } => (answer, false),
+        Ingested::Replayed { answer } => (answer, true),
+        Ingested::Mismatch => return Err(StartError::IdempotencyMismatch),
+        Ingested::EventExists => return Err(StartError::EventExists),
+        Ingested::Refused => {
+            let refused = aside.refused();
+            return Err(refused.unwrap_or(StartError::Store(StoreError::Closed)));
+        }
+    };
+    let answer = serde_json::from_str(&answer).map_err(|_| StoreError::Corrupt {
+        column: "events.answer",
+        row: answer,
+    })?;
+    Ok(Accepted { answer, replayed })
 }
 
 /// The run that an answer tells of, when it was made to go at once.

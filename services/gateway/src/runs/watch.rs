@@ -17,23 +17,38 @@ use crate::runs::live::{LiveRun, Progress, Tail};
 use crate::runs::{Inner, Runs};
 use crate::telemetry::metrics::OpenStream;
 
-/// Events read from the table at once.
+/// Events read from the table at once, and their bytes; one event at least. Each reader that hardly reads keeps as
+/// much in memory.
 const PAGE: usize = 256;
-const PAGE_BYTES: usize = 1024 * 1024;
+const PAGE_BYTES: usize = 128 * 1024;
+
+/// From where a run is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchFrom {
+    /// After this event, which the watcher has named.
+    After(u64),
+    /// After this event, of which the watcher cannot know: the stream names it first, and is resumed there.
+    Joining(u64),
+}
 
 /// Between two looks at a run that lives elsewhere.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
 
 impl Runs {
-    /// The frames of a run after `cursor`, ended by its terminal. The caller has checked that the
+    /// The frames of a run behind `from`, ended by its terminal. The caller has checked that the
     /// run is the watcher's to see. An error ends the stream: the client resumes by its last id.
     pub fn watch(
         &self,
         run: RunId,
-        cursor: u64,
+        from: WatchFrom,
         heartbeat: Duration,
     ) -> impl Stream<Item = Result<Bytes, StoreError>> + Send + use<> {
-        let hello = Bytes::from(format!(": run {run}\n\n"));
+        let (cursor, named) = match from {
+            WatchFrom::After(cursor) => (cursor, String::new()),
+            // Without data it dispatches no event.
+            WatchFrom::Joining(cursor) => (cursor, format!("id: {cursor}\n\n")),
+        };
+        let hello = Bytes::from(format!(": run {run}\n\n{named}"));
         let watcher = Watcher {
             inner: Arc::clone(&self.0),
             run,
@@ -202,10 +217,8 @@ impl Watcher {
     fn tell_of_draining(&mut self) {
         self.done = true;
         let jitter = u64::from(self.run.0.as_bytes()[15]) * 8;
-        let frame = format!(
-            "retry: {}\nevent: gateway.draining\ndata: {{}}\n\n",
-            1000 + jitter
-        );
+        // Without data: who reads the data of each event as an event of the ledger gets none that is not.
+        let frame = format!("retry: {}\nevent: gateway.draining\n\n", 1000 + jitter);
         self.ready.push_back(Bytes::from(frame));
     }
 }

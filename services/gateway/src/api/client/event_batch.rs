@@ -1,10 +1,13 @@
 //! A batch of CloudEvents: each is taken or refused for itself, in the order of the batch.
 
+use std::collections::HashSet;
+
 use axum::Json;
 use axum::response::{IntoResponse, Response};
+use domain::event::{ConversationIdentity, conversation_of};
 use http::{HeaderMap, StatusCode};
 use protocol::admin::Fault;
-use protocol::event::{EventBatchAccepted, EventBatchItem, EventEnvelope};
+use protocol::event::{EventBatchAccepted, EventBatchItem};
 use protocol::id::WorkspaceId;
 
 use crate::api::ApiState;
@@ -32,14 +35,17 @@ pub(super) async fn accept_batch(
     }
     let trace = trace_header(headers);
     let mut items = Vec::with_capacity(batch.len());
-    let mut out_of_order = false;
+    let mut waiting = Waiting::default();
     for posted in batch {
         let event_id = posted.event.event_id.clone().unwrap_or_default();
-        let outcome = if out_of_order {
+        let conversation = conversation_of(&posted.event);
+        let outcome = if waiting.keeps_back(conversation.as_ref()) {
             Err(ApiError::not_tried())
         } else {
-            let taking = take(state, workspace, posted.event, trace, &mut out_of_order);
-            taking.await
+            let taken = state.runs.accept(workspace, posted.event, None, trace);
+            let taken = taken.await;
+            waiting.note(taken.as_ref().err(), conversation);
+            taken.map_err(ApiError::from)
         };
         items.push(item(event_id, outcome));
     }
@@ -52,25 +58,37 @@ pub(super) async fn accept_batch(
     Ok((status, Json(EventBatchAccepted { items })).into_response())
 }
 
-/// `out_of_order`: the gateway cannot take any event now; those behind must not overtake this one.
-async fn take(
-    state: &ApiState,
-    workspace: &WorkspaceId,
-    event: EventEnvelope,
-    trace: Option<&str>,
-    out_of_order: &mut bool,
-) -> ApiResult<Accepted> {
-    let outcome = state.runs.accept(workspace, event, None, trace).await;
-    *out_of_order = matches!(
-        outcome,
-        Err(StartError::Stopping
-            | StartError::Store(_)
-            | StartError::Attachment(UploadError::Place(_) | UploadError::Store(_))
-            | StartError::TooFast { .. }
-            | StartError::WorkspaceFull { .. }
-            | StartError::EndpointFull { .. })
-    );
-    Ok(outcome?)
+/// What of a batch will be sent again: nothing behind it may overtake it.
+#[derive(Default)]
+struct Waiting {
+    /// The gateway could not take an event for now, whichever it is.
+    all: bool,
+    /// Conversations that could not take one more.
+    conversations: HashSet<ConversationIdentity>,
+}
+
+impl Waiting {
+    /// Whether an event is not to be tried, since one before it waits.
+    fn keeps_back(&self, conversation: Option<&ConversationIdentity>) -> bool {
+        self.all || conversation.is_some_and(|one| self.conversations.contains(one))
+    }
+
+    fn note(&mut self, error: Option<&StartError>, conversation: Option<ConversationIdentity>) {
+        match error {
+            Some(
+                StartError::Stopping
+                | StartError::Store(_)
+                | StartError::Attachment(
+                    UploadError::Place(_) | UploadError::Store(_) | UploadError::Expired,
+                )
+                | StartError::TooFast { .. }
+                | StartError::WorkspaceFull { .. }
+                | StartError::EndpointFull { .. },
+            ) => self.all = true,
+            Some(StartError::QueueFull) => self.conversations.extend(conversation),
+            _ => {}
+        }
+    }
 }
 
 fn item(event_id: String, outcome: ApiResult<Accepted>) -> EventBatchItem {
@@ -91,6 +109,42 @@ fn item(event_id: String, outcome: ApiResult<Accepted>) -> EventBatchItem {
                 replayed: false,
                 error: Some(error),
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conversation(id: &str) -> ConversationIdentity {
+        ConversationIdentity {
+            bot_id: String::new(),
+            conversation_id: id.to_owned(),
+            thread_id: String::new(),
+        }
+    }
+
+    #[test]
+    fn what_is_sent_again_is_overtaken_by_nothing_that_it_must_precede() {
+        let expired = StartError::Attachment(UploadError::Expired);
+        let full = StartError::Attachment(UploadError::Full);
+        for (error, same, other) in [
+            (StartError::Stopping, true, true),
+            (expired, true, true),
+            (StartError::WorkspaceFull { most: 1 }, true, true),
+            (StartError::QueueFull, true, false),
+            (StartError::IdempotencyMismatch, false, false),
+            (full, false, false),
+        ] {
+            let mut waiting = Waiting::default();
+            waiting.note(Some(&error), Some(conversation("a")));
+            waiting.note(None, Some(conversation("b")));
+            for (id, kept) in [("a", same), ("b", other)] {
+                let is_kept = waiting.keeps_back(Some(&conversation(id)));
+                assert_eq!(is_kept, kept, "{error}: {id}");
+            }
+            assert_eq!(waiting.keeps_back(None), other, "{error}");
         }
     }
 }

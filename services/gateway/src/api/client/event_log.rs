@@ -6,10 +6,10 @@ use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
 use protocol::JsonObject;
 use protocol::error::ErrorBody;
-use protocol::event::{AgentEventRecord, EventEnvelope};
-use protocol::id::WorkspaceId;
+use protocol::event::{AgentEventRecord, EventAccepted, EventEnvelope};
+use protocol::id::{RunId, WorkspaceId};
 use protocol::run::Page;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::{EventFilter, EventPosition, EventRecord, StoreError};
 
@@ -32,7 +32,7 @@ pub(in crate::api) struct EventLogQuery {
     pub(in crate::api) conversation_id: Option<String>,
     /// Exact types, joined by commas.
     event_types: Option<String>,
-    /// Only events before this one.
+    /// Only events before this one: the `next_cursor` of the page before.
     before_cursor: Option<String>,
     /// 1 to 100, default 50.
     #[param(minimum = 1, maximum = 100)]
@@ -54,24 +54,42 @@ pub(in crate::api) async fn list_events(
     ))
 }
 
+/// An event, and the run that it has.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(in crate::api) struct FoundEvent {
+    #[serde(flatten)]
+    record: AgentEventRecord,
+    /// The run that its first answer has named; null when no agent wanted it.
+    #[schema(value_type = Option<String>)]
+    run_id: Option<RunId>,
+}
+
 /// Finds an event.
 #[utoipa::path(get, path = "/v1/events/{*event_id}", tag = "client", security(("api_key" = [])),
     params(("event_id" = String, Path, description = "The event, percent-encoded")), responses(
-    (status = 200, description = "The event", body = AgentEventRecord),
+    (status = 200, description = "The event", body = FoundEvent),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such event", body = ErrorBody)))]
 pub(in crate::api) async fn get_event(
     caller: ClientCaller,
     State(state): State<ApiState>,
     PathOf(event_id): PathOf<String>,
-) -> ApiResult<Json<AgentEventRecord>> {
+) -> ApiResult<Json<FoundEvent>> {
     let record = state
         .runs
         .store()
         .find_event(&caller.workspace, &event_id)
         .await?;
     let record = record.ok_or_else(|| ApiError::not_found("event"))?;
-    Ok(Json(view(&caller.workspace, record, None)?))
+    let answer = serde_json::from_str(&record.answer);
+    let answer: EventAccepted = answer.map_err(|_| StoreError::Corrupt {
+        column: "events.answer",
+        row: event_id,
+    })?;
+    Ok(Json(FoundEvent {
+        record: view(&caller.workspace, record, None)?,
+        run_id: answer.run_id,
+    }))
 }
 
 /// Gives the payload of a platform, as it came with its event.

@@ -7,16 +7,20 @@ use http::header::{HeaderName, HeaderValue, LOCATION};
 use http::{HeaderMap, StatusCode};
 use protocol::error::ErrorBody;
 use protocol::event::{EventAccepted, EventBatchAccepted, EventEnvelope};
+use protocol::id::RunId;
 use protocol::run::AgentRunEvent;
 
 use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
 use crate::api::client::event_batch::accept_batch;
 use crate::api::client::event_body::EventBody;
+use crate::api::client::runs::cursor;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{single_header, trace_header};
-use crate::api::run_pages::kept_after;
+use crate::api::run_pages::{GoesOn, goes_on};
 use crate::api::stream::{stream_run, wants_stream};
+use crate::runs::start::Accepted;
+use crate::runs::watch::WatchFrom;
 
 pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -29,29 +33,41 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 /// are taken as a batch (`application/cloudevents-batch+json`): a fault in one refuses all; after that
 /// each has an answer of its own, and the status is 207 when one was not taken.
 ///
-/// With `Accept: text/event-stream` the answer is the run's stream itself. Repeating a request with
-/// the same `Idempotency-Key`, or else the same `event_id`, gives the first answer again. A key on an event
-/// without an `event_id` is forgotten after seven days: then it names another event.
+/// With `Accept: text/event-stream` the answer is the run's stream itself; that of a run which has absorbed the event
+/// begins behind `last_sequence`. A stream that ends without `run.completed` or `run.failed` is resumed at
+/// `{Location}/events` with `Last-Event-ID`.
+///
+/// Repeating a request with the same `Idempotency-Key`, or else the same `event_id`, gives the first answer again; a
+/// stream then goes on behind `Last-Event-ID`. A client that repeats requests needs one of both: without them each
+/// is another event, with another run. A key on an event without an `event_id` is forgotten after seven days: then it
+/// names another event.
 ///
 /// Here as on every route, JSON has at most 64 levels and 100,000 values, without U+0000 and halves of surrogate
 /// pairs, and a body with a `Content-Encoding` is refused.
 #[utoipa::path(post, path = "/v1/events", tag = "client", security(("api_key" = [])),
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters"),
+        ("Last-Event-ID" = Option<String>, Header, description = "Of a request that is repeated for its stream: the last sequence seen. Ignored on a first request"),
         ("traceparent" = Option<String>, Header, description = "W3C Trace Context: the span that the run is a child of, where traces are told to a collector; ignored where it is malformed")),
     request_body(content = EventEnvelope, example = json!({
         "event_type": "message.received",
         "conversation": {"conversation_id": "c-7"},
         "input": {"text": "hello big world"},
     })), responses(
-    (status = 202, description = "Stored; the run is made, or `reason` says why there is none. A batch: all of it, as in 207", body = EventAccepted),
+    (status = 202, description = "Stored; the run is made, or `reason` says why there is none. Of a batch, all events were taken: an `EventBatchAccepted`, as in 207", body = EventAccepted,
+        headers(("Idempotent-Replayed" = String, description = "`true`: the same request came before, and this is its answer"))),
     (status = 207, description = "Of a batch, some events were not taken", body = EventBatchAccepted),
-    (status = 200, description = "The run's stream", content_type = "text/event-stream", body = AgentRunEvent),
+    (status = 200, description = "The run's stream. 204 without one when `Last-Event-ID` already is the terminal", content_type = "text/event-stream", body = AgentRunEvent,
+        headers(("Location" = String, description = "The run: its stream is resumed at `{Location}/events`"),
+            ("Runnel-Run-Id" = String, description = "The run's id"),
+            ("Idempotent-Replayed" = String, description = "`true`: the same request came before"))),
     (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
-    (status = 429, description = "`details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events, and key_streams where a stream is asked for; `Retry-After` tells how long to wait", body = ErrorBody),
-    (status = 413, description = "The envelope is larger than 1 MiB, `raw` aside", body = ErrorBody),
-    (status = 415, description = "The body has a `Content-Encoding`", body = ErrorBody),
+    (status = 429, description = "`details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events, and key_streams where a stream is asked for; `Retry-After` tells how long to wait", body = ErrorBody,
+        headers(("Retry-After" = i64, description = "Seconds"))),
+    (status = 410, description = "Repeated for its stream: the events are no longer kept; `details.snapshot_url` tells the outcome", body = ErrorBody),
+    (status = 413, description = "The envelope is larger than 1 MiB, `raw` aside; or a file of it finds no room, `details.reason`: workspace_full", body = ErrorBody),
+    (status = 415, description = "The body has a `Content-Encoding`; or a file of it is of a kind that is not taken, `details.reason`: mime_type_refused", body = ErrorBody),
     (status = 503, description = "Try again after `Retry-After`", body = ErrorBody)))]
 pub(in crate::api) async fn post_event(
     caller: ClientCaller,
@@ -91,36 +107,64 @@ pub(super) async fn accept_event(
     let place = wants_stream(headers).then(|| state.stream_places().enter(caller.key));
     let place = place.transpose()?;
     let accepted = state.runs.accept(workspace, event, key, trace).await?;
-    let answer = &accepted.answer;
-    let mut response = match (answer.run_id, answer.run_url.as_deref(), place) {
-        (Some(run), Some(url), Some(place)) => {
-            // A steered event streams the active run from now on.
-            let cursor = if accepted.answer.steered {
-                state.runs.from_now_on(workspace, run).await?
-            } else {
-                0
+    let replayed = accepted.replayed;
+    let mut response = match (accepted.answer.run_id, place) {
+        (Some(run), Some(place)) => {
+            let mut response = match stream_from(state, caller, run, &accepted, headers).await? {
+                Some(from) => stream_run(state, caller, run, from, place),
+                None => StatusCode::NO_CONTENT.into_response(),
             };
-            if accepted.replayed {
-                let run = state.runs.store().find_run(workspace, run).await?;
-                run.map_or(Ok(()), |run| kept_after(&run, cursor))?;
-            }
-            let mut response = stream_run(state, caller, run, cursor, place);
-            let location = HeaderValue::from_str(url);
-            let id = HeaderValue::from_str(&run.to_string());
-            response
-                .headers_mut()
-                .extend(location.ok().map(|location| (LOCATION, location)));
-            response
-                .headers_mut()
-                .extend(id.ok().map(|id| (RUN_ID, id)));
+            name_run(response.headers_mut(), run, &accepted.answer);
             response
         }
         _ => (StatusCode::ACCEPTED, Json(accepted.answer)).into_response(),
     };
-    if accepted.replayed {
+    if replayed {
         response
             .headers_mut()
             .insert(REPLAYED, HeaderValue::from_static("true"));
     }
     Ok(response)
+}
+
+/// From where the run of an answer is streamed. `None`: its client has seen the terminal.
+async fn stream_from(
+    state: &ApiState,
+    caller: &ClientCaller,
+    run: RunId,
+    accepted: &Accepted,
+    headers: &HeaderMap,
+) -> ApiResult<Option<WatchFrom>> {
+    let answer = &accepted.answer;
+    let begin = match answer.last_sequence {
+        Some(stood) => WatchFrom::Joining(stood),
+        // An answer of an older gateway, which did not keep where the run stood.
+        None if answer.steered => {
+            let now = state.runs.from_now_on(&caller.workspace, run).await?;
+            WatchFrom::Joining(now)
+        }
+        None => WatchFrom::After(0),
+    };
+    // What a client has seen of this run it can only know from an answer before this one.
+    if !accepted.replayed {
+        return Ok(Some(begin));
+    }
+    let seen = cursor(headers, None)?;
+    let Some(run) = state.runs.store().find_run(&caller.workspace, run).await? else {
+        return Ok(Some(begin));
+    };
+    let (WatchFrom::After(first) | WatchFrom::Joining(first)) = begin;
+    Ok(match goes_on(&run, seen.max(first))? {
+        GoesOn::Behind(after) if after > first => Some(WatchFrom::After(after)),
+        GoesOn::Behind(_) => Some(begin),
+        GoesOn::Over => None,
+    })
+}
+
+/// Says whose stream it is, and where it is resumed.
+fn name_run(headers: &mut HeaderMap, run: RunId, answer: &EventAccepted) {
+    let url = answer.run_url.as_deref().map(HeaderValue::from_str);
+    headers.extend(url.and_then(Result::ok).map(|url| (LOCATION, url)));
+    let id = HeaderValue::from_str(&run.to_string());
+    headers.extend(id.ok().map(|id| (RUN_ID, id)));
 }

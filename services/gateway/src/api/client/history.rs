@@ -14,22 +14,39 @@ use crate::api::auth::ClientCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf};
 use crate::api::transcript::{HistoryQuery, Transcript};
+use crate::api::view::Direction;
 
-/// Which conversation of that id: absent parts equal absent parts only.
+/// Which part of the transcript of which conversation of that id: absent parts equal absent parts only.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(in crate::api) struct ConversationQuery {
+#[serde(deny_unknown_fields)]
+pub(in crate::api) struct ConversationHistoryQuery {
     bot_id: Option<String>,
     thread_id: Option<String>,
+    /// Only items before this one: the `next_cursor` of a page backward. May stand beside `after_cursor`.
+    before_cursor: Option<String>,
+    /// Only items after this one: the `next_cursor` of a page forward.
+    after_cursor: Option<String>,
+    /// 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
+    limit: Option<u64>,
+    #[serde(default)]
+    #[param(inline)]
+    direction: Direction,
+    /// With `attachment_refs`; else they are empty.
+    #[serde(default)]
+    include_attachments: bool,
 }
 
-impl ConversationQuery {
-    fn of(self, conversation_id: String) -> FrozenConversation {
-        FrozenConversation {
-            bot_id: self.bot_id.unwrap_or_default(),
-            conversation_id,
-            thread_id: self.thread_id.unwrap_or_default(),
-        }
+fn conversation(
+    bot_id: Option<String>,
+    conversation_id: String,
+    thread_id: Option<String>,
+) -> FrozenConversation {
+    FrozenConversation {
+        bot_id: bot_id.unwrap_or_default(),
+        conversation_id,
+        thread_id: thread_id.unwrap_or_default(),
     }
 }
 
@@ -38,7 +55,7 @@ impl ConversationQuery {
 #[utoipa::path(get, path = "/v1/conversations/{conversation_id}/history", tag = "client",
     security(("api_key" = [])),
     params(("conversation_id" = String, Path, description = "The conversation, percent-encoded"),
-        ConversationQuery, HistoryQuery),
+        ConversationHistoryQuery),
     responses(
     (status = 200, description = "A page; empty for a conversation that does not exist", body = Page<TranscriptItem>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
@@ -47,21 +64,31 @@ pub(in crate::api) async fn get_conversation_history(
     caller: ClientCaller,
     State(state): State<ApiState>,
     PathOf(conversation_id): PathOf<String>,
-    QueryOf(which): QueryOf<ConversationQuery>,
-    QueryOf(query): QueryOf<HistoryQuery>,
+    QueryOf(query): QueryOf<ConversationHistoryQuery>,
 ) -> ApiResult<Json<Page<TranscriptItem>>> {
+    let conversation = conversation(query.bot_id, conversation_id, query.thread_id);
     let transcript = Transcript {
         state: &state,
         workspace: &caller.workspace,
-        conversation: Some(&which.of(conversation_id)),
+        conversation: Some(&conversation),
     };
-    Ok(Json(transcript.page(&query).await?))
+    let part = HistoryQuery {
+        before_cursor: query.before_cursor,
+        after_cursor: query.after_cursor,
+        limit: query.limit,
+        direction: query.direction,
+        include_attachments: query.include_attachments,
+    };
+    Ok(Json(transcript.page(&part).await?))
 }
 
-/// What to look for in a conversation.
+/// What to look for in which conversation of that id: absent parts equal absent parts only.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(in crate::api) struct SearchQuery {
+    bot_id: Option<String>,
+    thread_id: Option<String>,
     /// Words that must all occur, in any order; `"words in quotes"` one right after the other. At
     /// most 1,000 characters and 64 words.
     #[serde(default)]
@@ -85,7 +112,7 @@ pub(in crate::api) struct SearchQuery {
 #[utoipa::path(get, path = "/v1/conversations/{conversation_id}/history/search", tag = "client",
     security(("api_key" = [])),
     params(("conversation_id" = String, Path, description = "The conversation, percent-encoded"),
-        ConversationQuery, SearchQuery),
+        SearchQuery),
     responses(
     (status = 200, description = "What was found, with attachments", body = HistorySearchResult),
     (status = 400, description = "The query, a filter or a cursor is not valid", body = ErrorBody),
@@ -94,7 +121,6 @@ pub(in crate::api) async fn search_conversation_history(
     caller: ClientCaller,
     State(state): State<ApiState>,
     PathOf(conversation_id): PathOf<String>,
-    QueryOf(which): QueryOf<ConversationQuery>,
     QueryOf(query): QueryOf<SearchQuery>,
 ) -> ApiResult<Json<HistorySearchResult>> {
     let names = |names: Option<String>| -> Vec<String> {
@@ -111,12 +137,13 @@ pub(in crate::api) async fn search_conversation_history(
         }),
         top_k: query.top_k,
     };
+    let conversation = conversation(query.bot_id, conversation_id, query.thread_id);
     let sound = domain::history::check_search(&search);
     let sound = sound.map_err(|faults| ApiError::faults(&in_query(faults)))?;
     let transcript = Transcript {
         state: &state,
         workspace: &caller.workspace,
-        conversation: Some(&which.of(conversation_id)),
+        conversation: Some(&conversation),
     };
     Ok(Json(transcript.search(search.query, sound).await?))
 }

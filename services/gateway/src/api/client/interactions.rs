@@ -96,6 +96,7 @@ async fn find(state: &ApiState, caller: &ClientCaller, id: &str) -> ApiResult<In
 /// Which questions to list.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(in crate::api) struct InteractionsQuery {
     /// Only those of this run.
     #[param(value_type = Option<String>)]
@@ -105,7 +106,7 @@ pub(in crate::api) struct InteractionsQuery {
     /// `open`: only those that can be answered now.
     #[param(inline)]
     status: Option<OnlyOpen>,
-    /// The `id` of the last one of the page before.
+    /// The `next_cursor` of the page before: the `id` of its last one.
     #[param(value_type = Option<String>)]
     after: Option<Uuid>,
     /// 1 to 100, default 50.

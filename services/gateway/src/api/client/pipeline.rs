@@ -23,15 +23,18 @@ use crate::api::json::JsonBody;
 /// answers, with which configuration and resources, is the agent's business: nothing of the Query picks it.
 #[utoipa::path(post, path = "/v1/adapters/pipeline/queries", tag = "client", security(("api_key" = [])),
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters"),
+        ("Last-Event-ID" = Option<String>, Header, description = "Of a request that is repeated for its stream: the last sequence seen. Ignored on a first request"),
         ("traceparent" = Option<String>, Header, description = "W3C Trace Context: the span that the run is a child of, where traces are told to a collector; ignored where it is malformed")),
     request_body = PipelineQuery, responses(
     (status = 202, description = "Stored; the run is made, or `reason` says why there is none", body = EventAccepted),
-    (status = 200, description = "The run's stream", content_type = "text/event-stream", body = String),
+    (status = 200, description = "The run's stream, resumed at `{Location}/events`. 204 without one when `Last-Event-ID` already is the terminal", content_type = "text/event-stream", body = String),
     (status = 400, description = "`details.pointer` names the place in the Query", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
     (status = 429, description = "`details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events, and key_streams where a stream is asked for; `Retry-After` tells how long to wait", body = ErrorBody),
-    (status = 413, description = "The Query is larger than 1 MiB", body = ErrorBody),
+    (status = 410, description = "Repeated for its stream: the events are no longer kept; `details.snapshot_url` tells the outcome", body = ErrorBody),
+    (status = 413, description = "The Query is larger than 1 MiB; or a file of it finds no room, `details.reason`: workspace_full", body = ErrorBody),
+    (status = 415, description = "A file of it is of a kind that is not taken, `details.reason`: mime_type_refused; or the body has a `Content-Encoding`", body = ErrorBody),
     (status = 503, description = "Try again after `Retry-After`", body = ErrorBody)))]
 pub(in crate::api) async fn post_pipeline_query(
     caller: ClientCaller,

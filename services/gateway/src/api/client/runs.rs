@@ -21,11 +21,12 @@ use crate::api::auth::ClientCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf, page_limit, single_header};
 use crate::api::run_pages::{
-    EventsPart, RunsPart, kept_after, list_part, page_run_events, statuses,
+    EventsPart, GoesOn, RunsPart, goes_on, list_part, page_run_events, statuses,
 };
 use crate::api::stream::{stream_run, wants_stream};
 use crate::api::view::{Direction, agent_run};
 use crate::runs::grant::read_snapshot;
+use crate::runs::watch::WatchFrom;
 
 async fn find_run(state: &ApiState, caller: &ClientCaller, id: RunId) -> ApiResult<Run> {
     let run = state.runs.store().find_run(&caller.workspace, id).await?;
@@ -127,6 +128,7 @@ pub(in crate::api) struct RunsQuery {
     #[param(value_type = Option<String>)]
     runner_id: Option<RunnerId>,
     conversation_id: Option<String>,
+    /// The `next_cursor` of the page before.
     cursor: Option<String>,
     /// 1 to 100, default 50.
     #[param(minimum = 1, maximum = 100)]
@@ -138,7 +140,7 @@ pub(in crate::api) struct RunsQuery {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct EventsQuery {
-    /// The sequence after which to begin. `Last-Event-ID` goes before it.
+    /// The sequence after which to begin: the `next_cursor` of the page before. `Last-Event-ID` goes before it.
     after: Option<String>,
     /// Of a page: 1 to 100, default 50.
     #[param(minimum = 1, maximum = 100)]
@@ -147,8 +149,9 @@ pub(in crate::api) struct EventsQuery {
 
 /// Reads the events of a run: a page as JSON, or the stream, replayed and then live.
 ///
-/// The stream ends with the run's terminal event, also for runs that ended long ago. 204 when the
-/// cursor already is the terminal.
+/// The stream ends with the run's terminal event, also for runs that ended long ago. One that ends without
+/// `run.completed` or `run.failed`, as when a gateway stops, is resumed here with `Last-Event-ID`. 204 when the cursor
+/// already is the terminal.
 #[utoipa::path(get, path = "/v1/runs/{run_id}/events", tag = "client", security(("api_key" = [])),
     params(("run_id" = String, Path, description = "The run"),
         ("Last-Event-ID" = Option<String>, Header, description = "The last sequence seen"), EventsQuery),
@@ -170,16 +173,14 @@ pub(in crate::api) async fn list_run_events(
 ) -> ApiResult<Response> {
     let run = find_run(&state, &caller, id).await?;
     let after = cursor(&headers, query.after.as_deref())?;
-    if after > run.last_sequence {
-        return Err(ApiError::cursor_past_end(run.last_sequence));
-    }
     if wants_stream(&headers) {
-        if run.status.is_terminal() && after == run.last_sequence {
-            return Ok(StatusCode::NO_CONTENT.into_response());
-        }
-        kept_after(&run, after)?;
-        let place = state.stream_places().enter(caller.key)?;
-        return Ok(stream_run(&state, &caller, id, after, place));
+        return Ok(match goes_on(&run, after)? {
+            GoesOn::Behind(after) => {
+                let place = state.stream_places().enter(caller.key)?;
+                stream_run(&state, &caller, id, WatchFrom::After(after), place)
+            }
+            GoesOn::Over => StatusCode::NO_CONTENT.into_response(),
+        });
     }
     let part = EventsPart {
         before: None,
@@ -193,7 +194,7 @@ pub(in crate::api) async fn list_run_events(
 }
 
 /// `Last-Event-ID` over `after` over the beginning.
-fn cursor(headers: &HeaderMap, after: Option<&str>) -> ApiResult<u64> {
+pub(super) fn cursor(headers: &HeaderMap, after: Option<&str>) -> ApiResult<u64> {
     let Some(text) = single_header(headers, "last-event-id")?.or(after) else {
         return Ok(0);
     };

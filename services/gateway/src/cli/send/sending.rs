@@ -121,9 +121,11 @@ impl Sending<'_> {
                 if let SseItem::Event(event) = item
                     && event.id.is_some()
                 {
-                    self.last_id = event.id;
                     self.take(&event.data);
                 }
+            }
+            if let Some(id) = decoder.last_id() {
+                self.last_id = Some(id.to_owned());
             }
             if outcome.is_err() {
                 return;

@@ -113,6 +113,17 @@ impl Runs {
     }
 }
 
+/// Whether an event may have a file that becomes an artifact.
+pub(in crate::runs) fn may_have_files(event: &EventEnvelope) -> bool {
+    let Some(input) = &event.input else {
+        return false;
+    };
+    let of_contents = input.contents.iter().filter_map(text_of_content);
+    let of_attachments = input.attachments.iter();
+    let of_attachments = of_attachments.filter_map(|attachment| attachment.content.as_ref());
+    of_contents.chain(of_attachments).any(|text| is_large(text))
+}
+
 /// `artifact:ID`: where a URL stands, and no URL that anybody would fetch.
 fn reference(uploaded: &Uploaded) -> String {
     format!("artifact:{}", uploaded.id)
@@ -148,17 +159,18 @@ fn refer(element: &mut ContentElement, uploaded: &Uploaded) {
 }
 
 fn file_of_content(element: &ContentElement) -> Option<File<'_>> {
-    let text = element
-        .image_base64
-        .as_ref()
-        .or(element.file_base64.as_ref())?;
-    let (bytes, declared) = decode(text)?;
+    let (bytes, declared) = decode(text_of_content(element)?)?;
     let name = element.file_name.as_deref();
     Some(File {
         bytes,
         declared,
         name,
     })
+}
+
+fn text_of_content(element: &ContentElement) -> Option<&String> {
+    let image = element.image_base64.as_ref();
+    image.or(element.file_base64.as_ref())
 }
 
 fn file_of_attachment(attachment: &InputAttachment) -> Option<File<'_>> {
@@ -173,7 +185,7 @@ fn file_of_attachment(attachment: &InputAttachment) -> Option<File<'_>> {
 /// The bytes of a large base64 text, and the type that a `data:` URL says. `None`: it is small, or it is
 /// something else, and stays as it is.
 fn decode(text: &str) -> Option<(Vec<u8>, Option<String>)> {
-    if text.len() / 4 * 3 <= INLINE_BYTES {
+    if !is_large(text) {
         return None;
     }
     let (declared, text) = match text.strip_prefix("data:") {
@@ -185,6 +197,11 @@ fn decode(text: &str) -> Option<(Vec<u8>, Option<String>)> {
     };
     let bytes = STANDARD.decode(text).ok()?;
     (bytes.len() > INLINE_BYTES).then_some((bytes, declared))
+}
+
+/// Whether a base64 text may be too much to stay in its event.
+fn is_large(text: &str) -> bool {
+    text.len() / 4 * 3 > INLINE_BYTES
 }
 
 #[cfg(test)]
