@@ -27,8 +27,6 @@ pub const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 const LIST_BYTES: usize = 4 * 1024 * 1024;
 /// How much of a body is read that is not asked for.
 const ASIDE_BYTES: usize = 4 * 1024;
-/// How long the body of a `202` is read on.
-const ASIDE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// An endpoint, ready to be called.
 #[derive(Debug)]
@@ -194,11 +192,10 @@ pub enum Answer {
 pub struct Aside(Response);
 
 impl Aside {
-    /// Reads it for the connection's sake: one whose body is over serves the next call. One whose body is long, or in no
-    /// hurry, is closed.
+    /// Reads it for the connection's sake: one whose body is over serves the next call, and one whose body is long is
+    /// closed. One that stays open is held for as long as this is: its runner may work for as long as it is read.
     pub async fn read_out(self) {
-        let reading = read_at_most(self.0, ASIDE_BYTES);
-        let _ = tokio::time::timeout(ASIDE_PATIENCE, reading).await;
+        let _ = read_at_most(self.0, ASIDE_BYTES).await;
     }
 }
 

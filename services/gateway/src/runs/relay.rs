@@ -12,6 +12,7 @@ use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use store::{Appended as Written, LeftOff, StoreError};
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::bus::Ring;
 use crate::outbound::runner::Answer;
@@ -88,6 +89,7 @@ pub(super) async fn relay(
         waiting: VecDeque::new(),
         input_ended: None,
         interrupted: None,
+        aside: None,
     };
     let bell = || Bell::of(inner, run.id);
     let source = match origin {
@@ -100,7 +102,8 @@ pub(super) async fn relay(
         }
         Origin::Answer(Answer::Deferred(aside)) => {
             // The run waits for none of it.
-            inner.tasks.spawn(aside.read_out());
+            let reading = inner.tasks.spawn(aside.read_out());
+            relay.aside = Some(AbortOnDropHandle::new(reading));
             relay.appended = Some(Numbers::default());
             Source::Appended(Appended::new(inner, run.id, run.attempt, bell()))
         }
@@ -141,6 +144,8 @@ struct Relay<'a> {
     input_ended: Option<Failure>,
     /// Why the run ends once what was accepted of it by then is judged.
     interrupted: Option<Failure>,
+    /// Reads what a `202` says beside its head until the run is over.
+    aside: Option<AbortOnDropHandle<()>>,
 }
 
 impl Relay<'_> {
