@@ -366,7 +366,10 @@ fn a_text_that_outgrows_a_message_ends_the_run_unless_a_whole_message_takes_its_
     let snapshot = result("message.delta", &snapshot, &Value::Null);
     let bare = end(&json!({}));
     let most = 2 * MIB;
-    assert_eq!(check(most, &[bare.clone()]), "fail runner.output_limit");
+    assert_eq!(
+        check(most, std::slice::from_ref(&bare)),
+        "fail runner.output_limit"
+    );
     assert_eq!(check(most, &[end(&message)]), "8 bytes");
     assert_eq!(check(most, &[whole, bare.clone()]), "8 bytes");
     assert_eq!(check(most, &[snapshot, bare.clone()]), "9 bytes");
