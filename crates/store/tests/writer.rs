@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use protocol::resources::StorageArea;
-use sea_orm::DatabaseTransaction;
+use sea_orm::{ConnectionTrait, DatabaseTransaction, DbBackend, Statement};
 use sqlx::{Connection, PgConnection};
 use store::writer::Work;
 use store::{AreaAccess, FinishUpload, Quota, Store, StoreError, Uploaded};
@@ -24,6 +24,8 @@ on_both!(
     blobs_that_come_together_share_a_commit,
     what_takes_too_long_together_is_done_one_after_the_other,
     what_takes_locks_lets_leases_pass,
+    what_is_done_one_by_one_lets_leases_pass,
+    what_lost_against_another_writer_is_done_together_once_more,
 );
 
 type Log = Arc<Mutex<Vec<&'static str>>>;
@@ -163,6 +165,94 @@ async fn what_takes_too_long_together_is_done_one_after_the_other(bench: Bench) 
     assert_eq!(log.len(), 8, "{log:?}");
     let passed = log.iter().position(|entry| *entry == "urgent").unwrap();
     assert!(passed < 6, "a lease is renewed in between: {log:?}");
+}
+
+/// Takes its batch with it, each time.
+struct Poison;
+
+impl Work for Poison {
+    type Output = ();
+
+    async fn apply(&self, _tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        Err(StoreError::Panicked)
+    }
+}
+
+async fn what_is_done_one_by_one_lets_leases_pass(bench: Bench) {
+    // One by one there is a sixth of a second.
+    let opened = Store::open_for_leases(&bench.url(), Duration::from_secs(3)).await;
+    let (store, writer) = opened.unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(writer);
+    let log = Log::default();
+    // First each time, so that no batch of them is written as a whole.
+    let poison = (0..3).map(|_| store.write(Poison));
+    let slow = (0..5).map(|_| store.write(Slow(log.clone())));
+    let urgent = async {
+        while log.lock().unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        store.write(Urgent(log.clone())).await.unwrap();
+    };
+    let (poison, slow, ()) = tokio::join!(join_all(poison), join_all(slow), urgent);
+    assert!(poison.iter().all(Result::is_err), "{poison:?}");
+    assert!(slow.iter().all(Result::is_ok), "{slow:?}");
+    store.close().await;
+    let log = log.lock().unwrap();
+    assert_eq!(log.len(), 6, "each is done once: {log:?}");
+    let passed = log.iter().position(|entry| *entry == "urgent").unwrap();
+    assert!(passed < 3, "a lease is renewed in between: {log:?}");
+}
+
+/// Notes its transaction. One of them is the loser of a deadlock the first time.
+struct Losing {
+    has_lost: AtomicUsize,
+    transactions: Arc<Mutex<Vec<i64>>>,
+}
+
+impl Work for Losing {
+    type Output = ();
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        let lose = "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40P01'; END $$";
+        if self.has_lost.fetch_add(1, Ordering::SeqCst) == 0 {
+            tx.execute_unprepared(lose).await?;
+        }
+        let own = "SELECT CAST(pg_current_xact_id()::text AS BIGINT) AS own";
+        let own = Statement::from_string(DbBackend::Postgres, own);
+        let row = tx.query_one_raw(own).await?.unwrap();
+        let own = row.try_get("", "own")?;
+        self.transactions.lock().unwrap().push(own);
+        Ok(())
+    }
+}
+
+async fn what_lost_against_another_writer_is_done_together_once_more(bench: Bench) {
+    if bench.database.is_none() {
+        return;
+    }
+    let gate = busy(&bench).await;
+    let transactions = Arc::new(Mutex::new(Vec::new()));
+    let writes = [1, 1, 0].map(|times| {
+        bench.store.write(Losing {
+            has_lost: AtomicUsize::new(times),
+            transactions: Arc::clone(&transactions),
+        })
+    });
+    let letting_go = async {
+        while bench.store.queued_writes() < 3 {
+            tokio::task::yield_now().await;
+        }
+        gate.add_permits(1);
+    };
+    let (written, ()) = tokio::join!(join_all(writes), letting_go);
+    assert!(written.iter().all(Result::is_ok), "{written:?}");
+    let transactions = transactions.lock().unwrap();
+    let [first, second, again @ ..] = transactions.as_slice() else {
+        panic!("{transactions:?}");
+    };
+    assert_eq!(first, second);
+    assert!(again.len() == 3 && again.iter().all(|one| *one == again[0]));
 }
 
 /// Has a lease to be renewed come while it is done.

@@ -108,7 +108,7 @@ impl Commits {
         }
     }
 
-    /// All in one transaction; one by one when that fails.
+    /// All in one transaction, and once more when it lost against another writer; one by one when that fails.
     pub(super) async fn together(&self, mut batch: Vec<Box<dyn Item>>) -> Reached {
         if let Some(inline) = &self.inline
             && !batch.is_empty()
@@ -121,7 +121,7 @@ impl Commits {
         let applied = if batch.len() == 1 {
             Ok(None)
         } else {
-            self.try_once(&mut batch).await.map(Some)
+            self.try_all(&mut batch).await.map(Some)
         };
         match applied {
             Ok(Some(applied)) => {
@@ -150,25 +150,54 @@ impl Commits {
         }
     }
 
+    async fn try_all(&self, batch: &mut [Box<dyn Item>]) -> Result<Vec<Applied>, StoreError> {
+        let untold: Vec<_> = batch.iter().map(|item| item.is_untold()).collect();
+        match self.try_once(batch).await {
+            Err(error) if error.is_contention() => {
+                tracing::debug!(
+                    error = &error as &dyn std::error::Error,
+                    items = batch.len(),
+                    "a batch lost against another writer, it is tried again"
+                );
+            }
+            outcome => return outcome,
+        }
+        // All of it was taken back: what it told first may be done together again.
+        for (item, untold) in batch.iter_mut().zip(untold) {
+            if untold {
+                item.forget();
+            }
+        }
+        self.try_once(batch).await
+    }
+
+    /// As long as there is time, one at least. The rest is in the next transaction: leases are renewed in between.
     async fn one_by_one(&self, batch: Vec<Box<dyn Item>>) -> Reached {
+        let enough = Instant::now() + self.patience.silence / ENOUGH;
         let mut batch = batch.into_iter();
         while let Some(item) = batch.next() {
             if self.alone(item).await == Reached::No {
                 self.give_up(batch);
                 return Reached::No;
             }
+            if Instant::now() >= enough {
+                self.put_off(batch.collect());
+                break;
+            }
         }
         Reached::Yes
     }
 
+    /// Tries one item again while it loses against other writers, no longer than for one silence: leases wait.
     async fn alone(&self, item: Box<dyn Item>) -> Reached {
+        let until = Instant::now() + self.patience.silence;
         let mut alone = vec![item];
         let mut outcome = self.try_once(&mut alone).await;
         let mut is_second_chance = true;
         for _ in 1..TRIES {
             let again = match &outcome {
                 Ok(_) | Err(StoreError::Unreachable) => false,
-                Err(error) if error.is_contention() => true,
+                Err(error) if error.is_contention() => Instant::now() < until,
                 // The connection broke, perhaps on the way back: another one tells what stands.
                 Err(error) => error.may_pass() && std::mem::take(&mut is_second_chance),
             };

@@ -22,6 +22,10 @@ pub(super) trait Item: Send {
     fn changes_agents(&self) -> bool;
     fn together(&self) -> Option<Together<'_>>;
     fn note_done(&mut self, done: Done);
+    /// No try has told anything yet that may stand.
+    fn is_untold(&self) -> bool;
+    /// Forgets what the last try told: it was surely taken back.
+    fn forget(&mut self);
     fn apply<'a>(
         &'a mut self,
         tx: &'a DatabaseTransaction,
@@ -86,6 +90,14 @@ impl<W: Work> Item for Job<W> {
 
     fn note_done(&mut self, done: Done) {
         self.output = self.work.output_of(done);
+    }
+
+    fn is_untold(&self) -> bool {
+        self.output.is_none()
+    }
+
+    fn forget(&mut self) {
+        self.output = None;
     }
 
     fn apply<'a>(
