@@ -111,19 +111,23 @@ pub(crate) fn of_conversations(
     asked.then(|| Condition::all().add_option(of_id).add_option(of_key))
 }
 
-/// Takes the locks of conversations: whoever decides about one writes its row first. Two replicas may meet
-/// crosswise; the database then chooses one, and its items are tried again. `SQLite` has one writer,
-/// which is lock enough.
+/// Takes the locks of conversations, in the order in which events take them. `SQLite` has one writer, which is
+/// lock enough.
 pub(crate) async fn lock_all(
     tx: &impl Sql,
     keys: impl Iterator<Item = &str>,
 ) -> Result<(), StoreError> {
-    if tx.backend() == DbBackend::Sqlite {
+    let keys: BTreeSet<_> = keys.collect();
+    if tx.backend() == DbBackend::Sqlite || keys.is_empty() {
         return Ok(());
     }
-    let keys: BTreeSet<_> = keys.collect();
-    let lock = "UPDATE conversations SET version = version + 1 FROM rows WHERE key = ?1";
-    executed(tx, keys.into_iter().map(|key| [key.into()]).collect(), lock).await
+    let lock = "SELECT key FROM conversations WHERE key = ANY (string_to_array($1, ' ')) ORDER BY \
+        workspace_id COLLATE \"C\", bot_id COLLATE \"C\", conversation_id COLLATE \"C\", \
+        thread_id COLLATE \"C\" FOR NO KEY UPDATE";
+    let keys: Vec<_> = keys.into_iter().collect();
+    tx.query_sql(lock.to_owned(), vec![keys.join(" ").into()])
+        .await?;
+    Ok(())
 }
 
 /// Those of these conversations in which runs live.

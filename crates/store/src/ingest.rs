@@ -140,6 +140,7 @@ impl Store {
 impl Work for Ingest {
     type Output = Ingested;
     const SAVEPOINT: bool = true;
+    const TAKES_EVENT: bool = true;
     const CHANGES_AGENTS: bool = false;
 
     /// Before every run, workspace by workspace: replicas that hold the capacity of several take turns.

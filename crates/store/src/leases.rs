@@ -20,6 +20,7 @@ use crate::entity::runs;
 use crate::error::{StoreError, parsed};
 use crate::retention::left_to_us;
 use crate::runs::readable;
+use crate::sql::locked;
 use crate::writer::Work;
 
 /// Which leases may be taken.
@@ -156,26 +157,28 @@ impl Work for RenewLeases {
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Self::Output, StoreError> {
         let mut held = HashMap::new();
-        for ids in self.ids.chunks(IDS) {
+        let mut ids = self.ids.clone();
+        ids.sort_unstable_by_key(|id| id.0);
+        for ids in ids.chunks(IDS) {
             let own = Condition::all()
                 .add(runs::Column::Status.eq(RunStatus::Running.as_str()))
                 .add(runs::Column::LeaseOwner.eq(self.owner.as_str()))
                 .add(runs::Column::Id.is_in(ids.iter().map(ToString::to_string)));
+            // In the order in which everybody takes runs, which an update alone does not keep.
+            let query = runs::Entity::find()
+                .select_only()
+                .column(runs::Column::Id)
+                .column(runs::Column::CancelRequestedAt)
+                .filter(own.clone())
+                .order_by_asc(runs::Column::Id);
+            let rows: Vec<(String, Option<i64>)> = locked(tx, query).into_tuple().all(tx).await?;
             runs::Entity::update_many()
                 .col_expr(
                     runs::Column::LeaseExpiresAt,
                     lease_end(tx.get_database_backend(), self.lease),
                 )
-                .filter(own.clone())
-                .exec(tx)
-                .await?;
-            let rows: Vec<(String, Option<i64>)> = runs::Entity::find()
-                .select_only()
-                .column(runs::Column::Id)
-                .column(runs::Column::CancelRequestedAt)
                 .filter(own)
-                .into_tuple()
-                .all(tx)
+                .exec(tx)
                 .await?;
             for (id, cancel_requested_at) in rows {
                 held.insert(parsed("runs.id", &id, &id)?, cancel_requested_at);

@@ -93,6 +93,11 @@ impl Work for Append {
         self.run_id.0
     }
 
+    fn conversation(&self) -> Option<&str> {
+        let succession = self.terminal.as_ref()?.succession.as_ref()?;
+        Some(&succession.conversation_key)
+    }
+
     const CHANGES_AGENTS: bool = false;
 
     fn together(&self) -> Option<Together<'_>> {
@@ -121,8 +126,7 @@ impl Work for Append {
             .terminal
             .as_ref()
             .and_then(|terminal| terminal.succession.as_ref());
-        let key = succession.map(|succession| succession.conversation_key.as_str());
-        lock_all(tx, key.into_iter()).await?;
+        lock_all(tx, self.conversation().into_iter()).await?;
         if advance(tx, &[self]).await?.is_empty() {
             return Ok(Appended::Lost);
         }

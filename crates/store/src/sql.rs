@@ -6,7 +6,11 @@
 use std::fmt::Write as _;
 
 use rusqlite::types::FromSql;
-use sea_orm::{ConnectionTrait, DbBackend, QueryResult, Statement, TryGetable, Value};
+use sea_orm::sea_query::LockType;
+use sea_orm::{
+    ConnectionTrait, DbBackend, EntityTrait, QueryResult, QuerySelect, Select, Statement,
+    TryGetable, Value,
+};
 
 use crate::error::StoreError;
 
@@ -142,6 +146,14 @@ impl Row {
             Self::Pooled(row) => Ok(row.try_get("", column)?),
             Self::Inline(row) => row.get(column),
         }
+    }
+}
+
+/// Has a query lock the rows that it gives until the commit. On `SQLite` there is one writer, and nothing to lock.
+pub(crate) fn locked<E: EntityTrait>(conn: &impl Sql, query: Select<E>) -> Select<E> {
+    match conn.backend() {
+        DbBackend::Postgres => query.lock(LockType::NoKeyUpdate),
+        _ => query,
     }
 }
 

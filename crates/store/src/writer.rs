@@ -6,6 +6,7 @@
 //! lost may have been made: before an item is tried again, it is asked whether it stands.
 
 mod commits;
+mod crossing;
 mod job;
 mod patience;
 mod places;
@@ -48,6 +49,10 @@ pub trait Work: Send + Sync + 'static {
     /// True for the little that everything else hangs on: it does not wait behind the queue.
     const URGENT: bool = false;
 
+    /// True for what takes an event: it holds capacities, and conversations that may not be there yet. On `PostgreSQL`
+    /// such work has commits of its own, which hold them no longer than it needs, and before no row of a run.
+    const TAKES_EVENT: bool = false;
+
     /// The name of a lock that it needs beside those of its run. Work that names one has commits of its own
     /// on `PostgreSQL`, which take all such locks first and in one order, so that two replicas never meet
     /// crosswise. `SQLite` has one writer and takes none.
@@ -63,6 +68,11 @@ pub trait Work: Send + Sync + 'static {
     /// Items of one batch are applied in this order: the run's id, or nil.
     fn order(&self) -> Uuid {
         Uuid::nil()
+    }
+
+    /// The key of the conversation that it locks.
+    fn conversation(&self) -> Option<&str> {
+        None
     }
 
     /// False for work that surely leaves agents and runners as they are.
@@ -109,6 +119,7 @@ impl<W: Work> Work for Arc<W> {
     type Output = W::Output;
     const SAVEPOINT: bool = W::SAVEPOINT;
     const URGENT: bool = W::URGENT;
+    const TAKES_EVENT: bool = W::TAKES_EVENT;
 
     fn lock(&self) -> Option<String> {
         W::lock(self)
@@ -120,6 +131,10 @@ impl<W: Work> Work for Arc<W> {
 
     fn order(&self) -> Uuid {
         W::order(self)
+    }
+
+    fn conversation(&self) -> Option<&str> {
+        W::conversation(self)
     }
 
     const CHANGES_AGENTS: bool = W::CHANGES_AGENTS;
@@ -279,21 +294,12 @@ async fn catch_up(commits: &Commits, inbox: &mut Inbox) {
     }
 }
 
-/// What is urgent has a transaction of its own, which hangs on nothing else; and so has what takes locks. Never two
-/// that are not urgent: a lease may be renewed in between.
+/// What is urgent has a transaction of its own, which hangs on nothing else; and so have events, and what takes locks.
+/// Never two that are not urgent: a lease may be renewed in between.
 async fn commit(commits: &Commits, mut batch: Vec<Box<dyn Item>>) {
-    // On SQLite every commit is the only one at its time.
-    let are_alone = commits.backend() == DbBackend::Sqlite;
     batch.sort_by_key(|item| item.order());
     let (urgent, rest): (Vec<_>, Vec<_>) = batch.into_iter().partition(|item| item.is_urgent());
-    let (locking, together): (Vec<_>, Vec<_>) = rest
-        .into_iter()
-        .partition(|item| !are_alone && item.lock().is_some());
-    let (next, later) = if together.is_empty() {
-        (locking, together)
-    } else {
-        (together, locking)
-    };
+    let (next, later) = apart(commits.backend(), rest);
     // Whoever comes behind what the database was not there for would wait for it as long again.
     if commits.together(urgent).await == Reached::No {
         commits.give_up(next.into_iter().chain(later));
@@ -303,6 +309,23 @@ async fn commit(commits: &Commits, mut batch: Vec<Box<dyn Item>>) {
         commits.put_off(later);
     }
 }
+
+/// What goes into the next transaction, and what comes after it: events, then all that has no other place, then what
+/// takes locks.
+fn apart(backend: DbBackend, batch: Vec<Box<dyn Item>>) -> (Batch, Batch) {
+    // On SQLite every commit is the only one at its time.
+    if backend == DbBackend::Sqlite {
+        return (batch, Vec::new());
+    }
+    let (events, rest): (Vec<_>, Vec<_>) = batch.into_iter().partition(|item| item.takes_event());
+    let (locking, others): (Vec<_>, Vec<_>) =
+        rest.into_iter().partition(|item| item.lock().is_some());
+    let mut parts = [events, others, locking].into_iter();
+    let next = parts.find(|part| !part.is_empty()).unwrap_or_default();
+    (next, parts.flatten().collect())
+}
+
+type Batch = Vec<Box<dyn Item>>;
 
 fn lose(item: Box<dyn Item>) {
     item.settle(Some(StoreError::Unreachable));

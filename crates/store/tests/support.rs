@@ -153,6 +153,42 @@ pub(crate) async fn busy(bench: &Bench) -> Arc<Semaphore> {
     may_go
 }
 
+/// Another replica, which holds rows of the database.
+pub(crate) struct Holder(PgConnection);
+
+impl Holder {
+    /// Begins a transaction that holds what these statements lock.
+    pub(crate) async fn of(database: &OwnDatabase, sql: &str) -> Self {
+        let mut holder = Self(PgConnection::connect(&database.url()).await.unwrap());
+        holder.take("BEGIN").await.unwrap();
+        holder.take(sql).await.unwrap();
+        holder
+    }
+
+    pub(crate) async fn take(&mut self, sql: &str) -> Result<(), sqlx::Error> {
+        let sql = AssertSqlSafe(sql.to_owned());
+        sqlx::raw_sql(sql).execute(&mut self.0).await.map(drop)
+    }
+
+    /// Until somebody waits for what is held.
+    pub(crate) async fn is_waited_for(&mut self) {
+        let waiting = "SELECT COUNT(*) FROM pg_locks WHERE NOT granted AND pid IN \
+            (SELECT pid FROM pg_stat_activity WHERE datname = current_database())";
+        let mut count = 0_i64;
+        while count == 0 {
+            tokio::task::yield_now().await;
+            count = sqlx::query_scalar(waiting)
+                .fetch_one(&mut self.0)
+                .await
+                .unwrap();
+        }
+    }
+
+    pub(crate) async fn commit(mut self) {
+        self.take("COMMIT").await.unwrap();
+    }
+}
+
 pub(crate) fn audit(id: Uuid) -> AuditEntry {
     AuditEntry {
         id,

@@ -12,7 +12,7 @@ use protocol::resources::StorageArea;
 use sea_orm::{ConnectionTrait, DatabaseTransaction, DbBackend, Statement};
 use sqlx::{Connection, PgConnection};
 use store::writer::Work;
-use store::{AreaAccess, FinishUpload, Quota, Store, StoreError, Uploaded};
+use store::{AreaAccess, FinishUpload, Ingest, Ingested, Quota, Store, StoreError, Uploaded};
 use support::{Bench, audit, busy, on_both};
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -26,6 +26,7 @@ on_both!(
     what_takes_locks_lets_leases_pass,
     what_is_done_one_by_one_lets_leases_pass,
     what_lost_against_another_writer_is_done_together_once_more,
+    what_comes_with_an_event_does_not_hold_its_locks,
 );
 
 type Log = Arc<Mutex<Vec<&'static str>>>;
@@ -253,6 +254,26 @@ async fn what_lost_against_another_writer_is_done_together_once_more(bench: Benc
     };
     assert_eq!(first, second);
     assert!(again.len() == 3 && again.iter().all(|one| *one == again[0]));
+}
+
+async fn what_comes_with_an_event_does_not_hold_its_locks(bench: Bench) {
+    let gate = busy(&bench).await;
+    let event = Ingest {
+        // Few places: replicas take turns.
+        most_runs: Some(4),
+        ..bench.event("e-1", "body")
+    };
+    let letting_go = async {
+        while bench.store.queued_writes() < 2 {
+            tokio::task::yield_now().await;
+        }
+        gate.add_permits(1);
+    };
+    let both = async { tokio::join!(bench.store.ingest(event), busy(&bench), letting_go) };
+    let both = tokio::time::timeout(Duration::from_secs(10), both).await;
+    let (taken, gate, ()) = both.expect("the event is taken while the other is at work");
+    assert!(matches!(taken, Ok(Ingested::Stored { .. })), "{taken:?}");
+    gate.add_permits(1);
 }
 
 /// Has a lease to be renewed come while it is done.

@@ -12,6 +12,7 @@ use crate::ledger::{Append, Appended, Terminal};
 use crate::sql::{Sql, inserted, updated};
 use crate::steering::left_among;
 use crate::transcript::{TranscriptRow, write_transcripts};
+use crate::writer::Work;
 
 /// Appends that end nothing and bring nothing beside their events.
 pub(super) async fn append_all(
@@ -38,18 +39,20 @@ pub(super) async fn end_all(
     let mut conversations = HashSet::new();
     let mut apart = Vec::new();
     for end in ends {
-        if conversation_of(end).is_none_or(|key| conversations.insert(key)) {
+        if end
+            .conversation()
+            .is_none_or(|key| conversations.insert(key))
+        {
             apart.push(*end);
         }
     }
-    // As an ingest does: the conversation first, its runs after. Two batches may still meet crosswise;
-    // the database then chooses one, and its items are tried again.
-    let keys = || apart.iter().filter_map(|end| conversation_of(end));
+    // As an ingest does: the conversation first, its runs after.
+    let keys = || apart.iter().filter_map(|end| end.conversation());
     lock_all(tx, keys()).await?;
     let waiting = waiting_among(tx, keys()).await?;
     let left = left_among(tx, apart.iter().map(|end| end.run_id)).await?;
     let is_plain = |end: &&&Append| {
-        let awaited = conversation_of(end).is_some_and(|key| waiting.contains(key));
+        let awaited = end.conversation().is_some_and(|key| waiting.contains(key));
         !awaited && !left.contains(&end.run_id.to_string())
     };
     let plain: Vec<_> = apart.iter().filter(is_plain).copied().collect();
@@ -77,11 +80,6 @@ async fn end(tx: &impl Sql, ends: &[&Append]) -> Result<HashSet<String>, StoreEr
     failpoint::pass("succession.before_next").await?;
     failpoint::pass("terminal.before_commit").await?;
     Ok(moved)
-}
-
-fn conversation_of(end: &Append) -> Option<&str> {
-    let succession = end.terminal.as_ref()?.succession.as_ref()?;
-    Some(&succession.conversation_key)
 }
 
 /// What the end of a run adds to its conversation.

@@ -17,7 +17,10 @@ pub(super) trait Item: Send {
     fn is_urgent(&self) -> bool;
     /// Somebody wants to know what becomes of it.
     fn is_awaited(&self) -> bool;
+    fn takes_event(&self) -> bool;
     fn lock(&self) -> Option<String>;
+    /// The key of the conversation that it locks.
+    fn conversation(&self) -> Option<&str>;
     fn weight(&self) -> usize;
     fn changes_agents(&self) -> bool;
     fn together(&self) -> Option<Together<'_>>;
@@ -69,6 +72,14 @@ impl<W: Work> Item for Job<W> {
 
     fn is_awaited(&self) -> bool {
         self.reply.is_some()
+    }
+
+    fn takes_event(&self) -> bool {
+        W::TAKES_EVENT
+    }
+
+    fn conversation(&self) -> Option<&str> {
+        self.work.conversation()
     }
 
     fn lock(&self) -> Option<String> {

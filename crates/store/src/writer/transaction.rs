@@ -8,6 +8,7 @@ use sea_orm::{
     Statement, TransactionOptions, TransactionTrait,
 };
 
+use super::crossing::Crossing;
 use super::job::Item;
 use super::places::{Places, apply_together, guarded};
 use crate::common::Common;
@@ -63,6 +64,7 @@ pub(super) async fn transact(
         Err(error) => return Err(error),
     };
     take_locks(&tx, batch.iter().filter_map(|item| item.lock()).collect()).await?;
+    Crossing::of(batch).hold(&tx).await?;
     let applied = apply_all(&tx, batch, enough).await?;
     failpoint::pass("writer.before_commit").await?;
     tx.commit().await?;
@@ -83,8 +85,7 @@ async fn take_locks(tx: &DatabaseTransaction, names: BTreeSet<String>) -> Result
     Ok(())
 }
 
-/// Events first, since they hold capacities; what is done for many at once last, since it takes conversations
-/// before runs, as events do.
+/// Events first, which what comes with them may look at; what is done for many at once last.
 async fn apply_all(
     tx: &DatabaseTransaction,
     batch: &mut [Box<dyn Item>],

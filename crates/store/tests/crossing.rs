@@ -1,0 +1,151 @@
+//! Replicas that write the same rows in one moment: a test plays the other one.
+#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::run::Run;
+use futures_util::future::join_all;
+use protocol::id::RunId;
+use store::{Append, Appended, Dispatched, Ingest, Ingested, Leases, Plan, Succession};
+use support::{Bench, Holder, OwnDatabase, busy, dispatch, new_run};
+use uuid::Uuid;
+
+/// Makes a test of each function, on `PostgreSQL` alone: `SQLite` has one writer.
+macro_rules! on_postgres {
+    ($($name:ident),+ $(,)?) => {
+        mod postgres {
+            $(#[tokio::test] async fn $name() {
+                if let Some(bench) = super::Bench::postgres().await {
+                    let database = bench.database.clone().unwrap();
+                    super::$name(bench, database.clone()).await;
+                    database.drop().await;
+                }
+            })+
+        }
+    };
+}
+
+on_postgres!(
+    runs_are_taken_in_one_order_whatever_is_done_to_them,
+    conversations_are_taken_in_the_order_of_events,
+    leases_are_renewed_in_the_order_of_runs,
+);
+
+/// Two running runs in conversations of these names, the first made run first.
+async fn running(bench: &Bench, conversations: [&str; 2]) -> [Run; 2] {
+    let ids = [1_u128, 2].map(|id| RunId(Uuid::from_u128(id)));
+    // Their keys are in the opposite order.
+    let keys = conversations.map(|name| Uuid::from_u128(u128::from(u64::MAX - name.len() as u64)));
+    let mut runs = Vec::new();
+    for ((id, conversation), key) in ids.into_iter().zip(conversations).zip(keys) {
+        let event = bench.event(conversation, "body");
+        let mut identity = event.conversation.clone().unwrap();
+        conversation.clone_into(&mut identity.conversation_id);
+        let event = Ingest {
+            conversation: Some(identity),
+            new_conversation_key: key,
+            decide: Arc::new(move |_| Plan::Start {
+                run: Box::new(new_run(id)),
+                attempt: None,
+                message: None,
+                answer: String::new(),
+            }),
+            ..event
+        };
+        let taken = bench.store.ingest(event).await.unwrap();
+        assert!(matches!(taken, Ingested::Stored { .. }));
+        let run = bench.run_of(conversation, conversation).await.unwrap();
+        match bench.store.write(dispatch(&run)).await.unwrap() {
+            Dispatched::Owned(run) => runs.push(*run),
+            Dispatched::Lost => panic!("nobody else has it"),
+        }
+    }
+    runs.try_into().unwrap()
+}
+
+/// Lets the writer go once so many items wait.
+async fn let_go(bench: &Bench, gate: &tokio::sync::Semaphore, count: usize) {
+    while bench.store.queued_writes() < count {
+        tokio::task::yield_now().await;
+    }
+    gate.add_permits(1);
+}
+
+fn hold_run(run: &Run) -> String {
+    format!(
+        "SELECT 1 FROM runs WHERE id = '{}' FOR NO KEY UPDATE NOWAIT",
+        run.id
+    )
+}
+
+async fn runs_are_taken_in_one_order_whatever_is_done_to_them(bench: Bench, database: OwnDatabase) {
+    let [first, second] = running(&bench, ["a", "bb"]).await;
+    let mut other = Holder::of(&database, &hold_run(&first)).await;
+    let gate = busy(&bench).await;
+    // By itself, and done with many.
+    let put = bench.store.write(bench.put(&second, "k", Some("1"), None));
+    let append = bench.store.write(bench.append(&first, 0, &["one"]));
+    let crossing = async {
+        let_go(&bench, &gate, 2).await;
+        other.is_waited_for().await;
+        let held = other.take(&hold_run(&second)).await;
+        held.expect("who waits for the first has not taken the second");
+        other.commit().await;
+    };
+    let (put, append, ()) = tokio::join!(put, append, crossing);
+    put.unwrap();
+    assert_eq!(append.unwrap(), Appended::Written { next: Vec::new() });
+}
+
+async fn conversations_are_taken_in_the_order_of_events(bench: Bench, database: OwnDatabase) {
+    let runs = running(&bench, ["a", "bb"]).await;
+    let hold = |conversation: &str| {
+        format!(
+            "SELECT 1 FROM conversations WHERE conversation_id = '{conversation}' \
+             FOR NO KEY UPDATE NOWAIT"
+        )
+    };
+    let mut other = Holder::of(&database, &hold("a")).await;
+    let gate = busy(&bench).await;
+    let ends = runs.iter().map(|run| {
+        let succession = Succession {
+            conversation_key: run.conversation_key.clone().unwrap(),
+            take_up: Arc::new(|_, _| None),
+        };
+        bench.store.write(Append {
+            terminal: Some(bench.terminal(Some(succession))),
+            ..bench.append(run, 0, &["end"])
+        })
+    });
+    let crossing = async {
+        let_go(&bench, &gate, 2).await;
+        other.is_waited_for().await;
+        let held = other.take(&hold("bb")).await;
+        held.expect("who waits for the first has not taken the second");
+        other.commit().await;
+    };
+    let (ended, ()) = tokio::join!(join_all(ends), crossing);
+    for ended in ended {
+        assert_eq!(ended.unwrap(), Appended::Written { next: Vec::new() });
+    }
+}
+
+async fn leases_are_renewed_in_the_order_of_runs(bench: Bench, database: OwnDatabase) {
+    let [first, second] = running(&bench, ["a", "bb"]).await;
+    let mut other = Holder::of(&database, &hold_run(&first)).await;
+    let ids = vec![second.id, first.id];
+    let renewing = bench.store.renew_leases("me", ids, Duration::from_secs(30));
+    let crossing = async {
+        other.is_waited_for().await;
+        let held = other.take(&hold_run(&second)).await;
+        held.expect("who waits for the first has not taken the second");
+        other.commit().await;
+    };
+    let (held, ()) = tokio::join!(renewing, crossing);
+    assert_eq!(held.unwrap().len(), 2);
+    let lapsed = bench.store.expired_runs("you", Leases::Lapsed, 10).await;
+    assert!(lapsed.unwrap().is_empty());
+}
