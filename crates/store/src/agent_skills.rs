@@ -6,8 +6,7 @@ use protocol::id::{AgentId, RunId, WorkspaceId};
 use protocol::resources::SkillResource;
 use protocol::skill::{NewSkill, RegisteredSkill, SkillFile};
 use sea_orm::{
-    ColumnTrait, DatabaseTransaction, DbBackend, EntityTrait, IntoActiveModel, PaginatorTrait,
-    QueryFilter, QuerySelect,
+    ColumnTrait, DatabaseTransaction, EntityTrait, IntoActiveModel, PaginatorTrait, QueryFilter,
 };
 use uuid::Uuid;
 
@@ -15,7 +14,7 @@ use crate::connect::Store;
 use crate::digest::sha256_hex;
 use crate::entity::{agent_skills, agents};
 use crate::error::{StoreError, parsed, parsed_json};
-use crate::sql::{Row, Sql};
+use crate::sql::{Row, Sql, locked};
 use crate::state::hold_live_run;
 use crate::writer::Work;
 
@@ -129,12 +128,7 @@ async fn hold_agent(
 ) -> Result<bool, StoreError> {
     let query = agents::Entity::find_by_id(agent.to_string())
         .filter(agents::Column::WorkspaceId.eq(workspace.as_str()));
-    let query = match Sql::backend(tx) {
-        DbBackend::Postgres => query.lock_exclusive(),
-        // There is one writer.
-        _ => query,
-    };
-    Ok(query.one(tx).await?.is_some())
+    Ok(locked(tx, query).one(tx).await?.is_some())
 }
 
 /// An operator takes a skill away. Gives whether there was one.

@@ -11,7 +11,7 @@ use crate::agent_skills::delete_skills;
 use crate::connect::Store;
 use crate::entity::agents;
 use crate::error::{StoreError, parsed, parsed_json};
-use crate::sql::Row;
+use crate::sql::{Row, locked};
 use crate::writer::Work;
 
 /// Where an object was written. What stands in the config file is read-only over the API.
@@ -123,10 +123,8 @@ impl Work for SaveAgent {
             } => {
                 let known = agents::Entity::find()
                     .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
-                    .filter(agents::Column::Name.eq(spec.name.as_str()))
-                    .one(tx)
-                    .await?;
-                match known {
+                    .filter(agents::Column::Name.eq(spec.name.as_str()));
+                match locked(tx, known).one(tx).await? {
                     None => insert(tx, *new_id, workspace, FROM_CONFIG, spec, *at).await,
                     Some(row) if is_unchanged(&row, spec) => {
                         Ok(SavedAgent::Saved(Box::new(agent_record(row)?)))
@@ -167,17 +165,16 @@ impl Work for SaveAgent {
     }
 }
 
-/// The row, when the API may change it.
+/// The row, when the API may change it. It is locked: another replica changes it before or after.
 async fn changeable(
     tx: &DatabaseTransaction,
     workspace: &WorkspaceId,
     id: AgentId,
     if_match: Option<i64>,
 ) -> Result<Result<agents::Model, SavedAgent>, StoreError> {
-    let row = agents::Entity::find_by_id(id.to_string())
-        .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
-        .one(tx)
-        .await?;
+    let query = agents::Entity::find_by_id(id.to_string())
+        .filter(agents::Column::WorkspaceId.eq(workspace.as_str()));
+    let row = locked(tx, query).one(tx).await?;
     Ok(match row {
         None => Err(SavedAgent::Unknown),
         Some(row) if row.origin == FROM_CONFIG => Err(SavedAgent::ReadOnly),

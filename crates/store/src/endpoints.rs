@@ -15,7 +15,7 @@ use crate::entity::runner_endpoints;
 use crate::error::{StoreError, parsed, parsed_json, signed, unsigned};
 use crate::health::forget_health;
 use crate::runners::delete_runners;
-use crate::sql::{Row, Sql, returned};
+use crate::sql::{Row, Sql, locked, returned};
 use crate::writer::Work;
 
 /// A registered endpoint. `secret` and `headers` are sealed under the master key.
@@ -153,10 +153,9 @@ async fn configure(
 ) -> Result<EndpointRecord, StoreError> {
     let known = runner_endpoints::Entity::find()
         .filter(runner_endpoints::Column::WorkspaceId.eq(record.workspace.as_str()))
-        .filter(runner_endpoints::Column::Name.eq(record.name.as_str()))
-        .one(tx)
-        .await?;
-    let Some(known) = known else {
+        .filter(runner_endpoints::Column::Name.eq(record.name.as_str()));
+    // A discovery may be writing what it found.
+    let Some(known) = locked(tx, known).one(tx).await? else {
         let row = to_row(record).into_active_model();
         runner_endpoints::Entity::insert(row)
             .exec_without_returning(tx)
@@ -185,9 +184,8 @@ async fn delete(
     workspace: &WorkspaceId,
 ) -> Result<Option<EndpointRecord>, StoreError> {
     let row = runner_endpoints::Entity::find_by_id(id.to_string())
-        .filter(runner_endpoints::Column::WorkspaceId.eq(workspace.as_str()))
-        .one(tx)
-        .await?;
+        .filter(runner_endpoints::Column::WorkspaceId.eq(workspace.as_str()));
+    let row = locked(tx, row).one(tx).await?;
     let Some(row) = row else { return Ok(None) };
     if row.origin != FROM_CONFIG {
         runner_endpoints::Entity::delete_by_id(row.id.clone())

@@ -8,8 +8,11 @@ use std::time::Duration;
 
 use domain::run::Run;
 use futures_util::future::join_all;
-use protocol::id::RunId;
-use store::{Append, Appended, Dispatched, Ingest, Ingested, Leases, Plan, Succession};
+use protocol::admin::AgentSpec;
+use protocol::id::{AgentId, RunId};
+use store::{
+    Append, Appended, Dispatched, Ingest, Ingested, Leases, Plan, SaveAgent, SavedAgent, Succession,
+};
 use support::{Bench, Holder, OwnDatabase, busy, dispatch, new_run};
 use uuid::Uuid;
 
@@ -32,6 +35,7 @@ on_postgres!(
     runs_are_taken_in_one_order_whatever_is_done_to_them,
     conversations_are_taken_in_the_order_of_events,
     leases_are_renewed_in_the_order_of_runs,
+    of_two_changes_of_one_version_one_is_told,
 );
 
 /// Two running runs in conversations of these names, the first made run first.
@@ -148,4 +152,41 @@ async fn leases_are_renewed_in_the_order_of_runs(bench: Bench, database: OwnData
     assert_eq!(held.unwrap().len(), 2);
     let lapsed = bench.store.expired_runs("you", Leases::Lapsed, 10).await;
     assert!(lapsed.unwrap().is_empty());
+}
+
+async fn of_two_changes_of_one_version_one_is_told(bench: Bench, database: OwnDatabase) {
+    let spec = serde_json::json!({"name": "a", "event_types": ["*"], "runner_id": "plugin:a/b/c"});
+    let spec: AgentSpec = serde_json::from_value(spec).unwrap();
+    let id = AgentId(Uuid::now_v7());
+    let workspace = bench.workspace.clone();
+    let create = SaveAgent::Create {
+        id,
+        workspace: workspace.clone(),
+        spec: spec.clone(),
+        at: 1,
+    };
+    bench.store.write(create).await.unwrap();
+    let if_match = Some(1);
+    let delete = SaveAgent::Delete {
+        id,
+        workspace: workspace.clone(),
+        if_match,
+    };
+    let update = SaveAgent::Update {
+        id,
+        workspace,
+        spec,
+        if_match,
+        at: 2,
+    };
+    for (change, stands) in [(update, 2), (delete, 3)] {
+        let elsewhere = format!("UPDATE agents SET version = {stands} WHERE id = '{id}'");
+        let mut other = Holder::of(&database, &elsewhere).await;
+        let changing = bench.store.write(change);
+        let (changed, ()) = tokio::join!(changing, async {
+            other.is_waited_for().await;
+            other.commit().await;
+        });
+        assert_eq!(changed.unwrap(), SavedAgent::Mismatch(stands));
+    }
 }
