@@ -247,9 +247,11 @@ impl SaveDiscovery {
         let bound = self.bound(tx, gone.clone()).await?;
         let (kept, removed): (Vec<_>, Vec<_>) =
             gone.into_iter().partition(|runner| bound.contains(runner));
+        // Another endpoint may have taken them over in this very moment.
         let own = |ids: Vec<String>| {
             runners::Column::WorkspaceId
                 .eq(self.workspace.as_str())
+                .and(runners::Column::EndpointId.eq(self.endpoint_id.to_string()))
                 .and(runners::Column::RunnerId.is_in(ids))
         };
         runners::Entity::delete_many()

@@ -11,7 +11,8 @@ use futures_util::future::join_all;
 use protocol::admin::AgentSpec;
 use protocol::id::{AgentId, RunId};
 use store::{
-    Append, Appended, Dispatched, Ingest, Ingested, Leases, Plan, SaveAgent, SavedAgent, Succession,
+    Append, Appended, Dispatched, Ingest, Ingested, Leases, Plan, RunnerStatus, SaveAgent,
+    SavedAgent, Succession,
 };
 use support::{Bench, Holder, OwnDatabase, busy, dispatch, new_run};
 use uuid::Uuid;
@@ -36,6 +37,7 @@ on_postgres!(
     conversations_are_taken_in_the_order_of_events,
     leases_are_renewed_in_the_order_of_runs,
     of_two_changes_of_one_version_one_is_told,
+    a_runner_that_another_endpoint_took_over_stays,
 );
 
 /// Two running runs in conversations of these names, the first made run first.
@@ -189,4 +191,25 @@ async fn of_two_changes_of_one_version_one_is_told(bench: Bench, database: OwnDa
         });
         assert_eq!(changed.unwrap(), SavedAgent::Mismatch(stands));
     }
+}
+
+async fn a_runner_that_another_endpoint_took_over_stays(bench: Bench, database: OwnDatabase) {
+    let [old, new] = [bench.endpoint("old").await, bench.endpoint("new").await];
+    assert!(bench.discover(old, None).await.is_empty());
+    let taken = format!("UPDATE runners SET endpoint_id = '{new}'");
+    let mut other = Holder::of(&database, &taken).await;
+    // It lists nothing any more.
+    let refreshing = bench.store.write(bench.discovery(old, &[]));
+    let (conflicts, ()) = tokio::join!(refreshing, async {
+        other.is_waited_for().await;
+        other.commit().await;
+    });
+    assert!(conflicts.unwrap().is_empty());
+    let id = "plugin:a/b/c".parse().unwrap();
+    let left = bench.store.find_runner(&bench.workspace, &id).await;
+    let left = left.unwrap().expect("it is not taken away");
+    assert_eq!(
+        (left.endpoint_id, left.status),
+        (new, RunnerStatus::Accepted)
+    );
 }
