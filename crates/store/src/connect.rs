@@ -61,11 +61,13 @@ const SHORTEST_SILENCE: Duration = Duration::from_secs(1);
 
 // A replica that stops in the middle of a transaction must not hold up the others for ever, and an
 // acknowledged commit is on disk.
-const POSTGRES_SETTINGS: [(&str, &str); 3] = [
-    ("lock_timeout", "2s"),
+const POSTGRES_SETTINGS: [(&str, &str); 2] = [
     ("idle_in_transaction_session_timeout", "10s"),
     ("synchronous_commit", "on"),
 ];
+/// The longest that a statement waits for a lock, however long a transaction may be silent: past half of that a lock
+/// that another replica holds would pass for a database that is away.
+const LONGEST_LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// A read that takes longer costs more than its answer is worth; pages and searches are bounded, so that
 /// none should. `SQLite` has the bounds alone.
@@ -88,28 +90,29 @@ impl Store {
         lease: Duration,
     ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), StoreError> {
         let backend = backend_of(url)?;
+        let silence = (lease / 3).clamp(SHORTEST_SILENCE, LONGEST_SILENCE);
+        let options = |connections| options(url, backend, connections, lock_wait(silence));
         let writes = match backend {
             Backend::Sqlite => {
-                let writes = Database::connect(options(url, backend, 1)).await?;
+                let writes = Database::connect(options(1)).await?;
                 migrate(&writes, backend).await?;
                 writes
             }
             Backend::Postgres => {
                 reach(url).await?;
-                let alone = Database::connect(options(url, backend, 1)).await?;
+                let alone = Database::connect(options(1)).await?;
                 migrate(&alone, backend).await?;
                 alone.close().await?;
-                Database::connect(options(url, backend, WRITE_PLACES)).await?
+                Database::connect(options(WRITE_PLACES)).await?
             }
         };
-        let mut reading = options(url, backend, READERS);
+        let mut reading = options(READERS);
         if backend == Backend::Postgres {
             reading.map_sqlx_postgres_opts(|postgres| {
                 postgres.options(POSTGRES_SETTINGS).options(READING)
             });
         }
         let readers = Readers::new(Database::connect(reading).await?);
-        let silence = (lease / 3).clamp(SHORTEST_SILENCE, LONGEST_SILENCE);
         let path = sqlite_file(url);
         let asking = path.as_deref().map(Inline::open_to_ask);
         let quick = Quick::new(readers.clone(), asking.transpose()?);
@@ -230,7 +233,12 @@ fn backend_of(url: &str) -> Result<Backend, StoreError> {
     }
 }
 
-fn options(url: &str, backend: Backend, connections: u32) -> ConnectOptions {
+/// How long a statement waits for a lock, when a transaction may be silent for so long.
+fn lock_wait(silence: Duration) -> Duration {
+    LONGEST_LOCK_WAIT.min(silence / 2)
+}
+
+fn options(url: &str, backend: Backend, connections: u32, lock_wait: Duration) -> ConnectOptions {
     let sqlite_url = match sqlite_path(url) {
         // `mode=rwc` makes the file when it is not there.
         Some(path) => format!("sqlite://{}?mode=rwc", path.display()),
@@ -259,9 +267,11 @@ fn options(url: &str, backend: Backend, connections: u32) -> ConnectOptions {
         options
             .test_before_acquire(false)
             .map_sqlx_postgres_pool_opts(leave_silent_connections);
-        options.map_sqlx_postgres_opts(|postgres| {
+        let lock_wait = format!("{}ms", lock_wait.as_millis());
+        options.map_sqlx_postgres_opts(move |postgres| {
             postgres
                 .options(POSTGRES_SETTINGS)
+                .options([("lock_timeout", lock_wait.as_str())])
                 .statement_cache_capacity(STATEMENTS)
         });
     }

@@ -12,9 +12,10 @@ use protocol::admin::AgentSpec;
 use protocol::id::{AgentId, RunId};
 use store::{
     Append, Appended, Dispatched, Ingest, Ingested, Leases, Plan, RunnerStatus, SaveAgent,
-    SavedAgent, Succession,
+    SavedAgent, Store, StoreError, Succession,
 };
 use support::{Bench, Holder, OwnDatabase, busy, dispatch, new_run};
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
 /// Makes a test of each function, on `PostgreSQL` alone: `SQLite` has one writer.
@@ -38,6 +39,7 @@ on_postgres!(
     leases_are_renewed_in_the_order_of_runs,
     of_two_changes_of_one_version_one_is_told,
     a_runner_that_another_endpoint_took_over_stays,
+    a_lock_that_is_held_is_no_outage,
 );
 
 /// Two running runs in conversations of these names, the first made run first.
@@ -212,4 +214,21 @@ async fn a_runner_that_another_endpoint_took_over_stays(bench: Bench, database: 
         (left.endpoint_id, left.status),
         (new, RunnerStatus::Accepted)
     );
+}
+
+async fn a_lock_that_is_held_is_no_outage(bench: Bench, database: OwnDatabase) {
+    let [run, _] = running(&bench, ["a", "bb"]).await;
+    // A transaction may be silent for a second.
+    let opened = Store::open_for_leases(&bench.url(), Duration::from_secs(3)).await;
+    let (store, writer) = opened.unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(writer);
+    let other = Holder::of(&database, &hold_run(&run)).await;
+    let put = store.write(bench.put(&run, "k", Some("1"), None)).await;
+    assert!(matches!(put, Err(StoreError::Db(_))), "{put:?}");
+    assert!(store.is_reachable().await);
+    other.commit().await;
+    let put = store.write(bench.put(&run, "k", Some("1"), None)).await;
+    put.unwrap();
+    store.close().await;
 }
