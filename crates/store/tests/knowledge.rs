@@ -11,11 +11,13 @@ use store::{
     BaseKey, BeginIndexing, DeleteDocument, DocumentFacts, DocumentRecord, FailIndexing,
     FinishIndexing, IndexingBegun, NewChunk, Recipe, WriteChunks,
 };
-use support::{Bench, on_both};
+use support::{Bench, Holder, on_both};
 
 on_both!(
     a_document_is_seen_whole_or_not_at_all,
     what_is_written_twice_stands_once,
+    what_was_replaced_or_deleted_is_not_made_anew,
+    what_a_sweep_gave_up_is_not_pointed_at,
     one_at_a_time_indexes_a_document_and_a_base_has_a_bound,
     vectors_come_page_by_page_and_are_those_of_one_model,
 );
@@ -35,7 +37,7 @@ fn begin(bench: &Bench, id: &str, attempt: &str) -> BeginIndexing {
         recipe: recipe(),
         attempt: attempt.to_owned(),
         most: 2,
-        anew: false,
+        anew: None,
         at: 1,
     }
 }
@@ -250,15 +252,54 @@ async fn what_is_written_twice_stands_once(bench: Bench) {
     assert_eq!(finished, again);
     let same = store.write(begin(&bench, "a", "1")).await.unwrap();
     assert!(matches!(same, IndexingBegun::Unchanged(record) if record.content == content));
-    let anew = BeginIndexing {
-        anew: true,
-        attempt: "other".to_owned(),
-        ..begin(&bench, "a", "1")
-    };
+    let anew = again_of(&bench, "a", content);
     assert!(matches!(
         store.write(anew).await.unwrap(),
         IndexingBegun::Content(_)
     ));
+}
+
+/// Makes a content anew.
+fn again_of(bench: &Bench, id: &str, content: i64) -> BeginIndexing {
+    BeginIndexing {
+        anew: Some(content),
+        attempt: "anew".to_owned(),
+        ..begin(bench, id, "1")
+    }
+}
+
+async fn what_was_replaced_or_deleted_is_not_made_anew(bench: Bench) {
+    let store = &bench.store;
+    let old = index(&bench, "a", "1", &["one"]).await.content;
+    let new = index(&bench, "a", "2", &["two"]).await.content;
+    let begun = store.write(again_of(&bench, "a", old)).await.unwrap();
+    assert_eq!(begun, IndexingBegun::Gone);
+    let delete = DeleteDocument {
+        base: base(&bench),
+        document_id: "a".to_owned(),
+    };
+    assert!(store.write(delete).await.unwrap());
+    let begun = store.write(again_of(&bench, "a", new)).await.unwrap();
+    assert_eq!(begun, IndexingBegun::Gone);
+    let left = store.find_document(&base(&bench), "a").await.unwrap();
+    assert_eq!(left, None);
+}
+
+async fn what_a_sweep_gave_up_is_not_pointed_at(bench: Bench) {
+    let Some(database) = bench.database.clone() else {
+        return;
+    };
+    let content = begun(&bench, "a", "1").await;
+    let given_up = "UPDATE knowledge_documents SET status = 'failed', pending = 0";
+    let mut other = Holder::of(&database, given_up).await;
+    let finishing = bench.store.write(finish(&bench, "a", content, "1"));
+    let (finished, ()) = tokio::join!(finishing, async {
+        other.is_waited_for().await;
+        other.commit().await;
+    });
+    assert_eq!(finished.unwrap(), None);
+    let left = bench.store.find_document(&base(&bench), "a").await.unwrap();
+    assert_eq!(left.unwrap().status, "failed");
 }
 
 async fn one_at_a_time_indexes_a_document_and_a_base_has_a_bound(bench: Bench) {

@@ -20,8 +20,9 @@ pub struct BeginIndexing {
     pub attempt: String,
     /// Documents that the base may have.
     pub most: u64,
-    /// True: also when the same bytes stand there already, made in the same way.
-    pub anew: bool,
+    /// The content that is made anew: begun only while the document points at this one, and then also when the
+    /// same bytes stand there already, made in the same way.
+    pub anew: Option<i64>,
     pub at: i64,
 }
 
@@ -32,6 +33,8 @@ pub enum IndexingBegun {
     Content(i64),
     /// The very same is searched already.
     Unchanged(Box<DocumentRecord>),
+    /// What was to be made anew is not searched any more: the document was sent again, or deleted.
+    Gone,
     /// Somebody is indexing this document.
     Busy,
     /// The base has as many documents as it may have.
@@ -57,14 +60,20 @@ impl Work for BeginIndexing {
                 return Ok(IndexingBegun::Busy);
             }
             let known = record(&row)?;
+            if self.anew.is_some_and(|content| content != known.content) {
+                return Ok(IndexingBegun::Gone);
+            }
             let is_same = known.content > 0
                 && known.facts == self.facts
                 && known.recipe == self.recipe
                 && known.status == "ready";
-            if is_same && !self.anew {
+            if is_same && self.anew.is_none() {
                 return Ok(IndexingBegun::Unchanged(Box::new(known)));
             }
             return self.reserve_again(tx, now).await;
+        }
+        if self.anew.is_some() {
+            return Ok(IndexingBegun::Gone);
         }
         let count = "SELECT COUNT(*) AS count FROM knowledge_documents WHERE workspace_id = $1 AND kb_id = $2";
         let rows = tx
@@ -179,6 +188,11 @@ impl Work for FinishIndexing {
         if row.number("pending")? != self.content {
             return Ok(None);
         }
+        // A sweep may give it up in this very moment: whoever is first has it.
+        let pointed = self.point(tx).await?;
+        if pointed.is_empty() {
+            return Ok(None);
+        }
         discard(tx, before.content).await?;
         let rows = self.entries.iter().map(|(name, value)| -> [Value; 3] {
             [
@@ -189,9 +203,8 @@ impl Work for FinishIndexing {
         });
         let into = "knowledge_metadata (content, name, value)";
         inserted(tx, into, rows.collect()).await?;
-        let rows = self.point(tx).await?;
         changed(tx, &self.base).await?;
-        rows.first().map(record).transpose()
+        pointed.first().map(record).transpose()
     }
 }
 
@@ -202,7 +215,8 @@ impl FinishIndexing {
              bytes = $8, characters = $9, chunks = $10, units = $11, content = $12, \
              vector_model = $13, chunk_chars = $14, chunk_overlap = $15, status = 'ready', \
              error = NULL, pending = 0, pending_by = '', updated_at = $16 \
-             WHERE workspace_id = $1 AND kb_id = $2 AND document_id = $3 RETURNING {COLUMNS}"
+             WHERE workspace_id = $1 AND kb_id = $2 AND document_id = $3 AND pending = $12 \
+             RETURNING {COLUMNS}"
         );
         let mut values = self.base.values().to_vec();
         values.extend([
@@ -238,12 +252,24 @@ impl Work for FailIndexing {
     const CHANGES_AGENTS: bool = false;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        self.unless_written_since(tx, i64::MAX).await
+    }
+}
+
+impl FailIndexing {
+    /// The same, unless it has written something after this moment.
+    pub(super) async fn unless_written_since(
+        &self,
+        tx: &DatabaseTransaction,
+        moment: i64,
+    ) -> Result<(), StoreError> {
         let sql = "UPDATE knowledge_documents SET status = 'failed', error = $2, pending = 0, pending_by = '', \
-            updated_at = $3 WHERE pending = $1 RETURNING document_id";
+            updated_at = $3 WHERE pending = $1 AND pending_at <= $4 RETURNING document_id";
         let values = vec![
             self.content.into(),
             self.error.as_str().into(),
             self.at.into(),
+            moment.into(),
         ];
         let given_up = !tx.query_sql(sql.to_owned(), values).await?.is_empty();
         if given_up {

@@ -68,9 +68,8 @@ impl Work for SweepKnowledge {
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
         let now = read_now(tx).await?;
         let sql = "SELECT pending FROM knowledge_documents WHERE pending > 0 AND pending_at <= $1 LIMIT 16";
-        let rows = tx
-            .query_sql(sql.to_owned(), vec![(now - millis(self.abandoned)).into()])
-            .await?;
+        let abandoned = now - millis(self.abandoned);
+        let rows = tx.query_sql(sql.to_owned(), vec![abandoned.into()]).await?;
         for row in rows {
             let fail = FailIndexing {
                 content: row.number("pending")?,
@@ -78,7 +77,7 @@ impl Work for SweepKnowledge {
                     .to_owned(),
                 at: now,
             };
-            fail.apply(tx).await?;
+            fail.unless_written_since(tx, abandoned).await?;
         }
         // Of several replicas one at a time; SQLite has one writer, and no such clause.
         let ours = match tx.get_database_backend() {

@@ -39,8 +39,8 @@ pub struct NewDocument {
 #[derive(Clone, Debug)]
 pub enum Source {
     Bytes(Kind, Bytes),
-    /// What is searched now, to be made anew.
-    Text(Extracted),
+    /// What is searched now, to be made anew, and the content that it is of.
+    Text(Extracted, i64),
 }
 
 /// A document that is searched now.
@@ -83,13 +83,17 @@ impl Knowledge {
             recipe: base.recipe(),
             attempt: Uuid::now_v7().to_string(),
             most: MOST_DOCUMENTS,
-            anew: matches!(document.source, Source::Text(_)),
+            anew: match document.source {
+                Source::Bytes(..) => None,
+                Source::Text(_, content) => Some(content),
+            },
             at: self.0.parts.clock.now_ms(),
         };
         let content = match self.0.parts.store.write(begin).await? {
             IndexingBegun::Content(content) => content,
             IndexingBegun::Unchanged(record) => return Ok(Indexed::Unchanged(*record)),
-            IndexingBegun::Busy => return Err(KnowledgeError::DocumentBusy),
+            // Somebody sent it again, or deleted it, which comes first.
+            IndexingBegun::Busy | IndexingBegun::Gone => return Err(KnowledgeError::DocumentBusy),
             IndexingBegun::Full => return Err(KnowledgeError::BaseFull),
         };
         let knowledge = self.clone();
@@ -147,7 +151,7 @@ impl Knowledge {
         content: i64,
     ) -> Result<DocumentRecord, KnowledgeError> {
         let text = match document.source {
-            Source::Text(text) => text,
+            Source::Text(text, _) => text,
             Source::Bytes(kind, bytes) => extract(kind, &bytes)
                 .await
                 .map_err(KnowledgeError::Unreadable)?,

@@ -71,7 +71,7 @@ impl Knowledge {
             document_id: record.document_id.clone(),
             facts: record.facts.clone(),
             entries: entries(&metadata),
-            source: Source::Text(text),
+            source: Source::Text(text, record.content),
         };
         match self.index(document, room).await {
             Ok(Indexed::Changed(record) | Indexed::Unchanged(record)) => Ok(record),
