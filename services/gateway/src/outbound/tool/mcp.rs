@@ -1,5 +1,6 @@
 //! Tools of MCP servers: kept connected, listed, called. The only room that speaks the protocol outwards.
 
+mod answers;
 mod child;
 mod client;
 mod listing;
@@ -16,7 +17,8 @@ use rmcp::model::{
     InitializeRequestParams, ProtocolVersion,
 };
 use rmcp::service::{NotificationContext, Peer, RoleClient, ServiceExt};
-use rmcp::transport::IntoTransport;
+use rmcp::transport::Transport;
+use rmcp::transport::common::client_side_sse::ExponentialBackoff;
 use rmcp::transport::streamable_http_client::{
     StreamableHttpClientTransport, StreamableHttpClientTransportConfig,
 };
@@ -24,11 +26,13 @@ use rmcp::{ClientHandler, ServiceError};
 use serde_json::Value;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::{ANSWER_BYTES, KnownTool, McpServerSpec, McpTransport, Tools, in_place};
 use crate::clock::Clock;
 use crate::outbound::redact::Redactor;
 use crate::outbound::upstream::UpstreamError;
+use answers::{Answering, TOO_MANY};
 use client::GuardedClient;
 
 /// A server that has not said what it is by then is given up, and so is one that does not list its tools.
@@ -216,6 +220,9 @@ async fn connect(server: &Arc<Server>, tools: &Tools) -> String {
             let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
             config.max_sse_event_size = ANSWER_BYTES;
             config.max_concurrent_requests = CALLS;
+            let mut again = ExponentialBackoff::default();
+            again.max_delay = Some(LONGEST_WAIT);
+            config.retry_config = Arc::new(again);
             talk(
                 server,
                 tools,
@@ -257,28 +264,36 @@ impl ClientHandler for Listener {
     }
 }
 
-async fn talk<T, E, A>(server: &Arc<Server>, tools: &Tools, transport: T) -> String
+async fn talk<T>(server: &Arc<Server>, tools: &Tools, transport: T) -> String
 where
-    T: IntoTransport<RoleClient, E, A>,
-    E: std::error::Error + Send + Sync + 'static,
+    T: Transport<RoleClient> + 'static,
 {
+    let overrun = CancellationToken::new();
+    let transport = Answering::new(transport, overrun.clone());
     let changed = Arc::new(Notify::new());
     let listener = Listener {
         changed: Arc::clone(&changed),
     };
     let service = match timeout(START, listener.serve(transport)).await {
         Ok(Ok(service)) => service,
+        _ if overrun.is_cancelled() => return TOO_MANY.to_owned(),
         Ok(Err(error)) => return outcome::no_start(&tools.0.redactor, error),
         Err(_) => return "it did not answer in time".to_owned(),
     };
     let peer = Arc::new(service.peer().clone());
     // Dropped at the end, it takes the connection with it.
-    let closed = service.waiting();
+    let closed = async {
+        tokio::select! {
+            biased;
+            () = overrun.cancelled() => TOO_MANY.to_owned(),
+            _ = service.waiting() => "it closed the connection".to_owned(),
+        }
+    };
     tokio::pin!(closed);
     loop {
         let listed = tokio::select! {
             listed = timeout(START, listing::list(&server.spec, &peer)) => listed,
-            _ = &mut closed => return "it closed the connection".to_owned(),
+            why = &mut closed => return why,
         };
         let Ok(listed) = listed else {
             return "it did not list its tools in time".to_owned();
@@ -298,7 +313,7 @@ where
         tokio::select! {
             () = again => {}
             () = sleep(LIST_AGAIN) => {}
-            _ = &mut closed => return "it closed the connection".to_owned(),
+            why = &mut closed => return why,
         }
     }
 }

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::stream::BoxStream;
-use futures_util::{StreamExt as _, TryStreamExt as _};
+use futures_util::stream::{self, BoxStream};
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use reqwest::{RequestBuilder, Response};
@@ -17,7 +17,7 @@ use rmcp::transport::streamable_http_client::{
     StreamableHttpPostResponse,
 };
 use sse_stream::{Sse, SseStream};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 use url::Url;
 
 use super::super::ANSWER_BYTES;
@@ -33,6 +33,8 @@ const EVENT_STREAM: &str = "text/event-stream";
 const JSON: &str = "application/json";
 /// Of a refusal, so much is read.
 const REFUSAL_BYTES: usize = 64 * 1024;
+/// A stream that is asked for ends no sooner: whoever ends it is asked again at this pace.
+const STREAM_REST: Duration = Duration::from_secs(1);
 /// All that one answer may hold, its events together.
 const STREAM_BYTES: usize = 4 * ANSWER_BYTES;
 
@@ -150,6 +152,7 @@ impl StreamableHttpClient for GuardedClient {
         _auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<Events, McpError> {
+        let rest = Instant::now() + STREAM_REST;
         let request = self.request(Method::GET, &uri, session_id.as_deref(), custom_headers)?;
         let mut request = request.header(ACCEPT, EVENT_STREAM);
         if let Some(last) = last_event_id {
@@ -169,7 +172,7 @@ impl StreamableHttpClient for GuardedClient {
         if !kind.starts_with(EVENT_STREAM) {
             return Err(StreamableHttpError::UnexpectedContentType(Some(kind)));
         }
-        Ok(events(response).boxed())
+        Ok(ending_after(rest, events(response)).boxed())
     }
 }
 
@@ -226,7 +229,7 @@ enum StreamFault {
 
 /// The events of a response. A stream that goes on without an empty line, and one that holds too much,
 /// end with an error.
-fn events(response: Response) -> impl futures_util::Stream<Item = Result<Sse, SseError>> + Send {
+fn events(response: Response) -> impl Stream<Item = Result<Sse, SseError>> + Send {
     let (mut open, mut whole) = (0_usize, 0_usize);
     let mut last = b'\n';
     let bounded = response
@@ -248,4 +251,45 @@ fn events(response: Response) -> impl futures_util::Stream<Item = Result<Sse, Ss
             })
         });
     SseStream::from_bytes_stream(bounded)
+}
+
+/// The same events; the end, good or bad, is told no sooner than then.
+fn ending_after<E: Send>(
+    rest: Instant,
+    events: impl Stream<Item = Result<Sse, E>> + Send,
+) -> impl Stream<Item = Result<Sse, E>> + Send {
+    let end = stream::once(sleep_until(rest)).filter_map(|()| std::future::ready(None));
+    let events = events.then(move |event| async move {
+        if event.is_err() {
+            sleep_until(rest).await;
+        }
+        event
+    });
+    events.chain(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stream_that_ends_at_once_is_not_asked_for_at_once() {
+        let event = || Ok::<_, &str>(Sse::default());
+        for said in [vec![], vec![event()], vec![event(), Err("broken")]] {
+            let begun = Instant::now();
+            let rest = begun + Duration::from_millis(50);
+            let count = said.len();
+            let told: Vec<_> = ending_after(rest, stream::iter(said)).collect().await;
+            assert_eq!(told.len(), count);
+            assert!(Instant::now() >= rest);
+        }
+        let begun = Instant::now();
+        let mut events =
+            ending_after(begun + Duration::from_hours(1), stream::iter([event()])).boxed();
+        assert!(events.next().await.unwrap().is_ok());
+        assert!(
+            begun.elapsed() < Duration::from_hours(1),
+            "an event waits for nothing"
+        );
+    }
 }

@@ -1,0 +1,222 @@
+//! A server may ask, too. The SDK starts a task for each of its requests, and another for each answer: how many
+//! of them wait at a time is bounded here.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rmcp::model::{JsonRpcMessage, RequestId, ServerNotification};
+use rmcp::service::{RoleClient, RxJsonRpcMessage, TxJsonRpcMessage};
+use rmcp::transport::Transport;
+use tokio_util::sync::CancellationToken;
+
+/// Requests of one server that wait for our answer at most. Beyond them the connection is ended.
+const WAITING: usize = 64;
+/// Why it was ended then.
+pub(super) const TOO_MANY: &str = "it was disconnected: it sent more requests than it takes \
+                                   answers to; let it read the answers to its own requests";
+
+/// A transport that ends when the other side asks and does not take its answers.
+pub(super) struct Answering<T> {
+    transport: T,
+    /// Requests that were received, and nothing has been sent for.
+    open: HashSet<RequestId>,
+    /// Answers that are on their way.
+    sending: Arc<AtomicUsize>,
+    overrun: CancellationToken,
+}
+
+impl<T> Answering<T> {
+    /// `overrun` is cancelled when the other side asks too much.
+    pub(super) fn new(transport: T, overrun: CancellationToken) -> Self {
+        Self {
+            transport,
+            open: HashSet::new(),
+            sending: Arc::default(),
+            overrun,
+        }
+    }
+
+    /// Notes what was received; says whether the connection goes on.
+    fn note_received(&mut self, message: &RxJsonRpcMessage<RoleClient>) -> bool {
+        match message {
+            JsonRpcMessage::Request(request) => {
+                // Two under one id are two tasks and could be one entry.
+                let is_new = self.open.insert(request.id.clone());
+                is_new && self.open.len() + self.sending.load(Ordering::Relaxed) <= WAITING
+            }
+            JsonRpcMessage::Notification(notification) => {
+                // Taken back before it was answered, it is not answered at all.
+                if let ServerNotification::CancelledNotification(cancelled) =
+                    &notification.notification
+                    && let Some(id) = &cancelled.params.request_id
+                {
+                    self.open.remove(id);
+                }
+                true
+            }
+            _ => true,
+        }
+    }
+}
+
+impl<T: Transport<RoleClient>> Transport<RoleClient> for Answering<T> {
+    type Error = T::Error;
+
+    fn name() -> Cow<'static, str> {
+        T::name()
+    }
+
+    fn send(
+        &mut self,
+        message: TxJsonRpcMessage<RoleClient>,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+        let answered = match &message {
+            JsonRpcMessage::Response(response) => Some(&response.id),
+            JsonRpcMessage::Error(error) => error.id.as_ref(),
+            _ => None,
+        };
+        let sending = answered.map(|id| {
+            self.open.remove(id);
+            Sending::begin(&self.sending)
+        });
+        let sent = self.transport.send(message);
+        async move {
+            let _sending = sending;
+            sent.await
+        }
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
+        if self.overrun.is_cancelled() {
+            return None;
+        }
+        let message = self.transport.receive().await?;
+        if self.note_received(&message) {
+            return Some(message);
+        }
+        self.overrun.cancel();
+        None
+    }
+
+    async fn close(&mut self) -> Result<(), Self::Error> {
+        self.transport.close().await
+    }
+}
+
+/// An answer that counts until it was sent or given up.
+struct Sending(Arc<AtomicUsize>);
+
+impl Sending {
+    fn begin(sending: &Arc<AtomicUsize>) -> Self {
+        sending.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(sending))
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
+    use serde_json::json;
+    use tokio::sync::watch;
+
+    use super::*;
+
+    /// A far side that takes no answer until it is told to.
+    struct Far {
+        takes: watch::Receiver<bool>,
+        says: Vec<ServerJsonRpcMessage>,
+    }
+
+    impl Transport<RoleClient> for Far {
+        type Error = Infallible;
+
+        fn send(
+            &mut self,
+            _message: ClientJsonRpcMessage,
+        ) -> impl Future<Output = Result<(), Infallible>> + Send + 'static {
+            let mut takes = self.takes.clone();
+            async move {
+                takes.wait_for(|takes| *takes).await.unwrap();
+                Ok(())
+            }
+        }
+
+        async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
+            self.says.pop()
+        }
+
+        async fn close(&mut self) -> Result<(), Infallible> {
+            Ok(())
+        }
+    }
+
+    fn ping(id: usize) -> ServerJsonRpcMessage {
+        serde_json::from_value(json!({"jsonrpc": "2.0", "id": id, "method": "ping"})).unwrap()
+    }
+
+    fn cancelled(id: usize) -> ServerJsonRpcMessage {
+        let cancelled = json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
+            "params": {"requestId": id}});
+        serde_json::from_value(cancelled).unwrap()
+    }
+
+    fn pong(id: usize) -> ClientJsonRpcMessage {
+        serde_json::from_value(json!({"jsonrpc": "2.0", "id": id, "result": {}})).unwrap()
+    }
+
+    fn far(says: Vec<ServerJsonRpcMessage>) -> (Answering<Far>, watch::Sender<bool>) {
+        let (takes, taken) = watch::channel(false);
+        let far = Far {
+            takes: taken,
+            says: says.into_iter().rev().collect(),
+        };
+        (Answering::new(far, CancellationToken::new()), takes)
+    }
+
+    #[tokio::test]
+    async fn who_asks_and_takes_no_answers_is_disconnected() {
+        let (mut transport, _takes) = far((0..300).map(ping).collect());
+        // They wait for the other side, as the SDK's tasks do.
+        let mut answers = Vec::new();
+        for id in 0..WAITING {
+            assert!(transport.receive().await.is_some(), "{id}");
+            answers.push(transport.send(pong(id)));
+        }
+        assert!(!transport.overrun.is_cancelled());
+        assert!(transport.receive().await.is_none());
+        assert!(transport.overrun.is_cancelled());
+        assert!(transport.receive().await.is_none(), "nothing more is read");
+    }
+
+    #[tokio::test]
+    async fn who_takes_its_answers_may_ask_for_ever() {
+        let (mut transport, takes) = far((0..300).map(ping).collect());
+        takes.send(true).unwrap();
+        for id in 0..300 {
+            assert!(transport.receive().await.is_some(), "{id}");
+            transport.send(pong(id)).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_taken_back_waits_for_no_answer_and_an_id_is_open_once() {
+        let says = (0..300).flat_map(|id| [ping(id), cancelled(id)]).collect();
+        let (mut transport, _takes) = far(says);
+        for told in 0..600 {
+            assert!(transport.receive().await.is_some(), "{told}");
+        }
+        let (mut transport, _takes) = far(vec![ping(1), ping(1)]);
+        assert!(transport.receive().await.is_some());
+        assert!(transport.receive().await.is_none());
+    }
+}
