@@ -277,9 +277,10 @@ async fn in_place<T>(
 
 impl KnownTool {
     /// Judges the parameters of a call; pointers begin at the parameters.
-    pub fn check(&self, parameters: &JsonObject) -> Result<(), Vec<Fault>> {
-        let schema = self.schema.as_ref();
-        schema.map_or(Ok(()), |schema| schema.check(parameters))?;
+    pub async fn check(&self, parameters: &JsonObject) -> Result<(), Vec<Fault>> {
+        if let Some(schema) = &self.schema {
+            schema.check(parameters).await?;
+        }
         match &self.callee {
             Callee::RegisterSkill(registration) => registration.check(parameters),
             _ => Ok(()),

@@ -154,8 +154,11 @@ impl ToolCalling<'_> {
         key: Option<&str>,
     ) -> ApiResult<Value> {
         let tool = still_exists(self.state, granted)?;
-        let fits = tool.check(parameters);
-        fits.map_err(|faults| ApiError::faults(&faults))?;
+        let judging = async {
+            let fits = tool.check(parameters).await;
+            fits.map_err(|faults| ApiError::faults(&faults))
+        };
+        host_call.within(judging).await?;
         let registered = self.registered_skill(&tool, parameters).await?;
         let skills = self.skills(registered.as_ref());
         let doing = async {

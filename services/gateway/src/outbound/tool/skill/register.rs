@@ -146,7 +146,7 @@ mod tests {
     use super::super::super::schema::Schema;
     use super::*;
 
-    fn pointers(changes: &Value) -> Vec<String> {
+    async fn pointers(changes: &Value) -> Vec<String> {
         let mut skill = json!({"skill_name": "brief", "description": "Short.", "content": "Cut."});
         let changes = changes.as_object().unwrap().clone();
         let skill = skill.as_object_mut().unwrap();
@@ -155,13 +155,13 @@ mod tests {
             taken: ["summary".to_owned()].into(),
         };
         let schema = Schema::compile(parameters().as_object().unwrap()).unwrap();
-        let judged = schema.check(skill).and_then(|()| tool.check(skill));
+        let judged = schema.check(skill).await.and_then(|()| tool.check(skill));
         let faults = judged.err().unwrap_or_default();
         faults.into_iter().map(|fault| fault.pointer).collect()
     }
 
-    #[test]
-    fn what_schema_and_domain_refuse_has_a_pointer_into_the_parameters() {
+    #[tokio::test]
+    async fn what_schema_and_domain_refuse_has_a_pointer_into_the_parameters() {
         let file = |path: &str| json!({"files": [{"path": path, "content": ""}]});
         let long = "a".repeat(SKILL_BYTES);
         for (changes, expected) in [
@@ -187,7 +187,7 @@ mod tests {
             (file("SKILL.md"), vec!["/parameters/files/0/path"]),
             (json!({"more": 1}), vec!["/parameters"]),
         ] {
-            assert_eq!(pointers(&changes), expected, "{expected:?}");
+            assert_eq!(pointers(&changes).await, expected, "{expected:?}");
         }
     }
 }

@@ -1,0 +1,118 @@
+//! What it takes to judge parameters by a schema, told before it is done: a schema of a few lines can ask for more
+//! visits than there is time.
+
+use serde_json::Value;
+
+use super::graph::{Graph, Node};
+
+/// Subschemas within each other, and parameters within parameters, on one way through both.
+const DEPTH: usize = 128;
+/// A text that is longer is not judged by a pattern that may go back.
+const STEEP_BYTES: usize = 4 * 1024;
+
+/// What one check takes at most, whatever comes of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Effort {
+    /// How often a subschema is met.
+    pub(super) visits: u64,
+    /// About so many times 100 ns at worst.
+    pub(super) cost: u64,
+}
+
+/// What a check of these parameters takes, if it is no more than this.
+pub(super) fn effort(graph: &Graph, parameters: &Value, most: u64) -> Option<Effort> {
+    let mut walk = Walk {
+        graph,
+        most,
+        spent: Effort::default(),
+    };
+    walk.visit(graph.root(), parameters, 0)?;
+    Some(walk.spent)
+}
+
+struct Walk<'a> {
+    graph: &'a Graph,
+    most: u64,
+    spent: Effort,
+}
+
+impl Walk<'_> {
+    fn visit(&mut self, at: usize, instance: &Value, depth: usize) -> Option<()> {
+        let node = self.graph.node(at);
+        if depth > DEPTH {
+            return None;
+        }
+        self.spent.visits += 1;
+        self.spend(cost(node, instance)?)?;
+        let times = if node.is_unevaluated { 2 } else { 1 };
+        for _ in 0..times {
+            for &next in &node.in_place {
+                self.visit(next, instance, depth + 1)?;
+            }
+        }
+        match instance {
+            Value::Object(members) => {
+                for (name, value) in members {
+                    let named = node.properties.get(name);
+                    for &next in named.into_iter().chain(&node.members) {
+                        self.visit(next, value, depth + 1)?;
+                    }
+                    for &next in &node.names {
+                        self.visit(next, &Value::String(name.clone()), depth + 1)?;
+                    }
+                }
+            }
+            Value::Array(items) => {
+                for (place, item) in items.iter().enumerate() {
+                    for &next in node.first.get(place).into_iter().chain(&node.items) {
+                        self.visit(next, item, depth + 1)?;
+                    }
+                }
+            }
+            _ => {}
+        }
+        Some(())
+    }
+
+    fn spend(&mut self, cost: u64) -> Option<()> {
+        self.spent.cost = self.spent.cost.saturating_add(cost);
+        (self.spent.cost <= self.most).then_some(())
+    }
+}
+
+/// What it takes to judge a value by the keywords of one subschema. Nothing: too much.
+fn cost(node: &Node, instance: &Value) -> Option<u64> {
+    let plain = |size: usize| node.plain.saturating_mul(1 + size as u64 / 64);
+    Some(match instance {
+        Value::String(text) => plain(text.len()).saturating_add(node.patterns.cost(text)?),
+        Value::Array(items) => plain(items.len()),
+        Value::Object(members) => {
+            let mut cost = plain(members.len());
+            for name in members.keys() {
+                cost = cost.saturating_add(node.member_patterns.cost(name)?);
+            }
+            cost
+        }
+        _ => plain(0),
+    })
+}
+
+/// Patterns that judge one text.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Patterns {
+    /// They take time by the length of the text.
+    pub(super) plain: u64,
+    /// They look around or back, and may go back.
+    pub(super) steep: u64,
+}
+
+impl Patterns {
+    fn cost(self, text: &str) -> Option<u64> {
+        if self.steep > 0 && text.len() > STEEP_BYTES {
+            return None;
+        }
+        let length = text.len() as u64;
+        let plain = self.plain.saturating_mul(50 + 8 * length);
+        Some(plain.saturating_add(self.steep.saturating_mul(1500 + 16 * length)))
+    }
+}
