@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use domain::json_text::check_json_text;
 use domain::knowledge::filter::Filters;
 use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Method, StatusCode};
@@ -92,6 +93,8 @@ impl RemoteBase {
         let body = self.body(query, top, filters)?;
         let asked = tokio::time::timeout(PATIENCE, self.ask(egress, &body)).await;
         let answer = asked.map_err(|_| UpstreamError::Timeout)??;
+        check_json_text(&answer)
+            .map_err(|fault| UpstreamError::Malformed(format!("it {fault}")))?;
         let answer: Answer = serde_json::from_slice(&answer).map_err(|error| {
             let place = error.to_string();
             UpstreamError::Malformed(self.redactor.redact(&place).into_owned())
@@ -181,7 +184,8 @@ async fn read(response: &mut Response, most: usize) -> Result<Vec<u8>, UpstreamE
 
 /// What an error says: `error_msg`, or its text.
 fn message_in(told: &[u8]) -> String {
-    let value: Value = serde_json::from_slice(told).unwrap_or_default();
+    let sound = check_json_text(told).map_or(&b""[..], |()| told);
+    let value: Value = serde_json::from_slice(sound).unwrap_or_default();
     let named = ["error_msg", "message", "detail"]
         .iter()
         .find_map(|name| value[*name].as_str());

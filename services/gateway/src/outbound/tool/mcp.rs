@@ -5,6 +5,7 @@ mod child;
 mod client;
 mod listing;
 mod outcome;
+mod sound;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -292,7 +293,7 @@ where
     tokio::pin!(closed);
     loop {
         let listed = tokio::select! {
-            listed = timeout(START, listing::list(&server.spec, &peer)) => listed,
+            listed = timeout(START, listing::list(server, &peer)) => listed,
             why = &mut closed => return why,
         };
         let Ok(listed) = listed else {
@@ -319,7 +320,7 @@ where
 }
 
 fn publish(server: &Arc<Server>, tools: &Tools, peer: &Arc<Peer<RoleClient>>, list: listing::List) {
-    let (known, unusable) = list.into_known(server);
+    let (known, unusable) = list.finish(&server.spec);
     for reason in &unusable {
         if !server.status().unusable.contains(reason) {
             tracing::warn!(

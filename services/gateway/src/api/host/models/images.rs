@@ -2,8 +2,9 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use domain::artifact::essence;
-use futures_util::TryStreamExt as _;
+use futures_util::{Stream, TryStreamExt as _};
 use protocol::JsonObject;
 use protocol::id::RunId;
 use protocol::resources::ArtifactOperation;
@@ -93,8 +94,7 @@ impl Image {
         };
         let reading = async {
             let bytes = state.runs.read_artifact(&found, 0..size).await?;
-            let all: Vec<_> = bytes.try_collect().await?;
-            Ok::<_, PlaceError>(all.concat())
+            read_exactly(bytes, size).await
         };
         let bytes = match call.within(reading).await {
             Ok(bytes) => bytes,
@@ -104,6 +104,25 @@ impl Image {
         let url = format!("data:{mime_type};base64,{}", STANDARD.encode(&bytes));
         call.end(Ok(Self { size, url, room }))
     }
+}
+
+/// The bytes of an artifact: so many, and no more is kept than that.
+async fn read_exactly(
+    bytes: impl Stream<Item = Result<Bytes, PlaceError>>,
+    size: u64,
+) -> Result<Vec<u8>, PlaceError> {
+    let mut all = Vec::new();
+    let mut bytes = std::pin::pin!(bytes);
+    while let Some(part) = bytes.try_next().await? {
+        if (all.len() + part.len()) as u64 > size {
+            return Err(PlaceError::Gone);
+        }
+        all.extend_from_slice(&part);
+    }
+    if (all.len() as u64) < size {
+        return Err(PlaceError::Gone);
+    }
+    Ok(all)
 }
 
 /// The bytes of an image that models take.
@@ -124,7 +143,19 @@ fn check(mime_type: &str, size: u64, most: u64) -> ApiResult<usize> {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::stream;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_place_that_sends_other_bytes_than_the_artifacts_is_not_read_on() {
+        let parts = |count| stream::iter((0..count).map(|_| Ok(Bytes::from_static(b"abcd"))));
+        let exact = read_exactly(parts(2), 8).await;
+        assert_eq!(exact.unwrap(), b"abcdabcd");
+        assert!(read_exactly(parts(1), 8).await.is_err());
+        let endless = stream::repeat_with(|| Ok(Bytes::from_static(b"abcd")));
+        assert!(read_exactly(endless, 8).await.is_err());
+    }
 
     #[test]
     fn artifacts_are_found_where_images_stand_and_nowhere_else() {

@@ -3,6 +3,7 @@
 use std::io;
 use std::process::Stdio;
 
+use bytes::Bytes;
 use rmcp::service::RoleClient;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -10,14 +11,20 @@ use secrecy::ExposeSecret as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::time::Instant;
+use tokio_util::codec::FramedRead;
+use tokio_util::io::StreamReader;
 
 use super::super::{ANSWER_BYTES, McpServerSpec, McpTransport};
+use super::sound::SoundLines;
 use crate::outbound::redact::Redactor;
 
 /// Of a line of its standard error, so much is logged.
 const LINE_BYTES: usize = 1024;
 /// Lines that are logged in a minute; those beyond are dropped.
 const LINES: u32 = 60;
+
+/// What a process says, line by line.
+type Said = StreamReader<FramedRead<ChildStdout, SoundLines>, Bytes>;
 
 /// A process in a group of its own. The group is killed when this is dropped.
 pub(super) struct Child {
@@ -58,11 +65,10 @@ impl Child {
     }
 
     /// What it is spoken with. To be taken once.
-    pub(super) fn transport(
-        &mut self,
-    ) -> Option<AsyncRwTransport<RoleClient, ChildStdout, ChildStdin>> {
+    pub(super) fn transport(&mut self) -> Option<AsyncRwTransport<RoleClient, Said, ChildStdin>> {
         let (stdout, stdin) = (self.process.stdout.take()?, self.process.stdin.take()?);
-        let transport = AsyncRwTransport::new_client(stdout, stdin);
+        let said = FramedRead::new(stdout, SoundLines::new(2 * ANSWER_BYTES));
+        let transport = AsyncRwTransport::new_client(StreamReader::new(said), stdin);
         Some(transport.with_max_line_length(2 * ANSWER_BYTES))
     }
 

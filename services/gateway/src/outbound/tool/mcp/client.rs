@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use domain::json_text::check_json_text;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
@@ -21,6 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use url::Url;
 
 use super::super::ANSWER_BYTES;
+use super::sound::{Unsound, look_at};
 use crate::outbound::egress::{Egress, EgressError};
 use crate::outbound::runner::read_at_most;
 
@@ -185,6 +187,11 @@ fn read_json(
 ) -> Result<Option<ServerJsonRpcMessage>, McpError> {
     let wants_answer = matches!(asked, ClientJsonRpcMessage::Request(_));
     let is_json = kind.starts_with(JSON);
+    let fault = check_json_text(body).err().filter(|_| is_json);
+    if let Some(fault) = fault.filter(|_| status.is_success()) {
+        return Err(unexpected(format!("it {fault}")));
+    }
+    let is_json = is_json && fault.is_none();
     let read = is_json.then(|| serde_json::from_slice(body));
     match read {
         Some(Ok(answer)) if status.is_success() => Ok(Some(answer)),
@@ -250,7 +257,16 @@ fn events(response: Response) -> impl Stream<Item = Result<Sse, SseError>> + Sen
                 Ok(chunk)
             })
         });
-    SseStream::from_bytes_stream(bounded)
+    SseStream::from_bytes_stream(bounded).map_ok(sound)
+}
+
+/// An event whose message may be read.
+fn sound(mut event: Sse) -> Sse {
+    let message = event.data.as_deref().unwrap_or_default();
+    if let Err(Unsound { instead }) = look_at(message.as_bytes()) {
+        event.data = instead;
+    }
+    event
 }
 
 /// The same events; the end, good or bad, is told no sooner than then.

@@ -18,70 +18,112 @@ const MOST_PAGES: usize = 64;
 const NAME_BYTES: usize = 128;
 const DESCRIPTION_BYTES: usize = 8 * 1024;
 
-/// What a server lists: so much of it as is wanted.
+/// Of all tools of one server together, so much is kept.
+const LIST_BYTES: usize = 8 * 1024 * 1024;
+const LIST_PATTERNS: usize = 512;
+
+/// What a server lists, judged page by page: so much of it as is wanted.
+#[derive(Default)]
 pub(super) struct List {
-    tools: Vec<Tool>,
+    known: Vec<Arc<KnownTool>>,
+    /// Why others cannot be offered.
+    unusable: Vec<String>,
+    bytes: usize,
+    patterns: usize,
     /// There were more.
     cut: bool,
 }
 
 /// Asks for the tools that are wanted of a server.
 pub(super) async fn list(
-    spec: &McpServerSpec,
+    server: &Arc<Server>,
     peer: &Peer<RoleClient>,
 ) -> Result<List, ServiceError> {
-    let mut tools = Vec::new();
+    let mut list = List::default();
     let mut cursor = None;
     for _ in 0..MOST_PAGES {
         let page = PaginatedRequestParams::default().with_cursor(cursor);
         let page = peer.list_tools(Some(page)).await?;
-        let wanted = |tool: &Tool| {
-            let named = spec.tools.as_ref();
-            named.is_none_or(|names| names.contains(tool.name.as_ref()))
-        };
-        tools.extend(page.tools.into_iter().filter(wanted));
         cursor = page.next_cursor;
-        if cursor.is_none() || tools.len() > MOST_TOOLS {
+        let server = Arc::clone(server);
+        // Schemas take their time to compile.
+        let judging = tokio::task::spawn_blocking(move || list.with_page(&server, page.tools));
+        let judged = judging.await;
+        list = judged.map_err(|_| ServiceError::TransportClosed)?;
+        if cursor.is_none() || list.cut {
             break;
         }
     }
-    let cut = cursor.is_some() || tools.len() > MOST_TOOLS;
-    tools.truncate(MOST_TOOLS);
-    Ok(List { tools, cut })
+    list.cut |= cursor.is_some();
+    Ok(list)
 }
 
 impl List {
-    /// The tools that can be offered, and why the others cannot.
-    pub(super) fn into_known(self, server: &Arc<Server>) -> (Vec<Arc<KnownTool>>, Vec<String>) {
-        let (mut known, mut unusable) = (Vec::new(), Vec::new());
-        for tool in self.tools {
-            let name = tool.name.to_string();
-            match resource(&server.spec, &tool) {
-                Ok((resource, schema)) => known.push(Arc::new(KnownTool {
+    /// Judges the tools of one page, and keeps those that can be offered.
+    fn with_page(mut self, server: &Arc<Server>, tools: Vec<Tool>) -> Self {
+        let named = server.spec.tools.as_ref();
+        let is_wanted = |tool: &Tool| named.is_none_or(|names| names.contains(tool.name.as_ref()));
+        for tool in tools.into_iter().filter(is_wanted) {
+            if self.known.len() + self.unusable.len() == MOST_TOOLS {
+                self.cut = true;
+                break;
+            }
+            match resource(&server.spec, &tool).and_then(|tool| self.with_room_for(tool)) {
+                Ok((resource, schema)) => self.known.push(Arc::new(KnownTool {
                     resource,
                     schema: Some(schema),
                     callee: Callee::Mcp {
                         server: Arc::clone(server),
-                        name,
+                        name: tool.name.to_string(),
                     },
                 })),
-                Err(reason) => unusable.push(reason),
+                Err(reason) => self.unusable.push(reason),
             }
         }
-        if let Some(names) = &server.spec.tools {
+        self
+    }
+
+    /// Counts a tool, if it fits beside those that are kept.
+    fn with_room_for(
+        &mut self,
+        (resource, schema): (ToolResource, Schema),
+    ) -> Result<(ToolResource, Schema), String> {
+        let text = serde_json::to_string(&resource).unwrap_or_default();
+        let (bytes, patterns) = (text.len() + self.bytes, schema.patterns() + self.patterns);
+        let name = &resource.tool_name;
+        if bytes > LIST_BYTES {
+            return Err(format!(
+                "{name}: the tools of a server may have 8 MiB together"
+            ));
+        }
+        if patterns > LIST_PATTERNS {
+            return Err(format!(
+                "{name}: the tools of a server may have {LIST_PATTERNS} patterns together"
+            ));
+        }
+        (self.bytes, self.patterns) = (bytes, patterns);
+        Ok((resource, schema))
+    }
+
+    /// The tools that can be offered, and why the others cannot.
+    pub(super) fn finish(mut self, spec: &McpServerSpec) -> (Vec<Arc<KnownTool>>, Vec<String>) {
+        if let Some(names) = &spec.tools {
             let has = |name: &str| {
-                known.iter().any(|tool| match &tool.callee {
+                self.known.iter().any(|tool| match &tool.callee {
                     Callee::Mcp { name: listed, .. } => listed == name,
                     _ => false,
                 })
             };
             let missing = names.iter().filter(|name| !has(name));
-            unusable.extend(missing.map(|name| format!("{name}: the server does not list it")));
+            let missing = missing.map(|name| format!("{name}: the server does not list it"));
+            let missing: Vec<_> = missing.collect();
+            self.unusable.extend(missing);
         }
         if self.cut {
-            unusable.push("all beyond the first 256 tools".to_owned());
+            self.unusable
+                .push("all beyond the first 256 tools".to_owned());
         }
-        (known, unusable)
+        (self.known, self.unusable)
     }
 }
 
@@ -124,10 +166,12 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
+    use protocol::JsonObject;
     use serde_json::{Value, json};
 
     use super::super::super::McpTransport;
     use super::*;
+    use crate::clock::Clock;
 
     fn spec() -> McpServerSpec {
         McpServerSpec {
@@ -161,6 +205,26 @@ mod tests {
             assert_eq!(listed["tool_name"], format!("p_{name}"));
             assert_eq!(listed["source"], "mcp:s");
             assert_eq!(listed["effect"], effect, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_list_is_bounded_as_a_whole() {
+        let server = Arc::new(Server::new(spec(), Clock::system()));
+        let page = |schema: &Value| -> Vec<Tool> {
+            let tools = (0..300).map(|at| json!({"name": format!("t{at}"), "inputSchema": schema}));
+            tools
+                .map(|tool| serde_json::from_value(tool).unwrap())
+                .collect()
+        };
+        let large = json!({"description": "x".repeat(60_000)});
+        let properties = (0..64).map(|at| (format!("p{at}"), json!({"pattern": "^a+$"})));
+        let patterns = json!({"properties": properties.collect::<JsonObject>()});
+        for (schema, kept) in [(json!({}), 256), (large, 139), (patterns, 8)] {
+            let list = List::default().with_page(&server, page(&schema));
+            assert!(list.cut);
+            let (known, unusable) = list.finish(&server.spec);
+            assert_eq!((known.len(), unusable.len()), (kept, 257 - kept));
         }
     }
 

@@ -10,6 +10,7 @@ use rmcp::transport::streamable_http_client::StreamableHttpError;
 use serde_json::Value;
 
 use super::super::ANSWER_BYTES;
+use super::sound::UNREADABLE;
 use crate::outbound::egress::EgressError;
 use crate::outbound::redact::Redactor;
 use crate::outbound::upstream::UpstreamError;
@@ -61,6 +62,7 @@ pub(super) fn failure(redactor: &Redactor, error: ServiceError) -> UpstreamError
                 ErrorCode::INVALID_PARAMS | ErrorCode::METHOD_NOT_FOUND => {
                     UpstreamError::Rejected(message)
                 }
+                ErrorCode(UNREADABLE) => UpstreamError::Malformed(message),
                 _ => UpstreamError::Faulty(message),
             }
         }
