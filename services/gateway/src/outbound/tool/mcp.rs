@@ -46,6 +46,8 @@ const LIST_AGAIN: Duration = Duration::from_mins(2);
 const LIST_PAUSE: Duration = Duration::from_millis(500);
 /// Calls of one server that go on at a time; the next one waits within its own time.
 const CALLS: usize = 32;
+/// A list that does not come while calls go on is asked for again so often.
+const SLOW_LISTS: u32 = 3;
 const ERROR_CHARS: usize = 300;
 /// Of what is left out, so much is told.
 const LEFT_OUT: usize = 50;
@@ -90,6 +92,11 @@ impl Server {
             broken: Notify::new(),
             places: Semaphore::new(CALLS),
         }
+    }
+
+    /// Calls that go on.
+    fn calling(&self) -> usize {
+        CALLS.saturating_sub(self.places.available_permits())
     }
 
     pub(super) fn timeout(&self) -> Duration {
@@ -220,7 +227,8 @@ async fn connect(server: &Arc<Server>, tools: &Tools) -> String {
             };
             let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
             config.max_sse_event_size = ANSWER_BYTES;
-            config.max_concurrent_requests = CALLS;
+            // The list is asked for while all calls go on.
+            config.max_concurrent_requests = CALLS + 2;
             let mut again = ExponentialBackoff::default();
             again.max_delay = Some(LONGEST_WAIT);
             config.retry_config = Arc::new(again);
@@ -291,17 +299,20 @@ where
         }
     };
     tokio::pin!(closed);
+    let mut slow = 0;
     loop {
         let listed = tokio::select! {
             listed = timeout(START, listing::list(server, &peer)) => listed,
             why = &mut closed => return why,
         };
-        let Ok(listed) = listed else {
-            return "it did not list its tools in time".to_owned();
-        };
         match listed {
-            Ok(list) => publish(server, tools, &peer, list),
-            Err(error) => return outcome::failure(&tools.0.redactor, error).to_string(),
+            Ok(Ok(list)) => {
+                publish(server, tools, &peer, list);
+                slow = 0;
+            }
+            Ok(Err(error)) => return outcome::failure(&tools.0.redactor, error).to_string(),
+            Err(_) if is_only_busy(slow, server.calling()) => slow += 1,
+            Err(_) => return "it did not list its tools in time".to_owned(),
         }
         let again = async {
             sleep(LIST_PAUSE).await;
@@ -313,10 +324,16 @@ where
         };
         tokio::select! {
             () = again => {}
-            () = sleep(LIST_AGAIN) => {}
+            () = sleep(if slow == 0 { LIST_AGAIN } else { START }) => {}
             why = &mut closed => return why,
         }
     }
+}
+
+/// Whether a server that did not list its tools may have been kept from it by calls that go on: to end the
+/// connection would end them all.
+fn is_only_busy(slow: u32, calling: usize) -> bool {
+    calling > 0 && slow < SLOW_LISTS
 }
 
 fn publish(server: &Arc<Server>, tools: &Tools, peer: &Arc<Peer<RoleClient>>, list: listing::List) {
@@ -341,4 +358,26 @@ fn publish(server: &Arc<Server>, tools: &Tools, peer: &Arc<Peer<RoleClient>>, li
         );
     }
     server.enter(McpServerState::Ready, None);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_list_ends_no_call_that_goes_on_and_is_waited_for_a_few_times_only() {
+        for (slow, calling, is_waited_for) in [
+            (0, 0, false),
+            (0, 1, true),
+            (SLOW_LISTS - 1, CALLS, true),
+            (SLOW_LISTS, CALLS, false),
+            (1, 0, false),
+        ] {
+            assert_eq!(
+                is_only_busy(slow, calling),
+                is_waited_for,
+                "{slow} {calling}"
+            );
+        }
+    }
 }
