@@ -286,7 +286,7 @@ mod tests {
                 "{pointers:?}"
             );
         }
-        assert!(begun.elapsed() < Duration::from_secs(60));
+        assert!(begun.elapsed() < Duration::from_mins(1));
     }
 
     #[tokio::test]
@@ -384,6 +384,6 @@ mod tests {
             let compiled = Schema::compile(&object(&taken));
             assert!(compiled.is_ok(), "{:?}", compiled.err());
         }
-        assert!(begun.elapsed() < Duration::from_secs(60));
+        assert!(begun.elapsed() < Duration::from_mins(1));
     }
 }

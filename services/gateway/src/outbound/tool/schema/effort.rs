@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::graph::{Graph, Node};
+use super::graph::{Graph, Node, ROOT};
 
 /// Subschemas within each other, and parameters within parameters, on one way through both.
 const DEPTH: usize = 128;
@@ -26,7 +26,7 @@ pub(super) fn effort(graph: &Graph, parameters: &Value, most: u64) -> Option<Eff
         most,
         spent: Effort::default(),
     };
-    walk.visit(graph.root(), parameters, 0)?;
+    walk.visit(ROOT, parameters, 0)?;
     Some(walk.spent)
 }
 

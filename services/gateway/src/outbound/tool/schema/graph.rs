@@ -16,6 +16,9 @@ const PATTERNS: usize = 64;
 /// Subschemas with a name of their own.
 const RESOURCES: usize = 32;
 
+/// The number of the schema itself.
+pub(super) const ROOT: usize = 0;
+
 /// Subschemas by number.
 #[derive(Default)]
 pub(super) struct Graph {
@@ -70,10 +73,6 @@ impl Graph {
             ));
         }
         Ok(graph)
-    }
-
-    pub(super) fn root(&self) -> usize {
-        0
     }
 
     pub(super) fn node(&self, at: usize) -> &Node {
