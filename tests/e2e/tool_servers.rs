@@ -227,13 +227,76 @@ async fn the_first_source_of_a_name_has_it_and_what_cannot_be_offered_is_told() 
 }
 
 #[tokio::test]
+async fn a_name_stays_with_the_server_that_serves_it_until_it_lists_it_no_more() {
+    let (first, second) = (ToolServer::start().await, ToolServer::start().await);
+    let catalog = format!(
+        "{}{}",
+        server_at(&first.url, ""),
+        server_at(&second.url, "").replace("\"stub\"", "\"other\""),
+    );
+    let stage = stage_with(Sqlite, catalog).await.unwrap();
+    let admin = stage.gateway.admin().await;
+    let serves = async |place: usize, tools: Value| {
+        let mut last = Value::Null;
+        until("a list", async || {
+            last = servers(&admin).await[place].clone();
+            last["tools"] == tools
+        })
+        .await;
+        last["left_out"].to_string()
+    };
+    let tools =
+        |names: &[&str]| -> Value { names.iter().map(|name| listed(name, &json!({}))).collect() };
+    serves(0, json!(["echo"])).await;
+    second.list(tools(&["search"])).await;
+    serves(1, json!(["search"])).await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+
+    // It stands before the other one in the file, and comes later.
+    first.list(tools(&["search", "more"])).await;
+    let left_out = serves(0, json!(["more"])).await;
+    assert!(left_out.contains("search: another"), "{left_out}");
+    assert_eq!(call(&run, "search", &json!({})).await.status, 200);
+    let is_call = |seen: &crate::support::tool_server::Seen| seen.body["method"] == "tools/call";
+    assert!(!first.seen("/mcp").iter().any(is_call));
+    assert!(second.seen("/mcp").iter().any(is_call));
+
+    second.list(tools(&["other"])).await;
+    serves(0, json!(["search", "more"])).await;
+    let refused = call(&run, "search", &json!({})).await;
+    assert_eq!(refused.detail("reason"), "tool_gone", "{}", refused.body);
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn a_server_that_asks_and_takes_no_answers_is_disconnected_and_taken_again() {
+    let server = ToolServer::start().await;
+    let stage = stage_with(Sqlite, server_at(&server.url, ""))
+        .await
+        .unwrap();
+    let admin = stage.gateway.admin().await;
+    // It listens to what is pushed.
+    server.list(json!([listed("echo", &json!({}))])).await;
+    ready(&admin).await;
+    server.ask_and_take_no_answer(1000);
+    until("the server to be disconnected", async || {
+        stage
+            .gateway
+            .log()
+            .contains("sent more requests than it takes answers to")
+    })
+    .await;
+    ready(&admin).await;
+}
+
+#[tokio::test]
 async fn what_a_server_does_wrong_is_an_error_with_its_reason() {
     let server = ToolServer::start().await;
     let stage = stage_with(Sqlite, server_at(&server.url, ""))
         .await
         .unwrap();
     let admin = stage.gateway.admin().await;
-    let names = ["slow", "drop", "redirect", "fail", "huge", "wrong"];
+    let names = ["slow", "drop", "redirect", "fail", "huge", "many", "wrong"];
     let tools: Vec<_> = names.iter().map(|name| listed(name, &json!({}))).collect();
     server.list(json!(tools)).await;
     server_is(&admin, "the list", |server| server["tools"] == json!(names)).await;
@@ -241,6 +304,7 @@ async fn what_a_server_does_wrong_is_an_error_with_its_reason() {
     for (name, status, reason) in [
         ("slow", 504, "upstream_timeout"),
         ("huge", 502, "upstream_too_large"),
+        ("many", 502, "upstream_malformed"),
         ("redirect", 502, "upstream_malformed"),
         ("fail", 502, "upstream_failing"),
         ("drop", 502, "upstream_broken"),

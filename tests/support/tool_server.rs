@@ -1,5 +1,6 @@
 //! A server of tools that does as its path says, and speaks as much MCP as a test needs.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,7 +29,9 @@ pub struct ToolServer {
 struct Shared {
     seen: watch::Sender<Vec<Seen>>,
     tools: Mutex<Value>,
-    pushed: broadcast::Sender<Value>,
+    pushed: broadcast::Sender<String>,
+    /// It takes no answers to what it asks.
+    is_deaf: AtomicBool,
     streams: watch::Sender<usize>,
     left: watch::Sender<u32>,
 }
@@ -71,6 +74,7 @@ impl ToolServer {
                 &json!({"text": {"type": "string"}})
             )])),
             pushed: broadcast::Sender::new(16),
+            is_deaf: AtomicBool::new(false),
             streams: watch::Sender::default(),
             left: watch::Sender::default(),
         });
@@ -114,7 +118,19 @@ impl ToolServer {
         within("the gateway to listen", open).await.unwrap();
         *self.shared.tools.lock().unwrap() = tools;
         let changed = json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"});
-        self.shared.pushed.send(changed).unwrap();
+        self.push(&changed.to_string());
+    }
+
+    /// Asks whoever listens so many times at once, and takes no answer from now on.
+    pub fn ask_and_take_no_answer(&self, times: usize) {
+        self.shared.is_deaf.store(true, Ordering::Relaxed);
+        let ping = |id: usize| json!({"jsonrpc": "2.0", "id": id, "method": "ping"}).to_string();
+        let pings: Vec<_> = (0..times).map(ping).collect();
+        self.push(&pings.join("\n\ndata: "));
+    }
+
+    fn push(&self, message: &str) {
+        self.shared.pushed.send(message.to_owned()).unwrap();
     }
 }
 
@@ -217,9 +233,13 @@ async fn mcp(shared: &Shared, seen: &Seen) -> Response {
                 return behave(params["name"].as_str().unwrap(), seen).await;
             }
             "huge" => json!({"content": [{"type": "text", "text": "x".repeat(5 << 20)}]}),
+            "many" => json!({"content": [], "structuredContent": {"many": vec![0; 200_000]}}),
             "wrong" => json!({"content": [{"type": "text", "text": "no"}], "isError": true}),
             _ => json!({"content": [{"type": "text", "text": params["arguments"].to_string()}]}),
         },
+        _ if !message["result"].is_null() && shared.is_deaf.load(Ordering::Relaxed) => {
+            return std::future::pending().await;
+        }
         _ => return StatusCode::ACCEPTED.into_response(),
     };
     let answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});

@@ -7,6 +7,7 @@ mod gateway;
 mod http;
 mod large;
 mod mcp;
+mod names;
 mod schema;
 mod skill;
 mod specs;
@@ -32,6 +33,7 @@ use crate::outbound::redact::Redactor;
 use crate::outbound::upstream::UpstreamError;
 use crate::telemetry::metrics;
 use mcp::Server;
+use names::Names;
 use schema::Schema;
 
 pub use gateway::GatewayTool;
@@ -198,10 +200,18 @@ impl Tools {
         servers.map(|server| server.view()).collect()
     }
 
-    /// Puts the lists of all sources together: the first source of a name has it.
+    /// Puts the lists of all sources together: tools of the configuration first; a name that a server serves stays
+    /// its own while it lists it.
     fn publish(&self) {
         let publishing = self.0.publishing.lock();
         let _publishing = publishing.unwrap_or_else(PoisonError::into_inner);
+        let listed: Vec<_> = self
+            .0
+            .servers
+            .iter()
+            .map(|server| server.listed())
+            .collect();
+        let names = Names::held(&self.0.known.load(), &self.0.servers, &listed);
         let mut known = BTreeMap::new();
         let mut order = Vec::new();
         let mut take = |tool: &Arc<KnownTool>| {
@@ -216,9 +226,12 @@ impl Tools {
         for tool in &self.0.declared {
             take(tool);
         }
-        for server in &self.0.servers {
-            let listed = server.listed();
-            let (served, taken): (Vec<_>, Vec<_>) = listed.iter().partition(|tool| take(tool));
+        for (at, (server, listed)) in self.0.servers.iter().zip(&listed).enumerate() {
+            let is_starting = server.is_starting();
+            let mut serve = |tool: &Arc<KnownTool>| {
+                names.may_take(&tool.resource.tool_name, at, is_starting) && take(tool)
+            };
+            let (served, taken): (Vec<_>, Vec<_>) = listed.iter().partition(|tool| serve(tool));
             let names = |tools: Vec<&Arc<KnownTool>>| {
                 let names = tools.into_iter().map(|tool| &tool.resource.tool_name);
                 names.cloned().collect()

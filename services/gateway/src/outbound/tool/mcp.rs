@@ -103,6 +103,11 @@ impl Server {
         self.spec.timeout
     }
 
+    /// Whether it is connected to for the first time.
+    pub(super) fn is_starting(&self) -> bool {
+        self.status().state == McpServerState::Connecting
+    }
+
     /// The tools of its last list.
     pub(super) fn listed(&self) -> Vec<Arc<KnownTool>> {
         let listed = self.listed.lock();

@@ -1,0 +1,62 @@
+//! Whose a name is when several servers list it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::mcp::Server;
+use super::{Callee, KnownTool};
+
+/// The servers that have names and still list them, by their place in the configuration.
+#[derive(Default)]
+pub(super) struct Names(BTreeMap<String, usize>);
+
+impl Names {
+    /// What is held, after what was known and what is listed now.
+    pub(super) fn held(
+        known: &BTreeMap<String, Arc<KnownTool>>,
+        servers: &[Arc<Server>],
+        listed: &[Vec<Arc<KnownTool>>],
+    ) -> Self {
+        let holder = |tool: &KnownTool| {
+            let Callee::Mcp { server, .. } = &tool.callee else {
+                return None;
+            };
+            let is_it = |other: &Arc<Server>| Arc::ptr_eq(other, server);
+            let at = servers.iter().position(is_it)?;
+            let is_listed =
+                |other: &Arc<KnownTool>| other.resource.tool_name == tool.resource.tool_name;
+            listed.get(at)?.iter().any(is_listed).then_some(at)
+        };
+        let held = known.iter();
+        let held = held.filter_map(|(name, tool)| Some((name.clone(), holder(tool)?)));
+        Self(held.collect())
+    }
+
+    /// Whether a server may have a name. One that comes later takes it from nobody; at the start the order of the
+    /// configuration decides, whoever answers first.
+    pub(super) fn may_take(&self, name: &str, server: usize, is_starting: bool) -> bool {
+        let holder = self.0.get(name);
+        holder.is_none_or(|&holder| holder == server || (is_starting && server < holder))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_stays_with_the_server_that_has_it() {
+        let names = Names(BTreeMap::from([("search".to_owned(), 1)]));
+        for (name, server, is_starting, may) in [
+            ("search", 1, false, true),
+            ("search", 0, false, false),
+            ("search", 2, false, false),
+            ("search", 0, true, true),
+            ("search", 2, true, false),
+            ("other", 2, false, true),
+        ] {
+            let told = names.may_take(name, server, is_starting);
+            assert_eq!(told, may, "{name} {server} {is_starting}");
+        }
+    }
+}
