@@ -10,7 +10,7 @@ use protocol::run::RunStatus;
 use sea_orm::sea_query::{Expr, ExprTrait};
 use sea_orm::{
     ColumnTrait, Condition, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait,
-    QueryFilter, QueryOrder, QuerySelect,
+    PaginatorTrait, QueryFilter, QueryOrder, QuerySelect,
 };
 use uuid::Uuid;
 
@@ -217,6 +217,18 @@ impl Work for TakeOver {
             .await?;
         Ok((moved.rows_affected == 1).then_some(self.epoch + 1))
     }
+
+    // Who is not told drives nothing, and the run would wait for its lease to lapse once more.
+    async fn stands(
+        &self,
+        tx: &DatabaseTransaction,
+        told: &Self::Output,
+    ) -> Result<bool, StoreError> {
+        match told {
+            Some(epoch) => is_held(tx, self.id, &self.owner, *epoch).await,
+            None => Ok(false),
+        }
+    }
 }
 
 struct TakeOverSome {
@@ -256,4 +268,31 @@ impl Work for TakeOverSome {
         }
         Ok(taken)
     }
+
+    // All of it stands or nothing. Another may have taken some of it since.
+    async fn stands(
+        &self,
+        tx: &DatabaseTransaction,
+        told: &Self::Output,
+    ) -> Result<bool, StoreError> {
+        for run in told {
+            if is_held(tx, run.id, &self.owner, run.lease_epoch).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Whether the run is `owner`'s, in this very epoch.
+async fn is_held(
+    tx: &DatabaseTransaction,
+    id: RunId,
+    owner: &str,
+    epoch: i64,
+) -> Result<bool, StoreError> {
+    let held = runs::Entity::find_by_id(id.to_string())
+        .filter(runs::Column::LeaseOwner.eq(owner))
+        .filter(runs::Column::LeaseEpoch.eq(epoch));
+    Ok(held.count(tx).await? > 0)
 }

@@ -4,6 +4,7 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use domain::run::Run;
@@ -15,6 +16,8 @@ use store::{
     SavedAgent, Store, StoreError, Succession,
 };
 use support::{Bench, Holder, OwnDatabase, busy, dispatch, new_run};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
@@ -40,6 +43,7 @@ on_postgres!(
     of_two_changes_of_one_version_one_is_told,
     a_runner_that_another_endpoint_took_over_stays,
     a_lock_that_is_held_is_no_outage,
+    a_takeover_whose_answer_was_lost_is_told,
 );
 
 /// Two running runs in conversations of these names, the first made run first.
@@ -230,5 +234,89 @@ async fn a_lock_that_is_held_is_no_outage(bench: Bench, database: OwnDatabase) {
     other.commit().await;
     let put = store.write(bench.put(&run, "k", Some("1"), None)).await;
     put.unwrap();
+    store.close().await;
+}
+
+/// Stands before a database, and once it is told to, loses the answer to the next commit with its connection.
+struct Between {
+    url: String,
+    loses: Arc<AtomicBool>,
+    _work: JoinSet<()>,
+}
+
+impl Between {
+    async fn before(database: &OwnDatabase) -> Self {
+        let url = database.url();
+        let (rest, name) = url.rsplit_once('/').unwrap();
+        let (scheme, authority) = rest.split_once("://").unwrap();
+        let (user, server) = authority
+            .rsplit_once('@')
+            .unwrap_or(("postgres", authority));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let here = listener.local_addr().unwrap();
+        let loses = Arc::new(AtomicBool::new(false));
+        let (server, told) = (server.to_owned(), Arc::clone(&loses));
+        let mut work = JoinSet::new();
+        work.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                let server = TcpStream::connect(&server).await.unwrap();
+                connections.spawn(carry(client, server, Arc::clone(&told)));
+            }
+        });
+        Self {
+            // In the clear: it looks for words.
+            url: format!("{scheme}://{user}@{here}/{name}?sslmode=disable"),
+            loses,
+            _work: work,
+        }
+    }
+}
+
+async fn carry(mut client: TcpStream, mut server: TcpStream, loses: Arc<AtomicBool>) {
+    let (mut asked, mut answered) = (vec![0; 65_536], vec![0; 65_536]);
+    let mut is_lost = false;
+    loop {
+        let sent = tokio::select! {
+            read = client.read(&mut asked) => match read {
+                Ok(read) if read > 0 => {
+                    let asked = &asked[..read];
+                    let commits = asked.windows(6).any(|word| word == b"COMMIT");
+                    is_lost |= commits && loses.swap(false, Ordering::SeqCst);
+                    server.write_all(asked).await
+                }
+                _ => return,
+            },
+            read = server.read(&mut answered) => match read {
+                Ok(read) if read > 0 && !is_lost => client.write_all(&answered[..read]).await,
+                _ => return,
+            },
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+async fn a_takeover_whose_answer_was_lost_is_told(bench: Bench, database: OwnDatabase) {
+    let runs = running(&bench, ["a", "bb"]).await;
+    let between = Between::before(&database).await;
+    let (store, writer) = Store::open(&between.url).await.unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(writer);
+    let hour = Duration::from_hours(1);
+
+    between.loses.store(true, Ordering::SeqCst);
+    let ids = runs.iter().map(|run| run.id).collect();
+    let taken = store.take_over_some(ids, "you", hour, Leases::Lapsed).await;
+    let taken = taken.unwrap();
+    assert!(!between.loses.load(Ordering::SeqCst));
+    let epochs: Vec<_> = taken.iter().map(|run| run.lease_epoch).collect();
+    assert_eq!(epochs, runs.map(|run| run.lease_epoch + 1));
+
+    between.loses.store(true, Ordering::SeqCst);
+    let epoch = store.take_over(&taken[0], "they", hour, Leases::All).await;
+    assert!(!between.loses.load(Ordering::SeqCst));
+    assert_eq!(epoch.unwrap(), Some(epochs[0] + 1));
     store.close().await;
 }
