@@ -32,6 +32,7 @@ mod m20261123_000035_audit_by_run;
 mod m20261123_000036_conversations_by_id;
 mod m20261123_000037_judged_through;
 mod m20261123_000038_reservation_leases;
+mod m20261125_000039_deleted_state;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -66,6 +67,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261123_000036_conversations_by_id::Migration),
             Box::new(m20261123_000037_judged_through::Migration),
             Box::new(m20261123_000038_reservation_leases::Migration),
+            Box::new(m20261125_000039_deleted_state::Migration),
         ]
     }
 }

@@ -8,8 +8,8 @@ use protocol::resources::StateScope;
 use protocol::run::RunStatus;
 use sea_orm::sea_query::{Expr, OnConflict};
 use sea_orm::{
-    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait,
-    ExprTrait, PaginatorTrait, QueryFilter, QueryOrder, QuerySelect,
+    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, ExprTrait,
+    PaginatorTrait, QueryFilter, QueryOrder, QuerySelect, Value,
 };
 use uuid::Uuid;
 
@@ -18,7 +18,7 @@ use crate::connect::Store;
 use crate::digest::sha256_hex;
 use crate::entity::{runs, state_entries};
 use crate::error::StoreError;
-use crate::sql::returned;
+use crate::sql::{Sql, locked, returned};
 use crate::writer::Work;
 
 /// Keys that one scope of one owner has at most.
@@ -91,9 +91,10 @@ impl Work for StateChange {
             _ => {}
         }
         let Some(value) = &self.value else {
-            if current.is_none() {
+            let Some(current) = current else {
                 return Ok(StateWritten::Absent);
-            }
+            };
+            note_deleted(tx, &self.access, current.version).await?;
             state_entries::Entity::delete_by_id(primary_key(&self.access, &self.key))
                 .exec(tx)
                 .await?;
@@ -108,7 +109,8 @@ impl Work for StateChange {
         if current.is_none() && is_full(tx, &self.access).await? {
             return Ok(StateWritten::Full);
         }
-        let version = upsert(tx, &self.workspace, self.run_id, &update, self.at).await?;
+        let first = first_version(tx, &self.access).await?;
+        let version = upsert(tx, &self.workspace, self.run_id, &update, first, self.at).await?;
         Ok(StateWritten::Version(version))
     }
 
@@ -164,16 +166,44 @@ pub(crate) async fn apply_update(
     if is_new && is_full(tx, &access).await? {
         return Ok(false);
     }
-    upsert(tx, workspace, run_id, update, at).await?;
+    let first = first_version(tx, &access).await?;
+    upsert(tx, workspace, run_id, update, first, at).await?;
     Ok(true)
 }
 
-/// Writes a value; the version rises by one, and is given.
+/// The version of what is written anew in a scope: above all that was deleted there, so that no version that somebody
+/// has read comes again with another value.
+async fn first_version(tx: &DatabaseTransaction, access: &StateAccess) -> Result<i64, StoreError> {
+    let sql = "SELECT version FROM state_deleted WHERE scope = $1 AND scope_sha256 = $2";
+    let rows = tx.query_sql(sql.to_owned(), scope_of(access)).await?;
+    Ok(rows.first().map_or(Ok(0), |row| row.number("version"))? + 1)
+}
+
+async fn note_deleted(
+    tx: &DatabaseTransaction,
+    access: &StateAccess,
+    version: i64,
+) -> Result<(), StoreError> {
+    let sql = "INSERT INTO state_deleted (scope, scope_sha256, version) VALUES ($1, $2, $3) \
+        ON CONFLICT (scope, scope_sha256) DO UPDATE SET version = CASE \
+        WHEN state_deleted.version < $3 THEN $3 ELSE state_deleted.version END";
+    let mut values = scope_of(access);
+    values.push(version.into());
+    tx.execute_sql(sql.to_owned(), values).await
+}
+
+fn scope_of(access: &StateAccess) -> Vec<Value> {
+    let digest = sha256_hex(access.identity.as_bytes());
+    vec![access.scope.as_str().into(), digest.into()]
+}
+
+/// Writes a value; the version rises by one, and is given. An entry that is new begins with `first`.
 pub(crate) async fn upsert(
     conn: &impl ConnectionTrait,
     workspace: &WorkspaceId,
     run_id: RunId,
     update: &StateUpdate,
+    first: i64,
     at: i64,
 ) -> Result<i64, StoreError> {
     let row = state_entries::ActiveModel {
@@ -182,7 +212,7 @@ pub(crate) async fn upsert(
         key: Set(update.key.clone()),
         workspace_id: Set(workspace.to_string()),
         value: Set(update.value.clone()),
-        version: Set(1),
+        version: Set(first),
         run_id: Set(run_id.to_string()),
         updated_at: Set(at),
     };
@@ -229,12 +259,7 @@ pub(crate) async fn find_locked(
     key: &str,
 ) -> Result<Option<StateRecord>, StoreError> {
     let query = state_entries::Entity::find_by_id(primary_key(access, key));
-    // SQLite has one writer, and no such clause.
-    let query = match tx.get_database_backend() {
-        DbBackend::Postgres => query.lock_exclusive(),
-        _ => query,
-    };
-    Ok(query.one(tx).await?.map(to_record))
+    Ok(locked(tx, query).one(tx).await?.map(to_record))
 }
 
 fn to_record(row: state_entries::Model) -> StateRecord {

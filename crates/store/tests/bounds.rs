@@ -251,7 +251,7 @@ async fn a_scope_that_is_full_takes_known_keys_alone(bench: Bench) {
     );
     assert_eq!(
         bench.store.write(put("new")).await.unwrap(),
-        StateWritten::Version(1)
+        StateWritten::Version(2)
     );
 }
 

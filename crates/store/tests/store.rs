@@ -32,6 +32,7 @@ on_both!(
     events_are_read_in_order_across_segments,
     a_run_ends_once_with_everything_that_belongs_to_its_end,
     a_state_write_names_its_version_and_needs_a_live_run,
+    a_version_of_state_never_comes_again_with_another_value,
     a_cancel_is_noted_once_and_only_while_the_run_lives,
     an_expired_run_is_taken_over_by_one,
     a_bad_item_does_not_take_its_batch_with_it,
@@ -219,6 +220,24 @@ async fn a_run_ends_once_with_everything_that_belongs_to_its_end(bench: Bench) {
     let rejections = bench.store.list_rejections(run.id, 0, 10).await.unwrap();
     assert_eq!(rejections[0].runner_sequence, Some(u64::MAX));
     assert_eq!(rejections[0].excerpt, "xy");
+}
+
+async fn a_version_of_state_never_comes_again_with_another_value(bench: Bench) {
+    let run = bench.running("e-1").await;
+    let put = |key, value, if_match| bench.store.write(bench.put(&run, key, value, if_match));
+    let written = put("k", Some("1"), None).await.unwrap();
+    assert_eq!(written, StateWritten::Version(1));
+    put("k", Some("2"), Some(1)).await.unwrap();
+    put("other", Some("1"), None).await.unwrap();
+    put("k", None, Some(2)).await.unwrap();
+    put("other", None, None).await.unwrap();
+    let written = put("k", Some("3"), None).await.unwrap();
+    assert_eq!(written, StateWritten::Version(3));
+    // Who read one of before is told.
+    for read in [1, 2] {
+        let refused = put("k", Some("4"), Some(read)).await.unwrap();
+        assert_eq!(refused, StateWritten::Mismatch(3));
+    }
 }
 
 async fn a_state_write_names_its_version_and_needs_a_live_run(bench: Bench) {
