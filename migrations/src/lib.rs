@@ -33,6 +33,7 @@ mod m20261123_000036_conversations_by_id;
 mod m20261123_000037_judged_through;
 mod m20261123_000038_reservation_leases;
 mod m20261125_000039_deleted_state;
+mod m20261125_000040_old_budget_usage;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -68,6 +69,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261123_000037_judged_through::Migration),
             Box::new(m20261123_000038_reservation_leases::Migration),
             Box::new(m20261125_000039_deleted_state::Migration),
+            Box::new(m20261125_000040_old_budget_usage::Migration),
         ]
     }
 }

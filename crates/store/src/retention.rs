@@ -13,9 +13,10 @@ use sea_orm::{
 };
 
 use crate::connect::Store;
-use crate::database_clock::{ago, database_now};
-use crate::entity::{run_attempts, run_rejections, run_segments, runs, tool_calls};
+use crate::database_clock::{ago, database_now, millis, read_now};
+use crate::entity::{budget_usage, run_attempts, run_rejections, run_segments, runs, tool_calls};
 use crate::error::StoreError;
+use crate::sql::Sql;
 use crate::writer::Work;
 
 /// Runs of one transaction, and how many bytes of events they may have: everything else waits behind it. One run may
@@ -24,6 +25,11 @@ const BATCH: u64 = 50;
 const BATCH_BYTES: i64 = 4 * 1024 * 1024;
 /// How many events they may have: to measure what is small, it is read. One run goes alone, however many it has.
 const BATCH_EVENTS: i64 = 10_000;
+
+/// The longest window of a budget is a month: one that began before this is over in every time zone.
+const WINDOWS_KEPT: Duration = Duration::from_hours(62 * 24);
+/// Sums of one transaction.
+const SUMS: u64 = 500;
 
 const ENDED: [RunStatus; 4] = [
     RunStatus::Completed,
@@ -78,10 +84,47 @@ impl Work for Prune {
             .filter(tool_calls::Column::RunId.is_in(old.clone()))
             .exec(tx)
             .await?;
+        budget_usage::Entity::delete_many()
+            .filter(budget_usage::Column::Subject.in_subquery(subjects(&old)))
+            .exec(tx)
+            .await?;
         crate::artifacts::expire_of_runs(tx, &old).await?;
         // Which of them pulled which event stays with the runs: attachments are read by it.
         crate::interactions::forget_of_runs(tx, &old).await?;
         Ok(count)
+    }
+}
+
+/// What budgets of single runs call these.
+fn subjects(old: &[String]) -> SelectStatement {
+    Query::select()
+        .expr(Expr::cust("workspace_id || '/' || id"))
+        .from(runs::Entity)
+        .and_where(Expr::col(runs::Column::Id).is_in(old))
+        .take()
+}
+
+/// Deletes sums of budgets whose windows are long over. Those of the present, and of all time, stay.
+struct SweepBudgets;
+
+impl Work for SweepBudgets {
+    type Output = u64;
+    const CHANGES_AGENTS: bool = false;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
+        let over = read_now(tx).await? - millis(WINDOWS_KEPT);
+        // Of several replicas each takes its own; SQLite has one writer, and no such clause.
+        let ours = match tx.get_database_backend() {
+            DbBackend::Postgres => "FOR UPDATE SKIP LOCKED",
+            _ => "",
+        };
+        let sql = format!(
+            "DELETE FROM budget_usage WHERE (budget, subject, window_start) IN \
+             (SELECT budget, subject, window_start FROM budget_usage \
+             WHERE window_start > 0 AND window_start < $1 LIMIT {SUMS} {ours}) RETURNING subject"
+        );
+        let deleted = tx.query_sql(sql, vec![over.into()]).await?;
+        Ok(deleted.len() as u64)
     }
 }
 
@@ -150,5 +193,10 @@ impl Store {
     /// authorization and their audit.
     pub async fn prune_runs(&self, age: Duration) -> Result<u64, StoreError> {
         self.write(Prune { age }).await
+    }
+
+    /// Deletes some of the sums of budgets whose windows are over for a month and more; says how many.
+    pub async fn sweep_budgets(&self) -> Result<u64, StoreError> {
+        self.write(SweepBudgets).await
     }
 }

@@ -273,6 +273,10 @@ fn of(workspace: &WorkspaceId, filter: &RunFilter) -> Condition {
     if !filter.statuses.is_empty() {
         let names = filter.statuses.iter().map(|status| status.as_str());
         all = all.add(runs::Column::Status.is_in(names));
+        // There is an index of those alone.
+        if filter.statuses.iter().all(|status| !status.is_terminal()) {
+            all = all.add(runs::Column::FinishedAt.is_null());
+        }
     }
     if let Some(agent) = filter.agent_id {
         all = all.add(runs::Column::AgentId.eq(agent.to_string()));

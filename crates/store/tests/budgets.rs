@@ -15,6 +15,7 @@ use uuid::Uuid;
 on_both!(
     sums_are_what_was_settled_and_what_is_reserved,
     a_call_of_which_a_part_was_given_back_counts_once_everywhere,
+    sums_of_windows_that_are_over_and_of_pruned_runs_go,
 );
 
 const BUDGETS: [&str; 2] = ["calls", "tokens"];
@@ -192,4 +193,32 @@ async fn a_call_of_which_a_part_was_given_back_counts_once_everywhere(bench: Ben
     }
     assert_eq!(calls.bench.store.end_reservations().await.unwrap(), 0);
     assert_eq!(calls.used().await, [(101, 707), (101, 707)]);
+}
+
+async fn sums_of_windows_that_are_over_and_of_pruned_runs_go(bench: Bench) {
+    let run = bench.running("e-1").await;
+    bench.end(&run, 0).await;
+    let of_run = format!("{}/{}", bench.workspace, run.id);
+    let whole = format!("{0}/{0}", bench.workspace);
+    let now = "CAST(strftime('%s', 'now') AS INTEGER) * 1000";
+    let now = match bench.database {
+        Some(_) => "CAST(EXTRACT(EPOCH FROM now()) * 1000 AS BIGINT)",
+        None => now,
+    };
+    bench
+        .tamper(&format!(
+            "INSERT INTO budget_usage VALUES ('of-run', '{of_run}', 0, 1, 1, 1, 1), \
+             ('whole', '{whole}', 0, 1, 1, 1, 1), ('hour', '{whole}', 3600000, 1, 1, 1, 1), \
+             ('month', '{whole}', {now} - 2678400000, 1, 1, 1, 1)"
+        ))
+        .await;
+    let store = &bench.store;
+    assert_eq!(store.sweep_budgets().await.unwrap(), 1);
+    assert_eq!(store.sweep_budgets().await.unwrap(), 0);
+    let pruned = store.prune_runs(Duration::ZERO).await.unwrap();
+    assert_eq!(pruned, 1);
+    for (budget, left) in [("of-run", 0), ("whole", 1)] {
+        let used = store.used_of(&bench.workspace, budget, 0).await.unwrap();
+        assert_eq!(used.len(), left, "{budget}");
+    }
 }

@@ -249,6 +249,7 @@ impl Runs {
             store.sweep_knowledge().await.map(u64::from),
             self.sweep_artifacts().await,
             store.sweep_appends().await,
+            store.sweep_budgets().await,
         ];
         if let Some(retention) = self.0.limits.retention {
             swept.push(store.prune_runs(retention).await);
