@@ -227,12 +227,33 @@ impl Runs {
             decide,
             ready_bytes,
         };
+        let stored_as = ingest.event_id.clone();
         let taken = self.take(ingest, aside.clone()).await;
-        // Where nobody knows whether the event stands, its files stay until they expire.
-        if matches!(&taken, Ok(other) if !matches!(other, Ingested::Stored { .. })) {
-            self.drop_attached(attached).await;
+        if let Ok(ingested) = &taken
+            && !matches!(ingested, Ingested::Stored { .. })
+        {
+            let stays = self.stays(workspace, &stored_as, &attached).await;
+            // Where nobody knows whether the event stands, its files stay until they expire.
+            if !stays.unwrap_or(true) {
+                self.drop_attached(attached).await;
+            }
         }
         accepted(taken?, &aside)
+    }
+
+    /// Whether an event stands with these files, though its sender is told of another: an earlier try of it, whose
+    /// answer was lost, was committed while this one waited.
+    async fn stays(
+        &self,
+        workspace: &WorkspaceId,
+        event_id: &str,
+        files: &[Uuid],
+    ) -> Result<bool, StoreError> {
+        let Some(first) = files.first() else {
+            return Ok(false);
+        };
+        let event = self.0.store.find_event(workspace, event_id).await?;
+        Ok(event.is_some_and(|event| event.envelope.contains(&first.to_string())))
     }
 
     /// Stores the event and starts its run, if that is to go now. Goes on when the client has gone:
