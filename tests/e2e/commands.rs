@@ -67,8 +67,9 @@ async fn a_valid_configuration_is_called_so() {
 
 #[tokio::test]
 async fn what_an_agent_may_have_and_nobody_declares_is_remarked() {
+    // The configuration is a file that is there.
     let files =
-        "[[files]]\nname = \"known.txt\"\npath = \"DIRECTORY/known.txt\"\nkind = \"knowledge\"\n";
+        "[[files]]\nname = \"known.txt\"\npath = \"DIRECTORY/the.toml\"\nkind = \"knowledge\"\n";
     let policy = "resource_policy = { models = [\"gpt-lagre\"], knowledge_bases = [\"hnadbook\"], \
                   files = [\"known.txt\", \"unknown.txt\"], tools = [\"of_some_server\"] }\n";
     let config = format!("{VALID}{policy}{files}");

@@ -123,7 +123,9 @@ async fn a_run_under_way_waits_for_the_database_and_loses_nothing(#[case] wire: 
     stage.runner.answer_all(move |run| {
         let text = "x".repeat(100_000);
         let flood: String = (2..FLOOD + 2).map(|n| run.delta(n, &text)).collect();
-        let end = run.completed(FLOOD + 2);
+        // What it has said in all is more than one message holds.
+        let message = r#"{"message":{"role":"assistant","content":"in short"}}"#;
+        let end = run.result(FLOOD + 2, "run.completed", message);
         vec![
             sse_head(),
             send(run.delta(1, "first")),

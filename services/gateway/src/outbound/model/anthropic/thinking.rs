@@ -138,7 +138,7 @@ fn version(upstream: &str) -> Option<Version> {
     let Some(at) = at else {
         return Some(Version(u32::MAX, 0));
     };
-    let numbers = words[at..].iter().map_while(|word| number(word));
+    let numbers = words[at..].iter().map_while(number);
     let numbers: Vec<u32> = numbers.take(2).collect();
     Some(Version(numbers[0], numbers.get(1).copied().unwrap_or(0)))
 }
