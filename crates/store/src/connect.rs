@@ -171,7 +171,8 @@ async fn kept(last: &Kept, trying: impl Future<Output = bool>) -> bool {
 /// neither for whom nor why.
 async fn reach(url: &str) -> Result<(), StoreError> {
     const PAUSE: Duration = Duration::from_millis(200);
-    const STARTING: &str = "57P03";
+    // It starts, or has no place left: a replica that goes leaves its own.
+    const FOR_NOW: [&str; 2] = ["57P03", "53300"];
     let told = |message: String| StoreError::Db(sea_orm::DbErr::Custom(message));
     let options = PgConnectOptions::from_str(url);
     let options = options.map_err(|error| told(format!("database.url: {error}")))?;
@@ -188,8 +189,9 @@ async fn reach(url: &str) -> Result<(), StoreError> {
                 let answered = error.as_database_error();
                 why =
                     answered.map_or_else(|| error.to_string(), |error| error.message().to_owned());
-                // Who was answered is answered so again.
-                if answered.is_some_and(|error| error.code().as_deref() != Some(STARTING)) {
+                let code = answered.map(|error| error.code().unwrap_or_default());
+                // Who was answered otherwise is answered so again.
+                if code.is_some_and(|code| !FOR_NOW.contains(&&*code)) {
                     break;
                 }
             }

@@ -18,6 +18,7 @@ use store::{
 use support::{Bench, Holder, OwnDatabase, busy, dispatch, new_run};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
@@ -44,6 +45,7 @@ on_postgres!(
     a_runner_that_another_endpoint_took_over_stays,
     a_lock_that_is_held_is_no_outage,
     a_takeover_whose_answer_was_lost_is_told,
+    a_server_without_a_place_is_waited_for,
 );
 
 /// Two running runs in conversations of these names, the first made run first.
@@ -247,12 +249,17 @@ async fn a_lock_that_is_held_is_no_outage(bench: Bench, database: OwnDatabase) {
 struct Between {
     url: String,
     loses: Arc<AtomicBool>,
+    /// Connections that were asked for.
+    asked: watch::Receiver<usize>,
     _work: JoinSet<()>,
 }
 
 impl Between {
     async fn before(database: &OwnDatabase) -> Self {
-        let url = database.url();
+        Self::before_url(&database.url()).await
+    }
+
+    async fn before_url(url: &str) -> Self {
         let (rest, name) = url.rsplit_once('/').unwrap();
         let (scheme, authority) = rest.split_once("://").unwrap();
         let (user, server) = authority
@@ -262,10 +269,12 @@ impl Between {
         let here = listener.local_addr().unwrap();
         let loses = Arc::new(AtomicBool::new(false));
         let (server, told) = (server.to_owned(), Arc::clone(&loses));
+        let (asking, asked) = watch::channel(0);
         let mut work = JoinSet::new();
         work.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
+                asking.send_modify(|count| *count += 1);
                 let server = TcpStream::connect(&server).await.unwrap();
                 connections.spawn(carry(client, server, Arc::clone(&told)));
             }
@@ -273,6 +282,7 @@ impl Between {
         Self {
             url: format!("{scheme}://{user}@{here}/{name}?sslmode=disable"),
             loses,
+            asked,
             _work: work,
         }
     }
@@ -324,4 +334,35 @@ async fn a_takeover_whose_answer_was_lost_is_told(bench: Bench, database: OwnDat
     assert!(!between.loses.load(Ordering::SeqCst));
     assert_eq!(epoch.unwrap(), Some(epochs[0] + 1));
     store.close().await;
+}
+
+/// A replica that starts while another goes, on a server whose places are all taken.
+async fn a_server_without_a_place_is_waited_for(bench: Bench, database: OwnDatabase) {
+    let role = format!("runnel_store_{}", Uuid::now_v7().simple());
+    let mut admin = Holder::of(&database, "SELECT 1").await;
+    for sql in [
+        "COMMIT".to_owned(),
+        format!("CREATE ROLE {role} LOGIN PASSWORD 'secret' CONNECTION LIMIT 0"),
+        format!("GRANT ALL ON SCHEMA public TO {role}"),
+        format!("GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}"),
+    ] {
+        admin.take(&sql).await.unwrap();
+    }
+    let url = database.url();
+    let (_, place) = url.rsplit_once('@').unwrap();
+    let mut between = Between::before_url(&format!("postgres://{role}:secret@{place}")).await;
+
+    let url = between.url.clone();
+    let mut opening = JoinSet::new();
+    opening.spawn(async move { Store::open(&url).await.map(drop) });
+    // Whoever asks again was refused before.
+    between.asked.wait_for(|asked| *asked > 1).await.unwrap();
+    let more = format!("ALTER ROLE {role} CONNECTION LIMIT 20");
+    admin.take(&more).await.unwrap();
+    opening.join_next().await.unwrap().unwrap().unwrap();
+
+    for sql in ["DROP OWNED BY", "DROP ROLE"] {
+        admin.take(&format!("{sql} {role}")).await.unwrap();
+    }
+    drop(bench);
 }
