@@ -70,6 +70,11 @@ async fn serve(mut socket: TcpStream, asked: Arc<Mutex<Vec<(String, Value)>>>) {
             ]})
             .to_string(),
         ),
+        "echo" => {
+            let told = json!({"k": "of opens-sesame", "opens-sesame": 1});
+            let echo = json!({"content": "Bearer opens-sesame", "score": 1.0, "title": "opens-sesame.md", "metadata": told});
+            ("200 OK", json!({"records": [echo]}).to_string())
+        }
         "shape" => ("200 OK", json!({"records": [{"text": 1}]}).to_string()),
         "page" => ("200 OK", "<html>it works</html>".to_owned()),
         "huge" => ("200 OK", format!("{{\"records\":[],\"x\":\"{}\"}}", "x".repeat(5 * 1024 * 1024))),
@@ -202,6 +207,10 @@ async fn a_remote_base_that_misbehaves_is_an_error_that_says_how_and_tells_no_se
             answer.body
         );
     }
+    let echoed = run.call(path, &json!({"query_text": "echo"})).await;
+    let entry = &echoed.body["results"][0];
+    assert_eq!(entry["content"][0]["text"], "Bearer [redacted]");
+    assert!(!echoed.body.to_string().contains("opens-sesame"));
     let mixed = json!({"query_text": "good", "filters": {"a": [1, 2], "b": 1}});
     let refused = run.call(path, &mixed).await;
     assert_eq!(

@@ -3,8 +3,10 @@
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
+use protocol::JsonObject;
 use regex::Regex;
 use secrecy::{ExposeSecret as _, SecretString};
+use serde_json::Value;
 
 /// What stands where a secret stood.
 const REDACTED: &str = "[redacted]";
@@ -33,11 +35,18 @@ pub struct Redactor {
 }
 
 impl Redactor {
-    /// Takes these values out wherever they stand, beside what looks like a secret.
+    /// Takes these values out wherever they stand, beside what looks like a secret; of a header's value also what stands
+    /// behind the name of a scheme, without it.
     pub fn new(known: impl IntoIterator<Item = SecretString>) -> Self {
         let is_long = |secret: &SecretString| secret.expose_secret().len() >= SHORTEST;
+        let known = known.into_iter().flat_map(|secret| {
+            let behind = secret.expose_secret().split_once(' ');
+            let credential = behind.map(|(_, credential)| credential.trim().into());
+            // The longer one first: it holds the other.
+            [Some(secret), credential].into_iter().flatten()
+        });
         Self {
-            known: known.into_iter().filter(is_long).collect(),
+            known: known.filter(is_long).collect(),
         }
     }
 
@@ -53,6 +62,38 @@ impl Redactor {
         text
     }
 
+    /// Whether one of these values stands in the text.
+    pub fn finds_known(&self, text: &str) -> bool {
+        matches!(self.redact_known(text), Cow::Owned(_))
+    }
+
+    /// [`Redactor::redact_known`] of every text in a value and of every name: rewrites only what holds a secret.
+    pub fn take_known_out(&self, value: &mut Value) {
+        match value {
+            Value::String(text) => {
+                if let Cow::Owned(clean) = self.redact_known(text) {
+                    *text = clean;
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.take_known_out(item)),
+            Value::Object(members) => self.take_known_out_of(members),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+
+    /// [`Redactor::take_known_out`] of an object.
+    pub fn take_known_out_of(&self, members: &mut JsonObject) {
+        members
+            .values_mut()
+            .for_each(|member| self.take_known_out(member));
+        if members.keys().any(|name| self.finds_known(name)) {
+            let named = std::mem::take(members).into_iter();
+            *members = named
+                .map(|(name, member)| (self.redact_known(&name).into_owned(), member))
+                .collect();
+        }
+    }
+
     /// The text without secrets.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let text = self.redact_known(text);
@@ -65,6 +106,8 @@ impl Redactor {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -95,5 +138,19 @@ mod tests {
             let [got, wanted] = [got.as_ref(), redacted].map(|text| text.replace(' ', ""));
             assert_eq!(got, wanted, "{text}");
         }
+    }
+
+    #[test]
+    fn a_value_loses_what_we_hold_also_without_the_name_of_its_scheme() {
+        let redactor = Redactor::new(["Bearer plain-word-key".into()]);
+        let mut value = json!({
+            "plain-word-key": ["bearer plain-word-key", 1, null],
+            "a": "Bearer plain-word-key",
+            "b": "a key",
+        });
+        redactor.take_known_out(&mut value);
+        let clean =
+            json!({"[redacted]": ["bearer [redacted]", 1, null], "a": "[redacted]", "b": "a key"});
+        assert_eq!(value, clean);
     }
 }

@@ -191,7 +191,11 @@ impl Tools {
         };
         let outcome = called.as_ref().map_or_else(UpstreamError::reason, |_| "ok");
         metrics::tool_called(tool.callee.kind(), outcome, begun.elapsed());
-        called.map(|value| self.without_secrets(value))
+        // A tool that repeats what it was sent must not tell a runner the operator's credentials.
+        called.map(|mut value| {
+            self.0.redactor.take_known_out(&mut value);
+            value
+        })
     }
 
     /// The MCP servers in the order of the configuration.
@@ -251,25 +255,6 @@ impl Tools {
             tools: order.clone(),
             ..Catalog::clone(catalog)
         });
-    }
-
-    // A tool that repeats what it was sent must not tell a runner the operator's credentials.
-    fn without_secrets(&self, value: Value) -> Value {
-        let redact = |text: String| self.0.redactor.redact_known(&text).into_owned();
-        match value {
-            Value::String(text) => Value::String(redact(text)),
-            Value::Array(items) => {
-                let items = items.into_iter().map(|item| self.without_secrets(item));
-                Value::Array(items.collect())
-            }
-            Value::Object(members) => {
-                let members = members.into_iter();
-                let members =
-                    members.map(|(name, value)| (redact(name), self.without_secrets(value)));
-                Value::Object(members.collect())
-            }
-            other => other,
-        }
     }
 }
 

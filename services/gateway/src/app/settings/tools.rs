@@ -159,17 +159,9 @@ impl Reading<'_> {
                 header.set_sensitive(true);
                 headers.insert(name, header);
             }
-            self.keep(value);
+            self.secrets.push(value);
         }
         headers
-    }
-
-    /// A value, and what stands in it behind the name of a scheme.
-    fn keep(&mut self, value: SecretString) {
-        if let Some((_, credential)) = value.expose_secret().split_once(' ') {
-            self.secrets.push(credential.trim().into());
-        }
-        self.secrets.push(value);
     }
 
     fn fault(&mut self, pointer: String, message: impl std::fmt::Display) {

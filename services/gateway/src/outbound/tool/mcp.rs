@@ -307,7 +307,7 @@ where
     let mut slow = 0;
     loop {
         let listed = tokio::select! {
-            listed = timeout(START, listing::list(server, &peer)) => listed,
+            listed = timeout(START, listing::list(server, &peer, &tools.0.redactor)) => listed,
             why = &mut closed => return why,
         };
         match listed {

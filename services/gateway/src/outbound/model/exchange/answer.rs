@@ -26,7 +26,7 @@ impl AnswerReader {
         check_json_text(text).map_err(|fault| malformed(format!("it {fault}")))?;
         let mut value =
             serde_json::from_slice(text).map_err(|_| malformed("it is no JSON".to_owned()))?;
-        self.take_secrets_out(&mut value);
+        self.redactor.take_known_out(&mut value);
         Ok(value)
     }
 
@@ -34,43 +34,6 @@ impl AnswerReader {
         match self.value(text)? {
             Value::Object(members) => Ok(members),
             _ => Err(UpstreamError::Malformed("it is no JSON object".to_owned())),
-        }
-    }
-
-    /// Looks through everything and rewrites only what holds a secret.
-    fn take_secrets_out(&self, value: &mut Value) {
-        match value {
-            Value::String(text) => {
-                if let Some(clean) = self.without_secrets(text) {
-                    *text = clean;
-                }
-            }
-            Value::Array(items) => items
-                .iter_mut()
-                .for_each(|item| self.take_secrets_out(item)),
-            Value::Object(members) => {
-                members
-                    .values_mut()
-                    .for_each(|member| self.take_secrets_out(member));
-                if members
-                    .keys()
-                    .any(|name| self.without_secrets(name).is_some())
-                {
-                    let named = std::mem::take(members).into_iter();
-                    *members = named
-                        .map(|(name, member)| (self.without_secrets(&name).unwrap_or(name), member))
-                        .collect();
-                }
-            }
-            Value::Null | Value::Bool(_) | Value::Number(_) => {}
-        }
-    }
-
-    /// The text with its secrets taken out; `None`: it holds none.
-    fn without_secrets(&self, text: &str) -> Option<String> {
-        match self.redactor.redact_known(text) {
-            std::borrow::Cow::Borrowed(_) => None,
-            std::borrow::Cow::Owned(clean) => Some(clean),
         }
     }
 }

@@ -11,6 +11,7 @@ use rmcp::service::{Peer, RoleClient};
 use super::super::schema::Schema;
 use super::super::{Callee, KnownTool, McpServerSpec};
 use super::Server;
+use crate::outbound::redact::Redactor;
 
 /// Tools of one server.
 const MOST_TOOLS: usize = 256;
@@ -38,6 +39,7 @@ pub(super) struct List {
 pub(super) async fn list(
     server: &Arc<Server>,
     peer: &Peer<RoleClient>,
+    redactor: &Redactor,
 ) -> Result<List, ServiceError> {
     let mut list = List::default();
     let mut cursor = None;
@@ -45,9 +47,10 @@ pub(super) async fn list(
         let page = PaginatedRequestParams::default().with_cursor(cursor);
         let page = peer.list_tools(Some(page)).await?;
         cursor = page.next_cursor;
-        let server = Arc::clone(server);
+        let (server, redactor) = (Arc::clone(server), redactor.clone());
         // Schemas take their time to compile.
-        let judging = tokio::task::spawn_blocking(move || list.with_page(&server, page.tools));
+        let judging = move || list.with_page(&server, page.tools, &redactor);
+        let judging = tokio::task::spawn_blocking(judging);
         let judged = judging.await;
         list = judged.map_err(|_| ServiceError::TransportClosed)?;
         if cursor.is_none() || list.cut {
@@ -60,7 +63,7 @@ pub(super) async fn list(
 
 impl List {
     /// Judges the tools of one page, and keeps those that can be offered.
-    fn with_page(mut self, server: &Arc<Server>, tools: Vec<Tool>) -> Self {
+    fn with_page(mut self, server: &Arc<Server>, tools: Vec<Tool>, redactor: &Redactor) -> Self {
         let named = server.spec.tools.as_ref();
         let is_wanted = |tool: &Tool| named.is_none_or(|names| names.contains(tool.name.as_ref()));
         for tool in tools.into_iter().filter(is_wanted) {
@@ -68,7 +71,8 @@ impl List {
                 self.cut = true;
                 break;
             }
-            match resource(&server.spec, &tool).and_then(|tool| self.with_room_for(tool)) {
+            let resource = resource(&server.spec, &tool, redactor);
+            match resource.and_then(|tool| self.with_room_for(tool)) {
                 Ok((resource, schema)) => self.known.push(Arc::new(KnownTool {
                     resource,
                     schema: Some(schema),
@@ -127,7 +131,15 @@ impl List {
     }
 }
 
-fn resource(spec: &McpServerSpec, tool: &Tool) -> Result<(ToolResource, Schema), String> {
+/// A tool as it is offered: many read it, so that nothing of it repeats what the server was sent to know us by.
+fn resource(
+    spec: &McpServerSpec,
+    tool: &Tool,
+    redactor: &Redactor,
+) -> Result<(ToolResource, Schema), String> {
+    if redactor.finds_known(&tool.name) {
+        return Err("a name that holds a credential of ours is offered to nobody".to_owned());
+    }
     let name = format!("{}{}", spec.prefix, tool.name);
     let is_plain = |letter: u8| letter.is_ascii_alphanumeric() || b"-_.".contains(&letter);
     if name.is_empty() || name.len() > NAME_BYTES || !name.bytes().all(is_plain) {
@@ -136,7 +148,11 @@ fn resource(spec: &McpServerSpec, tool: &Tool) -> Result<(ToolResource, Schema),
             "{shown}: a name has at most 128 letters, digits, `-`, `_` and `.`"
         ));
     }
-    let schema = Schema::compile(&tool.input_schema).map_err(|why| format!("{name}: {why}"))?;
+    let mut parameters = tool.input_schema.as_ref().clone();
+    redactor.take_known_out_of(&mut parameters);
+    let schema = Schema::compile(&parameters).map_err(|why| format!("{name}: {why}"))?;
+    let told = tool.description.as_deref();
+    let told = told.map(|text| redactor.redact_known(text));
     let says_read = tool
         .annotations
         .as_ref()
@@ -144,9 +160,9 @@ fn resource(spec: &McpServerSpec, tool: &Tool) -> Result<(ToolResource, Schema),
     let effect = spec.effects.get(tool.name.as_ref()).copied();
     let resource = ToolResource {
         tool_type: Some("mcp".to_owned()),
-        description: tool.description.as_deref().and_then(description),
+        description: told.as_deref().and_then(description),
         operations: ToolOperation::ALL.to_vec(),
-        parameters: Some(tool.input_schema.as_ref().clone()),
+        parameters: Some(parameters),
         source: Some(format!("mcp:{}", spec.name)),
         effect: effect.or_else(|| (says_read == Some(true)).then_some(ToolEffect::Read)),
         tool_name: name,
@@ -190,7 +206,9 @@ mod tests {
 
     fn listed(tool: &Value) -> Result<Value, String> {
         let tool: Tool = serde_json::from_value(tool.clone()).unwrap();
-        resource(&spec(), &tool).map(|(resource, _)| serde_json::to_value(resource).unwrap())
+        let redactor = Redactor::new(["Bearer key-of-ours".into()]);
+        resource(&spec(), &tool, &redactor)
+            .map(|(resource, _)| serde_json::to_value(resource).unwrap())
     }
 
     #[test]
@@ -221,11 +239,27 @@ mod tests {
         let properties = (0..64).map(|at| (format!("p{at}"), json!({"pattern": "^a+$"})));
         let patterns = json!({"properties": properties.collect::<JsonObject>()});
         for (schema, kept) in [(json!({}), 256), (large, 139), (patterns, 8)] {
-            let list = List::default().with_page(&server, page(&schema));
+            let list = List::default().with_page(&server, page(&schema), &Redactor::default());
             assert!(list.cut);
             let (known, unusable) = list.finish(&server.spec);
             assert_eq!((known.len(), unusable.len()), (kept, 257 - kept));
         }
+    }
+
+    #[test]
+    fn a_server_that_repeats_how_it_knows_us_tells_nobody() {
+        let schema = json!({
+            "description": "ask with Bearer key-of-ours",
+            "properties": {"key-of-ours": {"enum": ["key-of-ours", "b"]}},
+        });
+        let tool = json!({"name": "e", "description": "of key-of-ours", "inputSchema": schema});
+        let listed = listed(&tool).unwrap();
+        assert_eq!(listed["description"], "of [redacted]");
+        let parameters = json!({
+            "description": "ask with [redacted]",
+            "properties": {"[redacted]": {"enum": ["[redacted]", "b"]}},
+        });
+        assert_eq!(listed["parameters"], parameters);
     }
 
     #[test]
@@ -234,6 +268,10 @@ mod tests {
             (
                 json!({"name": "a b", "inputSchema": {}}),
                 "p_a b: a name has",
+            ),
+            (
+                json!({"name": "key-of-ours", "inputSchema": {}}),
+                "a name that holds a credential of ours",
             ),
             (
                 json!({"name": "x".repeat(127), "inputSchema": {}}),
