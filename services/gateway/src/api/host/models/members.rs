@@ -74,8 +74,8 @@ pub(in crate::api::host) fn check_members(
 fn check_tools(body: &JsonObject) -> Result<(), Fault> {
     let tools = body.get("tools").and_then(Value::as_array);
     for (n, tool) in tools.into_iter().flatten().enumerate() {
-        let kind = tool.get("type").and_then(Value::as_str);
-        if kind.is_some_and(|kind| !TOOLS.contains(&kind)) {
+        let is_ours = |kind: &Value| kind.as_str().is_some_and(|kind| TOOLS.contains(&kind));
+        if tool.get("type").is_some_and(|kind| !is_ours(kind)) {
             let message = "must be function or custom: what a provider does itself is not granted";
             return Err(Fault::new(format!("/tools/{n}/type"), message));
         }

@@ -12,6 +12,26 @@ const INLINE: [&str; 2] = ["data:", "artifact:"];
 const WORDS: [&str; 7] = [
     "text", "refusal", "thinking", "name", "filename", "title", "context",
 ];
+/// Members of a message that are words, whatever stands in them.
+const MESSAGE_WORDS: [&str; 6] = [
+    "role",
+    "name",
+    "refusal",
+    "reasoning",
+    "reasoning_content",
+    "tool_call_id",
+];
+/// Members of a call or a tool that a model writes or reads.
+const CALL_WORDS: [&str; 6] = [
+    "function",
+    "custom",
+    "name",
+    "description",
+    "parameters",
+    "input_schema",
+];
+/// Members of a part that hold data: in base64 a text may begin as an address without a scheme.
+const DATA: [&str; 2] = ["data", "file_data"];
 
 /// Refuses places that the gateway itself would not ask: a provider of the operator's own network fetches from inside
 /// it. A fault's pointer begins at the body.
@@ -19,14 +39,59 @@ pub(in crate::api::host) fn check_places(
     body: &JsonObject,
     may_fetch: impl Fn(&str) -> Result<(), EgressError>,
 ) -> Result<(), Fault> {
-    let messages = body.get("messages").and_then(Value::as_array);
-    for (n, message) in messages.into_iter().flatten().enumerate() {
-        if let Some(parts @ Value::Array(_)) = message.get("content") {
-            check_part("content", parts, &may_fetch)
-                .map_err(|fault| under(&format!("/messages/{n}/content"), fault))?;
-        }
+    let items = |name: &str| {
+        body.get(name)
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+    };
+    for (n, message) in items("messages").enumerate() {
+        check_message(message, &may_fetch)
+            .map_err(|fault| under(&format!("/messages/{n}"), fault))?;
+    }
+    for (n, tool) in items("tools").enumerate() {
+        check_members(tool, &CALL_WORDS, &may_fetch)
+            .map_err(|fault| under(&format!("/tools/{n}"), fault))?;
     }
     Ok(())
+}
+
+fn check_message(
+    message: &Value,
+    may_fetch: &impl Fn(&str) -> Result<(), EgressError>,
+) -> Result<(), Fault> {
+    let Some(members) = message.as_object() else {
+        return Ok(());
+    };
+    for (name, value) in members {
+        let checked = match (name.as_str(), value) {
+            ("content", Value::String(_)) => Ok(()),
+            ("tool_calls", Value::Array(calls)) => {
+                calls.iter().enumerate().try_for_each(|(n, call)| {
+                    check_members(call, &CALL_WORDS, may_fetch)
+                        .map_err(|fault| under(&format!("/{n}"), fault))
+                })
+            }
+            (name, _) if MESSAGE_WORDS.contains(&name) => Ok(()),
+            (name, value) => check_part(name, value, may_fetch),
+        };
+        checked.map_err(|fault| under(&format!("/{name}"), fault))?;
+    }
+    Ok(())
+}
+
+/// Checks what an object has beside these members.
+fn check_members(
+    value: &Value,
+    words: &[&str],
+    may_fetch: &impl Fn(&str) -> Result<(), EgressError>,
+) -> Result<(), Fault> {
+    let members = value.as_object().into_iter().flatten();
+    members
+        .filter(|(name, _)| !words.contains(&name.as_str()))
+        .try_for_each(|(name, value)| {
+            check_part(name, value, may_fetch).map_err(|fault| under(&format!("/{name}"), fault))
+        })
 }
 
 /// `name`: the member whose value this is, or is an item of.
@@ -44,13 +109,7 @@ fn check_part(
         Value::Array(items) => items.iter().enumerate().try_for_each(|(n, item)| {
             check_part(name, item, may_fetch).map_err(|fault| under(&format!("/{n}"), fault))
         }),
-        Value::Object(members) => members
-            .iter()
-            .filter(|(name, _)| !WORDS.contains(&name.as_str()))
-            .try_for_each(|(name, value)| {
-                check_part(name, value, may_fetch)
-                    .map_err(|fault| under(&format!("/{name}"), fault))
-            }),
+        Value::Object(_) => check_members(value, &WORDS, may_fetch),
         _ => Ok(()),
     }
 }
@@ -58,17 +117,22 @@ fn check_part(
 fn is_place(name: &str, text: &str) -> bool {
     let is_inline = INLINE.iter().any(|scheme| text.starts_with(scheme));
     let is_named = name == "url" || name.ends_with("_url");
-    !is_inline && (is_named || has_authority(text))
+    !is_inline && (is_named || begins_as_address(text, !DATA.contains(&name)))
 }
 
-/// Whether it begins as `scheme://`.
-fn has_authority(text: &str) -> bool {
-    let scheme = text.trim_start().bytes();
-    let length = scheme
-        .take_while(|byte| byte.is_ascii_alphanumeric() || b"+.-".contains(byte))
-        .take(32)
-        .count();
-    text.trim_start()[length..].starts_with("://")
+/// Whether it begins as `scheme:/`, and it may be `//`, as those read it who fetch: with what stands before, with either
+/// slash, and with line ends and tabs anywhere.
+fn begins_as_address(text: &str, may_lack_scheme: bool) -> bool {
+    let read = text.chars().filter(|letter| !"\t\n\r".contains(*letter));
+    let read = read.skip_while(|letter| *letter <= ' ');
+    let beginning: String = read
+        .take(40)
+        .map(|letter| if letter == '\\' { '/' } else { letter })
+        .collect();
+    let is_of_scheme = |letter: char| letter.is_ascii_alphanumeric() || "+.-".contains(letter);
+    let behind = beginning.trim_start_matches(is_of_scheme);
+    let has_scheme = behind.len() < beginning.len();
+    (has_scheme && behind.starts_with(":/")) || (may_lack_scheme && beginning.starts_with("//"))
 }
 
 fn under(pointer: &str, mut fault: Fault) -> Fault {
@@ -191,6 +255,10 @@ mod tests {
                 json!({"video": ["data:x", " https://10.0.0.1/"]}),
                 "video/1",
             ),
+            (json!({"image": "http:/169.254.169.254/"}), "image"),
+            (json!({"image": "http:\\\\169.254.169.254"}), "image"),
+            (json!({"image": "\u{1}ht\ttp://10.0.0.1/"}), "image"),
+            (json!({"image": "//10.0.0.1/"}), "image"),
         ] {
             let refused = check(&json!([{"type": "text", "text": "http://10.0.0.1/"}, part]));
             assert_eq!(refused, Err(format!("/messages/1/content/1/{pointer}")));
@@ -200,11 +268,48 @@ mod tests {
             json!({"image_url": {"url": "data:image/png;base64,AA=="}}),
             json!({"image_url": {"url": "artifact:0190"}}),
             json!({"file": {"file_data": "AAAA", "filename": "a.pdf"}}),
-            json!({"input_audio": {"data": "AAAA", "format": "wav"}}),
+            json!({"input_audio": {"data": "//uQxAAA", "format": "mp3"}}),
+            json!({"note": "see: /a, or c://"}),
             json!(7),
         ] {
             assert_eq!(check(&json!([part])), Ok(()), "{part}");
         }
+    }
+
+    #[test]
+    fn a_place_is_found_wherever_it_stands_in_a_message_or_a_tool() {
+        let egress = Egress::new(Vec::new(), Duration::from_secs(1)).unwrap();
+        let check = |body: Value| {
+            let checked = check_places(body.as_object().unwrap(), |url| {
+                egress.check_url(url).map(drop)
+            });
+            checked.map_err(|fault| fault.pointer)
+        };
+        let inside = "http://10.0.0.1/";
+        for (message, pointer) in [
+            (
+                json!({"content": {"image_url": {"url": inside}}}),
+                "content/image_url/url",
+            ),
+            (json!({"content": "x", "image_url": inside}), "image_url"),
+            (json!({"content": "x", "images": [inside]}), "images/0"),
+            (
+                json!({"tool_calls": [{"image_url": inside}]}),
+                "tool_calls/0/image_url",
+            ),
+        ] {
+            let refused = check(json!({"messages": [message]}));
+            assert_eq!(refused, Err(format!("/messages/0/{pointer}")));
+        }
+        let tool = json!({"type": "custom", "server_url": inside});
+        let refused = check(json!({"tools": [tool]}));
+        assert_eq!(refused, Err("/tools/0/server_url".to_owned()));
+
+        let call = json!({"id": "c", "function": {"name": "f", "arguments": inside}});
+        let words = json!({"role": "assistant", "content": inside, "refusal": inside,
+            "reasoning_content": inside, "tool_calls": [call]});
+        let tool = json!({"type": "function", "function": {"description": inside}});
+        assert_eq!(check(json!({"messages": [words], "tools": [tool]})), Ok(()));
     }
 
     #[test]
