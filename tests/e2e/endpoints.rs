@@ -444,3 +444,53 @@ async fn an_endpoint_that_is_gone_from_the_configuration_is_disabled_and_named()
     assert!(log.contains(told), "{log}");
     assert!(!log.contains("endpoint stub of an earlier"), "{log}");
 }
+
+/// Other replicas live by the same rows.
+#[tokio::test]
+async fn a_start_that_is_refused_for_an_agent_leaves_what_others_serve() {
+    let second = "[[runner_endpoints]]\nname = \"second\"\nbase_url = \"http://127.0.0.1:9\"\n\
+                  secret = \"env:STUB_SECRET\"\n";
+    let mut stage = Stage::with(|config| config.rest = second.to_owned()).await;
+    stage.gateway.kill().await;
+    let unfit = format!(
+        "[[agents]]\nname = \"unfit\"\nevent_types = [\"a.b\"]\nrunner_id = \"{RUNNER_ID}\"\n\
+         config = {{ colour = 1 }}\n"
+    );
+    stage.gateway.reconfigure(|config| config.rest = unfit);
+    assert!(!stage.gateway.start_breaking("").await, "it fits no runner");
+    let log = stage.gateway.log();
+    let told = "agents[1].config.colour: is no field of the runner's config_schema";
+    assert!(log.contains(told), "{log}");
+    let disabled =
+        "endpoint second of an earlier configuration, or of another replica's, is disabled";
+    assert!(!log.contains(disabled), "{log}");
+
+    stage.gateway.reconfigure(|config| config.rest.clear());
+    stage.gateway.start_again().await;
+    let log = stage.gateway.log();
+    assert_eq!(
+        log.matches(disabled).count(),
+        1,
+        "it was enabled until now: {log}"
+    );
+}
+
+#[tokio::test]
+async fn what_the_configuration_takes_over_from_the_api_is_named() {
+    let mut stage = Stage::new().await;
+    let admin = stage.gateway.admin().await;
+    let third = json!({"name": "third", "event_types": ["a.b"], "runner_id": RUNNER_ID});
+    admin.create("/v1/agents", &third).await;
+    stage.gateway.kill().await;
+    let entry = format!(
+        "[[agents]]\nname = \"third\"\nevent_types = [\"a.c\"]\nrunner_id = \"{RUNNER_ID}\"\n"
+    );
+    stage.gateway.reconfigure(|config| config.rest = entry);
+    let told = "agent third was made over the API; from now on it is the configuration's";
+    // Once: then it is.
+    for _ in 0..2 {
+        stage.gateway.start_again().await;
+        assert_eq!(stage.gateway.log().matches(told).count(), 1);
+        stage.gateway.kill().await;
+    }
+}

@@ -342,6 +342,23 @@ impl Store {
         Ok(beside.into_tuple().all(&self.readers).await?)
     }
 
+    /// The agents of these names that were made over the API.
+    pub async fn agents_of_api(
+        &self,
+        workspace: &WorkspaceId,
+        names: &[String],
+    ) -> Result<Vec<String>, StoreError> {
+        let made = agents::Entity::find()
+            .select_only()
+            .column(agents::Column::Name)
+            .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
+            .filter(agents::Column::Origin.ne(FROM_CONFIG))
+            .filter(agents::Column::Enabled.eq(true))
+            .filter(agents::Column::Name.is_in(names))
+            .order_by_asc(agents::Column::Name);
+        Ok(made.into_tuple().all(&self.readers).await?)
+    }
+
     /// Whether this agent stands as an earlier start has entered it.
     pub async fn is_configured(
         &self,

@@ -263,21 +263,23 @@ impl Store {
         rows.into_iter().map(endpoint_record).collect()
     }
 
-    /// Endpoints of configurations that are enabled and have none of these names.
-    pub async fn endpoints_beside(
+    /// The names of the endpoints that are enabled, each with whether it is a configuration's.
+    pub async fn enabled_endpoints(
         &self,
         workspace: &WorkspaceId,
-        names: &[String],
-    ) -> Result<Vec<String>, StoreError> {
-        let beside = runner_endpoints::Entity::find()
+    ) -> Result<Vec<(String, bool)>, StoreError> {
+        let enabled = runner_endpoints::Entity::find()
             .select_only()
             .column(runner_endpoints::Column::Name)
+            .column(runner_endpoints::Column::Origin)
             .filter(runner_endpoints::Column::WorkspaceId.eq(workspace.as_str()))
-            .filter(runner_endpoints::Column::Origin.eq(FROM_CONFIG))
             .filter(runner_endpoints::Column::Enabled.eq(true))
-            .filter(runner_endpoints::Column::Name.is_not_in(names))
             .order_by_asc(runner_endpoints::Column::Name);
-        Ok(beside.into_tuple().all(&self.readers).await?)
+        let enabled = enabled.into_tuple::<(String, String)>();
+        let enabled = enabled.all(&self.readers).await?.into_iter();
+        Ok(enabled
+            .map(|(name, origin)| (name, origin == FROM_CONFIG))
+            .collect())
     }
 }
 

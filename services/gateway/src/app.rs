@@ -1,6 +1,7 @@
 //! The composition root: settings in, a gateway out.
 
 mod database;
+mod entering;
 mod files;
 mod metrics;
 mod settings;
@@ -13,8 +14,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use futures_util::FutureExt as _;
-use protocol::id::{AgentId, WorkspaceId};
-use store::{SaveAgent, SaveEndpoint, Store, StoreError};
+use store::Store;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -114,7 +114,7 @@ impl App {
             store,
             clock,
         });
-        enter(&runs, declared).await?;
+        entering::enter(&runs, declared).await?;
         runs.sweep_at_boot()
             .await
             .context("what an earlier start left behind cannot be settled")?;
@@ -313,76 +313,4 @@ fn own_names(server: &ServerConfig) -> OwnNames {
 /// What listens for this machine alone is guarded always, the rest where the operator has listed names.
 fn is_guarded(server: &ServerConfig) -> bool {
     server.listen.ip().is_loopback() || !server.allowed_hosts.is_empty()
-}
-
-/// Enters endpoints and agents of the configuration; those that are gone from it are disabled.
-async fn enter(runs: &Runs, declared: Declared) -> anyhow::Result<()> {
-    let workspace = WorkspaceId(DEFAULT_WORKSPACE.to_owned());
-    let names: Vec<_> = declared
-        .endpoints
-        .iter()
-        .map(|spec| spec.name.clone())
-        .collect();
-    let store = runs.store();
-    for name in store.endpoints_beside(&workspace, &names).await? {
-        tracing::warn!(
-            endpoint.name = name,
-            "endpoint {name} of an earlier configuration, or of another replica's, is disabled with its runners: \
-             this one has it not"
-        );
-    }
-    store
-        .write(SaveEndpoint::DisableUnnamed {
-            workspace: workspace.clone(),
-            names,
-        })
-        .await?;
-    let entering = declared
-        .endpoints
-        .iter()
-        .map(|spec| runs.configure_endpoint(&workspace, spec));
-    for entered in futures_util::future::join_all(entering).await {
-        entered.context("an endpoint of the configuration cannot be entered")?;
-    }
-    settings::check_against_runners(store, &workspace, &declared.agents).await?;
-    let files = declared.catalog.files.iter();
-    let files: Vec<_> = files.map(|file| file.name.as_str()).collect();
-    for (agent, line) in strangers(&declared.agents, &declared.catalog, &files) {
-        tracing::warn!(agent.name = agent, "{line}");
-    }
-    let at = runs.clock().now_ms();
-    let names: Vec<_> = declared
-        .agents
-        .iter()
-        .map(|spec| spec.name.clone())
-        .collect();
-    for name in store.agents_beside(&workspace, &names).await? {
-        tracing::warn!(
-            agent.name = name,
-            "agent {name} of an earlier configuration, or of another replica's, is disabled: this one has it not"
-        );
-    }
-    store
-        .write(SaveAgent::DisableUnnamed {
-            workspace: workspace.clone(),
-            names,
-            at,
-        })
-        .await?;
-    for spec in declared.agents {
-        let name = spec.name.clone();
-        let configure = Arc::new(SaveAgent::Configure {
-            new_id: AgentId(Uuid::now_v7()),
-            workspace: workspace.clone(),
-            spec,
-            at,
-        });
-        let mut entered = store.write(Arc::clone(&configure)).await;
-        if matches!(entered, Err(StoreError::Taken)) {
-            // A replica that starts at the same time was first: now it is known.
-            entered = store.write(configure).await;
-        }
-        entered.with_context(|| format!("agent {name} of the configuration cannot be entered"))?;
-    }
-    Ok(())
 }

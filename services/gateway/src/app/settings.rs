@@ -13,18 +13,15 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use domain::agent::{check_agent, check_agent_for};
+use domain::agent::check_agent;
 use domain::authorization::{Catalog, ModelLimits};
 use domain::breaker::BreakerPolicy;
 use domain::normalize::ResultLimits;
 use protocol::admin::{AgentSpec, EndpointSpec, Fault, IdList};
-use protocol::id::WorkspaceId;
-use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::{
     KnowledgeBaseResource, KnowledgeOperation, ModelOperation, ModelResource, SkillResource,
 };
 use secrecy::{ExposeSecret, SecretString};
-use store::Store;
 use url::Url;
 
 pub(crate) use models::DeclaredModels;
@@ -119,7 +116,7 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
     }
 }
 
-fn config_fault(place: &str, fault: &Fault) -> ConfigFault {
+pub(super) fn config_fault(place: &str, fault: &Fault) -> ConfigFault {
     ConfigFault::new(
         format!("{place}{}", fault.pointer.replace('/', ".")),
         &fault.message,
@@ -302,49 +299,4 @@ pub(crate) fn strangers<'a>(
         }
     }
     found
-}
-
-/// Holds the agents of the configuration against the manifests of their runners. A runner that has
-/// not been discovered yet is no fault: its events are refused until it is. Nor is one that has changed since its agent
-/// was entered as it stands: whoever serves a runner must not keep the gateway from starting again.
-pub(super) async fn check_against_runners(
-    store: &Store,
-    workspace: &WorkspaceId,
-    agents: &[AgentSpec],
-) -> anyhow::Result<()> {
-    let mut faults = Vec::new();
-    for (index, spec) in agents.iter().enumerate() {
-        let runner = store.find_runner(workspace, &spec.runner_id).await?;
-        let Some(runner) = runner.filter(store::RunnerRecord::is_bindable) else {
-            tracing::warn!(
-                agent.name = spec.name,
-                "no endpoint serves runner {} yet",
-                spec.runner_id
-            );
-            continue;
-        };
-        let manifest: AgentRunnerManifest = serde_json::from_str(&runner.manifest)?;
-        let unfit = check_agent_for(spec, &manifest);
-        if unfit.is_empty() {
-            continue;
-        }
-        if !spec.enabled || store.is_configured(workspace, spec).await? {
-            tracing::warn!(
-                agent.name = spec.name,
-                faults = unfit.len(),
-                "agent {} does not fit its runner any more: {} {}",
-                spec.name,
-                unfit[0].pointer,
-                unfit[0].message
-            );
-            continue;
-        }
-        let place = format!("agents[{index}]");
-        faults.extend(unfit.iter().map(|fault| config_fault(&place, fault)));
-    }
-    if faults.is_empty() {
-        Ok(())
-    } else {
-        Err(ConfigErrors(faults).into())
-    }
 }

@@ -21,7 +21,7 @@ use crate::runs::Runs;
 use crate::seal::MasterKey;
 use crate::telemetry::metrics;
 
-pub use register::{RegisterError, Registered};
+pub use register::{AskedEndpoint, RegisterError, Registered};
 
 const SECRET_PURPOSE: &str = "runner_endpoints.secret";
 const HEADERS_PURPOSE: &str = "runner_endpoints.headers";

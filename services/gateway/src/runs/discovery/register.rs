@@ -5,12 +5,13 @@ use std::sync::Arc;
 use domain::agent::is_name;
 use protocol::admin::{EndpointSpec, Fault};
 use protocol::id::{EndpointId, RunnerId, WorkspaceId};
+use protocol::manifest::AgentRunnerManifest;
 use secrecy::SecretString;
 use serde_json::json;
 use store::{EndpointRecord, SaveEndpoint, StoreError};
 use uuid::Uuid;
 
-use super::{Claims, Discovery, HEADERS_PURPOSE, SECRET_PURPOSE, header_map};
+use super::{Claims, Discovery, HEADERS_PURPOSE, Outcome, SECRET_PURPOSE, header_map};
 use crate::outbound::signature::SigningSecret;
 use crate::runs::Runs;
 
@@ -36,6 +37,26 @@ pub enum RegisterError {
 pub struct Registered {
     pub record: EndpointRecord,
     pub made_secret: Option<String>,
+}
+
+/// An endpoint of the config file that was asked for its list, and is not entered yet.
+pub struct AskedEndpoint {
+    record: EndpointRecord,
+    discovery: Discovery,
+}
+
+impl AskedEndpoint {
+    pub fn name(&self) -> &str {
+        &self.record.name
+    }
+
+    /// The runners that it lists; `None`: it gave no list.
+    pub fn listed(&self) -> Option<impl Iterator<Item = &AgentRunnerManifest>> {
+        match &self.discovery.outcome {
+            Outcome::Found(found) => Some(found.accepted.iter().map(|one| &one.manifest)),
+            Outcome::Failed { .. } => None,
+        }
+    }
 }
 
 impl Runs {
@@ -94,14 +115,21 @@ impl Runs {
         }
     }
 
-    /// Enters an endpoint of the config file, and discovers it. One that does not answer stays, and
-    /// is asked again until it does.
-    pub async fn configure_endpoint(
+    /// Asks an endpoint of the config file for its list, and writes nothing.
+    pub async fn ask_endpoint(
         &self,
         workspace: &WorkspaceId,
         spec: &EndpointSpec,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<AskedEndpoint, RegisterError> {
         let record = self.endpoint_record(workspace, spec, None, "config")?;
+        let discovery = self.discover(&record).await;
+        Ok(AskedEndpoint { record, discovery })
+    }
+
+    /// Enters an endpoint of the config file, with what it lists. One that did not answer stays, and
+    /// is asked again until it does.
+    pub async fn configure_endpoint(&self, asked: AskedEndpoint) -> Result<(), RegisterError> {
+        let AskedEndpoint { record, discovery } = asked;
         let configure = Arc::new(SaveEndpoint::Configure(Box::new(record)));
         let mut saved = self.0.store.write(Arc::clone(&configure)).await;
         if matches!(saved, Err(StoreError::Taken)) {
@@ -110,7 +138,7 @@ impl Runs {
         }
         let saved = saved?;
         if let Some(saved) = saved {
-            self.refresh_endpoint(&saved).await?;
+            self.save_discovery(&saved, discovery, Claims::All).await?;
         }
         Ok(())
     }

@@ -1,0 +1,222 @@
+//! Endpoints and agents of the configuration on their way into the database: all is asked and judged before anything is
+//! written, for other replicas live by the same rows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use domain::agent::check_agent_for;
+use protocol::admin::AgentSpec;
+use protocol::id::{AgentId, RunnerId, WorkspaceId};
+use protocol::manifest::AgentRunnerManifest;
+use store::{RunnerRecord, SaveAgent, SaveEndpoint, Store, StoreError};
+use uuid::Uuid;
+
+use super::settings::config_fault;
+use super::{DEFAULT_WORKSPACE, Declared, strangers};
+use crate::config::ConfigErrors;
+use crate::runs::Runs;
+use crate::runs::discovery::AskedEndpoint;
+
+/// Enters endpoints and agents of the configuration; those that are gone from it are disabled.
+pub(super) async fn enter(runs: &Runs, declared: Declared) -> anyhow::Result<()> {
+    let workspace = WorkspaceId(DEFAULT_WORKSPACE.to_owned());
+    let store = runs.store();
+    let asking = declared
+        .endpoints
+        .iter()
+        .map(|spec| runs.ask_endpoint(&workspace, spec));
+    let asked = futures_util::future::try_join_all(asking).await;
+    let asked = asked.context("an endpoint of the configuration cannot be entered")?;
+    check_against_runners(store, &workspace, &declared.agents, &Listed::of(&asked)).await?;
+    enter_endpoints(runs, &workspace, asked).await?;
+    warn_of_unserved(store, &workspace, &declared.agents).await?;
+    let files = declared.catalog.files.iter();
+    let files: Vec<_> = files.map(|file| file.name.as_str()).collect();
+    for (agent, line) in strangers(&declared.agents, &declared.catalog, &files) {
+        tracing::warn!(agent.name = agent, "{line}");
+    }
+    enter_agents(runs, &workspace, declared.agents).await
+}
+
+/// What the endpoints of the configuration list now.
+struct Listed<'a> {
+    manifests: BTreeMap<&'a RunnerId, &'a AgentRunnerManifest>,
+    /// The names of those that have given a list.
+    by: BTreeSet<&'a str>,
+}
+
+impl<'a> Listed<'a> {
+    fn of(asked: &'a [AskedEndpoint]) -> Self {
+        let mut listed = Self {
+            manifests: BTreeMap::new(),
+            by: BTreeSet::new(),
+        };
+        for endpoint in asked {
+            for manifest in endpoint.listed().into_iter().flatten() {
+                listed.manifests.entry(&manifest.id).or_insert(manifest);
+                listed.by.insert(endpoint.name());
+            }
+        }
+        listed
+    }
+}
+
+/// Holds the agents of the configuration against the manifests of their runners: as they are listed now, else as they were.
+/// A runner that has not been discovered yet is no fault: its events are refused until it is. Nor is one that has changed since
+/// its agent was entered as it stands: whoever serves a runner must not keep the gateway from starting again.
+async fn check_against_runners(
+    store: &Store,
+    workspace: &WorkspaceId,
+    agents: &[AgentSpec],
+    listed: &Listed<'_>,
+) -> anyhow::Result<()> {
+    let mut faults = Vec::new();
+    for (index, spec) in agents.iter().enumerate() {
+        let before;
+        let manifest = if let Some(manifest) = listed.manifests.get(&spec.runner_id) {
+            *manifest
+        } else if let Some(manifest) = manifest_before(store, workspace, spec, listed).await? {
+            before = manifest;
+            &before
+        } else {
+            continue;
+        };
+        let unfit = check_agent_for(spec, manifest);
+        if unfit.is_empty() {
+            continue;
+        }
+        if !spec.enabled || store.is_configured(workspace, spec).await? {
+            tracing::warn!(
+                agent.name = spec.name,
+                faults = unfit.len(),
+                "agent {} does not fit its runner any more: {} {}",
+                spec.name,
+                unfit[0].pointer,
+                unfit[0].message
+            );
+            continue;
+        }
+        let place = format!("agents[{index}]");
+        faults.extend(unfit.iter().map(|fault| config_fault(&place, fault)));
+    }
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(ConfigErrors(faults).into())
+    }
+}
+
+/// What the runner's endpoint listed last, unless that has a list now on which it does not stand.
+async fn manifest_before(
+    store: &Store,
+    workspace: &WorkspaceId,
+    spec: &AgentSpec,
+    listed: &Listed<'_>,
+) -> anyhow::Result<Option<AgentRunnerManifest>> {
+    let runner = store.find_runner(workspace, &spec.runner_id).await?;
+    let Some(runner) = runner.filter(RunnerRecord::is_bindable) else {
+        return Ok(None);
+    };
+    let endpoint = store.find_endpoint(workspace, runner.endpoint_id).await?;
+    if endpoint.is_none_or(|endpoint| listed.by.contains(endpoint.name.as_str())) {
+        return Ok(None);
+    }
+    Ok(Some(serde_json::from_str(&runner.manifest)?))
+}
+
+async fn enter_endpoints(
+    runs: &Runs,
+    workspace: &WorkspaceId,
+    asked: Vec<AskedEndpoint>,
+) -> anyhow::Result<()> {
+    let store = runs.store();
+    let names: Vec<_> = asked.iter().map(|one| one.name().to_owned()).collect();
+    for (name, is_configured) in store.enabled_endpoints(workspace).await? {
+        match (names.contains(&name), is_configured) {
+            (false, true) => tracing::warn!(
+                endpoint.name = name,
+                "endpoint {name} of an earlier configuration, or of another replica's, is disabled with its runners: \
+                 this one has it not"
+            ),
+            (true, false) => tracing::warn!(
+                endpoint.name = name,
+                "endpoint {name} was made over the API; from now on it is the configuration's"
+            ),
+            (true, true) | (false, false) => {}
+        }
+    }
+    store
+        .write(SaveEndpoint::DisableUnnamed {
+            workspace: workspace.clone(),
+            names,
+        })
+        .await?;
+    let entering = asked.into_iter().map(|one| runs.configure_endpoint(one));
+    for entered in futures_util::future::join_all(entering).await {
+        entered.context("an endpoint of the configuration cannot be entered")?;
+    }
+    Ok(())
+}
+
+async fn warn_of_unserved(
+    store: &Store,
+    workspace: &WorkspaceId,
+    agents: &[AgentSpec],
+) -> anyhow::Result<()> {
+    for spec in agents {
+        let runner = store.find_runner(workspace, &spec.runner_id).await?;
+        if !runner.is_some_and(|runner| runner.is_bindable()) {
+            tracing::warn!(
+                agent.name = spec.name,
+                "no endpoint serves runner {} yet",
+                spec.runner_id
+            );
+        }
+    }
+    Ok(())
+}
+
+async fn enter_agents(
+    runs: &Runs,
+    workspace: &WorkspaceId,
+    agents: Vec<AgentSpec>,
+) -> anyhow::Result<()> {
+    let (store, at) = (runs.store(), runs.clock().now_ms());
+    let names: Vec<_> = agents.iter().map(|spec| spec.name.clone()).collect();
+    for name in store.agents_beside(workspace, &names).await? {
+        tracing::warn!(
+            agent.name = name,
+            "agent {name} of an earlier configuration, or of another replica's, is disabled: this one has it not"
+        );
+    }
+    for name in store.agents_of_api(workspace, &names).await? {
+        tracing::warn!(
+            agent.name = name,
+            "agent {name} was made over the API; from now on it is the configuration's, and what it was is gone"
+        );
+    }
+    store
+        .write(SaveAgent::DisableUnnamed {
+            workspace: workspace.clone(),
+            names,
+            at,
+        })
+        .await?;
+    for spec in agents {
+        let name = spec.name.clone();
+        let configure = Arc::new(SaveAgent::Configure {
+            new_id: AgentId(Uuid::now_v7()),
+            workspace: workspace.clone(),
+            spec,
+            at,
+        });
+        let mut entered = store.write(Arc::clone(&configure)).await;
+        if matches!(entered, Err(StoreError::Taken)) {
+            // A replica that starts at the same time was first: now it is known.
+            entered = store.write(configure).await;
+        }
+        entered.with_context(|| format!("agent {name} of the configuration cannot be entered"))?;
+    }
+    Ok(())
+}
