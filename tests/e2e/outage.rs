@@ -310,8 +310,13 @@ async fn a_run_whose_lease_ends_in_an_outage_is_let_go_and_ended_as_orphaned_aft
     #[case] wire: Wire,
     #[case] script: fn(&Run) -> Vec<Step>,
 ) {
-    let Some((stage, proxy)) = stage(|config| config.runs = "lease_seconds = 2".into()).await
-    else {
+    let [a, b, ..] = *uuid::Uuid::new_v4().as_bytes();
+    let metrics = format!("127.{a}.{b}.2:9464");
+    let configure = |config: &mut Config| {
+        config.runs = "lease_seconds = 2".into();
+        config.rest = format!("[metrics]\nlisten = \"{metrics}\"\n");
+    };
+    let Some((stage, proxy)) = stage(configure).await else {
         return;
     };
     let between = stage.start(script).await;
@@ -334,6 +339,16 @@ async fn a_run_whose_lease_ends_in_an_outage_is_let_go_and_ended_as_orphaned_aft
     assert_eq!(outcome.run["error"]["retryable"], true);
     assert_eq!(outcome.ledger.0[0], seen.data);
     assert_eq!(stage.runner.posts(&between), 1);
+    if stage.gateway.log().contains(ends[0]) {
+        let metrics = Client::new(&format!("http://{metrics}"), "");
+        let scraped = metrics.anonymous(Method::GET, "/metrics").send();
+        let scraped = within("the metrics", scraped).await.unwrap();
+        let scraped = scraped.text().await.unwrap();
+        assert!(
+            scraped.contains("\nrunnel_leases_lost_total 1\n"),
+            "{scraped}"
+        );
+    }
 }
 
 /// The text of what is written, the way there, and that it is done once.

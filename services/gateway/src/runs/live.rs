@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::runs::Inner;
 use crate::runs::grant::Grant;
+use crate::telemetry::metrics;
 
 /// Bytes of frames that a ring keeps.
 const RING_BYTES: usize = 1024 * 1024;
@@ -350,6 +351,7 @@ impl Live {
             let has_lapsed = entry.held_until().is_some_and(|until| until <= now);
             if has_lapsed && !entry.lost.is_cancelled() && !entry.has_ended() {
                 tracing::warn!(run.id = %entry.key(), "run {} is let go: its lease has ended", entry.key());
+                metrics::lease_lost();
                 entry.lost.cancel();
             }
         }

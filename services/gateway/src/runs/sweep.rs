@@ -210,7 +210,8 @@ impl Runs {
                         live.request_cancel(*at);
                     }
                 }
-                None if live.has_ended() => {}
+                // What was let go is counted.
+                None if live.has_ended() || live.lost.is_cancelled() => {}
                 None => {
                     metrics::lease_lost();
                     live.lost.cancel();
