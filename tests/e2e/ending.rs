@@ -218,7 +218,7 @@ async fn a_run_that_ends_within_the_grace_ends_as_it_would_have() {
     let run_id = stream.run_id();
     stream.event().await.unwrap();
 
-    stage.gateway.terminate().await;
+    stage.gateway.hang_up().await;
     while stream
         .frame()
         .await

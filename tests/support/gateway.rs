@@ -342,6 +342,11 @@ impl Gateway {
         self.process.signal("TERM").await;
     }
 
+    /// SIGHUP, as who loses its terminal gets it; returns at once.
+    pub async fn hang_up(&self) {
+        self.process.signal("HUP").await;
+    }
+
     /// SIGSTOP: it does nothing more, and nobody is told.
     pub async fn pause(&self) {
         self.process.signal("STOP").await;

@@ -2,10 +2,11 @@
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Listens to SIGTERM and SIGINT.
+/// Listens to SIGTERM, SIGINT and SIGHUP: who loses its terminal stops as well as who is told to.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hangup: Signal,
 }
 
 impl Signals {
@@ -14,6 +15,7 @@ impl Signals {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
         })
     }
 
@@ -22,6 +24,7 @@ impl Signals {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
+            _ = self.hangup.recv() => {}
         }
     }
 }
