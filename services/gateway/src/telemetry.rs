@@ -33,12 +33,24 @@ pub fn init(json: bool) {
     }
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the log begins before there is a configuration"
+)]
 fn filter() -> EnvFilter {
-    let asked = EnvFilter::builder()
+    let asked = std::env::var(FILTER_VARIABLE).unwrap_or_default();
+    quietened(levelled(&asked))
+}
+
+/// A word that is no level names a module, and would leave all others silent: they say what they say by default.
+fn levelled(asked: &str) -> EnvFilter {
+    let names_a_level = asked
+        .split(',')
+        .any(|directive| directive.trim().parse::<LevelFilter>().is_ok());
+    let base = if names_a_level { "" } else { "info," };
+    EnvFilter::builder()
         .with_default_directive(LevelFilter::INFO.into())
-        .with_env_var(FILTER_VARIABLE)
-        .from_env_lossy();
-    quietened(asked)
+        .parse_lossy(format!("{base}{asked}"))
 }
 
 /// Ours stand where nothing was said of them.
@@ -61,6 +73,22 @@ fn quietened(asked: EnvFilter) -> EnvFilter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_that_is_no_level_silences_nobody() {
+        for (asked, has_info) in [
+            ("inof", true),
+            ("info;gateway=debug", true),
+            ("gateway=debug", true),
+            ("", true),
+            ("warn", false),
+            ("gateway=debug,warn", false),
+        ] {
+            let filter = levelled(asked).to_string();
+            let found = filter.split(',').any(|directive| directive == "info");
+            assert_eq!(found, has_info, "{asked}: {filter}");
+        }
+    }
 
     #[test]
     fn what_was_asked_for_stands_and_the_rest_is_quiet() {
