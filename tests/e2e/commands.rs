@@ -288,6 +288,10 @@ async fn what_is_wrong_in_an_agent_is_named_by_its_place() {
             "agents[0].retry.max: invalid type: string",
         ),
         ("colour = 1", "agents[0].colour: unknown field"),
+        (
+            "config = { timeout = \"5m\" }",
+            "agents[0].config.timeout: must be seconds, 0 or null for the longest",
+        ),
     ] {
         let wrong = VALID.replace("name = \"hello\"", &format!("name = \"hello\"\n{written}"));
         let printed = with_config("check-config", &wrong, &[]).await;

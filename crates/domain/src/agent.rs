@@ -3,7 +3,7 @@
 use protocol::admin::{AgentSpec, Fault, ScopeKind};
 use protocol::manifest::AgentRunnerManifest;
 
-use crate::form::check_config;
+use crate::form::{TIMEOUT, check_config};
 
 /// Everything wrong with a specification by itself.
 pub fn check_agent(spec: &AgentSpec) -> Vec<Fault> {
@@ -19,6 +19,15 @@ pub fn check_agent(spec: &AgentSpec) -> Vec<Fault> {
         fault(
             "/event_types",
             "must name at least one event type, or \"*\"",
+        );
+    }
+    if let Some(value) = spec.config.get(TIMEOUT)
+        && !value.is_null()
+        && !value.as_f64().is_some_and(|seconds| seconds >= 0.0)
+    {
+        fault(
+            "/config/timeout",
+            "must be seconds, 0 or null for the longest",
         );
     }
     for (index, pattern) in spec.event_types.iter().enumerate() {

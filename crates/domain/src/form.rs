@@ -27,15 +27,6 @@ pub fn check_config(schema: &[FormItem], config: &JsonObject) -> Vec<Fault> {
             )),
         }
     }
-    if let Some(value) = config.get(TIMEOUT)
-        && !value.is_null()
-        && !value.as_f64().is_some_and(|seconds| seconds >= 0.0)
-    {
-        faults.push(Fault::new(
-            "/config/timeout",
-            "must be seconds, 0 or null for the longest",
-        ));
-    }
     for item in schema
         .iter()
         .filter(|item| item.required && item.default.is_null())
@@ -231,11 +222,10 @@ mod tests {
         );
         check(&json!({}), &["/config/model"]);
         check(
-            &json!({"model": 1, "mode": "c", "top/k": "5", "x": 1, "timeout": -1}),
+            &json!({"model": 1, "mode": "c", "top/k": "5", "x": 1}),
             &[
                 "/config/mode",
                 "/config/model",
-                "/config/timeout",
                 "/config/top~1k",
                 "/config/x",
             ],
