@@ -6,6 +6,7 @@ use protocol::context::{
     InlineMode, TriggerSource,
 };
 use protocol::event::EventEnvelope;
+use protocol::resources::StateScope;
 use protocol::{JsonObject, PROTOCOL_VERSION};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
@@ -23,6 +24,8 @@ pub struct ContextParts<'a> {
     pub transcript_before: i64,
     pub latest_cursor: Option<String>,
     pub state: AgentRunState,
+    /// Scopes whose state is not all here.
+    pub state_incomplete: Vec<StateScope>,
     pub config: JsonObject,
     /// Epoch milliseconds.
     pub deadline_at: i64,
@@ -38,6 +41,7 @@ pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
     let ContextParts {
         snapshot, event, ..
     } = parts;
+    let metadata = runtime_metadata(event, &parts);
     let conversation_id = snapshot
         .conversation
         .as_ref()
@@ -87,7 +91,7 @@ pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
             locale: None,
             timezone: None,
             static_refs: static_refs(parts.snapshot_sha256),
-            metadata: runtime_metadata(event, &parts.limits, parts.model_limits),
+            metadata,
         },
         variables: variables(event),
         config: parts.config,
@@ -166,16 +170,17 @@ fn static_refs(snapshot_sha256: &str) -> JsonObject {
     refs.as_object().cloned().unwrap_or_default()
 }
 
-fn runtime_metadata(
-    event: &EventEnvelope,
-    limits: &JsonObject,
-    model_limits: ModelLimits,
-) -> JsonObject {
+fn runtime_metadata(event: &EventEnvelope, parts: &ContextParts<'_>) -> JsonObject {
     let metadata = json!({
-        "limits": limits,
+        "limits": parts.limits,
         "streaming_supported": event.delivery.supports_streaming,
     });
     let mut metadata = metadata.as_object().cloned().unwrap_or_default();
+    if !parts.state_incomplete.is_empty() {
+        let scopes = json!(parts.state_incomplete);
+        metadata.insert("state_incomplete".to_owned(), scopes);
+    }
+    let model_limits = parts.model_limits;
     if let Some(tokens) = model_limits.context_window_tokens {
         metadata.insert("model_context_window_tokens".to_owned(), json!(tokens));
     }

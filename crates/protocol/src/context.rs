@@ -329,7 +329,8 @@ pub struct AvailableApis {
     pub run_finalize: bool,
 }
 
-/// A snapshot of the state entries of the granted scopes, taken at dispatch.
+/// A snapshot of the state entries of the granted scopes, taken at dispatch: of each, at most 100 keys and 256 KiB.
+/// `runtime.metadata.state_incomplete` names the scopes of which something is left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]

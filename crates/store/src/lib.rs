@@ -98,7 +98,7 @@ pub use runners::{FoundRunner, RunnerRecord, RunnerStatus};
 pub use runs::{RunFilter, RunInputs, RunPosition, RunWindow, RunsFound};
 pub use signing_keys::{ForgetKeys, RotateKey, SigningKeyRecord};
 pub use skills::ActivateSkill;
-pub use state::{STATE_KEYS, StateAccess, StateChange, StateRecord, StateWritten};
+pub use state::{STATE_KEYS, StateAccess, StateChange, StatePart, StateRecord, StateWritten};
 pub use steering::{PullSteering, SteeredEvent};
 pub use storage::{
     AreaAccess, BeginUpload, BlobDeleted, BlobRecord, CHUNK_BYTES, DeleteBlob, FinishUpload,

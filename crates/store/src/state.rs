@@ -40,6 +40,14 @@ pub struct StateRecord {
     pub version: i64,
 }
 
+/// As much of a scope as was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StatePart {
+    pub entries: Vec<StateRecord>,
+    /// Nothing was left out.
+    pub is_whole: bool,
+}
+
 /// A write of a live run through the host API, with its audit row in the same transaction.
 #[derive(Clone, Debug)]
 pub struct StateChange {
@@ -308,33 +316,48 @@ impl Store {
         Ok(accesses)
     }
 
-    /// Entries of a scope, in byte order of their keys, while their values fit into `bytes`.
+    /// Entries of a scope, in byte order of their keys: `limit` at most, and whose values fit into `bytes` beside those
+    /// before. The rest is left out, which the answer tells.
     pub async fn read_state(
         &self,
         access: &StateAccess,
         limit: u64,
         bytes: usize,
-    ) -> Result<Vec<StateRecord>, StoreError> {
-        let mut entries = Vec::new();
+    ) -> Result<StatePart, StoreError> {
+        let sql = "SELECT key, CAST(OCTET_LENGTH(value) AS BIGINT) AS bytes FROM state_entries \
+                   WHERE scope = $1 AND scope_sha256 = $2 ORDER BY key LIMIT $3";
+        let most = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
+        let mut values = scope_of(access);
+        values.push(most.into());
+        let found = self.readers.query_sql(sql.to_owned(), values).await?;
+        let mut part = StatePart {
+            is_whole: found.len() as u64 <= limit,
+            ..StatePart::default()
+        };
         let mut room = bytes;
-        for key in self.list_state_keys(access, "", limit).await? {
-            let Some(entry) = self.find_state(access, &key).await? else {
+        for row in found
+            .iter()
+            .take(usize::try_from(limit).unwrap_or(usize::MAX))
+        {
+            let size = usize::try_from(row.number("bytes")?).unwrap_or(usize::MAX);
+            let Some(left) = room.checked_sub(size) else {
+                part.is_whole = false;
                 continue;
             };
-            let Some(left) = room.checked_sub(entry.value.len()) else {
-                break;
-            };
-            room = left;
-            entries.push(entry);
+            if let Some(entry) = self.find_state(access, &row.text("key")?).await? {
+                room = left;
+                part.entries.push(entry);
+            }
         }
-        Ok(entries)
+        Ok(part)
     }
 
-    /// Keys of a scope that begin with `prefix`, in byte order, at most `limit`.
+    /// Keys of a scope that begin with `prefix` and come behind `after`, in byte order, at most `limit`.
     pub async fn list_state_keys(
         &self,
         access: &StateAccess,
         prefix: &str,
+        after: &str,
         limit: u64,
     ) -> Result<Vec<String>, StoreError> {
         let mut query = state_entries::Entity::find()
@@ -342,7 +365,8 @@ impl Store {
             .column(state_entries::Column::Key)
             .filter(state_entries::Column::Scope.eq(access.scope.as_str()))
             .filter(state_entries::Column::ScopeSha256.eq(sha256_hex(access.identity.as_bytes())))
-            .filter(state_entries::Column::Key.gte(prefix));
+            .filter(state_entries::Column::Key.gte(prefix))
+            .filter(state_entries::Column::Key.gt(after));
         // Keys are ASCII in byte order, so the first text past all that begin with it ends in DEL.
         if !prefix.is_empty() {
             query = query.filter(state_entries::Column::Key.lt(format!("{prefix}\u{7f}")));

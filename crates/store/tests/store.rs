@@ -266,20 +266,34 @@ async fn a_state_write_names_its_version_and_needs_a_live_run(bench: Bench) {
         ..bench.append(&run, 0, &["x"])
     };
     bench.store.write(append).await.unwrap();
-    let entries = bench.store.read_state(&access, 10, 1000).await.unwrap();
-    let found: Vec<_> = entries
+    let whole = bench.store.read_state(&access, 10, 1000).await.unwrap();
+    assert!(whole.is_whole);
+    let found: Vec<_> = whole
+        .entries
         .iter()
         .map(|e| (e.key.as_str(), e.value.as_str(), e.version))
         .collect();
     assert_eq!(found, [("k/1", "2", 2), ("k/2", "true", 1)]);
-    for (prefix, limit, expected) in [
-        ("k/", 1, vec!["k/1"]),
-        ("x", 9, vec![]),
-        ("", 9, vec!["k/1", "k/2"]),
+    // What does not fit is left out, and nothing that comes behind it.
+    let long = bench.put(&run, "k/0", Some("[1,2,3,4]"), None);
+    bench.store.write(long).await.unwrap();
+    for (limit, bytes, expected) in [(10, 6, vec!["k/1", "k/2"]), (2, 1000, vec!["k/0", "k/1"])] {
+        let part = bench.store.read_state(&access, limit, bytes).await.unwrap();
+        let keys: Vec<_> = part.entries.iter().map(|entry| &entry.key).collect();
+        assert_eq!(keys, expected);
+        assert!(!part.is_whole);
+    }
+    let gone = bench.put(&run, "k/0", None, None);
+    bench.store.write(gone).await.unwrap();
+    for (prefix, after, limit, expected) in [
+        ("k/", "", 1, vec!["k/1"]),
+        ("k/", "k/1", 9, vec!["k/2"]),
+        ("x", "", 9, vec![]),
+        ("", "", 9, vec!["k/1", "k/2"]),
     ] {
         let keys = bench
             .store
-            .list_state_keys(&access, prefix, limit)
+            .list_state_keys(&access, prefix, after, limit)
             .await
             .unwrap();
         assert_eq!(keys, expected, "{prefix}");

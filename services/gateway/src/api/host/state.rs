@@ -47,10 +47,12 @@ async fn access(
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct StateQuery {
     /// Only keys that begin so.
-    prefix: Option<String>,
+    pub(in crate::api) prefix: Option<String>,
+    /// Only keys behind this one: the last of the page before.
+    pub(in crate::api) after: Option<String>,
     /// 1 to 100, default 50.
     #[param(minimum = 1, maximum = 100)]
-    limit: Option<u64>,
+    pub(in crate::api) limit: Option<u64>,
 }
 
 /// Lists the keys of a scope.
@@ -70,10 +72,12 @@ pub(in crate::api) async fn list_state(
     let prefix = query.prefix.unwrap_or_default();
     check_prefix(&prefix)
         .map_err(|_| ApiError::invalid_argument("`prefix` must be the beginning of a key"))?;
+    let after = query.after.unwrap_or_default();
+    check_prefix(&after).map_err(|_| ApiError::invalid_argument("`after` must be a key"))?;
     let mut keys = state
         .runs
         .store()
-        .list_state_keys(&access, &prefix, limit + 1)
+        .list_state_keys(&access, &prefix, &after, limit + 1)
         .await?;
     let has_more = keys.len() as u64 > limit;
     keys.truncate(usize::try_from(limit).unwrap_or(usize::MAX));

@@ -122,6 +122,7 @@ impl Kit {
             transcript_before: 0,
             latest_cursor: None,
             state: protocol::context::AgentRunState::default(),
+            state_incomplete: Vec::new(),
             config: spec.config,
             deadline_at,
             trace_id: run.0.simple().to_string(),

@@ -18,7 +18,7 @@ use store::{StateAccess, StoreError};
 use crate::cursor::history_cursor;
 use crate::runs::{Inner, RunLimits};
 
-/// How much state of one scope a context carries: the rest is read through the host API.
+/// How much state of one scope a context carries. It says where there is more, which is read through the host API.
 const STATE_KEYS: u64 = 100;
 const STATE_BYTES: usize = 256 * 1024;
 
@@ -42,6 +42,7 @@ pub(super) async fn write_context(
 ) -> Result<Arc<RawValue>, StoreError> {
     let snapshot = told.snapshot;
     let latest = (told.transcript_before > 0).then_some(told.transcript_before);
+    let (state, state_incomplete) = read_state(inner, snapshot).await?;
     let context = build_context(ContextParts {
         snapshot_sha256: told.snapshot_sha256,
         event: told.event,
@@ -52,7 +53,8 @@ pub(super) async fn write_context(
             .map(|(seq, conversation)| {
                 history_cursor(&inner.keys.cursors, told.workspace, conversation, seq)
             }),
-        state: read_state(inner, snapshot).await?,
+        state,
+        state_incomplete,
         config: told.spec.config.clone(),
         deadline_at: told.deadline_at,
         trace_id: told.trace.trace_id.to_string(),
@@ -63,18 +65,19 @@ pub(super) async fn write_context(
     Ok(context_json(&context).into())
 }
 
+/// The state, and the scopes of which some had no room.
 async fn read_state(
     inner: &Inner,
     snapshot: &AuthorizationSnapshot,
-) -> Result<AgentRunState, StoreError> {
-    let mut state = AgentRunState::default();
+) -> Result<(AgentRunState, Vec<StateScope>), StoreError> {
+    let (mut state, mut incomplete) = (AgentRunState::default(), Vec::new());
     let granted = snapshot.state.iter().map(|(&scope, identity)| StateAccess {
         scope,
         identity: identity.clone(),
     });
     // Most scopes of most runs are empty, which one question tells.
     for access in inner.store.filled_scopes(granted.collect()).await? {
-        let entries = inner
+        let part = inner
             .store
             .read_state(&access, STATE_KEYS, STATE_BYTES)
             .await?;
@@ -85,13 +88,16 @@ async fn read_state(
             StateScope::Runner => &mut state.runner,
             StateScope::Binding => &mut state.binding,
         };
-        for entry in entries {
+        if !part.is_whole {
+            incomplete.push(access.scope);
+        }
+        for entry in part.entries {
             if let Ok(value) = serde_json::from_str(&entry.value) {
                 map.insert(entry.key, value);
             }
         }
     }
-    Ok(state)
+    Ok((state, incomplete))
 }
 
 /// The bounds of a run, as its runner is told.
