@@ -4,7 +4,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use reqwest::Method;
 use rstest::rstest;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::client::{Client, message, send};
 use crate::support::deferred::Deferred;
@@ -90,11 +90,20 @@ async fn what_is_no_list_of_numbered_results_is_refused_by_its_place() {
     let run = Deferred::start(&stage, &message("m-1")).await;
     let mut unnumbered = run.delta(1, "x");
     unnumbered.as_object_mut().unwrap().remove("sequence");
+    let of = |member: &str, value: Value| {
+        let mut result = run.delta(1, "x");
+        result[member] = value;
+        result
+    };
     let many: Vec<_> = (1..=1001).map(|n| run.delta(n, "x")).collect();
     for (results, pointer) in [
         (json!([]), "/results"),
         (json!(many), "/results"),
         (json!([1]), "/results/0"),
+        (json!([of("run_id", Value::Null)]), "/results/0/run_id"),
+        (json!([of("type", json!(""))]), "/results/0/type"),
+        (json!([of("data", json!([]))]), "/results/0/data"),
+        (json!([of("usage", json!(1))]), "/results/0/usage"),
         (json!([unnumbered]), "/results/0/sequence"),
         (json!([run.delta(0, "x")]), "/results/0/sequence"),
         (

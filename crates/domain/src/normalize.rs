@@ -52,6 +52,8 @@ pub struct Judge<'a> {
     bytes: usize,
     taken: places::Places,
     strikes: u32,
+    /// Why the first result was refused.
+    refused: Option<String>,
     asked: HashSet<String>,
     ended: bool,
     messages: text::Messages,
@@ -91,6 +93,7 @@ impl<'a> Judge<'a> {
             bytes: 0,
             taken: places::Places::default(),
             strikes: 0,
+            refused: None,
             asked: HashSet::new(),
             ended: false,
             messages: text::Messages::new(delta_mode, limits.event_bytes),
@@ -215,6 +218,11 @@ impl<'a> Judge<'a> {
             Place::Next { gap } => gap,
             Place::Duplicate => return Verdict::Duplicate,
             Place::Refused(reason) => {
+                // It says that the run is over, and nothing better will come.
+                if ResultType::parse(&envelope.kind).is_some_and(ResultType::is_terminal) {
+                    let message = "the sequence of a terminal does not rise";
+                    return Verdict::violation(reason, number, raw, message);
+                }
                 return Verdict::Reject(Rejection::new(reason, number, raw));
             }
         };
@@ -356,11 +364,22 @@ impl<'a> Judge<'a> {
             (Reason::EventTooLarge, failure)
         })?;
         if gathered.is_none() && self.expects_message {
-            let message = "the runner completed without any message";
+            let message = self.with_refused("the runner completed without any message");
             let failure = Failure::new(FailureCode::RunnerNoOutput, message);
             return Err((Reason::NoOutput, failure));
         }
         Ok(gathered)
+    }
+
+    /// The text of an ending, with what was refused before it, which may be why.
+    pub fn with_refused(&self, ending: &str) -> String {
+        match &self.refused {
+            Some(first) => format!(
+                "{ending}; of its results, {} were refused, the first since {first}",
+                self.tally.rejected
+            ),
+            None => ending.to_owned(),
+        }
     }
 
     fn is_new(&mut self, question: &Question) -> bool {

@@ -47,6 +47,8 @@ pub struct Failure {
     pub message: String,
     /// Goes to the event's `metadata.details`.
     pub details: Value,
+    /// Whether the same event may do better next time.
+    pub retryable: bool,
 }
 
 impl Failure {
@@ -55,6 +57,7 @@ impl Failure {
             code,
             message: message.into(),
             details: Value::Null,
+            retryable: code.retryable(),
         }
     }
 
@@ -68,13 +71,13 @@ impl Failure {
     pub fn data(&self) -> Value {
         json!({
             "code": self.code.as_str(), "message": self.message, "error": self.message,
-            "retryable": self.code.retryable(),
+            "retryable": self.retryable,
         })
     }
 
     /// The `error` of the run: `{code, message, retryable}`.
     pub fn error(&self) -> Value {
-        json!({"code": self.code.as_str(), "message": self.message, "retryable": self.code.retryable()})
+        json!({"code": self.code.as_str(), "message": self.message, "retryable": self.retryable})
     }
 }
 
@@ -129,12 +132,15 @@ impl FailureCode {
 }
 
 /// A run's deadline in epoch milliseconds, from the agent's `config.timeout` in seconds:
-/// 300 when absent; 0 or null asks for none and gets the cap.
+/// 300 when absent, and when it is none; 0 or null asks for none and gets the cap.
 pub fn deadline(timeout: Option<&Value>, now_ms: i64, most_ms: i64) -> i64 {
     const DEFAULT_SECONDS: f64 = 300.0;
-    let seconds = match timeout {
-        None => DEFAULT_SECONDS,
-        Some(value) => value.as_f64().unwrap_or(0.0),
+    let seconds = if timeout.is_some_and(Value::is_null) {
+        0.0
+    } else {
+        let seconds = timeout.and_then(Value::as_f64);
+        let seconds = seconds.filter(|seconds| *seconds >= 0.0);
+        seconds.unwrap_or(DEFAULT_SECONDS)
     };
     #[expect(
         clippy::cast_possible_truncation,
@@ -167,5 +173,8 @@ mod tests {
         check(Some(json!(0)), 1_000 + most);
         check(Some(Value::Null), 1_000 + most);
         check(Some(json!(1e300)), 1_000 + most);
+        for none in [json!("5m"), json!(-1), json!({})] {
+            check(Some(none), 301_000);
+        }
     }
 }

@@ -21,6 +21,7 @@ pub struct AgentRunResult {
     pub usage: Option<LlmTokenUsage>,
     /// Starts at 1 and strictly rises; optional on a direct stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub sequence: Option<u64>,
     /// Epoch seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -158,7 +159,8 @@ fn stop() -> String {
     "stop".to_owned()
 }
 
-/// `run.failed`. We emit `message` and `error` with the same text and accept either.
+/// `run.failed`: a `message` or an `error`. The gateway's own holds both with the same text; a runner's goes on to clients
+/// as it was sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunFailedPayload {

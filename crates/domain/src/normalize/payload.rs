@@ -161,10 +161,22 @@ fn delta(data: &str) -> Result<Checked<'_>, PayloadFault> {
 fn message_completed(data: &str) -> Result<Checked<'static>, PayloadFault> {
     const MESSAGE: &str = "message.completed needs a message with role and content";
     let payload: MessageCompletedPayload = parse(data, MESSAGE)?;
-    if payload.message.role.is_empty() || payload.file_ids.len() > 100 {
+    if payload.message.role.is_empty() {
         return Err(invalid(MESSAGE));
     }
+    if payload.file_ids.len() > 100 {
+        return Err(invalid("message.completed names more than 100 file_ids"));
+    }
+    check_speaker(&payload.message)?;
     Ok(Checked::Message(Box::new(payload.message)))
+}
+
+/// A run speaks for its agent: in nobody else's name.
+fn check_speaker(message: &Message) -> Result<(), PayloadFault> {
+    if ["user", "system", "developer"].contains(&message.role.as_str()) {
+        return Err(invalid("a message of a run has the role assistant"));
+    }
+    Ok(())
 }
 
 #[derive(Deserialize)]
@@ -247,11 +259,13 @@ fn action_requested(
 }
 
 fn run_completed(data: &str) -> Result<Checked<'static>, PayloadFault> {
-    let payload: RunCompletedPayload = parse(data, "run.completed holds a malformed message")?;
+    const MESSAGE: &str = "run.completed needs a finish_reason that is text, and a message with role and content, where it has them";
+    let payload: RunCompletedPayload = parse(data, MESSAGE)?;
     let RunCompletedPayload {
         finish_reason,
         message,
     } = payload;
+    message.as_ref().map_or(Ok(()), check_speaker)?;
     Ok(Checked::Completed {
         finish_reason,
         message,
@@ -259,7 +273,7 @@ fn run_completed(data: &str) -> Result<Checked<'static>, PayloadFault> {
 }
 
 fn run_failed(data: &str) -> Result<Checked<'static>, PayloadFault> {
-    const MESSAGE: &str = "run.failed needs a message or an error, as text";
+    const MESSAGE: &str = "run.failed needs a message or an error, as text; its code is text, its retryable true or false";
     let payload: RunFailedPayload = parse(data, MESSAGE)?;
     let message = payload.message.or(payload.error).ok_or(invalid(MESSAGE))?;
     Ok(Checked::Failed {

@@ -94,6 +94,7 @@ impl Judge<'_> {
         message: &str,
     ) -> Verdict<'static> {
         self.strikes += 1;
+        self.refused.get_or_insert_with(|| message.to_owned());
         if self.strikes >= STRIKES {
             return Verdict::violation(reason, number, raw, message);
         }

@@ -114,6 +114,54 @@ fn sequences_may_gap_or_repeat_but_never_conflict_or_go_back() {
     assert_eq!(verdicts(&lines), expected);
 }
 
+/// Nothing better will come, and nobody is to wait for it until the deadline.
+#[test]
+fn a_terminal_that_goes_back_ends_the_run() {
+    let done = |sequence: u64| result("run.completed", &json!({}), &json!(sequence));
+    for sequence in [1, 3] {
+        let lines = [delta("a", 1), delta("b", 3), done(sequence)];
+        let expected = ["ok", "gap", "fail runner.protocol_violation"];
+        assert_eq!(verdicts(&lines), expected, "{sequence}");
+    }
+}
+
+#[test]
+fn a_run_speaks_in_nobody_elses_name() {
+    let says = |role: &str| json!({"message": {"role": role, "content": "x"}});
+    for (role, expected) in [
+        ("assistant", "ok"),
+        ("tool", "ok"),
+        ("user", "invalid_payload"),
+        ("system", "invalid_payload"),
+    ] {
+        let line = result("message.completed", &says(role), &json!(1));
+        assert_eq!(verdicts(&[line]), [expected], "{role}");
+    }
+    let last = result("run.completed", &says("user"), &json!(1));
+    assert_eq!(verdicts(&[last]), ["fail runner.protocol_violation"]);
+}
+
+#[test]
+fn a_run_without_a_message_says_why_none_was_taken() {
+    let snapshot = snapshot();
+    let mut judge = Judge::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let bad = result(
+        "message.completed",
+        &json!({"message": {"content": "x"}}),
+        &json!(1),
+    );
+    judge.judge(bad.as_bytes(), NOW);
+    let done = result("run.completed", &json!({}), &json!(2));
+    let Verdict::Fail(_, failure) = judge.judge(done.as_bytes(), NOW) else {
+        panic!("it has said nothing");
+    };
+    assert_eq!(
+        failure.message,
+        "the runner completed without any message; of its results, 1 were refused, the first since \
+         message.completed needs a message with role and content"
+    );
+}
+
 #[test]
 fn a_sequence_is_a_whole_number_from_one_on_or_absent() {
     for bad in [

@@ -329,6 +329,11 @@ fn class_of(error: &StartError) -> AttemptFailure {
     }
 }
 
+/// Whether a runner that answers so may answer otherwise next time.
+fn is_passing(status: u16) -> bool {
+    matches!(status, 408 | 425 | 429 | 500..)
+}
+
 fn describe(error: &StartError) -> (Failure, Option<u16>) {
     let (code, status) = match error {
         StartError::Unreachable(_) => (FailureCode::RunnerUnreachable, None),
@@ -341,7 +346,10 @@ fn describe(error: &StartError) -> (Failure, Option<u16>) {
     };
     let failure = Failure::new(code, error.to_string());
     let failure = match status.filter(|_| code == FailureCode::RunnerHttpError) {
-        Some(status) => failure.with_details(json!({"status": status})),
+        Some(status) => Failure {
+            retryable: is_passing(status),
+            ..failure.with_details(json!({"status": status}))
+        },
         None => failure,
     };
     (failure, status)

@@ -1,5 +1,7 @@
 //! Results of a runner that answered `202`: appended call by call, under a lease.
 
+use std::borrow::Cow;
+
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
@@ -31,9 +33,41 @@ struct Posted {
 }
 
 #[derive(Deserialize)]
-struct Envelope {
+struct Envelope<'a> {
+    #[serde(borrow, default)]
+    run_id: Option<Cow<'a, str>>,
+    #[serde(borrow, default, rename = "type")]
+    kind: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    data: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    usage: Option<&'a RawValue>,
     #[serde(default)]
     sequence: Value,
+}
+
+impl Envelope<'_> {
+    /// What of it no judge would take: its runner can still mend it. Gives the place in it and what belongs there. One that
+    /// names another run is no slip: the judge ends its run for it.
+    fn fault(&self) -> Option<(&'static str, &'static str)> {
+        let is_object =
+            |part: Option<&RawValue>| part.is_none_or(|part| part.get().starts_with('{'));
+        if self.run_id.as_deref().is_none_or(str::is_empty) {
+            Some(("run_id", "must be the id of this run"))
+        } else if self
+            .kind
+            .as_deref()
+            .is_none_or(|kind| kind.is_empty() || kind.len() > 128)
+        {
+            Some(("type", "must be the type of a result, 1 to 128 bytes"))
+        } else if !is_object(self.data) {
+            Some(("data", "must be an object"))
+        } else if !is_object(self.usage) {
+            Some(("usage", "must be an object"))
+        } else {
+            None
+        }
+    }
 }
 
 impl FromRequest<ApiState> for Numbered {
@@ -66,12 +100,15 @@ fn numbered(body: &Bytes, limits: ResultLimits) -> ApiResult<Vec<(u64, String)>>
     let mut numbered: Vec<(u64, String)> = Vec::with_capacity(results.len());
     for (index, raw) in results.iter().enumerate() {
         let place = format!("/results/{index}");
-        let envelope: Result<Envelope, _> = serde_json::from_str(raw.get());
-        let Ok(Envelope { sequence }) = envelope else {
+        let envelope: Result<Envelope<'_>, _> = serde_json::from_str(raw.get());
+        let Ok(envelope) = envelope else {
             return Err(ApiError::invalid(place, "must be an AgentRunResult"));
         };
+        if let Some((member, message)) = envelope.fault() {
+            return Err(ApiError::invalid(format!("{place}/{member}"), message));
+        }
         let pointer = format!("{place}/sequence");
-        let Some(sequence) = sequence.as_u64().filter(|sequence| *sequence > 0) else {
+        let Some(sequence) = envelope.sequence.as_u64().filter(|sequence| *sequence > 0) else {
             let message = "must be a whole number from 1 on: it says which result this is";
             return Err(ApiError::invalid(pointer, message));
         };

@@ -94,6 +94,12 @@ impl Relay<'_> {
         } else {
             failure
         };
+        let failure = if failure.code == FailureCode::RunnerStreamTruncated {
+            let message = self.judge.with_refused(&failure.message);
+            Failure { message, ..failure }
+        } else {
+            failure
+        };
         self.ended_by_gateway(failure)
     }
 
