@@ -63,6 +63,26 @@ async fn each_event_of_a_batch_has_its_own_answer(#[values(Sqlite, Postgres)] en
         let run_id = item["accepted"]["run_id"].as_str().unwrap();
         assert_eq!(stage.client.finished(run_id).await["event_id"], *event_id);
     }
+    // No source and id are those of another pair.
+    let mut twins = [
+        cloud_event("2#1", "t-1"),
+        cloud_event("1", "t-2"),
+        cloud_event("1", "t-3"),
+    ];
+    for (twin, source) in twins.iter_mut().zip(["/twin", "/twin#2", "/twin%232"]) {
+        twin["source"] = json!(source);
+    }
+    let answer = post(&stage, BATCH, json!(twins).to_string()).await;
+    let ids: Vec<_> = answer.body["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| {
+            assert_eq!(item["status"], 202, "{item}");
+            item["event_id"].as_str().unwrap()
+        })
+        .collect();
+    assert_eq!(ids, ["/twin#2#1", "/twin%232#1", "/twin%25232#1"]);
     // Sent once more it is answered once more; what is new beside it is taken.
     let held = HeldRun::start(&stage, &message("busy")).await;
     let again = json!([
@@ -86,7 +106,7 @@ async fn each_event_of_a_batch_has_its_own_answer(#[values(Sqlite, Postgres)] en
         "idempotency_mismatch"
     );
     held.end(&stage).await;
-    assert_eq!(count(&stage).await, 4, "refused events are not kept");
+    assert_eq!(count(&stage).await, 7, "refused events are not kept");
 }
 
 #[tokio::test]

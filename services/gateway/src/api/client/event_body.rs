@@ -284,7 +284,13 @@ fn attributes_of(headers: &HeaderMap) -> Result<Attributes, Fault> {
     })
 }
 
-/// The envelope of a CloudEvent: `source#id` is the event's id, `data` the rest of the envelope.
+/// The id of the event: its source and its id, so that no two pairs have the same.
+fn event_id(attributes: &Attributes) -> String {
+    let source = attributes.source.replace('%', "%25").replace('#', "%23");
+    format!("{source}#{}", attributes.id)
+}
+
+/// The envelope of a CloudEvent: its source and id make the event's id, `data` the rest of the envelope.
 fn to_envelope(attributes: &Attributes, mut data: JsonObject) -> Result<EventEnvelope, Fault> {
     let required = [
         ("id", &attributes.id),
@@ -306,10 +312,7 @@ fn to_envelope(attributes: &Attributes, mut data: JsonObject) -> Result<EventEnv
         }
     }
     data.insert("event_type".to_owned(), json!(attributes.kind));
-    data.insert(
-        "event_id".to_owned(),
-        json!(format!("{}#{}", attributes.source, attributes.id)),
-    );
+    data.insert("event_id".to_owned(), json!(event_id(attributes)));
     data.insert("source".to_owned(), json!(attributes.source));
     if let Some(time) = &attributes.time {
         let parsed = DateTime::parse_from_rfc3339(time);
