@@ -94,6 +94,8 @@ async fn state_is_written_by_version(#[values(Sqlite, Postgres)] engine: Engine)
         keys,
         json!({"keys": ["a/b:c", "memory.summary"], "has_more": true})
     );
+    let rest = run.get("/state/conversation?after=memory.summary").await;
+    assert_eq!(rest.body, json!({"keys": ["nothing"], "has_more": false}));
 
     assert_eq!(run.delete(key).await.status, 204);
     assert_eq!(run.get(key).await.status, 404);
@@ -263,6 +265,7 @@ async fn a_history_that_is_not_the_runs_stays_closed() {
         ("limit=0".to_owned(), 400),
         ("limit=101".to_owned(), 400),
         ("direction=sideways".to_owned(), 400),
+        (format!("before={cursor}"), 400),
     ] {
         let answer = run.get(&format!("/history?{query}")).await;
         assert_eq!(answer.status, status, "{query}: {}", answer.body);

@@ -151,7 +151,8 @@ async fn fill(admin: &Client) {
         ("weather/gbk.txt", "text/plain; charset=gbk", gbk),
         (
             "refunds.pdf",
-            "application/pdf",
+            // By its name.
+            "application/octet-stream",
             pdf(&[
                 "Refunds are paid within fourteen days.",
                 "Complaints go to the second floor.",
@@ -589,6 +590,7 @@ async fn what_cannot_be_read_is_refused_and_what_was_there_stays(
         ("text/plain", b"\x80abc".to_vec(), "UTF-8"),
         ("text/plain", b" \n\n ".to_vec(), "no text"),
         ("application/zip", b"PK".to_vec(), "kind"),
+        ("application/octet-stream", b"x".to_vec(), "ending"),
         ("text/plain; charset=klingon", b"x".to_vec(), "charset"),
         ("text/html", nested.into_bytes(), ""),
         ("text/html", bomb.into_bytes(), ""),

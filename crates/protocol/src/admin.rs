@@ -23,7 +23,7 @@ pub struct AgentSpec {
     /// The higher wins among agents of the same scope.
     #[serde(default)]
     pub priority: i64,
-    /// Exact names, or `prefix.*`.
+    /// Exact names, `prefix.*`, or `*` for all.
     pub event_types: Vec<String>,
     #[serde(default)]
     pub scope: AgentScope,
@@ -202,6 +202,7 @@ pub enum Concurrency {
 #[serde(default, deny_unknown_fields)]
 pub struct RetryPolicy {
     /// 0–5, default 2.
+    #[cfg_attr(feature = "openapi", schema(maximum = 5))]
     pub max: u32,
 }
 

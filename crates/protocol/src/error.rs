@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::JsonObject;
 
-/// `{"error": {…}}`: what every answer of 4xx and 5xx holds.
+/// `{"error": {…}}`: what every answer of 4xx and 5xx holds, but for the one of `/readyz` and those to requests whose head
+/// cannot be read (400) or is too large (431), which have no body.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ErrorBody {

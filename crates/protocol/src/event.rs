@@ -49,7 +49,7 @@ pub struct EventEnvelope {
     pub data: JsonObject,
     /// The platform's own payload, any JSON up to 4 MiB. Kept apart: runners get a reference to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Value, required = false))]
     pub raw: Option<Value>,
     /// Where the client itself keeps the platform's payload; not beside `raw`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

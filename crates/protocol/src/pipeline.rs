@@ -20,7 +20,7 @@ pub struct PipelineQuery {
     /// The event's id when it is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub query_uuid: Option<String>,
-    /// `person` or `group`.
+    /// `person`, `group`, or what else the platform calls it.
     pub launcher_type: String,
     pub launcher_id: Identifier,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -55,7 +55,7 @@ pub struct PipelineQuery {
 /// An id, as platforms write them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(untagged)]
+#[serde(untagged, expecting = "must be text or a whole number")]
 pub enum Identifier {
     Number(i64),
     Text(String),

@@ -155,6 +155,7 @@ async fn refuse_encoded(request: Request, next: Next) -> Response {
 pub fn router(state: ApiState) -> Router {
     let (router, document) = openapi::documented().split_for_parts();
     let served = metrics_page::Served::of(&document);
+    let writes = query::WritesWithoutQuery::of(&document);
     let patience = axum::Extension(json::BodyPatience(state.body));
     let largest = MOST_DOCUMENT_BYTES.max(host::results::most_bytes(state.runs.limits().results));
     let room = axum::Extension(BodyRoom::for_bodies(state.body_bytes, largest));
@@ -171,6 +172,7 @@ pub fn router(state: ApiState) -> Router {
         None => router,
     };
     router
+        .layer(from_fn_with_state(writes, query::refuse_ignored_query))
         .layer(middleware::from_fn(refuse_encoded))
         .layer(header(CACHE_CONTROL, "no-store"))
         .layer(header(X_CONTENT_TYPE_OPTIONS, "nosniff"))

@@ -161,11 +161,22 @@ fn parse_with_places<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
     Ok(value)
 }
 
-/// The message without the place in the bytes, which the pointer tells better.
+/// The message without the place in the bytes, which the pointer tells better, and without the names of our types.
 fn plain_message(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    text.rsplit_once(" at line ")
-        .map_or(text.clone(), |(message, _)| message.to_owned())
+    let message = text.rsplit_once(" at line ");
+    let message = message.map_or(text.as_str(), |(message, _)| message);
+    let Some((found, expected)) = message.rsplit_once(", expected ") else {
+        return message.to_owned();
+    };
+    let plain = match expected {
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, not below 0",
+        "f32" | "f64" => "a number",
+        named if named.starts_with("struct ") => "an object",
+        named => named,
+    };
+    format!("{found}, expected {plain}")
 }
 
 /// The pointer of a fault. A missing or unknown field is named by the message alone.
@@ -234,5 +245,23 @@ mod tests {
         check(r#"{"event_type":"a"} {}"#, "").await;
         check(r#"["a"]"#, "").await;
         check("", "").await;
+    }
+
+    #[test]
+    fn a_fault_speaks_of_json_and_not_of_types() {
+        let fault = |body: &str| parse_part::<EventEnvelope>(body.as_bytes()).unwrap_err();
+        let fault = |body: &str| fault(body).message;
+        assert_eq!(
+            fault(r#"{"event_type":"a","input":"text"}"#),
+            "invalid type: string \"text\", expected an object"
+        );
+        assert_eq!(
+            fault(r#"{"event_type":"a","event_time":"now"}"#),
+            "invalid type: string \"now\", expected a whole number"
+        );
+        assert_eq!(
+            fault(r#"{"event_type":1}"#),
+            "invalid type: integer `1`, expected a string"
+        );
     }
 }

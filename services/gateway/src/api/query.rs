@@ -1,10 +1,18 @@
 //! Query strings, paths and conditional headers, with errors in the one envelope.
 
-use axum::extract::{FromRequestParts, Path, Query};
-use http::HeaderMap;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, MatchedPath, Path, Query, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
 use http::header::IF_MATCH;
 use http::request::Parts;
+use http::{HeaderMap, Method};
+use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
+use utoipa::openapi::path::{Operation, ParameterIn};
+use utoipa::openapi::{OpenApi, RefOr};
 
 use crate::api::error::ApiError;
 
@@ -20,11 +28,88 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryOf<T> {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         refuse_nul(parts.uri.query())?;
+        refuse_no_text(parts.uri.query())?;
         let query = Query::<T>::from_request_parts(parts, state).await;
         query.map(|Query(query)| Self(query)).map_err(|rejection| {
-            ApiError::invalid_argument(format!("the query is not valid: {}", rejection.body_text()))
+            let fault = plain_fault(&rejection.body_text());
+            ApiError::invalid_argument(format!("the query is not valid: {fault}"))
         })
     }
+}
+
+/// What is wrong with a query, in its own words: parsers speak of digits.
+fn plain_fault(told: &str) -> String {
+    const NUMBERS: [&str; 3] = ["digit", "parse integer", "number too "];
+    let fault = told.strip_prefix("Failed to deserialize query string: ");
+    let fault = fault.unwrap_or(told);
+    let Some((name, why)) = fault.split_once(": ") else {
+        return fault.to_owned();
+    };
+    if NUMBERS.iter().any(|of_numbers| why.contains(of_numbers)) {
+        format!("`{name}` must be a whole number, not below 0")
+    } else if why.starts_with("UUID parsing failed") {
+        format!("`{name}` must be an id, as the API gives it")
+    } else {
+        fault.to_owned()
+    }
+}
+
+/// A query where none is taken would be ignored, `dry_run` for example: what an operator's request writes is told so.
+#[derive(Clone)]
+pub(super) struct WritesWithoutQuery(Arc<HashSet<(Method, String)>>);
+
+impl WritesWithoutQuery {
+    pub(super) fn of(document: &OpenApi) -> Self {
+        let writes = document.paths.paths.iter().flat_map(|(path, item)| {
+            let all = [
+                (Method::POST, &item.post),
+                (Method::PUT, &item.put),
+                (Method::DELETE, &item.delete),
+            ];
+            let without = all.into_iter().filter(|(_, operation)| {
+                operation
+                    .as_ref()
+                    .is_some_and(|operation| is_of_operators(operation) && !takes_query(operation))
+            });
+            without.map(|(method, _)| (method, path.clone()))
+        });
+        Self(Arc::new(writes.collect()))
+    }
+}
+
+fn is_of_operators(operation: &Operation) -> bool {
+    let tags = operation.tags.iter().flatten();
+    tags.into_iter().any(|tag| tag == "admin")
+}
+
+fn takes_query(operation: &Operation) -> bool {
+    let mut parameters = operation.parameters.iter().flatten();
+    parameters.any(|parameter| match parameter {
+        RefOr::T(parameter) => matches!(parameter.parameter_in, ParameterIn::Query),
+        // What is not written out here may take one.
+        RefOr::Ref(_) => true,
+    })
+}
+
+/// Refuses a query that would be ignored.
+pub(super) async fn refuse_ignored_query(
+    State(writes): State<WritesWithoutQuery>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let route = request.extensions().get::<MatchedPath>();
+    let is_ignored = request.method() != Method::GET
+        && request.uri().query().is_some_and(|query| !query.is_empty())
+        && route.is_some_and(|route| {
+            // The document knows no wildcards.
+            let path = route.as_str().replace("{*", "{");
+            writes.0.contains(&(request.method().clone(), path))
+        });
+    if is_ignored {
+        let message = "this route takes no query, and nothing was done; leave it out";
+        return ApiError::invalid_argument(message).into_response();
+    }
+    next.run(request).await
 }
 
 /// A path parameter. One that cannot be an id names nothing: 404 like any other that is absent.
@@ -46,6 +131,16 @@ fn refuse_nul(encoded: Option<&str>) -> Result<(), ApiError> {
     if encoded.is_some_and(|text| text.contains("%00")) {
         return Err(ApiError::invalid_argument(
             "the address must not contain the character U+0000",
+        ));
+    }
+    Ok(())
+}
+
+// Replaced by another character it would be looked for, and not found.
+fn refuse_no_text(query: Option<&str>) -> Result<(), ApiError> {
+    if query.is_some_and(|query| percent_decode_str(query).decode_utf8().is_err()) {
+        return Err(ApiError::invalid_argument(
+            "the query must be percent-encoded UTF-8",
         ));
     }
     Ok(())

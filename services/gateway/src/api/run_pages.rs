@@ -76,11 +76,15 @@ fn position(state: &ApiState, list: &str, cursor: &str) -> Result<RunPosition, I
 
 /// Statuses, joined by commas.
 pub(super) fn statuses(text: Option<&str>) -> ApiResult<Vec<RunStatus>> {
-    let unknown = || ApiError::invalid_argument("`statuses` names a status that does not exist");
     let names = text.into_iter().flat_map(|text| text.split(','));
-    names
-        .map(|name| RunStatus::parse(name.trim()).ok_or_else(unknown))
-        .collect()
+    let read = |name: &str| {
+        RunStatus::parse(name.trim()).ok_or_else(|| {
+            let all = RunStatus::ALL.map(RunStatus::as_str).join(", ");
+            let message = format!("`statuses` has {name:?}; a status is one of {all}");
+            ApiError::invalid_argument(message)
+        })
+    };
+    names.map(read).collect()
 }
 
 /// Which part of a run's events: those between two sequences, both excluded.

@@ -5,7 +5,6 @@ use domain::history::SoundSearch;
 use protocol::history::{HistorySearchResult, TranscriptItem};
 use protocol::id::WorkspaceId;
 use protocol::run::Page;
-use serde::Deserialize;
 use store::{HistoryMatch, HistoryQuery as StoreQuery, TranscriptRecord};
 
 use crate::api::ApiState;
@@ -15,21 +14,12 @@ use crate::api::view::{Direction, transcript_item};
 use crate::cursor::{InvalidCursor, history_place};
 
 /// Which part of a transcript.
-#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
-#[into_params(parameter_in = Query)]
+#[derive(Debug, Default)]
 pub(super) struct HistoryQuery {
-    /// Only items before this one: the `next_cursor` of a page backward. May stand beside `after_cursor`.
     pub(super) before_cursor: Option<String>,
-    /// Only items after this one: the `next_cursor` of a page forward.
     pub(super) after_cursor: Option<String>,
-    /// 1 to 100, default 50.
-    #[param(minimum = 1, maximum = 100)]
     pub(super) limit: Option<u64>,
-    #[serde(default)]
-    #[param(inline)]
     pub(super) direction: Direction,
-    /// With `attachment_refs`; else they are empty.
-    #[serde(default)]
     pub(super) include_attachments: bool,
 }
 

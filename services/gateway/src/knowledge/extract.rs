@@ -13,7 +13,7 @@ use tokio::process::{ChildStdout, Command};
 use uuid::Uuid;
 
 use read::decoded;
-pub use read::{Extracted, Kind, read};
+pub use read::{Extracted, Kind, media_type_of, read};
 
 /// How long one document may take to be read.
 const PATIENCE: Duration = Duration::from_mins(1);

@@ -41,13 +41,22 @@ pub(super) struct Incoming {
 /// Why an event was not taken. Nothing of it is stored.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("this idempotency key was used with another body")]
+    #[error(
+        "this idempotency key, or event_id, was used with another body; send that body, or use a new one"
+    )]
     IdempotencyMismatch,
-    #[error("this event_id was posted under another idempotency key")]
+    #[error(
+        "this event_id was posted under another idempotency key, or without one; send it as it was sent first"
+    )]
     EventExists,
-    #[error("several agents want this event with equal right: {}", .0.join(", "))]
+    #[error(
+        "several agents want this event with equal right: {}; give one of them a higher priority",
+        .0.join(", ")
+    )]
     BindingConflict(Vec<String>),
-    #[error("run {0} of the same agent is active in this conversation")]
+    #[error(
+        "run {0} of the same agent is active in this conversation; post the event again when it has ended, or cancel it"
+    )]
     RunActive(RunId),
     #[error(
         "{most} runs live in this workspace, and no more may (limits.workspace_runs); post the event \

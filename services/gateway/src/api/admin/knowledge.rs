@@ -18,7 +18,7 @@ use crate::api::ApiState;
 use crate::api::admin::endpoints::{NameQuery, name_page, to_page};
 use crate::api::auth::AdminCaller;
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::json::{JsonBody, parse_part, read_body};
+use crate::api::json::{JsonBody, media_type, parse_part, read_body};
 use crate::api::knowledge::shown;
 use crate::api::openapi::Binary;
 use crate::api::query::{PathOf, QueryOf, single_header};
@@ -117,10 +117,10 @@ pub(in crate::api) async fn get_document(
     params(("kb_id" = String, Path, description = "The knowledge base"),
         ("document_id" = String, Path, description = "What to call it; slashes may stand in it"), DocumentQuery),
     request_body(content = inline(Binary), content_type = "application/octet-stream",
-        description = "At most 20 MiB, with its own `Content-Type`"), responses(
-    (status = 200, description = "It is searched; it was there before, the same or another", body = KnowledgeDocument),
+        description = "At most 20 MiB, with its own `Content-Type`; as `application/octet-stream` by the ending of its name: .md, .html, .pdf, .txt"), responses(
+    (status = 200, description = "It is searched; it was there before, the same, another, or one that could not be read", body = KnowledgeDocument),
     (status = 201, description = "It is searched, and new", body = KnowledgeDocument),
-    (status = 400, description = "It cannot be read, or its id, name or metadata is not sound", body = ErrorBody),
+    (status = 400, description = "Its id, name or metadata is not sound; or it cannot be read: what was searched still is, and its record is `failed` and says why", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such knowledge base, or it was deleted meanwhile", body = ErrorBody),
     (status = 409, description = "`document_busy`, `base_full` or `remote_base`", body = ErrorBody),
@@ -142,7 +142,10 @@ pub(in crate::api) async fn put_document(
     let metadata = metadata_of(query.metadata.as_deref())?;
     let mime_type = single_header(request.headers(), CONTENT_TYPE.as_str())?;
     let mime_type = mime_type.unwrap_or_default().to_owned();
-    let kind = Kind::of_media_type(&mime_type);
+    let kind = match media_type(request.headers()).as_str() {
+        "application/octet-stream" => Kind::of_name(&name),
+        _ => Kind::of_media_type(&mime_type),
+    };
     let kind = kind.map_err(|error| ApiError::invalid_argument(format!("the document {error}")))?;
     // The body first: one that trickles in keeps none of the few places from others.
     let bytes = read_body(request).await?;

@@ -97,7 +97,7 @@ pub(in crate::api) async fn get_event(
 /// Runners get the reference alone.
 #[utoipa::path(get, path = "/v1/raw-payloads/{*event_id}", tag = "admin", security(("api_key" = [])),
     params(("event_id" = String, Path, description = "The `raw_ref` of an event, percent-encoded")), responses(
-    (status = 200, description = "The payload: any JSON", body = Object),
+    (status = 200, description = "The payload: any JSON", body = serde_json::Value),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 403, description = "Not an admin's key", body = ErrorBody),
     (status = 404, description = "No event of that id came with a payload", body = ErrorBody)))]

@@ -29,7 +29,7 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 /// Posts an event. The one agent that wants it gets a run; an event that nobody wants is kept.
 ///
 /// A CloudEvent 1.0 is taken, too, structured (`application/cloudevents+json`) or binary (`ce-*` headers):
-/// its `source` and `id` make the event's id, its data is the rest of the envelope. Up to 100 of them
+/// its id is `source#id`, with each `#` and `%` of the source percent-encoded, its data is the rest of the envelope. Up to 100 of them
 /// are taken as a batch (`application/cloudevents-batch+json`): a fault in one refuses all; after that
 /// each has an answer of its own, and the status is 207 when one was not taken.
 ///

@@ -291,7 +291,7 @@ impl FromRequestParts<ApiState> for LinkCaller {
         let hash = sha256_hex(token.as_bytes());
         match store.find_interaction_of_link(&hash).await? {
             Some((workspace, record)) => Ok(Self { workspace, record }),
-            None => Err(state.refusals().refuse(source, now, || {})),
+            None => Err(state.refusals().refuse(source, now, || {}).of_link()),
         }
     }
 }

@@ -7,6 +7,7 @@ use http::HeaderMap;
 use protocol::error::ErrorBody;
 use protocol::event::EventAccepted;
 use protocol::pipeline::PipelineQuery;
+use protocol::run::AgentRunEvent;
 use store::sha256_hex;
 
 use crate::api::ApiState;
@@ -26,8 +27,12 @@ use crate::api::json::JsonBody;
         ("Last-Event-ID" = Option<String>, Header, description = "Of a request that is repeated for its stream: the last sequence seen. Ignored on a first request"),
         ("traceparent" = Option<String>, Header, description = "W3C Trace Context: the span that the run is a child of, where traces are told to a collector; ignored where it is malformed")),
     request_body = PipelineQuery, responses(
-    (status = 202, description = "Stored; the run is made, or `reason` says why there is none", body = EventAccepted),
-    (status = 200, description = "The run's stream, resumed at `{Location}/events`. 204 without one when `Last-Event-ID` already is the terminal", content_type = "text/event-stream", body = String),
+    (status = 202, description = "Stored; the run is made, or `reason` says why there is none", body = EventAccepted,
+        headers(("Idempotent-Replayed" = String, description = "`true`: the same request came before, and this is its answer"))),
+    (status = 200, description = "The run's stream. 204 without one when `Last-Event-ID` already is the terminal", content_type = "text/event-stream", body = AgentRunEvent,
+        headers(("Location" = String, description = "The run: its stream is resumed at `{Location}/events`"),
+            ("Runnel-Run-Id" = String, description = "The run's id"),
+            ("Idempotent-Replayed" = String, description = "`true`: the same request came before"))),
     (status = 400, description = "`details.pointer` names the place in the Query", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),

@@ -151,7 +151,8 @@ pub(in crate::api) struct EventsQuery {
 ///
 /// The stream ends with the run's terminal event, also for runs that ended long ago. One that ends without
 /// `run.completed` or `run.failed`, as when a gateway stops, is resumed here with `Last-Event-ID`. 204 when the cursor
-/// already is the terminal.
+/// already is the terminal. The name of an SSE event is the `type` in its data; of a type that this version of the gateway
+/// does not know, it is `unknown`.
 #[utoipa::path(get, path = "/v1/runs/{run_id}/events", tag = "client", security(("api_key" = [])),
     params(("run_id" = String, Path, description = "The run"),
         ("Last-Event-ID" = Option<String>, Header, description = "The last sequence seen"), EventsQuery),

@@ -8,7 +8,18 @@ use super::ApiError;
 impl ApiError {
     /// Another answer was taken before.
     pub(in crate::api) fn already_submitted() -> Self {
-        Self::conflict("already_submitted", "this interaction was answered before")
+        let message =
+            "this interaction was answered before, and otherwise; the first answer stands";
+        Self::conflict("already_submitted", message)
+    }
+
+    /// The refusal of a link that opens nothing: no other credential is asked for.
+    pub(in crate::api) fn of_link(mut self) -> Self {
+        if self.status == StatusCode::UNAUTHORIZED {
+            "no open link has this token; ask who sent it for a new one"
+                .clone_into(&mut self.message);
+        }
+        self
     }
 
     /// It came too late, by the gateway's clock.

@@ -14,19 +14,34 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::QueryOf;
 use crate::api::transcript::{HistoryQuery, Transcript};
+use crate::api::view::Direction;
 
-/// Which conversation.
+/// Which part of the transcript of the run's own conversation.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(in crate::api) struct OwnConversation {
+#[serde(deny_unknown_fields)]
+pub(in crate::api) struct OwnHistoryQuery {
     /// Must be the run's own conversation, when it is given.
-    conversation_id: Option<String>,
+    pub(in crate::api) conversation_id: Option<String>,
+    /// Only items before this one: the `next_cursor` of a page backward. May stand beside `after_cursor`.
+    pub(in crate::api) before_cursor: Option<String>,
+    /// Only items after this one: the `next_cursor` of a page forward.
+    pub(in crate::api) after_cursor: Option<String>,
+    /// 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
+    pub(in crate::api) limit: Option<u64>,
+    #[serde(default)]
+    #[param(inline)]
+    direction: Direction,
+    /// With `attachment_refs`; else they are empty.
+    #[serde(default)]
+    include_attachments: bool,
 }
 
 /// Reads the transcript of the run's conversation and thread: empty for a run without one. Fewer
 /// items than `limit` come where they are large; `has_more` and `next_cursor` go on.
 #[utoipa::path(get, path = "/host/v1/history", tag = "host", security(("run_token" = [])),
-    params(OwnConversation, HistoryQuery), responses(
+    params(OwnHistoryQuery), responses(
     (status = 200, description = "A page", body = Page<TranscriptItem>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
@@ -34,19 +49,16 @@ pub(in crate::api) struct OwnConversation {
 pub(in crate::api) async fn page_history(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
-    QueryOf(own): QueryOf<OwnConversation>,
-    QueryOf(query): QueryOf<HistoryQuery>,
+    QueryOf(query): QueryOf<OwnHistoryQuery>,
 ) -> ApiResult<Json<Page<TranscriptItem>>> {
-    let named = own.conversation_id.as_deref();
-    Ok(Json(read_page(&caller, &state, named, &query).await?))
+    Ok(Json(read_page(&caller, &state, query).await?))
 }
 
 /// A page of the run's own transcript, from whichever face it is asked for.
 pub(super) async fn read_page(
     caller: &RunCaller,
     state: &ApiState,
-    named: Option<&str>,
-    query: &HistoryQuery,
+    query: OwnHistoryQuery,
 ) -> ApiResult<Page<TranscriptItem>> {
     let call = Call {
         action: "history_page",
@@ -54,6 +66,7 @@ pub(super) async fn read_page(
         operation: "page",
     };
     let asked = caller.grant.snapshot.history(HistoryOperation::Page);
+    let named = query.conversation_id.as_deref();
     let conversation = caller
         .own_conversation_if_any(state, call, asked, named)
         .await?;
@@ -62,7 +75,14 @@ pub(super) async fn read_page(
         workspace: &caller.grant.run.workspace,
         conversation,
     };
-    transcript.page(query).await
+    let part = HistoryQuery {
+        before_cursor: query.before_cursor,
+        after_cursor: query.after_cursor,
+        limit: query.limit,
+        direction: query.direction,
+        include_attachments: query.include_attachments,
+    };
+    transcript.page(&part).await
 }
 
 /// Searches the transcript of the run's conversation and thread, newest first. Whole words are

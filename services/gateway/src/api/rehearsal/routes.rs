@@ -19,11 +19,12 @@ use protocol::host_api::{RenewedToken, StateKeys, StatePut, StateValue, StateVer
 use protocol::resources::{HistoryOperation, StateScope};
 use protocol::run::{AgentRun, Page, RunClaim, RunStatus};
 use secrecy::ExposeSecret;
-use serde::Deserialize;
 
 use super::{CallOutcome, HostCall, MOST_KEYS, MOST_PATH, MOST_TOKENS, Part, Phase, Rehearsal};
 use crate::api::auth::bearer;
 use crate::api::error::{ApiError, ApiResult};
+use crate::api::host::history::OwnHistoryQuery;
+use crate::api::host::state::StateQuery;
 use crate::api::json::JsonBody;
 use crate::api::openapi::documented;
 use crate::api::query::{PathOf, QueryOf, if_match, page_limit};
@@ -223,18 +224,10 @@ async fn renew_token(
     }))
 }
 
-#[derive(Deserialize)]
-struct HistoryQuery {
-    conversation_id: Option<String>,
-    before_cursor: Option<String>,
-    after_cursor: Option<String>,
-    limit: Option<u64>,
-}
-
 /// One page: whatever lies before or after it is empty.
 async fn page_history(
     player: Player,
-    QueryOf(query): QueryOf<HistoryQuery>,
+    QueryOf(query): QueryOf<OwnHistoryQuery>,
 ) -> ApiResult<Json<Page<TranscriptItem>>> {
     let part = player.not_cancelled()?;
     let own = part.run.snapshot.history(HistoryOperation::Page)?;
@@ -291,12 +284,6 @@ fn legal_key(key: &str) -> ApiResult<()> {
     })
 }
 
-#[derive(Deserialize)]
-struct StateQuery {
-    prefix: Option<String>,
-    limit: Option<u64>,
-}
-
 async fn list_state(
     player: Player,
     PathOf(scope): PathOf<String>,
@@ -306,11 +293,12 @@ async fn list_state(
     let scope = granted_scope(&part, &scope)?;
     let limit = usize::try_from(page_limit(query.limit)?).unwrap_or(usize::MAX);
     let prefix = query.prefix.unwrap_or_default();
+    let after = query.after.unwrap_or_default();
     let progress = part.progress();
     let held = progress.state.keys().filter(|(of, _)| *of == scope);
     let mut keys: Vec<_> = held
         .map(|(_, key)| key.clone())
-        .filter(|key| key.starts_with(&prefix))
+        .filter(|key| key.starts_with(&prefix) && **key > *after)
         .collect();
     let has_more = keys.len() > limit;
     keys.truncate(limit);

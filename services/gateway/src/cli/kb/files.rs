@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use domain::knowledge::{MOST_DOCUMENT_BYTES, MOST_DOCUMENTS};
 
+use crate::knowledge::extract::media_type_of;
+
 /// Directories below one that is given.
 const DEEPEST: usize = 32;
 
@@ -91,12 +93,5 @@ fn search(
 }
 
 fn media_type(path: &Path) -> Option<&'static str> {
-    let extension = path.extension()?.to_string_lossy().to_ascii_lowercase();
-    match extension.as_str() {
-        "md" | "markdown" => Some("text/markdown"),
-        "html" | "htm" | "xhtml" => Some("text/html"),
-        "pdf" => Some("application/pdf"),
-        "txt" | "text" | "rst" | "csv" | "log" => Some("text/plain"),
-        _ => None,
-    }
+    media_type_of(&path.file_name()?.to_string_lossy())
 }

@@ -49,6 +49,15 @@ impl Kind {
         }
     }
 
+    /// The kind that the ending of a file's name tells.
+    pub fn of_name(name: &str) -> Result<Self, String> {
+        let unsaid =
+            || format!("has a name whose ending says nothing of its kind; send it as {KNOWN}");
+        media_type_of(name)
+            .ok_or_else(unsaid)
+            .and_then(Self::of_media_type)
+    }
+
     /// As the process is told.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -57,6 +66,18 @@ impl Kind {
             Self::Html(_) => "text/html",
             Self::Pdf => "application/pdf",
         }
+    }
+}
+
+/// The media type that the ending of a file's name tells, if it is one that is read.
+pub fn media_type_of(name: &str) -> Option<&'static str> {
+    let (_, ending) = name.rsplit_once('.')?;
+    match ending.to_ascii_lowercase().as_str() {
+        "md" | "markdown" => Some("text/markdown"),
+        "html" | "htm" | "xhtml" => Some("text/html"),
+        "pdf" => Some("application/pdf"),
+        "txt" | "text" | "rst" | "csv" | "log" => Some("text/plain"),
+        _ => None,
     }
 }
 

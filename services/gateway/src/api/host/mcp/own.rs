@@ -154,12 +154,7 @@ impl OwnTool {
                 let event_id = caller.grant.run.event_id.clone();
                 told(&events::read_event(caller, state, &event_id).await?)
             }
-            Self::HistoryPage => {
-                let named = arguments.get("conversation_id");
-                let named = named.map(|id| id.as_str().unwrap_or_default());
-                let page = history::read_page(caller, state, named, &read(&arguments)?).await?;
-                told(&page)
-            }
+            Self::HistoryPage => told(&history::read_page(caller, state, read(&arguments)?).await?),
             Self::RetrieveKnowledge => {
                 let mut query = arguments;
                 let Some(Value::String(kb_id)) = query.remove("kb_id") else {
