@@ -1,5 +1,7 @@
 //! What a run can do with the models that it was granted, and what their providers can do to it.
 
+#[path = "models/bounds.rs"]
+mod bounds;
 #[path = "models/images.rs"]
 mod images;
 #[path = "models/passed.rs"]
@@ -61,7 +63,7 @@ fn all_models() -> Value {
 
 fn grant(config: &mut Config) {
     config.agents = vec![Agent {
-        resources: r#"models = ["talker", "ranker", "remote", "claude"]"#,
+        resources: r#"models = ["talker", "ranker", "remote", "free", "claude"]"#,
         ..Agent::default()
     }];
 }

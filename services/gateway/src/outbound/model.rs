@@ -15,6 +15,7 @@ use crate::outbound::upstream::UpstreamError;
 
 mod anthropic;
 mod api_keys;
+mod bounds;
 mod embedded;
 mod exchange;
 mod openai;
@@ -24,6 +25,7 @@ mod watched;
 
 pub use anthropic::{Anthropic, Thinking};
 pub use api_keys::Rest;
+pub use bounds::{BOUNDS, UNSAID_TOKENS};
 pub use embedded::{Embedded, EmbeddedText};
 pub use exchange::ProviderAddress;
 pub use openai::OpenAi;
@@ -61,12 +63,6 @@ pub trait Provider: Send + Sync {
         Vec::new()
     }
 }
-
-/// Both names of the bound of a completion's tokens. Providers read one of them, and not all the same one.
-pub const BOUNDS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
-/// What a model may answer where neither the request nor the operator says it; a provider that demands a bound is told
-/// this one.
-pub const UNSAID_TOKENS: u64 = 8192;
 
 /// What a million tokens cost, in millionths of the operator's currency: a dollar for a million tokens is
 /// a millionth for one.
@@ -155,21 +151,11 @@ impl Model {
         body
     }
 
-    /// The same for a completion: no more tokens than the model may give, whether the body bounds them or not.
+    /// The same for a completion: no more tokens than the model may give and than the body bounds them to, said by the
+    /// name that the provider reads.
     pub fn asked_to_complete(&self, body: JsonObject) -> JsonObject {
         let mut body = self.asked(body);
-        if let Some(most) = self.max_output_tokens {
-            let mut is_bounded = false;
-            for key in BOUNDS {
-                if let Some(bound) = body.get(key).and_then(Value::as_u64) {
-                    body.insert(key.to_owned(), json!(bound.min(most)));
-                    is_bounded = true;
-                }
-            }
-            if !is_bounded {
-                body.insert(self.provider.bound().to_owned(), json!(most));
-            }
-        }
+        bounds::bound(&mut body, self.provider.bound(), self.max_output_tokens);
         body
     }
 

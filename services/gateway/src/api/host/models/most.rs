@@ -64,7 +64,8 @@ fn text_bytes(value: &Value) -> usize {
     }
 }
 
-/// What a completion will use at most: what is asked, and what may be answered. The body was checked.
+/// What a completion will use at most: what is asked, and what may be answered. The body was checked, and is as the
+/// model is asked.
 pub(in crate::api::host) fn chat_spend(
     id: &str,
     model: &Model,
@@ -75,18 +76,17 @@ pub(in crate::api::host) fn chat_spend(
         kind: "model",
         resource: id.to_owned(),
         prompt_tokens,
-        most_completion_tokens: most_completion(body, model.max_output_tokens),
+        most_completion_tokens: most_completion(body, model.provider.bound()),
         price: model.price,
     }
 }
 
-fn most_completion(body: &JsonObject, of_model: Option<u64>) -> u64 {
-    let largest = |keys: [&str; 2]| {
-        let numbers = keys.iter().filter_map(|key| body.get(*key)?.as_u64());
-        numbers.max()
-    };
-    let each = largest(BOUNDS).or(of_model).unwrap_or(UNSAID_TOKENS);
-    each.saturating_mul(largest(ANSWERS).unwrap_or(1))
+/// By the bound that its provider reads.
+fn most_completion(body: &JsonObject, bound: &str) -> u64 {
+    let number = |key: &str| body.get(key).and_then(Value::as_u64);
+    let answers = ANSWERS.into_iter().filter_map(number).max();
+    let each = number(bound).unwrap_or(UNSAID_TOKENS);
+    each.saturating_mul(answers.unwrap_or(1))
 }
 
 #[cfg(test)]
@@ -101,15 +101,15 @@ mod tests {
 
     #[test]
     fn a_budget_is_asked_for_the_most_that_any_provider_would_give() {
-        let most = |value: &Value, of_model| most_completion(&body(value), of_model);
-        assert_eq!(most(&json!({}), None), UNSAID_TOKENS);
-        assert_eq!(most(&json!({"max_tokens": null}), Some(9)), 9);
-        assert_eq!(most(&json!({"max_tokens": 5}), Some(9)), 5);
-        let both = json!({"max_completion_tokens": 1, "max_tokens": 500});
-        assert_eq!(most(&both, None), 500);
-        assert_eq!(most(&json!({"max_tokens": 500, "n": 100}), None), 50_000);
-        let more = json!({"n": 2, "best_of": 3});
-        assert_eq!(most(&more, Some(7)), 21);
+        let most = |value: &Value| most_completion(&body(value), "max_tokens");
+        assert_eq!(most(&json!({})), UNSAID_TOKENS);
+        assert_eq!(most(&json!({"max_tokens": null})), UNSAID_TOKENS);
+        assert_eq!(most(&json!({"max_tokens": 5})), 5);
+        assert_eq!(most(&json!({"max_tokens": 500, "n": 100})), 50_000);
+        assert_eq!(most(&json!({"max_tokens": 7, "n": 2, "best_of": 3})), 21);
+        // By a name that is not read, nothing is bounded.
+        let other = json!({"max_completion_tokens": 1});
+        assert_eq!(most(&other), UNSAID_TOKENS);
     }
 
     #[test]
