@@ -45,3 +45,77 @@ async fn a_provider_is_told_the_bound_by_the_name_that_it_reads() {
         run.end(&stage).await;
     }
 }
+
+/// Thoughts and a least answer, as a request says them beside its bound.
+fn beside(tokens: u64) -> [(&'static str, Value); 4] {
+    let thinking = json!({"type": "enabled", "budget_tokens": tokens});
+    [
+        ("/thinking_budget", json!({"thinking_budget": tokens})),
+        (
+            "/reasoning/max_tokens",
+            json!({"reasoning": {"max_tokens": tokens}}),
+        ),
+        ("/thinking/budget_tokens", json!({"thinking": thinking})),
+        ("/min_tokens", json!({"min_tokens": tokens})),
+    ]
+}
+
+fn bounded(mut more: Value, most: u64) -> Value {
+    more["max_tokens"] = json!(most);
+    more
+}
+
+#[tokio::test]
+async fn thoughts_and_a_least_answer_are_held_to_the_budget_and_to_the_model() {
+    let more = "[[models]]\nmodel_id = \"free\"\nprovider = \"openai\"\n\
+        [[budgets]]\nname = \"run-tokens\"\nscope = \"run\"\ntokens = 2000\n";
+    let (stage, run, upstream) = remote(more).await;
+    for (pointer, more) in beside(38_000) {
+        let body = asking("free", &bounded(more.clone(), 16));
+        let over = run.call(CHAT, &body).await;
+        assert_eq!(over.status, 429, "{pointer}: {}", over.body);
+        assert_eq!(over.error("details")["budget"], "run-tokens", "{pointer}");
+        let mut native = says("hello");
+        native["extra_args"] = bounded(more, 16);
+        let over = run.call("/models/free/invoke", &native).await;
+        assert_eq!(over.status, 429, "{pointer}: {}", over.body);
+    }
+    assert!(upstream.asked().is_empty(), "nobody was asked");
+    for (pointer, more) in beside(38_000) {
+        let asked = asked_by(&run, &upstream, "remote", &bounded(more, 16)).await;
+        assert_eq!(asked.pointer(pointer), Some(&json!(50)), "{asked}");
+        assert_eq!(asked["max_tokens"], 16, "{asked}");
+    }
+    for (pointer, more) in beside(40) {
+        let asked = asked_by(&run, &upstream, "free", &bounded(more, 16)).await;
+        assert_eq!(asked.pointer(pointer), Some(&json!(40)), "{asked}");
+    }
+    for pointer in ["/thinking_budget", "/min_tokens"] {
+        let more = json!({&pointer[1..]: "38000"});
+        let refused = run.call(CHAT, &asking("free", &more)).await;
+        assert_eq!(refused.status, 400, "{pointer}: {}", refused.body);
+        assert_eq!(refused.detail("pointer"), pointer);
+    }
+    run.end(&stage).await;
+}
+
+/// Anthropic thinks within `max_tokens`, and is told nothing of the run's own words for it.
+#[tokio::test]
+async fn thoughts_within_the_bound_are_not_counted_beside_it() {
+    let budget = "[[budgets]]\nname = \"run-tokens\"\nscope = \"run\"\ntokens = 2000\n";
+    let (stage, run, upstream) = remote(budget).await;
+    // All four fit at once: what was reserved for one may be given back after the next has begun.
+    for (pointer, more) in beside(38_000) {
+        let said = json!({"content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn",
+            "usage": {"input_tokens": 5, "output_tokens": 2}});
+        upstream.reply(Reply::Json(200, said));
+        let mut more = bounded(more, 300);
+        more["max_completion_tokens"] = json!(400);
+        let answered = run.call(CHAT, &asking("claude", &more)).await;
+        assert_eq!(answered.status, 200, "{pointer}: {}", answered.body);
+        let asked = upstream.asked().pop().unwrap().body;
+        assert_eq!(asked["max_tokens"], 300, "{asked}");
+        assert_eq!(asked.pointer(pointer), None, "{asked}");
+    }
+    run.end(&stage).await;
+}

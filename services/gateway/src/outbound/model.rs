@@ -25,7 +25,7 @@ mod watched;
 
 pub use anthropic::{Anthropic, Thinking};
 pub use api_keys::Rest;
-pub use bounds::{BOUNDS, UNSAID_TOKENS};
+pub use bounds::{BOUNDS, LEAST, THOUGHTS, ThoughtCount, UNSAID_TOKENS, value_at};
 pub use embedded::{Embedded, EmbeddedText};
 pub use exchange::ProviderAddress;
 pub use openai::OpenAi;
@@ -57,6 +57,10 @@ pub trait Provider: Send + Sync {
     /// Which of [`BOUNDS`] it reads.
     fn bound(&self) -> &'static str {
         "max_tokens"
+    }
+    /// How it counts thoughts.
+    fn thought_count(&self) -> ThoughtCount {
+        ThoughtCount::Beside
     }
     /// Its keys in their order, and which of them rest.
     fn resting_keys(&self) -> Vec<Option<Rest>> {
@@ -156,6 +160,9 @@ impl Model {
     pub fn asked_to_complete(&self, body: JsonObject) -> JsonObject {
         let mut body = self.asked(body);
         bounds::bound(&mut body, self.provider.bound(), self.max_output_tokens);
+        if let Some(most) = self.max_output_tokens {
+            bounds::cut(&mut body, most);
+        }
         body
     }
 

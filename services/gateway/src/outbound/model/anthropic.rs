@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::exchange::{Exchange, KeyHeader, ProviderAddress, streamed_error};
 use super::openai::until_error;
-use super::{Chunks, Embedded, Provider, Rest};
+use super::{Chunks, Embedded, Provider, Rest, ThoughtCount};
 use crate::outbound::egress::Egress;
 use crate::outbound::upstream::UpstreamError;
 
@@ -92,6 +92,11 @@ impl Provider for Anthropic {
 
     async fn list_models(&self) -> Vec<Result<Vec<String>, UpstreamError>> {
         self.exchange.list_models(&["v1", "models"]).await
+    }
+
+    /// It is asked to think by `reasoning_effort` alone, for less than `max_tokens`.
+    fn thought_count(&self) -> ThoughtCount {
+        ThoughtCount::Within
     }
 
     fn resting_keys(&self) -> Vec<Option<Rest>> {

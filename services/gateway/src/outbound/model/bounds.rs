@@ -1,13 +1,30 @@
 //! How much a model may say to one request.
 
 use protocol::JsonObject;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Both names of the bound of a completion's tokens. Providers read one of them, and not all the same one.
 pub const BOUNDS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
 /// What a model may answer where neither the request nor the operator says it; a provider that demands a bound is told
 /// this one.
 pub const UNSAID_TOKENS: u64 = 8192;
+/// Where a body says how much may be thought, as pointers into it.
+pub const THOUGHTS: [&str; 3] = [
+    "/thinking_budget",
+    "/reasoning/max_tokens",
+    "/thinking/budget_tokens",
+];
+/// Where it says how much is answered at least: some servers go past the bound for it.
+pub const LEAST: &str = "/min_tokens";
+
+/// How a provider counts what it lets a model think.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThoughtCount {
+    /// Beside the bound of the answer, or so it may be: it gets [`THOUGHTS`] and [`LEAST`] as a body says them.
+    Beside,
+    /// Within the bound, which holds for all that is said: it gets neither.
+    Within,
+}
 
 /// Says the smallest bound of all by the one name that is `read`, and by no other. Where there is none, none is said.
 pub(super) fn bound(body: &mut JsonObject, read: &str, of_model: Option<u64>) {
@@ -20,10 +37,33 @@ pub(super) fn bound(body: &mut JsonObject, read: &str, of_model: Option<u64>) {
     }
 }
 
+/// Cuts what is said beside the bound to what the model may give.
+pub(super) fn cut(body: &mut JsonObject, most: u64) {
+    for pointer in THOUGHTS.into_iter().chain([LEAST]) {
+        let (member, rest) = member_of(pointer);
+        let value = body.get_mut(member);
+        if let Some(value) = value.and_then(|value| value.pointer_mut(rest))
+            && value.as_u64().is_some_and(|number| number > most)
+        {
+            *value = json!(most);
+        }
+    }
+}
+
+/// What stands in a body at one of these pointers.
+pub fn value_at<'a>(body: &'a JsonObject, pointer: &str) -> Option<&'a Value> {
+    let (member, rest) = member_of(pointer);
+    body.get(member)?.pointer(rest)
+}
+
+/// The member of a body that a pointer leads through, and the way on from there.
+fn member_of(pointer: &str) -> (&str, &str) {
+    let path = pointer.trim_start_matches('/');
+    path.split_at(path.find('/').unwrap_or(path.len()))
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
 
     #[test]
@@ -34,11 +74,7 @@ mod tests {
                 (json!({other: 16}), Some(1000), json!({read: 16})),
                 (json!({other: 16}), None, json!({read: 16})),
                 (json!({read: 16}), Some(1000), json!({read: 16})),
-                (
-                    json!({read: 500, other: 16}),
-                    Some(1000),
-                    json!({read: 16}),
-                ),
+                (json!({read: 500, other: 16}), Some(1000), json!({read: 16})),
                 (json!({read: 16, other: 500}), None, json!({read: 16})),
                 (json!({other: 5000}), Some(1000), json!({read: 1000})),
                 (json!({other: null}), Some(1000), json!({read: 1000})),
@@ -51,5 +87,22 @@ mod tests {
                 assert_eq!(Value::Object(body), expected, "{said} {of_model:?}");
             }
         }
+    }
+    #[test]
+    fn what_is_said_beside_a_bound_is_cut_to_what_the_model_may_give() {
+        let mut body = json!({
+            "thinking_budget": 38_000, "min_tokens": 51, "top_k": 90, "reasoning": {"max_tokens": 50, "effort": "low"},
+            "thinking": {"type": "enabled", "budget_tokens": 38_000},
+        });
+        cut(body.as_object_mut().unwrap(), 50);
+        let expected = json!({
+            "thinking_budget": 50, "min_tokens": 50, "top_k": 90, "reasoning": {"max_tokens": 50, "effort": "low"},
+            "thinking": {"type": "enabled", "budget_tokens": 50},
+        });
+        assert_eq!(body, expected);
+        let mut other = json!({"thinking": true, "reasoning": "high", "min_tokens": null});
+        let same = other.clone();
+        cut(other.as_object_mut().unwrap(), 50);
+        assert_eq!(other, same);
     }
 }

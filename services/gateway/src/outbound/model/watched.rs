@@ -7,7 +7,7 @@ use futures_util::StreamExt as _;
 use protocol::JsonObject;
 use protocol::model::{ModelProvider, ModelProviderError, ModelProviderKey};
 
-use super::{Chunks, Embedded, Provider, Rest};
+use super::{Chunks, Embedded, Provider, Rest, ThoughtCount};
 use crate::clock::Clock;
 use crate::outbound::upstream::UpstreamError;
 
@@ -73,6 +73,11 @@ impl Watched {
     /// As [`Provider::bound`].
     pub fn bound(&self) -> &'static str {
         self.provider.bound()
+    }
+
+    /// As [`Provider::thought_count`].
+    pub fn thought_count(&self) -> ThoughtCount {
+        self.provider.thought_count()
     }
 
     /// As [`Provider::complete`].

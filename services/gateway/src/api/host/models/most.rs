@@ -1,11 +1,15 @@
 //! What a completion will use at most, as its request says it: budgets are asked for that before anybody is.
 
+use std::ops::RangeInclusive;
+
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use serde_json::Value;
 
 use crate::api::host_call::Spend;
-use crate::outbound::model::{BOUNDS, Model, UNSAID_TOKENS};
+use crate::outbound::model::{
+    BOUNDS, LEAST, Model, THOUGHTS, ThoughtCount, UNSAID_TOKENS, value_at,
+};
 
 const MOST_TOKENS: u64 = i32::MAX as u64;
 /// How many answers are made for one request.
@@ -15,19 +19,32 @@ const MOST_ANSWERS: u64 = 128;
 /// Refuses numbers that could mean something else to a provider than to a budget: what is no whole number, and
 /// what is none at all. A fault's pointer begins at the body.
 pub(in crate::api::host) fn check_most(body: &JsonObject) -> Result<(), Fault> {
-    let bounds = BOUNDS.map(|key| (key, MOST_TOKENS));
-    let answers = ANSWERS.map(|key| (key, MOST_ANSWERS));
-    for (key, most) in bounds.into_iter().chain(answers) {
-        let is_bounded = |value: &Value| value.as_u64().is_some_and(|n| (1..=most).contains(&n));
-        if body
-            .get(key)
-            .is_some_and(|value| !value.is_null() && !is_bounded(value))
-        {
-            let message = format!("must be a whole number from 1 to {most}");
-            return Err(Fault::new(format!("/{key}"), message));
-        }
+    let members = BOUNDS.map(|key| (key, MOST_TOKENS));
+    let members = members
+        .into_iter()
+        .chain(ANSWERS.map(|key| (key, MOST_ANSWERS)));
+    for (key, most) in members {
+        check_number(body.get(key), &format!("/{key}"), 1..=most)?;
+    }
+    for pointer in THOUGHTS.into_iter().chain([LEAST]) {
+        check_number(value_at(body, pointer), pointer, 0..=MOST_TOKENS)?;
     }
     Ok(())
+}
+
+/// What is null says nothing.
+fn check_number(
+    value: Option<&Value>,
+    pointer: &str,
+    range: RangeInclusive<u64>,
+) -> Result<(), Fault> {
+    let is_within = |value: &Value| value.as_u64().is_some_and(|number| range.contains(&number));
+    if value.is_none_or(|value| value.is_null() || is_within(value)) {
+        return Ok(());
+    }
+    let (least, most) = range.into_inner();
+    let message = format!("must be a whole number from {least} to {most}");
+    Err(Fault::new(pointer, message))
 }
 
 /// What a provider may read of a body: all but its settings that are numbers and switches.
@@ -76,17 +93,33 @@ pub(in crate::api::host) fn chat_spend(
         kind: "model",
         resource: id.to_owned(),
         prompt_tokens,
-        most_completion_tokens: most_completion(body, model.provider.bound()),
+        most_completion_tokens: most_completion(
+            body,
+            model.provider.bound(),
+            model.provider.thought_count(),
+        ),
         price: model.price,
     }
 }
 
-/// By the bound that its provider reads.
-fn most_completion(body: &JsonObject, bound: &str) -> u64 {
+/// By the bound that its provider reads, and by all that may be said beside it.
+fn most_completion(body: &JsonObject, bound: &str, thoughts: ThoughtCount) -> u64 {
     let number = |key: &str| body.get(key).and_then(Value::as_u64);
     let answers = ANSWERS.into_iter().filter_map(number).max();
-    let each = number(bound).unwrap_or(UNSAID_TOKENS);
+    let said = number(bound).unwrap_or(UNSAID_TOKENS);
+    let each = match thoughts {
+        ThoughtCount::Within => said,
+        ThoughtCount::Beside => with_thoughts(body, said),
+    };
     each.saturating_mul(answers.unwrap_or(1))
+}
+
+/// What one answer may be where its least and its thoughts are not held to its bound.
+fn with_thoughts(body: &JsonObject, bound: u64) -> u64 {
+    let number = |pointer: &str| value_at(body, pointer).and_then(Value::as_u64);
+    let thoughts = THOUGHTS.into_iter().filter_map(number);
+    let said = bound.max(number(LEAST).unwrap_or_default());
+    thoughts.fold(said, u64::saturating_add)
 }
 
 #[cfg(test)]
@@ -101,7 +134,8 @@ mod tests {
 
     #[test]
     fn a_budget_is_asked_for_the_most_that_any_provider_would_give() {
-        let most = |value: &Value| most_completion(&body(value), "max_tokens");
+        let most =
+            |value: &Value| most_completion(&body(value), "max_tokens", ThoughtCount::Beside);
         assert_eq!(most(&json!({})), UNSAID_TOKENS);
         assert_eq!(most(&json!({"max_tokens": null})), UNSAID_TOKENS);
         assert_eq!(most(&json!({"max_tokens": 5})), 5);
@@ -110,6 +144,40 @@ mod tests {
         // By a name that is not read, nothing is bounded.
         let other = json!({"max_completion_tokens": 1});
         assert_eq!(most(&other), UNSAID_TOKENS);
+    }
+
+    #[test]
+    fn thoughts_and_a_least_answer_are_asked_for_beside_the_bound() {
+        for (said, beside) in [
+            (json!({"max_tokens": 16, "thinking_budget": 38_000}), 38_016),
+            (
+                json!({"max_tokens": 16, "reasoning": {"max_tokens": 38_000}}),
+                38_016,
+            ),
+            (
+                json!({"max_tokens": 16, "thinking": {"type": "enabled", "budget_tokens": 38_000}}),
+                38_016,
+            ),
+            (json!({"max_tokens": 16, "min_tokens": 30_000}), 30_000),
+            (
+                json!({"max_tokens": 16, "min_tokens": 9, "thinking_budget": 0}),
+                16,
+            ),
+            (
+                json!({"max_tokens": 16, "min_tokens": 20, "thinking_budget": 5, "n": 2}),
+                50,
+            ),
+            (
+                json!({"max_tokens": 16, "reasoning": {"effort": "high"}, "thinking": null}),
+                16,
+            ),
+        ] {
+            let most = |thoughts| most_completion(&body(&said), "max_tokens", thoughts);
+            assert_eq!(most(ThoughtCount::Beside), beside, "{said}");
+            // Who counts them within the bound takes nothing beside it.
+            let answers = said["n"].as_u64().unwrap_or(1);
+            assert_eq!(most(ThoughtCount::Within), 16 * answers, "{said}");
+        }
     }
 
     #[test]
@@ -139,5 +207,30 @@ mod tests {
             }
         }
         assert!(check_most(&body(&json!({"n": 129}))).is_err());
+    }
+
+    #[test]
+    fn what_is_no_number_of_thoughts_is_refused_where_it_stands() {
+        let at = |pointer: &str, value: &Value| match pointer {
+            "/reasoning/max_tokens" => json!({"reasoning": {"max_tokens": value}}),
+            "/thinking/budget_tokens" => json!({"thinking": {"budget_tokens": value}}),
+            member => json!({&member[1..]: value}),
+        };
+        for pointer in THOUGHTS.into_iter().chain([LEAST]) {
+            for value in [
+                json!(-1),
+                json!(1.5),
+                json!("9"),
+                json!([9]),
+                json!(u64::MAX),
+            ] {
+                let fault = check_most(&body(&at(pointer, &value))).unwrap_err();
+                assert_eq!(fault.pointer, pointer, "{value}");
+            }
+            for value in [json!(null), json!(0), json!(38_000)] {
+                let checked = check_most(&body(&at(pointer, &value)));
+                assert_eq!(checked, Ok(()), "{pointer} {value}");
+            }
+        }
     }
 }
