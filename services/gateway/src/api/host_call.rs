@@ -169,7 +169,7 @@ impl HostCall {
 
 impl Drop for HostCall {
     fn drop(&mut self) {
-        self.record("abandoned", Consumed::WhatCame);
+        self.record("abandoned", Consumed::Unheard);
     }
 }
 

@@ -9,8 +9,11 @@ use super::ApiError;
 pub(in crate::api) enum Consumed {
     /// It was refused, or nobody was there.
     Nothing,
-    /// What it was asked, and what came of its answer: that was not waited for, or could not be read.
+    /// What it was asked, and what came of its answer: that was heard to its end.
     WhatCame,
+    /// What came of an answer that was not waited for, or could not be read. Where nothing came of it, all that it may
+    /// have been: its provider may go on and bill it.
+    Unheard,
     /// More than is read of an answer.
     AllReserved,
 }
@@ -26,7 +29,7 @@ impl ApiError {
                 _,
                 Some("upstream_broken" | "upstream_malformed" | "upstream_timeout" | "stopping"),
             )
-            | ("cancelled" | "deadline_exceeded" | "unauthenticated", _) => Consumed::WhatCame,
+            | ("cancelled" | "deadline_exceeded" | "unauthenticated", _) => Consumed::Unheard,
             _ => Consumed::Nothing,
         }
     }
@@ -42,10 +45,19 @@ mod tests {
     fn what_was_sent_and_not_waited_for_is_used_and_what_was_refused_is_not() {
         let broken = UpstreamError::Lost("it went".to_owned());
         for (error, consumed) in [
-            (StartError::Stopping.into(), Consumed::WhatCame),
-            (ApiError::cancelled(), Consumed::WhatCame),
-            (ApiError::deadline_exceeded(), Consumed::WhatCame),
-            (broken.into(), Consumed::WhatCame),
+            (StartError::Stopping.into(), Consumed::Unheard),
+            (ApiError::cancelled(), Consumed::Unheard),
+            (ApiError::deadline_exceeded(), Consumed::Unheard),
+            (broken.into(), Consumed::Unheard),
+            (UpstreamError::Timeout.into(), Consumed::Unheard),
+            (
+                UpstreamError::Malformed("half".to_owned()).into(),
+                Consumed::Unheard,
+            ),
+            (
+                UpstreamError::Away("nobody".to_owned()).into(),
+                Consumed::Nothing,
+            ),
             (
                 UpstreamError::TooLarge { most: 1 }.into(),
                 Consumed::AllReserved,

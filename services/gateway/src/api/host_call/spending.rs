@@ -137,7 +137,7 @@ impl Spending {
     }
 
     /// As the provider has counted; else as we do, of what was asked and what came. A provider that has refused
-    /// took nothing; one that was not waited for may have taken what it was asked.
+    /// took nothing; one that was not heard to the end may have said all that was reserved, unless some of it came.
     fn used(&self, ended: &Ended) -> (u64, u64, bool) {
         let number = |count: Option<i64>| count.and_then(|count| u64::try_from(count).ok());
         if let Some(counted) = &self.counted {
@@ -146,7 +146,10 @@ impl Spending {
             let prompt = prompt.or(total).unwrap_or(self.spend.prompt_tokens);
             let rest = total.map(|total| total.saturating_sub(prompt));
             let completion = number(counted.completion_tokens).or(rest);
-            let said = self.said.div_ceil(TOKEN_BYTES);
+            // A count of nothing amid an answer is not its last word.
+            let is_last = ended.consumed != Consumed::Unheard;
+            let completion = completion.filter(|completion| is_last || *completion > 0);
+            let said = self.said_of(ended.consumed);
             let is_estimate = completion.is_none() && said > 0;
             return (prompt, completion.unwrap_or(said), is_estimate);
         }
@@ -154,11 +157,18 @@ impl Spending {
         if has_refused || self.spend.prompt_tokens == 0 {
             return (0, 0, false);
         }
-        let said = match ended.consumed {
+        (self.spend.prompt_tokens, self.said_of(ended.consumed), true)
+    }
+
+    /// The tokens that the model has said, where its provider has not counted them.
+    fn said_of(&self, consumed: Consumed) -> u64 {
+        match consumed {
             Consumed::AllReserved => self.spend.most_completion_tokens,
-            Consumed::Nothing | Consumed::WhatCame => self.said.div_ceil(TOKEN_BYTES),
-        };
-        (self.spend.prompt_tokens, said, true)
+            Consumed::Unheard if self.said == 0 => self.spend.most_completion_tokens,
+            Consumed::Nothing | Consumed::WhatCame | Consumed::Unheard => {
+                self.said.div_ceil(TOKEN_BYTES)
+            }
+        }
     }
 }
 
@@ -321,12 +331,19 @@ mod tests {
         assert_eq!(of(asked_alone.clone(), "ok", 30), (10, 10, true, 125));
         assert_eq!(of(asked_alone, "ok", 0), (10, 0, false, 25));
         assert_eq!(of(None, "ok", 30), (100, 10, true, 350));
-        assert_eq!(of(None, "abandoned", 0), (100, 0, true, 250));
-        assert_eq!(of(None, "cancelled", 3), (100, 1, true, 260));
-        assert_eq!(of(None, "deadline_exceeded", 0), (100, 0, true, 250));
+        assert_eq!(of(None, "ok", 0), (100, 0, true, 250));
         let refused = of_consumed(None, "rate_limited", 0, Consumed::Nothing);
         assert_eq!(refused, (0, 0, false, 0));
         let too_large = of_consumed(None, "runtime_error", 0, Consumed::AllReserved);
         assert_eq!(too_large, (100, 50, true, 750));
+        for outcome in ["abandoned", "cancelled", "deadline_exceeded"] {
+            let unheard = |counted, said| of_consumed(counted, outcome, said, Consumed::Unheard);
+            assert_eq!(unheard(None, 0), (100, 50, true, 750));
+            assert_eq!(unheard(None, 3), (100, 1, true, 260));
+            let so_far = |tokens| counted(Some(10), Some(tokens), None);
+            assert_eq!(unheard(so_far(4), 3), (10, 4, false, 65));
+            assert_eq!(unheard(so_far(0), 3), (10, 1, true, 35));
+            assert_eq!(unheard(so_far(0), 0), (10, 50, true, 525));
+        }
     }
 }
