@@ -305,6 +305,23 @@ async fn what_is_wrong_in_an_agent_is_named_by_its_place() {
 }
 
 #[tokio::test]
+async fn a_database_that_no_url_leads_to_is_refused_before_anything_is_served() {
+    for (url, said) in [
+        (
+            "postgres://runnel:hunter2@127.0.0.1:1/events?sslmode=bogus",
+            "bogus",
+        ),
+        ("sqlite://:memory:", "must name a file"),
+    ] {
+        let printed = with_config("check-config", &VALID.replace(SQLITE, url), &[]).await;
+        assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+        let told = |line: &str| line.starts_with("database.url: ") && line.contains(said);
+        assert!(printed.stderr.lines().any(told), "{printed:?}");
+        assert!(!printed.stderr.contains("hunter2"), "{printed:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_lets_nobody_in_is_named_with_its_reason() {
     let nowhere = VALID.replace(SQLITE, "postgres://runnel:hunter2@127.0.0.1:1/events");
     let served = with_config("serve", &nowhere, &[]).await;

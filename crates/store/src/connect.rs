@@ -225,6 +225,16 @@ async fn migrate(writes: &DatabaseConnection, backend: Backend) -> Result<(), St
     Ok(migrated?)
 }
 
+/// What keeps this URL from leading to a database, as far as it says so itself.
+pub fn check_database_url(url: &str) -> Result<(), String> {
+    match backend_of(url).map_err(|error| error.to_string())? {
+        Backend::Sqlite => Ok(()),
+        Backend::Postgres => PgConnectOptions::from_str(url)
+            .map(drop)
+            .map_err(|error| error.to_string()),
+    }
+}
+
 fn backend_of(url: &str) -> Result<Backend, StoreError> {
     if url.starts_with("sqlite:") {
         Ok(Backend::Sqlite)

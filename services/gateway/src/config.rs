@@ -596,6 +596,20 @@ mod tests {
     }
 
     #[test]
+    fn a_number_that_is_none_is_refused_and_does_not_count_as_unset() {
+        for (toml, pointer) in [
+            ("[telemetry]\nsample_ratio = nan", "telemetry.sample_ratio"),
+            ("[runs]\nlease_seconds = inf", "runs.lease_seconds"),
+            (
+                "[[models]]\nmodel_id = 'm'\ninput_price = -inf",
+                "models[0].input_price",
+            ),
+        ] {
+            assert_eq!(pointers(&load(toml, &[])), [pointer]);
+        }
+    }
+
+    #[test]
     fn the_url_of_the_database_may_stand_where_secrets_do() {
         let file = std::env::temp_dir().join(format!("runnel-url-{}", uuid::Uuid::new_v4()));
         let toml = format!("[database]\nurl = 'file:{}'", file.display());

@@ -64,6 +64,9 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
     let egress = egress
         .ok()
         .map(|egress| egress.refusing_own(config.server.listen));
+    if let Err(error) = store::check_database_url(&config.database.url) {
+        faults.push(ConfigFault::new("database.url", error));
+    }
     let mut endpoints = Vec::new();
     for (index, entry) in config.runner_endpoints.iter().enumerate() {
         let place = format!("runner_endpoints[{index}]");

@@ -156,6 +156,7 @@ fn plain_database_url(url: String) -> Result<String, &'static str> {
         Some(("sqlite", path)) if path.contains(['?', '#']) => {
             Err("must be sqlite://PATH without parameters: there are none to set")
         }
+        Some(("sqlite", ":memory:")) => Err("must name a file: a database in memory is lost"),
         Some(("sqlite", path)) if !path.is_empty() => Ok(url),
         Some(("postgres" | "postgresql", _)) if Url::parse(&url).is_ok() => Ok(url),
         _ => Err(

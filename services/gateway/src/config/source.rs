@@ -33,8 +33,9 @@ pub(super) fn merge(
         .add_source(environment)
         .build()
         .and_then(::config::Config::try_deserialize)
-        .map(sort_keys)
         .map_err(|error| ConfigFault::new("", describe(&error, path)))
+        .and_then(refuse_no_number)
+        .map(sort_keys)
 }
 
 /// What OpenAI's own clients read: the one exception to variables that begin with `RUNNEL__`, and for
@@ -75,8 +76,34 @@ pub(super) fn parse(name: &Path, text: &str) -> Result<Value, ConfigFault> {
         .add_source(File::from_str(text, FileFormat::Toml))
         .build()
         .and_then(::config::Config::try_deserialize)
-        .map(sort_keys)
         .map_err(|error| ConfigFault::new("", describe(&error, Some(name))))
+        .and_then(refuse_no_number)
+        .map(sort_keys)
+}
+
+/// TOML has no null: what comes as one is `nan` or `inf`, and would count as not set.
+fn refuse_no_number(tree: Value) -> Result<Value, ConfigFault> {
+    match place_of_null(&tree) {
+        None => Ok(tree),
+        Some(place) => {
+            let place = place.trim_start_matches('.');
+            Err(ConfigFault::new(place, "must be a finite number"))
+        }
+    }
+}
+
+fn place_of_null(value: &Value) -> Option<String> {
+    match value {
+        Value::Null => Some(String::new()),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .find_map(|(at, item)| place_of_null(item).map(|within| format!("[{at}]{within}"))),
+        Value::Object(members) => members.iter().find_map(|(name, member)| {
+            place_of_null(member).map(|within| format!(".{name}{within}"))
+        }),
+        _ => None,
+    }
 }
 
 fn read_file(path: &Path) -> Result<String, ConfigFault> {
