@@ -10,7 +10,7 @@ use sea_orm::{DatabaseConnection, DbBackend};
 use super::job::Item;
 use super::patience::Patience;
 use super::places::{Places, apply_together, guarded};
-use super::transaction::{Applied, transact};
+use super::transaction::{Applied, Outage, transact};
 use crate::common::Common;
 use crate::error::StoreError;
 use crate::inline::Inline;
@@ -32,6 +32,7 @@ pub(super) struct Commits {
     /// What the last transaction has read on that way, and at which version of the database.
     known: Mutex<(i64, Common)>,
     is_failing: Arc<AtomicBool>,
+    outage: Outage,
     patience: Patience,
     kept: Mutex<Vec<Box<dyn Item>>>,
     /// What is in the next transaction, whoever comes.
@@ -51,6 +52,7 @@ impl Commits {
             inline,
             known: Mutex::default(),
             is_failing,
+            outage: Outage::default(),
             patience,
             kept: Mutex::default(),
             late: Mutex::default(),
@@ -306,7 +308,10 @@ impl Commits {
     async fn try_once(&self, batch: &mut [Box<dyn Item>]) -> Result<Vec<Applied>, StoreError> {
         let began = Instant::now();
         let enough = began + self.patience.silence / ENOUGH;
-        let outcome = self.patience.wait(transact(&self.db, batch, enough)).await;
+        let outcome = self
+            .patience
+            .wait(transact(&self.db, batch, enough, &self.outage))
+            .await;
         let outcome = outcome.unwrap_or_else(|| {
             tracing::error!("a transaction had no end within {:?}", began.elapsed());
             Err(StoreError::Unreachable)
@@ -316,11 +321,13 @@ impl Commits {
             Err(_) => batch.len(),
         };
         meter::transacted(items, began.elapsed(), outcome.is_ok());
-        if let Err(error) = &outcome
-            && error.may_pass()
-            && !error.is_contention()
-        {
-            self.is_failing.store(true, Ordering::Release);
+        match &outcome {
+            Err(error) if error.may_pass() && !error.is_contention() => {
+                self.is_failing.store(true, Ordering::Release);
+                self.outage.tell(error);
+            }
+            Err(_) => {}
+            Ok(_) => self.outage.end(),
         }
         outcome
     }

@@ -1,6 +1,7 @@
 //! One transaction over many items.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use sea_orm::{
@@ -37,12 +38,30 @@ impl Applied {
     }
 }
 
+/// What the log is told of a database that is away: once, until it is back.
+#[derive(Default)]
+pub(super) struct Outage(AtomicBool);
+
+impl Outage {
+    pub(super) fn tell(&self, error: &StoreError) {
+        if !self.0.swap(true, Ordering::Relaxed) {
+            let error = error as &dyn std::error::Error;
+            tracing::error!(error, "the database takes no writes");
+        }
+    }
+
+    pub(super) fn end(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
 /// One transaction over the batch. Gives what became of each item; an error means that nothing was written.
 /// Past `enough` it takes up nothing more.
 pub(super) async fn transact(
     db: &DatabaseConnection,
     batch: &mut [Box<dyn Item>],
     enough: Instant,
+    outage: &Outage,
 ) -> Result<Vec<Applied>, StoreError> {
     let immediate = TransactionOptions {
         sqlite_transaction_mode: Some(SqliteTransactionMode::Immediate),
@@ -55,10 +74,7 @@ pub(super) async fn transact(
     {
         Ok(tx) => tx,
         Err(error) if error.may_pass() && !error.is_contention() => {
-            tracing::error!(
-                error = &error as &dyn std::error::Error,
-                "no transaction could begin"
-            );
+            outage.tell(&error);
             return Err(StoreError::Unreachable);
         }
         Err(error) => return Err(error),

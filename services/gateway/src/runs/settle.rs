@@ -222,14 +222,18 @@ where
             Err(error) => return Err(error),
         };
         let now = Instant::now();
+        let is_first = give_up.is_none();
         let give_up = *give_up.get_or_insert_with(|| now + inner.limits.lease);
         if now + PAUSE >= give_up {
             return Err(error);
         }
-        tracing::warn!(
-            run.id = %run, error = &error as &dyn std::error::Error,
-            "the database does not take what run {run} brought, trying again"
-        );
+        // Once: in an outage each live run tries five times a second.
+        if is_first {
+            tracing::warn!(
+                run.id = %run, error = &error as &dyn std::error::Error,
+                "the database does not take what run {run} brought, trying again"
+            );
+        }
         tokio::time::sleep(PAUSE).await;
     }
 }
