@@ -340,13 +340,22 @@ async fn all_that_is_wrong_is_said_at_once() {
     let wrong = VALID
         .replace("127.0.0.1:0", "everywhere")
         .replace("[egress]", "[egress]\nallowed = 1")
-        .replace("[database]", "[limits]\nline_bytes = 1\n[database]")
-        .replace("name = \"hello\"", "name = \"\"");
+        .replace(
+            "[database]",
+            "[limits]\nline_bytes = 1\nstorage_area_bytes = 1024\nslow = 1\n[database]",
+        )
+        .replace(
+            "name = \"hello\"",
+            "name = \"\"\nconfig = { timeout = \"5m\" }",
+        );
     let places = [
         "server.listen",
         "egress.allowed",
         "limits.line_bytes",
+        "limits.storage_area_bytes",
+        "limits.slow",
         "agents[0].name",
+        "agents[0].config.timeout",
     ];
     let printed = with_config("check-config", &wrong, &[]).await;
     assert_eq!(printed.status.code(), Some(1), "{printed:?}");

@@ -1,5 +1,6 @@
 //! Settings: read whole, judged whole, before anything is opened.
 
+mod agent;
 mod allow_rule;
 mod artifacts;
 mod budgets;
@@ -26,6 +27,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use domain::budget::Budget;
+use protocol::admin::AgentSpec;
 use serde_json::{Value, json};
 
 pub use allow_rule::{AllowRule, AllowRuleError};
@@ -50,7 +52,7 @@ pub use tool::{GATEWAY_TOOLS, HttpToolEntry, RESERVED_TOOLS, ToolEntry};
 pub use tool_url::{FillError, UrlTemplate, UrlTemplateError};
 
 use source::Variables;
-use table::{Reported, Table, name};
+use table::{Reported, Table};
 
 const DEFAULT_TOML: &str = include_str!("config/default.toml");
 
@@ -78,8 +80,8 @@ pub struct Config {
     pub skills: Vec<SkillEntry>,
     pub skill_directories: Vec<SkillDirectoryEntry>,
     pub runner_endpoints: Vec<EndpointEntry>,
-    /// Tables with a unique `name`, in the shape that the API takes; the rest is not judged yet.
-    pub agents: Vec<Value>,
+    /// In the shape that the API takes, each with a name of its own.
+    pub agents: Vec<AgentSpec>,
 }
 
 impl Config {
@@ -140,18 +142,11 @@ impl Config {
         let skill_directories =
             table.tables("skill_directories", "directory", SkillDirectoryEntry::read);
         let runner_endpoints = table.tables("runner_endpoints", "name", EndpointEntry::read);
-        let agents = table.tables("agents", "name", read_agent);
-        if let (Ok(server), Ok(metrics)) = (&server, &metrics)
-            && server.listen.port() != 0
-            && metrics.listen == Some(server.listen)
-        {
-            let message = "must be another address than server.listen";
-            return Err(table.fault("metrics.listen", message));
-        }
-        if let (Ok(models), Ok(bases)) = (&models, &knowledge_bases) {
-            check_embedding_models(models, bases, &mut table)?;
-        }
+        let agents = table.tables("agents", "name", agent::read);
+        let listeners = check_listeners(&server, &metrics, &mut table);
+        let embedding = check_embedding_models(&models, &knowledge_bases, &mut table);
         table.close()?;
+        listeners.and(embedding)?;
         Ok(Self {
             server: server?,
             auth: auth?,
@@ -179,12 +174,30 @@ impl Config {
     }
 }
 
-/// What makes the vectors of a base is a model of the catalog.
-fn check_embedding_models(
-    models: &[ModelEntry],
-    bases: &[KnowledgeBaseEntry],
+/// Two listeners cannot have one address, unless the system picks the ports.
+fn check_listeners(
+    server: &Result<ServerConfig, Reported>,
+    metrics: &Result<MetricsConfig, Reported>,
     table: &mut Table<'_>,
 ) -> Result<(), Reported> {
+    let (Ok(server), Ok(metrics)) = (server, metrics) else {
+        return Err(Reported);
+    };
+    let differ = server.listen.port() == 0 || metrics.listen != Some(server.listen);
+    let message = "must be another address than server.listen";
+    table.demand("metrics.listen", differ, message)
+}
+
+/// What makes the vectors of a base is a model of the catalog.
+fn check_embedding_models(
+    models: &Result<Vec<ModelEntry>, Reported>,
+    bases: &Result<Vec<KnowledgeBaseEntry>, Reported>,
+    table: &mut Table<'_>,
+) -> Result<(), Reported> {
+    let (Ok(models), Ok(bases)) = (models, bases) else {
+        return Err(Reported);
+    };
+    let mut known = Ok(());
     for (index, base) in bases.iter().enumerate() {
         if let KnowledgePlace::Embedded {
             embedding_model: Some(model),
@@ -193,16 +206,16 @@ fn check_embedding_models(
             && models.iter().all(|known| known.model_id != *model)
         {
             let key = format!("knowledge_bases[{index}].embedding_model");
-            return Err(table.fault(&key, "names no model_id of [[models]]"));
+            known = Err(table.fault(&key, "names no model_id of [[models]]"));
         }
     }
-    Ok(())
+    known
 }
 
 // The configuration of an agent is its runner's business and may hold anything: names only.
 impl fmt::Debug for Config {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let agents: Vec<_> = self.agents.iter().map(|agent| &agent["name"]).collect();
+        let agents: Vec<_> = self.agents.iter().map(|agent| &agent.name).collect();
         formatter
             .debug_struct("Config")
             .field("server", &self.server)
@@ -241,13 +254,6 @@ pub fn default_toml() -> &'static str {
     DEFAULT_TOML
 }
 
-fn read_agent(mut table: Table<'_>) -> Result<Value, Reported> {
-    let name = table.required("name", name)?;
-    let mut agent = table.into_rest();
-    agent.insert("name".to_owned(), Value::String(name));
-    Ok(Value::Object(agent))
-}
-
 /// The URL of the database in a directory. A path may hold what a URL understands differently.
 pub fn sqlite_url(data_dir: &Path) -> String {
     let path = data_dir
@@ -261,8 +267,6 @@ pub fn sqlite_url(data_dir: &Path) -> String {
 mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
-
-    use protocol::admin::AgentSpec;
 
     use super::*;
 
@@ -364,15 +368,16 @@ mod tests {
             "env:ECHO_API_KEY"
         );
         assert_eq!(config.runner_endpoints[0].max_runs, 20);
-        assert_eq!(config.agents[0]["scope"], json!({"kind": "global"}));
-        let agent: AgentSpec = serde_json::from_value(config.agents[0].clone()).unwrap();
-        assert_eq!(domain::agent::check_agent(&agent), []);
-        let all = serde_json::to_value(&agent).unwrap();
+        let written = parse_toml(Path::new("examples"), &with_examples()).unwrap();
+        let written = &written["agents"][0];
+        assert_eq!(written["scope"], json!({"kind": "global"}));
+        let agent = &config.agents[0];
+        let all = serde_json::to_value(agent).unwrap();
         for (place, keys) in [("", &all), ("resource_policy", &all["resource_policy"])] {
             let named = if place.is_empty() {
-                &config.agents[0]
+                written
             } else {
-                &config.agents[0][place]
+                &written[place]
             };
             for key in keys.as_object().unwrap().keys() {
                 assert!(named.get(key).is_some(), "{place} lacks {key}");
@@ -458,6 +463,9 @@ mod tests {
             found,
             [
                 "agents[0].name",
+                "agents[0].scope",
+                "agents[1].anything",
+                "agents[2]",
                 "agents[2].name",
                 "agentz",
                 "bus",
@@ -580,7 +588,7 @@ mod tests {
         let config = load(
             "[[runner_endpoints]]\nname = 'e'\nbase_url = 'https://e.example/x?key=hunter2'\n\
              mode = 'single_url'\nsecret = 'env:E'\n\
-             [[agents]]\nname = 'a'\nconfig = { key = 'hunter2' }",
+             [[agents]]\nname = 'a'\nevent_types = ['*']\nrunner_id = 'plugin:a/b/c'\nconfig = { key = 'hunter2' }",
             &[(
                 "RUNNEL__DATABASE__URL",
                 "postgres://runnel:hunter2@db/runnel?password=hunter2",
@@ -692,13 +700,11 @@ mod tests {
 
     #[test]
     fn agents_keep_their_keys_as_they_are_written() {
-        let config = load(
-            "[[agents]]\nname = 'a'\n[agents.config]\n\"Some.Key\" = 1\nmodelId = [1.5, true, 'x']",
-            &[],
-        )
-        .unwrap();
-        let expected = json!({"name": "a", "config": {"Some.Key": 1, "modelId": [1.5, true, "x"]}});
-        assert_eq!(config.agents, [expected]);
+        let agent = "[[agents]]\nname = 'a'\nevent_types = ['*']\nrunner_id = 'plugin:a/b/c'\n";
+        let written = "[agents.config]\n\"Some.Key\" = 1\nmodelId = [1.5, true, 'x']";
+        let config = load(&format!("{agent}{written}"), &[]).unwrap();
+        let expected = json!({"Some.Key": 1, "modelId": [1.5, true, "x"]});
+        assert_eq!(json!(config.agents[0].config), expected);
     }
 
     #[test]

@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use domain::agent::check_agent;
 use domain::authorization::{Catalog, ModelLimits};
 use domain::breaker::BreakerPolicy;
 use domain::normalize::ResultLimits;
@@ -76,37 +75,13 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
     let mut tools = tools::tools(config, egress.as_ref(), &mut faults);
     let (skills, packages) = skills::skills(config, &mut faults);
     tools.skills = packages;
-    let mut agents = Vec::new();
-    for (index, raw) in config.agents.iter().enumerate() {
-        let place = format!("agents[{index}]");
-        match serde_path_to_error::deserialize::<_, AgentSpec>(raw) {
-            Err(error) => {
-                let path = error.path().to_string();
-                // What is missing is named by the message.
-                let within = if path == "." {
-                    String::new()
-                } else {
-                    format!(".{path}")
-                };
-                faults.push(ConfigFault::new(format!("{place}{within}"), error.inner()));
-            }
-            Ok(spec) => {
-                faults.extend(
-                    check_agent(&spec)
-                        .iter()
-                        .map(|fault| config_fault(&place, fault)),
-                );
-                agents.push(spec);
-            }
-        }
-    }
     let knowledge = knowledge::bases(config, egress.as_ref(), &mut faults);
     let artifacts = artifacts::place(config, egress.as_ref(), &mut faults);
     let collector = telemetry::collector(config, egress.as_ref(), &mut faults);
     match bus::bus(config, &mut faults).zip(artifacts) {
         Some((bus, artifacts)) if faults.is_empty() => Ok(Declared {
             endpoints,
-            agents,
+            agents: config.agents.clone(),
             catalog: catalog(config, skills),
             models,
             tools,

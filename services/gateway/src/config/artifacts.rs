@@ -60,13 +60,11 @@ impl ArtifactsConfig {
                 Reported
             })
         });
-        if let (Ok(one), Ok(all)) = (&max_bytes, &workspace_bytes)
-            && one > all
-        {
-            let message = "must not be less than artifacts.max_bytes";
-            return Err(table.fault("workspace_bytes", message));
-        }
+        let holds_one = !matches!((&max_bytes, &workspace_bytes), (Ok(one), Ok(all)) if one > all);
+        let message = "must not be less than artifacts.max_bytes";
+        let order = table.demand("workspace_bytes", holds_one, message);
         table.close()?;
+        order?;
         Ok(Self {
             url: url?,
             endpoint: endpoint?,

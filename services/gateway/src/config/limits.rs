@@ -71,18 +71,14 @@ impl LimitsConfig {
         let model_bytes = table.required("model_bytes", whole(64 * MIB..=64 * GIB));
         let body_bytes = table.required("body_bytes", whole(64 * MIB..=64 * GIB));
         let order = check_order(&mut table, &line_bytes, &event_bytes, &run_bytes);
-        if let (Ok(blob), Ok(area)) = (&storage_blob_bytes, &storage_area_bytes)
-            && blob > area
-        {
-            let message = "must not be less than limits.storage_blob_bytes";
-            return Err(table.fault("storage_area_bytes", message));
-        }
-        if let (Ok(0), Ok(1..)) = (&per_second, &burst) {
-            let message = "has no meaning without limits.workspace_events_per_second; set both";
-            return Err(table.fault("workspace_event_burst", message));
-        }
+        let holds_one = !matches!((&storage_blob_bytes, &storage_area_bytes), (Ok(blob), Ok(area)) if blob > area);
+        let message = "must not be less than limits.storage_blob_bytes";
+        let area = table.demand("storage_area_bytes", holds_one, message);
+        let has_rate = !matches!((&per_second, &burst), (Ok(0), Ok(1..)));
+        let message = "has no meaning without limits.workspace_events_per_second; set both";
+        let rate = table.demand("workspace_event_burst", has_rate, message);
         table.close()?;
-        order?;
+        order.and(area).and(rate)?;
         Ok(Self {
             line_bytes: bytes(line_bytes?),
             event_bytes: bytes(event_bytes?),
@@ -124,11 +120,11 @@ fn check_order(
     else {
         return Err(Reported);
     };
-    if line_bytes > event_bytes {
-        return Err(table.fault("event_bytes", "must not be less than limits.line_bytes"));
-    }
-    if event_bytes > run_bytes {
-        return Err(table.fault("run_bytes", "must not be less than limits.event_bytes"));
-    }
-    Ok(())
+    let (of_lines, of_events) = (
+        "must not be less than limits.line_bytes",
+        "must not be less than limits.event_bytes",
+    );
+    let lines = table.demand("event_bytes", line_bytes <= event_bytes, of_lines);
+    let events = table.demand("run_bytes", event_bytes <= run_bytes, of_events);
+    lines.and(events)
 }

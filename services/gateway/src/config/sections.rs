@@ -275,13 +275,11 @@ impl RunsConfig {
         let longest = seconds(0.05..=86_400.0);
         let breaker_longest_wait = table.required("breaker_longest_wait_seconds", longest);
         let append_lease = table.required("append_lease_seconds", seconds(0.5..=86_400.0));
-        if let (Ok(wait), Ok(longest)) = (&breaker_wait, &breaker_longest_wait)
-            && wait > longest
-        {
-            let message = "must not be less than runs.breaker_wait_seconds";
-            return Err(table.fault("breaker_longest_wait_seconds", message));
-        }
+        let is_longer = !matches!((&breaker_wait, &breaker_longest_wait), (Ok(wait), Ok(longest)) if wait > longest);
+        let message = "must not be less than runs.breaker_wait_seconds";
+        let order = table.demand("breaker_longest_wait_seconds", is_longer, message);
         table.close()?;
+        order?;
         Ok(Self {
             cancel_grace: cancel_grace?,
             shutdown_grace: shutdown_grace?,

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::fault::ConfigFault;
 
 /// The fault stands in the list already; there is no value.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reported;
 
 /// A table whose keys are taken one after the other; what is left at the end is unknown.
@@ -153,6 +153,21 @@ impl<'faults> Table<'faults> {
         Reported
     }
 
+    /// A fault about `key` unless `is_right`. What follows from other keys than this one is asked so, and its
+    /// answer is looked at after [`Table::close`]: one fault does not hide another.
+    pub(super) fn demand(
+        &mut self,
+        key: &str,
+        is_right: bool,
+        message: impl Display,
+    ) -> Result<(), Reported> {
+        if is_right {
+            Ok(())
+        } else {
+            Err(self.fault(key, message))
+        }
+    }
+
     /// Ends the reading: keys that nobody asked for are faults.
     pub(super) fn close(mut self) -> Result<(), Reported> {
         let mut unknown: Vec<String> = self.entries.keys().cloned().collect();
@@ -168,9 +183,24 @@ impl<'faults> Table<'faults> {
         }
     }
 
-    /// Ends the reading: the keys that were not taken, whatever they are.
-    pub(super) fn into_rest(self) -> Map<String, Value> {
-        self.entries
+    /// Ends the reading: `judge` takes the keys that were not taken, whatever they are. Its faults point from here.
+    pub(super) fn judge_rest<T>(
+        self,
+        judge: impl FnOnce(Map<String, Value>) -> Result<T, Vec<ConfigFault>>,
+    ) -> Result<T, Reported> {
+        let Self {
+            pointer,
+            entries,
+            faults,
+            ..
+        } = self;
+        judge(entries).map_err(|found| {
+            faults.extend(found.into_iter().map(|fault| match fault.pointer.as_str() {
+                "" => ConfigFault::new(pointer.as_str(), fault.message),
+                within => ConfigFault::new(format!("{pointer}.{within}"), fault.message),
+            }));
+            Reported
+        })
     }
 
     fn pointer_to(&self, key: &str) -> String {

@@ -1,0 +1,41 @@
+//! `[[agents]]`: judged as the API judges them, with every fault at its place in the file.
+
+use domain::agent::check_agent;
+use protocol::admin::{AgentSpec, Fault};
+use serde_json::{Map, Value};
+
+use super::fault::ConfigFault;
+use super::table::{Reported, Table, name};
+
+/// Stands for a name that is wrong, so that the rest can still be judged.
+const NAMELESS: &str = "nameless";
+
+pub(super) fn read(mut table: Table<'_>) -> Result<AgentSpec, Reported> {
+    let name = table.required("name", name);
+    let written = name.clone().unwrap_or_else(|Reported| NAMELESS.to_owned());
+    let spec = table.judge_rest(|mut rest| {
+        rest.insert("name".to_owned(), Value::String(written));
+        judge(rest)
+    });
+    name.and(spec)
+}
+
+/// Faults from within the table.
+fn judge(agent: Map<String, Value>) -> Result<AgentSpec, Vec<ConfigFault>> {
+    let spec: AgentSpec =
+        serde_path_to_error::deserialize(Value::Object(agent)).map_err(|error| {
+            // What is missing is named by the message.
+            let path = error.path().to_string();
+            let pointer = if path == "." { "" } else { &path };
+            vec![ConfigFault::new(pointer, error.inner())]
+        })?;
+    let faults = check_agent(&spec);
+    if faults.is_empty() {
+        return Ok(spec);
+    }
+    let at = |fault: &Fault| {
+        let pointer = fault.pointer.trim_start_matches('/').replace('/', ".");
+        ConfigFault::new(pointer, &fault.message)
+    };
+    Err(faults.iter().map(at).collect())
+}
