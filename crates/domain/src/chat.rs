@@ -100,7 +100,7 @@ pub fn chat_tool(tool: &LlmTool) -> Value {
 pub fn answer(completion: &JsonObject, remove_think: bool) -> Option<LlmInvokeResult> {
     let choice = completion.get("choices")?.get(0)?;
     let said = choice.get("message")?;
-    let text = said.get("content").map(plain_text).unwrap_or_default();
+    let text = text_said(said);
     let thought = reasoning(said);
     let text = match thought {
         _ if remove_think => without_thinking(&text),
@@ -130,21 +130,34 @@ pub fn answer(completion: &JsonObject, remove_think: bool) -> Option<LlmInvokeRe
 
 fn whole_call(n: usize, call: &Value) -> ToolCall {
     let function = call.get("function").unwrap_or(&Value::Null);
-    let arguments = match function.get("arguments") {
-        Some(Value::String(text)) => text.clone(),
-        // Some servers send the object itself.
-        Some(object @ Value::Object(_)) => object.to_string(),
-        _ => String::new(),
-    };
     let id = text_of(call, "id").filter(|id| !id.is_empty());
     ToolCall {
         id: id.unwrap_or_else(|| format!("call_{n}")),
         kind: "function".to_owned(),
         function: FunctionCall {
             name: text_of(function, "name").unwrap_or_default(),
-            arguments,
+            arguments: arguments_of(function),
         },
         provider_specific_fields: None,
+    }
+}
+
+/// The arguments of a call, or of a delta of one. Some servers send the object itself.
+fn arguments_of(function: &Value) -> String {
+    match function.get("arguments") {
+        Some(Value::String(text)) => text.clone(),
+        Some(object @ Value::Object(_)) => object.to_string(),
+        _ => String::new(),
+    }
+}
+
+/// What a message, or a delta of one, says: a model that refuses says so in a member of its own.
+fn text_said(said: &Value) -> String {
+    let text = said.get("content").map(plain_text).unwrap_or_default();
+    if text.is_empty() {
+        text_of(said, "refusal").unwrap_or_default()
+    } else {
+        text
     }
 }
 
@@ -157,10 +170,20 @@ fn finish_reason(choice: &Value) -> Option<JsonObject> {
     Some(fields)
 }
 
-/// The tokens that a provider counted. `None`: it did not.
+/// The tokens that a provider counted. `None`: it did not, or miscounted.
 pub fn usage(usage: &Value) -> Option<LlmTokenUsage> {
     let usage = usage.as_object()?;
-    serde_json::from_value(Value::Object(usage.clone())).ok()
+    let usage: LlmTokenUsage = serde_json::from_value(Value::Object(usage.clone())).ok()?;
+    let counts = [
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        usage.total_tokens,
+    ];
+    counts
+        .iter()
+        .flatten()
+        .all(|count| *count >= 0)
+        .then_some(usage)
 }
 
 /// Thinking that a provider sends beside the text.

@@ -1,21 +1,26 @@
 //! The chunks of a completion that streams, one after the other.
 
-use std::collections::BTreeMap;
+use std::collections::HashSet;
 
 use protocol::JsonObject;
 use protocol::message::{FunctionCall, LlmTokenUsage, MessageChunk, MessageContent, ToolCall};
 use serde_json::{Value, json};
 
-use super::{ThinkFilter, reasoning, text_of, usage};
+use super::{ThinkFilter, arguments_of, reasoning, text_of, text_said, usage};
+
+/// Calls that deltas may still go on with: more than any model makes at once.
+const MOST_OPEN: usize = 128;
 
 /// Reads the chunks of one completion and gives the protocol's. Content is an increment; the id of a tool
-/// call stands in each of its deltas, its name in the first.
+/// call stands in each of its deltas and is no other call's, its name in the first.
 #[derive(Debug)]
 pub struct ChunkReader {
     filter: Option<ThinkFilter>,
     /// Thinking comes beside the text, and has not been closed yet.
     is_thinking: bool,
-    ids: BTreeMap<u64, String>,
+    calls: Vec<OpenCall>,
+    /// Of all calls, as runners see them.
+    ids: HashSet<String>,
     response_id: Option<String>,
     finish_reason: Option<String>,
     usage: Option<LlmTokenUsage>,
@@ -26,7 +31,8 @@ impl ChunkReader {
         Self {
             filter: remove_think.then(ThinkFilter::default),
             is_thinking: false,
-            ids: BTreeMap::new(),
+            calls: Vec::new(),
+            ids: HashSet::new(),
             response_id: None,
             finish_reason: None,
             usage: None,
@@ -94,12 +100,9 @@ impl ChunkReader {
     }
 
     fn text(&mut self, delta: &Value) -> String {
-        let content = delta
-            .get("content")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
+        let content = text_said(delta);
         if let Some(filter) = &mut self.filter {
-            return filter.push(content);
+            return filter.push(&content);
         }
         let mut text = String::new();
         if let Some(thought) = reasoning(delta) {
@@ -111,7 +114,7 @@ impl ChunkReader {
         if !content.is_empty() && std::mem::take(&mut self.is_thinking) {
             text.push_str("\n</think>\n");
         }
-        text + content
+        text + &content
     }
 
     fn calls(&mut self, delta: &Value) -> Vec<ToolCall> {
@@ -121,24 +124,116 @@ impl ChunkReader {
     }
 
     fn call(&mut self, n: u64, call: &Value) -> ToolCall {
-        let index = call.get("index").and_then(Value::as_u64).unwrap_or(n);
-        if let Some(id) = text_of(call, "id").filter(|id| !id.is_empty()) {
-            self.ids.insert(index, id);
+        let delta = CallDelta::of(call, n);
+        let last = self.calls.len().saturating_sub(MOST_OPEN);
+        let open = self.calls[last..]
+            .iter()
+            .rposition(|open| delta.goes_on(open));
+        let place = open.map_or(self.calls.len(), |place| last + place);
+        if open.is_none() {
+            let id = self.unused_id(&delta);
+            self.calls.push(OpenCall::of(&delta, id));
         }
-        let id = self
-            .ids
-            .entry(index)
-            .or_insert_with(|| format!("call_{index}"));
-        let function = call.get("function").unwrap_or(&Value::Null);
+        let call = &mut self.calls[place];
+        // Said again in each chunk by some.
+        let name = if call.name.is_empty() || open.is_none() {
+            call.name.clone_from(&delta.name);
+            delta.name
+        } else {
+            String::new()
+        };
+        call.ends_object = match delta.arguments.trim_end() {
+            "" => call.ends_object,
+            arguments => arguments.ends_with('}'),
+        };
         ToolCall {
-            id: id.clone(),
+            id: call.id.clone(),
             kind: "function".to_owned(),
             function: FunctionCall {
-                name: text_of(function, "name").unwrap_or_default(),
-                arguments: text_of(function, "arguments").unwrap_or_default(),
+                name,
+                arguments: delta.arguments,
             },
             provider_specific_fields: None,
         }
+    }
+
+    /// The provider's id, unless another call has it.
+    fn unused_id(&mut self, delta: &CallDelta) -> String {
+        let mut id = delta.id.clone().unwrap_or_default();
+        let mut number = self.calls.len();
+        while id.is_empty() || self.ids.contains(&id) {
+            id = format!("call_{number}");
+            number += 1;
+        }
+        self.ids.insert(id.clone());
+        id
+    }
+}
+
+/// A call that deltas may go on with.
+#[derive(Debug)]
+struct OpenCall {
+    /// As runners see it.
+    id: String,
+    /// As the provider calls it; `None`: it does not.
+    provider_id: Option<String>,
+    index: u64,
+    name: String,
+    /// Its arguments end as an object does.
+    ends_object: bool,
+}
+
+impl OpenCall {
+    fn of(delta: &CallDelta, id: String) -> Self {
+        Self {
+            id,
+            provider_id: delta.id.clone(),
+            index: delta.index,
+            name: String::new(),
+            ends_object: false,
+        }
+    }
+}
+
+/// What one chunk says of one call.
+struct CallDelta {
+    index: u64,
+    is_numbered: bool,
+    id: Option<String>,
+    name: String,
+    arguments: String,
+}
+
+impl CallDelta {
+    /// `n`: its place in the chunk, which stands for an index that is not there.
+    fn of(call: &Value, n: u64) -> Self {
+        let index = call.get("index").and_then(Value::as_u64);
+        let function = call.get("function").unwrap_or(&Value::Null);
+        Self {
+            index: index.unwrap_or(n),
+            is_numbered: index.is_some(),
+            id: text_of(call, "id").filter(|id| !id.is_empty()),
+            name: text_of(function, "name").unwrap_or_default(),
+            arguments: arguments_of(function),
+        }
+    }
+
+    /// Whether this is more of `call`. Not every provider numbers its calls, or gives each an id of its own: one with
+    /// another name, or whose arguments begin where an object has ended, is another call.
+    fn goes_on(&self, call: &OpenCall) -> bool {
+        let has_place = self.index == call.index;
+        let is_meant = match &self.id {
+            None => has_place,
+            Some(id) if self.is_numbered => {
+                has_place && call.provider_id.as_ref().is_none_or(|known| known == id)
+            }
+            Some(id) => call.provider_id.as_ref() == Some(id),
+        };
+        let is_named_anew = !self.name.is_empty() && !call.name.is_empty();
+        let is_another = is_named_anew
+            && (self.name != call.name
+                || call.ends_object && self.arguments.trim_start().starts_with('{'));
+        is_meant && !is_another
     }
 }
 
@@ -191,6 +286,125 @@ mod tests {
             "tool_calls"
         );
         assert_eq!(usage.unwrap().total_tokens, Some(5));
+    }
+
+    /// Id, name and arguments of each call, put together by the ids.
+    fn calls(deltas: &[Value]) -> Vec<(String, String, String)> {
+        let mut reader = ChunkReader::new(false);
+        let mut calls: Vec<(String, String, String)> = Vec::new();
+        for delta in deltas {
+            let chunk = json!({"choices": [{"delta": {"tool_calls": delta}}]});
+            let said = reader.read(chunk.as_object().unwrap()).unwrap();
+            for call in said.tool_calls.unwrap() {
+                let place = calls.iter().position(|(id, ..)| *id == call.id);
+                let place = place.unwrap_or_else(|| {
+                    calls.push((call.id.clone(), String::new(), String::new()));
+                    calls.len() - 1
+                });
+                calls[place].1.push_str(&call.function.name);
+                calls[place].2.push_str(&call.function.arguments);
+            }
+        }
+        calls
+    }
+
+    fn delta(index: Option<u64>, id: &str, name: &str, arguments: impl Into<Value>) -> Value {
+        let mut delta =
+            json!({"id": id, "function": {"name": name, "arguments": arguments.into()}});
+        if let Some(index) = index {
+            delta["index"] = json!(index);
+        }
+        delta
+    }
+
+    #[test]
+    fn calls_are_told_apart_however_a_provider_marks_them() {
+        let d = delta;
+        let mut object = d(Some(0), "c", "write", "");
+        object["function"]["arguments"] = json!({"q": 1});
+        let one = r#"{"q":1}"#;
+        for (deltas, expected) in [
+            // The object itself.
+            (vec![json!([object])], vec![("write", one)]),
+            // One id for both.
+            (
+                vec![
+                    json!([d(Some(0), "c", "write", "")]),
+                    json!([d(Some(1), "c", "look", one)]),
+                ],
+                vec![("write", ""), ("look", one)],
+            ),
+            // One index for both, and no id.
+            (
+                vec![
+                    json!([d(Some(0), "", "write", one)]),
+                    json!([d(Some(0), "", "look", one)]),
+                ],
+                vec![("write", one), ("look", one)],
+            ),
+            (
+                vec![
+                    json!([d(Some(0), "", "look", one)]),
+                    json!([d(Some(0), "", "look", one)]),
+                ],
+                vec![("look", one), ("look", one)],
+            ),
+            // One index for both, and ids.
+            (
+                vec![
+                    json!([d(Some(0), "a", "look", "{")]),
+                    json!([d(Some(0), "b", "look", "{")]),
+                    json!([d(Some(0), "", "", "}")]),
+                    json!([d(Some(0), "a", "", "}")]),
+                ],
+                vec![("look", "{}"), ("look", "{}")],
+            ),
+            // No index: by ids, or by their places.
+            (
+                vec![
+                    json!([d(None, "a", "look", "{"), d(None, "b", "write", "{")]),
+                    json!([d(None, "b", "", "}")]),
+                    json!([d(None, "a", "", "}")]),
+                ],
+                vec![("look", "{}"), ("write", "{}")],
+            ),
+            (
+                vec![
+                    json!([d(None, "", "look", "{"), d(None, "", "write", "{")]),
+                    json!([d(None, "", "", "}"), d(None, "", "", "}")]),
+                ],
+                vec![("look", "{}"), ("write", "{}")],
+            ),
+            // The name again in each chunk.
+            (
+                vec![
+                    json!([d(Some(0), "a", "look", "{")]),
+                    json!([d(Some(0), "a", "look", "\"q\":1}")]),
+                    json!([d(Some(0), "a", "look", "")]),
+                ],
+                vec![("look", one)],
+            ),
+        ] {
+            let found = calls(&deltas);
+            let found: Vec<_> = found
+                .iter()
+                .map(|(_, name, arguments)| (name.as_str(), arguments.as_str()))
+                .collect();
+            assert_eq!(found, expected, "{deltas:?}");
+        }
+    }
+
+    #[test]
+    fn text_may_come_in_parts_or_as_a_refusal() {
+        let mut reader = ChunkReader::new(false);
+        let parts =
+            json!({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]});
+        assert_eq!(read(&mut reader, &parts).unwrap()["content"], "ab");
+        let refusal = json!({"content": null, "refusal": "I will not."});
+        assert_eq!(
+            read(&mut reader, &refusal).unwrap()["content"],
+            "I will not."
+        );
     }
 
     #[test]
