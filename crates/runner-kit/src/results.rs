@@ -72,8 +72,14 @@ pub fn log(text: impl Into<String>) -> AgentRunResult {
 
 /// `run.completed`: the terminal of a run that went well.
 pub fn run_completed() -> AgentRunResult {
+    run_completed_because("stop")
+}
+
+/// `run.completed` with why there is no more: `stop`, `length` (the model had no tokens left), `content_filter`, or
+/// the runner's own word.
+pub fn run_completed_because(finish_reason: impl Into<String>) -> AgentRunResult {
     let payload = RunCompletedPayload {
-        finish_reason: "stop".to_owned(),
+        finish_reason: finish_reason.into(),
         message: None,
     };
     known(ResultType::RunCompleted, &payload)

@@ -13,9 +13,11 @@ use runner_kit::{
 };
 use serde_json::Value;
 
+use crate::acts::Acts;
 use crate::config::Config;
 use crate::host::AgentHost;
 use crate::manifest::manifest;
+use crate::model::Ending;
 use crate::speaker::Speaker;
 use crate::turns::{self, Work};
 use crate::usage::UsageLog;
@@ -42,7 +44,7 @@ pub struct LocalAgent {
 pub(crate) struct Failure {
     pub(crate) code: &'static str,
     pub(crate) message: String,
-    /// True when the same event may well succeed a second time.
+    /// True when the same event may well succeed a second time. What has acted is not told so.
     pub(crate) retryable: bool,
 }
 
@@ -75,15 +77,15 @@ pub(crate) fn run_on(
     cancel: CancellationToken,
 ) -> ResultStream {
     stream(move |out| async move {
-        let usage = UsageLog::default();
-        let work = work(&context, &host, &out, &usage);
+        let (usage, acts) = (UsageLog::default(), Acts::default());
+        let work = work(&context, &host, &out, (&usage, &acts));
         let ended = cancel.run_until_cancelled(work).await;
         // A cancel that came before the end was told is obeyed.
         let ended = match ended {
             Some(ended) if !cancel.is_cancelled() => ended,
             _ => Err(Failure::cancelled()),
         };
-        out.send(terminal(ended, &usage)).await;
+        out.send(terminal(ended, &usage, &acts)).await;
         Ok(())
     })
 }
@@ -92,8 +94,8 @@ async fn work(
     context: &AgentRunContext,
     host: &impl AgentHost,
     out: &Results,
-    usage: &UsageLog,
-) -> Result<(), Failure> {
+    (usage, acts): (&UsageLog, &Acts),
+) -> Result<Ending, Failure> {
     let config = Config::read(&context.config, &context.resources);
     if config.models.is_empty() {
         return Err(Failure {
@@ -107,6 +109,7 @@ async fn work(
         host,
         config: &config,
         usage,
+        acts,
     };
     let turns = turns::converse(&work, Speaker::new(out.clone(), context));
     match config.timeout {
@@ -117,17 +120,20 @@ async fn work(
 
 async fn within(
     time: Duration,
-    turns: impl Future<Output = Result<(), Failure>>,
-) -> Result<(), Failure> {
+    turns: impl Future<Output = Result<Ending, Failure>>,
+) -> Result<Ending, Failure> {
     let ended = tokio::time::timeout(time, turns).await;
     ended.unwrap_or_else(|_| Err(Failure::timeout()))
 }
 
-fn terminal(ended: Result<(), Failure>, usage: &UsageLog) -> AgentRunResult {
+fn terminal(ended: Result<Ending, Failure>, usage: &UsageLog, acts: &Acts) -> AgentRunResult {
     let usage = usage.total();
     let terminal = match ended {
-        Ok(()) => results::run_completed(),
-        Err(failure) => results::run_failed(failure.code, failure.message, failure.retryable),
+        Ok(ending) => results::run_completed_because(ending.as_str()),
+        Err(failure) => {
+            let retryable = failure.retryable && !acts.any();
+            results::run_failed(failure.code, failure.message, retryable)
+        }
     };
     AgentRunResult { usage, ..terminal }
 }

@@ -10,6 +10,7 @@ pub mod context;
 pub mod host;
 pub mod manifest;
 
+mod acts;
 mod assemble;
 mod line;
 mod model;

@@ -1,8 +1,10 @@
 //! Asking a model: the configured ones in their order until one has begun to answer.
 
 mod answer;
+mod ending;
 mod thinking;
 
+use std::fmt;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -16,6 +18,7 @@ use crate::context::overflow::is_context_overflow;
 use crate::host::AgentHost;
 use crate::speaker::Speaker;
 
+pub(crate) use ending::Ending;
 pub(crate) use thinking::without_thinking;
 
 use answer::Collected;
@@ -34,6 +37,7 @@ pub(crate) struct Models {
 pub(crate) struct Answer {
     pub(crate) message: Message,
     pub(crate) usage: Option<LlmTokenUsage>,
+    pub(crate) ending: Ending,
 }
 
 /// Why no model has answered.
@@ -45,8 +49,61 @@ pub(crate) enum ModelFailure {
     Over(HostError),
     /// It broke off after it had begun to speak.
     Broken(HostError),
-    /// Nobody has answered; the failure of the last that was asked.
-    Silent(String),
+    /// Nobody has answered.
+    Silent(Silence),
+}
+
+/// What was said instead of an answer.
+#[derive(Debug)]
+pub(crate) struct Silence {
+    /// By the last that was asked.
+    pub(crate) last: String,
+    pub(crate) models: usize,
+    /// One of them may answer later.
+    pub(crate) is_passing: bool,
+    /// One of them will not have this request, now or later.
+    pub(crate) is_refused: bool,
+}
+
+impl Silence {
+    fn passing(last: &str) -> Self {
+        Self {
+            last: last.to_owned(),
+            models: 1,
+            is_passing: true,
+            is_refused: false,
+        }
+    }
+
+    /// This one, after others were silent.
+    fn after(self, others: Option<&Self>) -> Self {
+        let models = others.map_or(0, |others| others.models);
+        Self {
+            models: self.models + models,
+            is_passing: self.is_passing || others.is_some_and(|others| others.is_passing),
+            is_refused: self.is_refused || others.is_some_and(|others| others.is_refused),
+            last: self.last,
+        }
+    }
+}
+
+impl From<&HostError> for Silence {
+    fn from(failed: &HostError) -> Self {
+        Self {
+            is_passing: failed.retryable,
+            is_refused: !failed.retryable,
+            ..Self::passing(&failed.to_string())
+        }
+    }
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.models {
+            1 => write!(formatter, "The model failed: {}", self.last),
+            _ => write!(formatter, "All models failed. The last: {}", self.last),
+        }
+    }
 }
 
 impl Models {
@@ -66,7 +123,7 @@ impl Models {
         request: &LlmRequest,
         speaker: &mut Speaker,
     ) -> Result<Answer, ModelFailure> {
-        let mut last = "no model was granted".to_owned();
+        let mut silent: Option<Silence> = None;
         for (place, choice) in self.choices.iter().enumerate() {
             let failed = match ask_one(choice, host, request, speaker).await {
                 Ok(answer) => {
@@ -78,13 +135,15 @@ impl Models {
             };
             match failed {
                 ModelFailure::Silent(failed) => {
-                    tracing::warn!(model.id = choice.id, "model {} failed: {failed}", choice.id);
-                    last = failed;
+                    let last = &failed.last;
+                    tracing::warn!(model.id = choice.id, "model {} failed: {last}", choice.id);
+                    silent = Some(failed.after(silent.as_ref()));
                 }
                 last => return Err(last),
             }
         }
-        Err(ModelFailure::Silent(last))
+        let silent = silent.unwrap_or_else(|| Silence::passing("no model was granted"));
+        Err(ModelFailure::Silent(silent))
     }
 }
 
@@ -99,10 +158,8 @@ async fn ask_one(
         return listen(stream.map_err(before_first)?, speaker).await;
     }
     if !choice.invokes {
-        return Err(ModelFailure::Silent(format!(
-            "{} can only stream",
-            choice.id
-        )));
+        let last = format!("{} can only stream", choice.id);
+        return Err(ModelFailure::Silent(Silence::passing(&last)));
     }
     let said = host.invoke_model(&choice.id, request).await;
     let said = said.map_err(before_first)?;
@@ -111,6 +168,7 @@ async fn ask_one(
     }
     speaker.say(&said.message.plain_text()).await;
     Ok(Answer {
+        ending: Ending::default().or(said.message.provider_specific_fields.as_ref()),
         message: answer::with_ids(said.message),
         usage: said.usage,
     })
@@ -152,12 +210,12 @@ fn before_first(failed: HostError) -> ModelFailure {
     } else if is_overflow(&failed) {
         ModelFailure::Overflow(failed)
     } else {
-        ModelFailure::Silent(failed.to_string())
+        ModelFailure::Silent(Silence::from(&failed))
     }
 }
 
 fn empty() -> ModelFailure {
-    ModelFailure::Silent("the model's answer is empty".to_owned())
+    ModelFailure::Silent(Silence::passing("the model's answer is empty"))
 }
 
 fn is_empty(message: &Message) -> bool {

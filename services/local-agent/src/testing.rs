@@ -182,11 +182,13 @@ pub(crate) fn fail(code: &'static str, message: &str) -> Step {
 
 pub(crate) fn error(failed: &Failing) -> HostError {
     let (code, reason) = failed.0.split_once('/').unwrap_or((failed.0, ""));
+    let is_passing = ["rate_limited", "runtime_error"].contains(&code);
+    let is_passing = is_passing || code.starts_with("callback.") || reason == "upstream_timeout";
     let reason = (!reason.is_empty()).then(|| ("reason".to_owned(), json!(reason)));
     AgentApiError {
         code: code.to_owned(),
         message: failed.1.clone(),
-        retryable: failed.0.starts_with("callback."),
+        retryable: is_passing,
         details: JsonObject::from_iter(reason),
     }
     .into()

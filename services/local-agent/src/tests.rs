@@ -2,6 +2,7 @@
 
 mod assembly;
 mod compaction;
+mod effects;
 mod endings;
 mod models;
 mod tools;

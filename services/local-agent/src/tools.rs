@@ -2,20 +2,25 @@
 
 mod result;
 
+use std::collections::HashSet;
+
 use futures_util::FutureExt as _;
 use futures_util::stream::{self, StreamExt as _};
 use protocol::JsonObject;
 use protocol::message::{Message, ToolCall};
 use protocol::model::LlmTool;
-use protocol::resources::{AgentResources, ToolOperation, ToolResource};
+use protocol::resources::{AgentResources, ToolEffect, ToolOperation, ToolResource};
 use protocol::result::{ResultType, ToolCallCompletedPayload, ToolCallStartedPayload};
 use runner_kit::HostError;
 use serde_json::Value;
 
+use crate::acts::Acts;
 use crate::config::{Config, ToolExecution};
 use crate::host::AgentHost;
 use crate::line::Room;
+use crate::model::Ending;
 use crate::speaker::{Speaker, known};
+use crate::turns::Work;
 
 use result::Outcome;
 
@@ -24,10 +29,24 @@ const AT_ONCE: usize = 16;
 /// Details that are asked for at a time.
 const DETAILS_AT_ONCE: usize = 8;
 
+/// What the gateway says of calls that may have been carried out.
+const UNKNOWN_REASONS: [&str; 6] = [
+    "outcome_unknown",
+    "upstream_broken",
+    "upstream_failing",
+    "upstream_malformed",
+    "upstream_timeout",
+    "upstream_too_large",
+];
+const UNKNOWN: &str =
+    "\nThe call may have taken effect all the same: find out before you make it again.";
+
 /// The granted tools, and how their calls are made.
 #[derive(Debug)]
 pub(crate) struct Toolbox {
     pub(crate) tools: Vec<LlmTool>,
+    /// The names of those that change nothing.
+    readers: HashSet<String>,
     execution: ToolExecution,
     max_result_chars: usize,
 }
@@ -60,8 +79,11 @@ impl Toolbox {
             tools.extend(tool?);
         }
         tools.sort_by(|one: &LlmTool, other| one.name.cmp(&other.name));
+        let readers = resources.tools.iter();
+        let readers = readers.filter(|tool| tool.effect == Some(ToolEffect::Read));
         Ok(Self {
             tools,
+            readers: readers.map(|tool| tool.tool_name.clone()).collect(),
             execution: config.tool_execution,
             max_result_chars: config.max_tool_result_chars,
         })
@@ -70,11 +92,12 @@ impl Toolbox {
     /// Carries out the calls of turn `turn`. Fails only when the run is over.
     pub(crate) async fn run(
         &self,
-        host: &impl AgentHost,
+        work: &Work<'_, impl AgentHost>,
         speaker: &Speaker,
         turn: u64,
         calls: &[ToolCall],
     ) -> Result<Batch, HostError> {
+        let (host, acts) = (work.host, work.acts);
         let at_once = match self.execution {
             ToolExecution::Parallel => AT_ONCE,
             ToolExecution::Serial => 1,
@@ -91,7 +114,7 @@ impl Toolbox {
                 }
                 // The same call of the same run is the same call, however often it is sent.
                 let key = format!("turn-{turn}-call-{place}");
-                let outcome = self.call(host, call, &key).await?;
+                let outcome = self.call(host, acts, call, &key).await?;
                 speaker
                     .send(completed(call, &outcome, speaker.room()))
                     .await;
@@ -106,19 +129,44 @@ impl Toolbox {
             let (place, outcome) = done?;
             outcomes[place] = Some(outcome);
         }
-        let outcomes: Vec<Outcome> = outcomes.into_iter().flatten().collect();
+        Ok(Self::batch(calls, outcomes.into_iter().flatten().collect()))
+    }
+
+    /// Answers the calls of an answer that has no end: none of them is made.
+    pub(crate) async fn refuse(
+        &self,
+        speaker: &Speaker,
+        calls: &[ToolCall],
+        ending: Ending,
+    ) -> Batch {
+        let reason = ending.as_str();
+        let error = format!(
+            "The answer was cut off (finish_reason {reason}), so this call was not made. Call again, with less in it."
+        );
+        let outcome = Outcome::error(&error, self.max_result_chars);
+        for call in calls {
+            speaker.send(started(call, speaker.room())).await;
+            speaker
+                .send(completed(call, &outcome, speaker.room()))
+                .await;
+        }
+        Self::batch(calls, vec![outcome; calls.len()])
+    }
+
+    fn batch(calls: &[ToolCall], outcomes: Vec<Outcome>) -> Batch {
         let terminates = !outcomes.is_empty() && outcomes.iter().all(|outcome| outcome.terminates);
         let messages = calls.iter().zip(outcomes);
         let messages = messages.map(|(call, outcome)| tool_message(call, outcome.text));
-        Ok(Batch {
+        Batch {
             messages: messages.collect(),
             terminates,
-        })
+        }
     }
 
     async fn call(
         &self,
         host: &impl AgentHost,
+        acts: &Acts,
         call: &ToolCall,
         key: &str,
     ) -> Result<Outcome, HostError> {
@@ -136,6 +184,10 @@ impl Toolbox {
             Ok(parameters) => parameters,
             Err(error) => return Ok(Outcome::error(&error, self.max_result_chars)),
         };
+        let changes_nothing = self.readers.contains(name);
+        if !changes_nothing {
+            acts.add();
+        }
         let mut answer = host.call_tool(name, parameters.clone(), key).await;
         if answer.as_ref().is_err_and(is_lost) {
             answer = host.call_tool(name, parameters, key).await;
@@ -144,7 +196,10 @@ impl Toolbox {
             Ok(result) => Ok(Outcome::of(result, self.max_result_chars)),
             Err(failed) if failed.is_cancelled() || failed.is_deadline_exceeded() => Err(failed),
             Err(failed) => {
-                let error = format!("Tool execution failed: {}", failed.message);
+                let mut error = format!("Tool execution failed: {}", failed.message);
+                if !changes_nothing && is_unknown(&failed) {
+                    error.push_str(UNKNOWN);
+                }
                 Ok(Outcome::error(&error, self.max_result_chars))
             }
         }
@@ -183,6 +238,12 @@ async fn describe(
 /// The answer was lost on its way: with the key of the call, asking again does nothing twice.
 fn is_lost(failed: &HostError) -> bool {
     failed.retryable && failed.code.starts_with("callback.")
+}
+
+/// Nobody can say whether the tool has done it.
+fn is_unknown(failed: &HostError) -> bool {
+    let reason = failed.details.get("reason").and_then(Value::as_str);
+    is_lost(failed) || reason.is_some_and(|reason| UNKNOWN_REASONS.contains(&reason))
 }
 
 /// The arguments that a model has written; none at all are an empty object.

@@ -4,12 +4,13 @@ use protocol::context::AgentRunContext;
 use protocol::message::{Message, ToolCall};
 use protocol::model::LlmRequest;
 
+use crate::acts::Acts;
 use crate::agent::{Failure, LLM_ERROR};
 use crate::assemble::assemble;
 use crate::config::Config;
 use crate::context::{pictures, reference_data};
 use crate::host::AgentHost;
-use crate::model::{Answer, ModelFailure, Models, without_thinking};
+use crate::model::{Answer, Ending, ModelFailure, Models, without_thinking};
 use crate::speaker::Speaker;
 use crate::tools::Toolbox;
 use crate::usage::UsageLog;
@@ -24,13 +25,14 @@ pub(crate) struct Work<'a, H> {
     pub(crate) host: &'a H,
     pub(crate) config: &'a Config,
     pub(crate) usage: &'a UsageLog,
+    pub(crate) acts: &'a Acts,
 }
 
-/// Answers the event.
+/// Answers the event, and says how the last answer ended.
 pub(crate) async fn converse<H: AgentHost>(
     work: &Work<'_, H>,
     mut speaker: Speaker,
-) -> Result<(), Failure> {
+) -> Result<Ending, Failure> {
     let mut models = Models::new(work.config.models.clone());
     let mut window = Window::new(work);
     let (tools, assembled) = tokio::try_join!(
@@ -55,25 +57,32 @@ pub(crate) async fn converse<H: AgentHost>(
         if calls.is_empty() {
             if !take_steering(work, &mut window).await? {
                 speaker.complete(&answer.message).await;
-                return Ok(());
+                return Ok(answer.ending);
             }
             continue;
         }
         if batches == work.config.max_tool_iterations {
-            return stop(&calls, &mut speaker).await;
+            stop(&calls, &mut speaker).await;
+            return Ok(Ending::Whole);
         }
         batches += 1;
-        let batch = tools.run(work.host, &speaker, batches, &calls).await?;
+        let batch = match answer.ending {
+            Ending::Whole => tools.run(work, &speaker, batches, &calls).await?,
+            // What is left of them may look whole, and mean something else.
+            cut => tools.refuse(&speaker, &calls, cut).await,
+        };
         window.push(batch.messages);
         if batch.terminates {
             speaker.complete(&answer.message).await;
-            return Ok(());
+            return Ok(Ending::Whole);
         }
         take_steering(work, &mut window).await?;
     }
 }
 
-/// Asks with what fits into the window; once more with less of it when the model says that it did not.
+/// Asks with what fits into the window; once more with less of it when the model says that it did not, and once more
+/// without pictures and files when a model will not have the request: one that nobody can show would end every run of
+/// its conversation.
 async fn ask<H: AgentHost>(
     work: &Work<'_, H>,
     models: &mut Models,
@@ -90,13 +99,17 @@ async fn ask<H: AgentHost>(
     };
     let failed = match models.ask(work.host, &request(window), speaker).await {
         Ok(answer) => return Ok(answer),
-        Err(ModelFailure::Overflow(failed)) => failed,
-        Err(failed) => return Err(failed.into()),
+        Err(failed) => failed,
     };
-    if !window.shrink(models.first()).await? {
-        return Err(ModelFailure::Overflow(failed).into());
+    match &failed {
+        ModelFailure::Overflow(_) if window.shrink(models.first()).await? => {
+            tracing::info!("the context was too large for the model: asking again with less");
+        }
+        ModelFailure::Silent(silence) if silence.is_refused && window.leave_out_attachments() => {
+            tracing::warn!("asking again without pictures and files: {}", silence.last);
+        }
+        _ => return Err(failed.into()),
     }
-    tracing::info!("the context was too large for the model: asking again with less");
     Ok(models.ask(work.host, &request(window), speaker).await?)
 }
 
@@ -129,7 +142,7 @@ async fn take_steering<H: AgentHost>(
 }
 
 /// The model asks for one batch too many.
-async fn stop(calls: &[ToolCall], speaker: &mut Speaker) -> Result<(), Failure> {
+async fn stop(calls: &[ToolCall], speaker: &mut Speaker) {
     tracing::warn!(
         calls = calls.len(),
         "the run has reached its limit of tool iterations"
@@ -138,7 +151,6 @@ async fn stop(calls: &[ToolCall], speaker: &mut Speaker) -> Result<(), Failure> 
     speaker.say(STOPPED).await;
     speaker.end_turn(&[]).await;
     speaker.complete(&Message::text("assistant", STOPPED)).await;
-    Ok(())
 }
 
 impl From<ModelFailure> for Failure {
@@ -155,7 +167,7 @@ impl From<ModelFailure> for Failure {
                 ),
                 false,
             ),
-            ModelFailure::Silent(last) => (format!("All models failed. The last: {last}"), true),
+            ModelFailure::Silent(silence) => (silence.to_string(), silence.is_passing),
         };
         Self {
             code: LLM_ERROR,

@@ -11,6 +11,7 @@ use crate::context::checkpoint::{self, Checkpoint};
 use crate::context::compact::{Anchor, Compacted, Counter, Summarizer, compact};
 use crate::context::conversation::Conversation;
 use crate::context::estimate;
+use crate::context::pictures;
 use crate::context::summary::request::SummaryRequest;
 use crate::host::AgentHost;
 use crate::turns::Work;
@@ -105,6 +106,15 @@ impl<'a, H: AgentHost> Window<'a, H> {
     /// Something came after the last message.
     pub(crate) fn push(&mut self, messages: Vec<Message>) {
         self.conversation.current.extend(messages);
+    }
+
+    /// Tells of all pictures and files instead of showing them; false when there are none.
+    pub(crate) fn leave_out_attachments(&mut self) -> bool {
+        let mut found = false;
+        for message in self.conversation.iter_mut() {
+            found |= pictures::tell_all(message);
+        }
+        found
     }
 
     /// Makes it fit before the next request.

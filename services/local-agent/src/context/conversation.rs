@@ -56,6 +56,13 @@ impl Conversation {
         before.chain(&self.retrieved).chain(&self.current)
     }
 
+    /// The same, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Message> {
+        let before = self.prompt.iter_mut().chain(&mut self.summaries);
+        let before = before.chain(&mut self.history);
+        before.chain(&mut self.retrieved).chain(&mut self.current)
+    }
+
     /// The units of the current turns that may be summarised, oldest first: neither what users said, nor the last
     /// unit, which the model has not answered yet.
     pub(super) fn spare_turns(&self) -> Vec<Range<usize>> {

@@ -4,7 +4,11 @@ use protocol::message::{LlmTokenUsage, Message, MessageChunk, MessageContent, To
 use protocol::model::LlmStreamEvent;
 use uuid::Uuid;
 
-use super::Answer;
+use super::{Answer, Ending};
+
+/// Stands for the name of a call that has none: providers take no nameless one, so the model would never be told
+/// that it has failed.
+const NAMELESS: &str = "call_without_a_name";
 
 /// What was heard so far.
 #[derive(Debug, Default)]
@@ -15,6 +19,7 @@ pub(super) struct Collected {
     places: Vec<usize>,
     usage: Option<LlmTokenUsage>,
     response_id: Option<String>,
+    ending: Ending,
 }
 
 impl Collected {
@@ -29,6 +34,7 @@ impl Collected {
         if self.response_id.is_none() {
             self.response_id.clone_from(&chunk.resp_message_id);
         }
+        self.ending = self.ending.or(chunk.provider_specific_fields.as_ref());
         let had_begun = self.has_begun();
         let new = self.new_text(&chunk);
         self.text.push_str(&new);
@@ -55,6 +61,7 @@ impl Collected {
         Answer {
             message: with_ids(message),
             usage: self.usage,
+            ending: self.ending,
         }
     }
 
@@ -98,7 +105,7 @@ fn has_id(call: &ToolCall) -> bool {
     !matches!(call.id.trim(), "" | "none" | "None" | "null")
 }
 
-/// The message with an id for each of its tool calls, none twice.
+/// The message with a name and an id for each of its tool calls, no id twice.
 pub(super) fn with_ids(mut message: Message) -> Message {
     let mut calls = message.tool_calls.take().unwrap_or_default();
     for index in 0..calls.len() {
@@ -106,6 +113,9 @@ pub(super) fn with_ids(mut message: Message) -> Message {
         let call = &mut rest[0];
         if !has_id(call) || before.iter().any(|other| other.id == call.id) {
             call.id = format!("call_{}", Uuid::new_v4().simple());
+        }
+        if call.function.name.trim().is_empty() {
+            NAMELESS.clone_into(&mut call.function.name);
         }
         if call.kind.is_empty() {
             "function".clone_into(&mut call.kind);

@@ -249,6 +249,44 @@ async fn when_nobody_answers_the_run_fails_and_may_be_tried_again() {
 }
 
 #[tokio::test]
+async fn a_picture_that_no_model_takes_does_not_end_the_conversation() {
+    let refuses = || fail("invalid_argument/upstream_refused", "cannot be loaded");
+    let seen = json!({"type": "image_url", "image_url": {"url": "https://a.b/c.png"}});
+    let mut context = context("see", &json!({}));
+    context
+        .input
+        .contents
+        .push(serde_json::from_value(seen).unwrap());
+
+    let host = TestHost::default();
+    host.model("m", vec![refuses()]).model("n", vec![refuses()]);
+    host.model("m", vec![text("I cannot see it"), end()]);
+    let results = run(&host, context.clone()).await;
+    assert_eq!(answer(&results), "I cannot see it");
+    let last = |place: usize| json!(host.request(place).last().unwrap()).to_string();
+    assert!(last(0).contains("image_url") && last(1).contains("image_url"));
+    let told = last(2);
+    assert!(
+        told.contains("[picture https://a.b/c.png: not shown]"),
+        "{told}"
+    );
+
+    // What fails for the moment is not asked again.
+    let host = TestHost::default();
+    host.model("m", vec![fail("runtime_error", "overloaded")]);
+    host.model("n", vec![fail("rate_limited", "wait")]);
+    let results = run(&host, context).await;
+    assert_eq!(ending(&results).1, Some("runner.llm_error"));
+    assert_eq!(host.calls("stream_model").len(), 2);
+
+    let host = TestHost::default();
+    host.model("m", vec![refuses()]).model("n", vec![refuses()]);
+    let results = run(&host, crate::testing::context("hi", &json!({}))).await;
+    assert_eq!(host.calls("stream_model").len(), 2, "there is no picture");
+    assert_eq!(results.last().unwrap().data["retryable"], false);
+}
+
+#[tokio::test]
 async fn empty_answers_alone_fail_the_run() {
     let host = TestHost::default();
     host.model("m", vec![text(" "), end()])

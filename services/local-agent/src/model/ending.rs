@@ -1,0 +1,36 @@
+//! Why a model has ended its answer.
+
+use protocol::JsonObject;
+
+/// How the provider says that an answer ended, in the words of chat completions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The model had said it all, or the provider says nothing of it.
+    #[default]
+    Whole,
+    /// `length`: it had no tokens left.
+    CutOff,
+    /// `content_filter`: the provider took the rest away.
+    Filtered,
+}
+
+impl Ending {
+    /// What the fields of the provider say, or this.
+    pub(crate) fn or(self, fields: Option<&JsonObject>) -> Self {
+        let reason = fields.and_then(|fields| fields.get("finish_reason")?.as_str());
+        match reason {
+            Some("length") => Self::CutOff,
+            Some("content_filter") => Self::Filtered,
+            _ => self,
+        }
+    }
+
+    /// The `finish_reason` of the run.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Whole => "stop",
+            Self::CutOff => "length",
+            Self::Filtered => "content_filter",
+        }
+    }
+}

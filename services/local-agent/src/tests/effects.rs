@@ -1,0 +1,126 @@
+//! Calls that change something: made as the model meant them, and never twice by mistake.
+
+use serde_json::{Value, json};
+
+use crate::testing::{Step, TestHost, Tool, call, context, end, ending, fail, kinds, run, text};
+
+/// The end of an answer, as the provider says it.
+fn end_because(reason: &str) -> Step {
+    let fields = json!({"finish_reason": reason});
+    Step::Chunk(json!({"role": "assistant", "is_final": true, "provider_specific_fields": fields}))
+}
+
+/// What the model was told of the calls of its first turn.
+fn told(host: &TestHost) -> Vec<String> {
+    let messages = host.request(1);
+    let messages = messages.iter().filter(|message| message.role == "tool");
+    messages
+        .map(protocol::message::Message::plain_text)
+        .collect()
+}
+
+/// How a run of a model that calls `tool` and then fails tells of its end: whether the event may be posted again.
+async fn fails_after(tool: &str, effect: Option<&str>) -> Value {
+    let host = TestHost::default();
+    host.tool_says(tool, json!("done"));
+    host.model("m", vec![call("c1", tool, &json!({})), end()]);
+    host.model("m", vec![fail("runtime_error", "overloaded")]);
+    let mut context = context("hi", &json!({}));
+    for granted in &mut context.resources.tools {
+        granted.effect = serde_json::from_value(json!(effect)).unwrap();
+    }
+    let results = run(&host, context).await;
+    let last = results.last().unwrap();
+    let message = last.data["message"].as_str().unwrap();
+    assert!(message.starts_with("The model failed: "), "{message}");
+    last.data["retryable"].clone()
+}
+
+#[tokio::test]
+async fn a_run_that_has_acted_is_not_to_be_tried_again() {
+    assert_eq!(fails_after("send", None).await, false);
+    assert_eq!(fails_after("send", Some("write")).await, false);
+    assert_eq!(fails_after("send", Some("read")).await, true);
+    assert_eq!(
+        fails_after("unknown", None).await,
+        true,
+        "nothing was called"
+    );
+}
+
+#[tokio::test]
+async fn a_call_that_may_be_cut_off_is_not_made() {
+    for reason in ["length", "content_filter"] {
+        let host = TestHost::default();
+        host.tool_says("send", json!("sent"));
+        let nothing = call("c1", "send", &json!({}));
+        host.model("m", vec![nothing, end_because(reason)]);
+        host.model("m", vec![text("done"), end_because("stop")]);
+        let results = run(&host, context("hi", &json!({}))).await;
+        assert_eq!(host.calls("call_tool"), Vec::<String>::new());
+        let [said] = &told(&host)[..] else {
+            panic!("{:?}", told(&host))
+        };
+        assert!(said.contains("not made") && said.contains(reason), "{said}");
+        assert!(kinds(&results).contains(&"tool.call.completed"));
+        assert_eq!(results.last().unwrap().data["finish_reason"], "stop");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_was_cut_off_ends_the_run_with_its_reason() {
+    for (reason, told) in [
+        ("length", "length"),
+        ("content_filter", "content_filter"),
+        ("stop", "stop"),
+        ("whatever", "stop"),
+    ] {
+        let host = TestHost::default();
+        host.model("m", vec![text("It is"), end_because(reason)]);
+        let results = run(&host, context("hi", &json!({}))).await;
+        assert_eq!(ending(&results), ("run.completed", None));
+        assert_eq!(results.last().unwrap().data["finish_reason"], told);
+    }
+}
+
+#[tokio::test]
+async fn a_call_without_a_name_is_told_to_the_model() {
+    let host = TestHost::default();
+    host.model("m", vec![call("c1", "", &json!({})), end()]);
+    host.model("m", vec![text("done"), end()]);
+    run(&host, context("hi", &json!({}))).await;
+    let [said] = &told(&host)[..] else {
+        panic!("{:?}", told(&host))
+    };
+    assert!(said.contains("Available tools: look, send"), "{said}");
+}
+
+#[tokio::test]
+async fn the_model_is_told_where_nobody_knows_whether_it_was_done() {
+    for (failing, effect, is_unknown) in [
+        ("runtime_error/upstream_broken", None, true),
+        ("deadline_exceeded/upstream_timeout", Some("write"), true),
+        ("conflict/outcome_unknown", None, true),
+        ("runtime_error/upstream_broken", Some("read"), false),
+        ("runtime_error/upstream_unreachable", None, false),
+        ("invalid_argument/upstream_refused", None, false),
+    ] {
+        let host = TestHost::default();
+        let fails = Tool::Fails((failing, "no answer".to_owned()));
+        host.script().tools.insert("send".to_owned(), fails);
+        host.model("m", vec![call("c1", "send", &json!({})), end()]);
+        host.model("m", vec![text("done"), end()]);
+        let mut context = context("hi", &json!({}));
+        for granted in &mut context.resources.tools {
+            granted.effect = serde_json::from_value(json!(effect)).unwrap();
+        }
+        run(&host, context).await;
+        let said = told(&host).concat();
+        assert!(said.contains("no answer"), "{failing}: {said}");
+        assert_eq!(
+            said.contains("find out before"),
+            is_unknown,
+            "{failing}: {said}"
+        );
+    }
+}
