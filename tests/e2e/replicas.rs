@@ -17,6 +17,8 @@ mod revoking;
 mod rolling;
 #[path = "replicas/starting.rs"]
 mod starting;
+#[path = "replicas/upgrade.rs"]
+mod upgrade;
 
 use crate::support::gateway::Config;
 use crate::support::nats::nats_server;

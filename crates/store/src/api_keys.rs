@@ -1,5 +1,7 @@
 //! API keys, each by its hash.
 
+use std::sync::LazyLock;
+
 use protocol::api_key::KeyRole;
 use protocol::id::{ApiKeyId, WorkspaceId};
 use sea_orm::sea_query::Expr;
@@ -11,7 +13,7 @@ use sea_orm::{
 use crate::connect::Store;
 use crate::entity::{api_keys, workspaces};
 use crate::error::{StoreError, parsed};
-use crate::sql::{Row, Sql};
+use crate::sql::{Row, Sql, columns};
 use crate::writer::Work;
 
 /// An API key, without the key.
@@ -138,12 +140,18 @@ impl RevokeApiKey {
     }
 }
 
+static WITH_PREFIX: LazyLock<String> = LazyLock::new(|| {
+    let key = columns::<api_keys::Entity>("k");
+    format!("SELECT {key} FROM api_keys k WHERE k.prefix = $1 AND k.revoked_at IS NULL")
+});
+
 impl Store {
     /// The live API key with this public part. The one query that starts from no workspace: it
     /// finds out which one the caller belongs to.
     pub async fn find_api_key(&self, prefix: &str) -> Result<Option<ApiKeyRecord>, StoreError> {
-        let sql = "SELECT * FROM api_keys WHERE prefix = $1 AND revoked_at IS NULL";
-        let asked = self.quick.query_sql(sql.to_owned(), vec![prefix.into()]);
+        let asked = self
+            .quick
+            .query_sql(WITH_PREFIX.clone(), vec![prefix.into()]);
         asked.await?.first().map(read).transpose()
     }
 

@@ -1,7 +1,7 @@
 //! New runs: who may win their event, and the rows they begin with.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use domain::trace::TraceParent;
 use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
@@ -16,9 +16,10 @@ use crate::attempts::FirstAttempt;
 use crate::bulk::{Intent, insert_intents};
 use crate::database_clock::{lease_end_sql, millis};
 use crate::endpoints::{EndpointAddress, endpoint_addresses};
+use crate::entity::{agents, runners};
 use crate::error::StoreError;
 use crate::runners::{RunnerRecord, read_runner};
-use crate::sql::{Sql, executed, inserted, returned};
+use crate::sql::{Sql, columns, executed, inserted, returned};
 use crate::transcript::{TranscriptWrite, terms_of};
 
 /// An agent that might win, with what is known of its runner and how that is called.
@@ -66,14 +67,25 @@ pub(crate) struct RunEvent<'a> {
     pub(crate) at: i64,
 }
 
+static ENABLED: LazyLock<String> = LazyLock::new(|| {
+    let agent = columns::<agents::Entity>("a");
+    format!(
+        "SELECT {agent}, EXISTS (SELECT 1 FROM agent_skills s WHERE s.agent_id = a.id) AS has_skills \
+         FROM agents a WHERE a.workspace_id = $1 AND a.enabled"
+    )
+});
+
+static KNOWN: LazyLock<String> = LazyLock::new(|| {
+    let runner = columns::<runners::Entity>("r");
+    format!("SELECT {runner} FROM rows, runners r WHERE r.workspace_id = ?2 AND r.runner_id = ?1")
+});
+
 /// The enabled agents of a workspace, with their runners.
 pub(crate) async fn candidates(
     conn: &impl Sql,
     workspace: &WorkspaceId,
 ) -> Result<Vec<Candidate>, StoreError> {
-    let sql = "SELECT a.*, EXISTS (SELECT 1 FROM agent_skills s WHERE s.agent_id = a.id) AS has_skills \
-               FROM agents a WHERE a.workspace_id = $1 AND a.enabled";
-    let enabled = conn.query_sql(sql.to_owned(), vec![workspace.as_str().into()]);
+    let enabled = conn.query_sql(ENABLED.clone(), vec![workspace.as_str().into()]);
     let enabled = enabled.await?;
     let agents = enabled.iter().map(read_agent).collect::<Result<_, _>>()?;
     let have_skills = enabled.iter().map(|row| row.flag("has_skills"));
@@ -101,8 +113,7 @@ pub(crate) async fn with_runners(
     let names = names
         .into_iter()
         .map(|name| [name.into(), workspace.as_str().into()]);
-    let known = "SELECT r.* FROM rows, runners r WHERE r.workspace_id = ?2 AND r.runner_id = ?1";
-    let known = returned(conn, names.collect(), known).await?;
+    let known = returned(conn, names.collect(), &KNOWN).await?;
     let known = known
         .iter()
         .map(read_runner)

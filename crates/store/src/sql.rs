@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 use rusqlite::types::FromSql;
 use sea_orm::sea_query::LockType;
 use sea_orm::{
-    ConnectionTrait, DbBackend, EntityTrait, QueryResult, QuerySelect, Select, Statement,
-    TryGetable, Value,
+    ConnectionTrait, DbBackend, EntityTrait, IdenStatic as _, Iterable as _, QueryResult,
+    QuerySelect, Select, Statement, TryGetable, Value,
 };
 
 use crate::error::StoreError;
@@ -147,6 +147,13 @@ impl Row {
             Self::Inline(row) => row.get(column),
         }
     }
+}
+
+/// All columns of a table, by their names. A newer replica may add one: to a statement that PostgreSQL knows by heart,
+/// `*` would then be another answer than it was, and an error for as long as the connection lives.
+pub(crate) fn columns<E: EntityTrait>(table: &str) -> String {
+    let names = E::Column::iter().map(|column| format!("{table}.{}", column.as_str()));
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// Has a query lock the rows that it gives until the commit. On `SQLite` there is one writer, and nothing to lock.

@@ -7,7 +7,7 @@ use domain::knowledge::filter::{FILTERED_NAMES, Filters};
 use domain::knowledge::rank::Corpus;
 use sea_orm::Value;
 
-use super::{BaseKey, DocumentRecord, SPAN, record};
+use super::{BaseKey, COLUMNS, DocumentRecord, SPAN, record};
 use crate::connect::{Backend, Store};
 use crate::error::{StoreError, unsigned};
 use crate::sql::Sql;
@@ -201,7 +201,7 @@ impl Store {
                 places.push(format!("${}", values.len()));
             }
             let sql = format!(
-                "SELECT c.id, c.text, c.start_at, c.end_at, c.heading, d.* \
+                "SELECT c.id, c.text, c.start_at, c.end_at, c.heading, {COLUMNS} \
                  FROM knowledge_chunks c JOIN knowledge_documents d ON d.content = c.id / {SPAN} \
                  WHERE c.id IN ({}) AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2",
                 places.join(", ")
@@ -225,7 +225,7 @@ impl Store {
         let first = content * SPAN + i64::try_from(from).unwrap_or(SPAN);
         values.extend([first.into(), ((content + 1) * SPAN).into()]);
         let sql = format!(
-            "SELECT c.id, c.text, c.start_at, c.end_at, c.heading, d.* \
+            "SELECT c.id, c.text, c.start_at, c.end_at, c.heading, {COLUMNS} \
              FROM knowledge_chunks c JOIN knowledge_documents d ON d.content = c.id / {SPAN} \
              WHERE c.id >= $3 AND c.id < $4 AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2 \
              ORDER BY c.id LIMIT {limit}"
