@@ -2,8 +2,10 @@
 
 use rstest::rstest;
 use serde_json::{Value, json};
+use sqlx::Connection as _;
 
 use crate::support::client::message;
+use crate::support::database::rows;
 use crate::support::gateway::STUB_API_KEY;
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, Request};
@@ -274,4 +276,27 @@ async fn what_an_agent_may_have_and_nobody_declares_is_told_at_the_start() {
     for told in ["the model gpt-largo, which", "the file rules, which"] {
         assert!(log.contains(told), "{told}: {log}");
     }
+}
+
+/// Who stops a gateway and copies the one file has everything.
+#[tokio::test]
+async fn a_graceful_stop_leaves_everything_in_the_database_itself() {
+    let mut stage = Stage::new().await;
+    stage.runner.answer_all(short_run);
+    let run_id = stage.client.post(&message("m-1")).await.run_id();
+    stage.client.finished(&run_id).await;
+    let url = stage.gateway.database_url();
+    // As long as somebody else has it open, no end of a process moves the log.
+    let mut other = sqlx::SqliteConnection::connect(&url).await.unwrap();
+    let counting = sqlx::query("SELECT COUNT(*) FROM runs");
+    counting.fetch_one(&mut other).await.unwrap();
+    stage.gateway.stop().await;
+    let file = url.strip_prefix("sqlite://").unwrap();
+    let log = std::fs::metadata(format!("{file}-wal"));
+    assert_eq!(log.map_or(0, |log| log.len()), 0);
+    let copied = format!("{file}.copy");
+    std::fs::copy(file, &copied).unwrap();
+    let runs = rows(&format!("sqlite://{copied}"), "SELECT status FROM runs").await;
+    assert_eq!(runs, ["completed"]);
+    other.close().await.unwrap();
 }

@@ -44,6 +44,8 @@ impl InlineRow {
 /// Pages of the log between two of its moves into the database: what is written again and again in
 /// between is moved once. 32 MiB.
 const CHECKPOINT_PAGES: i64 = 8192;
+/// What the log keeps of its length once all of it is moved: a reader that took long had it grow. 64 MiB.
+const LOG_BYTES: i64 = 2 * CHECKPOINT_PAGES * 4096;
 /// Kibibytes of pages that are kept at hand.
 const CACHE_KIB: i64 = 16 * 1024;
 
@@ -65,6 +67,7 @@ impl Inline {
         // What a statement may have to take back is small.
         connection.pragma_update(None, "temp_store", "MEMORY")?;
         connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+        connection.pragma_update(None, "journal_size_limit", LOG_BYTES)?;
         connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
         connection.set_prepared_statement_cache_capacity(statements);
         Ok(Self::of(connection))
@@ -96,6 +99,14 @@ impl Inline {
     pub(crate) fn run(&self, sql: &str) -> Result<(), StoreError> {
         let connection = self.connection();
         connection.prepare_cached(sql)?.execute(())?;
+        Ok(())
+    }
+
+    /// Moves the whole log into the database and empties it, so that the one file holds everything. What a reader
+    /// still looks at stays in the log.
+    pub(crate) fn empty_log(&self) -> Result<(), StoreError> {
+        let connection = self.connection();
+        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |_| Ok(()))?;
         Ok(())
     }
 

@@ -279,6 +279,7 @@ async fn run(commits: &Commits, inbox: &mut Inbox) {
         catch_up(commits, inbox).await;
         if let Some(done) = gathered.closing {
             commits.take_kept().into_iter().for_each(lose);
+            commits.tidy_up();
             let _ = done.send(());
             return;
         }

@@ -59,6 +59,14 @@ impl Commits {
         }
     }
 
+    /// Leaves a database behind that a copy of its file is a copy of.
+    pub(super) fn tidy_up(&self) {
+        if let Some(Err(error)) = self.inline.as_ref().map(Inline::empty_log) {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "the log of the database stays beside it");
+        }
+    }
+
     pub(super) fn backend(&self) -> DbBackend {
         self.db.get_database_backend()
     }
