@@ -62,6 +62,14 @@ impl Together<'_> {
             Self::Audit(_) | Self::Audited(_) => Key::Audit,
         }
     }
+
+    /// Where the conversation of an event stands among all, as locks are taken. `None`: it has none, or is no event.
+    pub(crate) fn conversation(&self) -> Option<[String; 4]> {
+        match self {
+            Self::Ingest(ingest) => ingest.conversation_identity(),
+            _ => None,
+        }
+    }
 }
 
 /// Does the work of many, each run once for each kind. In the order of `work`; `None`: it needs more than

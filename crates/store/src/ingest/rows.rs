@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use domain::event::ConversationIdentity;
 use protocol::id::RunId;
 use sea_orm::{DbBackend, Value};
 use uuid::Uuid;
@@ -31,8 +30,8 @@ pub(super) async fn lock_conversations(
     let mut rows: Vec<_> = ingests
         .iter()
         .filter_map(|ingest| {
-            let identity = ingest.conversation.as_ref()?;
-            Some((identity_of(ingest, identity), ingest.new_conversation_key))
+            let identity = ingest.conversation_identity()?;
+            Some((identity, ingest.new_conversation_key))
         })
         .collect();
     let wanted: Vec<_> = rows.iter().map(|(identity, _)| identity.clone()).collect();
@@ -100,13 +99,17 @@ async fn count_events(
     returned(tx, begun.collect(), &format!("{upsert} RETURNING {SHOWN}")).await
 }
 
-fn identity_of(ingest: &Ingest, identity: &ConversationIdentity) -> [String; 4] {
-    [
-        ingest.workspace.to_string(),
-        identity.bot_id.clone(),
-        identity.conversation_id.clone(),
-        identity.thread_id.clone(),
-    ]
+impl Ingest {
+    /// Whose conversation it is and which, in the order in which locks are taken.
+    pub(crate) fn conversation_identity(&self) -> Option<[String; 4]> {
+        let identity = self.conversation.as_ref()?;
+        Some([
+            self.workspace.to_string(),
+            identity.bot_id.clone(),
+            identity.conversation_id.clone(),
+            identity.thread_id.clone(),
+        ])
+    }
 }
 
 fn read_locked(row: &Row) -> Result<Locked, StoreError> {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use sea_orm::{
     ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, SqliteTransactionMode,
@@ -38,20 +39,31 @@ impl Applied {
     }
 }
 
-/// What the log is told of a database that is away: once, until it is back.
+/// What the log is told of a database that is away: once, until it is back, and no more than once in a while. On a disk
+/// that is full, what writes nothing goes well in between.
 #[derive(Default)]
-pub(super) struct Outage(AtomicBool);
+pub(super) struct Outage {
+    is_away: AtomicBool,
+    told_at: Mutex<Option<Instant>>,
+}
+
+const BETWEEN_OUTAGES: Duration = Duration::from_mins(1);
 
 impl Outage {
     pub(super) fn tell(&self, error: &StoreError) {
-        if !self.0.swap(true, Ordering::Relaxed) {
+        if self.is_away.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let mut told_at = self.told_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if told_at.is_none_or(|at| at.elapsed() >= BETWEEN_OUTAGES) {
+            *told_at = Some(Instant::now());
             let error = error as &dyn std::error::Error;
             tracing::error!(error, "the database takes no writes");
         }
     }
 
     pub(super) fn end(&self) {
-        self.0.store(false, Ordering::Relaxed);
+        self.is_away.store(false, Ordering::Relaxed);
     }
 }
 
@@ -119,6 +131,8 @@ async fn apply_all(
             left = guarded(apply_together(tx, batch, &together, &mut common)).await?;
             is_first &= left.len() == together.len();
         }
+        // Each takes the lock of its conversation: in everybody's order, or two replicas wait for each other.
+        left.sort_by_cached_key(|place| batch[*place].together()?.conversation());
         for place in left.into_iter().chain(alone) {
             applied[place] = if has_time(is_first) {
                 apply(tx, batch[place].as_mut(), &mut common).await?
