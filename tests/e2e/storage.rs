@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::support::client::{Answer, message, send};
+use crate::support::database::rows;
 use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
@@ -341,4 +342,36 @@ async fn storage_closes_with_its_run() {
         401
     );
     assert_eq!(run.get("/storage/plugin/key").await.status, 401);
+}
+
+/// Nobody can be granted the area of an agent that is gone.
+#[rstest]
+#[tokio::test]
+async fn what_an_agent_stored_for_itself_goes_with_it(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = stage(engine, |config| config.agents.truncate(2)).await else {
+        return;
+    };
+    let admin = stage.gateway.admin().await;
+    let spec = json!({"name": "passing", "event_types": ["test.passing"], "runner_id": "plugin:test/other/default",
+        "resource_policy": {"storage": ["binding", "plugin"]}});
+    let agent = admin.create("/v1/agents", &spec).await.body;
+    let run = HeldRun::start(&stage, &of_type("test.passing", "m-1")).await;
+    for (path, size) in [
+        ("/storage/binding/small", 10),
+        ("/storage/binding/large", 600_000),
+        ("/storage/plugin/shared", 10),
+    ] {
+        let written = put(&run, path, "text/plain", bytes(size)).await;
+        assert_eq!(written.status, 204, "{path}: {}", written.body);
+    }
+    run.end(&stage).await;
+    let gone = admin
+        .delete(&format!("/v1/agents/{}", agent["id"].as_str().unwrap()))
+        .await;
+    assert_eq!(gone.status, 204, "{}", gone.body);
+    let url = stage.gateway.database_url();
+    let left = rows(&url, "SELECT key FROM storage_blobs").await;
+    assert_eq!(left, ["shared"], "another agent of the plugin may read it");
+    let waiting = rows(&url, "SELECT content_id FROM storage_garbage").await;
+    assert_eq!(waiting.len(), 2, "they are swept once nobody can read them");
 }

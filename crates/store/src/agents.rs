@@ -2,6 +2,7 @@
 
 use protocol::admin::AgentSpec;
 use protocol::id::{AgentId, RunnerId, WorkspaceId};
+use protocol::resources::StorageArea;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
     ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
@@ -12,6 +13,7 @@ use crate::connect::Store;
 use crate::entity::agents;
 use crate::error::{StoreError, parsed, parsed_json};
 use crate::sql::{Row, locked};
+use crate::storage::discard_area;
 use crate::writer::Work;
 
 /// Where an object was written. What stands in the config file is read-only over the API.
@@ -111,6 +113,7 @@ impl Work for SaveAgent {
                     let id = row.id;
                     agents::Entity::delete_by_id(id.as_str()).exec(tx).await?;
                     delete_skills(tx, &id).await?;
+                    discard_area(tx, workspace, StorageArea::Binding, &id).await?;
                     Ok(SavedAgent::Done)
                 }
                 Err(refused) => Ok(refused),

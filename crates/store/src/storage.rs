@@ -10,7 +10,7 @@ use protocol::resources::StorageArea;
 use sea_orm::sea_query::{Alias, Expr, ExprTrait, Func, SimpleExpr};
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter,
-    QueryOrder, QuerySelect,
+    QueryOrder, QuerySelect, Value,
 };
 use uuid::Uuid;
 
@@ -19,6 +19,7 @@ use crate::connect::Store;
 use crate::database_clock::{database_now, millis, read_now};
 use crate::entity::{storage_blobs, storage_chunks, storage_garbage};
 use crate::error::{StoreError, parsed, signed, unsigned};
+use crate::sql::Sql;
 use crate::state::hold_live_run;
 use crate::writer::Work;
 
@@ -168,6 +169,31 @@ async fn delete_chunks(tx: &DatabaseTransaction, content: &str) -> Result<(), St
         .exec(tx)
         .await?;
     Ok(())
+}
+
+/// Lets everything go that an owner keeps in an area: nobody will ask for it again.
+pub(crate) async fn discard_area(
+    tx: &DatabaseTransaction,
+    workspace: &WorkspaceId,
+    area: StorageArea,
+    owner: &str,
+) -> Result<(), StoreError> {
+    let at = read_now(tx).await? + millis(READING);
+    let of_owner = "WHERE workspace_id = $1 AND area = $2 AND owner = $3";
+    let moved = format!(
+        "INSERT INTO storage_garbage (content_id, workspace_id, area, owner, size, expires_at) \
+         SELECT content_id, workspace_id, area, owner, size, $4 FROM storage_blobs {of_owner}"
+    );
+    let mut values: Vec<Value> = vec![
+        workspace.as_str().into(),
+        area.as_str().into(),
+        owner.into(),
+        at.into(),
+    ];
+    tx.execute_sql(moved, values.clone()).await?;
+    values.truncate(3);
+    let names = format!("DELETE FROM storage_blobs {of_owner}");
+    tx.execute_sql(names, values).await
 }
 
 /// What an owner keeps in an area: its contents, those that wait to be deleted, and the names.
