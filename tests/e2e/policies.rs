@@ -358,6 +358,41 @@ async fn what_a_run_leaves_unpulled_becomes_a_run_of_its_own(
     events.sort();
     assert_eq!(events, ["m-1", "m-2", "m-3"], "each event has one run");
     assert_eq!(steering(&stage, "m-3").await, "dropped");
+    for event_id in ["m-2", "m-3"] {
+        let path = format!("/v1/events/{event_id}");
+        let event = stage.client.get(&path).await.body;
+        let own = stage.client.run(event["run_id"].as_str().unwrap()).await;
+        assert_eq!(own["event_id"], event_id, "its answer can be found");
+        assert_eq!(event["metadata"]["steering"]["run_id"], event["run_id"]);
+        assert_eq!(event["metadata"]["steered_into"], active.run_id);
+    }
+}
+
+/// What a cancelled run leaves unpulled is heard before what was said after the cancel.
+#[tokio::test]
+async fn a_message_waits_for_those_that_wait_already() {
+    let stage = stage(Sqlite, "steer").await.unwrap();
+    let active = HeldRun::start(&stage, &message("m-1")).await;
+    let absorbed = post(&stage, "m-2").await;
+    assert_eq!(absorbed.body["steered"], true, "{}", absorbed.body);
+    let cancelled = active.call("/run/cancel", &json!({})).await;
+    assert_eq!(cancelled.status, 200, "{}", cancelled.body);
+    for event_id in ["m-3", "m-4"] {
+        let later = post(&stage, event_id).await;
+        assert_eq!(later.body["status"], "queued", "{}", later.body);
+    }
+    until("all of them", async || {
+        let runs = stage.client.get("/v1/runs").await.body;
+        let runs = runs["items"].as_array().unwrap();
+        runs.len() == 4 && runs.iter().all(|run| run["finished_at"].is_i64())
+    })
+    .await;
+    let requests = stage.runner.requests();
+    let runs = requests.iter().filter(|request| request.is_run());
+    let order: Vec<_> = runs
+        .map(|run| run.json()["context"]["event"]["event_id"].clone())
+        .collect();
+    assert_eq!(order, ["m-1", "m-2", "m-3", "m-4"]);
 }
 
 #[tokio::test]

@@ -28,6 +28,14 @@ pub struct Occupancy {
     pub queued: u64,
 }
 
+impl Occupancy {
+    /// Events wait, or will once a run has ended that is not going to pull them.
+    fn is_waited_for(&self) -> bool {
+        let leaves_some = |run: &ActiveRun| run.cancel_requested && run.steering > 0;
+        self.queued > 0 || self.active.iter().any(leaves_some)
+    }
+}
+
 /// How many runs live, and how many may: of a workspace, or of an endpoint. Runs that wait in a
 /// conversation count, too: they will go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +91,14 @@ pub fn admit(policy: Concurrency, steerable: bool, occupancy: &Occupancy) -> Adm
         Concurrency::Interrupt => {
             let live = occupancy.active.iter().filter(|run| !run.cancel_requested);
             Admission::Interrupt(live.map(|run| run.run_id).collect())
+        }
+        // What came before it waits: it is not to be heard first.
+        Concurrency::Steer if steerable && occupancy.is_waited_for() => {
+            if occupancy.queued >= MOST_QUEUED {
+                Admission::QueueFull
+            } else {
+                Admission::Queue
+            }
         }
         Concurrency::Steer => {
             let takes = |run: &&ActiveRun| {
@@ -199,6 +215,19 @@ mod tests {
             }],
             0,
             &Admission::Start,
+        );
+        // What waits is heard first.
+        check(Concurrency::Steer, &[one], 1, &Admission::Queue);
+        check(Concurrency::Steer, &[one], 100, &Admission::QueueFull);
+        check(
+            Concurrency::Steer,
+            &[ActiveRun {
+                cancel_requested: true,
+                steering: 1,
+                ..one
+            }],
+            0,
+            &Admission::Queue,
         );
         check(
             Concurrency::Steer,

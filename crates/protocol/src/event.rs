@@ -137,7 +137,7 @@ pub struct AgentEventRecord {
     /// Epoch seconds.
     pub created_at: i64,
     /// Of an event that a live run absorbed: `steered_into`, the run, and `steering.status`: `queued`,
-    /// `injected` once the run has pulled it, or `dropped` at its end (it then gets a run of its own).
+    /// `injected` once the run has pulled it, or `dropped` at its end: it then gets a run of its own, `steering.run_id`.
     #[serde(default, skip_serializing_if = "JsonObject::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub metadata: JsonObject,

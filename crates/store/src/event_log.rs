@@ -9,6 +9,8 @@ use crate::connect::Store;
 use crate::conversation::of_conversations;
 use crate::entity::{events, raw_payloads};
 use crate::error::{StoreError, parsed};
+use crate::sql::Sql;
+use crate::steering::DROPPED;
 
 /// A stored event.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,6 +26,8 @@ pub struct EventRecord {
     pub answer: String,
     /// The run that absorbed it.
     pub steered_into: Option<RunId>,
+    /// The run of its own that it got, since that one has not pulled it.
+    pub taken_up_by: Option<RunId>,
     /// What became of it there: `queued`, `pulled` or `dropped`.
     pub steering: Option<String>,
 }
@@ -68,7 +72,30 @@ impl Store {
             None => None,
             Some(run) => self.steering_status(run, &row.event_id).await?,
         };
-        to_record(row, steering).map(Some)
+        let taken_up_by = match steering.as_deref() {
+            Some(DROPPED) => self.run_that_took_up(&row).await?,
+            _ => None,
+        };
+        to_record(row, steering, taken_up_by).map(Some)
+    }
+
+    /// The run of its own that an event got which another run had absorbed and not pulled.
+    async fn run_that_took_up(&self, event: &events::Model) -> Result<Option<RunId>, StoreError> {
+        let (Some(key), Some(absorbed)) = (&event.conversation_key, &event.steered_into) else {
+            return Ok(None);
+        };
+        let sql = "SELECT id FROM runs WHERE conversation_key = $1 AND created_at >= $2 AND event_id = $3 \
+                   AND id <> $4 ORDER BY created_at LIMIT 1";
+        let values = vec![
+            key.as_str().into(),
+            event.received_at.into(),
+            event.event_id.as_str().into(),
+            absorbed.as_str().into(),
+        ];
+        let found = self.readers.query_sql(sql.to_owned(), values).await?;
+        let run = found.first().map(|row| row.text("id")).transpose()?;
+        run.map(|run| parsed("runs.id", &event.event_id, &run))
+            .transpose()
     }
 
     /// The platform's own payload of an event, as JSON, when it came with one.
@@ -143,9 +170,14 @@ impl Store {
     }
 }
 
-fn to_record(row: events::Model, steering: Option<String>) -> Result<EventRecord, StoreError> {
+fn to_record(
+    row: events::Model,
+    steering: Option<String>,
+    taken_up_by: Option<RunId>,
+) -> Result<EventRecord, StoreError> {
     let steered_into = row.steered_into.as_deref();
     Ok(EventRecord {
+        taken_up_by,
         steered_into: steered_into
             .map(|run| parsed("events.steered_into", &row.event_id, run))
             .transpose()?,

@@ -21,7 +21,7 @@ use crate::writer::Work;
 
 pub(crate) const QUEUED: &str = "queued";
 pub(crate) const PULLED: &str = "pulled";
-const DROPPED: &str = "dropped";
+pub(crate) const DROPPED: &str = "dropped";
 
 /// The envelopes of one pull together; what does not fit waits for the next one.
 const PULL_BYTES: usize = 4 * 1024 * 1024;

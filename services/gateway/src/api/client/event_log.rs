@@ -59,7 +59,8 @@ pub(in crate::api) async fn list_events(
 pub(in crate::api) struct FoundEvent {
     #[serde(flatten)]
     record: AgentEventRecord,
-    /// The run that its first answer has named; null when no agent wanted it.
+    /// The run that its first answer has named, or the run of its own that it got since that one has not pulled it; null
+    /// when no agent wanted it.
     #[schema(value_type = Option<String>)]
     run_id: Option<RunId>,
 }
@@ -87,8 +88,8 @@ pub(in crate::api) async fn get_event(
         row: event_id,
     })?;
     Ok(Json(FoundEvent {
+        run_id: record.taken_up_by.or(answer.run_id),
         record: view(&caller.workspace, record, None)?,
-        run_id: answer.run_id,
     }))
 }
 
@@ -195,7 +196,11 @@ pub(in crate::api) fn view(
             Some(other) => other,
             None => "dropped",
         };
-        metadata.insert("steering".to_owned(), json!({"status": status}));
+        let mut steering = json!({"status": status});
+        if let Some(own) = record.taken_up_by {
+            steering["run_id"] = json!(own);
+        }
+        metadata.insert("steering".to_owned(), steering);
     }
     let text = event.input.and_then(|input| input.text);
     Ok(AgentEventRecord {
