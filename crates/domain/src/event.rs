@@ -6,6 +6,8 @@ use protocol::message::ContentElement;
 
 use crate::canonical::canonical_json;
 
+/// The ids of events that answer questions begin so, and no others.
+pub const ANSWER_ID_PREFIX: &str = "interaction:";
 /// The most bytes of `data`, as JSON.
 pub const DATA_BYTES: usize = 64 * 1024;
 /// The most bytes of `raw`, as JSON.
@@ -42,6 +44,16 @@ pub fn check_event(event: &EventEnvelope) -> Vec<Fault> {
                 .all(|byte| byte.is_ascii_graphic() || byte == b' '))
     {
         fault("/event_id", "must be 1 to 512 printable ASCII characters");
+    }
+    if event
+        .event_id
+        .as_ref()
+        .is_some_and(|id| id.starts_with(ANSWER_ID_PREFIX))
+    {
+        fault(
+            "/event_id",
+            "must not begin with `interaction:`: the answers to questions are known by such ids",
+        );
     }
     if event.source.is_empty() || event.source.len() > 512 {
         fault("/source", "must have 1 to 512 bytes");
@@ -222,6 +234,10 @@ mod tests {
         check(
             json!({"event_type": "", "event_id": "é", "bot_id": ""}),
             &["/event_type", "/event_id", "/bot_id"],
+        );
+        check(
+            json!({"event_type": "a.b", "event_id": "interaction:01a"}),
+            &["/event_id"],
         );
         check(
             json!({"event_type": "a", "data": {"x": "y".repeat(DATA_BYTES)}}),

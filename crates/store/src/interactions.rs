@@ -1,6 +1,7 @@
 //! Questions of runs to persons. A question is written with the ledger event that asks it. That it was answered
 //! is the event of its answer, whose key nobody else can use: so there is one answer, whoever sends it where.
 
+use domain::event::ANSWER_ID_PREFIX;
 use domain::normalize::Question;
 use protocol::id::{AgentId, RunId, WorkspaceId};
 use sea_orm::{DatabaseTransaction, Value};
@@ -60,7 +61,7 @@ pub struct InteractionFilter {
 
 /// The id of the event that answers a question, and the key that the event is known by.
 pub fn answer_event_id(interaction: &str) -> String {
-    format!("interaction:{interaction}")
+    format!("{ANSWER_ID_PREFIX}{interaction}")
 }
 
 const FOUND: &str = "SELECT i.id, i.run_id, i.sequence, i.request, i.asked_at, i.expires_at, r.agent_id, \
