@@ -274,6 +274,8 @@ async fn an_agent_is_changed_by_version(#[values(Sqlite, Postgres)] engine: Engi
     // A query that nothing reads would be a dry run to who sends it.
     let dry = format!("{}?dry_run=true", path_of(&agent));
     assert_eq!(admin.delete(&dry).await.status, 400);
+    let deeper = "/v1/knowledge-bases/none/documents/a/b?dry_run=true";
+    assert_eq!(admin.delete(deeper).await.status, 400);
     assert_eq!(admin.delete(&path_of(&agent)).await.status, 204);
     assert_eq!(admin.get(&path_of(&agent)).await.status, 404);
     assert_eq!(admin.delete(&path_of(&agent)).await.status, 404);

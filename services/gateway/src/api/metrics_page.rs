@@ -16,6 +16,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use utoipa::openapi::{OpenApi, PathItem};
 
 use crate::api::names::{OwnNames, refuse_foreign};
+use crate::api::query::without_wildcards;
 use crate::runs::Runs;
 use crate::telemetry::{metrics, process};
 
@@ -43,15 +44,14 @@ impl Served {
         let paths = document.paths.paths.iter();
         Self(Arc::new(
             paths
-                .map(|(path, item)| (path.clone(), methods(item)))
+                .map(|(path, item)| (without_wildcards(path), methods(item)))
                 .collect(),
         ))
     }
 
     /// What is not in the document is read alone.
     fn serves(&self, route: &str, method: &Method) -> bool {
-        // The document knows no wildcards.
-        match self.0.get(&route.replace("{*", "{")) {
+        match self.0.get(&without_wildcards(route)) {
             Some(methods) => methods.contains(method),
             None => [Method::GET, Method::HEAD].contains(method),
         }

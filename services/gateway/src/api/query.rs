@@ -71,10 +71,15 @@ impl WritesWithoutQuery {
                     .as_ref()
                     .is_some_and(|operation| is_of_operators(operation) && !takes_query(operation))
             });
-            without.map(|(method, _)| (method, path.clone()))
+            without.map(|(method, _)| (method, without_wildcards(path)))
         });
         Self(Arc::new(writes.collect()))
     }
+}
+
+/// A route by its place alone: its parameters may be written as one that takes the rest of the path, or not.
+pub(super) fn without_wildcards(route: &str) -> String {
+    route.replace("{*", "{")
 }
 
 fn is_of_operators(operation: &Operation) -> bool {
@@ -101,8 +106,7 @@ pub(super) async fn refuse_ignored_query(
     let is_ignored = request.method() != Method::GET
         && request.uri().query().is_some_and(|query| !query.is_empty())
         && route.is_some_and(|route| {
-            // The document knows no wildcards.
-            let path = route.as_str().replace("{*", "{");
+            let path = without_wildcards(route.as_str());
             writes.0.contains(&(request.method().clone(), path))
         });
     if is_ignored {
