@@ -42,6 +42,28 @@ fn sha256(bytes: &[u8]) -> String {
     hex(digest(&SHA256, bytes).as_ref())
 }
 
+/// Others of the machine may list the operator's directory, and see nothing in it.
+#[tokio::test]
+async fn what_is_uploaded_is_for_the_gateway_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let stage = stage(Sqlite, |_| {}).await.unwrap();
+    let directory = stage.gateway.artifact_directory();
+    std::fs::create_dir_all(directory).unwrap();
+    std::fs::set_permissions(directory, PermissionsExt::from_mode(0o755)).unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    uploaded(&run, vec![1; 10]).await;
+    // In several parts.
+    uploaded(&run, vec![2; 6 * 1024 * 1024]).await;
+    let hidden: Vec<_> = std::fs::read_dir(directory).unwrap().collect();
+    assert!(!hidden.is_empty());
+    for entry in hidden {
+        let entry = entry.unwrap();
+        let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o700, "{:?}", entry.path());
+    }
+    run.end(&stage).await;
+}
+
 fn in_conversation(conversation: &str, event_id: &str) -> Value {
     let mut event = message(event_id);
     event["conversation"]["conversation_id"] = json!(conversation);

@@ -235,9 +235,20 @@ impl Writing {
         Ok(())
     }
 
+    /// Others of the machine may read the operator's directory, and no more than that.
+    fn hide(&self) -> Result<(), PlaceError> {
+        let Some(directory) = &self.store.directory else {
+            return Ok(());
+        };
+        let file = directory.join(self.place.as_ref());
+        let hidden = file.parent().unwrap_or(directory);
+        make_private(hidden).map_err(|error| PlaceError::Directory(hidden.to_owned(), error))
+    }
+
     async fn send_part(&mut self) -> Result<(), PlaceError> {
         let part = self.pending.split().freeze();
         if self.upload.is_none() {
+            self.hide()?;
             let upload = self.store.objects()?.put_multipart(&self.place);
             self.upload = Some(upload.await?);
         }
@@ -251,6 +262,7 @@ impl Writing {
     pub async fn finish(mut self) -> Result<(), PlaceError> {
         if self.upload.is_none() {
             let all = self.pending.split().freeze();
+            self.hide()?;
             self.store.objects()?.put(&self.place, all.into()).await?;
             return Ok(());
         }
