@@ -222,6 +222,8 @@ async fn a_run_cancels_itself_and_its_neighbours(#[values(Sqlite, Postgres)] eng
         .await;
     assert_eq!(told.status, 200, "{}", told.body);
     assert!(told.body["cancel_requested_at"].is_i64());
+    let live = neighbour.get("/run").await.body;
+    assert_eq!(live["status_reason"], "the newer one answers", "{live}");
     let ended = stage.client.finished(&neighbour.run_id).await;
     assert_eq!(
         (ended["status"].as_str(), ended["status_reason"].as_str()),

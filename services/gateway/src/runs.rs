@@ -320,6 +320,12 @@ impl Runs {
             Some(live) => {
                 run.last_sequence = live.log.progress().last_sequence;
                 run.cancel_requested_at = live.cancel_requested_at().or(run.cancel_requested_at);
+                // Why it is to end stands in its row alone.
+                if run.cancel_requested_at.is_some()
+                    && let Some(row) = self.0.store.find_run(&run.workspace, run.id).await?
+                {
+                    run.status_reason = row.status_reason;
+                }
             }
             None => {
                 if let Some(row) = self.0.store.find_run(&run.workspace, run.id).await? {
