@@ -130,7 +130,7 @@ pub fn answer(completion: &JsonObject, remove_think: bool) -> Option<LlmInvokeRe
 
 fn whole_call(n: usize, call: &Value) -> ToolCall {
     let function = call.get("function").unwrap_or(&Value::Null);
-    let id = text_of(call, "id").filter(|id| !id.is_empty());
+    let id = text_of(call, "id").filter(|id| is_id(id));
     ToolCall {
         id: id.unwrap_or_else(|| format!("call_{n}")),
         kind: "function".to_owned(),
@@ -140,6 +140,11 @@ fn whole_call(n: usize, call: &Value) -> ToolCall {
         },
         provider_specific_fields: None,
     }
+}
+
+/// Whether a provider has given a call an id. Some write that they have none.
+pub fn is_id(id: &str) -> bool {
+    !matches!(id.trim(), "" | "none" | "None" | "null")
 }
 
 /// The arguments of a call, or of a delta of one. Some servers send the object itself.

@@ -6,7 +6,7 @@ use protocol::JsonObject;
 use protocol::message::{FunctionCall, LlmTokenUsage, MessageChunk, MessageContent, ToolCall};
 use serde_json::{Value, json};
 
-use super::{ThinkFilter, arguments_of, reasoning, text_of, text_said, usage};
+use super::{ThinkFilter, arguments_of, is_id, reasoning, text_of, text_said, usage};
 
 /// Calls that deltas may still go on with: more than any model makes at once.
 const MOST_OPEN: usize = 128;
@@ -126,9 +126,7 @@ impl ChunkReader {
     fn call(&mut self, n: u64, call: &Value) -> ToolCall {
         let delta = CallDelta::of(call, n);
         let last = self.calls.len().saturating_sub(MOST_OPEN);
-        let open = self.calls[last..]
-            .iter()
-            .rposition(|open| delta.goes_on(open));
+        let open = delta.place_in(&self.calls[last..]);
         let place = open.map_or(self.calls.len(), |place| last + place);
         if open.is_none() {
             let id = self.unused_id(&delta);
@@ -212,28 +210,37 @@ impl CallDelta {
         Self {
             index: index.unwrap_or(n),
             is_numbered: index.is_some(),
-            id: text_of(call, "id").filter(|id| !id.is_empty()),
+            id: text_of(call, "id").filter(|id| is_id(id)),
             name: text_of(function, "name").unwrap_or_default(),
             arguments: arguments_of(function),
         }
     }
 
-    /// Whether this is more of `call`. Not every provider numbers its calls, or gives each an id of its own: one with
-    /// another name, or whose arguments begin where an object has ended, is another call.
-    fn goes_on(&self, call: &OpenCall) -> bool {
-        let has_place = self.index == call.index;
-        let is_meant = match &self.id {
-            None => has_place,
-            Some(id) if self.is_numbered => {
-                has_place && call.provider_id.as_ref().is_none_or(|known| known == id)
-            }
-            Some(id) => call.provider_id.as_ref() == Some(id),
+    /// The call that this goes on with, among those that are open. Not every provider numbers its calls, gives each an id
+    /// of its own, or says the same id with each delta: without a name it is more of the newest at its index.
+    fn place_in(&self, open: &[OpenCall]) -> Option<usize> {
+        let of_id = |call: &OpenCall| {
+            let is_same = self.id.is_some() && call.provider_id == self.id;
+            is_same && (call.index == self.index || !self.is_numbered) && !self.is_another(call)
         };
+        let at_index = |call: &OpenCall| {
+            let is_meant = self.id.is_none() || call.provider_id.is_none() || self.name.is_empty();
+            let has_place = call.index == self.index && (self.is_numbered || self.id.is_none());
+            is_meant && has_place && !self.is_another(call)
+        };
+        open.iter()
+            .rposition(of_id)
+            .or_else(|| open.iter().rposition(at_index))
+    }
+
+    /// Whether it begins anew: under another name, or, where nobody gives ids, with arguments behind the end of an object.
+    fn is_another(&self, call: &OpenCall) -> bool {
+        let begins_behind_end = self.id.is_none()
+            && call.provider_id.is_none()
+            && call.ends_object
+            && self.arguments.trim_start().starts_with('{');
         let is_named_anew = !self.name.is_empty() && !call.name.is_empty();
-        let is_another = is_named_anew
-            && (self.name != call.name
-                || call.ends_object && self.arguments.trim_start().starts_with('{'));
-        is_meant && !is_another
+        is_named_anew && (self.name != call.name || begins_behind_end)
     }
 }
 
@@ -317,6 +324,15 @@ mod tests {
         delta
     }
 
+    fn check(deltas: &[Value], expected: &[(&str, &str)]) {
+        let found = calls(deltas);
+        let found: Vec<_> = found
+            .iter()
+            .map(|(_, name, arguments)| (name.as_str(), arguments.as_str()))
+            .collect();
+        assert_eq!(found, expected, "{deltas:?}");
+    }
+
     #[test]
     fn calls_are_told_apart_however_a_provider_marks_them() {
         let d = delta;
@@ -375,6 +391,33 @@ mod tests {
                 ],
                 vec![("look", "{}"), ("write", "{}")],
             ),
+        ] {
+            check(&deltas, &expected);
+        }
+    }
+
+    #[test]
+    fn one_call_stays_one_however_its_deltas_are_marked() {
+        let d = delta;
+        let one = r#"{"q":1}"#;
+        for (deltas, expected) in [
+            // Another id in each chunk of one call.
+            (
+                vec![
+                    json!([d(Some(0), "a", "look", "{")]),
+                    json!([d(Some(0), "b", "", "\"q\":")]),
+                    json!([d(Some(0), "null", "", "1}")]),
+                ],
+                vec![("look", one)],
+            ),
+            // What looks like two objects in the arguments of one.
+            (
+                vec![
+                    json!([d(Some(0), "a", "look", "{\"q\":\"x{a}")]),
+                    json!([d(Some(0), "a", "look", "{b}\"}")]),
+                ],
+                vec![("look", r#"{"q":"x{a}{b}"}"#)],
+            ),
             // The name again in each chunk.
             (
                 vec![
@@ -385,12 +428,7 @@ mod tests {
                 vec![("look", one)],
             ),
         ] {
-            let found = calls(&deltas);
-            let found: Vec<_> = found
-                .iter()
-                .map(|(_, name, arguments)| (name.as_str(), arguments.as_str()))
-                .collect();
-            assert_eq!(found, expected, "{deltas:?}");
+            check(&deltas, &expected);
         }
     }
 
