@@ -12,6 +12,7 @@ use protocol::message::{LlmTokenUsage, Message};
 use protocol::model::LlmRequest;
 use runner_kit::HostError;
 use runner_kit::host::ModelStream;
+use serde_json::Value;
 
 use crate::config::ModelChoice;
 use crate::context::overflow::is_context_overflow;
@@ -59,40 +60,47 @@ pub(crate) struct Silence {
     /// By the last that was asked.
     pub(crate) last: String,
     pub(crate) models: usize,
+    /// Those of them that will not have this request, now or later.
+    pub(crate) refused: usize,
     /// One of them may answer later.
     pub(crate) is_passing: bool,
-    /// One of them will not have this request, now or later.
-    pub(crate) is_refused: bool,
 }
 
 impl Silence {
-    fn passing(last: &str) -> Self {
+    fn of_one(last: impl Into<String>, is_passing: bool) -> Self {
         Self {
-            last: last.to_owned(),
+            last: last.into(),
             models: 1,
-            is_passing: true,
-            is_refused: false,
+            refused: 0,
+            is_passing,
         }
     }
 
     /// This one, after others were silent.
     fn after(self, others: Option<&Self>) -> Self {
-        let models = others.map_or(0, |others| others.models);
+        let Some(others) = others else { return self };
         Self {
-            models: self.models + models,
-            is_passing: self.is_passing || others.is_some_and(|others| others.is_passing),
-            is_refused: self.is_refused || others.is_some_and(|others| others.is_refused),
+            models: self.models + others.models,
+            refused: self.refused + others.refused,
+            is_passing: self.is_passing || others.is_passing,
             last: self.last,
         }
+    }
+
+    /// Whether it was the request that all of them would not have.
+    pub(crate) fn is_refusal(&self) -> bool {
+        self.refused == self.models
     }
 }
 
 impl From<&HostError> for Silence {
     fn from(failed: &HostError) -> Self {
+        let reason = failed.details.get("reason").and_then(Value::as_str);
+        // An answer that broke off, or was no answer, may be one the next time.
+        let is_passing = failed.retryable || reason == Some("upstream_malformed");
         Self {
-            is_passing: failed.retryable,
-            is_refused: !failed.retryable,
-            ..Self::passing(&failed.to_string())
+            refused: usize::from(failed.code == "invalid_argument"),
+            ..Self::of_one(failed.to_string(), is_passing)
         }
     }
 }
@@ -142,7 +150,7 @@ impl Models {
                 last => return Err(last),
             }
         }
-        let silent = silent.unwrap_or_else(|| Silence::passing("no model was granted"));
+        let silent = silent.unwrap_or_else(|| Silence::of_one("no model was granted", false));
         Err(ModelFailure::Silent(silent))
     }
 }
@@ -159,7 +167,7 @@ async fn ask_one(
     }
     if !choice.invokes {
         let last = format!("{} can only stream", choice.id);
-        return Err(ModelFailure::Silent(Silence::passing(&last)));
+        return Err(ModelFailure::Silent(Silence::of_one(last, false)));
     }
     let said = host.invoke_model(&choice.id, request).await;
     let said = said.map_err(before_first)?;
@@ -215,7 +223,7 @@ fn before_first(failed: HostError) -> ModelFailure {
 }
 
 fn empty() -> ModelFailure {
-    ModelFailure::Silent(Silence::passing("the model's answer is empty"))
+    ModelFailure::Silent(Silence::of_one("the model's answer is empty", true))
 }
 
 fn is_empty(message: &Message) -> bool {

@@ -189,7 +189,8 @@ impl Toolbox {
             acts.add();
         }
         let mut answer = host.call_tool(name, parameters.clone(), key).await;
-        if answer.as_ref().is_err_and(is_lost) {
+        let was_lost = answer.as_ref().is_err_and(is_lost);
+        if was_lost {
             answer = host.call_tool(name, parameters, key).await;
         }
         match answer {
@@ -197,7 +198,7 @@ impl Toolbox {
             Err(failed) if failed.is_cancelled() || failed.is_deadline_exceeded() => Err(failed),
             Err(failed) => {
                 let mut error = format!("Tool execution failed: {}", failed.message);
-                if !changes_nothing && is_unknown(&failed) {
+                if !changes_nothing && (was_lost || is_unknown(&failed)) {
                     error.push_str(UNKNOWN);
                 }
                 Ok(Outcome::error(&error, self.max_result_chars))
@@ -256,6 +257,17 @@ fn parameters(arguments: &str) -> Result<JsonObject, String> {
         Ok(_) => Err("Tool arguments must be a JSON object".to_owned()),
         Err(error) => Err(format!("Tool arguments are not valid JSON: {error}")),
     }
+}
+
+/// What a model has said, as it is said back to models: with `{}` for arguments that are no object. Some providers take
+/// no history with others.
+pub(crate) fn with_sound_arguments(mut message: Message) -> Message {
+    for call in message.tool_calls.iter_mut().flatten() {
+        if parameters(&call.function.arguments).is_err() {
+            "{}".clone_into(&mut call.function.arguments);
+        }
+    }
+    message
 }
 
 fn tool_message(call: &ToolCall, text: String) -> Message {

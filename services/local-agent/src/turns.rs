@@ -12,7 +12,7 @@ use crate::context::{pictures, reference_data};
 use crate::host::AgentHost;
 use crate::model::{Answer, Ending, ModelFailure, Models, without_thinking};
 use crate::speaker::Speaker;
-use crate::tools::Toolbox;
+use crate::tools::{Toolbox, with_sound_arguments};
 use crate::usage::UsageLog;
 use crate::window::Window;
 
@@ -53,7 +53,8 @@ pub(crate) async fn converse<H: AgentHost>(
         work.usage.add(answer.usage.clone());
         let calls = answer.message.tool_calls.clone().unwrap_or_default();
         speaker.end_turn(&calls).await;
-        window.answered(without_thinking(&answer.message), answer.usage.as_ref());
+        let said = with_sound_arguments(without_thinking(&answer.message));
+        window.answered(said, answer.usage.as_ref());
         if calls.is_empty() {
             if !take_steering(work, &mut window).await? {
                 speaker.complete(&answer.message).await;
@@ -97,20 +98,24 @@ async fn ask<H: AgentHost>(
         remove_think: work.config.remove_think,
         ..LlmRequest::default()
     };
-    let failed = match models.ask(work.host, &request(window), speaker).await {
-        Ok(answer) => return Ok(answer),
-        Err(failed) => failed,
-    };
-    match &failed {
-        ModelFailure::Overflow(_) if window.shrink(models.first()).await? => {
-            tracing::info!("the context was too large for the model: asking again with less");
+    // Each remedy helps once.
+    loop {
+        let failed = match models.ask(work.host, &request(window), speaker).await {
+            Ok(answer) => return Ok(answer),
+            Err(failed) => failed,
+        };
+        match &failed {
+            ModelFailure::Overflow(_) if window.shrink(models.first()).await? => {
+                tracing::info!("the context was too large for the model: asking again with less");
+            }
+            ModelFailure::Silent(silence)
+                if silence.is_refusal() && window.leave_out_attachments() =>
+            {
+                tracing::warn!("asking again without pictures and files: {}", silence.last);
+            }
+            _ => return Err(failed.into()),
         }
-        ModelFailure::Silent(silence) if silence.is_refused && window.leave_out_attachments() => {
-            tracing::warn!("asking again without pictures and files: {}", silence.last);
-        }
-        _ => return Err(failed.into()),
     }
-    Ok(models.ask(work.host, &request(window), speaker).await?)
 }
 
 /// Adds what the user has sent since; false when there is nothing.

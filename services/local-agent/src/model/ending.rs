@@ -2,7 +2,7 @@
 
 use protocol::JsonObject;
 
-/// How the provider says that an answer ended, in the words of chat completions.
+/// How the provider says that an answer ended, in the words of chat completions or its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// The model had said it all, or the provider says nothing of it.
@@ -12,6 +12,8 @@ pub(crate) enum Ending {
     CutOff,
     /// `content_filter`: the provider took the rest away.
     Filtered,
+    /// `error`: the provider could not go on.
+    Broken,
 }
 
 impl Ending {
@@ -19,8 +21,9 @@ impl Ending {
     pub(crate) fn or(self, fields: Option<&JsonObject>) -> Self {
         let reason = fields.and_then(|fields| fields.get("finish_reason")?.as_str());
         match reason {
-            Some("length") => Self::CutOff,
-            Some("content_filter") => Self::Filtered,
+            Some("length" | "max_tokens" | "MAX_TOKENS" | "model_length") => Self::CutOff,
+            Some("content_filter" | "safety" | "SAFETY" | "sensitive") => Self::Filtered,
+            Some("error" | "network_error" | "insufficient_system_resource") => Self::Broken,
             _ => self,
         }
     }
@@ -31,6 +34,7 @@ impl Ending {
             Self::Whole => "stop",
             Self::CutOff => "length",
             Self::Filtered => "content_filter",
+            Self::Broken => "error",
         }
     }
 }

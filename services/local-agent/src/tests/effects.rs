@@ -53,8 +53,9 @@ async fn a_call_that_may_be_cut_off_is_not_made() {
     for reason in ["length", "content_filter"] {
         let host = TestHost::default();
         host.tool_says("send", json!("sent"));
-        let nothing = call("c1", "send", &json!({}));
-        host.model("m", vec![nothing, end_because(reason)]);
+        let calls = json!([{"id": "c1", "type": "function", "function": {"name": "send", "arguments": "{\"to\": \"a"}}]);
+        let cut = Step::Chunk(json!({"role": "assistant", "tool_calls": calls}));
+        host.model("m", vec![cut, end_because(reason)]);
         host.model("m", vec![text("done"), end_because("stop")]);
         let results = run(&host, context("hi", &json!({}))).await;
         assert_eq!(host.calls("call_tool"), Vec::<String>::new());
@@ -62,6 +63,10 @@ async fn a_call_that_may_be_cut_off_is_not_made() {
             panic!("{:?}", told(&host))
         };
         assert!(said.contains("not made") && said.contains(reason), "{said}");
+        let messages = host.request(1);
+        let mut calls = messages.iter().flat_map(|message| &message.tool_calls);
+        let said_back = &calls.next().unwrap()[0].function.arguments;
+        assert_eq!(said_back, "{}", "what is no JSON is not said back");
         assert!(kinds(&results).contains(&"tool.call.completed"));
         assert_eq!(results.last().unwrap().data["finish_reason"], "stop");
     }
@@ -72,6 +77,8 @@ async fn an_answer_that_was_cut_off_ends_the_run_with_its_reason() {
     for (reason, told) in [
         ("length", "length"),
         ("content_filter", "content_filter"),
+        ("max_tokens", "length"),
+        ("error", "error"),
         ("stop", "stop"),
         ("whatever", "stop"),
     ] {
