@@ -92,20 +92,20 @@ pub fn admit(policy: Concurrency, steerable: bool, occupancy: &Occupancy) -> Adm
             let live = occupancy.active.iter().filter(|run| !run.cancel_requested);
             Admission::Interrupt(live.map(|run| run.run_id).collect())
         }
-        // What came before it waits: it is not to be heard first.
-        Concurrency::Steer if steerable && occupancy.is_waited_for() => {
-            if occupancy.queued >= MOST_QUEUED {
-                Admission::QueueFull
-            } else {
-                Admission::Queue
-            }
-        }
         Concurrency::Steer => {
             let takes = |run: &&ActiveRun| {
                 run.running && !run.cancel_requested && run.steering < MOST_STEERING
             };
             match occupancy.active.iter().find(takes).filter(|_| steerable) {
                 Some(run) => Admission::Absorb(run.run_id),
+                // What came before it waits for a run that ends: it is not to be heard first.
+                None if steerable && occupancy.is_waited_for() => {
+                    if occupancy.queued >= MOST_QUEUED {
+                        Admission::QueueFull
+                    } else {
+                        Admission::Queue
+                    }
+                }
                 None => Admission::Start,
             }
         }
@@ -217,8 +217,21 @@ mod tests {
             &Admission::Start,
         );
         // What waits is heard first.
-        check(Concurrency::Steer, &[one], 1, &Admission::Queue);
-        check(Concurrency::Steer, &[one], 100, &Admission::QueueFull);
+        let (ending, two) = (
+            ActiveRun {
+                cancel_requested: true,
+                ..one
+            },
+            run(2),
+        );
+        check(Concurrency::Steer, &[ending], 1, &Admission::Queue);
+        check(Concurrency::Steer, &[ending], 100, &Admission::QueueFull);
+        check(
+            Concurrency::Steer,
+            &[ending, two],
+            1,
+            &Admission::Absorb(two.run_id),
+        );
         check(
             Concurrency::Steer,
             &[ActiveRun {
