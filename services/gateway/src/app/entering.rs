@@ -12,9 +12,8 @@ use protocol::manifest::AgentRunnerManifest;
 use store::{RunnerRecord, SaveAgent, SaveEndpoint, Store, StoreError};
 use uuid::Uuid;
 
-use super::settings::config_fault;
 use super::{DEFAULT_WORKSPACE, Declared, strangers};
-use crate::config::ConfigErrors;
+use crate::config::{ConfigErrors, ConfigFault};
 use crate::runs::Runs;
 use crate::runs::discovery::AskedEndpoint;
 
@@ -98,7 +97,7 @@ async fn check_against_runners(
             continue;
         }
         let place = format!("agents[{index}]");
-        faults.extend(unfit.iter().map(|fault| config_fault(&place, fault)));
+        faults.extend(unfit.iter().map(|fault| ConfigFault::within(&place, fault)));
     }
     if faults.is_empty() {
         Ok(())

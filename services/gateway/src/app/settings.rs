@@ -16,7 +16,7 @@ use std::time::Duration;
 use domain::authorization::{Catalog, ModelLimits};
 use domain::breaker::BreakerPolicy;
 use domain::normalize::ResultLimits;
-use protocol::admin::{AgentSpec, EndpointSpec, Fault, IdList};
+use protocol::admin::{AgentSpec, EndpointSpec, IdList};
 use protocol::resources::{
     KnowledgeBaseResource, KnowledgeOperation, ModelOperation, ModelResource, SkillResource,
 };
@@ -92,13 +92,6 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
         }),
         _ => Err(ConfigErrors(faults)),
     }
-}
-
-pub(super) fn config_fault(place: &str, fault: &Fault) -> ConfigFault {
-    ConfigFault::new(
-        format!("{place}{}", fault.pointer.replace('/', ".")),
-        &fault.message,
-    )
 }
 
 fn endpoint(

@@ -1,7 +1,7 @@
 //! `[[agents]]`: judged as the API judges them, with every fault at its place in the file.
 
 use domain::agent::check_agent;
-use protocol::admin::{AgentSpec, Fault};
+use protocol::admin::AgentSpec;
 use serde_json::{Map, Value};
 
 use super::fault::ConfigFault;
@@ -33,9 +33,6 @@ fn judge(agent: Map<String, Value>) -> Result<AgentSpec, Vec<ConfigFault>> {
     if faults.is_empty() {
         return Ok(spec);
     }
-    let at = |fault: &Fault| {
-        let pointer = fault.pointer.trim_start_matches('/').replace('/', ".");
-        ConfigFault::new(pointer, &fault.message)
-    };
-    Err(faults.iter().map(at).collect())
+    let within = |fault| ConfigFault::within("", fault);
+    Err(faults.iter().map(within).collect())
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use protocol::admin::Fault;
+
 /// One fault, and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigFault {
@@ -17,6 +19,14 @@ impl ConfigFault {
             pointer: pointer.into(),
             message: message.to_string(),
         }
+    }
+}
+
+impl ConfigFault {
+    /// A fault of what stands at `place`, as the API tells it: by a JSON pointer.
+    pub(crate) fn within(place: &str, fault: &Fault) -> Self {
+        let pointer = format!("{place}{}", fault.pointer.replace('/', "."));
+        Self::new(pointer.trim_start_matches('.'), &fault.message)
     }
 }
 
