@@ -89,6 +89,11 @@ impl ArtifactStore {
             ArtifactPlace::Directory(directory) => {
                 make_private(directory)
                     .map_err(|error| PlaceError::Directory(directory.clone(), error))?;
+                if let Err(error) = hide_all(directory) {
+                    let (error, directory) =
+                        (&error as &dyn std::error::Error, directory.display());
+                    tracing::warn!(error, "what lies in {directory} may be read by others");
+                }
                 let objects = LocalFileSystem::new_with_prefix(directory)?.with_fsync(true);
                 Ok(Self {
                     objects: Some(Arc::new(objects)),
@@ -192,6 +197,22 @@ fn make_private(directory: &FilePath) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true).mode(0o700).create(directory)
+}
+
+/// The directories of contents that are there already, made by whom and however.
+fn hide_all(directory: &FilePath) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let found = entry.metadata()?;
+        let name = entry.file_name();
+        let name = name.as_encoded_bytes();
+        let is_ours = name.len() == 2 && name.iter().all(u8::is_ascii_hexdigit) && found.is_dir();
+        if is_ours && found.permissions().mode() & 0o077 != 0 {
+            std::fs::set_permissions(entry.path(), std::fs::Permissions::from_mode(0o700))?;
+        }
+    }
+    Ok(())
 }
 
 fn bucket(
