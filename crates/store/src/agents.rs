@@ -2,7 +2,6 @@
 
 use protocol::admin::AgentSpec;
 use protocol::id::{AgentId, RunnerId, WorkspaceId};
-use protocol::resources::StorageArea;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
     ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
@@ -13,7 +12,7 @@ use crate::connect::Store;
 use crate::entity::agents;
 use crate::error::{StoreError, parsed, parsed_json};
 use crate::sql::{Row, locked};
-use crate::storage::discard_area;
+use crate::storage::{AreaAccess, area_lock, discard_area};
 use crate::writer::Work;
 
 /// Where an object was written. What stands in the config file is read-only over the API.
@@ -86,6 +85,13 @@ impl Work for SaveAgent {
     type Output = SavedAgent;
     const SAVEPOINT: bool = true;
 
+    fn lock(&self) -> Option<String> {
+        let Self::Delete { id, workspace, .. } = self else {
+            return None;
+        };
+        Some(area_lock(&AreaAccess::of_agent(workspace, *id)))
+    }
+
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<SavedAgent, StoreError> {
         match self {
             Self::Create {
@@ -109,11 +115,10 @@ impl Work for SaveAgent {
                 workspace,
                 if_match,
             } => match changeable(tx, workspace, *id, *if_match).await? {
-                Ok(row) => {
-                    let id = row.id;
-                    agents::Entity::delete_by_id(id.as_str()).exec(tx).await?;
-                    delete_skills(tx, &id).await?;
-                    discard_area(tx, workspace, StorageArea::Binding, &id).await?;
+                Ok(agents::Model { id: row, .. }) => {
+                    agents::Entity::delete_by_id(row.as_str()).exec(tx).await?;
+                    delete_skills(tx, &row).await?;
+                    discard_area(tx, &AreaAccess::of_agent(workspace, *id)).await?;
                     Ok(SavedAgent::Done)
                 }
                 Err(refused) => Ok(refused),

@@ -103,11 +103,12 @@ impl Inline {
     }
 
     /// Moves the whole log into the database and empties it, so that the one file holds everything. What a reader
-    /// still looks at stays in the log.
-    pub(crate) fn empty_log(&self) -> Result<(), StoreError> {
+    /// still looks at stays in the log: false.
+    pub(crate) fn empty_log(&self) -> Result<bool, StoreError> {
         let connection = self.connection();
-        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |_| Ok(()))?;
-        Ok(())
+        let empty = "PRAGMA wal_checkpoint(TRUNCATE)";
+        let is_busy: i64 = connection.query_row(empty, (), |row| row.get(0))?;
+        Ok(is_busy == 0)
     }
 
     /// A number that is another one once somebody else has changed the database.

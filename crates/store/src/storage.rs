@@ -5,7 +5,7 @@ mod upload;
 
 use std::time::Duration;
 
-use protocol::id::WorkspaceId;
+use protocol::id::{AgentId, WorkspaceId};
 use protocol::resources::StorageArea;
 use sea_orm::sea_query::{Alias, Expr, ExprTrait, Func, SimpleExpr};
 use sea_orm::{
@@ -41,6 +41,17 @@ pub struct AreaAccess {
     pub area: StorageArea,
     /// The plugin, the agent, or `''` for the whole workspace.
     pub owner: String,
+}
+
+impl AreaAccess {
+    /// Where an agent stores what no other may read.
+    pub(crate) fn of_agent(workspace: &WorkspaceId, agent: AgentId) -> Self {
+        Self {
+            workspace: workspace.clone(),
+            area: StorageArea::Binding,
+            owner: agent.to_string(),
+        }
+    }
 }
 
 /// What one owner may keep in one area.
@@ -114,7 +125,7 @@ impl Work for DeleteBlob {
 }
 
 /// Writers of one area take turns: what is counted stays true until the commit.
-fn area_lock(access: &AreaAccess) -> String {
+pub(crate) fn area_lock(access: &AreaAccess) -> String {
     let (workspace, area) = (&access.workspace, access.area.as_str());
     format!("storage {workspace} {area} {}", access.owner)
 }
@@ -171,12 +182,10 @@ async fn delete_chunks(tx: &DatabaseTransaction, content: &str) -> Result<(), St
     Ok(())
 }
 
-/// Lets everything go that an owner keeps in an area: nobody will ask for it again.
+/// Lets everything go that an owner keeps in an area: nobody will ask for it again. Under the [`area_lock`].
 pub(crate) async fn discard_area(
     tx: &DatabaseTransaction,
-    workspace: &WorkspaceId,
-    area: StorageArea,
-    owner: &str,
+    access: &AreaAccess,
 ) -> Result<(), StoreError> {
     let at = read_now(tx).await? + millis(READING);
     let of_owner = "WHERE workspace_id = $1 AND area = $2 AND owner = $3";
@@ -185,9 +194,9 @@ pub(crate) async fn discard_area(
          SELECT content_id, workspace_id, area, owner, size, $4 FROM storage_blobs {of_owner}"
     );
     let mut values: Vec<Value> = vec![
-        workspace.as_str().into(),
-        area.as_str().into(),
-        owner.into(),
+        access.workspace.as_str().into(),
+        access.area.as_str().into(),
+        access.owner.as_str().into(),
         at.into(),
     ];
     tx.execute_sql(moved, values.clone()).await?;

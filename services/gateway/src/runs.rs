@@ -322,7 +322,7 @@ impl Runs {
                 run.cancel_requested_at = live.cancel_requested_at().or(run.cancel_requested_at);
                 // Why it is to end stands in its row alone.
                 if run.cancel_requested_at.is_some()
-                    && let Some(row) = self.0.store.find_run(&run.workspace, run.id).await?
+                    && let Ok(Some(row)) = self.0.store.find_run(&run.workspace, run.id).await
                 {
                     run.status_reason = row.status_reason;
                 }

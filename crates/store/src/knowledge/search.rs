@@ -192,6 +192,7 @@ impl Store {
         base: &BaseKey,
         ids: &[i64],
     ) -> Result<Vec<FoundChunk>, StoreError> {
+        let document = document_columns();
         let mut found = Vec::with_capacity(ids.len());
         for some in ids.chunks(CHUNKS) {
             let mut values = base.values().to_vec();
@@ -201,7 +202,7 @@ impl Store {
                 places.push(format!("${}", values.len()));
             }
             let sql = format!(
-                "SELECT c.id, c.text, c.start_at, c.end_at, c.heading, {COLUMNS} \
+                "SELECT c.id, c.text, c.start_at, c.end_at, c.heading, {document} \
                  FROM knowledge_chunks c JOIN knowledge_documents d ON d.content = c.id / {SPAN} \
                  WHERE c.id IN ({}) AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2",
                 places.join(", ")
@@ -224,8 +225,9 @@ impl Store {
         let mut values = base.values().to_vec();
         let first = content * SPAN + i64::try_from(from).unwrap_or(SPAN);
         values.extend([first.into(), ((content + 1) * SPAN).into()]);
+        let document = document_columns();
         let sql = format!(
-            "SELECT c.id, c.text, c.start_at, c.end_at, c.heading, {COLUMNS} \
+            "SELECT c.id, c.text, c.start_at, c.end_at, c.heading, {document} \
              FROM knowledge_chunks c JOIN knowledge_documents d ON d.content = c.id / {SPAN} \
              WHERE c.id >= $3 AND c.id < $4 AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2 \
              ORDER BY c.id LIMIT {limit}"
@@ -261,6 +263,11 @@ impl Store {
         };
         rows.iter().map(read).collect()
     }
+}
+
+fn document_columns() -> String {
+    let columns = COLUMNS.split(", ").map(|column| format!("d.{column}"));
+    columns.collect::<Vec<_>>().join(", ")
 }
 
 fn found_chunk(row: &crate::sql::Row) -> Result<FoundChunk, StoreError> {

@@ -61,9 +61,14 @@ impl Commits {
 
     /// Leaves a database behind that a copy of its file is a copy of.
     pub(super) fn tidy_up(&self) {
-        if let Some(Err(error)) = self.inline.as_ref().map(Inline::empty_log) {
-            let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "the log of the database stays beside it");
+        const STAYS: &str = "the log of the database stays beside it";
+        match self.inline.as_ref().map(Inline::empty_log) {
+            None | Some(Ok(true)) => {}
+            Some(Ok(false)) => tracing::warn!("somebody reads the database: {STAYS}"),
+            Some(Err(error)) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "{STAYS}");
+            }
         }
     }
 

@@ -43,7 +43,7 @@ impl Applied {
 /// that is full, what writes nothing goes well in between.
 #[derive(Default)]
 pub(super) struct Outage {
-    is_away: AtomicBool,
+    is_told: AtomicBool,
     told_at: Mutex<Option<Instant>>,
 }
 
@@ -51,19 +51,20 @@ const BETWEEN_OUTAGES: Duration = Duration::from_mins(1);
 
 impl Outage {
     pub(super) fn tell(&self, error: &StoreError) {
-        if self.is_away.swap(true, Ordering::Relaxed) {
+        if self.is_told.load(Ordering::Relaxed) {
             return;
         }
         let mut told_at = self.told_at.lock().unwrap_or_else(PoisonError::into_inner);
         if told_at.is_none_or(|at| at.elapsed() >= BETWEEN_OUTAGES) {
             *told_at = Some(Instant::now());
+            self.is_told.store(true, Ordering::Relaxed);
             let error = error as &dyn std::error::Error;
             tracing::error!(error, "the database takes no writes");
         }
     }
 
     pub(super) fn end(&self) {
-        self.is_away.store(false, Ordering::Relaxed);
+        self.is_told.store(false, Ordering::Relaxed);
     }
 }
 
