@@ -9,7 +9,7 @@ use crate::support::client::{Answer, Client, message, send};
 use crate::support::database::rows;
 use crate::support::gateway::Agent;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
-use crate::support::script::sse;
+use crate::support::script::{Gate, Step, send as step, sse, sse_head};
 use crate::support::tool_server::ToolServer;
 use crate::support::{Engine, Postgres, Sqlite, Stage, until};
 
@@ -336,6 +336,51 @@ async fn an_answer_that_comes_too_late_is_refused_and_says_so(
     ] {
         assert_eq!(refused.status, 410, "{}", refused.body);
         assert_eq!(refused.detail("reason"), "expired");
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_question_goes_with_its_run_when_that_is_cancelled(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage(engine).await else {
+        return;
+    };
+    stage.runner.answer("m-1", |run| {
+        let asked =
+            json!({"action": "interaction.requested", "payload": question("q", &json!({}))});
+        vec![
+            sse_head(),
+            step(run.result(1, "action.requested", &asked.to_string())),
+            Step::Hold(Gate::new()),
+        ]
+    });
+    let run_id = stage.client.post(&asking_event("m-1")).await.run_id();
+    until("the question", async || {
+        interactions_of(&stage.client, &run_id).await.len() == 1
+    })
+    .await;
+    let id = only_id(&stage, &run_id).await;
+    let token = link(&stage.client, &id).await["token"].clone();
+    let cancel = format!("/v1/runs/{run_id}/cancel");
+    let cancelled = stage.client.create(&cancel, &json!({})).await;
+    assert_eq!(cancelled.status, 202, "{}", cancelled.body);
+    assert_eq!(stage.client.finished(&run_id).await["status"], "cancelled");
+    let one = format!("/v1/interactions/{id}");
+    assert_eq!(stage.client.get(&one).await.body["status"], "cancelled");
+    let open = stage.client.get("/v1/interactions?status=open").await;
+    assert_eq!(open.body["items"], json!([]));
+    for refused in [
+        submit(&stage.client, &id, &answer("a")).await,
+        submit_by(&stage.client, token.as_str().unwrap(), &answer("a")).await,
+        stage
+            .client
+            .create(&format!("{one}/link"), &json!({}))
+            .await,
+    ] {
+        assert_eq!(refused.status, 410, "{}", refused.body);
+        assert_eq!(refused.detail("reason"), "cancelled");
     }
 }
 

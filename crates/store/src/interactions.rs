@@ -4,6 +4,7 @@
 use domain::event::ANSWER_ID_PREFIX;
 use domain::normalize::Question;
 use protocol::id::{AgentId, RunId, WorkspaceId};
+use protocol::run::RunStatus;
 use sea_orm::{DatabaseTransaction, Value};
 use uuid::Uuid;
 
@@ -34,6 +35,8 @@ pub struct InteractionRecord {
     pub expires_at: i64,
     /// Who asked.
     pub agent_id: AgentId,
+    /// The asking run was cancelled, and nobody waits for an answer.
+    pub cancelled: bool,
     /// The event that the asking run was made for.
     pub event_id: String,
     pub answered: Option<AnsweredInteraction>,
@@ -65,7 +68,7 @@ pub fn answer_event_id(interaction: &str) -> String {
 }
 
 const FOUND: &str = "SELECT i.id, i.run_id, i.sequence, i.request, i.asked_at, i.expires_at, r.agent_id, \
-    r.event_id, e.event_id AS answer_event_id, e.answer, e.received_at FROM interactions i \
+    r.event_id, r.status AS run_status, e.event_id AS answer_event_id, e.answer, e.received_at FROM interactions i \
     JOIN runs r ON r.id = i.run_id \
     LEFT JOIN events e ON e.workspace_id = i.workspace_id AND e.event_id = 'interaction:' || i.id \
     AND e.dedupe_key = 'interaction:' || i.id";
@@ -123,7 +126,8 @@ impl Store {
             only(keys, conversation.as_str().into());
         }
         if let Some(now) = filter.open_at {
-            only("e.event_id IS NULL AND i.expires_at > ?", now.into());
+            let open = "e.event_id IS NULL AND r.status <> 'cancelled' AND i.expires_at > ?";
+            only(open, now.into());
         }
         if let Some(before) = filter.before {
             only("i.id < ?", before.to_string().into());
@@ -156,6 +160,7 @@ fn record(row: &Row) -> Result<InteractionRecord, StoreError> {
         asked_at: row.number("asked_at")?,
         expires_at: row.number("expires_at")?,
         agent_id: parsed("runs.agent_id", &id, &row.text("agent_id")?)?,
+        cancelled: row.text("run_status")? == RunStatus::Cancelled.as_str(),
         event_id: row.text("event_id")?,
         answered,
         id,

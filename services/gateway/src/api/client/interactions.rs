@@ -34,7 +34,7 @@ pub(in crate::api) struct Interaction {
     run_id: RunId,
     /// The ledger event that asks.
     sequence: u64,
-    /// `open`, `submitted` or `expired`.
+    /// `open`, `submitted`, `expired`, or `cancelled` with the run that asked.
     status: &'static str,
     request: InteractionRequest,
     /// Epoch seconds, like all times here.
@@ -56,6 +56,7 @@ impl Interaction {
     fn of(record: InteractionRecord, now_ms: i64) -> Result<Self, StoreError> {
         let status = match &record.answered {
             Some(_) => "submitted",
+            None if record.cancelled => "cancelled",
             None if record.expires_at <= now_ms => "expired",
             None => "open",
         };
@@ -196,7 +197,7 @@ pub(in crate::api) struct InteractionLink {
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such interaction", body = ErrorBody),
     (status = 409, description = "`details.reason`: already_submitted", body = ErrorBody),
-    (status = 410, description = "It has expired", body = ErrorBody)))]
+    (status = 410, description = "It has expired, or its run was cancelled", body = ErrorBody)))]
 pub(in crate::api) async fn link_interaction(
     caller: ClientCaller,
     State(state): State<ApiState>,
@@ -206,9 +207,7 @@ pub(in crate::api) async fn link_interaction(
     if record.answered.is_some() {
         return Err(ApiError::already_submitted());
     }
-    if record.expires_at <= state.runs.clock().now_ms() {
-        return Err(ApiError::interaction_expired());
-    }
+    check_open(&state, &record)?;
     let token = link_token();
     let linked = LinkInteraction {
         workspace: caller.workspace,
@@ -237,7 +236,7 @@ pub(in crate::api) async fn link_interaction(
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such interaction", body = ErrorBody),
     (status = 409, description = "`details.reason`: already_submitted, agent_gone, run_active", body = ErrorBody),
-    (status = 410, description = "It has expired", body = ErrorBody),
+    (status = 410, description = "It has expired, or its run was cancelled", body = ErrorBody),
     (status = 413, description = "The body is larger than 256 KiB", body = ErrorBody),
     (status = 429, description = "`Retry-After` tells how long to wait", body = ErrorBody),
     (status = 503, description = "Try again after `Retry-After`", body = ErrorBody)))]
@@ -261,7 +260,7 @@ pub(in crate::api) async fn submit_interaction(
     (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
     (status = 401, description = "No link has this token", body = ErrorBody),
     (status = 409, description = "`details.reason`: already_submitted, agent_gone, run_active", body = ErrorBody),
-    (status = 410, description = "It has expired", body = ErrorBody),
+    (status = 410, description = "It has expired, or its run was cancelled", body = ErrorBody),
     (status = 413, description = "The body is larger than 256 KiB", body = ErrorBody),
     (status = 429, description = "`Retry-After` tells how long to wait", body = ErrorBody),
     (status = 503, description = "Try again after `Retry-After`", body = ErrorBody)))]
@@ -296,6 +295,17 @@ impl FromRequestParts<ApiState> for LinkCaller {
     }
 }
 
+/// Whether a question that has no answer yet can still be answered.
+fn check_open(state: &ApiState, record: &InteractionRecord) -> ApiResult<()> {
+    if record.cancelled {
+        return Err(ApiError::interaction_cancelled());
+    }
+    if record.expires_at <= state.runs.clock().now_ms() {
+        return Err(ApiError::interaction_expired());
+    }
+    Ok(())
+}
+
 async fn submit(
     state: &ApiState,
     workspace: &WorkspaceId,
@@ -304,9 +314,7 @@ async fn submit(
 ) -> ApiResult<Response> {
     // What is answered tells whether this is the same answer, or another one.
     if record.answered.is_none() {
-        if record.expires_at <= state.runs.clock().now_ms() {
-            return Err(ApiError::interaction_expired());
-        }
+        check_open(state, record)?;
         let mut faults = check_submission(&submission);
         faults.extend(check_answer(&read_request(record)?, &submission));
         if !faults.is_empty() {

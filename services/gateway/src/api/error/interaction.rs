@@ -27,4 +27,10 @@ impl ApiError {
         let message = "this interaction has expired; the agent has to ask again";
         Self::new(StatusCode::GONE, "conflict", message).with("reason", json!("expired"))
     }
+
+    /// Its run was cancelled: nobody waits for the answer.
+    pub(in crate::api) fn interaction_cancelled() -> Self {
+        let message = "this interaction was cancelled with its run; the agent has to ask again";
+        Self::new(StatusCode::GONE, "conflict", message).with("reason", json!("cancelled"))
+    }
 }
