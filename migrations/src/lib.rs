@@ -34,6 +34,7 @@ mod m20261123_000037_judged_through;
 mod m20261123_000038_reservation_leases;
 mod m20261125_000039_deleted_state;
 mod m20261125_000040_old_budget_usage;
+mod m20261125_000041_who_and_why;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -70,6 +71,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261123_000038_reservation_leases::Migration),
             Box::new(m20261125_000039_deleted_state::Migration),
             Box::new(m20261125_000040_old_budget_usage::Migration),
+            Box::new(m20261125_000041_who_and_why::Migration),
         ]
     }
 }

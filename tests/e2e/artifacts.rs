@@ -688,21 +688,28 @@ async fn a_run_announces_what_it_has_uploaded_and_nothing_else(
     let rejections = stage.client.rejections(&run_id).await;
     let reasons: Vec<_> = rejections.iter().map(|one| &one["reason"]).collect();
     assert_eq!(reasons, ["unknown_artifact", "unknown_artifact"]);
+    let why = "artifact.created names no artifact that this run has uploaded";
+    assert_eq!(rejections[0]["message"], why);
     gate.cancel();
     stage.client.finished(&run_id).await;
 }
 
-/// What a run announces is found by its place in the ledger.
+/// What a run announces is found by its place in the ledger, and with its message in the transcript: also when it
+/// was announced long before the end.
 #[rstest]
 #[tokio::test]
-async fn an_announced_artifact_is_bound_to_its_event(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn an_announced_artifact_is_bound_to_its_event_and_its_message(
+    #[values(Sqlite, Postgres)] engine: Engine,
+    #[values(true, false)] at_once: bool,
+) {
     let Some(stage) = stage(engine, |_| {}).await else {
         return;
     };
     stage.runner.answer("m-1", |_| {
         vec![head("202 Accepted", "content-length: 0\r\n")]
     });
-    let run_id = stage.client.post(&message("m-1")).await.run_id();
+    let event = in_conversation("c-7", "m-1");
+    let run_id = stage.client.post(&event).await.run_id();
     let asked = stage.runner.asked("the run", Request::is_run).await.json();
     let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
     let host = Client::new(&text("base_url"), &text("token"));
@@ -713,15 +720,24 @@ async fn an_announced_artifact_is_bound_to_its_event(#[values(Sqlite, Postgres)]
     let id = made["artifact_id"].as_str().unwrap();
     let result = |sequence: u64, kind: &str, data: Value| json!({"run_id": run_id, "type": kind, "data": data, "sequence": sequence});
     let chunk = json!({"chunk": {"role": "assistant", "content": "made it"}});
-    let results = json!({"results": [
+    let mut results = vec![
         result(1, "message.delta", chunk),
-        result(2, "artifact.created", json!({"artifact_id": id, "name": "a", "mime_type": "text/plain"})),
+        result(
+            2,
+            "artifact.created",
+            json!({"artifact_id": id, "name": "a", "mime_type": "text/plain"}),
+        ),
         result(3, "run.completed", json!({"finish_reason": "stop"})),
-    ]});
-    let appended = send(host.request(Method::POST, "/run/results").json(&results))
-        .await
-        .unwrap();
-    assert_eq!(appended.body, json!({"accepted_through": 3}));
+    ];
+    let end = results.split_off(if at_once { 3 } else { 2 });
+    append(&host, &results).await;
+    if !at_once {
+        until("the announcement", async || {
+            stage.client.run(&run_id).await["last_sequence"] == 2
+        })
+        .await;
+        append(&host, &end).await;
+    }
     let outcome = stage.outcome(&run_id).await;
     outcome.assert(
         "completed",
@@ -732,6 +748,21 @@ async fn an_announced_artifact_is_bound_to_its_event(#[values(Sqlite, Postgres)]
         (&told["sequence"], &told["run_id"]),
         (&json!(2), &json!(run_id))
     );
+    let history = "/v1/conversations/c-7/history?include_attachments=true";
+    let said = stage.client.get(history).await.body["items"][0].clone();
+    assert_eq!(said["role"], "assistant");
+    let named = json!([{"type": "file", "mime_type": "text/plain", "size": 4, "name": "artifact",
+        "url": format!("artifact:{id}"), "id": id}]);
+    assert_eq!(said["attachment_refs"], named);
+}
+
+/// Appends results to the run of this token, all of which have a number.
+async fn append(host: &Client, results: &[Value]) {
+    let last = &results.last().unwrap()["sequence"];
+    let body = json!({"results": results});
+    let appended = send(host.request(Method::POST, "/run/results").json(&body));
+    let appended = appended.await.unwrap();
+    assert_eq!(appended.body, json!({"accepted_through": last}));
 }
 
 /// A server that speaks S3: moto's. Its log ends with it.

@@ -513,9 +513,10 @@ async fn both_bounds_hold_in_both_directions(#[values(Sqlite, Postgres)] engine:
 }
 
 #[tokio::test]
-async fn attachments_come_when_they_are_asked_for_and_never_with_their_bytes() {
+async fn an_item_names_its_author_and_on_demand_its_attachments_and_never_their_bytes() {
     let stage = open_stage(Sqlite).await.unwrap();
     let mut event = saying("m-1", "look at this");
+    event["actor"] = json!({"actor_type": "user", "actor_id": "u-1", "actor_name": "Ada", "metadata": {"role": "owner"}});
     event["input"] = json!({
         "text": "look at this",
         "contents": [
@@ -551,6 +552,8 @@ async fn attachments_come_when_they_are_asked_for_and_never_with_their_bytes() {
     for answer in answers {
         let item = &answer["items"][0];
         assert_eq!(item["content_json"]["content_redacted"], true, "{answer}");
+        let author = json!({"actor_type": "user", "actor_id": "u-1", "actor_name": "Ada"});
+        assert_eq!(item["metadata"], json!({"actor": author}));
         assert!(!answer.to_string().contains("BYTES-OF"), "{answer}");
     }
     run.end(&stage).await;

@@ -147,10 +147,11 @@ impl<'a> Judge<'a> {
         self.events += 1;
         self.bytes = self.bytes.saturating_add(raw.len());
         if self.ended {
-            return Verdict::Reject(Rejection::new(Reason::AfterTerminal, None, raw));
+            let message = "the run had ended when this came";
+            return Verdict::Reject(Rejection::new(Reason::AfterTerminal, None, raw, message));
         }
         if let Some(message) = self.over_limit(raw) {
-            let rejection = Rejection::new(Reason::EventTooLarge, None, raw);
+            let rejection = Rejection::new(Reason::EventTooLarge, None, raw, message);
             return Verdict::Fail(
                 rejection,
                 Failure::new(FailureCode::RunnerOutputLimit, message),
@@ -217,13 +218,13 @@ impl<'a> Judge<'a> {
         let gap = match self.taken.place(number, raw) {
             Place::Next { gap } => gap,
             Place::Duplicate => return Verdict::Duplicate,
-            Place::Refused(reason) => {
+            Place::Refused(reason, message) => {
                 // It says that the run is over, and nothing better will come.
                 if ResultType::parse(&envelope.kind).is_some_and(ResultType::is_terminal) {
                     let message = "the sequence of a terminal does not rise";
                     return Verdict::violation(reason, number, raw, message);
                 }
-                return Verdict::Reject(Rejection::new(reason, number, raw));
+                return Verdict::Reject(Rejection::new(reason, number, raw, message));
             }
         };
         self.judge_payload(envelope, (number, gap), raw, now)
@@ -272,7 +273,8 @@ impl<'a> Judge<'a> {
         let (effect, told) = match self.apply(checked) {
             Ok(applied) => applied,
             Err((reason, failure)) => {
-                return Verdict::Fail(Rejection::new(reason, number, raw), failure);
+                let rejection = Rejection::new(reason, number, raw, failure.message.as_str());
+                return Verdict::Fail(rejection, failure);
             }
         };
         let message_omitted = matches!(told, Told::WithoutMessage);

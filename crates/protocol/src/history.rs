@@ -25,7 +25,8 @@ pub struct TranscriptItem {
     pub content: Option<String>,
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub content_json: Option<Value>,
-    /// Empty unless asked for.
+    /// Empty unless asked for. Of a user's message what came with it; of the assistant's the artifacts that its run
+    /// announced, 100 at most. What the gateway keeps has the `id` of its artifact.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
     pub attachment_refs: Vec<Value>,
     /// The position in the conversation, from 1.
@@ -34,6 +35,7 @@ pub struct TranscriptItem {
     pub cursor: Option<String>,
     /// Epoch seconds.
     pub created_at: i64,
+    /// `actor` of a user's message: `actor_type`, `actor_id` and `actor_name` of who said it, when its event names one.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub metadata: JsonObject,
 }

@@ -7,7 +7,10 @@ mod upload;
 
 use protocol::id::{RunId, WorkspaceId};
 use sea_orm::sea_query::{Expr, ExprTrait};
-use sea_orm::{ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter};
+use sea_orm::{
+    ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder,
+    QuerySelect,
+};
 use uuid::Uuid;
 
 use crate::connect::Store;
@@ -23,6 +26,8 @@ pub use upload::{ArtifactFacts, BeginArtifact, Begun, DropArtifact, FinishArtifa
 const PENDING: &str = "pending";
 /// It can be read.
 const READY: &str = "ready";
+/// Artifacts that a message of a transcript names at most.
+const MOST_ANNOUNCED: u64 = 100;
 /// Its bytes are being deleted.
 const DELETING: &str = "deleting";
 
@@ -125,6 +130,28 @@ impl Store {
             .one(&self.readers)
             .await?;
         row.map(record).transpose()
+    }
+
+    /// The artifacts of a run that it has announced, or announces by what is about to be written (`announcing`):
+    /// the first hundred that can be read.
+    pub async fn announced_artifacts(
+        &self,
+        run: RunId,
+        announcing: &[Uuid],
+    ) -> Result<Vec<ArtifactRecord>, StoreError> {
+        let announcing = announcing.iter().map(ToString::to_string);
+        let is_announced = artifacts::Column::Sequence
+            .is_not_null()
+            .or(artifacts::Column::Id.is_in(announcing));
+        let rows = artifacts::Entity::find()
+            .filter(artifacts::Column::RunId.eq(run.to_string()))
+            .filter(artifacts::Column::Status.eq(READY))
+            .filter(is_announced)
+            .order_by_asc(artifacts::Column::Id)
+            .limit(MOST_ANNOUNCED)
+            .all(&self.readers)
+            .await?;
+        rows.into_iter().map(record).collect()
     }
 
     /// Whether a run has uploaded this artifact itself, and can still read it.

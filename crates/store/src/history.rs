@@ -48,6 +48,8 @@ pub struct TranscriptRecord {
     pub content: Option<String>,
     pub content_json: Option<Value>,
     pub attachment_refs: Vec<Value>,
+    /// The actor of its event.
+    pub author: Option<Value>,
     pub created_at: i64,
 }
 
@@ -147,7 +149,7 @@ impl Store {
     }
 }
 
-const WITHOUT_ATTACHMENTS: [transcript_items::Column; 11] = [
+const WITHOUT_ATTACHMENTS: [transcript_items::Column; 12] = [
     transcript_items::Column::ConversationKey,
     transcript_items::Column::Seq,
     transcript_items::Column::Id,
@@ -159,6 +161,7 @@ const WITHOUT_ATTACHMENTS: [transcript_items::Column; 11] = [
     transcript_items::Column::ContentJson,
     transcript_items::Column::CreatedAt,
     transcript_items::Column::TermsVersion,
+    transcript_items::Column::Author,
 ];
 
 fn items_of(conversation_key: &str) -> Select<transcript_items::Entity> {
@@ -206,6 +209,10 @@ fn to_record(row: transcript_items::Model) -> Result<TranscriptRecord, StoreErro
             &row.id,
             &row.attachment_refs,
         )?,
+        author: row
+            .author
+            .map(|author| parsed_json("transcript_items.author", &row.id, &author))
+            .transpose()?,
         id: row.id,
         seq: row.seq,
         run_id: row.run_id,

@@ -241,6 +241,7 @@ impl Append {
                     bytes: Set(signed(rejection.bytes as u64)),
                     excerpt: Set(rejection.excerpt.clone()),
                     at: Set(self.at),
+                    message: Set(Some(rejection.message.clone())),
                 });
             run_rejections::Entity::insert_many(rows)
                 .exec_without_returning(tx)

@@ -56,6 +56,8 @@ pub struct UserMessage {
     pub content: Option<String>,
     pub content_json: String,
     pub attachment_refs: String,
+    /// Who said it, as JSON.
+    pub author: Option<String>,
 }
 
 /// The event that a run is for, and where it stands.
@@ -281,5 +283,6 @@ pub(crate) fn user_item(event: &RunEvent<'_>, message: UserMessage) -> Option<Tr
         content: message.content,
         content_json: message.content_json,
         attachment_refs: message.attachment_refs,
+        author: message.author,
     })
 }

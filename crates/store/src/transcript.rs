@@ -31,6 +31,8 @@ pub struct TranscriptWrite {
     pub content_json: String,
     /// A JSON list.
     pub attachment_refs: String,
+    /// Who said it, as JSON.
+    pub author: Option<String>,
     /// See [`terms_of`].
     pub terms: String,
 }
@@ -68,10 +70,11 @@ pub(crate) async fn write_transcripts(
             row.item.attachment_refs.as_str().into(),
             row.at.into(),
             TERMS_VERSION.into(),
+            row.item.author.clone().into(),
         ]
     });
     let into = "transcript_items (conversation_key, seq, id, run_id, event_id, role, item_type, \
-        content, content_json, attachment_refs, created_at, terms_version)";
+        content, content_json, attachment_refs, created_at, terms_version, author)";
     inserted(conn, into, items.collect()).await?;
     let terms = placed.into_iter().map(|(row, seq)| {
         let TranscriptWrite {

@@ -60,6 +60,7 @@ fn message(content: &str) -> UserMessage {
         content: Some(content.to_owned()),
         content_json: "{}".to_owned(),
         attachment_refs: "[]".to_owned(),
+        author: None,
     }
 }
 
@@ -323,6 +324,7 @@ async fn a_page_has_few_items_where_they_are_large(bench: Bench) {
         let message = UserMessage {
             content_json: text(bytes),
             attachment_refs: format!("[{}]", text(MOST_BYTES / 4)),
+            author: None,
             ..message("word")
         };
         say(&bench, "a", message).await;

@@ -177,6 +177,7 @@ async fn a_run_ends_once_with_everything_that_belongs_to_its_end(bench: Bench) {
             content: Some("hi".to_owned()),
             content_json: "{}".to_owned(),
             attachment_refs: "[]".to_owned(),
+            author: None,
         }),
     };
     let append = Append {
@@ -184,6 +185,7 @@ async fn a_run_ends_once_with_everything_that_belongs_to_its_end(bench: Bench) {
             Reason::InvalidPayload,
             Some(u64::MAX),
             b"x\0y",
+            "it is nothing",
         )],
         terminal: Some(terminal),
         ..bench.append(&run, 0, &["last"])

@@ -508,6 +508,7 @@ fn user_message(id: Uuid) -> UserMessage {
         content: Some("hello".to_owned()),
         content_json: "{}".to_owned(),
         attachment_refs: "[]".to_owned(),
+        author: None,
     }
 }
 

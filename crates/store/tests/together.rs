@@ -196,6 +196,7 @@ async fn runs_go_through_their_life_together(bench: Bench) {
             content,
             content_json: "{}".to_owned(),
             attachment_refs: "[]".to_owned(),
+            author: None,
         };
         bench.store.write(Append {
             epoch: run.lease_epoch - i64::from(run.id == stale),

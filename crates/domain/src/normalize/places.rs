@@ -6,9 +6,12 @@ use super::Reason;
 
 /// Where an event stands among those before it.
 pub(super) enum Place {
-    Next { gap: bool },
+    Next {
+        gap: bool,
+    },
     Duplicate,
-    Refused(Reason),
+    /// Why, and that for who wrote the runner.
+    Refused(Reason, &'static str),
 }
 
 /// The numbers that were taken, in their order, each with a digest of its event.
@@ -37,8 +40,14 @@ impl Places {
             .binary_search_by_key(&number, |(taken, _)| *taken);
         match found {
             Ok(at) if self.taken[at].1 == digest => Place::Duplicate,
-            Ok(_) => Place::Refused(Reason::SequenceConflict),
-            Err(_) => Place::Refused(Reason::SequenceBackward),
+            Ok(_) => Place::Refused(
+                Reason::SequenceConflict,
+                "another result has come under this sequence",
+            ),
+            Err(_) => Place::Refused(
+                Reason::SequenceBackward,
+                "the sequence is not above the one before it",
+            ),
         }
     }
 }

@@ -52,6 +52,8 @@ impl Reason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     pub reason: Reason,
+    /// What was wrong, for who wrote the runner; one sentence.
+    pub message: String,
     pub runner_sequence: Option<u64>,
     pub bytes: usize,
     /// The beginning of it, at most 4 KiB.
@@ -59,11 +61,17 @@ pub struct Rejection {
 }
 
 impl Rejection {
-    pub fn new(reason: Reason, runner_sequence: Option<u64>, raw: &[u8]) -> Self {
+    pub fn new(
+        reason: Reason,
+        runner_sequence: Option<u64>,
+        raw: &[u8],
+        message: impl Into<String>,
+    ) -> Self {
         let head = &raw[..raw.len().min(EXCERPT_BYTES)];
         let excerpt = String::from_utf8_lossy(head).replace('\0', "");
         Self {
             reason,
+            message: message.into(),
             runner_sequence,
             bytes: raw.len(),
             excerpt,
@@ -98,6 +106,6 @@ impl Judge<'_> {
         if self.strikes >= STRIKES {
             return Verdict::violation(reason, number, raw, message);
         }
-        Verdict::Reject(Rejection::new(reason, number, raw))
+        Verdict::Reject(Rejection::new(reason, number, raw, message))
     }
 }

@@ -112,6 +112,6 @@ impl Verdict<'_> {
         message: &str,
     ) -> Self {
         let failure = Failure::new(FailureCode::RunnerProtocolViolation, message);
-        Self::Fail(Rejection::new(reason, number, raw), failure)
+        Self::Fail(Rejection::new(reason, number, raw, message), failure)
     }
 }

@@ -14,6 +14,8 @@ pub struct Model {
     pub bytes: i64,
     pub excerpt: String,
     pub at: i64,
+    /// What was wrong. None of what an older gateway wrote.
+    pub message: Option<String>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

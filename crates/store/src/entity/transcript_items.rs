@@ -20,6 +20,8 @@ pub struct Model {
     pub created_at: i64,
     /// Which terms the index has of it, 0 for none.
     pub terms_version: i64,
+    /// Who said it: the actor of its event, as JSON. None of the assistant's, and of what an older gateway wrote.
+    pub author: Option<String>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

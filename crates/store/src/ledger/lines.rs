@@ -21,6 +21,8 @@ pub struct Line {
 pub struct RejectionRecord {
     pub n: u64,
     pub reason: String,
+    /// What was wrong; none of what an older gateway kept.
+    pub message: Option<String>,
     pub runner_sequence: Option<u64>,
     pub bytes: u64,
     pub excerpt: String,
@@ -170,6 +172,7 @@ impl Store {
                         .transpose()?,
                     bytes: unsigned("run_rejections.bytes", &row.run_id, row.bytes)?,
                     reason: row.reason,
+                    message: row.message,
                     excerpt: row.excerpt,
                 })
             })

@@ -94,6 +94,6 @@ pub(super) fn transcript_item(
         attachment_refs: record.attachment_refs,
         seq: record.seq,
         created_at: record.created_at.div_euclid(1000),
-        metadata: JsonObject::new(),
+        metadata: JsonObject::from_iter(record.author.map(|actor| ("actor".to_owned(), actor))),
     }
 }

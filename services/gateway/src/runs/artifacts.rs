@@ -22,7 +22,7 @@ use uuid::Uuid;
 use crate::outbound::artifact::{PlaceError, Writing};
 use crate::runs::Runs;
 
-pub(super) use attached::may_have_files;
+pub(super) use attached::{announced_attachments, may_have_files};
 pub use files::{FileError, OwnFile, enter_file};
 pub use reading::Readable;
 

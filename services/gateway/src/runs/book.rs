@@ -37,6 +37,7 @@ pub(super) struct Book {
     rejections_before: u64,
     audits: Vec<AuditEntry>,
     artifacts: Vec<(Uuid, u64)>,
+    has_announced: bool,
     interactions: Vec<NewInteraction>,
     judged_through: Option<u64>,
     usage: Option<String>,
@@ -60,6 +61,7 @@ impl Book {
             rejections_before: 0,
             audits: Vec::new(),
             artifacts: Vec::new(),
+            has_announced: false,
             interactions: Vec::new(),
             judged_through: None,
             usage: None,
@@ -129,10 +131,24 @@ impl Book {
         );
         match &accepted.effect {
             Effect::SetState(update) => self.states.push(update.clone()),
-            Effect::BindArtifact(id) => self.artifacts.push((*id, sequence)),
+            Effect::BindArtifact(id) => {
+                self.artifacts.push((*id, sequence));
+                self.note_announced();
+            }
             Effect::None | Effect::End(_) | Effect::Ask(_) => {}
         }
         self.note_usage(usage.map(|usage| usage.get().to_owned()));
+    }
+
+    /// The run has announced an artifact.
+    pub(super) fn note_announced(&mut self) {
+        self.has_announced = true;
+    }
+
+    /// What the run announces with what is here. `None`: it has not announced anything.
+    pub(super) fn announcing(&self) -> Option<Vec<Uuid>> {
+        let ids = self.artifacts.iter().map(|(id, _)| *id);
+        self.has_announced.then(|| ids.collect())
     }
 
     /// The newest usage that the runner told.

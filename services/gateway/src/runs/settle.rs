@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::bus::Ring;
+use crate::runs::artifacts::announced_attachments;
 use crate::runs::book::{Book, relayed};
 use crate::runs::decide::{take_up, transcript_text};
 use crate::runs::live::LiveRun;
@@ -66,7 +67,14 @@ pub(super) async fn settle(
     ending: Ending,
 ) -> Result<(), StoreError> {
     let code = ending.code();
-    let terminal = terminal_of(inner, run, &mut book, tally, ending);
+    let mut terminal = terminal_of(inner, run, &mut book, tally, ending);
+    if let Some(message) = &mut terminal.transcript
+        && let Some(announcing) = book.announcing()
+    {
+        let ask = || inner.store.announced_artifacts(run.id, &announcing);
+        let announced = Box::pin(surely(inner, run.id, ask)).await?;
+        message.attachment_refs = announced_attachments(&announced);
+    }
     let (status, reason) = (terminal.status, terminal.reason.clone());
     let read_at = book.take_read_at();
     let (append, frames) = book.take(Some(terminal), inner.clock.now_ms());
@@ -156,6 +164,7 @@ fn terminal_of(
                 content,
                 content_json: json.clone(),
                 attachment_refs: "[]".to_owned(),
+                author: None,
             }
         });
     Terminal {

@@ -210,6 +210,9 @@ pub(in crate::api) struct RunRejection {
     n: u64,
     /// For example `invalid_payload` or `after_terminal`.
     reason: String,
+    /// What was wrong with it; absent where a gateway before this field was there kept it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
     runner_sequence: Option<u64>,
     bytes: u64,
     /// The beginning of it, at most 4 KiB.
@@ -248,6 +251,7 @@ pub(in crate::api) async fn list_run_rejections(
         .map(|record| RunRejection {
             n: record.n,
             reason: record.reason,
+            message: record.message,
             runner_sequence: record.runner_sequence,
             bytes: record.bytes,
             excerpt: record.excerpt,

@@ -2,11 +2,12 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use domain::canonical::canonical_json;
 use protocol::context::{AgentInput, InputAttachment};
 use protocol::event::EventEnvelope;
 use protocol::id::WorkspaceId;
 use protocol::message::{ContentElement, ImageUrl};
-use store::ArtifactOrigin;
+use store::{ArtifactOrigin, ArtifactRecord};
 use uuid::Uuid;
 
 use crate::runs::Runs;
@@ -113,6 +114,13 @@ impl Runs {
     }
 }
 
+/// The artifacts that a run has announced, as its message in the transcript names them: a JSON list.
+pub(in crate::runs) fn announced_attachments(announced: &[ArtifactRecord]) -> String {
+    let refs = announced.iter();
+    let refs = refs.map(|of| reference_to(&of.id, &of.name, &of.mime_type, of.size));
+    canonical_json(&refs.collect::<Vec<_>>())
+}
+
 /// Whether an event may have a file that becomes an artifact.
 pub(in crate::runs) fn may_have_files(event: &EventEnvelope) -> bool {
     let Some(input) = &event.input else {
@@ -125,29 +133,41 @@ pub(in crate::runs) fn may_have_files(event: &EventEnvelope) -> bool {
 }
 
 /// `artifact:ID`: where a URL stands, and no URL that anybody would fetch.
-fn reference(uploaded: &Uploaded) -> String {
-    format!("artifact:{}", uploaded.id)
+fn url_of(id: &str) -> String {
+    format!("artifact:{id}")
 }
 
 fn attachment_of(uploaded: &Uploaded) -> InputAttachment {
-    let kind = uploaded.mime_type.split('/').next().unwrap_or_default();
+    let Uploaded {
+        id,
+        name,
+        mime_type,
+        size,
+        ..
+    } = uploaded;
+    reference_to(&id.to_string(), name, mime_type, *size)
+}
+
+/// An artifact as messages name it.
+fn reference_to(id: &str, name: &str, mime_type: &str, size: u64) -> InputAttachment {
+    let kind = mime_type.split('/').next().unwrap_or_default();
     let kind = match kind {
         "image" | "audio" | "video" => kind,
         _ => "file",
     };
     InputAttachment {
         kind: Some(kind.to_owned()),
-        mime_type: Some(uploaded.mime_type.clone()),
-        size: i64::try_from(uploaded.size).ok(),
-        name: Some(uploaded.name.clone()),
-        url: Some(reference(uploaded)),
-        id: Some(uploaded.id.to_string()),
+        mime_type: Some(mime_type.to_owned()),
+        size: i64::try_from(size).ok(),
+        name: Some(name.to_owned()),
+        url: Some(url_of(id)),
+        id: Some(id.to_owned()),
         ..InputAttachment::default()
     }
 }
 
 fn refer(element: &mut ContentElement, uploaded: &Uploaded) {
-    let url = reference(uploaded);
+    let url = url_of(&uploaded.id.to_string());
     if element.image_base64.take().is_some() {
         "image_url".clone_into(&mut element.kind);
         element.image_url = Some(ImageUrl { url });

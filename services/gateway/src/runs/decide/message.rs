@@ -1,7 +1,8 @@
 //! What a transcript keeps of a message.
 
 use domain::canonical::canonical_json;
-use protocol::context::{AgentInput, InputAttachment};
+use protocol::JsonObject;
+use protocol::context::{ActorContext, AgentInput, InputAttachment};
 use protocol::event::{EventEnvelope, MESSAGE_RECEIVED};
 use serde_json::json;
 use store::UserMessage;
@@ -36,6 +37,15 @@ pub(super) fn user_message(event: &EventEnvelope, id: Uuid) -> Option<UserMessag
         content: input.text.as_deref().map(transcript_text),
         content_json: message.to_string(),
         attachment_refs: attachment_refs(input),
+        author: event.actor.as_ref().map(author),
+    })
+}
+
+/// Who said it, without what a platform adds: every page of a history repeats it.
+fn author(actor: &ActorContext) -> String {
+    canonical_json(&ActorContext {
+        metadata: JsonObject::new(),
+        ..actor.clone()
     })
 }
 

@@ -118,7 +118,8 @@ impl Relay<'_> {
                 "one JSON document holds no more than 8 MiB and limits.run_bytes: answer by lines of JSON",
             ),
         };
-        self.book.reject(Rejection::new(reason, None, chunk));
+        self.book
+            .reject(Rejection::new(reason, None, chunk, message));
         Failure::new(FailureCode::RunnerOutputLimit, message)
     }
 
@@ -164,6 +165,9 @@ impl Relay<'_> {
             return false;
         }
         let was_rejected = numbers.rejected.contains(&number);
+        if announced_artifact(raw).is_some() {
+            self.book.note_announced();
+        }
         let usage = self.judge.recall(number, raw, was_rejected);
         self.book.note_usage(usage);
         true
