@@ -515,3 +515,62 @@ async fn an_action_with_a_target_of_its_own_reaches_nobody(
     assert_eq!(history().await, before);
     assert_eq!(stage.client.run(&other).await["status"], "completed");
 }
+
+/// Two bots may know a chat by one id, and a chat may have threads.
+#[rstest]
+#[tokio::test]
+async fn lists_tell_conversations_of_one_id_apart_by_bot_and_thread(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage(engine).await else {
+        return;
+    };
+    for (event_id, bot, thread) in [
+        ("m-1", Some("b-1"), None),
+        ("m-2", Some("b-2"), None),
+        ("m-3", Some("b-2"), Some("t-1")),
+        ("m-4", None, None),
+    ] {
+        let mut event = asking_event(event_id);
+        event["conversation"] = json!({"conversation_id": "chat", "thread_id": thread});
+        if let Some(bot) = bot {
+            event["bot_id"] = json!(bot);
+        }
+        ask(&stage, &event, &[question("q", &json!({}))]).await;
+    }
+    let run_of = async |event_id: &str| {
+        let event = stage.client.get(&format!("/v1/events/{event_id}")).await;
+        event.body["run_id"].clone()
+    };
+    for (more, expected) in [
+        ("", vec!["m-4", "m-3", "m-2", "m-1"]),
+        ("&bot_id=b-2", vec!["m-3", "m-2"]),
+        ("&bot_id=b-2&thread_id=", vec!["m-2"]),
+        ("&thread_id=t-1", vec!["m-3"]),
+        ("&bot_id=", vec!["m-4"]),
+        ("&bot_id=b-3", vec![]),
+    ] {
+        let list = async |of: &str| {
+            let path = format!("/v1/{of}?conversation_id=chat{more}");
+            let found = stage.client.get(&path).await;
+            assert_eq!(found.status, 200, "{}", found.body);
+            found.body["items"].as_array().unwrap().clone()
+        };
+        let mut runs = Vec::new();
+        for event_id in &expected {
+            runs.push(run_of(event_id).await);
+        }
+        let events = list("events").await;
+        let events: Vec<_> = events.iter().map(|event| &event["event_id"]).collect();
+        assert_eq!(events, expected, "events{more}");
+        for of in ["runs", "interactions"] {
+            let found = list(of).await;
+            let found: Vec<_> = found.iter().map(|one| &one["run_id"]).collect();
+            assert_eq!(found, runs.iter().collect::<Vec<_>>(), "{of}{more}");
+        }
+    }
+    for of in ["events", "runs", "interactions"] {
+        let refused = stage.client.get(&format!("/v1/{of}?bot_id=b-1")).await;
+        assert_eq!(refused.status, 400, "{of}: {}", refused.body);
+    }
+}

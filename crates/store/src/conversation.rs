@@ -87,23 +87,40 @@ pub fn occupancy(live: &[LiveRun], agent: AgentId) -> Occupancy {
     }
 }
 
-/// What is of the conversations that were asked for: of an id, whatever their bot and thread, of a key, or of both.
-/// `None`: nobody asked for any.
+/// Conversations of one id: of all bots and threads, or of one. `''` is the bot, or the thread, of those without one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct ConversationsOf {
+    pub conversation_id: String,
+    pub bot_id: Option<String>,
+    pub thread_id: Option<String>,
+}
+
+impl ConversationsOf {
+    fn condition(&self) -> Condition {
+        let (bot_id, thread_id) = (self.bot_id.as_deref(), self.thread_id.as_deref());
+        Condition::all()
+            .add(conversations::Column::ConversationId.eq(self.conversation_id.as_str()))
+            .add_option(bot_id.map(|bot| conversations::Column::BotId.eq(bot)))
+            .add_option(thread_id.map(|thread| conversations::Column::ThreadId.eq(thread)))
+    }
+}
+
+/// What is of the conversations that were asked for: of an id, of a key, or of both. `None`: nobody asked for any.
 ///
 /// A key is of one workspace. To say the workspace besides would let a database walk through all that the workspace
 /// has, newest first, and look at each.
 pub(crate) fn of_conversations(
     key: impl ColumnTrait,
     workspace: &WorkspaceId,
-    conversation_id: Option<&str>,
+    conversations: Option<&ConversationsOf>,
     conversation_key: Option<&str>,
 ) -> Option<Condition> {
-    let of_id = conversation_id.map(|id| {
+    let of_id = conversations.map(|of| {
         let keys = conversations::Entity::find()
             .select_only()
             .column(conversations::Column::Key)
             .filter(conversations::Column::WorkspaceId.eq(workspace.as_str()))
-            .filter(conversations::Column::ConversationId.eq(id));
+            .filter(of.condition());
         key.in_subquery(keys.into_query())
     });
     let of_key = conversation_key.map(|own| key.eq(own));

@@ -6,7 +6,7 @@ use sea_orm::{
 };
 
 use crate::connect::Store;
-use crate::conversation::of_conversations;
+use crate::conversation::{ConversationsOf, of_conversations};
 use crate::entity::{events, raw_payloads};
 use crate::error::{StoreError, parsed};
 use crate::sql::Sql;
@@ -40,8 +40,7 @@ pub struct EventRecord {
 pub struct EventFilter {
     /// Exact types; all when empty.
     pub event_types: Vec<String>,
-    /// Conversations of this id, whatever their bot and thread.
-    pub conversation_id: Option<String>,
+    pub conversations: Option<ConversationsOf>,
     /// One conversation, by its key.
     pub conversation_key: Option<String>,
 }
@@ -128,7 +127,7 @@ impl Store {
         let own = of_conversations(
             events::Column::ConversationKey,
             workspace,
-            filter.conversation_id.as_deref(),
+            filter.conversations.as_ref(),
             filter.conversation_key.as_deref(),
         );
         let own = own.unwrap_or_else(|| events::Column::WorkspaceId.eq(workspace.as_str()).into());

@@ -9,6 +9,7 @@ use sea_orm::{DatabaseTransaction, Value};
 use uuid::Uuid;
 
 use crate::connect::Store;
+use crate::conversation::ConversationsOf;
 use crate::error::{StoreError, parsed, unsigned};
 use crate::ledger::Append;
 use crate::sql::{Row, Sql, inserted};
@@ -55,7 +56,7 @@ pub struct AnsweredInteraction {
 #[derive(Clone, Debug, Default)]
 pub struct InteractionFilter {
     pub run_id: Option<RunId>,
-    pub conversation_id: Option<String>,
+    pub conversations: Option<ConversationsOf>,
     /// Only those that can be answered at this time.
     pub open_at: Option<i64>,
     /// Only those before this one.
@@ -109,31 +110,41 @@ impl Store {
         filter: &InteractionFilter,
         limit: u64,
     ) -> Result<Vec<InteractionRecord>, StoreError> {
-        let mut sql = format!("{FOUND} WHERE i.workspace_id = $1");
         let mut values: Vec<Value> = vec![workspace.as_str().into()];
-        let mut only = |condition: &str, value: Value| {
+        let mut place = |value: Value| {
             values.push(value);
-            let place = format!("${}", values.len());
-            sql.push_str(" AND ");
-            sql.push_str(&condition.replace('?', &place));
+            format!("${}", values.len())
         };
+        let mut only = vec!["i.workspace_id = $1".to_owned()];
         if let Some(run) = filter.run_id {
-            only("i.run_id = ?", run.to_string().into());
+            only.push(format!("i.run_id = {}", place(run.to_string().into())));
         }
-        if let Some(conversation) = &filter.conversation_id {
-            let keys = "r.conversation_key IN (SELECT key FROM conversations \
-                        WHERE workspace_id = $1 AND conversation_id = ?)";
-            only(keys, conversation.as_str().into());
+        if let Some(of) = &filter.conversations {
+            let parts = [
+                ("conversation_id", Some(&of.conversation_id)),
+                ("bot_id", of.bot_id.as_ref()),
+                ("thread_id", of.thread_id.as_ref()),
+            ];
+            let mut keys = "SELECT key FROM conversations WHERE workspace_id = $1".to_owned();
+            for (column, value) in parts {
+                if let Some(value) = value {
+                    let value = place(value.as_str().into());
+                    keys = format!("{keys} AND {column} = {value}");
+                }
+            }
+            only.push(format!("r.conversation_key IN ({keys})"));
         }
         if let Some(now) = filter.open_at {
-            let open = "e.event_id IS NULL AND r.status <> 'cancelled' AND i.expires_at > ?";
-            only(open, now.into());
+            let now = place(now.into());
+            only.push(format!(
+                "e.event_id IS NULL AND r.status <> 'cancelled' AND i.expires_at > {now}"
+            ));
         }
         if let Some(before) = filter.before {
-            only("i.id < ?", before.to_string().into());
+            only.push(format!("i.id < {}", place(before.to_string().into())));
         }
-        sql.push_str(" ORDER BY i.id DESC LIMIT ");
-        sql.push_str(&limit.to_string());
+        let only = only.join(" AND ");
+        let sql = format!("{FOUND} WHERE {only} ORDER BY i.id DESC LIMIT {limit}");
         let rows = self.readers.query_sql(sql, values).await?;
         rows.iter().map(record).collect()
     }

@@ -69,7 +69,7 @@ pub use audit::{AuditEntry, AuditOutcome, AuditRecord};
 pub use cancel::CancelOutcome;
 pub use capacity::Capacities;
 pub use connect::{Backend, Store, check_database_url};
-pub use conversation::{ConversationNow, LiveRun, occupancy};
+pub use conversation::{ConversationNow, ConversationsOf, LiveRun, occupancy};
 pub use deferrals::{AppendResults, Defer, Deferral, Heard, Heartbeat, ResultsAppended};
 pub use digest::{hex, sha256_hex};
 pub use discovery::{SaveDiscovery, SaveFailure};

@@ -14,7 +14,7 @@ use sea_orm::{
 };
 
 use crate::connect::Store;
-use crate::conversation::of_conversations;
+use crate::conversation::{ConversationsOf, of_conversations};
 use crate::database_clock::ago;
 use crate::entity::{events, runs, transcript_items};
 use crate::error::{StoreError, parsed, parsed_json, unsigned};
@@ -27,7 +27,7 @@ pub struct RunFilter {
     pub statuses: Vec<RunStatus>,
     pub agent_id: Option<protocol::id::AgentId>,
     pub runner_id: Option<RunnerId>,
-    pub conversation_id: Option<String>,
+    pub conversations: Option<ConversationsOf>,
     /// One conversation, by its key.
     pub conversation_key: Option<String>,
 }
@@ -266,7 +266,7 @@ fn of(workspace: &WorkspaceId, filter: &RunFilter) -> Condition {
     let own = of_conversations(
         runs::Column::ConversationKey,
         workspace,
-        filter.conversation_id.as_deref(),
+        filter.conversations.as_ref(),
         filter.conversation_key.as_deref(),
     );
     let mut all = own.unwrap_or_else(|| runs::Column::WorkspaceId.eq(workspace.as_str()).into());

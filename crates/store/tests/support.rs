@@ -19,9 +19,9 @@ use sea_orm::DatabaseTransaction;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use store::writer::Work;
 use store::{
-    Append, Appended, AuditEntry, Dispatch, Dispatched, EndpointRecord, FoundRunner, Ingest,
-    NewRun, Plan, RunFilter, RunWindow, SaveDiscovery, SaveEndpoint, StateAccess, StateChange,
-    Store, StoreError, Succession, Terminal, UserMessage,
+    Append, Appended, AuditEntry, ConversationsOf, Dispatch, Dispatched, EndpointRecord,
+    FoundRunner, Ingest, NewRun, Plan, RunFilter, RunWindow, SaveDiscovery, SaveEndpoint,
+    StateAccess, StateChange, Store, StoreError, Succession, Terminal, UserMessage,
 };
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -376,9 +376,12 @@ impl Bench {
 
     /// The newest run of an event.
     pub(crate) async fn run_of(&self, conversation: &str, event_id: &str) -> Option<Run> {
-        let conversation_id = Some(conversation.to_owned());
+        let conversations = Some(ConversationsOf {
+            conversation_id: conversation.to_owned(),
+            ..ConversationsOf::default()
+        });
         let newest = RunFilter {
-            conversation_id,
+            conversations,
             ..RunFilter::default()
         };
         let runs = self

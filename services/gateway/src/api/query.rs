@@ -11,6 +11,7 @@ use http::request::Parts;
 use http::{HeaderMap, Method};
 use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
+use store::ConversationsOf;
 use utoipa::openapi::path::{Operation, ParameterIn};
 use utoipa::openapi::{OpenApi, RefOr};
 
@@ -51,6 +52,25 @@ fn plain_fault(told: &str) -> String {
         format!("`{name}` must be an id, as the API gives it")
     } else {
         fault.to_owned()
+    }
+}
+
+/// The conversations that a list is of. A bot or a thread alone names none.
+pub(super) fn conversations_of(
+    conversation_id: Option<String>,
+    bot_id: Option<String>,
+    thread_id: Option<String>,
+) -> Result<Option<ConversationsOf>, ApiError> {
+    match conversation_id {
+        Some(conversation_id) => Ok(Some(ConversationsOf {
+            conversation_id,
+            bot_id,
+            thread_id,
+        })),
+        None if bot_id.is_none() && thread_id.is_none() => Ok(None),
+        None => Err(ApiError::invalid_argument(
+            "`bot_id` and `thread_id` say which conversation of a `conversation_id` is meant: name that, too",
+        )),
     }
 }
 

@@ -16,7 +16,7 @@ use store::{EventFilter, EventPosition, EventRecord, StoreError};
 use crate::api::ApiState;
 use crate::api::auth::{AdminCaller, ClientCaller};
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::query::{PathOf, QueryOf, page_limit};
+use crate::api::query::{PathOf, QueryOf, conversations_of, page_limit};
 use crate::cursor::{InvalidCursor, Kind};
 
 /// The most characters of a summary.
@@ -29,7 +29,12 @@ const PAGE_BYTES: usize = 4 * 1024 * 1024;
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct EventLogQuery {
-    pub(in crate::api) conversation_id: Option<String>,
+    /// Only those of conversations of this id.
+    conversation_id: Option<String>,
+    /// Only those of this bot's conversation; empty for the one without a bot. Needs `conversation_id`.
+    bot_id: Option<String>,
+    /// Only those of this thread; empty for the one without a thread. Needs `conversation_id`.
+    thread_id: Option<String>,
     /// Exact types, joined by commas.
     event_types: Option<String>,
     /// Only events before this one: the `next_cursor` of the page before.
@@ -49,8 +54,17 @@ pub(in crate::api) async fn list_events(
     State(state): State<ApiState>,
     QueryOf(query): QueryOf<EventLogQuery>,
 ) -> ApiResult<Json<Page<AgentEventRecord>>> {
+    let part = EventsPart {
+        event_types: query.event_types,
+        before_cursor: query.before_cursor,
+        limit: query.limit,
+    };
+    let filter = EventFilter {
+        conversations: conversations_of(query.conversation_id, query.bot_id, query.thread_id)?,
+        ..EventFilter::default()
+    };
     Ok(Json(
-        page_events(&state, &caller.workspace, &query, None).await?,
+        page_events(&state, &caller.workspace, part, filter).await?,
     ))
 }
 
@@ -113,36 +127,40 @@ pub(in crate::api) async fn get_raw_payload(
     Ok(([(CONTENT_TYPE, "application/json")], payload).into_response())
 }
 
-/// A page of the log. `conversation_key`: of this one conversation alone.
+/// Which part of the log a page shows.
+#[derive(Debug, Default)]
+pub(in crate::api) struct EventsPart {
+    /// Exact types, joined by commas.
+    pub(in crate::api) event_types: Option<String>,
+    pub(in crate::api) before_cursor: Option<String>,
+    pub(in crate::api) limit: Option<u64>,
+}
+
+/// A page of the log. `of`: the conversations that it is of.
 pub(in crate::api) async fn page_events(
     state: &ApiState,
     workspace: &WorkspaceId,
-    query: &EventLogQuery,
-    conversation_key: Option<String>,
+    part: EventsPart,
+    of: EventFilter,
 ) -> ApiResult<Page<AgentEventRecord>> {
-    let limit = page_limit(query.limit)?;
+    let limit = page_limit(part.limit)?;
     let list = json!([
         "events",
         workspace.as_str(),
-        query.conversation_id,
-        query.event_types,
-        conversation_key,
+        of.conversations,
+        part.event_types,
+        of.conversation_key,
     ])
     .to_string();
     let cursors = state.runs.cursors();
-    let after = match &query.before_cursor {
+    let after = match &part.before_cursor {
         None => None,
         Some(cursor) => Some(position(&cursors.decode(Kind::Events, &list, cursor)?)?),
     };
-    let types = query.event_types.iter().flat_map(|types| types.split(','));
+    let types = part.event_types.iter().flat_map(|types| types.split(','));
     let filter = EventFilter {
         event_types: types.map(|name| name.trim().to_owned()).collect(),
-        // The key says more than the id.
-        conversation_id: query
-            .conversation_id
-            .clone()
-            .filter(|_| conversation_key.is_none()),
-        conversation_key,
+        ..of
     };
     let store = state.runs.store();
     let found = store

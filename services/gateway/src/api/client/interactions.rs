@@ -20,7 +20,7 @@ use crate::api::auth::ClientCaller;
 use crate::api::client::events::REPLAYED;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
-use crate::api::query::{PathOf, QueryOf, page_limit};
+use crate::api::query::{PathOf, QueryOf, conversations_of, page_limit};
 use crate::api::refusals::Source;
 use crate::api_key::link_token;
 use crate::runs::start::StartError;
@@ -104,6 +104,10 @@ pub(in crate::api) struct InteractionsQuery {
     run_id: Option<RunId>,
     /// Only those of conversations of this id.
     conversation_id: Option<String>,
+    /// Only those of this bot's conversation; empty for the one without a bot. Needs `conversation_id`.
+    bot_id: Option<String>,
+    /// Only those of this thread; empty for the one without a thread. Needs `conversation_id`.
+    thread_id: Option<String>,
     /// `open`: only those that can be answered now.
     #[param(inline)]
     status: Option<OnlyOpen>,
@@ -137,7 +141,7 @@ pub(in crate::api) async fn list_interactions(
     let now = state.runs.clock().now_ms();
     let filter = InteractionFilter {
         run_id: query.run_id,
-        conversation_id: query.conversation_id,
+        conversations: conversations_of(query.conversation_id, query.bot_id, query.thread_id)?,
         open_at: query.status.map(|OnlyOpen::Open| now),
         before: query.after,
     };

@@ -19,7 +19,7 @@ use store::{CancelOutcome, RunFilter, StoreError};
 use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::query::{PathOf, QueryOf, page_limit, single_header};
+use crate::api::query::{PathOf, QueryOf, conversations_of, page_limit, single_header};
 use crate::api::run_pages::{
     EventsPart, GoesOn, RunsPart, goes_on, list_part, page_run_events, statuses,
 };
@@ -69,20 +69,21 @@ pub(in crate::api) async fn list_runs(
     State(state): State<ApiState>,
     QueryOf(query): QueryOf<RunsQuery>,
 ) -> ApiResult<Json<Page<AgentRun>>> {
+    let conversations = conversations_of(query.conversation_id, query.bot_id, query.thread_id)?;
     let list = serde_json::json!([
         "runs",
         caller.workspace.as_str(),
         query.statuses,
         query.agent_id,
         query.runner_id,
-        query.conversation_id,
+        conversations,
     ])
     .to_string();
     let filter = RunFilter {
         statuses: statuses(query.statuses.as_deref())?,
         agent_id: query.agent_id,
         runner_id: query.runner_id,
-        conversation_id: query.conversation_id,
+        conversations,
         conversation_key: None,
     };
     let part = RunsPart {
@@ -127,7 +128,12 @@ pub(in crate::api) struct RunsQuery {
     agent_id: Option<AgentId>,
     #[param(value_type = Option<String>)]
     runner_id: Option<RunnerId>,
+    /// Only those of conversations of this id.
     conversation_id: Option<String>,
+    /// Only those of this bot's conversation; empty for the one without a bot. Needs `conversation_id`.
+    bot_id: Option<String>,
+    /// Only those of this thread; empty for the one without a thread. Needs `conversation_id`.
+    thread_id: Option<String>,
     /// The `next_cursor` of the page before.
     cursor: Option<String>,
     /// 1 to 100, default 50.

@@ -5,10 +5,12 @@ use axum::extract::State;
 use protocol::error::ErrorBody;
 use protocol::event::AgentEventRecord;
 use protocol::run::Page;
+use serde::Deserialize;
+use store::EventFilter;
 
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
-use crate::api::client::event_log::{EventLogQuery, page_events, view};
+use crate::api::client::event_log::{EventsPart, page_events, view};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf};
 
@@ -60,9 +62,25 @@ pub(super) async fn read_event(
     Ok(view(&run.workspace, record, None)?)
 }
 
+/// Which events of the run's conversation.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(in crate::api) struct OwnEventsQuery {
+    /// That of the run; no other may be named.
+    conversation_id: Option<String>,
+    /// Exact types, joined by commas.
+    event_types: Option<String>,
+    /// Only events before this one: the `next_cursor` of the page before.
+    before_cursor: Option<String>,
+    /// 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
+    limit: Option<u64>,
+}
+
 /// Lists the events of the run's conversation, newest first.
 #[utoipa::path(get, path = "/host/v1/events", tag = "host", security(("run_token" = [])),
-    params(EventLogQuery), responses(
+    params(OwnEventsQuery), responses(
     (status = 200, description = "A page", body = Page<AgentEventRecord>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
@@ -70,7 +88,7 @@ pub(super) async fn read_event(
 pub(in crate::api) async fn page_own_events(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
-    QueryOf(query): QueryOf<EventLogQuery>,
+    QueryOf(query): QueryOf<OwnEventsQuery>,
 ) -> ApiResult<Json<Page<AgentEventRecord>>> {
     let call = Call {
         action: "event_page",
@@ -86,7 +104,14 @@ pub(in crate::api) async fn page_own_events(
         .conversation_key
         .clone()
         .ok_or_else(|| ApiError::not_found("conversation"))?;
-    Ok(Json(
-        page_events(&state, &run.workspace, &query, Some(key)).await?,
-    ))
+    let part = EventsPart {
+        event_types: query.event_types,
+        before_cursor: query.before_cursor,
+        limit: query.limit,
+    };
+    let own = EventFilter {
+        conversation_key: Some(key),
+        ..EventFilter::default()
+    };
+    Ok(Json(page_events(&state, &run.workspace, part, own).await?))
 }
