@@ -1,5 +1,6 @@
 //! The tools of a run: what the model is told of them, and its calls, carried out.
 
+mod media;
 mod result;
 
 use std::collections::HashSet;

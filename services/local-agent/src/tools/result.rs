@@ -1,7 +1,11 @@
 //! What a tool has answered, as the model and the user may see it: bounded, with its references whole.
 
+use std::borrow::Cow;
+
 use protocol::JsonObject;
 use serde_json::{Value, json};
+
+use super::media::{self, without_bytes};
 
 /// Places of a result in which references are looked for.
 const HOLDERS: [&str; 5] = ["file_refs", "files", "attachments", "items", "result"];
@@ -43,16 +47,22 @@ impl Outcome {
         if result.get("is_error") == Some(&Value::Bool(true)) {
             return Self::error(&text_of(&result), limit);
         }
-        let text = text_of(&result);
+        let told = without_bytes(&result);
+        let text = text_of(told.as_ref().unwrap_or(&result));
         let references = references(&result);
         let (text, shown) = if !references.is_empty() {
-            let shown = with_references(result, &text, &references, limit);
+            let shown = with_references(told.unwrap_or(result), &text, &references, limit);
             (json!(shown).to_string(), shown)
         } else if text.chars().count() > limit {
             let shown = preview(&text, limit);
             (cut(&text, limit), shown)
         } else {
-            (text, as_object(result))
+            // Who sees the call may see a picture that a model cannot read, if it is short.
+            let shown = match told {
+                Some(told) if result.to_string().chars().count() > limit => told,
+                _ => result,
+            };
+            (text, as_object(shown))
         };
         Self {
             text,
@@ -63,7 +73,7 @@ impl Outcome {
     }
 }
 
-/// The result as the model reads it: texts as they are, everything else as JSON.
+/// The result as the model reads it: texts as they are, bytes by a note, everything else as JSON.
 fn text_of(result: &Value) -> String {
     let blocks = match result {
         Value::String(text) => return text.clone(),
@@ -81,12 +91,11 @@ fn text_of(result: &Value) -> String {
     }
 }
 
-fn text_block(block: &Value) -> Option<&str> {
+fn text_block(block: &Value) -> Option<Cow<'_, str>> {
     let is_text = block.get("type").and_then(Value::as_str) == Some("text");
-    block
-        .get("text")
-        .and_then(Value::as_str)
-        .filter(|_| is_text)
+    let text = block.get("text").and_then(Value::as_str);
+    let text = text.filter(|_| is_text).map(Cow::Borrowed);
+    text.or_else(|| media::note(block).map(Cow::Owned))
 }
 
 fn as_object(result: Value) -> JsonObject {
@@ -223,6 +232,22 @@ mod tests {
             &mixed.to_string(),
             &json!({"value": mixed}),
         );
+    }
+
+    #[test]
+    fn a_model_is_told_of_a_picture_and_not_given_its_bytes() {
+        let picture = json!([
+            {"type": "text", "text": "a cat:"},
+            {"type": "image", "data": "QUJD", "mimeType": "image/png"},
+        ]);
+        let text = "a cat:\n[image image/png of 3 bytes, which are not shown here]";
+        let whole = json!({"value": picture});
+        check(picture.clone(), 200, text, &whole);
+        let outcome = Outcome::of(picture, 80);
+        assert_eq!(outcome.text, text);
+        let shown = json!(outcome.shown);
+        assert_eq!(shown["value"][1]["omitted_bytes"], 3);
+        assert_eq!(shown["value"][1].get("data"), None);
     }
 
     #[test]

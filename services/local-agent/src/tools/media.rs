@@ -1,0 +1,93 @@
+//! Pictures, sounds and files in the result of a tool: a model reads their bytes as nothing but noise.
+
+use serde_json::{Value, json};
+
+/// The result with the size of such bytes in their place, as blocks of MCP hold them. `None`: it has none.
+pub(super) fn without_bytes(result: &Value) -> Option<Value> {
+    let mut told = result.clone();
+    let blocks = match &mut told {
+        Value::Array(blocks) => blocks,
+        Value::Object(result) => result.get_mut("content")?.as_array_mut()?,
+        _ => return None,
+    };
+    let mut has_changed = false;
+    for block in blocks {
+        has_changed |= leave_out(block);
+    }
+    has_changed.then_some(told)
+}
+
+fn leave_out(block: &mut Value) -> bool {
+    let (holder, key) = match kind_of(block) {
+        Some("image" | "audio") => (Some(block), "data"),
+        Some("resource") => (block.get_mut("resource"), "blob"),
+        _ => return false,
+    };
+    let Some(holder) = holder.and_then(Value::as_object_mut) else {
+        return false;
+    };
+    let Some(Value::String(data)) = holder.get(key) else {
+        return false;
+    };
+    let bytes = data.trim_end_matches('=').len() * 3 / 4;
+    holder.remove(key);
+    holder.insert("omitted_bytes".to_owned(), json!(bytes));
+    true
+}
+
+/// What a model reads of a block whose bytes were left out.
+pub(super) fn note(block: &Value) -> Option<String> {
+    let kind = kind_of(block)?;
+    let holder = block.get("resource").unwrap_or(block);
+    let bytes = holder.get("omitted_bytes")?;
+    let text = |key: &str| holder.get(key).and_then(Value::as_str);
+    let media = text("mimeType").map_or_else(String::new, |media| format!(" {media}"));
+    let uri = text("uri").map_or_else(String::new, |uri| format!(" {uri}"));
+    Some(format!(
+        "[{kind}{media}{uri} of {bytes} bytes, which are not shown here]"
+    ))
+}
+
+fn kind_of(block: &Value) -> Option<&str> {
+    block.get("type").and_then(Value::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_left_out_and_told_of() {
+        let result = json!({"content": [
+            {"type": "text", "text": "here"},
+            {"type": "image", "data": "QUJD", "mimeType": "image/png"},
+            {"type": "audio", "data": "QUI="},
+            {"type": "resource", "resource": {"uri": "file:///a", "mimeType": "a/b", "blob": "QQ=="}},
+            {"type": "resource", "resource": {"uri": "file:///b", "text": "b"}},
+        ]});
+        let told = without_bytes(&result).unwrap();
+        let blocks = told["content"].as_array().unwrap();
+        let notes: Vec<_> = blocks.iter().map(note).collect();
+        let expected = [
+            None,
+            Some("[image image/png of 3 bytes, which are not shown here]"),
+            Some("[audio of 2 bytes, which are not shown here]"),
+            Some("[resource a/b file:///a of 1 bytes, which are not shown here]"),
+            None,
+        ];
+        assert_eq!(notes, expected.map(|note| note.map(str::to_owned)));
+        assert!(!told.to_string().contains("QUJD"));
+    }
+
+    #[test]
+    fn what_has_no_such_bytes_stays_as_it_is() {
+        for result in [
+            json!("QUJD"),
+            json!({"data": "QUJD"}),
+            json!({"content": "QUJD"}),
+            json!([{"type": "text", "text": "a"}, {"type": "image"}, "image", 7]),
+        ] {
+            assert_eq!(without_bytes(&result), None, "{result}");
+        }
+    }
+}
