@@ -68,12 +68,8 @@ pub(super) async fn settle(
 ) -> Result<(), StoreError> {
     let code = ending.code();
     let mut terminal = terminal_of(inner, run, &mut book, tally, ending);
-    if let Some(message) = &mut terminal.transcript
-        && let Some(announcing) = book.announcing()
-    {
-        let ask = || inner.store.announced_artifacts(run.id, &announcing);
-        let announced = Box::pin(surely(inner, run.id, ask)).await?;
-        message.attachment_refs = announced_attachments(&announced);
+    if let Err(error) = name_announced(inner, run, &book, &mut terminal).await {
+        return Err(unsettled(run, error));
     }
     let (status, reason) = (terminal.status, terminal.reason.clone());
     let read_at = book.take_read_at();
@@ -102,13 +98,32 @@ pub(super) async fn settle(
         Ok(Appended::Lost) => {
             tracing::warn!(run.id = %run.id, "run {} was settled by somebody else", run.id);
         }
-        Err(error) => {
-            tracing::error!(
-                run.id = %run.id, error = &error as &dyn std::error::Error,
-                "run {} could not be settled; the sweep will", run.id
-            );
-            return Err(error);
-        }
+        Err(error) => return Err(unsettled(run, error)),
+    }
+    Ok(())
+}
+
+fn unsettled(run: &Run, error: StoreError) -> StoreError {
+    tracing::error!(
+        run.id = %run.id, error = &error as &dyn std::error::Error,
+        "run {} could not be settled; the sweep will", run.id
+    );
+    error
+}
+
+/// Has the run's message in the transcript name the artifacts that the run has announced.
+async fn name_announced(
+    inner: &Inner,
+    run: &Run,
+    book: &Book,
+    terminal: &mut Terminal,
+) -> Result<(), StoreError> {
+    if let Some(message) = &mut terminal.transcript
+        && let Some(announcing) = book.announcing()
+    {
+        let ask = || inner.store.announced_artifacts(run.id, &announcing);
+        let announced = Box::pin(surely(inner, run.id, ask)).await?;
+        message.attachment_refs = announced_attachments(&announced);
     }
     Ok(())
 }
