@@ -1,7 +1,7 @@
 //! Leases: who drives a run, and for how long (runs §2). Their ends are told and compared by the
 //! database's clock.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use domain::run::Run;
@@ -20,7 +20,7 @@ use crate::entity::runs;
 use crate::error::{StoreError, parsed};
 use crate::retention::left_to_us;
 use crate::runs::readable;
-use crate::sql::locked;
+use crate::sql::unlocked;
 use crate::writer::Work;
 
 /// Which leases may be taken.
@@ -69,14 +69,13 @@ impl Store {
         Ok(readable(models))
     }
 
-    /// Renews the leases that `owner` holds on these runs. Gives those it still holds, each with
-    /// the time at which it was asked to end.
+    /// Renews the leases that `owner` holds on these runs, but for those whose rows somebody has locked.
     pub async fn renew_leases(
         &self,
         owner: &str,
         ids: Vec<RunId>,
         lease: Duration,
-    ) -> Result<HashMap<RunId, Option<i64>>, StoreError> {
+    ) -> Result<Renewed, StoreError> {
         self.write(RenewLeases {
             owner: owner.to_owned(),
             ids,
@@ -142,6 +141,16 @@ impl Store {
     }
 }
 
+/// What became of leases that were to be renewed. What is in neither of these is not held any more.
+#[derive(Debug, Default)]
+pub struct Renewed {
+    /// Each with the time at which it was asked to end.
+    pub held: HashMap<RunId, Option<i64>>,
+    /// Held as before, and not renewed: somebody has locked the row. One that is locked would hold up all others, and
+    /// all would be lost with it.
+    pub busy: HashSet<RunId>,
+}
+
 struct RenewLeases {
     owner: String,
     ids: Vec<RunId>,
@@ -152,11 +161,11 @@ struct RenewLeases {
 const IDS: usize = 500;
 
 impl Work for RenewLeases {
-    type Output = HashMap<RunId, Option<i64>>;
+    type Output = Renewed;
     const URGENT: bool = true;
 
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Self::Output, StoreError> {
-        let mut held = HashMap::new();
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Renewed, StoreError> {
+        let mut renewed = Renewed::default();
         let mut ids = self.ids.clone();
         ids.sort_unstable_by_key(|id| id.0);
         for ids in ids.chunks(IDS) {
@@ -164,27 +173,50 @@ impl Work for RenewLeases {
                 .add(runs::Column::Status.eq(RunStatus::Running.as_str()))
                 .add(runs::Column::LeaseOwner.eq(self.owner.as_str()))
                 .add(runs::Column::Id.is_in(ids.iter().map(ToString::to_string)));
-            // In the order in which everybody takes runs, which an update alone does not keep.
             let query = runs::Entity::find()
                 .select_only()
                 .column(runs::Column::Id)
                 .column(runs::Column::CancelRequestedAt)
-                .filter(own.clone())
-                .order_by_asc(runs::Column::Id);
-            let rows: Vec<(String, Option<i64>)> = locked(tx, query).into_tuple().all(tx).await?;
+                .filter(own.clone());
+            let rows: Vec<(String, Option<i64>)> = unlocked(tx, query).into_tuple().all(tx).await?;
+            let free = rows.iter().map(|(id, _)| id.as_str());
             runs::Entity::update_many()
                 .col_expr(
                     runs::Column::LeaseExpiresAt,
                     lease_end(tx.get_database_backend(), self.lease),
                 )
-                .filter(own)
+                .filter(runs::Column::Id.is_in(free))
                 .exec(tx)
                 .await?;
+            let is_whole = rows.len() == ids.len();
             for (id, cancel_requested_at) in rows {
-                held.insert(parsed("runs.id", &id, &id)?, cancel_requested_at);
+                let id = parsed("runs.id", &id, &id)?;
+                renewed.held.insert(id, cancel_requested_at);
+            }
+            if !is_whole {
+                renewed.find_busy(tx, own).await?;
             }
         }
-        Ok(held)
+        Ok(renewed)
+    }
+}
+
+impl Renewed {
+    /// What is `own` and was not left to us.
+    async fn find_busy(
+        &mut self,
+        tx: &DatabaseTransaction,
+        own: Condition,
+    ) -> Result<(), StoreError> {
+        let query = runs::Entity::find().select_only().column(runs::Column::Id);
+        let ids: Vec<String> = query.filter(own).into_tuple().all(tx).await?;
+        for id in ids {
+            let id = parsed("runs.id", &id, &id)?;
+            if !self.held.contains_key(&id) {
+                self.busy.insert(id);
+            }
+        }
+        Ok(())
     }
 }
 

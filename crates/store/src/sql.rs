@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 use rusqlite::types::FromSql;
-use sea_orm::sea_query::LockType;
+use sea_orm::sea_query::{LockBehavior, LockType};
 use sea_orm::{
     ConnectionTrait, DbBackend, EntityTrait, IdenStatic as _, Iterable as _, QueryResult,
     QuerySelect, Select, Statement, TryGetable, Value,
@@ -160,6 +160,16 @@ pub(crate) fn columns<E: EntityTrait>(table: &str) -> String {
 pub(crate) fn locked<E: EntityTrait>(conn: &impl Sql, query: Select<E>) -> Select<E> {
     match conn.backend() {
         DbBackend::Postgres => query.lock(LockType::NoKeyUpdate),
+        _ => query,
+    }
+}
+
+/// Locks the rows that nobody has locked, and leaves the others out. `SQLite` has one writer.
+pub(crate) fn unlocked<E: EntityTrait>(conn: &impl Sql, query: Select<E>) -> Select<E> {
+    match conn.backend() {
+        DbBackend::Postgres => {
+            query.lock_with_behavior(LockType::NoKeyUpdate, LockBehavior::SkipLocked)
+        }
         _ => query,
     }
 }

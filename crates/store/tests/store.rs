@@ -347,7 +347,7 @@ async fn an_expired_run_is_taken_over_by_one(bench: Bench) {
     let ids = |runs: Vec<Run>| runs.iter().map(|run| run.id).collect::<Vec<_>>();
     let minute = Duration::from_mins(1);
     let hold = |lease| bench.store.renew_leases("me", vec![run.id], lease);
-    assert!(hold(minute).await.unwrap().contains_key(&run.id));
+    assert!(hold(minute).await.unwrap().held.contains_key(&run.id));
     for (leases, expected) in [
         (Leases::All, vec![run.id]),
         (Leases::Own, vec![run.id]),

@@ -173,8 +173,15 @@ async fn held_since(
     let renew = || async {
         let again_at = Instant::now();
         let ids = vec![run.id];
-        let held = inner.store.renew_leases(&inner.owner, ids, lease).await?;
-        Ok(held.contains_key(&run.id).then_some(again_at + lease))
+        let renewed = inner.store.renew_leases(&inner.owner, ids, lease).await?;
+        Ok(if renewed.held.contains_key(&run.id) {
+            Some(again_at + lease)
+        } else {
+            // Not renewed, and held as before.
+            let is_busy = renewed.busy.contains(&run.id);
+            let until = asked_at + lease;
+            (is_busy && again_at + lease / 3 < until).then_some(until)
+        })
     };
     surely(inner, run.id, renew).await
 }

@@ -194,7 +194,7 @@ impl Runs {
         // Before the database's clock is asked: ours ends first.
         let until = Instant::now() + self.0.limits.lease;
         failpoint::pass("lease.before_renew").await?;
-        let held = self
+        let renewed = self
             .0
             .store
             .renew_leases(&self.0.owner, ids.clone(), self.0.limits.lease)
@@ -203,7 +203,7 @@ impl Runs {
             let Some(live) = self.0.live.get(id) else {
                 continue;
             };
-            match held.get(&id) {
+            match renewed.held.get(&id) {
                 Some(cancel_requested_at) => {
                     live.hold_until(until);
                     if let Some(at) = cancel_requested_at {
@@ -212,6 +212,8 @@ impl Runs {
                 }
                 // What was let go is counted.
                 None if live.has_ended() || live.lost.is_cancelled() => {}
+                // Its lease goes on to its end.
+                None if renewed.busy.contains(&id) => {}
                 None => {
                     metrics::lease_lost();
                     live.lost.cancel();

@@ -64,11 +64,11 @@ impl Runs {
         let (owner, lease) = (&self.0.owner, self.0.limits.lease);
         // Before the database's clock is asked: ours ends first.
         let asked_at = Instant::now();
-        let held = self.0.store.renew_leases(owner, ids, lease).await?;
+        let renewed = self.0.store.renew_leases(owner, ids, lease).await?;
         let all = std::mem::take(&mut *self.0.unheard.all());
         let mut absent = Vec::new();
         for one in all {
-            match held.get(&one.fresh.run.id) {
+            match renewed.held.get(&one.fresh.run.id) {
                 Some(cancel_requested_at) => self.go_on_with(one, *cancel_requested_at, asked_at),
                 None if asked_at < one.until => absent.push(one),
                 None => {}
