@@ -4,7 +4,6 @@
 use domain::event::ANSWER_ID_PREFIX;
 use domain::normalize::Question;
 use protocol::id::{AgentId, RunId, WorkspaceId};
-use protocol::run::RunStatus;
 use sea_orm::{DatabaseTransaction, Value};
 use uuid::Uuid;
 
@@ -36,7 +35,7 @@ pub struct InteractionRecord {
     pub expires_at: i64,
     /// Who asked.
     pub agent_id: AgentId,
-    /// The asking run was cancelled, and nobody waits for an answer.
+    /// The asking run was cancelled, or is being: nobody waits for an answer.
     pub cancelled: bool,
     /// The event that the asking run was made for.
     pub event_id: String,
@@ -69,7 +68,7 @@ pub fn answer_event_id(interaction: &str) -> String {
 }
 
 const FOUND: &str = "SELECT i.id, i.run_id, i.sequence, i.request, i.asked_at, i.expires_at, r.agent_id, \
-    r.event_id, r.status AS run_status, e.event_id AS answer_event_id, e.answer, e.received_at FROM interactions i \
+    r.event_id, (r.status = 'cancelled' OR r.cancel_requested_at IS NOT NULL) AS is_cancelled, e.event_id AS answer_event_id, e.answer, e.received_at FROM interactions i \
     JOIN runs r ON r.id = i.run_id \
     LEFT JOIN events e ON e.workspace_id = i.workspace_id AND e.event_id = 'interaction:' || i.id \
     AND e.dedupe_key = 'interaction:' || i.id";
@@ -137,7 +136,8 @@ impl Store {
         if let Some(now) = filter.open_at {
             let now = place(now.into());
             only.push(format!(
-                "e.event_id IS NULL AND r.status <> 'cancelled' AND i.expires_at > {now}"
+                "e.event_id IS NULL AND r.status <> 'cancelled' AND r.cancel_requested_at IS NULL \
+                 AND i.expires_at > {now}"
             ));
         }
         if let Some(before) = filter.before {
@@ -171,7 +171,7 @@ fn record(row: &Row) -> Result<InteractionRecord, StoreError> {
         asked_at: row.number("asked_at")?,
         expires_at: row.number("expires_at")?,
         agent_id: parsed("runs.agent_id", &id, &row.text("agent_id")?)?,
-        cancelled: row.text("run_status")? == RunStatus::Cancelled.as_str(),
+        cancelled: row.flag("is_cancelled")?,
         event_id: row.text("event_id")?,
         answered,
         id,
