@@ -213,10 +213,11 @@ pub(in crate::api) async fn put_blob(
     headers: HeaderMap,
     body: Body,
 ) -> ApiResult<StatusCode> {
+    let mut frames = body.into_data_stream();
     let Some(_room) = state.runs.begin_upload(&caller.grant) else {
+        drain(&mut frames).await;
         return Err(ApiError::rate_limited());
     };
-    let mut frames = body.into_data_stream();
     let stored = store_blob(&caller, &state, (&area, key), &headers, &mut frames).await;
     if stored.is_err() {
         // Who is still sending reads no answer: let it come to its end, within bounds.
