@@ -147,15 +147,11 @@ impl<'a> Judge<'a> {
         self.events += 1;
         self.bytes = self.bytes.saturating_add(raw.len());
         if self.ended {
-            let message = "the run had ended when this came";
-            return Verdict::Reject(Rejection::new(Reason::AfterTerminal, None, raw, message));
+            return Verdict::Reject(Rejection::after_terminal(raw));
         }
         if let Some(message) = self.over_limit(raw) {
-            let rejection = Rejection::new(Reason::EventTooLarge, None, raw, message);
-            return Verdict::Fail(
-                rejection,
-                Failure::new(FailureCode::RunnerOutputLimit, message),
-            );
+            let failure = Failure::new(FailureCode::RunnerOutputLimit, message);
+            return Verdict::fail(Reason::EventTooLarge, None, raw, failure);
         }
         let Ok(line) = std::str::from_utf8(raw) else {
             return self.strike(Reason::InvalidUtf8, None, raw, "an event is not UTF-8");
@@ -273,8 +269,7 @@ impl<'a> Judge<'a> {
         let (effect, told) = match self.apply(checked) {
             Ok(applied) => applied,
             Err((reason, failure)) => {
-                let rejection = Rejection::new(reason, number, raw, failure.message.as_str());
-                return Verdict::Fail(rejection, failure);
+                return Verdict::fail(reason, number, raw, failure);
             }
         };
         let message_omitted = matches!(told, Told::WithoutMessage);

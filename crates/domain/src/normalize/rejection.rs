@@ -79,6 +79,13 @@ impl Rejection {
     }
 }
 
+impl Rejection {
+    pub(super) fn after_terminal(raw: &[u8]) -> Self {
+        let message = "the run had ended when this came";
+        Self::new(Reason::AfterTerminal, None, raw, message)
+    }
+}
+
 impl Judge<'_> {
     /// A terminal that is refused ends the run all the same: its runner has nothing more to say.
     pub(super) fn refuse(

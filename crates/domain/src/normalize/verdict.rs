@@ -112,6 +112,12 @@ impl Verdict<'_> {
         message: &str,
     ) -> Self {
         let failure = Failure::new(FailureCode::RunnerProtocolViolation, message);
-        Self::Fail(Rejection::new(reason, number, raw, message), failure)
+        Self::fail(reason, number, raw, failure)
+    }
+
+    /// The run ends with this result.
+    pub(super) fn fail(reason: Reason, number: Option<u64>, raw: &[u8], failure: Failure) -> Self {
+        let rejection = Rejection::new(reason, number, raw, failure.message.as_str());
+        Self::Fail(rejection, failure)
     }
 }

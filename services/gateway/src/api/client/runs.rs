@@ -230,7 +230,8 @@ pub(in crate::api) struct RunRejection {
     params(("run_id" = String, Path, description = "The run"), EventsQuery), responses(
     (status = 200, description = "A page", body = Page<RunRejection>),
     (status = 401, description = "No valid API key", body = ErrorBody),
-    (status = 404, description = "No such run", body = ErrorBody)))]
+    (status = 404, description = "No such run", body = ErrorBody),
+    (status = 410, description = "They are no longer kept, as the run's events", body = ErrorBody)))]
 pub(in crate::api) async fn list_run_rejections(
     caller: ClientCaller,
     State(state): State<ApiState>,
@@ -241,6 +242,9 @@ pub(in crate::api) async fn list_run_rejections(
     let run = find_run(&state, &caller, id).await?;
     let limit = page_limit(query.limit)?;
     let after = cursor(&headers, query.after.as_deref())?;
+    if run.pruned_at.is_some() {
+        return Err(ApiError::cursor_expired(run.id, run.last_sequence));
+    }
     let mut records = state
         .runs
         .store()
