@@ -44,11 +44,11 @@ impl Outcome {
         let hint = result
             .as_object_mut()
             .and_then(|result| result.remove("terminate"));
-        if result.get("is_error") == Some(&Value::Bool(true)) {
-            return Self::error(&text_of(&result), limit);
-        }
         let told = without_bytes(&result);
         let text = text_of(told.as_ref().unwrap_or(&result));
+        if result.get("is_error") == Some(&Value::Bool(true)) {
+            return Self::error(&text, limit);
+        }
         let references = references(&result);
         let (text, shown) = if !references.is_empty() {
             let shown = with_references(told.unwrap_or(result), &text, &references, limit);
@@ -248,6 +248,9 @@ mod tests {
         let shown = json!(outcome.shown);
         assert_eq!(shown["value"][1]["omitted_bytes"], 3);
         assert_eq!(shown["value"][1].get("data"), None);
+        let failed = json!({"is_error": true, "content": [{"type": "audio", "data": "QUJD"}]});
+        let text = "Error: [audio of 3 bytes, which are not shown here]";
+        assert_eq!(Outcome::of(failed, 200).text, text);
     }
 
     #[test]
