@@ -68,9 +68,11 @@ impl Runs {
         let all = std::mem::take(&mut *self.0.unheard.all());
         let mut absent = Vec::new();
         for one in all {
-            match renewed.held.get(&one.fresh.run.id) {
+            let id = one.fresh.run.id;
+            let may_come = asked_at < one.until || renewed.busy.contains(&id);
+            match renewed.held.get(&id) {
                 Some(cancel_requested_at) => self.go_on_with(one, *cancel_requested_at, asked_at),
-                None if asked_at < one.until => absent.push(one),
+                None if may_come => absent.push(one),
                 None => {}
             }
         }
