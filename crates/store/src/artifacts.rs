@@ -26,10 +26,11 @@ pub use upload::{ArtifactFacts, BeginArtifact, Begun, DropArtifact, FinishArtifa
 const PENDING: &str = "pending";
 /// It can be read.
 const READY: &str = "ready";
-/// Artifacts that a message of a transcript names at most.
-const MOST_ANNOUNCED: u64 = 100;
 /// Its bytes are being deleted.
 const DELETING: &str = "deleting";
+
+/// Artifacts that a message of a transcript names at most.
+const MOST_ANNOUNCED: u64 = 100;
 
 /// Where an artifact came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,12 +134,13 @@ impl Store {
     }
 
     /// The artifacts of a run that it has announced, or announces by what is about to be written (`announcing`):
-    /// the first hundred that can be read.
+    /// the first hundred that can be read and have not expired by the database's clock.
     pub async fn announced_artifacts(
         &self,
         run: RunId,
         announcing: &[Uuid],
     ) -> Result<Vec<ArtifactRecord>, StoreError> {
+        let now = database_now(self.readers.get_database_backend());
         let announcing = announcing.iter().map(ToString::to_string);
         let is_announced = artifacts::Column::Sequence
             .is_not_null()
@@ -146,6 +148,7 @@ impl Store {
         let rows = artifacts::Entity::find()
             .filter(artifacts::Column::RunId.eq(run.to_string()))
             .filter(artifacts::Column::Status.eq(READY))
+            .filter(Expr::col(artifacts::Column::ExpiresAt).gt(now))
             .filter(is_announced)
             .order_by_asc(artifacts::Column::Id)
             .limit(MOST_ANNOUNCED)

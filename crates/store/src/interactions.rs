@@ -68,7 +68,8 @@ pub fn answer_event_id(interaction: &str) -> String {
 }
 
 const FOUND: &str = "SELECT i.id, i.run_id, i.sequence, i.request, i.asked_at, i.expires_at, r.agent_id, \
-    r.event_id, (r.status = 'cancelled' OR r.cancel_requested_at IS NOT NULL) AS is_cancelled, e.event_id AS answer_event_id, e.answer, e.received_at FROM interactions i \
+    r.event_id, (r.status = 'cancelled' OR r.cancel_requested_at IS NOT NULL) AS is_cancelled, \
+    e.event_id AS answer_event_id, e.answer, e.received_at FROM interactions i \
     JOIN runs r ON r.id = i.run_id \
     LEFT JOIN events e ON e.workspace_id = i.workspace_id AND e.event_id = 'interaction:' || i.id \
     AND e.dedupe_key = 'interaction:' || i.id";

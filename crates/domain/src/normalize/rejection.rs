@@ -77,9 +77,7 @@ impl Rejection {
             excerpt,
         }
     }
-}
 
-impl Rejection {
     pub(super) fn after_terminal(raw: &[u8]) -> Self {
         let message = "the run had ended when this came";
         Self::new(Reason::AfterTerminal, None, raw, message)
