@@ -162,6 +162,53 @@ async fn appended_results_are_judged_like_those_of_a_stream() {
     assert_eq!(outcome.run["error"]["code"], "runner.protocol_violation");
 }
 
+/// What was appended and answered comes before the call behind it, by whichever replica.
+#[rstest]
+#[tokio::test]
+async fn a_call_about_state_comes_behind_the_results_that_were_appended_before(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let named = |config: &mut Config| {
+        // Tokens are issued in the name that replicas share.
+        "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
+    };
+    let Some(stage) = Stage::on(engine, named).await else {
+        return;
+    };
+    let beside = match engine {
+        Sqlite => None,
+        Postgres => Some(stage.gateway.beside().await),
+    };
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    let url = beside
+        .as_ref()
+        .map_or(&stage.client.url, |beside| &beside.client.url);
+    let elsewhere = Client::new(&format!("{url}/host/v1"), &run.host.key);
+    let state = |method, version: Option<&Value>| {
+        let request = elsewhere.request(method, "/state/conversation/k");
+        match version {
+            Some(version) => request.header("if-match", version.to_string()),
+            None => request,
+        }
+    };
+    for turn in 1..=10 {
+        let update = json!({"scope": "conversation", "key": "k", "value": turn});
+        run.accepted(&[run.result(turn, "state.updated", &update)], turn)
+            .await;
+        let found = send(state(Method::GET, None)).await.unwrap();
+        assert_eq!(found.body["value"], turn, "{}", found.body);
+        let put = state(Method::PUT, Some(&found.body["version"]));
+        let put = put.json(&json!({"value": format!("put {turn}")}));
+        assert_eq!(send(put).await.unwrap().status, 200);
+        let found = send(state(Method::GET, None)).await.unwrap();
+        assert_eq!(found.body["value"], format!("put {turn}"));
+    }
+    // What ended the run is not waited for.
+    run.accepted(&[run.completed(11)], 11).await;
+    let late = state(Method::PUT, None).json(&json!({"value": "late"}));
+    assert_eq!(send(late).await.unwrap().status, 401);
+}
+
 /// Once nothing more is taken, its runner could not end it.
 #[tokio::test]
 async fn a_run_that_appends_too_much_ends_by_it() {

@@ -213,6 +213,22 @@ pub struct Deferral {
     pub lease_expires_at: i64,
 }
 
+/// What of the appended results of a run waits to be judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backlog {
+    /// All results up to this number are stored.
+    pub accepted_through: u64,
+    /// What came of the results up to this number stands, too, when its owner says so.
+    pub judged_through: Option<u64>,
+}
+
+impl Backlog {
+    /// What came of all results up to this number stands, as far as that is told.
+    pub fn is_judged_to(self, through: u64) -> bool {
+        self.judged_through.is_none_or(|judged| judged >= through)
+    }
+}
+
 impl Work for Heartbeat {
     type Output = Heard;
     const CHANGES_AGENTS: bool = false;
@@ -309,6 +325,30 @@ impl Store {
     pub async fn accepted_through(&self, run: RunId, attempt: u32) -> Result<u64, StoreError> {
         let deferral = find(&self.readers, run, attempt).await?;
         Ok(deferral.map_or(0, |deferral| deferral.accepted_through))
+    }
+
+    /// How far a live run has appended results in this attempt, and how far they are judged. `None`: it has ended, or
+    /// does not append.
+    pub async fn find_backlog(
+        &self,
+        run: RunId,
+        attempt: u32,
+    ) -> Result<Option<Backlog>, StoreError> {
+        let row = run_deferrals::Entity::find_by_id(run.to_string())
+            .join(JoinType::InnerJoin, run_deferrals::Relation::Run.def())
+            .filter(run_deferrals::Column::Attempt.eq(i64::from(attempt)))
+            .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
+            .one(&self.readers)
+            .await?;
+        row.map(|row| {
+            let column = "run_deferrals.accepted_through";
+            Ok(Backlog {
+                accepted_through: unsigned(column, &row.run_id, row.accepted_through)?,
+                // Below nothing: its owner is of a version that does not say so.
+                judged_through: u64::try_from(row.judged_through).ok(),
+            })
+        })
+        .transpose()
     }
 
     /// Results of a run after a number, of a bounded number of calls, as they were sent; and the number of the

@@ -13,6 +13,10 @@ use crate::runs::grant::Grant;
 /// A runner may call before its `202` has been heard here.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+/// What is appended is judged at once, unless the owner of the run is lost or its database is slow.
+const JUDGING_PATIENCE: Duration = Duration::from_secs(5);
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 impl Runs {
     /// Stores results of a live run. Its owner judges them, and they appear in the ledger. `None`: another call of the
@@ -55,6 +59,33 @@ impl Runs {
         let ask = || self.0.store.write(heartbeat);
         let is_early = |heard: &Heard| *heard == Heard::NotDeferred;
         self.once_answered(grant, ask, is_early).await
+    }
+
+    /// Waits until what a live run has appended by now is judged: a call that comes behind it finds and follows what it
+    /// wrote. False: its owner has not come to it in time.
+    pub async fn judges_appended(&self, grant: &Grant) -> Result<bool, StoreError> {
+        let run_id = grant.run.id;
+        if let Some(live) = self.0.live.get(run_id)
+            && live.streams(Instant::now())
+        {
+            return Ok(true);
+        }
+        let find = || self.0.store.find_backlog(run_id, grant.attempt);
+        let Some(first) = find().await? else {
+            return Ok(true);
+        };
+        let give_up = Instant::now() + JUDGING_PATIENCE;
+        let mut now = Some(first);
+        let mut pause = FIRST_PAUSE;
+        while now.is_some_and(|now| !now.is_judged_to(first.accepted_through)) {
+            if Instant::now() >= give_up {
+                return Ok(false);
+            }
+            tokio::time::sleep(pause).await;
+            pause = LONGEST_PAUSE.min(pause * 2);
+            now = find().await?;
+        }
+        Ok(true)
     }
 
     /// Asks again while the answer of the run's runner may still be on its way. `None`: another call of the run does.

@@ -94,7 +94,9 @@ pub(super) async fn dispatch(
                     .store
                     .note_attempt(run.id, attempt, outcome, Some(status))
                     .await?;
-                if matches!(answer, Answer::Deferred(_)) && !defer(inner, &run, attempt).await? {
+                if matches!(answer, Answer::Deferred(_))
+                    && !defer(inner, live, &run, attempt).await?
+                {
                     return Ok(Outcome::Lost);
                 }
                 return Ok(Outcome::Started(grant, answer));
@@ -187,7 +189,8 @@ async fn held_since(
 }
 
 /// Opens the run for results that are appended; false when it has ended.
-async fn defer(inner: &Inner, run: &Run, attempt: u32) -> Result<bool, StoreError> {
+async fn defer(inner: &Inner, live: &LiveRun, run: &Run, attempt: u32) -> Result<bool, StoreError> {
+    live.begin_appending();
     let defer = Arc::new(Defer {
         run_id: run.id,
         attempt,

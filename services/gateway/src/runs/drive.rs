@@ -120,6 +120,7 @@ pub(super) async fn go_on(inner: &Arc<Inner>, live: &LiveRun, taken: TakenOver) 
         held_until,
     } = taken;
     let (id, workspace) = (run.id, run.workspace.clone());
+    live.begin_appending();
     live.hold_until(held_until);
     live.log.begin_behind(run.last_sequence);
     let (run, prepared) = match Box::pin(prepare_again(inner, run)).await {

@@ -165,6 +165,8 @@ pub(crate) struct LiveRun {
     grant: Mutex<Option<Arc<Grant>>>,
     agent_name: OnceLock<String>,
     cancel_requested_at: AtomicI64,
+    /// Its runner appends its results.
+    appends: AtomicBool,
     /// The terminal is on its way into the table.
     ending: AtomicBool,
     ended: AtomicBool,
@@ -180,6 +182,7 @@ impl LiveRun {
             grant: Mutex::new(None),
             agent_name: OnceLock::new(),
             cancel_requested_at: AtomicI64::new(0),
+            appends: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         }
@@ -214,6 +217,16 @@ impl LiveRun {
     /// True while the lease is surely ours.
     pub(crate) fn is_held(&self, now: Instant) -> bool {
         self.held_until().is_some_and(|until| now < until)
+    }
+
+    /// Results are appended from now on.
+    pub(crate) fn begin_appending(&self) {
+        self.appends.store(true, Ordering::Release);
+    }
+
+    /// Surely ours, and its results come by the answer of its runner alone.
+    pub(crate) fn streams(&self, now: Instant) -> bool {
+        self.is_held(now) && !self.appends.load(Ordering::Acquire)
     }
 
     /// The terminal goes into the table now: whether the run lives is asked there, for between the

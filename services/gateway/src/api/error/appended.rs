@@ -1,5 +1,6 @@
 //! What can go wrong with results that are appended.
 
+use http::StatusCode;
 use serde_json::json;
 
 use super::ApiError;
@@ -9,6 +10,15 @@ impl ApiError {
     pub(in crate::api) fn sequence_gap(expected: u64) -> Self {
         let message = format!("result {expected} is expected next; send what is missing first");
         Self::conflict("sequence_gap", message).with("expected", json!(expected))
+    }
+
+    /// What the run has appended is not judged yet.
+    pub(in crate::api) fn appended_wait() -> Self {
+        let message = "results that this run has appended before are not judged yet, and may write state; ask again as \
+            soon as `Retry-After` says";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message)
+            .with("reason", json!("appended_results_wait"))
+            .retryable_after(1)
     }
 
     /// The POST of the run was not answered with 202.

@@ -41,6 +41,15 @@ async fn access(
     })
 }
 
+/// Behind all that the run has appended before.
+async fn behind_appended(caller: &RunCaller, state: &ApiState) -> ApiResult<()> {
+    if state.runs.judges_appended(&caller.grant).await? {
+        Ok(())
+    } else {
+        Err(ApiError::appended_wait())
+    }
+}
+
 /// Which keys a list shows.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -60,7 +69,8 @@ pub(in crate::api) struct StateQuery {
     params(("scope" = StateScope, Path, description = "Whose state"), StateQuery), responses(
     (status = 200, description = "Keys in byte order", body = StateKeys),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The scope was not granted", body = ErrorBody)))]
+    (status = 403, description = "The scope was not granted", body = ErrorBody),
+    (status = 503, description = "Results that the run has appended before are not judged yet", body = ErrorBody)))]
 pub(in crate::api) async fn list_state(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -74,6 +84,7 @@ pub(in crate::api) async fn list_state(
         .map_err(|_| ApiError::invalid_argument("`prefix` must be the beginning of a key"))?;
     let after = query.after.unwrap_or_default();
     check_prefix(&after).map_err(|_| ApiError::invalid_argument("`after` must be a key"))?;
+    behind_appended(&caller, &state).await?;
     let mut keys = state
         .runs
         .store()
@@ -91,7 +102,8 @@ pub(in crate::api) async fn list_state(
     (status = 200, description = "The value", body = StateValue),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
     (status = 403, description = "The scope was not granted", body = ErrorBody),
-    (status = 404, description = "No such key", body = ErrorBody)))]
+    (status = 404, description = "No such key", body = ErrorBody),
+    (status = 503, description = "Results that the run has appended before are not judged yet", body = ErrorBody)))]
 pub(in crate::api) async fn get_state(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -106,6 +118,7 @@ pub(in crate::api) async fn get_state(
         caller.legal_key(&state, call, &key).await?;
     }
     let access = access(&caller, &state, "state_get", &scope).await?;
+    behind_appended(&caller, &state).await?;
     let entry = state.runs.store().find_state(&access, &key).await?;
     let entry = entry.ok_or_else(|| ApiError::not_found("state key"))?;
     let value = serde_json::from_str(&entry.value).map_err(|_| StoreError::Corrupt {
@@ -128,7 +141,8 @@ pub(in crate::api) async fn get_state(
     (status = 403, description = "The scope was not granted, or the key is the gateway's", body = ErrorBody),
     (status = 404, description = "`If-Match` names a version, and there is no such key", body = ErrorBody),
     (status = 409, description = "Another version stands", body = ErrorBody),
-    (status = 413, description = "The value is too large", body = ErrorBody)))]
+    (status = 413, description = "The value is too large", body = ErrorBody),
+    (status = 503, description = "Results that the run has appended before are not judged yet", body = ErrorBody)))]
 pub(in crate::api) async fn put_state(
     caller: RunCaller,
     State(state): State<ApiState>,
@@ -138,9 +152,10 @@ pub(in crate::api) async fn put_state(
 ) -> ApiResult<Json<StateVersion>> {
     let value = body.value.to_string();
     if value.len() > state.runs.limits().results.state_value_bytes {
-        return Err(ApiError::too_large(
-            "the value is larger than limits.state_value_bytes",
-        ));
+        let most = state.runs.limits().results.state_value_bytes;
+        return Err(ApiError::too_large(format!(
+            "the value is larger than the {most} bytes of limits.state_value_bytes"
+        )));
     }
     match change(&caller, &state, &scope, key, Some(value), &headers).await? {
         StateWritten::Version(version) => Ok(Json(StateVersion { version })),
@@ -156,7 +171,8 @@ pub(in crate::api) async fn put_state(
     (status = 401, description = "The token opens nothing", body = ErrorBody),
     (status = 403, description = "The scope was not granted", body = ErrorBody),
     (status = 404, description = "No such key", body = ErrorBody),
-    (status = 409, description = "Another version stands", body = ErrorBody)))]
+    (status = 409, description = "Another version stands", body = ErrorBody),
+    (status = 503, description = "Results that the run has appended before are not judged yet", body = ErrorBody)))]
 pub(in crate::api) async fn delete_state(
     caller: RunCaller,
     State(state): State<ApiState>,
@@ -197,6 +213,7 @@ async fn change(
         Err(refused) => return caller.granted(state, call, Err(refused)).await,
     };
     caller.legal_key(state, call, &key).await?;
+    behind_appended(caller, state).await?;
     let bytes = value.as_ref().map_or(0, String::len);
     let change = StateChange {
         run_id: caller.grant.run.id,
