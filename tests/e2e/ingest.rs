@@ -4,11 +4,12 @@ use reqwest::Method;
 use reqwest::header::AUTHORIZATION;
 use rstest::rstest;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::support::client::{Answer, message, send};
 use crate::support::gateway::{Agent, Config};
 use crate::support::script::{Gate, Run, Step, sse, sse_head};
-use crate::support::{Engine, Postgres, Sqlite, Stage};
+use crate::support::{Engine, Postgres, Sqlite, Stage, slow, within};
 
 fn quick(run: &Run) -> Vec<Step> {
     sse(run.talk(1).concat())
@@ -102,6 +103,45 @@ async fn a_body_over_one_mebibyte_is_refused() {
 
     let fits = bent("m-1", "/input/text", json!("x".repeat(1000 * 1024)));
     assert!(!stage.client.post(&fits).await.is_replay());
+}
+
+/// Sends all of a body that is too large before it reads, as many clients do.
+#[rstest]
+#[case::of_a_length(true)]
+#[case::in_chunks(false)]
+#[tokio::test]
+async fn who_writes_a_body_that_is_too_large_to_its_end_reads_why_it_was_refused(
+    #[case] is_announced: bool,
+) {
+    let stage = quick_stage(Sqlite, |_| {}).await.unwrap();
+    let body = vec![b'x'; 24 * 1024 * 1024];
+    let framing = if is_announced {
+        format!("content-length: {}", body.len())
+    } else {
+        "transfer-encoding: chunked".to_owned()
+    };
+    let head = format!(
+        "POST /v1/events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
+         content-type: application/json\r\nconnection: close\r\n{framing}\r\n\r\n",
+        stage.client.key
+    );
+    let mut socket = slow::connect(&stage.client.url).await;
+    socket.write_all(head.as_bytes()).await.unwrap();
+    let written = async {
+        if is_announced {
+            return socket.write_all(&body).await;
+        }
+        let size = format!("{:x}\r\n", body.len());
+        socket.write_all(size.as_bytes()).await?;
+        socket.write_all(&body).await?;
+        socket.write_all(b"\r\n0\r\n\r\n").await
+    };
+    within("the body to be heard out", written).await.unwrap();
+    let mut answer = String::new();
+    let read = socket.read_to_string(&mut answer);
+    within("the answer", read).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    assert!(answer.contains("larger than the 5242880 bytes"), "{answer}");
 }
 
 #[tokio::test]

@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request};
+use axum::extract::Request;
 use axum::middleware::{self, Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use http::header::{
@@ -50,11 +50,11 @@ use crate::outbound::tool::Tools;
 use crate::runs::Runs;
 use domain::knowledge::MOST_DOCUMENT_BYTES;
 use error::ApiError;
-use host::models::room::ModelRoom;
+use host::models::room::room_for_models;
 use kept_call::CallsThatGoOn;
 pub use names::OwnNames;
 use refusals::Refusals;
-use room::BodyRoom;
+use room::{BodyRoom, Room};
 use stream_places::StreamPlaces;
 use watched_keys::WatchedKeys;
 
@@ -92,7 +92,7 @@ struct Shared {
     watched_keys: WatchedKeys,
     stream_places: StreamPlaces,
     calls_that_go_on: CallsThatGoOn,
-    model_room: ModelRoom,
+    model_room: Room,
 }
 
 impl ApiState {
@@ -102,7 +102,7 @@ impl ApiState {
             watched_keys: WatchedKeys::default(),
             stream_places: StreamPlaces::of(api.connections),
             calls_that_go_on: CallsThatGoOn::default(),
-            model_room: ModelRoom::for_models(api.model_bytes),
+            model_room: room_for_models(api.model_bytes),
             api,
         }))
     }
@@ -115,7 +115,7 @@ impl ApiState {
         &self.0.calls_that_go_on
     }
 
-    fn model_room(&self) -> &ModelRoom {
+    fn model_room(&self) -> &Room {
         &self.0.model_room
     }
 
@@ -158,13 +158,12 @@ pub fn router(state: ApiState) -> Router {
     let writes = query::WritesWithoutQuery::of(&document);
     let patience = axum::Extension(json::BodyPatience(state.body));
     let largest = MOST_DOCUMENT_BYTES.max(host::results::most_bytes(state.runs.limits().results));
-    let room = axum::Extension(BodyRoom::for_bodies(state.body_bytes, largest));
+    let room = axum::Extension(BodyRoom::new(state.body_bytes, largest));
     let own_names = state.own_names.clone().map(Arc::new);
     let router = router
         .merge(docs::page())
         .fallback(async || ApiError::no_route())
         .method_not_allowed_fallback(async || ApiError::no_method())
-        .layer(DefaultBodyLimit::max(BODY_BYTES))
         .layer(patience)
         .layer(room);
     let router = match own_names {

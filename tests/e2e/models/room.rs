@@ -12,8 +12,8 @@ use crate::support::{Directory, Sqlite, until};
 
 const MIB: usize = 1024 * 1024;
 
-/// Announces a body of twenty MiB, and sends none of it.
-async fn announce(run: &HeldRun, path: &str) -> TcpStream {
+/// Announces a body, and sends none of it.
+async fn announce(run: &HeldRun, path: &str, bytes: usize) -> TcpStream {
     let (place, prefix) = run
         .host
         .url
@@ -24,8 +24,7 @@ async fn announce(run: &HeldRun, path: &str) -> TcpStream {
     let head = format!(
         "POST /{prefix}{path} HTTP/1.1\r\nhost: {place}\r\nauthorization: Bearer {}\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n",
-        run.token,
-        20 * MIB
+        run.token, bytes
     );
     socket.write_all(head.as_bytes()).await.unwrap();
     socket
@@ -55,19 +54,20 @@ async fn large_requests_to_models_take_turns_and_small_ones_do_not_wait() {
     until("a run's share to be taken", async || {
         let asked = hog.call(invoke, &large).await;
         if asked.status != 429 {
-            held.push(announce(&hog, paths[held.len() % 2]).await);
+            held.push(announce(&hog, paths[held.len() % 2], 20 * MIB).await);
             return false;
         }
         asked.error("details")["reason"] == "model_bytes_of_run"
     })
     .await;
-    until("the room to be taken", async || {
+    // Both are of one endpoint, whose runs leave a quarter to others.
+    until("the share of an endpoint to be taken", async || {
         let asked = run.call(invoke, &large).await;
         if asked.status != 429 {
-            held.push(announce(&run, paths[2]).await);
+            held.push(announce(&run, paths[2], 5 * MIB).await);
             return false;
         }
-        asked.error("details")["reason"] == "model_bytes"
+        asked.error("details")["reason"] == "model_bytes_of_endpoint"
     })
     .await;
     for path in paths
@@ -80,7 +80,10 @@ async fn large_requests_to_models_take_turns_and_small_ones_do_not_wait() {
             (429, &json!("rate_limited")),
             "{path}"
         );
-        assert_eq!(refused.error("details")["reason"], "model_bytes");
+        assert_eq!(
+            refused.error("details")["reason"],
+            "model_bytes_of_endpoint"
+        );
         assert_eq!(refused.error("retryable"), true);
         assert_eq!(refused.headers["retry-after"], "1");
     }

@@ -158,15 +158,16 @@ async fn authenticate_run(parts: &mut Parts, state: &ApiState) -> Result<RunCall
         return Err(ApiError::rate_limited());
     }
     let cancelled = state.runs.is_cancel_requested(&grant);
-    parts.extensions.insert(Sender::Run(grant.run.id));
-    Ok(RunCaller {
+    let caller = RunCaller {
         grant,
         trace_parent: state
             .runs
             .spans()
             .goes_on_with(trace_header(&parts.headers)),
         cancelled,
-    })
+    };
+    parts.extensions.insert(caller.sender());
+    Ok(caller)
 }
 
 /// Why a token opens nothing. Its caller is not told.
@@ -211,6 +212,11 @@ pub(super) struct Call<'a> {
 }
 
 impl RunCaller {
+    /// Whose bodies it sends.
+    pub(super) fn sender(&self) -> Sender {
+        Sender::Run(self.grant.run.id, self.grant.run.endpoint_id)
+    }
+
     /// Passes what the snapshot grants, and records the answer either way.
     pub(super) async fn granted<T>(
         &self,

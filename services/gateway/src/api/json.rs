@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use axum::RequestExt as _;
+use axum::Extension;
 use axum::body::{BodyDataStream, Bytes};
 use axum::extract::{FromRequest, Request};
 use bytes::BytesMut;
 use domain::json_text::check_json_text;
 use futures_util::StreamExt as _;
 use http::HeaderMap;
-use http::header::CONTENT_TYPE;
-use http_body_util::LengthLimitError;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use protocol::admin::Fault;
 use serde::de::DeserializeOwned;
 use serde_path_to_error::Segment;
@@ -27,6 +26,15 @@ impl Default for BodyPatience {
     fn default() -> Self {
         Self(Duration::from_secs(30))
     }
+}
+
+/// The largest body of a route, in bytes. An extension of every request.
+#[derive(Clone, Copy)]
+pub(super) struct MostBytes(usize);
+
+/// A layer for routes whose bodies have at most so many bytes. The innermost one counts.
+pub(super) fn most_bytes(bytes: usize) -> Extension<MostBytes> {
+    Extension(MostBytes(bytes))
 }
 
 /// A JSON object as the body of a request.
@@ -65,18 +73,29 @@ pub(super) fn media_type(headers: &HeaderMap) -> String {
 
 /// Reads a body within its bounds of size and time, as far as there is room for it.
 pub(super) async fn read_body(request: Request) -> ApiResult<Held> {
-    let extensions = request.extensions();
-    let BodyPatience(patience) = extensions.get().copied().unwrap_or_default();
-    let sender = extensions.get().copied().unwrap_or(Sender::Nobody);
-    let room = extensions.get::<BodyRoom>();
-    // An empty part is always given.
-    let mut room = room.and_then(|room| room.take(sender, 0).ok());
-    let mut frames = request.into_limited_body().into_data_stream();
-    let reading = tokio::time::timeout(patience, read_frames(&mut frames, &mut room));
-    match reading.await.map_err(|_| ApiError::slow_body())? {
+    let MostBytes(most) = extension(&request).unwrap_or(MostBytes(super::BODY_BYTES));
+    read_body_of(request, most).await
+}
+
+/// The same where the bound is the configuration's.
+pub(super) async fn read_body_of(request: Request, most: usize) -> ApiResult<Held> {
+    let BodyPatience(patience) = extension(&request).unwrap_or_default();
+    let sender = extension(&request).unwrap_or(Sender::Nobody);
+    let room = extension::<BodyRoom>(&request);
+    let mut room = room.map(|room| room.part_of(sender));
+    let announced = announced(request.headers()).unwrap_or(0);
+    let mut frames = request.into_body().into_data_stream();
+    let reading = async {
+        if announced > most {
+            return Err(Unread::Refused(too_large(most)));
+        }
+        read_frames(&mut frames, &mut room, most).await
+    };
+    let read = tokio::time::timeout(patience, reading).await;
+    match read.map_err(|_| ApiError::slow_body())? {
         Ok(bytes) => Ok(Held { bytes, _room: room }),
-        Err(Unread::Broken(error)) => Err(unreadable(error)),
-        Err(Unread::NoRoom(refused)) => {
+        Err(Unread::Broken) => Err(ApiError::invalid_argument("the body could not be read")),
+        Err(Unread::Refused(refused)) => {
             drop(room);
             // Who is still sending reads no answer: let it come to its end, within bounds.
             drain(&mut frames).await;
@@ -85,23 +104,43 @@ pub(super) async fn read_body(request: Request) -> ApiResult<Held> {
     }
 }
 
+fn extension<T: Clone + Send + Sync + 'static>(request: &Request) -> Option<T> {
+    request.extensions().get().cloned()
+}
+
+/// The bytes that a body will have, when its sender says it.
+pub(super) fn announced(headers: &HeaderMap) -> Option<usize> {
+    let length = headers.get(CONTENT_LENGTH)?;
+    length.to_str().ok()?.parse().ok()
+}
+
+fn too_large(most: usize) -> ApiError {
+    let message = format!("the body is larger than the {most} bytes that this route takes");
+    ApiError::too_large(message)
+}
+
 /// Why a body was not read.
 enum Unread {
-    Broken(axum::Error),
-    NoRoom(ApiError),
+    /// It came to no end.
+    Broken,
+    Refused(ApiError),
 }
 
 async fn read_frames(
     frames: &mut BodyDataStream,
-    room: &mut Option<Taken<Sender>>,
+    room: &mut Option<Taken>,
+    most: usize,
 ) -> Result<Bytes, Unread> {
     let mut first = Bytes::new();
     let mut whole = BytesMut::new();
     while let Some(frame) = frames.next().await {
-        let frame = frame.map_err(Unread::Broken)?;
+        let frame = frame.map_err(|_| Unread::Broken)?;
         let bytes = first.len() + whole.len() + frame.len();
+        if bytes > most {
+            return Err(Unread::Refused(too_large(most)));
+        }
         if let Some(room) = room {
-            room.grow_to(bytes).map_err(Unread::NoRoom)?;
+            room.grow_to(bytes).map_err(Unread::Refused)?;
         }
         // Most come in one piece, and are not copied.
         if bytes == frame.len() {
@@ -116,18 +155,6 @@ async fn read_frames(
     } else {
         first
     })
-}
-
-fn unreadable(error: axum::Error) -> ApiError {
-    let error = error.into_inner();
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error.as_ref());
-    while let Some(error) = cause {
-        if error.is::<LengthLimitError>() {
-            return ApiError::too_large("the body is larger than this route takes");
-        }
-        cause = error.source();
-    }
-    ApiError::invalid_argument("the body could not be read")
 }
 
 /// Reads a document that must be an object.

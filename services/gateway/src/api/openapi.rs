@@ -4,7 +4,6 @@ mod general;
 
 use std::collections::BTreeMap;
 
-use axum::extract::DefaultBodyLimit;
 use domain::interaction::SUBMISSION_BYTES;
 use domain::knowledge::MOST_DOCUMENT_BYTES;
 use utoipa::openapi::schema::{ArrayItems, KnownFormat, Object, Schema, SchemaFormat, Type};
@@ -15,6 +14,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api::client::event_body::EVENT_BODY_BYTES;
+use crate::api::json::most_bytes;
 use crate::api::{ApiState, admin, client, health, host};
 
 /// Every route of the gateway with its documentation.
@@ -38,7 +38,7 @@ fn client_routes() -> OpenApiRouter<ApiState> {
         ))
         .routes(routes!(admin::dry_run::dry_run_event))
         .routes(routes!(admin::dry_run::dry_run_agent))
-        .layer(DefaultBodyLimit::max(EVENT_BODY_BYTES));
+        .layer(most_bytes(EVENT_BODY_BYTES));
     OpenApiRouter::new()
         .merge(events)
         .routes(routes!(client::event_log::get_raw_payload))
@@ -68,7 +68,7 @@ fn interaction_routes() -> OpenApiRouter<ApiState> {
         ))
         .routes(routes!(client::interactions::link_interaction))
         .routes(routes!(client::interactions::submit_interaction))
-        .layer(DefaultBodyLimit::max(SUBMISSION_BYTES))
+        .layer(most_bytes(SUBMISSION_BYTES))
 }
 
 fn admin_routes() -> OpenApiRouter<ApiState> {
@@ -123,7 +123,7 @@ fn knowledge_routes() -> OpenApiRouter<ApiState> {
             admin::knowledge::put_document,
             admin::knowledge::delete_document
         ))
-        .layer(DefaultBodyLimit::max(MOST_DOCUMENT_BYTES));
+        .layer(most_bytes(MOST_DOCUMENT_BYTES));
     documents
         .routes(routes!(admin::knowledge::list_documents))
         .routes(routes!(admin::knowledge::reindex_knowledge_base))
@@ -186,7 +186,7 @@ fn model_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(host::openai::create_embeddings))
         .routes(routes!(host::openai::list_openai_models))
         .routes(routes!(host::openai::get_openai_model))
-        .layer(DefaultBodyLimit::max(host::models::BODY_BYTES))
+        .layer(most_bytes(host::models::BODY_BYTES))
 }
 
 /// The gateway's own document, as committed in `openapi/gateway.json`.

@@ -6,17 +6,27 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::body::Bytes;
-use protocol::id::{ApiKeyId, RunId};
+use protocol::id::{ApiKeyId, EndpointId, RunId};
 
 use crate::api::error::{ApiError, ApiResult};
 
 /// Whose request it is, as far as its credential has told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Sender {
-    Run(RunId),
+    /// A run, and the endpoint that serves its runner: whoever has one token of its runs has several.
+    Run(RunId, EndpointId),
     Key(ApiKeyId),
     /// All without a credential, together.
     Nobody,
+}
+
+impl Sender {
+    fn endpoint(self) -> Option<EndpointId> {
+        match self {
+            Self::Run(_, endpoint) => Some(endpoint),
+            Self::Key(_) | Self::Nobody => None,
+        }
+    }
 }
 
 /// What a room is for, and how it refuses.
@@ -26,6 +36,8 @@ pub(super) struct Sign {
     pub(super) small: usize,
     /// The reason and the message for who has filled its own share.
     pub(super) own_full: (&'static str, &'static str),
+    /// The same when the runs of its endpoint have filled theirs.
+    pub(super) endpoint_full: (&'static str, &'static str),
     /// The same when all together have filled the room.
     pub(super) full: (&'static str, &'static str),
 }
@@ -38,49 +50,48 @@ const BODIES: Sign = Sign {
         "other bodies under the same credential fill its share of the gateway's memory for them; wait for their \
          answers, or send less at once",
     ),
+    endpoint_full: (
+        "body_bytes_of_endpoint",
+        "other bodies of runs of the same endpoint fill its share of the gateway's memory for them; wait as long as \
+         `Retry-After` says, or send less at once",
+    ),
     full: (
         "body_bytes",
         "other bodies fill the gateway's memory for them; wait as long as `Retry-After` says, or send less at once",
     ),
 };
 
-/// A room of this process, with shares for those who are told apart by `K`. Each has half of it at most, or one of
-/// the largest bodies, so that none keeps the others out.
-pub(in crate::api) struct Room<K> {
+/// A room of this process. Half of it is the most for one sender, three quarters for all runs of one endpoint (or one
+/// of the largest bodies, where that is more): none keeps the others out.
+#[derive(Clone)]
+pub(in crate::api) struct Room {
     sign: Sign,
-    share: usize,
-    used: Arc<Mutex<Used<K>>>,
+    of_sender: usize,
+    of_endpoint: usize,
+    used: Arc<Mutex<Used>>,
 }
 
-impl<K> Clone for Room<K> {
-    fn clone(&self) -> Self {
-        Self {
-            sign: self.sign,
-            share: self.share,
-            used: Arc::clone(&self.used),
-        }
-    }
-}
-
-struct Used<K> {
+struct Used {
     left: usize,
-    by_owner: HashMap<K, usize>,
+    by_sender: HashMap<Sender, usize>,
+    by_endpoint: HashMap<EndpointId, usize>,
 }
 
 /// The room for bodies. An extension of every request.
-pub(super) type BodyRoom = Room<Sender>;
+#[derive(Clone)]
+pub(super) struct BodyRoom(Room);
 
 /// A part of a room, given back on drop.
-pub(in crate::api) struct Taken<K: Copy + Eq + Hash> {
-    room: Room<K>,
-    owner: K,
+pub(in crate::api) struct Taken {
+    room: Room,
+    sender: Sender,
     bytes: usize,
 }
 
 /// A body, with the room that it takes.
 pub(in crate::api) struct Held {
     pub(super) bytes: Bytes,
-    pub(super) _room: Option<Taken<Sender>>,
+    pub(super) _room: Option<Taken>,
 }
 
 impl Deref for Held {
@@ -93,37 +104,48 @@ impl Deref for Held {
 
 impl BodyRoom {
     /// Room for so many bytes of bodies, of which one may have `largest`.
-    pub(super) fn for_bodies(bytes: usize, largest: usize) -> Self {
-        Self::new(BODIES, bytes, largest)
+    pub(super) fn new(bytes: usize, largest: usize) -> Self {
+        Self(Room::new(BODIES, bytes, largest))
+    }
+
+    /// A part of it, empty as yet.
+    pub(super) fn part_of(&self, sender: Sender) -> Taken {
+        self.0.part_of(sender)
     }
 }
 
-impl<K: Copy + Eq + Hash> Room<K> {
+impl Room {
     /// Room for so many bytes. Each may have `largest`, however little room there is.
     pub(super) fn new(sign: Sign, bytes: usize, largest: usize) -> Self {
         let used = Used {
             left: bytes,
-            by_owner: HashMap::new(),
+            by_sender: HashMap::new(),
+            by_endpoint: HashMap::new(),
         };
         Self {
             sign,
-            share: largest.max(bytes / 2),
+            of_sender: largest.max(bytes / 2),
+            of_endpoint: largest.max(bytes / 4 * 3),
             used: Arc::new(Mutex::new(used)),
         }
     }
 
-    /// Takes room for so many bytes, or refuses: nobody waits with a large body in hand.
-    pub(in crate::api) fn take(&self, owner: K, bytes: usize) -> ApiResult<Taken<K>> {
-        let mut taken = Taken {
+    fn part_of(&self, sender: Sender) -> Taken {
+        Taken {
             room: self.clone(),
-            owner,
+            sender,
             bytes: 0,
-        };
+        }
+    }
+
+    /// Takes room for so many bytes, or refuses: nobody waits with a large body in hand.
+    pub(in crate::api) fn take(&self, sender: Sender, bytes: usize) -> ApiResult<Taken> {
+        let mut taken = self.part_of(sender);
         taken.grow_to(bytes)?;
         Ok(taken)
     }
 
-    fn used(&self) -> MutexGuard<'_, Used<K>> {
+    fn used(&self) -> MutexGuard<'_, Used> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -132,7 +154,7 @@ fn refusal((reason, message): (&str, &str)) -> ApiError {
     ApiError::rate_limited_by(reason, message.to_owned(), 1)
 }
 
-impl<K: Copy + Eq + Hash> Taken<K> {
+impl Taken {
     /// Has room for so many bytes, or refuses and keeps what it had. Small ones take none.
     pub(super) fn grow_to(&mut self, bytes: usize) -> ApiResult<()> {
         let more = bytes.saturating_sub(self.bytes);
@@ -141,15 +163,24 @@ impl<K: Copy + Eq + Hash> Taken<K> {
             return Ok(());
         }
         let mut used = self.room.used();
-        let own = used.by_owner.get(&self.owner).copied().unwrap_or(0);
-        if own + more > self.room.share {
+        let own = used.by_sender.get(&self.sender).unwrap_or(&0) + more;
+        if own > self.room.of_sender {
             return Err(refusal(sign.own_full));
+        }
+        let endpoint = self.sender.endpoint();
+        let of_endpoint = endpoint.and_then(|endpoint| used.by_endpoint.get(&endpoint));
+        let of_endpoint = of_endpoint.unwrap_or(&0) + more;
+        if endpoint.is_some() && of_endpoint > self.room.of_endpoint {
+            return Err(refusal(sign.endpoint_full));
         }
         if more > used.left {
             return Err(refusal(sign.full));
         }
         used.left -= more;
-        used.by_owner.insert(self.owner, own + more);
+        used.by_sender.insert(self.sender, own);
+        if let Some(endpoint) = endpoint {
+            used.by_endpoint.insert(endpoint, of_endpoint);
+        }
         self.bytes += more;
         Ok(())
     }
@@ -163,15 +194,24 @@ impl<K: Copy + Eq + Hash> Taken<K> {
         self.bytes -= less;
         let mut used = self.room.used();
         used.left += less;
-        let own = used.by_owner.get(&self.owner).copied().unwrap_or(0);
-        match own.saturating_sub(less) {
-            0 => used.by_owner.remove(&self.owner),
-            rest => used.by_owner.insert(self.owner, rest),
-        };
+        give_back(&mut used.by_sender, self.sender, less);
+        if let Some(endpoint) = self.sender.endpoint() {
+            give_back(&mut used.by_endpoint, endpoint, less);
+        }
     }
 }
 
-impl<K: Copy + Eq + Hash> Drop for Taken<K> {
+/// Counts less for one of them; who has nothing is not kept.
+fn give_back<K: Copy + Eq + Hash>(counts: &mut HashMap<K, usize>, of: K, less: usize) {
+    if let Some(count) = counts.get_mut(&of) {
+        *count = count.saturating_sub(less);
+        if *count == 0 {
+            counts.remove(&of);
+        }
+    }
+}
+
+impl Drop for Taken {
     fn drop(&mut self) {
         self.shrink(0);
     }
@@ -186,20 +226,26 @@ mod tests {
 
     const MIB: usize = 1024 * 1024;
 
-    fn senders() -> [Sender; 2] {
-        [1, 2].map(|number| Sender::Run(RunId(Uuid::from_u128(number))))
+    fn run(number: u128, endpoint: u128) -> Sender {
+        let endpoint = EndpointId(Uuid::from_u128(endpoint));
+        Sender::Run(RunId(Uuid::from_u128(number)), endpoint)
     }
 
-    fn refused(room: &BodyRoom, sender: Sender, bytes: usize) -> Value {
-        let (_, body) = room.take(sender, bytes).err().unwrap().into_parts();
+    fn room(bytes: usize, largest: usize) -> Room {
+        Room::new(BODIES, bytes, largest)
+    }
+
+    fn refused(room: &Room, sender: Sender, bytes: usize) -> Value {
+        let refusal = room.take(sender, bytes).err().unwrap();
+        let (_, body) = refusal.into_parts();
         assert_eq!(body.code, "rate_limited");
         body.details["reason"].clone()
     }
 
     #[test]
     fn there_is_room_until_it_is_taken_and_again_when_it_is_given_back() {
-        let room = BodyRoom::for_bodies(64 * MIB, 40 * MIB);
-        let [one, other] = senders();
+        let room = room(64 * MIB, 40 * MIB);
+        let (one, other) = (run(1, 1), run(2, 2));
         let take = |sender, bytes| room.take(sender, bytes).ok();
         let mut large = [
             take(one, 20 * MIB),
@@ -215,13 +261,14 @@ mod tests {
         assert!(fourth.is_some(), "the first was smaller than it said");
         drop((large, fourth));
         let used = room.used();
-        assert_eq!((used.left, used.by_owner.len()), (64 * MIB, 0));
+        assert_eq!(used.left, 64 * MIB);
+        assert!(used.by_sender.is_empty() && used.by_endpoint.is_empty());
     }
 
     #[test]
     fn nobody_has_more_than_their_share() {
-        let room = BodyRoom::for_bodies(128 * MIB, MIB);
-        let [one, other] = senders();
+        let room = room(128 * MIB, MIB);
+        let (one, other) = (run(1, 1), run(2, 2));
         let mut own = room.take(one, 60 * MIB).ok().unwrap();
         assert!(own.grow_to(64 * MIB).is_ok());
         assert!(own.grow_to(64 * MIB + 1).is_err());
@@ -230,5 +277,18 @@ mod tests {
         drop(own);
         assert!(room.take(one, MIB).is_ok());
         assert_eq!(room.used().left, 128 * MIB);
+    }
+
+    #[test]
+    fn the_runs_of_an_endpoint_leave_room_for_others() {
+        let room = room(128 * MIB, MIB);
+        let take = |sender, bytes| room.take(sender, bytes).ok();
+        let all = [1, 2, 3].map(|number| take(run(number, 1), 32 * MIB).unwrap());
+        assert_eq!(refused(&room, run(4, 1), MIB), "body_bytes_of_endpoint");
+        assert_eq!(refused(&room, run(1, 1), MIB), "body_bytes_of_endpoint");
+        assert!(take(run(5, 2), 32 * MIB).is_some());
+        assert!(take(Sender::Key(ApiKeyId(Uuid::from_u128(1))), 32 * MIB).is_some());
+        drop(all);
+        assert!(take(run(4, 1), MIB).is_some());
     }
 }

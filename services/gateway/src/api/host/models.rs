@@ -17,7 +17,6 @@ use futures_util::{Stream, StreamExt as _, stream};
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::error::ErrorBody;
-use protocol::id::RunId;
 use protocol::model::{
     CountTokens, CountedTokens, LlmInvokeResult, LlmRequest, LlmStreamEvent, LlmTool, ModelList,
     ReasoningLevel,
@@ -168,7 +167,7 @@ impl Asking<'_> {
         &self,
         call: &mut HostCall,
         request: &LlmRequest,
-    ) -> ApiResult<(JsonObject, Vec<Taken<RunId>>)> {
+    ) -> ApiResult<(JsonObject, Vec<Taken>)> {
         let Self { model, id, .. } = self;
         let mut body = chat_body(request, model)?;
         let images = with_images(self.caller, self.state, &mut body).await?;

@@ -12,7 +12,6 @@ use base64::engine::general_purpose::STANDARD;
 use futures_util::{Stream, StreamExt as _, stream};
 use protocol::JsonObject;
 use protocol::error::ErrorBody;
-use protocol::id::RunId;
 use protocol::resources::{ModelOperation, ModelResource};
 use serde_json::{Value, json};
 
@@ -153,7 +152,7 @@ async fn prepare(
     call: &mut HostCall,
     (id, model): (&str, &Model),
     body: JsonObject,
-) -> ApiResult<(JsonObject, Vec<Taken<RunId>>)> {
+) -> ApiResult<(JsonObject, Vec<Taken>)> {
     let checked = check_members(&body, &model.extra_members)
         .and_then(|()| check_places(&body, |url| model.check_place(url)));
     checked.map_err(|fault| ApiError::faults(&[fault]))?;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
+use axum::extract::{FromRequest, Request, State};
 use domain::normalize::ResultLimits;
 use protocol::error::ErrorBody;
 use protocol::host_api::{AppendedResults, RunHeartbeat, RunResults};
@@ -16,7 +16,7 @@ use store::{Heard, ResultsAppended};
 use crate::api::ApiState;
 use crate::api::auth::{Call, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::json::{media_type, parse, read_body};
+use crate::api::json::{media_type, parse, read_body_of};
 
 /// Results of one call.
 const MOST_RESULTS: usize = 1000;
@@ -79,9 +79,7 @@ impl FromRequest<ApiState> for Numbered {
             return Err(ApiError::invalid_argument(message));
         }
         let limits = state.runs.limits().results;
-        let mut request = request;
-        DefaultBodyLimit::max(most_bytes(limits)).apply(&mut request);
-        let body = read_body(request).await?;
+        let body = read_body_of(request, most_bytes(limits)).await?;
         numbered(&body, limits).map(Self)
     }
 }
@@ -120,8 +118,10 @@ fn numbered(body: &Bytes, limits: ResultLimits) -> ApiResult<Vec<(u64, String)>>
             return Err(ApiError::invalid(pointer, message));
         }
         if raw.get().len() > limits.event_bytes {
-            let message =
-                format!("{place} is larger than limits.event_bytes; upload it as an artifact");
+            let most = limits.event_bytes;
+            let message = format!(
+                "{place} is larger than the {most} bytes of limits.event_bytes; upload it as an artifact"
+            );
             return Err(ApiError::too_large(message));
         }
         numbered.push((sequence, raw.get().to_owned()));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
-use axum::extract::{DefaultBodyLimit, FromRequestParts, Request, State};
+use axum::extract::{FromRequestParts, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -25,7 +25,7 @@ use crate::api::auth::bearer;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host::history::OwnHistoryQuery;
 use crate::api::host::state::StateQuery;
-use crate::api::json::JsonBody;
+use crate::api::json::{JsonBody, most_bytes};
 use crate::api::openapi::documented;
 use crate::api::query::{PathOf, QueryOf, if_match, page_limit};
 
@@ -48,7 +48,7 @@ pub(super) fn router(rehearsal: Rehearsal) -> Router {
         .nest("/host/v1", routes)
         .fallback(no_such_route)
         .method_not_allowed_fallback(no_such_route)
-        .layer(DefaultBodyLimit::max(BODY_BYTES))
+        .layer(most_bytes(BODY_BYTES))
         .layer(middleware::from_fn_with_state(rehearsal.clone(), record))
         .with_state(rehearsal)
 }

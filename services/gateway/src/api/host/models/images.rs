@@ -6,7 +6,6 @@ use bytes::Bytes;
 use domain::artifact::essence;
 use futures_util::{Stream, TryStreamExt as _};
 use protocol::JsonObject;
-use protocol::id::RunId;
 use protocol::resources::ArtifactOperation;
 use serde_json::{Value, json};
 
@@ -32,7 +31,7 @@ pub(in crate::api::host) async fn with_images(
     caller: &RunCaller,
     state: &ApiState,
     body: &mut JsonObject,
-) -> ApiResult<Vec<Taken<RunId>>> {
+) -> ApiResult<Vec<Taken>> {
     let mut left = MOST_BYTES;
     let mut rooms = Vec::new();
     for (pointer, url) in references(body) {
@@ -74,7 +73,7 @@ struct Image {
     size: u64,
     /// A data URL.
     url: String,
-    room: Taken<RunId>,
+    room: Taken,
 }
 
 impl Image {
@@ -85,8 +84,8 @@ impl Image {
         let (mime_type, size) = (essence(&found.metadata.mime_type), found.metadata.size);
         let room = check(&mime_type, size, most).and_then(|bytes| {
             // As text it is a third larger.
-            let run = caller.grant.run.id;
-            state.model_room().take(run, bytes.div_ceil(3) * 4)
+            let room = state.model_room();
+            room.take(caller.sender(), bytes.div_ceil(3) * 4)
         });
         let room = match room {
             Ok(room) => room,

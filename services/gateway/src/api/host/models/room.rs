@@ -4,15 +4,13 @@ use std::ops::Deref;
 
 use axum::extract::{FromRequest, Request};
 use http::HeaderMap;
-use http::header::CONTENT_LENGTH;
-use protocol::id::RunId;
 use serde::de::DeserializeOwned;
 
 use super::BODY_BYTES;
 use crate::api::ApiState;
 use crate::api::drain::drain;
 use crate::api::error::ApiError;
-use crate::api::json::{json_bytes, parse};
+use crate::api::json::{announced, json_bytes, parse};
 use crate::api::room::{BodyRoom, Room, Sender, Sign, Taken};
 
 /// The largest request: its body, and its images as text. A run may have one of them in memory, however little room
@@ -26,6 +24,11 @@ const MODELS: Sign = Sign {
         "other large requests of this run to models fill its share of the gateway's memory for them; wait for their \
          answers, or send less",
     ),
+    endpoint_full: (
+        "model_bytes_of_endpoint",
+        "other large requests to models by runs of the same endpoint fill its share of the gateway's memory for them; wait as \
+         long as `Retry-After` says, or send less",
+    ),
     full: (
         "model_bytes",
         "other large requests to models fill the gateway's memory for them; wait as long as `Retry-After` says, or \
@@ -33,20 +36,15 @@ const MODELS: Sign = Sign {
     ),
 };
 
-/// The room for requests to models.
-pub(in crate::api) type ModelRoom = Room<RunId>;
-
 /// A JSON object as the body of a request to a model, with the room that it takes.
 pub(in crate::api) struct ModelBody<T> {
     pub(in crate::api) value: T,
-    pub(in crate::api) room: Taken<RunId>,
+    pub(in crate::api) room: Taken,
 }
 
-impl ModelRoom {
-    /// Room for so many bytes of requests.
-    pub(in crate::api) fn for_models(bytes: usize) -> Self {
-        Self::new(MODELS, bytes, LARGEST)
-    }
+/// Room for so many bytes of requests to models.
+pub(in crate::api) fn room_for_models(bytes: usize) -> Room {
+    Room::new(MODELS, bytes, LARGEST)
 }
 
 impl<T: DeserializeOwned> FromRequest<ApiState> for ModelBody<T> {
@@ -54,11 +52,10 @@ impl<T: DeserializeOwned> FromRequest<ApiState> for ModelBody<T> {
 
     async fn from_request(mut request: Request, state: &ApiState) -> Result<Self, ApiError> {
         // Its token was judged before.
-        let Some(Sender::Run(run)) = request.extensions().get().copied() else {
-            return Err(ApiError::unauthenticated());
-        };
-        let bytes = announced(request.headers());
-        let mut room = match state.model_room().take(run, bytes) {
+        let sender = request.extensions().get::<Sender>().copied();
+        let sender = sender.ok_or_else(ApiError::unauthenticated)?;
+        let bytes = at_most(request.headers());
+        let mut room = match state.model_room().take(sender, bytes) {
             Ok(room) => room,
             Err(refused) => {
                 // Who is still sending reads no answer: let it come to its end, within bounds.
@@ -76,10 +73,8 @@ impl<T: DeserializeOwned> FromRequest<ApiState> for ModelBody<T> {
 }
 
 /// The bytes that a body may have: as many as it says, else as many as are taken.
-fn announced(headers: &HeaderMap) -> usize {
-    let length = headers.get(CONTENT_LENGTH);
-    let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-    length.unwrap_or(BODY_BYTES).min(BODY_BYTES)
+fn at_most(headers: &HeaderMap) -> usize {
+    announced(headers).unwrap_or(BODY_BYTES).min(BODY_BYTES)
 }
 
 impl<T> Deref for ModelBody<T> {
@@ -92,6 +87,8 @@ impl<T> Deref for ModelBody<T> {
 
 #[cfg(test)]
 mod tests {
+    use http::header::CONTENT_LENGTH;
+
     use super::*;
 
     #[test]
@@ -99,11 +96,11 @@ mod tests {
         let of = |length: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(CONTENT_LENGTH, length.parse().unwrap());
-            announced(&headers)
+            at_most(&headers)
         };
         assert_eq!(of("5"), 5);
         assert_eq!(of("99999999999"), BODY_BYTES);
         assert_eq!(of("x"), BODY_BYTES);
-        assert_eq!(announced(&HeaderMap::new()), BODY_BYTES);
+        assert_eq!(at_most(&HeaderMap::new()), BODY_BYTES);
     }
 }
