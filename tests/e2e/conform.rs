@@ -135,10 +135,9 @@ async fn check_rows(rows: &[Row]) {
 
 async fn check_row((bend, fails, warns): Row) -> Option<String> {
     let runner = BentRunner::start(bend).await;
-    let timeout = if bend == Bend::NeverAnswers {
-        "5"
-    } else {
-        "30"
+    let timeout = match bend {
+        Bend::NeverAnswers | Bend::AppendsNothing | Bend::AppendsWithAHole => "5",
+        _ => "30",
     };
     let report = report(&runner.url, &["--runner", BENT_ID, "--timeout", timeout]).await;
     let told = (with_outcome(&report, "fail"), with_outcome(&report, "warn"));
@@ -152,10 +151,40 @@ async fn a_runner_that_breaks_nothing_passes_whatever_it_speaks() {
         (Bend::Nothing, &[], &[]),
         (Bend::SpeaksLines, &[], &[]),
         (Bend::AnswersAtOnce, &[], &[]),
-        (Bend::AnswersLater, &[], &[]),
+        (Bend::Appends, &[], &[]),
         (Bend::SaysItAllAlong, &[], &[]),
     ])
     .await;
+}
+
+#[tokio::test]
+async fn who_answers_202_and_does_not_append_all_is_told_by_name() {
+    check_rows(&[
+        (Bend::AppendsNothing, &["stream.terminal"], &[]),
+        (
+            Bend::AppendsWithAHole,
+            &["stream.terminal", "callbacks.bodies"],
+            &[],
+        ),
+    ])
+    .await;
+}
+
+/// What is seen of a runner that appends is what is seen of one that streams, but for what only a body can have.
+#[tokio::test]
+async fn runs_that_are_appended_are_checked_like_those_of_a_stream() {
+    let runner = BentRunner::start(Bend::Appends).await;
+    let bodiless = ["stream.content_type", "stream.closes", "deadline.respected"];
+    let mut skipped = Vec::from(bodiless);
+    let streamed = BentRunner::start(Bend::Nothing).await;
+    let streamed = report(&streamed.url, &["--runner", BENT_ID]).await;
+    skipped.extend(with_outcome(&streamed, "skip"));
+    skipped.sort_unstable();
+    let appended = report(&runner.url, &["--runner", BENT_ID]).await;
+    let mut seen = with_outcome(&appended, "skip");
+    seen.sort_unstable();
+    assert_eq!(seen, skipped, "{:#}", appended["checks"]);
+    assert_eq!(appended["passed"], true);
 }
 
 #[tokio::test]

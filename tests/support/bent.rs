@@ -31,7 +31,10 @@ pub enum Bend {
     SpeaksLines,
     AnswersAtOnce,
     SaysItAllAlong,
-    AnswersLater,
+    Appends,
+    // what is appended
+    AppendsNothing,
+    AppendsWithAHole,
     // the list
     ListsNothing,
     ListFails,
@@ -233,7 +236,7 @@ impl Runner {
         let refused = match self.bend {
             Bend::NeverAnswers => std::future::pending().await,
             Bend::AnswersServerError => Some(StatusCode::INTERNAL_SERVER_ERROR),
-            Bend::AnswersLater => Some(StatusCode::ACCEPTED),
+            Bend::AppendsNothing => Some(StatusCode::ACCEPTED),
             Bend::FailsAfterACut if self.is_blocked(&asked) => {
                 Some(StatusCode::INTERNAL_SERVER_ERROR)
             }
@@ -249,6 +252,15 @@ impl Runner {
             return status.into_response();
         }
         let (frames, inbox) = mpsc::channel(1);
+        if matches!(self.bend, Bend::Appends | Bend::AppendsWithAHole) {
+            let appending = Arc::clone(&self).append(asked["host"].clone(), inbox);
+            self.runs.lock().unwrap().spawn(appending);
+            let runner = Arc::clone(&self);
+            self.runs.lock().unwrap().spawn(async move {
+                runner.execute(&asked, &frames).await;
+            });
+            return StatusCode::ACCEPTED.into_response();
+        }
         let runner = Arc::clone(&self);
         self.runs.lock().unwrap().spawn(async move {
             runner.execute(&asked, &frames).await;
@@ -270,6 +282,44 @@ impl Runner {
             response.headers_mut().insert("content-encoding", gzip);
         }
         response
+    }
+
+    /// Appends what it says, call by call, for as long as it is taken; a comment says that it lives.
+    async fn append(self: Arc<Self>, host: Value, mut inbox: mpsc::Receiver<String>) {
+        while let Some(frame) = inbox.recv().await {
+            let data = frame.lines().find_map(|line| line.strip_prefix("data: "));
+            let route = data.map_or("run/heartbeat", |_| "run/results");
+            let url = format!("{}/{route}", host["base_url"].as_str().unwrap());
+            let mut result: Value = serde_json::from_str(data.unwrap_or("null")).unwrap();
+            if self.bends(Bend::AppendsWithAHole) && result["sequence"] == 2 {
+                result["sequence"] = json!(3);
+            }
+            let call = self
+                .client
+                .post(url)
+                .bearer_auth(host["token"].as_str().unwrap())
+                .json(&json!({"results": [result]}));
+            let answer = call.send().await;
+            if !answer.is_ok_and(|answer| answer.status().is_success()) {
+                return;
+            }
+            if result["type"] == "state.updated" {
+                self.find_what_was_written(&host, &result["data"]["value"])
+                    .await;
+            }
+        }
+    }
+
+    /// What a result wrote that was accepted is there for the next call.
+    async fn find_what_was_written(&self, host: &Value, written: &Value) {
+        let url = format!("{}/state/runner/said", host["base_url"].as_str().unwrap());
+        let call = self.client.get(url);
+        let call = call.bearer_auth(host["token"].as_str().unwrap());
+        let found: Value = call.send().await.unwrap().json().await.unwrap();
+        // A call of a run that was left finds nothing.
+        if found["error"]["code"] != "unauthenticated" {
+            assert_eq!(found["value"], *written);
+        }
     }
 
     /// A run that was cut is never over for it, once; two at a time it serves nevertheless.
@@ -455,6 +505,11 @@ impl Runner {
             }
             Bend::WritesHostState => {
                 let state = run.frame(4, "state.updated", &state("host.count"));
+                vec![first, second, whole, state, end_at(5)]
+            }
+            Bend::Appends => {
+                let data = json!({"scope": "runner", "key": "said", "value": run.text});
+                let state = run.frame(4, "state.updated", &data);
                 vec![first, second, whole, state, end_at(5)]
             }
             Bend::ForgetsTheTerminal => vec![first, second, whole],

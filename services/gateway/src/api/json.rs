@@ -51,11 +51,17 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
 
 /// Reads the body of a request that says it is JSON.
 pub(super) async fn json_bytes(request: Request) -> ApiResult<Held> {
+    let most = most_of(&request);
+    json_bytes_of(request, most).await
+}
+
+/// The same where the bound is the configuration's.
+pub(super) async fn json_bytes_of(request: Request, most: usize) -> ApiResult<Held> {
     if media_type(request.headers()) != "application/json" {
         let message = "send the body with `Content-Type: application/json`";
         return Err(ApiError::invalid_argument(message));
     }
-    read_body(request).await
+    read_body_of(request, most).await
 }
 
 /// The media type of a request's body, in lower case and without parameters.
@@ -73,12 +79,16 @@ pub(super) fn media_type(headers: &HeaderMap) -> String {
 
 /// Reads a body within its bounds of size and time, as far as there is room for it.
 pub(super) async fn read_body(request: Request) -> ApiResult<Held> {
-    let MostBytes(most) = extension(&request).unwrap_or(MostBytes(super::BODY_BYTES));
+    let most = most_of(&request);
     read_body_of(request, most).await
 }
 
-/// The same where the bound is the configuration's.
-pub(super) async fn read_body_of(request: Request, most: usize) -> ApiResult<Held> {
+fn most_of(request: &Request) -> usize {
+    let MostBytes(most) = extension(request).unwrap_or(MostBytes(super::BODY_BYTES));
+    most
+}
+
+async fn read_body_of(request: Request, most: usize) -> ApiResult<Held> {
     let BodyPatience(patience) = extension(&request).unwrap_or_default();
     let sender = extension(&request).unwrap_or(Sender::Nobody);
     let room = extension::<BodyRoom>(&request);

@@ -1,13 +1,16 @@
 //! A little host API for `runnel conform`: what a runner calls back, served from memory, with a record
 //! of every call. It answers as the host API would, without a database behind it.
 
+mod appends;
 mod routes;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::Router;
 use domain::authorization::AuthorizationSnapshot;
+use domain::normalize::{ResultLimits, StateUpdate};
 use http::Method;
 use protocol::context::AvailableApis;
 use protocol::history::TranscriptItem;
@@ -19,6 +22,9 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::clock::Clock;
+
+pub use appends::Appended;
+use appends::Appends;
 
 /// How the tokens of rehearsed runs begin.
 pub const TOKEN_PREFIX: &str = "rehearsal.";
@@ -37,7 +43,8 @@ pub struct Rehearsal(Arc<Shared>);
 
 struct Shared {
     clock: Clock,
-    state_value_bytes: usize,
+    limits: ResultLimits,
+    append_lease: Duration,
     stage: Mutex<Stage>,
 }
 
@@ -65,6 +72,7 @@ struct Part {
     started_at: i64,
     progress: Mutex<Progress>,
     held: watch::Sender<bool>,
+    appends: watch::Sender<Appends>,
 }
 
 #[derive(Default)]
@@ -115,10 +123,11 @@ pub enum CallOutcome {
 }
 
 impl Rehearsal {
-    pub fn new(clock: Clock, state_value_bytes: usize) -> Self {
+    pub fn new(clock: Clock, limits: ResultLimits, append_lease: Duration) -> Self {
         Self(Arc::new(Shared {
             clock,
-            state_value_bytes,
+            limits,
+            append_lease,
             stage: Mutex::default(),
         }))
     }
@@ -129,6 +138,7 @@ impl Rehearsal {
             history_page: granted.history_page,
             state: granted.state,
             run_get: granted.run_get,
+            run_append_result: granted.run_append_result,
             ..AvailableApis::default()
         }
     }
@@ -145,6 +155,7 @@ impl Rehearsal {
             started_at: self.0.clock.now_seconds(),
             progress: Mutex::default(),
             held: watch::Sender::new(false),
+            appends: watch::Sender::default(),
         };
         self.admit(Arc::new(part))
     }
@@ -165,6 +176,22 @@ impl Rehearsal {
         self.with(token, |part| {
             part.progress().cancel_requested_at.get_or_insert(now);
             part.held.send_replace(false)
+        });
+    }
+
+    /// A result wrote a value.
+    pub fn set_state(&self, token: &SecretString, update: &StateUpdate) {
+        let value = serde_json::from_str(&update.value).unwrap_or_default();
+        self.with(token, |part| {
+            let mut progress = part.progress();
+            let key = (update.scope, update.key.clone());
+            let version = progress
+                .state
+                .get(&key)
+                .map_or(1, |(_, version)| version + 1);
+            if version > 1 || progress.state.len() < MOST_KEYS {
+                progress.state.insert(key, (value, version));
+            }
         });
     }
 

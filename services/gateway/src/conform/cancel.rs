@@ -8,7 +8,7 @@ use protocol::id::RunId;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
-use super::kit::{Kit, Posted, Signing};
+use super::kit::{Kit, Signing};
 use super::report::{Book, Check};
 use super::trace::{self, End, Trace};
 use crate::api::rehearsal::HostCall;
@@ -91,7 +91,7 @@ async fn check_interrupt(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'
         kit.host.release(&opened.token);
         posting.await
     };
-    if matches!(posted, Posted::Started { .. }) {
+    if posted.is_taken() {
         let call = kit.options.endpoint.cancel_call(opened.run, 1);
         let unsigned = kit.status(&call, &Signing::Missing).await;
         let answer = kit.status(&call, &Signing::Right).await;

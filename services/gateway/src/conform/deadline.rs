@@ -5,7 +5,7 @@ use std::time::Duration;
 use domain::manifest::AcceptedManifest;
 use tokio::time::Instant;
 
-use super::kit::{Kit, Plan, Posted};
+use super::kit::{Kit, Plan};
 use super::report::{Book, Check};
 use super::trace::{self, End, Trace};
 
@@ -54,7 +54,7 @@ async fn check_deadline(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_
     kit.host.cut(&opened.token);
     match trace {
         Err(_) => book.warn(&RESPECTED, "the answer had not begun at the deadline"),
-        Ok(trace) if matches!(trace.end, End::Going | End::Idle) => {
+        Ok(trace) if !trace.is_deferred() && matches!(trace.end, End::Going | End::Idle) => {
             book.warn(&RESPECTED, "the run was still going when it was cut");
         }
         Ok(trace) if trace.end == End::NotStarted => {
@@ -62,6 +62,10 @@ async fn check_deadline(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_
                 &RESPECTED,
                 format!("the run was not taken: {}", trace.in_words()),
             );
+        }
+        // From then on its token opens nothing: it cannot say so.
+        Ok(trace) if trace.is_deferred() => {
+            book.skip(&RESPECTED, "a run that appends ends with its token");
         }
         Ok(trace) if waited => book.pass(&RESPECTED, trace.in_words()),
         Ok(_) => book.skip(
@@ -75,9 +79,7 @@ async fn check_cut(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_>) {
     let opened = kit.open(runner, &kit.message(&kit.options.text));
     kit.host.hold(&opened.token);
     let posted = tokio::time::timeout(DEADLINE, kit.post(&opened)).await;
-    if let Ok(Posted::Started { started, .. }) = posted {
-        drop(started);
-    }
+    drop(posted);
     kit.host.cut(&opened.token);
     let next = next_run(kit, runner).await;
     if next.is_sound() {

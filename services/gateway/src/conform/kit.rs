@@ -19,7 +19,7 @@ use crate::app::run_limits;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::outbound::egress::{Egress, EgressError};
-use crate::outbound::runner::{Call, StartError, Started, judge_head};
+use crate::outbound::runner::{Answer, Aside, Call, StartError, Started, judge_answer};
 use crate::outbound::signature::SigningSecret;
 use crate::outbound::{RequestBuilder, Response};
 use crate::runs::RunLimits;
@@ -56,11 +56,22 @@ pub(super) enum Posted {
         started: Started,
         after: Duration,
     },
+    /// It appends its results later. What follows the head of its answer is read out.
+    Deferred {
+        aside: Aside,
+        after: Duration,
+    },
     /// The runner said no: the status, and the seconds of `Retry-After`.
     Refused(StatusCode, Option<Duration>),
     BadContentType(String),
     Silent(Duration),
     Broken(String),
+}
+
+impl Posted {
+    pub(super) fn is_taken(&self) -> bool {
+        matches!(self, Self::Started { .. } | Self::Deferred { .. })
+    }
 }
 
 impl Kit {
@@ -81,7 +92,7 @@ impl Kit {
             None => format!("http://{listening}"),
         };
         Ok(Self {
-            host: Rehearsal::new(clock, limits.results.state_value_bytes),
+            host: Rehearsal::new(clock, limits.results, limits.append_lease),
             callback_url: format!("{origin}/host/v1"),
             options,
             limits,
@@ -165,8 +176,12 @@ impl Kit {
             Err(error) => return Posted::Broken(in_words(&error)),
         };
         let after = sent.elapsed();
-        match judge_head(response) {
-            Ok(started) => Posted::Started { started, after },
+        match judge_answer(response) {
+            Ok(Answer::Started(started)) => Posted::Started { started, after },
+            Ok(Answer::Deferred(aside)) => {
+                self.host.defer(&opened.token);
+                Posted::Deferred { aside, after }
+            }
             Err(StartError::Refused {
                 status,
                 retry_after,

@@ -7,7 +7,7 @@ use http::StatusCode;
 use secrecy::SecretString;
 use tokio::time::Instant;
 
-use super::kit::{Kit, Posted, Signing};
+use super::kit::{Kit, Signing};
 use super::report::{Book, Check};
 use super::trace;
 use crate::outbound::signature::SigningSecret;
@@ -115,7 +115,7 @@ async fn check_once(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_>) {
     opened.lasting = true;
     let until = Instant::now() + kit.options.timeout;
     let posted = kit.post(&opened).await;
-    let is_taken = matches!(posted, Posted::Started { .. });
+    let is_taken = posted.is_taken();
     trace::read(kit, &opened, posted, until).await;
     if is_taken {
         check_wish(&ONCE, kit.status(&opened.call, &Signing::Right).await, book);

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use domain::manifest::AcceptedManifest;
-use http::StatusCode;
 
 use super::kit::Kit;
 use super::report::{Book, Check};
@@ -23,7 +22,7 @@ const FIRST_BYTE: Check = Check {
 };
 const STATUS: Check = Check {
     id: "stream.status",
-    expected: "a run is answered 200",
+    expected: "a run is answered 200, or 202 by who appends its results",
     advice: "answer 200 and tell what went wrong as run.failed; 429 or 503 with Retry-After when you are full",
 };
 const CONTENT_TYPE: Check = Check {
@@ -93,8 +92,9 @@ const CLOSES: Check = Check {
 };
 const SILENCE: Check = Check {
     id: "stream.silence",
-    expected: "the stream is never silent for 60 s",
-    advice: "send a comment line (`: hi`) every 15 s while you work",
+    expected: "the stream is never silent for 60 s; who appends is heard of within its lease",
+    advice: "send a comment line (`: hi`) every 15 s while you work; behind a 202, POST {base_url}/run/results or \
+             /run/heartbeat",
 };
 const OUTPUT: Check = Check {
     id: "stream.output",
@@ -157,19 +157,14 @@ pub(super) async fn check(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<
 /// True when there is a body to look at.
 fn check_head(trace: &Trace, book: &mut Book<'_>) -> bool {
     let (format, after) = match &trace.answer {
-        Answer::Started(format, after) => (*format, *after),
+        Answer::Started(format, after) => (Some(format), *after),
+        Answer::Deferred(after) => (None, *after),
         Answer::Silent(after) => {
             book.fail(&FIRST_BYTE, format!("nothing in {}", seconds(*after)));
             return false;
         }
         Answer::Refused(status, _) if matches!(status.as_u16(), 401 | 403) => {
             book.fail(&ACCEPTS, format!("HTTP {}", status.as_u16()));
-            return false;
-        }
-        Answer::Refused(StatusCode::ACCEPTED, _) => {
-            let seen =
-                "HTTP 202: it appends its results later; what it appends is not rehearsed here";
-            book.skip(&STATUS, seen);
             return false;
         }
         Answer::Refused(status, wait) => {
@@ -190,6 +185,11 @@ fn check_head(trace: &Trace, book: &mut Book<'_>) -> bool {
     };
     book.pass(&ACCEPTS, "taken");
     book.pass(&FIRST_BYTE, format!("after {}", seconds(after)));
+    let Some(format) = format else {
+        book.pass(&STATUS, "HTTP 202: it appends its results");
+        book.skip(&CONTENT_TYPE, "a 202 needs none");
+        return true;
+    };
     book.pass(&STATUS, "HTTP 200");
     let format = match format {
         ResultFormat::EventStream => "text/event-stream",
@@ -232,12 +232,19 @@ fn check_faults(trace: &Trace, book: &mut Book<'_>) {
 }
 
 fn check_end(trace: &Trace, book: &mut Book<'_>) {
-    let silence = format!("at most {}", seconds(trace.longest_silence));
+    let silence = if trace.is_deferred() {
+        "heard of in time".to_owned()
+    } else {
+        format!("at most {}", seconds(trace.longest_silence))
+    };
     match trace.end {
         End::Idle => book.fail(
             &SILENCE,
             format!("silent for {}", seconds(trace.longest_silence)),
         ),
+        End::Going if trace.is_deferred() => {
+            book.skip(&SILENCE, "it was left before its lease could be over");
+        }
         _ => book.pass(&SILENCE, silence),
     }
     match &trace.end {
@@ -253,6 +260,7 @@ fn check_end(trace: &Trace, book: &mut Book<'_>) {
         _ => book.skip(&COMPLETES, "the run has no end"),
     }
     match trace.has_ended() {
+        _ if trace.is_deferred() => book.skip(&CLOSES, "results that are appended are in no body"),
         false => book.skip(&CLOSES, "the run has no end"),
         true if trace.closed => book.pass(&CLOSES, "it does"),
         true => book.warn(&CLOSES, "the body was still open"),

@@ -1,5 +1,7 @@
 //! One run's answer, read and judged as the gateway reads and judges it.
 
+mod appended;
+
 use std::time::Duration;
 
 use domain::normalize::{Accepted, Effect, Judge, Reason, Rejection, Verdict};
@@ -10,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::kit::{Kit, Opened, Posted, is_terminal};
 use super::speech::Speech;
-use crate::outbound::runner::{ResultFormat, Started};
+use crate::outbound::runner::{Aside, ResultFormat, Started};
 use crate::runs::reader::{Item, ResultReader, TooLarge};
 
 /// How long the body may stay open once the terminal has come.
@@ -39,6 +41,8 @@ pub(super) struct Trace {
 /// The head of an answer.
 pub(super) enum Answer {
     Started(ResultFormat, Duration),
+    /// `202`: it appends its results.
+    Deferred(Duration),
     Refused(StatusCode, Option<Duration>),
     BadContentType(String),
     Silent(Duration),
@@ -108,7 +112,7 @@ impl Trace {
 
     /// The runner appends its results later.
     pub(super) fn is_deferred(&self) -> bool {
-        matches!(self.answer, Answer::Refused(StatusCode::ACCEPTED, _))
+        matches!(self.answer, Answer::Deferred(_))
     }
 
     /// How the run went, in words.
@@ -149,8 +153,15 @@ pub(super) async fn read(kit: &Kit, opened: &Opened, posted: Posted, until: Inst
         closed: false,
         leaked: false,
     };
-    let (started, after) = match posted {
-        Posted::Started { started, after } => (started, after),
+    let (body, after) = match posted {
+        Posted::Started { started, after } => {
+            trace.answer = Answer::Started(started.format, after);
+            (Body::Stream(started), after)
+        }
+        Posted::Deferred { aside, after } => {
+            trace.answer = Answer::Deferred(after);
+            (Body::Appended(aside), after)
+        }
         Posted::Refused(status, wait) => {
             trace.answer = Answer::Refused(status, wait);
             return trace;
@@ -168,8 +179,7 @@ pub(super) async fn read(kit: &Kit, opened: &Opened, posted: Posted, until: Inst
             return trace;
         }
     };
-    trace.answer = Answer::Started(started.format, after);
-    let reader = Reading {
+    let reading = Reading {
         kit,
         opened,
         judge: Judge::new(
@@ -181,9 +191,18 @@ pub(super) async fn read(kit: &Kit, opened: &Opened, posted: Posted, until: Inst
         leak: Leak::new(opened),
         trace,
     };
-    let mut trace = reader.read(started, until).await;
+    let mut trace = match body {
+        Body::Stream(started) => reading.read(started, until).await,
+        Body::Appended(aside) => reading.read_appended(aside, until).await,
+    };
     trace.lasted = after + begun.elapsed();
     trace
+}
+
+/// Where the results of a run come from.
+enum Body {
+    Stream(Started),
+    Appended(Aside),
 }
 
 struct Reading<'a> {
@@ -293,6 +312,9 @@ impl Reading<'_> {
         self.trace.taken += 1;
         self.trace.gaps += u64::from(accepted.gap);
         self.trace.speech.hear(&accepted.kind, accepted.data.get());
+        if let Effect::SetState(update) = &accepted.effect {
+            self.kit.host.set_state(&self.opened.token, update);
+        }
         if let Effect::End(ending) = accepted.effect {
             let text = |name: &str| ending.error[name].as_str().unwrap_or_default().to_owned();
             self.trace.end = if ending.status == RunStatus::Completed {

@@ -292,10 +292,7 @@ impl RunnerClient {
                 }
                 EgressError::Timeout | EgressError::Io(_) => StartError::Broken(error),
             })?;
-        if response.status() == StatusCode::ACCEPTED {
-            return Ok(Answer::Deferred(Aside(response)));
-        }
-        judge_head(response).map(Answer::Started)
+        judge_answer(response)
     }
 
     /// Tells a runner that its run was cancelled. Best effort: a runner may not know the call.
@@ -326,8 +323,15 @@ fn with_action(action: &str, body: &str) -> String {
     format!("{{\"action\":\"{action}\",{}", &body[1..])
 }
 
-/// Whether an answer to a run is one: its status, content type and encoding.
-pub fn judge_head(response: Response) -> Result<Started, StartError> {
+/// Whether an answer takes a run: its status, content type and encoding.
+pub fn judge_answer(response: Response) -> Result<Answer, StartError> {
+    if response.status() == StatusCode::ACCEPTED {
+        return Ok(Answer::Deferred(Aside(response)));
+    }
+    judge_head(response).map(Answer::Started)
+}
+
+fn judge_head(response: Response) -> Result<Started, StartError> {
     let status = response.status();
     if status != StatusCode::OK {
         let retry_after = retry_after(response.headers());

@@ -1,6 +1,7 @@
 //! Getting a run to its runner: context, token, intent row, POST (runs §1, step 4).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use domain::retry::{AttemptFailure, Decision, after_failure};
@@ -94,9 +95,8 @@ pub(super) async fn dispatch(
                     .store
                     .note_attempt(run.id, attempt, outcome, Some(status))
                     .await?;
-                if matches!(answer, Answer::Deferred(_))
-                    && !defer(inner, live, &run, attempt).await?
-                {
+                let is_deferred = matches!(answer, Answer::Deferred(_));
+                if is_deferred && !defer(inner, live, &run, attempt).await? {
                     return Ok(Outcome::Lost);
                 }
                 return Ok(Outcome::Started(grant, answer));
@@ -190,7 +190,7 @@ async fn held_since(
 
 /// Opens the run for results that are appended; false when it has ended.
 async fn defer(inner: &Inner, live: &LiveRun, run: &Run, attempt: u32) -> Result<bool, StoreError> {
-    live.begin_appending();
+    live.appends.store(true, Ordering::Release);
     let defer = Arc::new(Defer {
         run_id: run.id,
         attempt,

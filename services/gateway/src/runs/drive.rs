@@ -1,6 +1,7 @@
 //! One run, from its dispatch to its terminal.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use domain::normalize::Tally;
 use domain::run::Run;
@@ -120,7 +121,7 @@ pub(super) async fn go_on(inner: &Arc<Inner>, live: &LiveRun, taken: TakenOver) 
         held_until,
     } = taken;
     let (id, workspace) = (run.id, run.workspace.clone());
-    live.begin_appending();
+    live.appends.store(true, Ordering::Release);
     live.hold_until(held_until);
     live.log.begin_behind(run.last_sequence);
     let (run, prepared) = match Box::pin(prepare_again(inner, run)).await {

@@ -109,8 +109,8 @@ impl RunLog {
 
     /// The events up to this one stand in the table: their run lived elsewhere.
     pub(crate) fn begin_behind(&self, last_sequence: u64) {
-        self.progress
-            .send_modify(|progress| progress.last_sequence = last_sequence);
+        let note = |progress: &mut Progress| progress.last_sequence = last_sequence;
+        self.progress.send_modify(note);
     }
 
     /// Nothing more will come from here.
@@ -166,7 +166,7 @@ pub(crate) struct LiveRun {
     agent_name: OnceLock<String>,
     cancel_requested_at: AtomicI64,
     /// Its runner appends its results.
-    appends: AtomicBool,
+    pub(crate) appends: AtomicBool,
     /// The terminal is on its way into the table.
     ending: AtomicBool,
     ended: AtomicBool,
@@ -217,11 +217,6 @@ impl LiveRun {
     /// True while the lease is surely ours.
     pub(crate) fn is_held(&self, now: Instant) -> bool {
         self.held_until().is_some_and(|until| now < until)
-    }
-
-    /// Results are appended from now on.
-    pub(crate) fn begin_appending(&self) {
-        self.appends.store(true, Ordering::Release);
     }
 
     /// Surely ours, and its results come by the answer of its runner alone.

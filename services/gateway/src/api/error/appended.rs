@@ -12,6 +12,11 @@ impl ApiError {
         Self::conflict("sequence_gap", message).with("expected", json!(expected))
     }
 
+    /// The run has no room for more.
+    pub(in crate::api) fn appended_too_much() -> Self {
+        Self::too_large("the run has appended more than limits.run_bytes")
+    }
+
     /// What the run has appended is not judged yet.
     pub(in crate::api) fn appended_wait() -> Self {
         let message = "results that this run has appended before are not judged yet, and may write state; ask again as \

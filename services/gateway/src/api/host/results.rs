@@ -16,7 +16,7 @@ use store::{Heard, ResultsAppended};
 use crate::api::ApiState;
 use crate::api::auth::{Call, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::json::{media_type, parse, read_body_of};
+use crate::api::json::{json_bytes_of, parse};
 
 /// Results of one call.
 const MOST_RESULTS: usize = 1000;
@@ -74,12 +74,8 @@ impl FromRequest<ApiState> for Numbered {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &ApiState) -> ApiResult<Self> {
-        if media_type(request.headers()) != "application/json" {
-            let message = "send the body with `Content-Type: application/json`";
-            return Err(ApiError::invalid_argument(message));
-        }
         let limits = state.runs.limits().results;
-        let body = read_body_of(request, most_bytes(limits)).await?;
+        let body = json_bytes_of(request, most_bytes(limits)).await?;
         numbered(&body, limits).map(Self)
     }
 }
@@ -89,7 +85,11 @@ pub(in crate::api) fn most_bytes(limits: ResultLimits) -> usize {
     limits.event_bytes.saturating_add(AROUND_BYTES)
 }
 
-fn numbered(body: &Bytes, limits: ResultLimits) -> ApiResult<Vec<(u64, String)>> {
+/// The results of a body, each with its number.
+pub(in crate::api) fn numbered(
+    body: &Bytes,
+    limits: ResultLimits,
+) -> ApiResult<Vec<(u64, String)>> {
     let Posted { results } = parse(body)?;
     if results.is_empty() || results.len() > MOST_RESULTS {
         let message = format!("must hold 1 to {MOST_RESULTS} results");
@@ -164,9 +164,7 @@ pub(in crate::api) async fn append_results(
             Ok(Json(AppendedResults { accepted_through }))
         }
         ResultsAppended::Gap { expected } => Err(ApiError::sequence_gap(expected)),
-        ResultsAppended::Full => Err(ApiError::too_large(
-            "the run has appended more than limits.run_bytes",
-        )),
+        ResultsAppended::Full => Err(ApiError::appended_too_much()),
         ResultsAppended::NotDeferred => Err(not_deferred(&caller, &state, RESULTS).await?),
         ResultsAppended::RunEnded => Err(ApiError::unauthenticated()),
     }

@@ -20,6 +20,7 @@ use protocol::resources::{HistoryOperation, StateScope};
 use protocol::run::{AgentRun, Page, RunClaim, RunStatus};
 use secrecy::ExposeSecret;
 
+use super::appends::{append_results, run_heartbeat};
 use super::{CallOutcome, HostCall, MOST_KEYS, MOST_PATH, MOST_TOKENS, Part, Phase, Rehearsal};
 use crate::api::auth::bearer;
 use crate::api::error::{ApiError, ApiResult};
@@ -37,6 +38,8 @@ pub(super) fn router(rehearsal: Rehearsal) -> Router {
     let routes = Router::new()
         .route("/context", get(get_context))
         .route("/run", get(get_run))
+        .route("/run/results", post(append_results))
+        .route("/run/heartbeat", post(run_heartbeat))
         .route("/token", post(renew_token))
         .route("/history", get(page_history))
         .route("/state/{scope}", get(list_state))
@@ -54,7 +57,7 @@ pub(super) fn router(rehearsal: Rehearsal) -> Router {
 }
 
 /// A runner with the token of a rehearsed run that lives.
-struct Player(Arc<Part>);
+pub(super) struct Player(pub(super) Arc<Part>);
 
 impl FromRequestParts<Rehearsal> for Player {
     type Rejection = ApiError;
@@ -101,6 +104,7 @@ async fn record(State(rehearsal): State<Rehearsal>, request: Request, next: Next
     if let Some(part) = &part {
         part.released().await;
     }
+    let appends = request.uri().path().ends_with("/run/results");
     let response = next.run(request).await;
     let (response, error) = error_of(response).await;
     let outcome = match (response.status(), error) {
@@ -109,6 +113,7 @@ async fn record(State(rehearsal): State<Rehearsal>, request: Request, next: Next
         (StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE, Some((_, message))) => {
             CallOutcome::Invalid(message)
         }
+        (StatusCode::CONFLICT, Some((_, message))) if appends => CallOutcome::Invalid(message),
         (StatusCode::FORBIDDEN, Some((_, message)))
             if message == KeyFault::Reserved.to_string() =>
         {
@@ -292,6 +297,7 @@ async fn list_state(
     let part = player.not_cancelled()?;
     let scope = granted_scope(&part, &scope)?;
     let limit = usize::try_from(page_limit(query.limit)?).unwrap_or(usize::MAX);
+    part.behind_appended().await?;
     let prefix = query.prefix.unwrap_or_default();
     let after = query.after.unwrap_or_default();
     let progress = part.progress();
@@ -312,6 +318,7 @@ async fn get_state(
     let part = player.not_cancelled()?;
     legal_key(&key)?;
     let scope = granted_scope(&part, &scope)?;
+    part.behind_appended().await?;
     let entry = part.progress().state.get(&(scope, key)).cloned();
     let (value, version) = entry.ok_or_else(|| ApiError::not_found("state key"))?;
     Ok(Json(StateValue { value, version }))
@@ -324,7 +331,7 @@ async fn put_state(
     headers: HeaderMap,
     JsonBody(body): JsonBody<StatePut>,
 ) -> ApiResult<Json<StateVersion>> {
-    if body.value.to_string().len() > rehearsal.0.state_value_bytes {
+    if body.value.to_string().len() > rehearsal.0.limits.state_value_bytes {
         return Err(ApiError::too_large(
             "the value is larger than limits.state_value_bytes",
         ));
@@ -332,6 +339,7 @@ async fn put_state(
     let scope = granted_scope(&part, &scope)?;
     legal_key(&key)?;
     let expected = if_match(&headers)?;
+    part.behind_appended().await?;
     let mut progress = part.progress();
     let entry = progress.state.get(&(scope, key.clone()));
     let stands = entry.map_or(0, |(_, version)| *version);
@@ -353,6 +361,7 @@ async fn delete_state(
 ) -> ApiResult<StatusCode> {
     let scope = granted_scope(&part, &scope)?;
     legal_key(&key)?;
+    part.behind_appended().await?;
     let gone = part.progress().state.remove(&(scope, key));
     gone.map(|_| StatusCode::NO_CONTENT)
         .ok_or_else(|| ApiError::not_found("state key"))
