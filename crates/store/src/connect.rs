@@ -65,9 +65,9 @@ const POSTGRES_SETTINGS: [(&str, &str); 2] = [
     ("idle_in_transaction_session_timeout", "10s"),
     ("synchronous_commit", "on"),
 ];
-/// The longest that a statement waits for a lock, however long a transaction may be silent: past half of that a lock
-/// that another replica holds would pass for a database that is away.
-const LONGEST_LOCK_WAIT: Duration = Duration::from_secs(2);
+/// The longest that a statement waits for a lock: all that is written with it waits, too. Whoever needs a lock that is
+/// kept for longer is set aside by the writer, and tried again. More than a server takes to find that two wait for each other.
+const LONGEST_LOCK_WAIT: Duration = Duration::from_millis(1500);
 
 /// A read that takes longer costs more than its answer is worth; pages and searches are bounded, so that
 /// none should. `SQLite` has the bounds alone.

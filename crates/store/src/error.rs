@@ -1,5 +1,7 @@
 //! What can go wrong between the domain and its tables. "Not found" is not an error.
 
+use std::borrow::Cow;
+
 use sea_orm::{DbErr, RuntimeErr, SqlErr};
 
 /// An error of the store.
@@ -20,6 +22,9 @@ pub enum StoreError {
     /// The database did not answer in time: what was asked may or may not be done.
     #[error("the database cannot be reached")]
     Unreachable,
+    /// Somebody else keeps a row locked that it needs: it is not done.
+    #[error("somebody keeps a row of the database locked that is needed")]
+    Locked,
     /// A bug of ours, met inside a transaction that was taken back.
     #[error("a write panicked")]
     Panicked,
@@ -61,7 +66,9 @@ impl StoreError {
             Self::Sqlite(error) => {
                 sqlite_code_of(error).is_some_and(|code| is_of_the_moment(&code))
             }
-            Self::Unreachable | Self::Db(DbErr::Conn(_) | DbErr::ConnectionAcquire(_)) => true,
+            Self::Unreachable
+            | Self::Locked
+            | Self::Db(DbErr::Conn(_) | DbErr::ConnectionAcquire(_)) => true,
             Self::Db(
                 DbErr::Exec(RuntimeErr::SqlxError(error))
                 | DbErr::Query(RuntimeErr::SqlxError(error)),
@@ -78,16 +85,22 @@ impl StoreError {
         if let Self::Sqlite(error) = self {
             return sqlite_code_of(error).is_some_and(|code| is_choice(&code));
         }
+        self.postgres_code().is_some_and(|code| is_choice(&code))
+    }
+
+    /// True when somebody else keeps a lock: only what needs it has to wait.
+    pub(crate) fn is_lock_wait(&self) -> bool {
+        self.postgres_code().is_some_and(|code| code == "55P03")
+    }
+
+    fn postgres_code(&self) -> Option<Cow<'_, str>> {
         let Self::Db(
             DbErr::Exec(RuntimeErr::SqlxError(error)) | DbErr::Query(RuntimeErr::SqlxError(error)),
         ) = self
         else {
-            return false;
+            return None;
         };
-        let code = error
-            .as_database_error()
-            .and_then(|error| error.code().map(std::borrow::Cow::into_owned));
-        code.is_some_and(|code| is_choice(&code))
+        error.as_database_error()?.code()
     }
 }
 

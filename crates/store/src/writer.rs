@@ -5,6 +5,7 @@
 //! by one, so that a single bad item never takes its neighbours with it. A commit whose answer was
 //! lost may have been made: before an item is tried again, it is asked whether it stands.
 
+mod aside;
 mod commits;
 mod crossing;
 mod job;
@@ -272,17 +273,28 @@ async fn keep_running(commits: Commits, mut inbox: Inbox) {
 async fn run(commits: &Commits, inbox: &mut Inbox) {
     // After a panic there may be some.
     catch_up(commits, inbox).await;
-    while let Some(mut gathered) = inbox.gather().await {
+    while let Some(mut gathered) = inbox.gather(commits.aside_due()).await {
         let mut batch = commits.take_kept();
         batch.append(&mut gathered.items);
         commit(commits, batch).await;
         catch_up(commits, inbox).await;
+        commits.try_aside().await;
         if let Some(done) = gathered.closing {
+            finish_aside(commits).await;
             commits.take_kept().into_iter().for_each(lose);
             commits.tidy_up();
             let _ = done.send(());
             return;
         }
+    }
+}
+
+/// What waits for locks is tried once more, and given up.
+async fn finish_aside(commits: &Commits) {
+    if let Some(due) = commits.aside_due() {
+        tokio::time::sleep_until(due.into()).await;
+        commits.try_aside().await;
+        commits.give_up_aside(None);
     }
 }
 

@@ -41,6 +41,9 @@ on_postgres!(
     runs_are_taken_in_one_order_whatever_is_done_to_them,
     conversations_are_taken_in_the_order_of_events,
     a_run_whose_row_is_locked_keeps_no_other_from_its_renewal,
+    a_run_whose_row_is_locked_holds_up_no_other_writes,
+    a_row_that_stays_locked_is_given_up,
+    a_conversation_that_is_locked_holds_up_no_other_events,
     of_two_changes_of_one_version_one_is_told,
     a_runner_that_another_endpoint_took_over_stays,
     a_lock_that_is_held_is_no_outage,
@@ -168,6 +171,85 @@ async fn a_run_whose_row_is_locked_keeps_no_other_from_its_renewal(
     assert!(lapsed.unwrap().is_empty());
 }
 
+/// What comes to the locked row waits for it, in its order; everything else is written meanwhile.
+async fn a_run_whose_row_is_locked_holds_up_no_other_writes(bench: Bench, database: OwnDatabase) {
+    let [first, second] = running(&bench, ["a", "bb"]).await;
+    let mut other = Holder::of(&database, &hold_run(&first)).await;
+    let waits = AtomicBool::new(true);
+    let held = async {
+        let append = bench.store.write(bench.append(&first, 0, &["one"]));
+        let put = bench.store.write(bench.put(&first, "k", Some("1"), None));
+        let (append, put) = tokio::join!(append, put);
+        waits.store(false, Ordering::Relaxed);
+        (append, put)
+    };
+    let meanwhile = async {
+        other.is_waited_for().await;
+        for _ in 0..5 {
+            let put = bench.store.write(bench.put(&second, "k", Some("1"), None));
+            put.await.unwrap();
+            assert!(waits.load(Ordering::Relaxed), "it is still locked");
+        }
+        other.commit().await;
+    };
+    let ((append, put), ()) = tokio::join!(held, meanwhile);
+    assert_eq!(append.unwrap(), Appended::Written { next: Vec::new() });
+    put.unwrap();
+}
+
+/// Of the same workspace, whose capacity they take together.
+async fn a_conversation_that_is_locked_holds_up_no_other_events(
+    bench: Bench,
+    database: OwnDatabase,
+) {
+    running(&bench, ["a", "bb"]).await;
+    let hold = "SELECT 1 FROM conversations WHERE conversation_id = 'a' FOR NO KEY UPDATE NOWAIT";
+    let mut other = Holder::of(&database, hold).await;
+    let post = |conversation: &'static str, event: &str| {
+        let event = bench.event(event, "body");
+        let mut identity = event.conversation.clone().unwrap();
+        conversation.clone_into(&mut identity.conversation_id);
+        bench.store.ingest(Ingest {
+            conversation: Some(identity),
+            decide: Arc::new(|_| Plan::Refuse),
+            ..event
+        })
+    };
+    let waits = AtomicBool::new(true);
+    let held = async {
+        let both = tokio::join!(post("a", "a-1"), post("a", "a-2"));
+        waits.store(false, Ordering::Relaxed);
+        both
+    };
+    let meanwhile = async {
+        other.is_waited_for().await;
+        for number in 0..5 {
+            let refused = post("bb", &format!("b-{number}")).await;
+            assert_eq!(refused.unwrap(), Ingested::Refused);
+            assert!(waits.load(Ordering::Relaxed), "it is still locked");
+        }
+        other.commit().await;
+    };
+    let ((one, two), ()) = tokio::join!(held, meanwhile);
+    assert_eq!(
+        (one.unwrap(), two.unwrap()),
+        (Ingested::Refused, Ingested::Refused)
+    );
+}
+
+async fn a_row_that_stays_locked_is_given_up(bench: Bench, database: OwnDatabase) {
+    let [first, _] = running(&bench, ["a", "bb"]).await;
+    let other = Holder::of(&database, &hold_run(&first)).await;
+    let append = || bench.store.write(bench.append(&first, 0, &["one"]));
+    let given_up = append().await;
+    assert!(matches!(given_up, Err(StoreError::Locked)), "{given_up:?}");
+    other.commit().await;
+    assert_eq!(
+        append().await.unwrap(),
+        Appended::Written { next: Vec::new() }
+    );
+}
+
 async fn of_two_changes_of_one_version_one_is_told(bench: Bench, database: OwnDatabase) {
     let spec = serde_json::json!({"name": "a", "event_types": ["*"], "runner_id": "plugin:a/b/c"});
     let spec: AgentSpec = serde_json::from_value(spec).unwrap();
@@ -235,7 +317,7 @@ async fn a_lock_that_is_held_is_no_outage(bench: Bench, database: OwnDatabase) {
     tasks.spawn(writer);
     let other = Holder::of(&database, &hold_run(&run)).await;
     let put = store.write(bench.put(&run, "k", Some("1"), None)).await;
-    assert!(matches!(put, Err(StoreError::Db(_))), "{put:?}");
+    assert!(matches!(put, Err(StoreError::Locked)), "{put:?}");
     assert!(store.is_reachable().await);
     other.commit().await;
     let put = store.write(bench.put(&run, "k", Some("1"), None)).await;

@@ -3,10 +3,11 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sea_orm::{DatabaseConnection, DbBackend};
 
+use super::aside::{Aside, LOOK};
 use super::job::Item;
 use super::patience::Patience;
 use super::places::{Places, apply_together, guarded};
@@ -20,7 +21,7 @@ use crate::{failpoint, meter};
 const TRIES: u32 = 5;
 /// The part of the longest silence after which a transaction takes up nothing more: on a slow database one thing may need all of
 /// the rest, what comes behind is not to be given up with it, and leases are renewed in between.
-const ENOUGH: u32 = 6;
+pub(super) const ENOUGH: u32 = 6;
 /// Items that nobody waits for and that are kept for when the database is back. More are lost.
 const KEPT: usize = 1024;
 
@@ -33,10 +34,12 @@ pub(super) struct Commits {
     known: Mutex<(i64, Common)>,
     is_failing: Arc<AtomicBool>,
     outage: Outage,
-    patience: Patience,
+    pub(super) patience: Patience,
     kept: Mutex<Vec<Box<dyn Item>>>,
     /// What is in the next transaction, whoever comes.
     late: Mutex<Vec<Box<dyn Item>>>,
+    /// What waits for locks.
+    pub(super) aside: Mutex<Aside>,
 }
 
 impl Commits {
@@ -56,6 +59,7 @@ impl Commits {
             patience,
             kept: Mutex::default(),
             late: Mutex::default(),
+            aside: Mutex::default(),
         }
     }
 
@@ -106,7 +110,7 @@ impl Commits {
         self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn fail(&self, item: Box<dyn Item>, error: StoreError) {
+    pub(super) fn fail(&self, item: Box<dyn Item>, error: StoreError) {
         if !item.is_awaited() && error.may_pass() {
             let mut kept = self.kept();
             if kept.len() < KEPT {
@@ -130,6 +134,10 @@ impl Commits {
         {
             batch = self.commit_inline(inline, batch).await;
         }
+        batch = batch
+            .into_iter()
+            .filter_map(|item| self.hold_back(item))
+            .collect();
         if batch.is_empty() {
             return Reached::Yes;
         }
@@ -149,7 +157,7 @@ impl Commits {
                 }
                 Reached::Yes
             }
-            Ok(None) => self.one_by_one(batch).await,
+            Ok(None) => self.one_by_one(batch, None).await,
             Err(StoreError::Unreachable) => {
                 self.give_up(batch);
                 Reached::No
@@ -160,15 +168,17 @@ impl Commits {
                     items = batch.len(),
                     "a batch failed, its items are tried one by one"
                 );
-                self.one_by_one(batch).await
+                // Of those that need a lock which is kept, each would wait as long again.
+                let lock_wait = error.is_lock_wait().then_some(LOOK);
+                self.one_by_one(batch, lock_wait).await
             }
         }
     }
 
     async fn try_all(&self, batch: &mut [Box<dyn Item>]) -> Result<Vec<Applied>, StoreError> {
         let untold: Vec<_> = batch.iter().map(|item| item.is_untold()).collect();
-        match self.try_once(batch).await {
-            Err(error) if error.is_contention() => {
+        match self.try_once(batch, None).await {
+            Err(error) if error.is_contention() && !error.is_lock_wait() => {
                 tracing::debug!(
                     error = &error as &dyn std::error::Error,
                     items = batch.len(),
@@ -183,15 +193,18 @@ impl Commits {
                 item.forget();
             }
         }
-        self.try_once(batch).await
+        self.try_once(batch, None).await
     }
 
     /// As long as there is time, one at least. The rest is in the next transaction: leases are renewed in between.
-    async fn one_by_one(&self, batch: Vec<Box<dyn Item>>) -> Reached {
+    async fn one_by_one(&self, batch: Vec<Box<dyn Item>>, lock_wait: Option<Duration>) -> Reached {
         let enough = Instant::now() + self.patience.silence / ENOUGH;
         let mut batch = batch.into_iter();
         while let Some(item) = batch.next() {
-            if self.alone(item).await == Reached::No {
+            let Some(item) = self.hold_back(item) else {
+                continue;
+            };
+            if self.alone(item, lock_wait).await == Reached::No {
                 self.give_up(batch);
                 return Reached::No;
             }
@@ -203,15 +216,17 @@ impl Commits {
         Reached::Yes
     }
 
-    /// Tries one item again while it loses against other writers, no longer than for one silence: leases wait.
-    async fn alone(&self, item: Box<dyn Item>) -> Reached {
+    /// Tries one item again while it loses against other writers, no longer than for one silence: leases wait. What somebody
+    /// keeps a lock of is set aside.
+    async fn alone(&self, item: Box<dyn Item>, lock_wait: Option<Duration>) -> Reached {
         let until = Instant::now() + self.patience.silence;
         let mut alone = vec![item];
-        let mut outcome = self.try_once(&mut alone).await;
+        let mut outcome = self.try_once(&mut alone, lock_wait).await;
         let mut is_second_chance = true;
         for _ in 1..TRIES {
             let again = match &outcome {
                 Ok(_) | Err(StoreError::Unreachable) => false,
+                Err(error) if error.is_lock_wait() => false,
                 Err(error) if error.is_contention() => Instant::now() < until,
                 // The connection broke, perhaps on the way back: another one tells what stands.
                 Err(error) => error.may_pass() && std::mem::take(&mut is_second_chance),
@@ -219,7 +234,7 @@ impl Commits {
             if !again {
                 break;
             }
-            outcome = self.try_once(&mut alone).await;
+            outcome = self.try_once(&mut alone, lock_wait).await;
         }
         let reached = match &outcome {
             Err(StoreError::Unreachable) => Reached::No,
@@ -230,6 +245,7 @@ impl Commits {
         };
         match outcome {
             Ok(mut applied) => item.settle(applied.pop().and_then(Applied::refusal)),
+            Err(error) if error.is_lock_wait() => self.set_aside(item, StoreError::Locked),
             Err(error) => self.fail(item, error),
         }
         reached
@@ -318,12 +334,17 @@ impl Commits {
         }
     }
 
-    async fn try_once(&self, batch: &mut [Box<dyn Item>]) -> Result<Vec<Applied>, StoreError> {
+    /// `lock_wait`: how long it waits for a lock, when not as long as others do.
+    pub(super) async fn try_once(
+        &self,
+        batch: &mut [Box<dyn Item>],
+        lock_wait: Option<Duration>,
+    ) -> Result<Vec<Applied>, StoreError> {
         let began = Instant::now();
         let enough = began + self.patience.silence / ENOUGH;
         let outcome = self
             .patience
-            .wait(transact(&self.db, batch, enough, &self.outage))
+            .wait(transact(&self.db, batch, enough, lock_wait, &self.outage))
             .await;
         let outcome = outcome.unwrap_or_else(|| {
             tracing::error!("a transaction had no end within {:?}", began.elapsed());

@@ -140,13 +140,21 @@ impl Inbox {
         gathered.items
     }
 
-    /// Waits for something to write, and takes what waits with it. `None`: nobody can send any more.
-    pub(super) async fn gather(&mut self) -> Option<Gathered> {
+    /// Waits for something to write, and takes what waits with it; for no longer than `until`, when nothing comes. `None`:
+    /// nobody can send any more.
+    pub(super) async fn gather(&mut self, until: Option<std::time::Instant>) -> Option<Gathered> {
         let mut gathered = Gathered::default();
+        let late = async {
+            match until {
+                Some(until) => tokio::time::sleep_until(until.into()).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
             Some(item) = self.lane.recv() => gathered.items.push(item),
             message = self.queue.recv() => self.take(message?, &mut gathered),
+            () = late => return Some(gathered),
         }
         self.take_waiting(&mut gathered);
         let end = Instant::now() + LINGER;
@@ -209,11 +217,11 @@ mod tests {
         let (writer, mut inbox) = queue(Arc::default());
         writer.send(item(false)).await.unwrap();
         let awaited = async { writer.send(item(true)).await.unwrap() };
-        let (gathered, ()) = tokio::join!(inbox.gather(), awaited);
+        let (gathered, ()) = tokio::join!(inbox.gather(None), awaited);
         assert_eq!(gathered.unwrap().items.len(), 2);
         // And not for ever.
         writer.send(item(false)).await.unwrap();
-        let mut gathering = Box::pin(inbox.gather());
+        let mut gathering = Box::pin(inbox.gather(None));
         assert!(gathering.as_mut().now_or_never().is_none());
         assert_eq!(gathering.await.unwrap().items.len(), 1);
     }
@@ -222,7 +230,7 @@ mod tests {
     async fn what_fills_a_commit_waits_for_no_more() {
         let (writer, mut inbox) = queue(Arc::default());
         writer.send(item(false)).await.unwrap();
-        let mut gathering = Box::pin(inbox.gather());
+        let mut gathering = Box::pin(inbox.gather(None));
         assert!(gathering.as_mut().now_or_never().is_none());
         for _ in 0..BATCH {
             writer.send(item(false)).await.unwrap();
@@ -236,7 +244,7 @@ mod tests {
         let (writer, mut inbox) = queue(Arc::default());
         writer.send(item(false)).await.unwrap();
         writer.send(item(true)).await.unwrap();
-        let gathered = inbox.gather().now_or_never();
+        let gathered = inbox.gather(None).now_or_never();
         assert_eq!(gathered.unwrap().unwrap().items.len(), 2);
     }
 }

@@ -69,11 +69,12 @@ impl Outage {
 }
 
 /// One transaction over the batch. Gives what became of each item; an error means that nothing was written.
-/// Past `enough` it takes up nothing more.
+/// Past `enough` it takes up nothing more. `lock_wait`: how long it waits for a lock, when not as long as others do.
 pub(super) async fn transact(
     db: &DatabaseConnection,
     batch: &mut [Box<dyn Item>],
     enough: Instant,
+    lock_wait: Option<Duration>,
     outage: &Outage,
 ) -> Result<Vec<Applied>, StoreError> {
     let immediate = TransactionOptions {
@@ -92,6 +93,12 @@ pub(super) async fn transact(
         }
         Err(error) => return Err(error),
     };
+    if let Some(wait) = lock_wait
+        && tx.get_database_backend() == DbBackend::Postgres
+    {
+        let set = format!("SET LOCAL lock_timeout = {}", wait.as_millis());
+        tx.execute_unprepared(&set).await?;
+    }
     take_locks(&tx, batch.iter().filter_map(|item| item.lock()).collect()).await?;
     Crossing::of(batch).hold(&tx).await?;
     let applied = apply_all(&tx, batch, enough).await?;

@@ -326,6 +326,11 @@ impl From<StoreError> for ApiError {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message)
                     .retryable_after(1)
             }
+            StoreError::Locked => {
+                let message = "a row of the database that this needs is kept locked; try again";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message)
+                    .retryable_after(1)
+            }
             StoreError::Taken
             | StoreError::Refused
             | StoreError::Pruned
