@@ -191,8 +191,12 @@ pub enum Concurrency {
     Concurrent,
     /// 409 `run_active`.
     Reject,
+    /// A run that begins when the ones before it have ended. 100 wait at most, then 429 `queue_full`.
     Enqueue,
+    /// The same, and the ones before it are cancelled.
     Interrupt,
+    /// A `message.received` goes to the run that is there, which pulls it: `POST /host/v1/steering/pull`. Other events,
+    /// and messages for runners without the capability `steering`, get a run beside it.
     Steer,
 }
 

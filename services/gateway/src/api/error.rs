@@ -233,6 +233,12 @@ impl ApiError {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message).retryable_after(1)
     }
 
+    /// As many uploads and deletes of one run are under way as may be.
+    pub(super) fn uploads_full() -> Self {
+        let message = "other uploads and deletes of this run are under way; wait for their answers";
+        Self::rate_limited_by("uploads", message.to_owned(), 1)
+    }
+
     /// A budget of the operator's is used up; `seconds`: until it is full again, if ever.
     pub(super) fn over_budget(message: String, seconds: Option<u32>) -> Self {
         let refused = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message)

@@ -62,7 +62,7 @@ pub(in crate::api) async fn create_artifact(
     let mut frames = body.into_data_stream();
     let Some(_room) = state.runs.begin_upload(&caller.grant) else {
         drain(&mut frames).await;
-        return Err(ApiError::rate_limited());
+        return Err(ApiError::uploads_full());
     };
     let stored = upload::store(&caller, &state, query, &headers, &mut frames).await;
     if stored.is_err() {

@@ -216,7 +216,7 @@ pub(in crate::api) async fn put_blob(
     let mut frames = body.into_data_stream();
     let Some(_room) = state.runs.begin_upload(&caller.grant) else {
         drain(&mut frames).await;
-        return Err(ApiError::rate_limited());
+        return Err(ApiError::uploads_full());
     };
     let stored = store_blob(&caller, &state, (&area, key), &headers, &mut frames).await;
     if stored.is_err() {
@@ -264,7 +264,7 @@ pub(in crate::api) async fn delete_blob(
     let access = granted_area(&caller, &state, call).await?;
     caller.legal_key(&state, call, &key).await?;
     let Some(_room) = state.runs.begin_upload(&caller.grant) else {
-        return Err(ApiError::rate_limited());
+        return Err(ApiError::uploads_full());
     };
     let delete = DeleteBlob {
         run_id: caller.grant.run.id,
