@@ -9,7 +9,7 @@ use bytes::BytesMut;
 use domain::json_text::check_json_text;
 use futures_util::StreamExt as _;
 use http::HeaderMap;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use protocol::admin::Fault;
 use serde::de::DeserializeOwned;
 use serde_path_to_error::Segment;
@@ -94,6 +94,10 @@ async fn read_body_of(request: Request, most: usize) -> ApiResult<Held> {
     let room = extension::<BodyRoom>(&request);
     let mut room = room.map(|room| room.part_of(sender));
     let announced = announced(request.headers()).unwrap_or(0);
+    if announced > most && request.headers().contains_key(EXPECT) {
+        // It asks before it sends.
+        return Err(too_large(most));
+    }
     let mut frames = request.into_body().into_data_stream();
     let reading = async {
         if announced > most {

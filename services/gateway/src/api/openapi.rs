@@ -353,6 +353,9 @@ mod runner {
     pub(super) struct Runner;
 
     /// Lists the runners of this endpoint.
+    ///
+    /// An endpoint with a single URL gets all calls as a POST there, told apart by `action` in the body:
+    /// `list_runners`, `run` and `cancel`.
     #[utoipa::path(get, path = "/runners", responses(
         (status = 200, description = "The manifests", body = RunnerList)))]
     #[expect(dead_code, reason = "only its documentation is used")]
@@ -362,6 +365,8 @@ mod runner {
     /// `run.completed` or `run.failed`.
     #[utoipa::path(post, path = "/runs", request_body = AgentRunRequest, responses(
         (status = 200, description = "The results", content_type = "text/event-stream", body = AgentRunResult),
+        (status = 202, description = "The results come later, by `POST {base_url}/run/results`: gateway.json has that route, and \
+            `POST {base_url}/run/heartbeat`"),
         (status = 429, description = "Come back after `Retry-After` seconds"),
         (status = 503, description = "Come back after `Retry-After` seconds")))]
     #[expect(dead_code, reason = "only its documentation is used")]

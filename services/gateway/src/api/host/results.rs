@@ -149,7 +149,7 @@ const RESULTS: Call<'static> = Call {
     (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
     (status = 409, description = "`details.reason`: sequence_gap (`details.expected`), not_deferred", body = ErrorBody),
-    (status = 413, description = "Larger than limits.event_bytes, or than limits.run_bytes in all", body = ErrorBody),
+    (status = 413, description = "The results of the call are larger than limits.event_bytes together, or all of the run than limits.run_bytes", body = ErrorBody),
     (status = 429, description = "Another call waits for the answer to the run's POST (`details.reason`: early_results), or the run calls too often", body = ErrorBody)))]
 pub(in crate::api) async fn append_results(
     caller: RunCaller,
