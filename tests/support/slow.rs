@@ -36,6 +36,11 @@ impl SlowReader {
         }
     }
 
+    /// Until the stream has begun. Nothing of it is taken.
+    pub async fn is_answered(&self) {
+        within("an answer", self.socket.readable()).await.unwrap();
+    }
+
     /// Reads up to `bytes`, waits, and so on to the end, however that comes. Gives the ids that it saw.
     pub async fn read(mut self, bytes: usize, pause: Duration) -> Vec<u64> {
         let mut buffer = vec![0; bytes];
