@@ -42,6 +42,7 @@ on_postgres!(
     conversations_are_taken_in_the_order_of_events,
     a_run_whose_row_is_locked_keeps_no_other_from_its_renewal,
     a_run_whose_row_is_locked_holds_up_no_other_writes,
+    many_runs_whose_rows_are_locked_hold_up_no_other_writes,
     a_row_that_stays_locked_is_given_up,
     a_conversation_that_is_locked_holds_up_no_other_events,
     of_two_changes_of_one_version_one_is_told,
@@ -53,34 +54,34 @@ on_postgres!(
 
 /// Two running runs in conversations of these names, the first made run first.
 async fn running(bench: &Bench, conversations: [&str; 2]) -> [Run; 2] {
-    let ids = [1_u128, 2].map(|id| RunId(Uuid::from_u128(id)));
-    // Their keys are in the opposite order.
-    let keys = conversations.map(|name| Uuid::from_u128(u128::from(u64::MAX - name.len() as u64)));
-    let mut runs = Vec::new();
-    for ((id, conversation), key) in ids.into_iter().zip(conversations).zip(keys) {
-        let event = bench.event(conversation, "body");
-        let mut identity = event.conversation.clone().unwrap();
-        conversation.clone_into(&mut identity.conversation_id);
-        let event = Ingest {
-            conversation: Some(identity),
-            new_conversation_key: key,
-            decide: Arc::new(move |_| Plan::Start {
-                run: Box::new(new_run(id)),
-                attempt: None,
-                message: None,
-                answer: String::new(),
-            }),
-            ..event
-        };
-        let taken = bench.store.ingest(event).await.unwrap();
-        assert!(matches!(taken, Ingested::Stored { .. }));
-        let run = bench.run_of(conversation, conversation).await.unwrap();
-        match bench.store.write(dispatch(&run)).await.unwrap() {
-            Dispatched::Owned(run) => runs.push(*run),
-            Dispatched::Lost => panic!("nobody else has it"),
-        }
+    let [a, b] = conversations;
+    [start(bench, 1, a).await, start(bench, 2, b).await]
+}
+
+/// A running run in a conversation of this name.
+async fn start(bench: &Bench, id: u128, conversation: &str) -> Run {
+    let event = bench.event(conversation, "body");
+    let mut identity = event.conversation.clone().unwrap();
+    conversation.clone_into(&mut identity.conversation_id);
+    let event = Ingest {
+        conversation: Some(identity),
+        // The later runs have the smaller keys.
+        new_conversation_key: Uuid::from_u128(u128::from(u64::MAX) - id),
+        decide: Arc::new(move |_| Plan::Start {
+            run: Box::new(new_run(RunId(Uuid::from_u128(id)))),
+            attempt: None,
+            message: None,
+            answer: String::new(),
+        }),
+        ..event
+    };
+    let taken = bench.store.ingest(event).await.unwrap();
+    assert!(matches!(taken, Ingested::Stored { .. }));
+    let run = bench.run_of(conversation, conversation).await.unwrap();
+    match bench.store.write(dispatch(&run)).await.unwrap() {
+        Dispatched::Owned(run) => *run,
+        Dispatched::Lost => panic!("nobody else has it"),
     }
-    runs.try_into().unwrap()
 }
 
 /// Lets the writer go once so many items wait.
@@ -195,6 +196,47 @@ async fn a_run_whose_row_is_locked_holds_up_no_other_writes(bench: Bench, databa
     let ((append, put), ()) = tokio::join!(held, meanwhile);
     assert_eq!(append.unwrap(), Appended::Written { next: Vec::new() });
     put.unwrap();
+}
+
+/// None of those that wait is given up while others do not get on: not even then is each waited for in turn.
+async fn many_runs_whose_rows_are_locked_hold_up_no_other_writes(
+    bench: Bench,
+    database: OwnDatabase,
+) {
+    const LOCKED: u128 = 24;
+    let free = start(&bench, LOCKED + 1, "free").await;
+    let mut locked = Vec::new();
+    for id in 1..=LOCKED {
+        locked.push(start(&bench, id, &format!("locked-{id}")).await);
+    }
+    let ids: Vec<_> = locked.iter().map(|run| format!("'{}'", run.id)).collect();
+    let hold = format!(
+        "SELECT 1 FROM runs WHERE id IN ({}) FOR NO KEY UPDATE NOWAIT",
+        ids.join(", ")
+    );
+    let mut other = Holder::of(&database, &hold).await;
+    let waits = AtomicBool::new(true);
+    let held = async {
+        let puts = locked.iter().map(|run| async {
+            let put = bench.store.write(bench.put(run, "k", Some("1"), None)).await;
+            waits.store(false, Ordering::Relaxed);
+            put
+        });
+        join_all(puts).await
+    };
+    let meanwhile = async {
+        other.is_waited_for().await;
+        for _ in 0..5 {
+            let put = bench.store.write(bench.put(&free, "k", Some("1"), None));
+            put.await.unwrap();
+            assert!(waits.load(Ordering::Relaxed), "all are still locked");
+        }
+        other.commit().await;
+    };
+    let (held, ()) = tokio::join!(held, meanwhile);
+    for put in held {
+        put.unwrap();
+    }
 }
 
 /// Of the same workspace, whose capacity they take together.
