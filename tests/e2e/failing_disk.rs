@@ -8,7 +8,6 @@ use std::process::Stdio;
 use std::sync::Once;
 use std::time::Duration;
 
-use reqwest::Method;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
@@ -101,11 +100,6 @@ impl Drop for SmallDisk {
     }
 }
 
-async fn readiness(stage: &Stage) -> u16 {
-    let asking = stage.client.anonymous(Method::GET, "/readyz").send();
-    within("readyz", asking).await.unwrap().status().as_u16()
-}
-
 #[tokio::test]
 async fn a_full_disk_refuses_events_and_is_over_when_there_is_room_again() {
     let Some(disk) = SmallDisk::mount(16 * 1024 * 1024).await else {
@@ -149,7 +143,7 @@ async fn a_full_disk_refuses_events_and_is_over_when_there_is_room_again() {
     assert!(refused.headers.contains_key("retry-after"));
     // The held run goes on into the full disk, and waits there.
     gate.cancel();
-    assert_eq!(readiness(&stage).await, 503);
+    assert_eq!(stage.readiness().await, "database_takes_no_writes");
     for run_id in &acknowledged {
         let run = stage.client.get(&format!("/v1/runs/{run_id}")).await;
         assert_eq!(run.status, 200, "{}", run.body);
@@ -157,7 +151,7 @@ async fn a_full_disk_refuses_events_and_is_over_when_there_is_room_again() {
 
     disk.free();
     until("the gateway to be ready again", async || {
-        readiness(&stage).await == 200
+        stage.readiness().await == "ok"
     })
     .await;
     let outcome = stage.outcome(&held).await;

@@ -46,14 +46,9 @@ fn talk(run: &Run) -> Vec<Step> {
     sse(run.talk(3).concat())
 }
 
-async fn readiness(stage: &Stage) -> u16 {
-    let asking = stage.client.anonymous(Method::GET, "/readyz").send();
-    within("readyz", asking).await.unwrap().status().as_u16()
-}
-
 async fn ready(stage: &Stage) {
     until("the gateway to be ready", async || {
-        readiness(stage).await == 200
+        stage.readiness().await == "ok"
     })
     .await;
 }
@@ -83,7 +78,7 @@ async fn an_event_is_refused_while_the_database_is_away_and_taken_once_after_it(
     assert_eq!(refused.error("code"), "runtime_error");
     assert_eq!(refused.error("retryable"), true);
     assert!(refused.headers.contains_key("retry-after"));
-    assert_eq!(readiness(&stage).await, 503);
+    assert_eq!(stage.readiness().await, "database_unreachable");
 
     proxy.set(Wire::Whole);
     ready(&stage).await;

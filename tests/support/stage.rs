@@ -1,5 +1,6 @@
 //! A gateway with its stub runner and a client, and the outcome of a run on it.
 
+use reqwest::Method;
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -10,6 +11,7 @@ use super::gateway::{Config, Gateway};
 use super::ledger::Ledger;
 use super::runner::StubRunner;
 use super::script::{Run, Step};
+use super::within;
 
 pub struct Stage {
     pub client: Client,
@@ -70,6 +72,16 @@ impl Stage {
     ) -> Outcome {
         let run_id = self.start(script).await;
         self.outcome(&run_id).await
+    }
+
+    /// What `/readyz` says: `ok`, or why the gateway takes nothing.
+    pub async fn readiness(&self) -> String {
+        let asking = self.client.anonymous(Method::GET, "/readyz").send();
+        let answer = within("readyz", asking).await.unwrap();
+        let is_ready = answer.status() == 200;
+        let said: Value = answer.json().await.unwrap();
+        assert_eq!(is_ready, said["status"] == "ok", "{said}");
+        said["status"].as_str().unwrap().to_owned()
     }
 
     /// Of a run once it has ended: the page, the stream and the run's row tell the same.

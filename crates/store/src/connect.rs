@@ -136,22 +136,36 @@ impl Store {
         self.backend
     }
 
-    /// True when the database answers a query and the writer takes work. After a commit that failed
-    /// for the database's sake, a disk that is full for example, it is true again once a small
-    /// write is committed. Both are tried here: once a second, however many ask.
-    pub async fn is_reachable(&self) -> bool {
+    /// Whether the database answers a query and the writer takes work. After a commit that failed
+    /// for the database's sake, a disk that is full for example, it takes no writes until a small
+    /// one is committed. Both are tried here: once a second, however many ask.
+    pub async fn condition(&self) -> Condition {
         // Boxed, as is the other: what asks a database is large, and lies in every handler that waits for it.
         let answers = Box::pin(async { self.readers.ping().await.is_ok() });
         if !self.writer.is_open() || !kept(&self.answered, answers).await {
-            return false;
+            return Condition::Unreachable;
         }
-        !self.writer.is_failing() || kept(&self.proof, Box::pin(self.prove_writing())).await
+        let proof = Box::pin(self.prove_writing());
+        if self.writer.is_failing() && !kept(&self.proof, proof).await {
+            return Condition::TakesNoWrites;
+        }
+        Condition::Sound
     }
 
     /// Ends the writer once what is queued has been committed. Later writes are refused.
     pub async fn close(&self) {
         self.writer.close().await;
     }
+}
+
+/// What can be done with the database now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    Sound,
+    /// It answers, and writes fail: its disk is full or broken, for example.
+    TakesNoWrites,
+    /// It does not answer, or the store is closed.
+    Unreachable,
 }
 
 /// What was found out within the last second, or else is now.

@@ -68,7 +68,7 @@ pub use attempts::{Dispatch, Dispatched, FirstAttempt, STARTED};
 pub use audit::{AuditEntry, AuditOutcome, AuditRecord};
 pub use cancel::CancelOutcome;
 pub use capacity::Capacities;
-pub use connect::{Backend, Store, check_database_url};
+pub use connect::{Backend, Condition, Store, check_database_url};
 pub use conversation::{ConversationNow, ConversationsOf, LiveRun, occupancy};
 pub use deferrals::{AppendResults, Backlog, Defer, Deferral, Heard, Heartbeat, ResultsAppended};
 pub use digest::{hex, sha256_hex};

@@ -12,8 +12,8 @@ use futures_util::future::join_all;
 use protocol::admin::AgentSpec;
 use protocol::id::{AgentId, RunId};
 use store::{
-    Append, Appended, Dispatched, Ingest, Ingested, Leases, Plan, RunnerStatus, SaveAgent,
-    SavedAgent, Store, StoreError, Succession,
+    Append, Appended, Condition, Dispatched, Ingest, Ingested, Leases, Plan, RunnerStatus,
+    SaveAgent, SavedAgent, Store, StoreError, Succession,
 };
 use support::{Bench, Holder, OwnDatabase, busy, dispatch, new_run};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -218,7 +218,10 @@ async fn many_runs_whose_rows_are_locked_hold_up_no_other_writes(
     let waits = AtomicBool::new(true);
     let held = async {
         let puts = locked.iter().map(|run| async {
-            let put = bench.store.write(bench.put(run, "k", Some("1"), None)).await;
+            let put = bench
+                .store
+                .write(bench.put(run, "k", Some("1"), None))
+                .await;
             waits.store(false, Ordering::Relaxed);
             put
         });
@@ -360,7 +363,7 @@ async fn a_lock_that_is_held_is_no_outage(bench: Bench, database: OwnDatabase) {
     let other = Holder::of(&database, &hold_run(&run)).await;
     let put = store.write(bench.put(&run, "k", Some("1"), None)).await;
     assert!(matches!(put, Err(StoreError::Locked)), "{put:?}");
-    assert!(store.is_reachable().await);
+    assert_eq!(store.condition().await, Condition::Sound);
     other.commit().await;
     let put = store.write(bench.put(&run, "k", Some("1"), None)).await;
     put.unwrap();

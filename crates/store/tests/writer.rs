@@ -12,7 +12,9 @@ use protocol::resources::StorageArea;
 use sea_orm::{ConnectionTrait, DatabaseTransaction, DbBackend, Statement};
 use sqlx::{Connection, PgConnection};
 use store::writer::Work;
-use store::{AreaAccess, FinishUpload, Ingest, Ingested, Quota, Store, StoreError, Uploaded};
+use store::{
+    AreaAccess, Condition, FinishUpload, Ingest, Ingested, Quota, Store, StoreError, Uploaded,
+};
 use support::{Bench, audit, busy, on_both};
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -87,7 +89,7 @@ async fn a_panic_outside_of_all_items_costs_its_batch_and_not_the_writer(bench: 
     bench.store.write_later(Usual(log.clone())).await.unwrap();
     let (bent, ()) = tokio::join!(bench.store.write(Bent), async { gate.add_permits(1) });
     assert!(matches!(bent, Err(StoreError::Panicked)), "{bent:?}");
-    assert!(bench.store.is_reachable().await);
+    assert_eq!(bench.store.condition().await, Condition::Sound);
     bench.store.write(Usual(log.clone())).await.unwrap();
     assert_eq!(log.lock().unwrap().len(), 1);
 }

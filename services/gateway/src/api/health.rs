@@ -9,13 +9,14 @@ use axum::response::IntoResponse;
 use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use serde::Serialize;
+use store::Condition;
 
 use crate::api::{ApiState, openapi};
 
 /// What a health check says.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(super) struct Health {
-    /// `ok`, `stopping` or `database_unreachable`.
+    /// `ok`, `stopping`, `database_unreachable` or `database_takes_no_writes`: its disk is full, for example.
     status: &'static str,
 }
 
@@ -29,16 +30,17 @@ pub(super) async fn healthz() -> Json<Health> {
 /// Says whether the gateway takes new runs.
 #[utoipa::path(get, path = "/readyz", tag = "operation", responses(
     (status = 200, description = "Ready", body = Health),
-    (status = 503, description = "Stopping, or the database does not answer", body = Health)))]
+    (status = 503, description = "Stopping, or the database does not answer or takes no writes", body = Health)))]
 pub(super) async fn readyz(State(state): State<ApiState>) -> (StatusCode, Json<Health>) {
     let unready = |status| (StatusCode::SERVICE_UNAVAILABLE, Json(Health { status }));
     if state.runs.stopping().is_cancelled() {
         return unready("stopping");
     }
-    if !state.runs.store().is_reachable().await {
-        return unready("database_unreachable");
+    match state.runs.store().condition().await {
+        Condition::Sound => (StatusCode::OK, Json(Health { status: "ok" })),
+        Condition::TakesNoWrites => unready("database_takes_no_writes"),
+        Condition::Unreachable => unready("database_unreachable"),
     }
-    (StatusCode::OK, Json(Health { status: "ok" }))
 }
 
 /// The public keys of run tokens: the one that signs, the next one ten minutes before it does, and

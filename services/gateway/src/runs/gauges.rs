@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use domain::breaker::Circuit;
 use protocol::id::EndpointId;
+use store::Condition;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::runs::Runs;
@@ -34,9 +35,8 @@ impl Runs {
 
     async fn look(&self) {
         let store = &self.0.store;
-        let reachable = timeout(PATIENCE, store.is_reachable()).await;
-        let ready = reachable.unwrap_or(false) && !self.0.stopping.is_cancelled();
-        metrics::ready_is(ready);
+        let is_sound = timeout(PATIENCE, store.condition()).await == Ok(Condition::Sound);
+        metrics::ready_is(is_sound && !self.0.stopping.is_cancelled());
         // What was counted last stands until the database answers again.
         if let Ok(Ok(counts)) = timeout(PATIENCE, store.count_active_runs()).await {
             for (status, count) in counts {
