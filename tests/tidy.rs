@@ -18,12 +18,11 @@ const MOST_LINES: usize = 400;
 // --- who may say which word ---
 
 /// A crate and the rooms that know it. A room is a directory, or a module: `api` is `api.rs` and `api/`.
-const KNOWN_BY: [(&str, &[&str]); 15] = [
+const KNOWN_BY: [(&str, &[&str]); 14] = [
     ("async_nats", &["services/gateway/src/bus", "tests"]),
     ("axum", HTTP_IN),
     ("hyper", HTTP_IN),
     ("hyper_util", HTTP_IN),
-    ("tower_http", HTTP_IN),
     ("utoipa_axum", &["services/gateway/src/api"]),
     ("utoipa_swagger_ui", &["services/gateway/src/api"]),
     ("object_store", &["services/gateway/src/outbound"]),

@@ -3,10 +3,12 @@
 use aws_lc_rs::digest::{SHA256, digest};
 use reqwest::Method;
 use serde_json::json;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 use crate::support::client::{Client, message, send};
 use crate::support::held::HeldRun;
 use crate::support::routes::{Face, operations};
+use crate::support::slow::connect;
 use crate::support::{Stage, hex, within};
 
 /// The status of `GET path` under this name, from this page.
@@ -234,4 +236,37 @@ async fn a_stream_ends_within_seconds_of_its_keys_end_however_seldom_it_shows_li
     assert_eq!(stage.client.run(&run.run_id).await["status"], "running");
     run.end(&stage).await;
     assert_eq!(ours.rest().await.len(), 2);
+}
+
+/// The status line of the answer to this head.
+async fn told(stage: &Stage, head: &str) -> String {
+    let mut stream = connect(&stage.client.url).await;
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = BufReader::new(stream).lines();
+    let first = within("an answer", answer.next_line()).await.unwrap();
+    first.unwrap()
+}
+
+#[tokio::test]
+async fn a_request_names_one_host() {
+    let stage = Stage::new().await;
+    for (head, status) in [
+        (
+            "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n",
+            "HTTP/1.1 200",
+        ),
+        ("GET /healthz HTTP/1.1\r\n\r\n", "HTTP/1.1 400"),
+        (
+            "GET /healthz HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n",
+            "HTTP/1.1 400",
+        ),
+        (
+            "GET http://localhost/healthz HTTP/1.1\r\n\r\n",
+            "HTTP/1.1 400",
+        ),
+        ("GET /healthz HTTP/1.0\r\n\r\n", "HTTP/1.0 200"),
+    ] {
+        let told = told(&stage, head).await;
+        assert!(told.starts_with(status), "{head:?}: {told}");
+    }
 }

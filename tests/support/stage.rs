@@ -5,13 +5,12 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::Sqlite;
-use super::client::{Client, message};
+use super::client::{Answer, Client, message, send};
 use super::database::Engine;
 use super::gateway::{Config, Gateway};
 use super::ledger::Ledger;
 use super::runner::StubRunner;
 use super::script::{Run, Step};
-use super::within;
 
 pub struct Stage {
     pub client: Client,
@@ -76,12 +75,10 @@ impl Stage {
 
     /// What `/readyz` says: `ok`, or why the gateway takes nothing.
     pub async fn readiness(&self) -> String {
-        let asking = self.client.anonymous(Method::GET, "/readyz").send();
-        let answer = within("readyz", asking).await.unwrap();
-        let is_ready = answer.status() == 200;
-        let said: Value = answer.json().await.unwrap();
-        assert_eq!(is_ready, said["status"] == "ok", "{said}");
-        said["status"].as_str().unwrap().to_owned()
+        let asked = send(self.client.anonymous(Method::GET, "/readyz"));
+        let Answer { status, body, .. } = asked.await.unwrap();
+        assert_eq!(status == 200, body["status"] == "ok", "{body}");
+        body["status"].as_str().expect("what it says").to_owned()
     }
 
     /// Of a run once it has ended: the page, the stream and the run's row tell the same.

@@ -34,14 +34,14 @@ pub struct Store {
     pub(crate) writer: Writer,
     backend: Backend,
     /// Whether the database answered.
-    answered: Kept,
+    answered: Kept<bool>,
     /// Whether something small could be written.
-    proof: Kept,
+    proof: Kept<Condition>,
 }
 
 /// When something was last tried, and whether that went well. Held while it is tried: who asks meanwhile gets the
 /// same answer.
-type Kept = Arc<Mutex<Option<(Instant, bool)>>>;
+type Kept<T> = Arc<Mutex<Option<(Instant, T)>>>;
 
 const READERS: u32 = 8;
 /// Places for write connections. The writer uses one at a time; a place whose connection dies without a word
@@ -141,15 +141,27 @@ impl Store {
     /// one is committed. Both are tried here: once a second, however many ask.
     pub async fn condition(&self) -> Condition {
         // Boxed, as is the other: what asks a database is large, and lies in every handler that waits for it.
-        let answers = Box::pin(async { self.readers.ping().await.is_ok() });
-        if !self.writer.is_open() || !kept(&self.answered, answers).await {
+        if !self.writer.is_open() || !kept(&self.answered, Box::pin(self.answers())).await {
             return Condition::Unreachable;
         }
-        let proof = Box::pin(self.prove_writing());
-        if self.writer.is_failing() && !kept(&self.proof, proof).await {
-            return Condition::TakesNoWrites;
+        if !self.writer.is_failing() {
+            return Condition::Sound;
         }
-        Condition::Sound
+        let proving = async {
+            if self.prove_writing().await {
+                Condition::Sound
+            } else if self.answers().await {
+                Condition::TakesNoWrites
+            } else {
+                // It has gone since it was asked.
+                Condition::Unreachable
+            }
+        };
+        kept(&self.proof, Box::pin(proving)).await
+    }
+
+    async fn answers(&self) -> bool {
+        self.readers.ping().await.is_ok()
     }
 
     /// Ends the writer once what is queued has been committed. Later writes are refused.
@@ -169,7 +181,7 @@ pub enum Condition {
 }
 
 /// What was found out within the last second, or else is now.
-async fn kept(last: &Kept, trying: impl Future<Output = bool>) -> bool {
+async fn kept<T: Copy>(last: &Kept<T>, trying: impl Future<Output = T>) -> T {
     let mut last = last.lock().await;
     if let Some((at, known)) = *last
         && at.elapsed() < BETWEEN_PROOFS
@@ -354,7 +366,7 @@ mod tests {
 
     #[tokio::test]
     async fn however_many_ask_the_database_is_asked_once_in_a_moment() {
-        let (last, asked) = (Kept::default(), AtomicUsize::new(0));
+        let (last, asked) = (Kept::<bool>::default(), AtomicUsize::new(0));
         let ask = || {
             kept(&last, async {
                 asked.fetch_add(1, Ordering::Relaxed);

@@ -198,7 +198,7 @@ async fn a_run_whose_row_is_locked_holds_up_no_other_writes(bench: Bench, databa
     put.unwrap();
 }
 
-/// None of those that wait is given up while others do not get on: not even then is each waited for in turn.
+/// Others get on long before the first of those that wait is given up: none of them is waited for in turn.
 async fn many_runs_whose_rows_are_locked_hold_up_no_other_writes(
     bench: Bench,
     database: OwnDatabase,

@@ -14,6 +14,7 @@ mod client;
 mod docs;
 mod drain;
 mod error;
+mod gate;
 mod health;
 mod host;
 mod host_call;
@@ -36,25 +37,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use axum::Router;
-use axum::extract::Request;
-use axum::middleware::{self, Next, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
-use http::header::{
-    CACHE_CONTROL, CONTENT_ENCODING, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS,
-};
-use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::set_header::SetResponseHeaderLayer;
+use axum::middleware::from_fn_with_state;
 
 use crate::knowledge::Knowledge;
 use crate::outbound::tool::Tools;
 use crate::runs::Runs;
-use domain::knowledge::MOST_DOCUMENT_BYTES;
 use error::ApiError;
+use gate::Gate;
 use host::models::room::room_for_models;
 use kept_call::CallsThatGoOn;
 pub use names::OwnNames;
 use refusals::Refusals;
-use room::{BodyRoom, Room};
+use room::Room;
 use stream_places::StreamPlaces;
 use watched_keys::WatchedKeys;
 
@@ -136,48 +130,14 @@ impl std::ops::Deref for ApiState {
     }
 }
 
-/// A header of every answer that does not set it otherwise.
-fn header(name: HeaderName, value: &'static str) -> SetResponseHeaderLayer<HeaderValue> {
-    SetResponseHeaderLayer::if_not_present(name, HeaderValue::from_static(value))
-}
-
-/// Nothing is unpacked here, and nothing packed is kept as if it were not.
-async fn refuse_encoded(request: Request, next: Next) -> Response {
-    let mut encodings = request.headers().get_all(CONTENT_ENCODING).iter();
-    if encodings.all(|encoding| encoding == "identity") {
-        next.run(request).await
-    } else {
-        ApiError::encoded_body().into_response()
-    }
-}
-
 /// Every route, with its errors in the one envelope.
 pub fn router(state: ApiState) -> Router {
     let (router, document) = openapi::documented().split_for_parts();
-    let served = metrics_page::Served::of(&document);
-    let writes = query::WritesWithoutQuery::of(&document);
-    let patience = axum::Extension(json::BodyPatience(state.body));
-    let largest = MOST_DOCUMENT_BYTES.max(host::results::most_bytes(state.runs.limits().results));
-    let room = axum::Extension(BodyRoom::new(state.body_bytes, largest));
-    let own_names = state.own_names.clone().map(Arc::new);
-    let router = router
+    let gate = Arc::new(Gate::before(&document, &state));
+    router
         .merge(docs::page())
         .fallback(async || ApiError::no_route())
         .method_not_allowed_fallback(async || ApiError::no_method())
-        .layer(patience)
-        .layer(room);
-    let router = match own_names {
-        Some(names) => router.layer(from_fn_with_state(names, names::refuse_foreign)),
-        None => router,
-    };
-    router
-        .layer(from_fn_with_state(writes, query::refuse_ignored_query))
-        .layer(middleware::from_fn(refuse_encoded))
-        .layer(header(CACHE_CONTROL, "no-store"))
-        .layer(header(X_CONTENT_TYPE_OPTIONS, "nosniff"))
-        .layer(CatchPanicLayer::custom(|_| {
-            ApiError::panicked().into_response()
-        }))
-        .layer(from_fn_with_state(served, metrics_page::count))
+        .layer(from_fn_with_state(gate, gate::pass))
         .with_state(state)
 }

@@ -3,12 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::Router;
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::Method;
 use http::header::{CONTENT_TYPE, HeaderValue};
@@ -18,14 +17,13 @@ use utoipa::openapi::{OpenApi, PathItem};
 use crate::api::names::{OwnNames, refuse_foreign};
 use crate::api::query::without_wildcards;
 use crate::runs::Runs;
-use crate::telemetry::{metrics, process};
+use crate::telemetry::process;
 
 const TEXT_FORMAT: HeaderValue =
     HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
 /// The methods of each route, by its template: those of the document.
-#[derive(Clone)]
-pub(super) struct Served(Arc<BTreeMap<String, Vec<Method>>>);
+pub(super) struct Served(BTreeMap<String, Vec<Method>>);
 
 impl Served {
     pub(super) fn of(document: &OpenApi) -> Self {
@@ -42,34 +40,20 @@ impl Served {
             served.map(|(method, _)| method).collect()
         };
         let paths = document.paths.paths.iter();
-        Self(Arc::new(
+        Self(
             paths
-                .map(|(path, item)| (without_wildcards(path), methods(item)))
+                .map(|(path, item)| (without_wildcards(path).into_owned(), methods(item)))
                 .collect(),
-        ))
+        )
     }
 
     /// What is not in the document is read alone.
-    fn serves(&self, route: &str, method: &Method) -> bool {
-        match self.0.get(&without_wildcards(route)) {
+    pub(super) fn serves(&self, route: &str, method: &Method) -> bool {
+        match self.0.get(&*without_wildcards(route)) {
             Some(methods) => methods.contains(method),
             None => [Method::GET, Method::HEAD].contains(method),
         }
     }
-}
-
-/// Counts an answer by the template of its route.
-pub(super) async fn count(State(served): State<Served>, request: Request, next: Next) -> Response {
-    let began = Instant::now();
-    let method = request.method().clone();
-    let route = request.extensions().get::<MatchedPath>().cloned();
-    let response = next.run(request).await;
-    let route = route.as_ref().map(MatchedPath::as_str);
-    let is_served = route.is_some_and(|route| served.serves(route, &method));
-    let method = is_served.then_some(method.as_str());
-    let status = response.status().as_u16();
-    metrics::answered(route, method, status, began.elapsed());
-    response
 }
 
 /// `GET /metrics`, and nothing else; `names`: only under these.
@@ -81,7 +65,14 @@ pub fn router(runs: Runs, handle: PrometheusHandle, names: Option<OwnNames>) -> 
     };
     let router = Router::new().route("/metrics", get(page));
     match names {
-        Some(names) => router.layer(from_fn_with_state(Arc::new(names), refuse_foreign)),
+        Some(names) => router.layer(from_fn_with_state(Arc::new(names), only_under)),
         None => router,
+    }
+}
+
+async fn only_under(State(names): State<Arc<OwnNames>>, request: Request, next: Next) -> Response {
+    match refuse_foreign(&names, &request) {
+        Ok(()) => next.run(request).await,
+        Err(refused) => refused.into_response(),
     }
 }

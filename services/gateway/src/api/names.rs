@@ -4,14 +4,12 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use axum::extract::{Request, State};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::extract::Request;
+use http::Version;
 use http::header::{HOST, HeaderValue, ORIGIN};
 
-use crate::api::error::ApiError;
+use crate::api::error::{ApiError, ApiResult};
 
 /// The names of the gateway, in lower case: `public_url`'s and those of `server.allowed_hosts`.
 #[derive(Clone, Debug, Default)]
@@ -69,26 +67,11 @@ fn address_of(host: &str) -> Option<IpAddr> {
 }
 
 /// Refuses a request that comes under a foreign name or from a foreign page.
-pub(super) async fn refuse_foreign(
-    State(names): State<Arc<OwnNames>>,
-    request: Request,
-    next: Next,
-) -> Response {
-    match judge(&names, &request) {
-        Ok(()) => next.run(request).await,
-        Err(refused) => refused.into_response(),
-    }
-}
-
-fn judge(names: &OwnNames, request: &Request) -> Result<(), ApiError> {
-    let mut hosts = request.headers().get_all(HOST).iter();
-    let host = request.uri().authority().map(http::uri::Authority::as_str);
-    let host = match (host, hosts.next(), hosts.next()) {
-        (_, _, Some(_)) => return Err(ApiError::invalid_argument("send one `Host` header")),
-        (Some(host), _, None) => Some(host),
-        (None, Some(header), None) => Some(readable(header)?),
-        // HTTP/1.0; every browser names its host.
-        (None, None, None) => None,
+pub(super) fn refuse_foreign(names: &OwnNames, request: &Request) -> ApiResult<()> {
+    let header = host_header(request)?;
+    let host = match request.uri().authority() {
+        Some(authority) => Some(authority.as_str()),
+        None => header.map(readable).transpose()?,
     };
     if host.is_some_and(|host| !names.may_be_host(host)) {
         return Err(ApiError::foreign_name());
@@ -101,7 +84,17 @@ fn judge(names: &OwnNames, request: &Request) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn readable(header: &HeaderValue) -> Result<&str, ApiError> {
+/// The `Host` header: one, which may be left out in HTTP/1.0 alone (RFC 9112 section 3.2).
+pub(super) fn host_header(request: &Request) -> ApiResult<Option<&HeaderValue>> {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) => Ok(Some(host)),
+        (None, _) if request.version() < Version::HTTP_11 => Ok(None),
+        _ => Err(ApiError::invalid_argument("send one `Host` header")),
+    }
+}
+
+fn readable(header: &HeaderValue) -> ApiResult<&str> {
     header.to_str().map_err(|_| ApiError::foreign_name())
 }
 

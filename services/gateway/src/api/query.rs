@@ -1,11 +1,9 @@
 //! Query strings, paths and conditional headers, with errors in the one envelope.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
-use std::sync::Arc;
 
-use axum::extract::{FromRequestParts, MatchedPath, Path, Query, Request, State};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::extract::{FromRequestParts, Path, Query, Request};
 use http::header::IF_MATCH;
 use http::request::Parts;
 use http::{HeaderMap, Method};
@@ -15,7 +13,7 @@ use store::ConversationsOf;
 use utoipa::openapi::path::{Operation, ParameterIn};
 use utoipa::openapi::{OpenApi, RefOr};
 
-use crate::api::error::ApiError;
+use crate::api::error::{ApiError, ApiResult};
 
 /// Items of a page when the caller names no limit, and at most.
 const DEFAULT_LIMIT: u64 = 50;
@@ -75,8 +73,7 @@ pub(super) fn conversations_of(
 }
 
 /// A query where none is taken would be ignored, `dry_run` for example: what an operator's request writes is told so.
-#[derive(Clone)]
-pub(super) struct WritesWithoutQuery(Arc<HashSet<(Method, String)>>);
+pub(super) struct WritesWithoutQuery(HashSet<(Method, String)>);
 
 impl WritesWithoutQuery {
     pub(super) fn of(document: &OpenApi) -> Self {
@@ -91,15 +88,38 @@ impl WritesWithoutQuery {
                     .as_ref()
                     .is_some_and(|operation| is_of_operators(operation) && !takes_query(operation))
             });
-            without.map(|(method, _)| (method, without_wildcards(path)))
+            without.map(|(method, _)| (method, without_wildcards(path).into_owned()))
         });
-        Self(Arc::new(writes.collect()))
+        Self(writes.collect())
+    }
+
+    /// Refuses a query that would be ignored.
+    pub(super) fn refuse_ignored_query(
+        &self,
+        request: &Request,
+        route: Option<&str>,
+    ) -> ApiResult<()> {
+        let is_ignored = request.method() != Method::GET
+            && request.uri().query().is_some_and(|query| !query.is_empty())
+            && route.is_some_and(|route| {
+                let path = without_wildcards(route).into_owned();
+                self.0.contains(&(request.method().clone(), path))
+            });
+        if is_ignored {
+            let message = "this route takes no query, and nothing was done; leave it out";
+            return Err(ApiError::invalid_argument(message));
+        }
+        Ok(())
     }
 }
 
 /// A route by its place alone: its parameters may be written as one that takes the rest of the path, or not.
-pub(super) fn without_wildcards(route: &str) -> String {
-    route.replace("{*", "{")
+pub(super) fn without_wildcards(route: &str) -> Cow<'_, str> {
+    if route.contains("{*") {
+        route.replace("{*", "{").into()
+    } else {
+        route.into()
+    }
 }
 
 fn is_of_operators(operation: &Operation) -> bool {
@@ -114,26 +134,6 @@ fn takes_query(operation: &Operation) -> bool {
         // What is not written out here may take one.
         RefOr::Ref(_) => true,
     })
-}
-
-/// Refuses a query that would be ignored.
-pub(super) async fn refuse_ignored_query(
-    State(writes): State<WritesWithoutQuery>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let route = request.extensions().get::<MatchedPath>();
-    let is_ignored = request.method() != Method::GET
-        && request.uri().query().is_some_and(|query| !query.is_empty())
-        && route.is_some_and(|route| {
-            let path = without_wildcards(route.as_str());
-            writes.0.contains(&(request.method().clone(), path))
-        });
-    if is_ignored {
-        let message = "this route takes no query, and nothing was done; leave it out";
-        return ApiError::invalid_argument(message).into_response();
-    }
-    next.run(request).await
 }
 
 /// A path parameter. One that cannot be an id names nothing: 404 like any other that is absent.
