@@ -122,15 +122,26 @@ impl Dispatch {
         run
     }
 
-    /// The run, when it was this very attempt that took it and the answer to its commit was lost.
+    /// The run, when it was this very dispatch that took it and the answer to its commit was lost.
     async fn find_own(&self, tx: &DatabaseTransaction) -> Result<Dispatched, StoreError> {
         let row = runs::Entity::find_by_id(self.run.id.to_string())
             .one(tx)
             .await?;
         match row.filter(|row| self.is_own(row)) {
-            Some(row) => Ok(Dispatched::Owned(Box::new(crate::runs::to_domain(row)?))),
-            None => Ok(Dispatched::Lost),
+            Some(row) if self.is_intended(tx).await? => {
+                Ok(Dispatched::Owned(Box::new(crate::runs::to_domain(row)?)))
+            }
+            _ => Ok(Dispatched::Lost),
         }
+    }
+
+    /// Whether the intent of the attempt is this one: the same owner may have taken the run to end it.
+    async fn is_intended(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
+        let key = (self.run.id.to_string(), i64::from(self.attempt));
+        let intent = run_attempts::Entity::find_by_id(key).one(tx).await?;
+        Ok(intent.is_some_and(|intent| {
+            intent.intent_at == self.at && intent.context == self.context.get()
+        }))
     }
 
     fn is_own(&self, row: &runs::Model) -> bool {

@@ -14,6 +14,7 @@ use protocol::id::{RunId, WorkspaceId};
 use protocol::resources::StateScope;
 use protocol::run::RunStatus;
 use sea_orm::{ConnectionTrait, Database, Statement};
+use serde_json::value::RawValue;
 use store::{
     Append, Appended, CancelOutcome, Dispatch, Dispatched, HistoryQuery, Ingest, Ingested, Leases,
     Plan, StateAccess, StateWritten, Store, Terminal, TranscriptWrite, terms_of,
@@ -35,6 +36,7 @@ on_both!(
     a_version_of_state_never_comes_again_with_another_value,
     a_cancel_is_noted_once_and_only_while_the_run_lives,
     an_expired_run_is_taken_over_by_one,
+    who_took_a_run_to_end_it_has_not_taken_it_to_go_on,
     a_bad_item_does_not_take_its_batch_with_it,
     a_runner_id_belongs_to_one_endpoint,
     what_is_deleted_together_is_bounded_by_its_bytes,
@@ -340,6 +342,22 @@ async fn a_cancel_is_noted_once_and_only_while_the_run_lives(bench: Bench) {
         .await
         .unwrap();
     assert!(matches!(unknown, CancelOutcome::Unknown));
+}
+
+/// Two tasks of one process may want the run of one moment: one to call its runner, one because it has waited too long.
+async fn who_took_a_run_to_end_it_has_not_taken_it_to_go_on(bench: Bench) {
+    let run = bench.created("e").await;
+    let ends = dispatch(&run);
+    let goes_on = Dispatch {
+        context: RawValue::from_string("{}".to_owned()).unwrap().into(),
+        ..dispatch(&run)
+    };
+    for _ in 0..2 {
+        let taken = bench.store.write(ends.clone()).await.unwrap();
+        assert!(matches!(taken, Dispatched::Owned(_)), "also sent again");
+        let other = bench.store.write(goes_on.clone()).await.unwrap();
+        assert!(matches!(other, Dispatched::Lost));
+    }
 }
 
 async fn an_expired_run_is_taken_over_by_one(bench: Bench) {

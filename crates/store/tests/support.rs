@@ -319,6 +319,15 @@ impl Bench {
 
     /// A run that was just dispatched.
     pub(crate) async fn running(&self, event_id: &str) -> Run {
+        let created = self.created(event_id).await;
+        match self.store.write(dispatch(&created)).await.unwrap() {
+            Dispatched::Owned(run) => *run,
+            Dispatched::Lost => panic!("nobody else has it"),
+        }
+    }
+
+    /// A run that nobody has dispatched yet.
+    pub(crate) async fn created(&self, event_id: &str) -> Run {
         self.store
             .ingest(self.event(event_id, "body"))
             .await
@@ -327,16 +336,9 @@ impl Bench {
             statuses: vec![RunStatus::Created],
             ..RunFilter::default()
         };
-        let created = self
-            .store
-            .list_runs(&self.workspace, &filter, &newest_first(10))
-            .await
-            .unwrap()
-            .runs;
-        match self.store.write(dispatch(&created[0])).await.unwrap() {
-            Dispatched::Owned(run) => *run,
-            Dispatched::Lost => panic!("nobody else has it"),
-        }
+        let newest = newest_first(10);
+        let created = self.store.list_runs(&self.workspace, &filter, &newest);
+        created.await.unwrap().runs.swap_remove(0)
     }
 
     pub(crate) fn append(&self, run: &Run, from: u64, texts: &[&str]) -> Append {

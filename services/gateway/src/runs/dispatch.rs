@@ -76,9 +76,9 @@ pub(super) async fn dispatch(
         if !live.is_held(Instant::now()) {
             return Ok(Outcome::Lost);
         }
-        let posted = tokio::select! {
-            posted = post(inner, live, prepared, &grant) => posted,
+        let posted = tokio::select! { biased;
             () = live.lost.cancelled() => return Ok(Outcome::Lost),
+            posted = post(inner, live, prepared, &grant) => posted,
         };
         let Some(posted) = posted else {
             return Ok(Outcome::Failed(run, interruption(inner, live)));
@@ -86,10 +86,7 @@ pub(super) async fn dispatch(
         failpoint::pass("post.after_send").await?;
         let error = match posted {
             Ok(answer) => {
-                let (outcome, status) = match &answer {
-                    Answer::Started(_) => (STARTED, 200),
-                    Answer::Deferred(_) => ("deferred", 202),
-                };
+                let (outcome, status) = outcome_of(&answer);
                 metrics::dispatch_attempted(outcome);
                 inner
                     .store
@@ -117,11 +114,21 @@ pub(super) async fn dispatch(
         };
         tracing::warn!(run.id = %run.id, attempt, "runner did not take run {}, trying again", run.id);
         tokio::select! {
+            biased;
+            () = live.lost.cancelled() => return Ok(Outcome::Lost),
             () = interrupted(inner, live, &run) => {
                 return Ok(Outcome::Failed(run, interruption(inner, live)));
             }
             () = tokio::time::sleep(wait) => {}
         }
+    }
+}
+
+/// The outcome of an attempt that was answered so, and the status.
+fn outcome_of(answer: &Answer) -> (&'static str, u16) {
+    match answer {
+        Answer::Started(_) => (STARTED, 200),
+        Answer::Deferred(_) => ("deferred", 202),
     }
 }
 

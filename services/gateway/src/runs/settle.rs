@@ -305,10 +305,29 @@ pub(super) async fn settle_orphan(
     match own_orphan(inner, id, workspace, leases).await {
         Ok(Some(run)) => settle_taken(inner, &run, failure).await,
         Ok(None) => {}
+        Err(error) => untaken(id, &error),
+    }
+}
+
+/// Ends a run that waits behind others, unless it has been let go. False: it was not ended.
+pub(super) async fn settle_waiting(inner: &Arc<Inner>, run: Run, failure: Failure) -> bool {
+    let id = run.id;
+    match own_unbegun(inner, run).await {
+        Ok(Some(run)) => {
+            settle_taken(inner, &run, failure).await;
+            true
+        }
+        Ok(None) => false,
         Err(error) => {
-            tracing::error!(run.id = %id, error = &error as &dyn std::error::Error, "run {id} could not be taken over");
+            untaken(id, &error);
+            false
         }
     }
+}
+
+fn untaken(id: RunId, error: &StoreError) {
+    let error = error as &dyn std::error::Error;
+    tracing::error!(run.id = %id, error, "run {id} could not be taken over");
 }
 
 /// Ends a run that was taken over.
@@ -349,21 +368,24 @@ async fn own_orphan(
             let row = inner.store.find_run(workspace, id).await?;
             Ok(row.filter(|row| row.lease_epoch == epoch))
         }
-        RunStatus::Created | RunStatus::Queued => {
-            let dispatch = Dispatch {
-                attempt: run.attempt + 1,
-                owner: inner.owner.clone(),
-                lease,
-                context: RawValue::NULL.to_owned().into(),
-                deadline_at: run.deadline_at,
-                at: inner.clock.now_ms(),
-                run,
-            };
-            match inner.store.write(dispatch).await? {
-                Dispatched::Owned(run) => Ok(Some(*run)),
-                Dispatched::Lost => Ok(None),
-            }
-        }
+        RunStatus::Created | RunStatus::Queued => own_unbegun(inner, run).await,
         _ => Ok(None),
+    }
+}
+
+/// Takes a run that has not begun, unless its status is another one by now.
+async fn own_unbegun(inner: &Inner, run: Run) -> Result<Option<Run>, StoreError> {
+    let dispatch = Dispatch {
+        attempt: run.attempt + 1,
+        owner: inner.owner.clone(),
+        lease: inner.limits.lease,
+        context: RawValue::NULL.to_owned().into(),
+        deadline_at: run.deadline_at,
+        at: inner.clock.now_ms(),
+        run,
+    };
+    match inner.store.write(dispatch).await? {
+        Dispatched::Owned(run) => Ok(Some(*run)),
+        Dispatched::Lost => Ok(None),
     }
 }

@@ -10,7 +10,7 @@ use store::{Backend, Leases, StoreError, failpoint};
 use tokio::time::Instant;
 
 use crate::runs::Runs;
-use crate::runs::settle::settle_orphan;
+use crate::runs::settle::settle_waiting;
 use crate::telemetry::metrics::{self, Swept};
 
 /// Others commit in between.
@@ -288,9 +288,10 @@ impl Runs {
     /// Ends a run, unless it has been let go since it was listed.
     async fn end_waiting(&self, run: &Run, failure: Failure) -> Result<(), StoreError> {
         let now = self.0.store.find_run(&run.workspace, run.id).await?;
-        if now.is_some_and(|now| now.status == RunStatus::Queued) {
+        if let Some(now) = now.filter(|now| now.status == RunStatus::Queued)
+            && settle_waiting(&self.0, now, failure).await
+        {
             metrics::swept(Swept::Overdue);
-            settle_orphan(&self.0, run.id, &run.workspace, Leases::None, failure).await;
         }
         Ok(())
     }
