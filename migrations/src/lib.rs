@@ -35,6 +35,7 @@ mod m20261123_000038_reservation_leases;
 mod m20261125_000039_deleted_state;
 mod m20261125_000040_old_budget_usage;
 mod m20261125_000041_who_and_why;
+mod m20261126_000042_closed_appends;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -72,6 +73,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261125_000039_deleted_state::Migration),
             Box::new(m20261125_000040_old_budget_usage::Migration),
             Box::new(m20261125_000041_who_and_why::Migration),
+            Box::new(m20261126_000042_closed_appends::Migration),
         ]
     }
 }

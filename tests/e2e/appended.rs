@@ -1,6 +1,7 @@
 //! Runs that outlive the call that began them: the runner answers 202 and appends its results later.
 
 use futures_util::StreamExt as _;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use reqwest::Method;
 use rstest::rstest;
@@ -338,6 +339,51 @@ async fn results_that_nobody_has_looked_at_are_judged_before_the_deadline_ends_t
     };
     outcome.assert(ending, &["message.delta", "message.delta", last]);
     assert_eq!(outcome.ledger.text(), "one two");
+}
+
+/// Appends one after the other until it is refused; gives the number of what was accepted.
+async fn append_to_the_end(run: &Deferred) -> u64 {
+    let mut accepted = 0;
+    loop {
+        let answer = run.append(&[run.delta(accepted + 1, "x")]).await;
+        match answer.status {
+            200 => accepted += 1,
+            // It calls too often, or the database is slow.
+            429 | 503 => {}
+            401 => return accepted,
+            _ => panic!("{}", answer.body),
+        }
+    }
+}
+
+/// Whoever ends a run has nothing accepted behind what it has read.
+#[rstest]
+#[tokio::test]
+async fn what_is_accepted_while_the_grace_of_a_cancel_ends_is_judged(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let grace = |config: &mut Config| "cancel_grace_seconds = 0.2".clone_into(&mut config.runs);
+    let Some(stage) = Stage::on(engine, grace).await else {
+        return;
+    };
+    let talks = (0..8).map(|number| {
+        let stage = &stage;
+        async move {
+            let mut event = message(&format!("m-{number}"));
+            event["conversation"]["conversation_id"] = json!(format!("c-{number}"));
+            let run = Deferred::start(stage, &event).await;
+            let cancelling = stage.client.cancel(&run.run_id);
+            let (accepted, cancelled) = tokio::join!(append_to_the_end(&run), cancelling);
+            assert_eq!(cancelled.status, 202);
+            (run, accepted)
+        }
+    });
+    for (run, accepted) in join_all(talks).await {
+        let outcome = stage.outcome(&run.run_id).await;
+        assert_eq!(outcome.ending(), "cancelled cancelled");
+        let told = outcome.ledger.text();
+        assert_eq!(told.len() as u64, accepted, "all that was accepted");
+    }
 }
 
 #[tokio::test]

@@ -21,10 +21,12 @@ use crate::error::{StoreError, parsed_json, signed, unsigned};
 use crate::state::hold_live_run;
 use crate::writer::Work;
 
+pub use closing::{CloseAppends, Closed};
+
+mod closing;
+
 /// Calls of one look.
 const CALLS: u64 = 8;
-/// Runs of one sweep.
-const SWEEP: u64 = 50;
 
 /// Opens a run for results that are appended.
 #[derive(Clone, Debug)]
@@ -55,6 +57,7 @@ impl Work for Defer {
             judged_through: Set(0),
             bytes: Set(0),
             lease_expires_at: Set(read_now(tx).await? + millis(self.lease)),
+            is_closed: Set(false),
         };
         // Written again by a try after a lost answer: what has been appended meanwhile stands.
         let there = OnConflict::column(run_deferrals::Column::RunId)
@@ -88,13 +91,12 @@ pub enum ResultsAppended {
     /// All up to this number are stored.
     Through(u64),
     /// A number is missing before the first of them: nothing was stored.
-    Gap {
-        expected: u64,
-    },
+    Gap { expected: u64 },
     /// The run has appended more than it may.
     Full,
     /// The runner has not answered that it will append, or it streams its results.
     NotDeferred,
+    /// Or its owner is about to end it.
     RunEnded,
 }
 
@@ -125,7 +127,14 @@ impl Work for AppendResults {
             .iter()
             .filter(|(sequence, _)| *sequence > through)
             .collect();
-        let Some((first, last)) = new.first().zip(new.last()) else {
+        let new_ones = new.first().zip(new.last());
+        if deferral.is_closed {
+            return Ok(match new_ones {
+                Some(_) => ResultsAppended::RunEnded,
+                None => ResultsAppended::Through(through),
+            });
+        }
+        let Some((first, last)) = new_ones else {
             self.note(tx, through, deferral.bytes).await?;
             return Ok(ResultsAppended::Through(through));
         };
@@ -200,6 +209,7 @@ pub enum Heard {
     Alive(Deferral),
     /// The runner has not answered that it will append, or it streams its results.
     NotDeferred,
+    /// Or its owner is about to end it.
     RunEnded,
 }
 
@@ -211,6 +221,8 @@ pub struct Deferral {
     pub bytes: u64,
     /// By the clock of the database, epoch milliseconds.
     pub lease_expires_at: i64,
+    /// No more is taken: see [`CloseAppends`].
+    pub is_closed: bool,
 }
 
 /// What of the appended results of a run waits to be judged.
@@ -241,6 +253,11 @@ impl Work for Heartbeat {
         if !hold_live_run(tx, self.run_id).await? {
             return Ok(Heard::RunEnded);
         }
+        match find(tx, self.run_id, self.attempt).await? {
+            None => return Ok(Heard::NotDeferred),
+            Some(deferral) if deferral.is_closed => return Ok(Heard::RunEnded),
+            Some(_) => {}
+        }
         run_deferrals::Entity::update_many()
             .col_expr(
                 run_deferrals::Column::LeaseExpiresAt,
@@ -269,40 +286,10 @@ async fn find(
             accepted_through: unsigned(column, &row.run_id, row.accepted_through)?,
             bytes: unsigned("run_deferrals.bytes", &row.run_id, row.bytes)?,
             lease_expires_at: row.lease_expires_at,
+            is_closed: row.is_closed,
         })
     })
     .transpose()
-}
-
-struct SweepAppends;
-
-impl Work for SweepAppends {
-    type Output = u64;
-    const CHANGES_AGENTS: bool = false;
-
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
-        let ended: Vec<String> = run_deferrals::Entity::find()
-            .select_only()
-            .column(run_deferrals::Column::RunId)
-            .join(JoinType::InnerJoin, run_deferrals::Relation::Run.def())
-            .filter(runs::Column::Status.ne(RunStatus::Running.as_str()))
-            .limit(SWEEP)
-            .into_tuple()
-            .all(tx)
-            .await?;
-        if ended.is_empty() {
-            return Ok(0);
-        }
-        run_appends::Entity::delete_many()
-            .filter(run_appends::Column::RunId.is_in(ended.clone()))
-            .exec(tx)
-            .await?;
-        run_deferrals::Entity::delete_many()
-            .filter(run_deferrals::Column::RunId.is_in(ended.clone()))
-            .exec(tx)
-            .await?;
-        Ok(ended.len() as u64)
-    }
 }
 
 impl Store {
@@ -319,12 +306,6 @@ impl Store {
             .one(&self.readers)
             .await?;
         Ok(left.and_then(|left| u64::try_from(left).ok()))
-    }
-
-    /// Up to which number results of a run are accepted.
-    pub async fn accepted_through(&self, run: RunId, attempt: u32) -> Result<u64, StoreError> {
-        let deferral = find(&self.readers, run, attempt).await?;
-        Ok(deferral.map_or(0, |deferral| deferral.accepted_through))
     }
 
     /// How far a live run has appended results in this attempt, and how far they are judged. `None`: it has ended, or
@@ -377,11 +358,5 @@ impl Store {
         }
         let last = unsigned("run_appends.last_sequence", &run.to_string(), last)?;
         Ok(Some((last, results)))
-    }
-
-    /// Forgets what runs appended that have ended, a bounded number of them: the ledger has it. Says of how
-    /// many.
-    pub async fn sweep_appends(&self) -> Result<u64, StoreError> {
-        self.write(SweepAppends).await
     }
 }

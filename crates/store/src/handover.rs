@@ -55,9 +55,11 @@ impl Work for GoOn {
         }
         let id = self.run_id.to_string();
         let heard = lease_end(tx.get_database_backend(), self.lease);
+        // Of a run that was closed nobody will be heard.
         run_deferrals::Entity::update_many()
             .col_expr(run_deferrals::Column::LeaseExpiresAt, heard)
             .filter(run_deferrals::Column::RunId.eq(&id))
+            .filter(run_deferrals::Column::IsClosed.eq(false))
             .exec(tx)
             .await?;
         let deferral = run_deferrals::Entity::find_by_id(&id)

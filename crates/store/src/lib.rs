@@ -70,7 +70,10 @@ pub use cancel::CancelOutcome;
 pub use capacity::Capacities;
 pub use connect::{Backend, Condition, Store, check_database_url};
 pub use conversation::{ConversationNow, ConversationsOf, LiveRun, occupancy};
-pub use deferrals::{AppendResults, Backlog, Defer, Deferral, Heard, Heartbeat, ResultsAppended};
+pub use deferrals::{
+    AppendResults, Backlog, CloseAppends, Closed, Defer, Deferral, Heard, Heartbeat,
+    ResultsAppended,
+};
 pub use digest::{hex, sha256_hex};
 pub use discovery::{SaveDiscovery, SaveFailure};
 pub use doorbell::Notice;

@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::normalize::StateUpdate;
+use domain::run::Run;
 use domain::tool_call::Decision;
 use protocol::resources::{StateScope, StorageArea, ToolEffect};
 use store::{
-    AppendResults, AreaAccess, BeginToolCall, BeginUpload, BlobDeleted, CHUNK_BYTES, Defer,
-    DeleteBlob, EventFilter, FinishToolCall, FinishUpload, Ingested, Quota, ResultsAppended,
-    STATE_KEYS, StateWritten, TOOL_CALLS, ToolCallBegun, ToolCallEnd, Uploaded, WriteChunk,
+    AppendResults, AreaAccess, BeginToolCall, BeginUpload, BlobDeleted, CHUNK_BYTES, CloseAppends,
+    Closed, Defer, DeleteBlob, EventFilter, FinishToolCall, FinishUpload, Heard, Heartbeat,
+    Ingested, Quota, ResultsAppended, STATE_KEYS, StateWritten, TOOL_CALLS, ToolCallBegun,
+    ToolCallEnd, Uploaded, WriteChunk,
 };
 use support::{Bench, audit, on_both};
 use uuid::Uuid;
@@ -27,6 +29,7 @@ on_both!(
     a_call_of_a_tool_is_made_once_whoever_asks,
     the_keys_of_a_run_are_bounded_and_end_with_it,
     the_call_that_comes_past_the_most_of_a_run_is_the_last_that_is_taken,
+    what_is_closed_takes_nothing_new_and_knows_what_it_has,
 );
 
 const ROOM: Quota = Quota {
@@ -42,7 +45,7 @@ fn area(bench: &Bench) -> AreaAccess {
     }
 }
 
-fn finish(bench: &Bench, run: &domain::run::Run, key: &str, chunks: u64) -> FinishUpload {
+fn finish(bench: &Bench, run: &Run, key: &str, chunks: u64) -> FinishUpload {
     FinishUpload {
         run_id: run.id,
         access: area(bench),
@@ -368,7 +371,7 @@ async fn an_idempotency_key_is_kept_for_a_week(bench: Bench) {
 }
 
 /// A call of the process `owner` at `at` that may take a second.
-fn begin(run: &domain::run::Run, key: &str, owner: &str, at: i64) -> BeginToolCall {
+fn begin(run: &Run, key: &str, owner: &str, at: i64) -> BeginToolCall {
     BeginToolCall {
         run_id: run.id,
         key: key.to_owned(),
@@ -465,25 +468,68 @@ async fn the_keys_of_a_run_are_bounded_and_end_with_it(bench: Bench) {
     assert_eq!(late.unwrap(), ToolCallBegun::RunEnded);
 }
 
-/// Else nobody could tell such a run's end, not even its runner.
-async fn the_call_that_comes_past_the_most_of_a_run_is_the_last_that_is_taken(bench: Bench) {
+fn append(run: &Run, sequence: u64, raw: String) -> AppendResults {
+    AppendResults {
+        run_id: run.id,
+        attempt: run.attempt,
+        lease: Duration::from_mins(1),
+        results: vec![(sequence, raw)],
+        most_bytes: 100,
+        audit: audit(Uuid::now_v7()),
+    }
+}
+
+/// A run that appends its results.
+async fn deferred(bench: &Bench) -> Run {
     let run = bench.running("e").await;
-    let lease = Duration::from_mins(1);
     let defer = Defer {
         run_id: run.id,
         attempt: run.attempt,
-        lease,
+        lease: Duration::from_mins(1),
     };
     assert!(bench.store.write(defer).await.unwrap());
-    let append = async |sequence: u64, bytes: usize| {
-        let append = AppendResults {
+    run
+}
+
+async fn what_is_closed_takes_nothing_new_and_knows_what_it_has(bench: Bench) {
+    let run = deferred(&bench).await;
+    let send = async |sequence: u64| {
+        let append = append(&run, sequence, "1".to_owned());
+        bench.store.write(append).await.unwrap()
+    };
+    let close = async |only_unheard: bool, epoch: i64| {
+        let close = CloseAppends {
             run_id: run.id,
             attempt: run.attempt,
-            lease,
-            results: vec![(sequence, format!("\"{}\"", "x".repeat(bytes - 2)))],
-            most_bytes: 100,
-            audit: audit(Uuid::now_v7()),
+            epoch,
+            only_unheard,
         };
+        bench.store.write(close).await.unwrap()
+    };
+    let epoch = run.lease_epoch;
+    assert_eq!(send(1).await, ResultsAppended::Through(1));
+    assert_eq!(close(true, epoch).await, Closed::Heard);
+    assert_eq!(close(false, epoch - 1).await, Closed::Lost, "another's");
+    assert_eq!(send(2).await, ResultsAppended::Through(2));
+    assert_eq!(close(false, epoch).await, Closed::Behind(2));
+    assert_eq!(send(3).await, ResultsAppended::RunEnded);
+    assert_eq!(send(2).await, ResultsAppended::Through(2), "sent again");
+    let heartbeat = Heartbeat {
+        run_id: run.id,
+        attempt: run.attempt,
+        lease: Duration::from_mins(1),
+    };
+    assert_eq!(bench.store.write(heartbeat).await.unwrap(), Heard::RunEnded);
+    assert_eq!(close(false, epoch).await, Closed::Behind(2));
+    bench.end(&run, 0).await;
+    assert_eq!(close(false, epoch).await, Closed::Lost);
+}
+
+/// Else nobody could tell such a run's end, not even its runner.
+async fn the_call_that_comes_past_the_most_of_a_run_is_the_last_that_is_taken(bench: Bench) {
+    let run = deferred(&bench).await;
+    let append = async |sequence: u64, bytes: usize| {
+        let append = append(&run, sequence, format!("\"{}\"", "x".repeat(bytes - 2)));
         bench.store.write(append).await.unwrap()
     };
     assert_eq!(append(1, 60).await, ResultsAppended::Through(1));

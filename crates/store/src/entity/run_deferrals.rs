@@ -12,6 +12,7 @@ pub struct Model {
     pub bytes: i64,
     pub lease_expires_at: i64,
     pub judged_through: i64,
+    pub is_closed: bool,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

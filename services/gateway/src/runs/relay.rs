@@ -105,11 +105,11 @@ pub(super) async fn relay(
             let reading = inner.tasks.spawn(aside.read_out());
             relay.aside = Some(AbortOnDropHandle::new(reading));
             relay.appended = Some(Numbers::default());
-            Source::Appended(Appended::new(inner, run.id, run.attempt, bell()))
+            Source::Appended(Appended::new(inner, run, bell()))
         }
         Origin::LeftOff(left_off) => {
             relay.book = Book::new(run).behind_rejections(left_off.rejections);
-            let appended = Appended::new(inner, run.id, run.attempt, bell());
+            let appended = Appended::new(inner, run, bell());
             let appended = appended.catching_up_to(left_off.accepted_through);
             relay.appended = Some(Numbers::of(left_off));
             Source::Appended(appended)
@@ -237,7 +237,7 @@ impl Relay<'_> {
     }
 
     /// Ends the run once what is accepted by now is judged, though nobody has looked at it yet: its runner was told that
-    /// it is stored.
+    /// it is stored. No more is.
     async fn end_behind(
         &mut self,
         appended: &mut Appended<'_>,
@@ -245,9 +245,14 @@ impl Relay<'_> {
     ) -> Result<(), Stopped> {
         self.interrupted = Some(failure);
         tokio::select! {
-            // In a box of its own: every run would keep its room, and few append.
-            asked = Box::pin(appended.catch_up()) => asked.map_err(Stopped::Unwritable),
+            biased;
             () = self.live.lost.cancelled() => Err(Stopped::Lost),
+            // In a box of its own: every run would keep its room, and few append.
+            closed = Box::pin(appended.close()) => match closed {
+                Ok(true) => Ok(()),
+                Ok(false) => Err(Stopped::Lost),
+                Err(error) => Err(Stopped::Unwritable(error)),
+            },
         }
     }
 

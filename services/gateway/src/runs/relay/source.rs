@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use domain::run::{Failure, FailureCode};
+use domain::run::{Failure, FailureCode, Run};
 use futures_util::StreamExt as _;
 use protocol::id::RunId;
-use store::StoreError;
+use store::{CloseAppends, Closed, StoreError};
 
 use crate::outbound::runner::Results;
 use crate::runs::Inner;
@@ -77,6 +77,7 @@ pub(super) struct Appended<'a> {
     inner: &'a Inner,
     run: RunId,
     attempt: u32,
+    epoch: i64,
     bell: Bell,
     /// The last number that was read.
     read_through: u64,
@@ -86,11 +87,12 @@ pub(super) struct Appended<'a> {
 }
 
 impl<'a> Appended<'a> {
-    pub(super) fn new(inner: &'a Inner, run: RunId, attempt: u32, bell: Bell) -> Self {
+    pub(super) fn new(inner: &'a Inner, run: &Run, bell: Bell) -> Self {
         Self {
             inner,
-            run,
-            attempt,
+            run: run.id,
+            attempt: run.attempt,
+            epoch: run.lease_epoch,
             bell,
             read_through: 0,
             catches_up_to: None,
@@ -103,12 +105,23 @@ impl<'a> Appended<'a> {
         self
     }
 
-    /// Says when it has read what is accepted by now.
-    pub(super) async fn catch_up(&mut self) -> Result<(), StoreError> {
-        let (store, run, attempt) = (&self.inner.store, self.run, self.attempt);
-        let accepted = surely(self.inner, run, || store.accepted_through(run, attempt)).await?;
-        self.catches_up_to = Some(accepted);
-        Ok(())
+    /// Has no more accepted, and says when it has read what was. False: the run is not ours.
+    pub(super) async fn close(&mut self) -> Result<bool, StoreError> {
+        let closed = self.close_appends(false).await?;
+        if let Closed::Behind(through) = closed {
+            self.catches_up_to = Some(through);
+        }
+        Ok(closed != Closed::Lost)
+    }
+
+    async fn close_appends(&self, only_unheard: bool) -> Result<Closed, StoreError> {
+        let close = CloseAppends {
+            run_id: self.run,
+            attempt: self.attempt,
+            epoch: self.epoch,
+            only_unheard,
+        };
+        surely(self.inner, self.run, || self.inner.store.write(close)).await
     }
 
     async fn next(&mut self) -> Read {
@@ -162,11 +175,20 @@ impl<'a> Appended<'a> {
             let results = results.into_iter().map(String::into_bytes);
             return Ok(Look::Found(Read::Appended(results.collect())));
         }
-        Ok(match heard {
-            Some(millis) => Look::Nothing {
-                heard_for: Duration::from_millis(millis),
+        if let Some(millis) = heard {
+            let heard_for = Duration::from_millis(millis);
+            return Ok(Look::Nothing { heard_for });
+        }
+        // What has come since is read first, and nothing comes after it.
+        Ok(match self.close_appends(true).await? {
+            Closed::Behind(through) if through <= self.read_through => Look::Found(Read::Orphaned),
+            Closed::Behind(_) | Closed::Heard => Look::Nothing {
+                heard_for: Duration::ZERO,
             },
-            None => Look::Found(Read::Orphaned),
+            // That it is lost is told elsewhere.
+            Closed::Lost => Look::Nothing {
+                heard_for: self.inner.limits.poll,
+            },
         })
     }
 }

@@ -1,0 +1,121 @@
+//! The end of appended results: no more are taken, and none are kept.
+
+use protocol::id::RunId;
+use protocol::run::RunStatus;
+use sea_orm::sea_query::Expr;
+use sea_orm::{
+    ColumnTrait, DatabaseTransaction, EntityTrait, JoinType, PaginatorTrait, QueryFilter,
+    QuerySelect, RelationTrait as _,
+};
+use uuid::Uuid;
+
+use super::find;
+use crate::connect::Store;
+use crate::database_clock::read_now;
+use crate::entity::{run_appends, run_deferrals, runs};
+use crate::error::StoreError;
+use crate::state::hold_live_run;
+use crate::writer::Work;
+
+/// Runs of one sweep.
+const SWEEP: u64 = 50;
+
+/// Has a run take no more results, before its owner ends it: what was taken by then is judged first, and nothing is taken
+/// that would not be.
+#[derive(Clone, Copy, Debug)]
+pub struct CloseAppends {
+    pub run_id: RunId,
+    pub attempt: u32,
+    /// Of the owner's lease: nobody closes the run of another.
+    pub epoch: i64,
+    /// Only when the runner has not been heard of within its lease.
+    pub only_unheard: bool,
+}
+
+/// What became of closing a run for results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// All results up to this number are stored, and no more will be.
+    Behind(u64),
+    /// It is open: the runner has been heard of.
+    Heard,
+    /// It has ended, or is somebody else's.
+    Lost,
+}
+
+impl Work for CloseAppends {
+    type Output = Closed;
+    const CHANGES_AGENTS: bool = false;
+
+    fn order(&self) -> Uuid {
+        self.run_id.0
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Closed, StoreError> {
+        // Whoever appends holds the row, too.
+        if !hold_live_run(tx, self.run_id).await? || !self.is_ours(tx).await? {
+            return Ok(Closed::Lost);
+        }
+        let Some(deferral) = find(tx, self.run_id, self.attempt).await? else {
+            return Ok(Closed::Behind(0));
+        };
+        if self.only_unheard && deferral.lease_expires_at >= read_now(tx).await? {
+            return Ok(Closed::Heard);
+        }
+        run_deferrals::Entity::update_many()
+            .col_expr(run_deferrals::Column::IsClosed, Expr::value(true))
+            .filter(run_deferrals::Column::RunId.eq(self.run_id.to_string()))
+            .exec(tx)
+            .await?;
+        Ok(Closed::Behind(deferral.accepted_through))
+    }
+}
+
+impl CloseAppends {
+    async fn is_ours(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
+        let found = runs::Entity::find_by_id(self.run_id.to_string())
+            .filter(runs::Column::LeaseEpoch.eq(self.epoch))
+            .count(tx)
+            .await?;
+        Ok(found == 1)
+    }
+}
+
+struct SweepAppends;
+
+impl Work for SweepAppends {
+    type Output = u64;
+    const CHANGES_AGENTS: bool = false;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
+        let ended: Vec<String> = run_deferrals::Entity::find()
+            .select_only()
+            .column(run_deferrals::Column::RunId)
+            .join(JoinType::InnerJoin, run_deferrals::Relation::Run.def())
+            .filter(runs::Column::Status.ne(RunStatus::Running.as_str()))
+            .limit(SWEEP)
+            .into_tuple()
+            .all(tx)
+            .await?;
+        if ended.is_empty() {
+            return Ok(0);
+        }
+        run_appends::Entity::delete_many()
+            .filter(run_appends::Column::RunId.is_in(ended.clone()))
+            .exec(tx)
+            .await?;
+        run_deferrals::Entity::delete_many()
+            .filter(run_deferrals::Column::RunId.is_in(ended.clone()))
+            .exec(tx)
+            .await?;
+        Ok(ended.len() as u64)
+    }
+}
+
+impl Store {
+    /// Forgets what runs appended that have ended, a bounded number of them: the ledger has it. Says of how
+    /// many.
+    pub async fn sweep_appends(&self) -> Result<u64, StoreError> {
+        self.write(SweepAppends).await
+    }
+}
