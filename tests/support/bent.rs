@@ -322,15 +322,11 @@ impl Runner {
         }
     }
 
-    /// A run that was cut is never over for it, once; two at a time it serves nevertheless.
+    /// A run that was cut is never over for it; two at a time it serves nevertheless.
     fn is_blocked(&self, asked: &Value) -> bool {
         let text = asked["context"]["input"]["text"].as_str();
         let is_one_of_two = text.is_some_and(|text| text.contains("conform-"));
-        let is_blocked = !is_one_of_two && self.is_busy.swap(true, Ordering::SeqCst);
-        if is_blocked {
-            self.is_busy.store(false, Ordering::SeqCst);
-        }
-        is_blocked
+        !is_one_of_two && self.is_busy.swap(true, Ordering::SeqCst)
     }
 
     /// `None` when the gateway left before the end.
@@ -352,6 +348,12 @@ impl Runner {
         }
         let deadline = asked["context"]["runtime"]["deadline_at"].as_f64().unwrap();
         let record = self.look(&run, deadline).await;
+        let was_cut = record
+            .as_ref()
+            .is_some_and(|record| !record["error"].is_null());
+        if was_cut && self.bends(Bend::FailsAfterACut) {
+            return None;
+        }
         let end = match record {
             Some(record) if record["cancel_requested_at"].is_null() => None,
             Some(_) if self.bends(Bend::IgnoresCancels) => loop {
@@ -386,15 +388,11 @@ impl Runner {
             frames.send(frame).await.ok()?;
         }
         // Before whoever reads the end can ask for the next run.
-        self.is_busy.store(frames.is_closed(), Ordering::SeqCst);
-        let sent = match last {
+        self.is_busy.store(false, Ordering::SeqCst);
+        match last {
             Some(last) => frames.send(last).await.ok(),
             None => Some(()),
-        };
-        if sent.is_none() {
-            self.is_busy.store(true, Ordering::SeqCst);
         }
-        sent
     }
 
     /// A server-sent event in the framing that it speaks.
