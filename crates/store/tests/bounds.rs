@@ -511,7 +511,9 @@ async fn what_is_closed_takes_nothing_new_and_knows_what_it_has(bench: Bench) {
     assert_eq!(close(true, epoch).await, Closed::Heard);
     assert_eq!(close(false, epoch - 1).await, Closed::Lost, "another's");
     assert_eq!(send(2).await, ResultsAppended::Through(2));
-    assert_eq!(close(false, epoch).await, Closed::Behind(2));
+    let silent = "UPDATE run_deferrals SET lease_expires_at = 1";
+    bench.tamper(silent).await;
+    assert_eq!(close(true, epoch).await, Closed::Behind(2), "unheard");
     assert_eq!(send(3).await, ResultsAppended::RunEnded);
     assert_eq!(send(2).await, ResultsAppended::Through(2), "sent again");
     let heartbeat = Heartbeat {
@@ -520,6 +522,12 @@ async fn what_is_closed_takes_nothing_new_and_knows_what_it_has(bench: Bench) {
         lease: Duration::from_mins(1),
     };
     assert_eq!(bench.store.write(heartbeat).await.unwrap(), Heard::RunEnded);
+    // Whoever takes it over judges what was taken, and waits for nobody.
+    let minute = Duration::from_mins(1);
+    let left_off = bench.store.go_on(run.id, run.attempt, minute).await;
+    assert_eq!(left_off.unwrap().unwrap().accepted_through, 2);
+    let heard_for = bench.store.heard_for(run.id, run.attempt).await;
+    assert_eq!(heard_for.unwrap(), None);
     assert_eq!(close(false, epoch).await, Closed::Behind(2));
     bench.end(&run, 0).await;
     assert_eq!(close(false, epoch).await, Closed::Lost);
