@@ -5,7 +5,7 @@ mod reserved;
 
 use domain::budget::{Amount, Budget};
 use protocol::id::{RunId, WorkspaceId};
-use sea_orm::sea_query::{Expr, ExprTrait as _, OnConflict};
+use sea_orm::sea_query::{Expr, ExprTrait as _, Func, OnConflict};
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait,
     FromQueryResult, QueryFilter, QueryOrder, QuerySelect,
@@ -257,10 +257,17 @@ impl Store {
         window_start: i64,
     ) -> Result<Vec<UsedBudget>, StoreError> {
         use budget_usage::Column;
+        let own = format!("{workspace}/");
+        let length = i32::try_from(own.chars().count()).unwrap_or(i32::MAX);
+        // Not LIKE, which knows no case in SQLite, and takes a `_` for any letter.
+        let begins = Func::cust("SUBSTR")
+            .arg(Expr::col(Column::Subject))
+            .arg(1)
+            .arg(length);
         let rows = budget_usage::Entity::find()
             .filter(Column::Budget.eq(budget))
             .filter(Column::WindowStart.eq(window_start))
-            .filter(Column::Subject.starts_with(format!("{workspace}/")))
+            .filter(Expr::expr(begins).eq(own))
             .order_by_desc(Column::Tokens)
             .order_by_desc(Column::Calls)
             .order_by_asc(Column::Subject)

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use domain::budget::{Amount, Budget, BudgetScope, BudgetWindow};
 use domain::run::Run;
+use protocol::id::WorkspaceId;
 use store::{BudgetLine, ReserveBudget, SettleUsage, UsedCall};
 use support::{Bench, Dice, on_both};
 use uuid::Uuid;
@@ -16,6 +17,7 @@ on_both!(
     sums_are_what_was_settled_and_what_is_reserved,
     a_call_of_which_a_part_was_given_back_counts_once_everywhere,
     sums_of_windows_that_are_over_and_of_pruned_runs_go,
+    a_workspace_sees_the_subjects_of_its_own_name_alone,
 );
 
 const BUDGETS: [&str; 2] = ["calls", "tokens"];
@@ -220,5 +222,25 @@ async fn sums_of_windows_that_are_over_and_of_pruned_runs_go(bench: Bench) {
     for (budget, left) in [("of-run", 0), ("whole", 1)] {
         let used = store.used_of(&bench.workspace, budget, 0).await.unwrap();
         assert_eq!(used.len(), left, "{budget}");
+    }
+}
+
+async fn a_workspace_sees_the_subjects_of_its_own_name_alone(bench: Bench) {
+    let own = bench.workspace.to_string();
+    let others = [
+        format!("{own}x"),
+        format!("x{own}"),
+        own.to_uppercase(),
+        "%".to_owned(),
+        "_".repeat(own.len()),
+    ];
+    for workspace in others.iter().chain([&own]) {
+        let row = format!("INSERT INTO budget_usage VALUES ('b', '{workspace}/s', 0, 1, 1, 1, 1)");
+        bench.tamper(&row).await;
+    }
+    for (workspace, seen) in [(&own, 1), (&others[3], 1), (&others[4], 1)] {
+        let workspace = WorkspaceId(workspace.clone());
+        let used = bench.store.used_of(&workspace, "b", 0).await.unwrap();
+        assert_eq!(used.len(), seen, "{workspace}");
     }
 }
