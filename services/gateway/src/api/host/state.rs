@@ -151,12 +151,6 @@ pub(in crate::api) async fn put_state(
     JsonBody(body): JsonBody<StatePut>,
 ) -> ApiResult<Json<StateVersion>> {
     let value = body.value.to_string();
-    if value.len() > state.runs.limits().results.state_value_bytes {
-        let most = state.runs.limits().results.state_value_bytes;
-        return Err(ApiError::too_large(format!(
-            "the value is larger than the {most} bytes of limits.state_value_bytes"
-        )));
-    }
     match change(&caller, &state, &scope, key, Some(value), &headers).await? {
         StateWritten::Version(version) => Ok(Json(StateVersion { version })),
         outcome => Err(refusal(outcome)),
@@ -213,8 +207,14 @@ async fn change(
         Err(refused) => return caller.granted(state, call, Err(refused)).await,
     };
     caller.legal_key(state, call, &key).await?;
-    behind_appended(caller, state).await?;
     let bytes = value.as_ref().map_or(0, String::len);
+    let most = state.runs.limits().results.state_value_bytes;
+    if bytes > most {
+        return Err(ApiError::too_large(format!(
+            "the value is larger than the {most} bytes of limits.state_value_bytes"
+        )));
+    }
+    behind_appended(caller, state).await?;
     let change = StateChange {
         run_id: caller.grant.run.id,
         workspace: caller.grant.run.workspace.clone(),
