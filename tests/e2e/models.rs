@@ -769,6 +769,25 @@ async fn a_budget_holds_for_all_that_a_request_may_be_answered() {
         let pointer = format!("/extra_args{pointer}");
         assert_eq!(refused.detail("pointer"), pointer.as_str(), "{more}");
     }
+    // Nobody knows how many tokens there are behind an address, or in a few bytes of a document.
+    let reading =
+        |part: Value| json!({"messages": [{"role": "user", "content": [part]}], "max_tokens": 5});
+    for data in [
+        "https://example.org/a.pdf",
+        "data:application/pdf;base64,AAAA",
+    ] {
+        let part = json!({"type": "file", "file": {"filename": "a.pdf", "file_data": data}});
+        let document = run.call(chat, &asking(&reading(part))).await;
+        assert_eq!(document.status, 429, "{data}: {}", document.body);
+        assert_eq!(document.error("details")["budget"], "run-tokens");
+    }
+    let part = json!({"type": "file_base64", "file_base64": "JVBERi0xLjQ=", "file_name": "a.pdf"});
+    let document = json!({"messages": [{"role": "user", "content": [part]}]});
+    let document = run.call("/models/talker/invoke", &document).await;
+    assert_eq!(document.status, 429, "{}", document.body);
+    let part = json!({"type": "image_url", "image_url": {"url": "https://example.org/a.png"}});
+    let picture = run.call(chat, &asking(&reading(part))).await;
+    assert_eq!(picture.status, 200, "{}", picture.body);
     let few = json!({"n": 2, "max_tokens": 5, "max_completion_tokens": null});
     let few = run.call(chat, &asking(&few)).await;
     assert_eq!(few.status, 200, "{}", few.body);

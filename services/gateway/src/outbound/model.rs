@@ -25,7 +25,9 @@ mod watched;
 
 pub use anthropic::{Anthropic, Thinking};
 pub use api_keys::Rest;
-pub use bounds::{BOUNDS, LEAST, THOUGHTS, ThoughtCount, UNSAID_TOKENS, value_at};
+pub use bounds::{
+    BOUNDS, LEAST, THOUGHTS, ThoughtCount, UNSAID_TOKENS, UNSAID_WINDOW_TOKENS, value_at,
+};
 pub use embedded::{Embedded, EmbeddedText};
 pub use exchange::ProviderAddress;
 pub use openai::OpenAi;
@@ -82,6 +84,7 @@ pub struct Model {
     pub provider: Arc<Watched>,
     /// Its name at the provider.
     pub upstream: String,
+    pub context_window_tokens: Option<u64>,
     pub max_output_tokens: Option<u64>,
     /// Members of a request that go to its provider beside those that all may send.
     pub extra_members: Arc<[String]>,
@@ -147,6 +150,11 @@ impl Model {
             None => Err(refusal),
         });
         checked.map(drop)
+    }
+
+    /// The most tokens that it may be asked with.
+    pub fn window(&self) -> u64 {
+        self.context_window_tokens.unwrap_or(UNSAID_WINDOW_TOKENS)
     }
 
     /// A body that asks this model: its name at the provider.

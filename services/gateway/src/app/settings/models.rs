@@ -172,6 +172,7 @@ impl DeclaredModels {
                 provider: Arc::clone(provider),
                 upstream: upstream(entry).to_owned(),
                 extra_members: declared.extra_members(),
+                context_window_tokens: entry.context_window_tokens,
                 max_output_tokens: entry.max_output_tokens,
                 egress: egress.clone(),
                 price: (entry.input_price.is_some() || entry.output_price.is_some())

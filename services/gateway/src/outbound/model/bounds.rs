@@ -8,6 +8,8 @@ pub const BOUNDS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
 /// What a model may answer where neither the request nor the operator says it; a provider that demands a bound is told
 /// this one.
 pub const UNSAID_TOKENS: u64 = 8192;
+/// What a model may read where the operator does not say it: as much as those of today do that are asked most.
+pub const UNSAID_WINDOW_TOKENS: u64 = 200_000;
 /// Where a body says how much may be thought, as pointers into it.
 pub const THOUGHTS: [&str; 3] = [
     "/thinking_budget",

@@ -6,6 +6,7 @@ use protocol::JsonObject;
 use protocol::admin::Fault;
 use serde_json::Value;
 
+use super::parts::has_document;
 use crate::api::host_call::Spend;
 use crate::outbound::model::{
     BOUNDS, LEAST, Model, THOUGHTS, ThoughtCount, UNSAID_TOKENS, value_at,
@@ -82,17 +83,22 @@ fn text_bytes(value: &Value) -> usize {
 }
 
 /// What a completion will use at most: what is asked, and what may be answered. The body was checked, and is as the
-/// model is asked.
+/// model is asked. A document may have any number of tokens: whoever sends one asks for the whole window.
 pub(in crate::api::host) fn chat_spend(
     id: &str,
     model: &Model,
     prompt_tokens: u64,
     body: &JsonObject,
 ) -> Spend {
+    let window = if has_document(body) {
+        model.window()
+    } else {
+        0
+    };
     Spend {
         kind: "model",
         resource: id.to_owned(),
-        prompt_tokens,
+        prompt_tokens: prompt_tokens.max(window),
         most_completion_tokens: most_completion(
             body,
             model.provider.bound(),

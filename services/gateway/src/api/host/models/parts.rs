@@ -30,6 +30,8 @@ const CALL_WORDS: [&str; 6] = [
     "parameters",
     "input_schema",
 ];
+/// A picture: where it is, or what holds that.
+const IMAGE: &str = "image_url";
 /// Members of a part that hold data: in base64 a text may begin as an address without a scheme.
 const DATA: [&str; 2] = ["data", "file_data"];
 
@@ -39,6 +41,44 @@ pub(in crate::api::host) fn check_places(
     body: &JsonObject,
     may_fetch: impl Fn(&str) -> Result<(), EgressError>,
 ) -> Result<(), Fault> {
+    walk(body, &|name, text| {
+        if !is_place(name, text) {
+            return Ok(());
+        }
+        may_fetch(text).map_err(|error| {
+            let message =
+                format!("must be inline data, an artifact, or a URL that may be asked: {error}");
+            Fault::new("", message)
+        })
+    })
+}
+
+/// Whether the body has what its provider may read as any number of tokens, however short it is here: a document, a
+/// film or a sound by its address or its id, or with data that are neither a picture nor text.
+pub(in crate::api::host) fn has_document(body: &JsonObject) -> bool {
+    let found = walk(body, &|name, text| {
+        if is_document(name, text) {
+            return Err(Fault::new("", "is a document"));
+        }
+        Ok(())
+    });
+    found.is_err()
+}
+
+fn is_document(name: &str, text: &str) -> bool {
+    let beginning: String = text.trim_start().chars().take(16).collect();
+    match beginning.to_ascii_lowercase().strip_prefix("data:") {
+        Some(kind) if kind.starts_with("image/") => false,
+        // Under the name of a picture it would count as one.
+        Some(kind) if kind.starts_with("text/") => name == IMAGE,
+        Some(_) => true,
+        None if ["file_data", "file_id"].contains(&name) => true,
+        None => name != IMAGE && is_place(name, text),
+    }
+}
+
+/// Looks at each string of the messages and tools that is not read as words, with the name of its member.
+fn walk(body: &JsonObject, look: &impl Fn(&str, &str) -> Result<(), Fault>) -> Result<(), Fault> {
     let items = |name: &str| {
         body.get(name)
             .and_then(Value::as_array)
@@ -46,19 +86,18 @@ pub(in crate::api::host) fn check_places(
             .flatten()
     };
     for (n, message) in items("messages").enumerate() {
-        check_message(message, &may_fetch)
-            .map_err(|fault| under(&format!("/messages/{n}"), fault))?;
+        walk_message(message, look).map_err(|fault| under(&format!("/messages/{n}"), fault))?;
     }
     for (n, tool) in items("tools").enumerate() {
-        check_members(tool, &CALL_WORDS, &may_fetch)
+        walk_members("", tool, &CALL_WORDS, look)
             .map_err(|fault| under(&format!("/tools/{n}"), fault))?;
     }
     Ok(())
 }
 
-fn check_message(
+fn walk_message(
     message: &Value,
-    may_fetch: &impl Fn(&str) -> Result<(), EgressError>,
+    look: &impl Fn(&str, &str) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     let Some(members) = message.as_object() else {
         return Ok(());
@@ -68,48 +107,50 @@ fn check_message(
             ("content", Value::String(_)) => Ok(()),
             ("tool_calls", Value::Array(calls)) => {
                 calls.iter().enumerate().try_for_each(|(n, call)| {
-                    check_members(call, &CALL_WORDS, may_fetch)
+                    walk_members("", call, &CALL_WORDS, look)
                         .map_err(|fault| under(&format!("/{n}"), fault))
                 })
             }
             (name, _) if MESSAGE_WORDS.contains(&name) => Ok(()),
-            (name, value) => check_part(name, value, may_fetch),
+            (name, value) => walk_part(name, value, look),
         };
         checked.map_err(|fault| under(&format!("/{name}"), fault))?;
     }
     Ok(())
 }
 
-/// Checks what an object has beside these members.
-fn check_members(
+/// Looks at what an object has beside these members. `of`: the member that it is.
+fn walk_members(
+    of: &str,
     value: &Value,
     words: &[&str],
-    may_fetch: &impl Fn(&str) -> Result<(), EgressError>,
+    look: &impl Fn(&str, &str) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     let members = value.as_object().into_iter().flatten();
     members
         .filter(|(name, _)| !words.contains(&name.as_str()))
         .try_for_each(|(name, value)| {
-            check_part(name, value, may_fetch).map_err(|fault| under(&format!("/{name}"), fault))
+            let known = if of == IMAGE && name == "url" {
+                of
+            } else {
+                name
+            };
+            walk_part(known, value, look).map_err(|fault| under(&format!("/{name}"), fault))
         })
 }
 
 /// `name`: the member whose value this is, or is an item of.
-fn check_part(
+fn walk_part(
     name: &str,
     value: &Value,
-    may_fetch: &impl Fn(&str) -> Result<(), EgressError>,
+    look: &impl Fn(&str, &str) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     match value {
-        Value::String(text) if is_place(name, text) => may_fetch(text).map_err(|error| {
-            let message =
-                format!("must be inline data, an artifact, or a URL that may be asked: {error}");
-            Fault::new("", message)
-        }),
+        Value::String(text) => look(name, text),
         Value::Array(items) => items.iter().enumerate().try_for_each(|(n, item)| {
-            check_part(name, item, may_fetch).map_err(|fault| under(&format!("/{n}"), fault))
+            walk_part(name, item, look).map_err(|fault| under(&format!("/{n}"), fault))
         }),
-        Value::Object(_) => check_members(value, &WORDS, may_fetch),
+        Value::Object(_) => walk_members(name, value, &WORDS, look),
         _ => Ok(()),
     }
 }
@@ -310,6 +351,39 @@ mod tests {
             "reasoning_content": inside, "tool_calls": [call]});
         let tool = json!({"type": "function", "function": {"description": inside}});
         assert_eq!(check(json!({"messages": [words], "tools": [tool]})), Ok(()));
+    }
+
+    #[test]
+    fn what_may_be_any_number_of_tokens_is_told_from_pictures_and_words() {
+        let has = |part: &Value| {
+            let body = json!({"messages": [{"role": "user", "content": [part]}]});
+            has_document(body.as_object().unwrap())
+        };
+        for part in [
+            json!({"type": "file", "file": {"file_data": "https://a.b/c.pdf"}}),
+            json!({"type": "file", "file": {"file_data": "data:application/pdf;base64,AA"}}),
+            json!({"type": "file", "file": {"file_data": "AAAA"}}),
+            json!({"type": "file", "file": {"file_id": "file-1"}}),
+            json!({"image_url": {"url": "data:application/pdf;base64,AA"}}),
+            json!({"image_url": " DATA:video/mp4;base64,AA"}),
+            json!({"image_url": "data:text/plain;base64,AA"}),
+            json!({"video_url": {"url": "https://a.b/c.mp4"}}),
+            json!({"video": ["https://a.b/c.mp4"]}),
+            json!({"audio": "data:,"}),
+        ] {
+            assert!(has(&part), "{part}");
+        }
+        for part in [
+            json!({"type": "text", "text": "https://a.b/c.pdf", "title": "data:application/pdf"}),
+            json!({"image_url": {"url": "https://a.b/c.png", "detail": "high"}}),
+            json!({"image_url": "https://a.b/c.png"}),
+            json!({"image_url": {"url": "Data:Image/png;base64,AA"}}),
+            json!({"image_url": {"url": "artifact:0190"}}),
+            json!({"type": "file", "file": {"file_data": "data:text/plain;base64,AA"}}),
+            json!({"input_audio": {"data": "//uQxAAA", "format": "mp3"}}),
+        ] {
+            assert!(!has(&part), "{part}");
+        }
     }
 
     #[test]
