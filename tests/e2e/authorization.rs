@@ -390,6 +390,7 @@ async fn runs_are_listed_newest_first_page_after_page() {
         "cursor=".to_owned(),
         "cursor=2".to_owned(),
         "statuses=sleeping".to_owned(),
+        format!("statuses=failed{}", ",failed".repeat(16)),
         "limit=0".to_owned(),
         "limit=101".to_owned(),
         "colour=red".to_owned(),

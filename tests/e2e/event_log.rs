@@ -93,6 +93,15 @@ async fn the_log_holds_every_event_whoever_wanted_it(#[values(Sqlite, Postgres)]
         .len(),
         5
     );
+    let types = |count: usize| "no.0,".repeat(count);
+    for (types, status) in [
+        (format!("{}no.0,message.received", types(14)), 200),
+        (format!("{}message.received", types(16)), 400),
+        ("no.0,,no.1".to_owned(), 400),
+    ] {
+        let path = format!("/v1/events?event_types={types}");
+        assert_eq!(stage.client.get(&path).await.status, status, "{types}");
+    }
     assert_eq!(stage.client.get("/v1/events/absent").await.status, 404);
     assert_eq!(
         stage

@@ -9,7 +9,7 @@ use crate::text_index::TextQuery;
 const DEFAULT_TOP: u64 = 10;
 const MOST_TOP: u64 = 100;
 /// Names of one filter at most.
-const MOST_NAMES: usize = 16;
+pub const MOST_NAMES: usize = 16;
 /// Characters of such a name at most.
 const MOST_NAME: usize = 64;
 

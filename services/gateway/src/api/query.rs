@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use axum::extract::{FromRequestParts, Path, Query, Request};
+use domain::history::MOST_NAMES;
 use http::header::IF_MATCH;
 use http::request::Parts;
 use http::{HeaderMap, Method};
@@ -51,6 +52,30 @@ fn plain_fault(told: &str) -> String {
     } else {
         fault.to_owned()
     }
+}
+
+/// The names of a filter, joined by commas, each once.
+///
+/// Each number of them is another statement to the database, which keeps the statements that it was
+/// asked: they are few.
+pub(super) fn names_of(parameter: &str, text: Option<&str>) -> ApiResult<Vec<String>> {
+    let names = text.into_iter().flat_map(|text| text.split(','));
+    let mut found = Vec::new();
+    for (place, name) in names.map(str::trim).enumerate() {
+        let pointer = format!("/{parameter}/{place}");
+        if place >= MOST_NAMES {
+            let message = format!("is one too many: at most {MOST_NAMES} names may be joined");
+            return Err(ApiError::invalid(pointer, message));
+        }
+        if name.is_empty() {
+            let message = "is empty: names are joined by single commas";
+            return Err(ApiError::invalid(pointer, message));
+        }
+        if !found.iter().any(|known| known == name) {
+            found.push(name.to_owned());
+        }
+    }
+    Ok(found)
 }
 
 /// The conversations that a list is of. A bot or a thread alone names none.

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::api::ApiState;
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::query::page_limit;
+use crate::api::query::{names_of, page_limit};
 use crate::api::view::Direction;
 use crate::cursor::{InvalidCursor, Kind};
 
@@ -76,15 +76,14 @@ fn position(state: &ApiState, list: &str, cursor: &str) -> Result<RunPosition, I
 
 /// Statuses, joined by commas.
 pub(super) fn statuses(text: Option<&str>) -> ApiResult<Vec<RunStatus>> {
-    let names = text.into_iter().flat_map(|text| text.split(','));
-    let read = |name: &str| {
-        RunStatus::parse(name.trim()).ok_or_else(|| {
+    let read = |name: &String| {
+        RunStatus::parse(name).ok_or_else(|| {
             let all = RunStatus::ALL.map(RunStatus::as_str).join(", ");
             let message = format!("`statuses` has {name:?}; a status is one of {all}");
             ApiError::invalid_argument(message)
         })
     };
-    names.map(read).collect()
+    names_of("statuses", text)?.iter().map(read).collect()
 }
 
 /// Which part of a run's events: those between two sequences, both excluded.

@@ -16,7 +16,7 @@ use store::{EventFilter, EventPosition, EventRecord, StoreError};
 use crate::api::ApiState;
 use crate::api::auth::{AdminCaller, ClientCaller};
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::query::{PathOf, QueryOf, conversations_of, page_limit};
+use crate::api::query::{PathOf, QueryOf, conversations_of, names_of, page_limit};
 use crate::cursor::{InvalidCursor, Kind};
 
 /// The most characters of a summary.
@@ -35,7 +35,7 @@ pub(in crate::api) struct EventLogQuery {
     bot_id: Option<String>,
     /// Only those of this thread; empty for the one without a thread. Needs `conversation_id`.
     thread_id: Option<String>,
-    /// Exact types, joined by commas.
+    /// Exact types, joined by commas, 16 at most.
     event_types: Option<String>,
     /// Only events before this one: the `next_cursor` of the page before.
     before_cursor: Option<String>,
@@ -157,9 +157,8 @@ pub(in crate::api) async fn page_events(
         None => None,
         Some(cursor) => Some(position(&cursors.decode(Kind::Events, &list, cursor)?)?),
     };
-    let types = part.event_types.iter().flat_map(|types| types.split(','));
     let filter = EventFilter {
-        event_types: types.map(|name| name.trim().to_owned()).collect(),
+        event_types: names_of("event_types", part.event_types.as_deref())?,
         ..of
     };
     let store = state.runs.store();

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::query::{PathOf, QueryOf};
+use crate::api::query::{PathOf, QueryOf, names_of};
 use crate::api::transcript::{HistoryQuery, Transcript};
 use crate::api::view::Direction;
 
@@ -93,9 +93,9 @@ pub(in crate::api) struct SearchQuery {
     /// most 1,000 characters and 64 words.
     #[serde(default)]
     query: String,
-    /// Only items of these roles, joined by commas.
+    /// Only items of these roles, joined by commas, 16 at most.
     roles: Option<String>,
-    /// Only items of these types, joined by commas.
+    /// Only items of these types, joined by commas, 16 at most.
     item_types: Option<String>,
     /// 1 to 100, default 10.
     #[param(minimum = 1, maximum = 100)]
@@ -123,15 +123,11 @@ pub(in crate::api) async fn search_conversation_history(
     PathOf(conversation_id): PathOf<String>,
     QueryOf(query): QueryOf<SearchQuery>,
 ) -> ApiResult<Json<HistorySearchResult>> {
-    let names = |names: Option<String>| -> Vec<String> {
-        let names = names.iter().flat_map(|names| names.split(','));
-        names.map(|name| name.trim().to_owned()).collect()
-    };
     let search = HistorySearch {
         query: query.query,
         filters: Some(HistoryFilters {
-            roles: names(query.roles),
-            item_types: names(query.item_types),
+            roles: names_of("roles", query.roles.as_deref())?,
+            item_types: names_of("item_types", query.item_types.as_deref())?,
             before_cursor: query.before_cursor,
             after_cursor: query.after_cursor,
         }),

@@ -122,7 +122,7 @@ pub(in crate::api) async fn get_run(
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct RunsQuery {
-    /// Statuses, joined by commas.
+    /// Statuses, joined by commas, 16 at most.
     statuses: Option<String>,
     #[param(value_type = Option<String>)]
     agent_id: Option<AgentId>,

@@ -69,7 +69,7 @@ pub(super) async fn read_event(
 pub(in crate::api) struct OwnEventsQuery {
     /// That of the run; no other may be named.
     conversation_id: Option<String>,
-    /// Exact types, joined by commas.
+    /// Exact types, joined by commas, 16 at most.
     event_types: Option<String>,
     /// Only events before this one: the `next_cursor` of the page before.
     before_cursor: Option<String>,

@@ -26,7 +26,7 @@ const MOST_REASON: usize = 500;
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct ScopeRunsQuery {
-    /// Statuses, joined by commas.
+    /// Statuses, joined by commas, 16 at most.
     statuses: Option<String>,
     /// Must be the run's own conversation, when it is given.
     conversation_id: Option<String>,
