@@ -32,6 +32,10 @@ const CALL_WORDS: [&str; 6] = [
 ];
 /// A picture: where it is, or what holds that.
 const IMAGE: &str = "image_url";
+/// Members that say of which type the data beside them are.
+const TYPES: [&str; 4] = ["media_type", "mime_type", "mimeType", "format"];
+/// How a PDF begins in base64, whatever type it is said to be of.
+const PDF: &str = "JVBERi";
 /// Members of a part that hold data: in base64 a text may begin as an address without a scheme.
 const DATA: [&str; 2] = ["data", "file_data"];
 
@@ -41,7 +45,7 @@ pub(in crate::api::host) fn check_places(
     body: &JsonObject,
     may_fetch: impl Fn(&str) -> Result<(), EgressError>,
 ) -> Result<(), Fault> {
-    walk(body, &|name, text| {
+    walk(body, &|_, name, text| {
         if !is_place(name, text) {
             return Ok(());
         }
@@ -54,10 +58,11 @@ pub(in crate::api::host) fn check_places(
 }
 
 /// Whether the body has what its provider may read as any number of tokens, however short it is here: a document, a
-/// film or a sound by its address or its id, or with data that are neither a picture nor text.
+/// film or a sound by its address or its id, or with data that are neither a picture nor text. What an answer says of
+/// its sources goes back with it, and is read by nobody.
 pub(in crate::api::host) fn has_document(body: &JsonObject) -> bool {
-    let found = walk(body, &|name, text| {
-        if is_document(name, text) {
+    let found = walk(body, &|member, name, text| {
+        if member != "annotations" && is_document(name, text) {
             return Err(Fault::new("", "is a document"));
         }
         Ok(())
@@ -67,18 +72,36 @@ pub(in crate::api::host) fn has_document(body: &JsonObject) -> bool {
 
 fn is_document(name: &str, text: &str) -> bool {
     let beginning: String = text.trim_start().chars().take(16).collect();
-    match beginning.to_ascii_lowercase().strip_prefix("data:") {
+    let beginning = beginning.to_ascii_lowercase();
+    if TYPES.contains(&name) {
+        let is_type = beginning.contains('/');
+        return is_type && !beginning.starts_with("image/") && !beginning.starts_with("text/");
+    }
+    let is_image = name == IMAGE;
+    match beginning.strip_prefix("data:") {
+        Some(_) if data_of_url(text).starts_with(PDF) => true,
         Some(kind) if kind.starts_with("image/") => false,
         // Under the name of a picture it would count as one.
-        Some(kind) if kind.starts_with("text/") => name == IMAGE,
+        Some(kind) if kind.starts_with("text/") => is_image,
         Some(_) => true,
         None if ["file_data", "file_id"].contains(&name) => true,
-        None => name != IMAGE && is_place(name, text),
+        None if DATA.contains(&name) => text.trim_start().starts_with(PDF),
+        // What a tool has answered is words.
+        None => !is_image && name != "content" && is_place(name, text),
     }
 }
 
-/// Looks at each string of the messages and tools that is not read as words, with the name of its member.
-fn walk(body: &JsonObject, look: &impl Fn(&str, &str) -> Result<(), Fault>) -> Result<(), Fault> {
+fn data_of_url(url: &str) -> &str {
+    url.split_once(',')
+        .map_or("", |(_, data)| data.trim_start())
+}
+
+/// Looks at each string of the messages and tools that is not read as words, with the member of the message that it is in,
+/// and the name of its own.
+fn walk(
+    body: &JsonObject,
+    look: &impl Fn(&str, &str, &str) -> Result<(), Fault>,
+) -> Result<(), Fault> {
     let items = |name: &str| {
         body.get(name)
             .and_then(Value::as_array)
@@ -89,7 +112,8 @@ fn walk(body: &JsonObject, look: &impl Fn(&str, &str) -> Result<(), Fault>) -> R
         walk_message(message, look).map_err(|fault| under(&format!("/messages/{n}"), fault))?;
     }
     for (n, tool) in items("tools").enumerate() {
-        walk_members("", tool, &CALL_WORDS, look)
+        let look = |name: &str, text: &str| look("", name, text);
+        walk_members("", tool, &CALL_WORDS, &look)
             .map_err(|fault| under(&format!("/tools/{n}"), fault))?;
     }
     Ok(())
@@ -97,22 +121,23 @@ fn walk(body: &JsonObject, look: &impl Fn(&str, &str) -> Result<(), Fault>) -> R
 
 fn walk_message(
     message: &Value,
-    look: &impl Fn(&str, &str) -> Result<(), Fault>,
+    look: &impl Fn(&str, &str, &str) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     let Some(members) = message.as_object() else {
         return Ok(());
     };
     for (name, value) in members {
+        let look = |own: &str, text: &str| look(name, own, text);
         let checked = match (name.as_str(), value) {
             ("content", Value::String(_)) => Ok(()),
             ("tool_calls", Value::Array(calls)) => {
                 calls.iter().enumerate().try_for_each(|(n, call)| {
-                    walk_members("", call, &CALL_WORDS, look)
+                    walk_members("", call, &CALL_WORDS, &look)
                         .map_err(|fault| under(&format!("/{n}"), fault))
                 })
             }
             (name, _) if MESSAGE_WORDS.contains(&name) => Ok(()),
-            (name, value) => walk_part(name, value, look),
+            (name, value) => walk_part(name, value, &look),
         };
         checked.map_err(|fault| under(&format!("/{name}"), fault))?;
     }
@@ -369,7 +394,12 @@ mod tests {
             json!({"image_url": "data:text/plain;base64,AA"}),
             json!({"video_url": {"url": "https://a.b/c.mp4"}}),
             json!({"video": ["https://a.b/c.mp4"]}),
+            json!({"type": "image", "image": "https://a.b/c.png"}),
             json!({"audio": "data:,"}),
+            json!({"image_url": {"url": "https://a.b/c", "format": "application/pdf"}}),
+            json!({"image_url": {"url": "data:image/png;base64,JVBERi0xLjQ="}}),
+            json!({"type": "document", "source": {"media_type": "application/pdf", "data": "AA"}}),
+            json!({"type": "image", "source": {"media_type": "image/png", "data": "JVBERi0xLjQ="}}),
         ] {
             assert!(has(&part), "{part}");
         }
@@ -381,9 +411,15 @@ mod tests {
             json!({"image_url": {"url": "artifact:0190"}}),
             json!({"type": "file", "file": {"file_data": "data:text/plain;base64,AA"}}),
             json!({"input_audio": {"data": "//uQxAAA", "format": "mp3"}}),
+            json!({"type": "image", "source": {"media_type": "image/png", "data": "AA"}}),
+            json!({"type": "tool_result", "content": "https://a.b/c.pdf"}),
         ] {
             assert!(!has(&part), "{part}");
         }
+        let cited = json!([{"type": "url_citation", "url_citation": {"url": "https://a.b/c"}}]);
+        let answer = json!({"role": "assistant", "content": "see", "annotations": cited});
+        let body = json!({"messages": [answer]});
+        assert!(!has_document(body.as_object().unwrap()));
     }
 
     #[test]
