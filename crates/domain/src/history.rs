@@ -1,5 +1,7 @@
 //! Is this search of a transcript sound?
 
+use std::collections::HashSet;
+
 use protocol::admin::Fault;
 use protocol::history::{HistoryFilters, HistorySearch};
 
@@ -30,9 +32,13 @@ pub fn check_search(search: &HistorySearch) -> Result<SoundSearch, Vec<Fault>> {
     if !(1..=MOST_TOP).contains(&top) {
         faults.push(Fault::new("/top_k", format!("must be 1 to {MOST_TOP}")));
     }
-    let filters = search.filters.clone().unwrap_or_default();
+    let mut filters = search.filters.clone().unwrap_or_default();
     check_names("/filters/roles", &filters.roles, &mut faults);
     check_names("/filters/item_types", &filters.item_types, &mut faults);
+    for names in [&mut filters.roles, &mut filters.item_types] {
+        let mut seen = HashSet::new();
+        names.retain(|name| seen.insert(name.clone()));
+    }
     match query {
         Ok(query) if faults.is_empty() => Ok(SoundSearch {
             query,

@@ -17,6 +17,7 @@ use crate::connect::Store;
 use crate::database_clock::database_now;
 use crate::entity::artifacts;
 use crate::error::{StoreError, signed, unsigned};
+use crate::sql::padded;
 
 pub use sweep::ExpiredArtifact;
 pub(crate) use sweep::expire_of_runs;
@@ -141,7 +142,7 @@ impl Store {
         announcing: &[Uuid],
     ) -> Result<Vec<ArtifactRecord>, StoreError> {
         let now = database_now(self.readers.get_database_backend());
-        let announcing = announcing.iter().map(ToString::to_string);
+        let announcing = padded(announcing.iter().map(ToString::to_string));
         let is_announced = artifacts::Column::Sequence
             .is_not_null()
             .or(artifacts::Column::Id.is_in(announcing));

@@ -13,6 +13,7 @@ use crate::bulk::{Done, Together};
 use crate::connect::Store;
 use crate::entity::audit_entries;
 use crate::error::{StoreError, signed, unsigned};
+use crate::sql::{Sql, inserted};
 use crate::writer::Work;
 
 /// One call, as the audit keeps it. Never a value, a token or a text of a user.
@@ -61,30 +62,27 @@ pub struct AuditOutcome {
     pub duration_ms: i64,
 }
 
+/// Records calls.
 pub(crate) async fn insert(
-    conn: &impl ConnectionTrait,
-    entries: &[AuditEntry],
+    conn: &impl Sql,
+    entries: impl IntoIterator<Item = &AuditEntry>,
 ) -> Result<(), StoreError> {
-    if entries.is_empty() {
-        return Ok(());
-    }
-    let rows = entries.iter().map(|entry| audit_entries::ActiveModel {
-        id: Set(entry.id.to_string()),
-        workspace_id: Set(entry.workspace.to_string()),
-        run_id: Set(entry.run_id.to_string()),
-        action: Set(entry.action.to_owned()),
-        resource: Set(entry.resource.clone()),
-        operation: Set(entry.operation.to_owned()),
-        decision: Set(if entry.allowed { "allow" } else { "deny" }.to_owned()),
-        rule: Set(entry.rule.to_string()),
-        bytes: Set(signed(entry.bytes)),
-        at: Set(entry.at),
-        ..Default::default()
+    let rows = entries.into_iter().map(|entry| {
+        [
+            entry.id.to_string().into(),
+            entry.workspace.to_string().into(),
+            entry.run_id.to_string().into(),
+            entry.action.into(),
+            entry.resource.as_str().into(),
+            entry.operation.into(),
+            if entry.allowed { "allow" } else { "deny" }.into(),
+            entry.rule.as_ref().into(),
+            signed(entry.bytes).into(),
+            entry.at.into(),
+        ]
     });
-    audit_entries::Entity::insert_many(rows)
-        .exec_without_returning(conn)
-        .await?;
-    Ok(())
+    let into = "audit_entries (id, workspace_id, run_id, action, resource, operation, decision, rule, bytes, at)";
+    inserted(conn, into, rows.collect()).await
 }
 
 /// Whether a call is recorded: then all that was written with it stands.

@@ -98,7 +98,7 @@ pub(crate) async fn apply(
     let mut ended = appends::end_all(tx, &ends).await?.into_iter();
     let mut dispatched = attempts::dispatch_all(tx, &dispatches).await?.into_iter();
     attempts::note_all(tx, &outcomes).await?;
-    audits::record_all(tx, &audits).await?;
+    crate::audit::insert(tx, audits).await?;
     audits::end_all(tx, &audited).await?;
     let mut appended = appends::append_all(tx, &appends).await?.into_iter();
     let done = work.iter().map(|one| match one {

@@ -120,7 +120,7 @@ impl Work for AppendResults {
         let Some(deferral) = find(tx, self.run_id, self.attempt).await? else {
             return Ok(ResultsAppended::NotDeferred);
         };
-        crate::audit::insert(tx, std::slice::from_ref(&self.audit)).await?;
+        crate::audit::insert(tx, [&self.audit]).await?;
         let through = deferral.accepted_through;
         let new: Vec<_> = self
             .results

@@ -9,7 +9,7 @@ use crate::connect::Store;
 use crate::conversation::{ConversationsOf, of_conversations};
 use crate::entity::{events, raw_payloads};
 use crate::error::{StoreError, parsed};
-use crate::sql::Sql;
+use crate::sql::{Sql, padded};
 use crate::steering::DROPPED;
 
 /// Milliseconds by which a run may be older than the event that it takes up.
@@ -133,7 +133,7 @@ impl Store {
         let own = own.unwrap_or_else(|| events::Column::WorkspaceId.eq(workspace.as_str()).into());
         let mut query = events::Entity::find().filter(own);
         if !filter.event_types.is_empty() {
-            query = query.filter(events::Column::EventType.is_in(filter.event_types.clone()));
+            query = query.filter(events::Column::EventType.is_in(padded(&filter.event_types)));
         }
         if let Some(position) = after {
             let same = events::Column::ReceivedAt

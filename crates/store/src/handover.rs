@@ -16,6 +16,7 @@ use crate::connect::Store;
 use crate::database_clock::lease_end;
 use crate::entity::{run_deferrals, run_rejections, runs};
 use crate::error::{StoreError, parsed, signed, unsigned};
+use crate::sql::padded;
 use crate::state::hold_live_run;
 use crate::writer::Work;
 
@@ -149,7 +150,9 @@ impl Store {
         let ids: Vec<String> = run_deferrals::Entity::find()
             .select_only()
             .column(run_deferrals::Column::RunId)
-            .filter(run_deferrals::Column::RunId.is_in(runs.iter().map(ToString::to_string)))
+            .filter(
+                run_deferrals::Column::RunId.is_in(padded(runs.iter().map(ToString::to_string))),
+            )
             .into_tuple()
             .all(&self.readers)
             .await?;

@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::connect::Store;
 use crate::entity::{conversations, transcript_items};
 use crate::error::{StoreError, parsed_json};
+use crate::sql::padded;
 
 /// Which items of one conversation.
 #[derive(Clone, Copy, Debug, Default)]
@@ -113,7 +114,7 @@ impl Store {
             return Ok(Vec::new());
         }
         let query = items_of(conversation_key)
-            .filter(transcript_items::Column::Seq.is_in(places.iter().copied()));
+            .filter(transcript_items::Column::Seq.is_in(padded(places.iter().copied())));
         let sizes: HashMap<i64, i64> = sizes(query, true)
             .into_tuple::<(i64, i64)>()
             .all(&self.readers)
@@ -134,7 +135,7 @@ impl Store {
         attachments: bool,
     ) -> Result<Vec<TranscriptRecord>, StoreError> {
         let mut query = items_of(conversation_key)
-            .filter(transcript_items::Column::Seq.is_in(places.iter().copied()));
+            .filter(transcript_items::Column::Seq.is_in(padded(places.iter().copied())));
         if !attachments {
             query = query
                 .select_only()

@@ -10,6 +10,7 @@ use crate::connect::{Backend, Store};
 use crate::entity::{transcript_items, transcript_terms};
 use crate::error::StoreError;
 use crate::history::TranscriptRecord;
+use crate::sql::padded;
 
 /// What is searched for in one conversation.
 #[derive(Clone, Debug)]
@@ -83,10 +84,11 @@ impl Store {
             query = query.join(JoinType::InnerJoin, items());
         }
         if !wanted.roles.is_empty() {
-            query = query.filter(transcript_items::Column::Role.is_in(&wanted.roles));
+            query = query.filter(transcript_items::Column::Role.is_in(padded(&wanted.roles)));
         }
         if !wanted.item_types.is_empty() {
-            query = query.filter(transcript_items::Column::ItemType.is_in(&wanted.item_types));
+            query =
+                query.filter(transcript_items::Column::ItemType.is_in(padded(&wanted.item_types)));
         }
         let newest = query.order_by_desc(transcript_terms::Column::Seq);
         let places = newest.limit(CANDIDATES).into_tuple().all(&self.readers);
@@ -103,7 +105,7 @@ impl Store {
             .column(transcript_items::Column::Seq)
             .column(transcript_items::Column::Content)
             .filter(transcript_items::Column::ConversationKey.eq(conversation_key))
-            .filter(transcript_items::Column::Seq.is_in(places.iter().copied()))
+            .filter(transcript_items::Column::Seq.is_in(padded(places.iter().copied())))
             .into_tuple()
             .all(&self.readers)
             .await?;

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::connect::Store;
 use crate::conversation::ConversationsOf;
-use crate::error::{StoreError, parsed, unsigned};
+use crate::error::{StoreError, parsed, signed, unsigned};
 use crate::ledger::Append;
 use crate::sql::{Row, Sql, inserted};
 use crate::writer::Work;
@@ -145,6 +145,7 @@ impl Store {
             only.push(format!("i.id < {}", place(before.to_string().into())));
         }
         let only = only.join(" AND ");
+        let limit = place(signed(limit).into());
         let sql = format!("{FOUND} WHERE {only} ORDER BY i.id DESC LIMIT {limit}");
         let rows = self.readers.query_sql(sql, values).await?;
         rows.iter().map(record).collect()

@@ -10,7 +10,7 @@ use protocol::id::WorkspaceId;
 use sea_orm::Value;
 
 use crate::connect::Store;
-use crate::error::{StoreError, unsigned};
+use crate::error::{StoreError, signed, unsigned};
 use crate::sql::{Row, Sql};
 
 pub use chunks::{NewChunk, WriteChunks};
@@ -149,10 +149,10 @@ impl Store {
         let sql = format!(
             "SELECT {COLUMNS} FROM knowledge_documents \
              WHERE workspace_id = $1 AND kb_id = $2 AND document_id > $3 \
-             ORDER BY document_id LIMIT {limit}"
+             ORDER BY document_id LIMIT $4"
         );
         let mut values = base.values().to_vec();
-        values.push(after.unwrap_or_default().into());
+        values.extend([after.unwrap_or_default().into(), signed(limit).into()]);
         let rows = self.readers.query_sql(sql, values).await?;
         rows.iter().map(record).collect()
     }

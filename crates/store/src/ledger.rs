@@ -5,7 +5,7 @@ mod lines;
 use domain::normalize::{Rejection, StateUpdate};
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
-use sea_orm::{ActiveValue::Set, DatabaseTransaction, EntityTrait};
+use sea_orm::{DatabaseTransaction, EntityTrait};
 use uuid::Uuid;
 
 use crate::audit::AuditEntry;
@@ -16,6 +16,7 @@ use crate::error::{StoreError, signed};
 use crate::failpoint;
 use crate::handover::note_judged;
 use crate::interactions::{NewInteraction, insert_interactions};
+use crate::sql::inserted;
 use crate::succession::Succession;
 use crate::transcript::{TranscriptWrite, write_transcripts};
 use crate::writer::Work;
@@ -224,32 +225,22 @@ impl Append {
     }
 
     async fn insert_rejections(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        if self.rejections.is_empty() {
-            return Ok(());
-        }
-        let numbered: Vec<_> = self.rejections.iter().zip(self.first_rejection..).collect();
-        for some in numbered.chunks(ROWS) {
-            let rows = some
-                .iter()
-                .map(|(rejection, n)| run_rejections::ActiveModel {
-                    run_id: Set(self.run_id.to_string()),
-                    n: Set(signed(*n)),
-                    reason: Set(rejection.reason.as_str().to_owned()),
-                    runner_sequence: Set(rejection
-                        .runner_sequence
-                        .map(|number| number.to_string())),
-                    bytes: Set(signed(rejection.bytes as u64)),
-                    excerpt: Set(rejection.excerpt.clone()),
-                    at: Set(self.at),
-                    message: Set(Some(rejection.message.clone())),
-                });
-            run_rejections::Entity::insert_many(rows)
-                .exec_without_returning(tx)
-                .await?;
-        }
-        Ok(())
+        let numbered = self.rejections.iter().zip(self.first_rejection..);
+        let rows = numbered.map(|(rejection, n)| {
+            let number = rejection.runner_sequence.map(|number| number.to_string());
+            [
+                self.run_id.to_string().into(),
+                signed(n).into(),
+                rejection.reason.as_str().into(),
+                number.into(),
+                signed(rejection.bytes as u64).into(),
+                rejection.excerpt.as_str().into(),
+                self.at.into(),
+                rejection.message.as_str().into(),
+            ]
+        });
+        let into =
+            "run_rejections (run_id, n, reason, runner_sequence, bytes, excerpt, at, message)";
+        inserted(tx, into, rows.collect()).await
     }
 }
-
-/// Rows of one statement: databases bound the number of its values.
-const ROWS: usize = 500;

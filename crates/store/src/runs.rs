@@ -19,7 +19,7 @@ use crate::database_clock::ago;
 use crate::entity::{events, runs, transcript_items};
 use crate::error::{StoreError, parsed, parsed_json, unsigned};
 use crate::new_run::frozen_in;
-use crate::sql::{Row, Sql};
+use crate::sql::{Row, Sql, padded};
 
 /// Which runs a list shows.
 #[derive(Clone, Debug, Default)]
@@ -139,7 +139,7 @@ impl Store {
         });
         let kept: Vec<_> = fitting.map(|(_, (id, _))| id.clone()).collect();
         let rows = runs::Entity::find()
-            .filter(runs::Column::Id.is_in(kept.clone()))
+            .filter(runs::Column::Id.is_in(padded(kept.clone())))
             .all(&self.readers)
             .await?;
         let mut rows: HashMap<_, _> = rows.into_iter().map(|row| (row.id.clone(), row)).collect();
@@ -272,7 +272,7 @@ fn of(workspace: &WorkspaceId, filter: &RunFilter) -> Condition {
     let mut all = own.unwrap_or_else(|| runs::Column::WorkspaceId.eq(workspace.as_str()).into());
     if !filter.statuses.is_empty() {
         let names = filter.statuses.iter().map(|status| status.as_str());
-        all = all.add(runs::Column::Status.is_in(names));
+        all = all.add(runs::Column::Status.is_in(padded(names)));
         // There is an index of those alone.
         if filter.statuses.iter().all(|status| !status.is_terminal()) {
             all = all.add(runs::Column::FinishedAt.is_null());

@@ -174,6 +174,16 @@ pub(crate) fn unlocked<E: EntityTrait>(conn: &impl Sql, query: Select<E>) -> Sel
     }
 }
 
+/// What a list is that a statement looks among, the last of it again and again: as long as a power of two, as every
+/// statement is wide. Somebody else chooses how many there are, and connections keep a statement for each number.
+pub(crate) fn padded<T: Clone>(list: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut list: Vec<T> = list.into_iter().collect();
+    if let Some(last) = list.last().cloned() {
+        list.resize(list.len().next_power_of_two(), last);
+    }
+    list
+}
+
 /// Rows of one statement at most: databases bound the number of its values.
 const WIDEST: usize = 64;
 
@@ -296,6 +306,13 @@ mod tests {
         assert_eq!(part(200), [64, 64, 64, 8]);
         assert_eq!(values_of(2, 3), "VALUES ($1, $2, $3), ($4, $5, $6)");
         assert_eq!(values_of(1, 1), "VALUES ($1)");
+    }
+
+    #[test]
+    fn a_list_is_as_long_as_a_power_of_two_and_of_the_same() {
+        assert_eq!(padded([1, 2, 3]), [1, 2, 3, 3]);
+        assert_eq!(padded([1, 2]), [1, 2]);
+        assert!(padded(Vec::<u8>::new()).is_empty());
     }
 
     #[test]

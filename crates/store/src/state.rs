@@ -89,7 +89,7 @@ impl Work for StateChange {
         if !hold_live_run(tx, self.run_id).await? {
             return Ok(StateWritten::RunEnded);
         }
-        crate::audit::insert(tx, std::slice::from_ref(&self.audit)).await?;
+        crate::audit::insert(tx, [&self.audit]).await?;
         let current = find_locked(tx, &self.access, &self.key).await?;
         match (self.if_match, &current) {
             (Some(_), None) => return Ok(StateWritten::Absent),

@@ -82,7 +82,7 @@ impl Work for PullSteering {
         if !hold_live_run(tx, self.run_id).await? {
             return Ok(None);
         }
-        crate::audit::insert(tx, std::slice::from_ref(&self.audit)).await?;
+        crate::audit::insert(tx, [&self.audit]).await?;
         let bounds = (self.limit, PULL_BYTES);
         let taken = take(tx, &self.workspace, self.run_id, bounds, PULLED).await?;
         self.taken().replace(taken.clone());

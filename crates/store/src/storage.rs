@@ -104,7 +104,7 @@ impl Work for DeleteBlob {
         if !hold_live_run(tx, self.run_id).await? {
             return Ok(BlobDeleted::RunEnded);
         }
-        crate::audit::insert(tx, std::slice::from_ref(&self.audit)).await?;
+        crate::audit::insert(tx, [&self.audit]).await?;
         let Some(blob) = find_row(tx, &self.access, &self.key).await? else {
             return Ok(BlobDeleted::Absent);
         };

@@ -199,7 +199,7 @@ impl Work for FinishArtifact {
                 expires_at: row.expires_at,
             }));
         }
-        crate::audit::insert(tx, self.audit.as_slice()).await?;
+        crate::audit::insert(tx, &self.audit).await?;
         Ok(Finished::Ready { expires_at })
     }
 
@@ -232,7 +232,7 @@ impl Work for DropArtifact {
             .filter(artifacts::Column::Id.eq(self.id.to_string()))
             .exec(tx)
             .await?;
-        crate::audit::insert(tx, self.audit.as_slice()).await
+        crate::audit::insert(tx, &self.audit).await
     }
 
     async fn stands(&self, tx: &DatabaseTransaction, _told: &()) -> Result<bool, StoreError> {

@@ -1,29 +1,9 @@
-//! Host calls, and what came of them.
+//! What came of host calls.
 
 use super::text;
-use crate::audit::{AuditEntry, AuditOutcome};
+use crate::audit::AuditOutcome;
 use crate::error::{StoreError, signed};
-use crate::sql::{Sql, executed, inserted};
-
-/// Records calls.
-pub(super) async fn record_all(tx: &impl Sql, entries: &[&AuditEntry]) -> Result<(), StoreError> {
-    let rows = entries.iter().map(|entry| {
-        [
-            entry.id.to_string().into(),
-            entry.workspace.to_string().into(),
-            text(entry.run_id),
-            entry.action.into(),
-            entry.resource.as_str().into(),
-            entry.operation.into(),
-            if entry.allowed { "allow" } else { "deny" }.into(),
-            entry.rule.as_ref().into(),
-            signed(entry.bytes).into(),
-            entry.at.into(),
-        ]
-    });
-    let into = "audit_entries (id, workspace_id, run_id, action, resource, operation, decision, rule, bytes, at)";
-    inserted(tx, into, rows.collect()).await
-}
+use crate::sql::{Sql, executed};
 
 /// Notes how calls ended that are recorded.
 pub(super) async fn end_all(tx: &impl Sql, outcomes: &[&AuditOutcome]) -> Result<(), StoreError> {

@@ -6,11 +6,12 @@
 use domain::knowledge::filter::{FILTERED_NAMES, Filters};
 use domain::knowledge::rank::Corpus;
 use sea_orm::Value;
+use serde_json::json;
 
 use super::{BaseKey, COLUMNS, DocumentRecord, SPAN, record};
 use crate::connect::{Backend, Store};
 use crate::error::{StoreError, unsigned};
-use crate::sql::Sql;
+use crate::sql::{Sql, padded};
 
 /// Chunks that are looked up for one term at most. One that more have tells them not apart.
 const COMMON: usize = 5_000;
@@ -47,32 +48,41 @@ pub struct StoredVector {
     pub bytes: Vec<u8>,
 }
 
-/// The condition that a document `d` passes all filters; values go behind those that stand there.
-fn passes(filters: &Filters, values: &mut Vec<Value>) -> String {
+/// The condition that a document `d` passes all filters; values go behind those that stand there. However many values a
+/// filter has, they are one parameter, and filters come in an order and a number of few: connections keep each statement.
+fn passes(backend: Backend, filters: &Filters, values: &mut Vec<Value>) -> String {
+    let mut place = |value: String| {
+        values.push(value.into());
+        values.len()
+    };
+    let among = |place: usize| match backend {
+        Backend::Sqlite => format!("IN (SELECT value FROM json_each(${place}))"),
+        Backend::Postgres => format!(
+            "= ANY(ARRAY(SELECT json_array_elements_text(CAST(CAST(${place} AS text) AS json))))"
+        ),
+    };
     let mut conditions = Vec::new();
-    for (name, wanted) in &filters.0 {
-        let own = FILTERED_NAMES.iter().find(|own| *own == name);
-        if own.is_none() {
-            values.push(name.as_str().into());
+    for own in FILTERED_NAMES {
+        if let Some((_, wanted)) = filters.0.iter().find(|(name, _)| name == own) {
+            // What is no text is the name of nothing.
+            let names = wanted
+                .iter()
+                .filter_map(|value| value.as_str())
+                .collect::<Vec<_>>();
+            let names = place(json!(names).to_string());
+            conditions.push(format!(" AND d.{own} {}", among(names)));
         }
-        let at_name = values.len();
-        let mut places = Vec::new();
-        for value in wanted {
-            values.push(match own {
-                // What is no text is the name of nothing.
-                Some(_) => value.as_str().unwrap_or_default().into(),
-                None => value.to_string().into(),
-            });
-            places.push(format!("${}", values.len()));
-        }
-        let places = places.join(", ");
-        conditions.push(match own {
-            Some(own) => format!(" AND d.{own} IN ({places})"),
-            None => format!(
-                " AND EXISTS (SELECT 1 FROM knowledge_metadata m WHERE m.content = d.content \
-                 AND m.name = ${at_name} AND m.value IN ({places}))"
-            ),
-        });
+    }
+    let others = filters.0.iter();
+    let others = others.filter(|(name, _)| !FILTERED_NAMES.contains(&name.as_str()));
+    for (name, wanted) in padded(others) {
+        let wanted: Vec<_> = wanted.iter().map(ToString::to_string).collect();
+        let (name, wanted) = (place(name.clone()), place(json!(wanted).to_string()));
+        conditions.push(format!(
+            " AND EXISTS (SELECT 1 FROM knowledge_metadata m WHERE m.content = d.content \
+             AND m.name = ${name} AND m.value {})",
+            among(wanted)
+        ));
     }
     conditions.concat()
 }
@@ -107,12 +117,11 @@ impl Store {
         filters: &Filters,
     ) -> Result<Vec<Posting>, StoreError> {
         let mut postings = vec![Posting::default(); terms.len()];
-        let numbered: Vec<(usize, &String)> = terms.iter().enumerate().collect();
-        for some in numbered.chunks(TERMS) {
+        for (chunk, some) in terms.chunks(TERMS).enumerate() {
             let mut values = base.values().to_vec();
-            let condition = passes(filters, &mut values);
+            let condition = passes(self.backend(), filters, &mut values);
             let mut parts = Vec::new();
-            for (place, term) in some {
+            for (place, term) in some.iter().enumerate() {
                 values.push(match self.backend() {
                     Backend::Sqlite => format!("\"{term}\"").into(),
                     Backend::Postgres => format!("'{term}'").into(),
@@ -137,8 +146,8 @@ impl Store {
                 .query_sql(parts.join(" UNION ALL "), values)
                 .await?
             {
-                let place = usize::try_from(row.number("term")?).unwrap_or(usize::MAX);
-                if let Some(posting) = postings.get_mut(place) {
+                let place = usize::try_from(row.number("term")?).unwrap_or(TERMS);
+                if let Some(posting) = postings.get_mut(chunk * TERMS + place) {
                     posting.ids.push(row.number("id")?);
                 }
             }
@@ -159,7 +168,7 @@ impl Store {
         most: usize,
     ) -> Result<Vec<i64>, StoreError> {
         let mut values = base.values().to_vec();
-        let condition = passes(filters, &mut values);
+        let condition = passes(self.backend(), filters, &mut values);
         let (quote, and) = match self.backend() {
             Backend::Sqlite => ('"', " AND "),
             Backend::Postgres => ('\'', " & "),
@@ -197,7 +206,7 @@ impl Store {
         for some in ids.chunks(CHUNKS) {
             let mut values = base.values().to_vec();
             let mut places = Vec::new();
-            for id in some {
+            for id in padded(some) {
                 values.push((*id).into());
                 places.push(format!("${}", values.len()));
             }
@@ -247,7 +256,7 @@ impl Store {
     ) -> Result<Vec<StoredVector>, StoreError> {
         let mut values = base.values().to_vec();
         values.extend([model.into(), after.into()]);
-        let condition = passes(filters, &mut values);
+        let condition = passes(self.backend(), filters, &mut values);
         let sql = format!(
             "SELECT v.id, v.vector FROM knowledge_vectors v \
              CROSS JOIN knowledge_documents d \
@@ -283,4 +292,34 @@ fn found_chunk(row: &crate::sql::Row) -> Result<FoundChunk, StoreError> {
         heading: row.text_if_any("heading")?,
         document,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::knowledge::filter::check_filters;
+    use serde_json::Value as Json;
+
+    use super::*;
+
+    #[test]
+    fn filters_of_any_length_are_few_statements() {
+        let statement = |backend, filters: &Json| {
+            let filters = check_filters(filters.as_object().unwrap()).unwrap();
+            let mut values = Vec::new();
+            let text = passes(backend, &filters, &mut values);
+            (text, values.len())
+        };
+        for backend in [Backend::Sqlite, Backend::Postgres] {
+            let one = statement(backend, &json!({"name": ["x"], "a": [1]}));
+            let wide: Vec<u8> = (0..64).collect();
+            let many = json!({"a": wide, "name": {"$in": ["x", "y", 7]}});
+            assert_eq!(one, statement(backend, &many));
+            let names = |count: usize| (0..count).map(|n| (format!("n-{n}"), json!(n)));
+            let mut texts: Vec<_> = (0..=32)
+                .map(|count| statement(backend, &Json::Object(names(count).collect())))
+                .collect();
+            texts.dedup();
+            assert_eq!(texts.len(), 7, "none, one, two, four and so on");
+        }
+    }
 }

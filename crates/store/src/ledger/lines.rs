@@ -8,6 +8,7 @@ use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
 use crate::connect::Store;
 use crate::entity::{conversations, run_rejections, run_segments};
 use crate::error::{StoreError, parsed, signed, unsigned};
+use crate::sql::padded;
 
 /// A stored event: its number and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,7 +189,7 @@ impl Store {
             return Ok(HashMap::new());
         }
         let rows = conversations::Entity::find()
-            .filter(conversations::Column::Key.is_in(keys))
+            .filter(conversations::Column::Key.is_in(padded(keys)))
             .all(&self.readers)
             .await?;
         Ok(rows

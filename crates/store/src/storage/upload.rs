@@ -171,7 +171,7 @@ impl Work for GiveUpload {
             .filter(storage_garbage::Column::ContentId.eq(self.content_id.to_string()))
             .exec(tx)
             .await?;
-        crate::audit::insert(tx, std::slice::from_ref(&self.audit)).await
+        crate::audit::insert(tx, [&self.audit]).await
     }
 
     async fn stands(
@@ -253,7 +253,7 @@ impl Work for FinishUpload {
             discard(tx, &self.access, before).await?;
         }
         self.point(tx).await?;
-        crate::audit::insert(tx, std::slice::from_ref(&self.audit)).await?;
+        crate::audit::insert(tx, [&self.audit]).await?;
         Ok(Uploaded::Written)
     }
 }

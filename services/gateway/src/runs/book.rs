@@ -132,7 +132,9 @@ impl Book {
         match &accepted.effect {
             Effect::SetState(update) => self.states.push(update.clone()),
             Effect::BindArtifact(id) => {
-                self.artifacts.push((*id, sequence));
+                if !self.artifacts.iter().any(|(known, _)| known == id) {
+                    self.artifacts.push((*id, sequence));
+                }
                 self.note_announced();
             }
             Effect::None | Effect::End(_) | Effect::Ask(_) => {}
