@@ -16,7 +16,7 @@ use crate::entity::{agent_skills, agents};
 use crate::error::{StoreError, parsed, parsed_json};
 use crate::sql::{Row, Sql, locked};
 use crate::state::hold_live_run;
-use crate::writer::Work;
+use crate::writer::{Share, Work};
 
 /// A skill with all that it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +61,10 @@ impl Work for RegisterSkill {
 
     fn weight(&self) -> usize {
         bytes_of(&self.skill)
+    }
+
+    fn shares(&self) -> Vec<Share> {
+        vec![Share::of(&self.agent_id.to_string())]
     }
 
     /// Applied twice, it says the same.

@@ -12,6 +12,8 @@ use sea_orm::{
     QueryTrait, Value,
 };
 
+use uuid::Uuid;
+
 use crate::connect::Store;
 use crate::entity::{conversations, runs};
 use crate::error::{StoreError, parsed, unsigned};
@@ -248,12 +250,43 @@ async fn steering_waiting(
     Ok(counts)
 }
 
-/// Writes the wish to cancel for live runs.
-pub(crate) async fn cancel_all(tx: &impl Sql, ids: &[RunId], at: i64) -> Result<(), StoreError> {
+/// Writes the wish to cancel for live runs, each with its time. They are taken in everybody's order: other replicas
+/// write them, too.
+pub(crate) async fn cancel_all(
+    tx: &impl Sql,
+    mut cancels: Vec<(RunId, i64)>,
+) -> Result<(), StoreError> {
+    if cancels.is_empty() {
+        return Ok(());
+    }
+    cancels.sort_unstable();
+    let runs = cancels.iter().map(|(run, _)| run.0);
+    hold_runs(tx, &runs.collect(), std::iter::empty()).await?;
     let cancel = "UPDATE runs SET cancel_requested_at = ?2 FROM rows \
                   WHERE id = ?1 AND cancel_requested_at IS NULL";
-    let rows = ids.iter().map(|id| [id.to_string().into(), at.into()]);
+    let rows = cancels.iter();
+    let rows = rows.map(|(id, at)| [id.to_string().into(), (*at).into()]);
     executed(tx, rows.collect(), cancel).await
+}
+
+/// Locks runs and those that wait in these conversations, in the order of their ids. `SQLite` has one writer.
+pub(crate) async fn hold_runs(
+    tx: &impl Sql,
+    runs: &BTreeSet<Uuid>,
+    conversations: impl Iterator<Item = &str>,
+) -> Result<(), StoreError> {
+    if tx.backend() == DbBackend::Sqlite || runs.is_empty() {
+        return Ok(());
+    }
+    let hold = "SELECT id FROM runs WHERE id IN (SELECT unnest(string_to_array($1, ' ')) UNION \
+                SELECT q.id FROM runs q WHERE q.conversation_key = ANY (string_to_array($2, ' ')) \
+                AND q.finished_at IS NULL AND q.status = 'queued') \
+                ORDER BY id COLLATE \"C\" FOR NO KEY UPDATE";
+    let ids: Vec<_> = runs.iter().map(ToString::to_string).collect();
+    let keys: Vec<_> = conversations.collect();
+    let values = vec![ids.join(" ").into(), keys.join(" ").into()];
+    tx.query_sql(hold.to_owned(), values).await?;
+    Ok(())
 }
 
 /// Lets the oldest waiting run of each agent go of which none is active any more. The caller holds the

@@ -19,7 +19,7 @@ use crate::interactions::{NewInteraction, insert_interactions};
 use crate::sql::inserted;
 use crate::succession::Succession;
 use crate::transcript::{TranscriptWrite, write_transcripts};
-use crate::writer::Work;
+use crate::writer::{Share, Work};
 
 pub use lines::{Line, RejectionRecord};
 
@@ -97,6 +97,11 @@ impl Work for Append {
     fn conversation(&self) -> Option<&str> {
         let succession = self.terminal.as_ref()?.succession.as_ref()?;
         Some(&succession.conversation_key)
+    }
+
+    fn shares(&self) -> Vec<Share> {
+        let scopes = self.states.iter();
+        scopes.map(|update| Share::of(&update.identity)).collect()
     }
 
     const CHANGES_AGENTS: bool = false;

@@ -12,7 +12,7 @@ use crate::digest::sha256_hex;
 use crate::error::{StoreError, parsed_json};
 use crate::sql::Sql;
 use crate::state::{StateAccess, find_locked, hold_live_run, upsert};
-use crate::writer::Work;
+use crate::writer::{Share, Work};
 
 /// A live run has activated a skill. Gives whether the run still lives.
 #[derive(Clone, Debug)]
@@ -30,6 +30,10 @@ impl Work for ActivateSkill {
 
     fn order(&self) -> Uuid {
         self.run_id.0
+    }
+
+    fn shares(&self) -> Vec<Share> {
+        vec![Share::of(&self.access.identity)]
     }
 
     /// Applied twice, it says the same.

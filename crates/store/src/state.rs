@@ -19,7 +19,7 @@ use crate::digest::sha256_hex;
 use crate::entity::{runs, state_entries};
 use crate::error::StoreError;
 use crate::sql::{Sql, locked, returned};
-use crate::writer::Work;
+use crate::writer::{Share, Work};
 
 /// Keys that one scope of one owner has at most.
 pub const STATE_KEYS: u64 = 1000;
@@ -83,6 +83,10 @@ impl Work for StateChange {
 
     fn order(&self) -> Uuid {
         self.run_id.0
+    }
+
+    fn shares(&self) -> Vec<Share> {
+        vec![Share::of(&self.access.identity)]
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<StateWritten, StoreError> {

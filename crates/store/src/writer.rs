@@ -36,6 +36,7 @@ use job::{Item, Job};
 use patience::Patience;
 use queue::{Inbox, queue};
 
+pub(crate) use crossing::Share;
 pub(crate) use queue::Writer;
 
 /// A set of mutations for one run, or one ingest. Applied inside the writer's transaction, and
@@ -74,6 +75,12 @@ pub trait Work: Send + Sync + 'static {
     /// The key of the conversation that it locks.
     fn conversation(&self) -> Option<&str> {
         None
+    }
+
+    /// The scopes of state and the agents that it writes rows of, which runs of any conversation share: see
+    /// [`Share`].
+    fn shares(&self) -> Vec<Share> {
+        Vec::new()
     }
 
     /// False for work that surely leaves agents and runners as they are.
@@ -136,6 +143,10 @@ impl<W: Work> Work for Arc<W> {
 
     fn conversation(&self) -> Option<&str> {
         W::conversation(self)
+    }
+
+    fn shares(&self) -> Vec<Share> {
+        W::shares(self)
     }
 
     const CHANGES_AGENTS: bool = W::CHANGES_AGENTS;

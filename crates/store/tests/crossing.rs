@@ -3,8 +3,8 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use domain::run::Run;
@@ -13,7 +13,7 @@ use protocol::admin::AgentSpec;
 use protocol::id::{AgentId, RunId};
 use store::{
     Append, Appended, Condition, Dispatched, Ingest, Ingested, Leases, Plan, RunnerStatus,
-    SaveAgent, SavedAgent, Store, StoreError, Succession,
+    SaveAgent, SavedAgent, StateWritten, Store, StoreError, Succession,
 };
 use support::{Bench, Holder, OwnDatabase, busy, dispatch, new_run};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -40,6 +40,9 @@ macro_rules! on_postgres {
 on_postgres!(
     runs_are_taken_in_one_order_whatever_is_done_to_them,
     conversations_are_taken_in_the_order_of_events,
+    a_run_that_ends_and_who_waits_behind_it_are_taken_in_one_order,
+    runs_that_events_cancel_are_taken_in_one_order,
+    what_runs_share_has_no_two_replicas_wait_for_each_other,
     a_run_whose_row_is_locked_keeps_no_other_from_its_renewal,
     a_run_whose_row_is_locked_holds_up_no_other_writes,
     many_runs_whose_rows_are_locked_hold_up_no_other_writes,
@@ -149,6 +152,117 @@ async fn conversations_are_taken_in_the_order_of_events(bench: Bench, database: 
     for ended in ended {
         assert_eq!(ended.unwrap(), Appended::Written { next: Vec::new() });
     }
+}
+
+/// An event that makes this run, in the conversation of this name.
+fn event_of(bench: &Bench, conversation: &str, event: &str, plan: Plan) -> Ingest {
+    let event = bench.event(event, "body");
+    let mut identity = event.conversation.clone().unwrap();
+    conversation.clone_into(&mut identity.conversation_id);
+    let plan = Mutex::new(Some(plan));
+    Ingest {
+        conversation: Some(identity),
+        decide: Arc::new(move |_| plan.lock().unwrap().take().unwrap_or(Plan::Refuse)),
+        ..event
+    }
+}
+
+fn queued(id: u128, cancel: Vec<RunId>) -> Plan {
+    Plan::Queue {
+        run: Box::new(new_run(RunId(Uuid::from_u128(id)))),
+        message: None,
+        cancel,
+        answer: String::new(),
+    }
+}
+
+async fn a_run_that_ends_and_who_waits_behind_it_are_taken_in_one_order(
+    bench: Bench,
+    database: OwnDatabase,
+) {
+    let run = start(&bench, 9, "a").await;
+    let behind = event_of(&bench, "a", "behind", queued(5, Vec::new()));
+    bench.store.ingest(behind).await.unwrap();
+    let waiting = bench.run_of("a", "behind").await.unwrap();
+    let mut other = Holder::of(&database, &hold_run(&waiting)).await;
+    let succession = Succession {
+        conversation_key: run.conversation_key.clone().unwrap(),
+        take_up: Arc::new(|_, _| None),
+    };
+    let end = bench.store.write(Append {
+        terminal: Some(bench.terminal(Some(succession))),
+        ..bench.append(&run, 0, &["end"])
+    });
+    let crossing = async {
+        other.is_waited_for().await;
+        let held = other.take(&hold_run(&run)).await;
+        held.expect("who waits for the first has not taken the second");
+        other.commit().await;
+    };
+    let (ended, ()) = tokio::join!(end, crossing);
+    let next = vec![waiting.id];
+    assert_eq!(ended.unwrap(), Appended::Written { next });
+}
+
+async fn runs_that_events_cancel_are_taken_in_one_order(bench: Bench, database: OwnDatabase) {
+    let (first, second) = (start(&bench, 1, "bb").await, start(&bench, 2, "a").await);
+    let mut other = Holder::of(&database, &hold_run(&first)).await;
+    let gate = busy(&bench).await;
+    // The later run first, as its event comes.
+    let plans = [("a", 3, &second), ("bb", 4, &first)];
+    let events = plans.map(|(conversation, id, run)| {
+        let name = format!("after-{conversation}");
+        let event = event_of(&bench, conversation, &name, queued(id, vec![run.id]));
+        bench.store.ingest(event)
+    });
+    let crossing = async {
+        let_go(&bench, &gate, 2).await;
+        other.is_waited_for().await;
+        let held = other.take(&hold_run(&second)).await;
+        held.expect("who waits for the first has not taken the second");
+        other.commit().await;
+    };
+    let (taken, ()) = tokio::join!(join_all(events), crossing);
+    for taken in taken {
+        assert!(matches!(taken.unwrap(), Ingested::Stored { .. }));
+    }
+    for run in [first, second] {
+        let found = bench.store.find_run(&bench.workspace, run.id).await;
+        assert!(found.unwrap().unwrap().cancel_requested_at.is_some());
+    }
+}
+
+/// Two replicas write the same keys of one scope in opposite orders, again and again.
+async fn what_runs_share_has_no_two_replicas_wait_for_each_other(
+    bench: Bench,
+    database: OwnDatabase,
+) {
+    const KEYS: u128 = 12;
+    let mut runs = Vec::new();
+    for id in 1..=2 * KEYS {
+        runs.push(start(&bench, id, &format!("c-{id}")).await);
+    }
+    let (other, writer) = Store::open(&bench.url()).await.unwrap();
+    let mut writers = JoinSet::new();
+    writers.spawn(writer);
+    let (ours, theirs) = runs.split_at(runs.len() / 2);
+    for _ in 0..10 {
+        let puts = ours.iter().zip(0..);
+        let puts = puts.map(|(run, key)| (&bench.store, run, key));
+        let others = theirs.iter().zip((0..KEYS).rev());
+        let others = others.map(|(run, key)| (&other, run, key));
+        let all = puts.chain(others).map(|(store, run, key)| {
+            let put = bench.put(run, &format!("k-{key}"), Some("1"), None);
+            store.write(put)
+        });
+        for written in join_all(all).await {
+            assert!(matches!(written.unwrap(), StateWritten::Version(_)));
+        }
+    }
+    other.close().await;
+    writers.join_all().await;
+    drop((other, bench));
+    assert_eq!(database.deadlocks().await, 0);
 }
 
 /// Somebody who keeps one row would else have all runs of a replica lose their leases.

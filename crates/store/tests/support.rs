@@ -85,6 +85,19 @@ impl OwnDatabase {
         format!("{server}/{}", self.name)
     }
 
+    /// How often it had to choose who gives way, once nobody else is connected: it counts when connections end.
+    pub(crate) async fn deadlocks(&self) -> i64 {
+        let mut admin = PgConnection::connect(&self.server).await.unwrap();
+        let mut ask = async |sql: &str| -> i64 {
+            let query = sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).bind(&self.name);
+            query.fetch_one(&mut admin).await.unwrap()
+        };
+        while ask("SELECT COUNT(*) FROM pg_stat_activity WHERE datname = $1").await > 0 {
+            tokio::task::yield_now().await;
+        }
+        ask("SELECT deadlocks FROM pg_stat_database WHERE datname = $1").await
+    }
+
     pub(crate) async fn drop(self) {
         let mut admin = PgConnection::connect(&self.server).await.unwrap();
         let drop = AssertSqlSafe(format!("DROP DATABASE {} WITH (FORCE)", self.name));

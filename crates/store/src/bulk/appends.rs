@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use sea_orm::Value;
 
 use super::text;
-use crate::conversation::{lock_all, waiting_among};
+use crate::conversation::{hold_runs, lock_all, waiting_among};
 use crate::error::{StoreError, signed};
 use crate::failpoint;
 use crate::ledger::{Append, Appended, Terminal};
@@ -56,6 +56,11 @@ pub(super) async fn end_all(
         !awaited && !left.contains(&end.run_id.to_string())
     };
     let plain: Vec<_> = apart.iter().filter(is_plain).copied().collect();
+    if plain.len() < ends.len() {
+        // Those that are applied by themselves come later, whatever their ids are, and let others go.
+        let runs = ends.iter().map(|end| end.run_id.0).collect();
+        hold_runs(tx, &runs, keys()).await?;
+    }
     if plain.is_empty() {
         return Ok(ends.iter().map(|_| None).collect());
     }

@@ -1,6 +1,6 @@
 //! The rows that events leave: gathered first, written together.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use protocol::id::RunId;
 use sea_orm::{DbBackend, Value};
@@ -127,13 +127,16 @@ fn read_locked(row: &Row) -> Result<Locked, StoreError> {
 #[derive(Default)]
 pub(super) struct Rows<'a> {
     runs: Vec<(RunEvent<'a>, Box<NewRun>, Begin)>,
-    events: Vec<[Value; 13]>,
+    /// Those that are to be cancelled, and when that was wanted.
+    cancels: Vec<(RunId, i64)>,
+    /// By workspace and id, as everybody writes them.
+    events: BTreeMap<(&'a str, &'a str), [Value; 13]>,
     raw: Vec<[Value; 4]>,
     messages: Vec<TranscriptRow>,
 }
 
 impl<'a> Rows<'a> {
-    /// Adds what was decided about an event. Runs that it cancels or steers are written at once.
+    /// Adds what was decided about an event. What it steers is written at once.
     pub(super) async fn gather(
         &mut self,
         tx: &impl Sql,
@@ -166,7 +169,8 @@ impl<'a> Rows<'a> {
                 cancel,
                 answer,
             } => {
-                cancel_all(tx, &cancel, ingest.at).await?;
+                let cancels = cancel.iter().map(|run| (*run, ingest.at));
+                self.cancels.extend(cancels);
                 let queued = self.run(event, run, Begin::Queued);
                 (Some(queued), message, answer)
             }
@@ -197,12 +201,13 @@ impl<'a> Rows<'a> {
 
     fn event(
         &mut self,
-        ingest: &Ingest,
+        ingest: &'a Ingest,
         place: Option<&Place>,
         steered_into: Option<RunId>,
         answer: &str,
     ) {
-        self.events.push([
+        let key = (ingest.workspace.as_str(), ingest.event_id.as_str());
+        let row = [
             ingest.workspace.as_str().into(),
             ingest.event_id.as_str().into(),
             ingest.dedupe_key.as_str().into(),
@@ -216,7 +221,8 @@ impl<'a> Rows<'a> {
             ingest.envelope.as_str().into(),
             steered_into.map(|run| run.to_string()).into(),
             ingest.at.into(),
-        ]);
+        ];
+        self.events.insert(key, row);
         self.raw.extend(ingest.raw.as_deref().map(|raw| {
             let (workspace, event) = (ingest.workspace.as_str(), ingest.event_id.as_str());
             [workspace.into(), event.into(), raw.into(), ingest.at.into()]
@@ -234,10 +240,11 @@ impl<'a> Rows<'a> {
                 begin,
             })
             .collect();
+        cancel_all(tx, self.cancels).await?;
         insert_runs(tx, &runs).await?;
         let into = "events (workspace_id, event_id, dedupe_key, body_sha256, answer, event_type, \
             source, bot_id, conversation_key, event_seq, envelope, steered_into, received_at)";
-        inserted(tx, into, self.events).await?;
+        inserted(tx, into, self.events.into_values().collect()).await?;
         let into = "raw_payloads (workspace_id, event_id, payload, created_at)";
         inserted(tx, into, self.raw).await?;
         write_transcripts(tx, self.messages).await

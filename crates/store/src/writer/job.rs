@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::bulk::{Done, Together};
 use crate::common::Common;
 use crate::error::StoreError;
-use crate::writer::Work;
+use crate::writer::{Share, Work};
 
 /// One item of the queue, whatever its work.
 pub(super) trait Item: Send {
@@ -21,6 +21,7 @@ pub(super) trait Item: Send {
     fn lock(&self) -> Option<String>;
     /// The key of the conversation that it locks.
     fn conversation(&self) -> Option<&str>;
+    fn shares(&self) -> Vec<Share>;
     fn weight(&self) -> usize;
     fn changes_agents(&self) -> bool;
     fn together(&self) -> Option<Together<'_>>;
@@ -80,6 +81,10 @@ impl<W: Work> Item for Job<W> {
 
     fn conversation(&self) -> Option<&str> {
         self.work.conversation()
+    }
+
+    fn shares(&self) -> Vec<Share> {
+        self.work.shares()
     }
 
     fn lock(&self) -> Option<String> {
