@@ -185,8 +185,9 @@ impl Holder {
 
     /// Until somebody waits for what is held.
     pub(crate) async fn is_waited_for(&mut self) {
-        let waiting = "SELECT COUNT(*) FROM pg_locks WHERE NOT granted AND pid IN \
-            (SELECT pid FROM pg_stat_activity WHERE datname = current_database())";
+        // Not by `pg_stat_activity`: in a transaction it shows those who were connected when it was first asked.
+        let waiting = "SELECT COUNT(*) FROM pg_locks WHERE NOT granted \
+            AND pg_backend_pid() = ANY (pg_blocking_pids(pid))";
         let mut count = 0_i64;
         while count == 0 {
             tokio::task::yield_now().await;
