@@ -43,6 +43,8 @@ impl HostClient {
             .no_proxy()
             .redirect(redirect::Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
+            // Streams of models that shared a connection would wait for each other behind a proxy that takes so many.
+            .http1_only()
             .build()
             .inspect_err(|error| tracing::error!(error = %error, "no HTTP client can be made"))
             .ok();

@@ -30,7 +30,6 @@ const USER_AGENT: &str = concat!("runnel/", env!("CARGO_PKG_VERSION"));
 // resolved and judged again when the next one is made. One in use goes on to the address that it was judged by.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 const MOST_IDLE_PER_HOST: usize = 256;
-const MOST_HEADER_BYTES: u32 = 64 * 1024;
 
 /// Why a request brought no response. Shows no URL: one may hold a secret.
 #[derive(Debug, thiserror::Error)]
@@ -223,7 +222,9 @@ fn build_client(
         .pool_idle_timeout(IDLE_TIMEOUT)
         .pool_max_idle_per_host(MOST_IDLE_PER_HOST)
         .tcp_nodelay(true)
-        .http2_max_header_list_size(MOST_HEADER_BYTES)
+        // A request has a connection of its own: those of HTTP/2 share one, and wait unseen once it has as many as
+        // the other side takes.
+        .http1_only()
         .build()
 }
 
@@ -334,6 +335,30 @@ mod tests {
         for header in ["accept-encoding", "cookie", "referer", "proxy-"] {
             assert!(!head.contains(header), "{head}");
         }
+    }
+
+    /// Many that shared a connection would wait for each other.
+    #[tokio::test]
+    async fn no_server_is_offered_a_connection_that_requests_share() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let egress = egress(&[&address.to_string()]);
+        let url = Url::parse(&format!("https://{address}/")).unwrap();
+        let request = egress.request(Method::GET, &url).unwrap();
+        let greeted = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut hello = vec![0; 5];
+            stream.read_exact(&mut hello).await.unwrap();
+            let rest = u16::from_be_bytes([hello[3], hello[4]]);
+            hello.resize(5 + usize::from(rest), 0);
+            stream.read_exact(&mut hello[5..]).await.unwrap();
+            hello
+        };
+        let (hello, refused) = tokio::join!(greeted, egress.send(request));
+        assert!(refused.is_err());
+        // The protocols that a greeting of TLS lists: the length of all, then each behind its own.
+        let only = b"\x00\x09\x08http/1.1";
+        assert!(hello.windows(only.len()).any(|part| part == only));
     }
 
     #[tokio::test]
