@@ -4,13 +4,13 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Client, message};
 use crate::support::gateway::{Agent, Config};
-use crate::support::runner::{StubRunner, manifest};
-use crate::support::script::{Run, Script, answer, sse};
+use crate::support::runner::{Request, StubRunner, manifest};
+use crate::support::script::{Gate, Run, Script, Step, answer, sse};
 use crate::support::{Stage, until};
 
 const SECOND: &str = "plugin:test/second/default";
 
-fn broken(_: &Run) -> Vec<crate::support::script::Step> {
+fn broken(_: &Run) -> Vec<Step> {
     answer("500 Internal Server Error", "", "")
 }
 
@@ -28,6 +28,35 @@ async fn breaker(admin: &Client, name: &str) -> Value {
     let all = endpoints["items"].as_array().unwrap().clone();
     let found = all.into_iter().find(|endpoint| endpoint["name"] == name);
     found.unwrap()["breaker"].clone()
+}
+
+/// What a runner does that was told of a cancel says nothing of its endpoint.
+#[tokio::test]
+async fn runners_that_hang_up_after_a_cancel_before_they_answer_open_no_circuit() {
+    let stage = Stage::with(|config| {
+        three_and(3600.0)(config);
+        config.runs += "\ncancel_grace_seconds = 300";
+    })
+    .await;
+    for n in 0..4 {
+        let event_id = format!("m-{n}");
+        let gate = Gate::new();
+        let hold = gate.clone();
+        stage.runner.answer(&event_id, move |_| {
+            vec![Step::Hold(hold.clone()), Step::Reset]
+        });
+        let run_id = stage.client.post(&message(&event_id)).await.run_id();
+        let of_run = |request: &Request| {
+            request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
+        };
+        stage.runner.asked("the run", of_run).await;
+        assert_eq!(stage.client.cancel(&run_id).await.status, 202);
+        gate.cancel();
+        assert_eq!(stage.outcome(&run_id).await.ending(), "cancelled cancelled");
+    }
+    let state = breaker(&stage.gateway.admin().await, "stub").await;
+    let closed = json!({"state": "closed", "failures": 0, "opened_at": null, "retry_at": null});
+    assert_eq!(state, closed);
 }
 
 #[tokio::test]

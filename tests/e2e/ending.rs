@@ -3,10 +3,10 @@
 use reqwest::Method;
 use rstest::rstest;
 
-use crate::support::client::message;
+use crate::support::client::{Client, message};
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
-use crate::support::runner::StubRunner;
+use crate::support::runner::{Request, StubRunner};
 use crate::support::script::{Gate, Run, Step, send, sse_and_wait, sse_head};
 use crate::support::{Engine, Postgres, Sqlite, Stage};
 
@@ -84,6 +84,63 @@ async fn a_runner_that_can_be_told_to_stop_is_told_so_once_and_signed() {
         .filter(|request| request.path == path)
         .count();
     assert_eq!(times, 1);
+}
+
+/// Before a byte of its answer has come.
+#[tokio::test]
+async fn a_runner_that_has_not_answered_has_its_grace_after_a_cancel_too() {
+    let runner = StubRunner::start_interruptible().await;
+    let long = |config: &mut Config| config.runs = "cancel_grace_seconds = 300".into();
+    let stage = Stage::of(Sqlite, runner, long).await.unwrap();
+    let gate = Gate::new();
+    let hold = gate.clone();
+    stage.runner.answer_all(move |run| {
+        let body = run.talk(1).concat();
+        vec![Step::Hold(hold.clone()), sse_head(), send(body)]
+    });
+    let run_id = stage.client.post(&message("m-1")).await.run_id();
+    let asked = stage.runner.asked("the run", Request::is_run).await.json();
+    let text = |name: &str| asked["host"][name].as_str().unwrap();
+    let host = Client::new(text("base_url"), text("token"));
+    assert_eq!(stage.client.cancel(&run_id).await.status, 202);
+
+    let path = format!("/runs/{run_id}/cancel");
+    stage
+        .runner
+        .asked("the cancel", |request| request.path == path)
+        .await;
+    let seen = host.get("/run").await;
+    assert_eq!(seen.status, 200, "{}", seen.body);
+    gate.cancel();
+    let outcome = stage.outcome(&run_id).await;
+    outcome.assert("completed", &["message.delta", "run.completed"]);
+}
+
+#[tokio::test]
+async fn a_runner_that_does_not_answer_after_a_cancel_is_cut_off_after_the_grace() {
+    let stage = Stage::with(short_grace).await;
+    stage.runner.answer_all(|_| vec![Step::AwaitClose]);
+    let run_id = stage.client.post(&message("m-1")).await.run_id();
+    stage.runner.asked("the run", Request::is_run).await;
+    stage.client.cancel(&run_id).await;
+    let outcome = stage.outcome(&run_id).await;
+    outcome.assert("cancelled cancelled", &["run.failed"]);
+    stage.runner.closed(1).await;
+}
+
+#[tokio::test]
+async fn a_runner_is_told_of_a_cancel_without_a_grace_too() {
+    let runner = StubRunner::start_interruptible().await;
+    let none = |config: &mut Config| config.runs = "cancel_grace_seconds = 0".into();
+    let stage = Stage::of(Sqlite, runner, none).await.unwrap();
+    let run_id = started(&stage).await;
+    stage.client.cancel(&run_id).await;
+    let path = format!("/runs/{run_id}/cancel");
+    stage
+        .runner
+        .asked("the cancel", |request| request.path == path)
+        .await;
+    assert_eq!(stage.outcome(&run_id).await.ending(), "cancelled cancelled");
 }
 
 /// Long before the grace is over.

@@ -419,7 +419,11 @@ async fn a_waiting_run_can_be_cancelled_and_is_never_posted() {
         post(&stage, "m-2").await.run_id(),
         post(&stage, "m-3").await.run_id(),
     );
-    stage.client.cancel(&second).await;
+    let cancelled = stage.client.cancel(&second).await;
+    assert_eq!(
+        (cancelled.status, &cancelled.body["status"]),
+        (200, &json!("cancelled"))
+    );
     stage
         .outcome(&second)
         .await

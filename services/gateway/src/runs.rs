@@ -276,6 +276,12 @@ impl Runs {
             if run.status == RunStatus::Queued {
                 let failure = settle::cancelled();
                 settle::settle_orphan(&runs.0, id, &workspace, Leases::None, failure).await;
+                // Where this is not known, the run is told as one that lives.
+                if let Ok(Some(settled)) = runs.0.store.find_run(&workspace, id).await
+                    && settled.status.is_terminal()
+                {
+                    return Ok(CancelOutcome::Ended(Box::new(settled)));
+                }
             }
             // It may have been let go meanwhile.
             let at = run.cancel_requested_at.unwrap_or(now);
@@ -338,10 +344,10 @@ impl Runs {
 
     /// Whether the run of a grant was asked to end.
     pub fn is_cancel_requested(&self, grant: &Grant) -> bool {
-        match self.0.live.get(grant.run.id) {
-            Some(live) => live.cancel_requested_at().is_some(),
-            None => grant.run.cancel_requested_at.is_some(),
-        }
+        // The grant may have been read just now, and tell what is not heard here yet.
+        let live = self.0.live.get(grant.run.id);
+        live.is_some_and(|live| live.cancel_requested_at().is_some())
+            || grant.run.cancel_requested_at.is_some()
     }
 
     /// A fresh token for a live run: only its id and times differ. `None`: the key is unusable.

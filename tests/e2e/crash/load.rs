@@ -259,7 +259,8 @@ impl Load<'_> {
             return Err(Gone);
         }
         assert!(matches!(answer.status, 200 | 202), "{}", answer.body);
-        if answer.status == 202 {
+        // One that waited has ended by the answer.
+        if answer.status == 202 || answer.body["cancel_requested_at"].is_u64() {
             talk.lock().cancelled.insert(run_id.to_owned());
         }
         Ok(())

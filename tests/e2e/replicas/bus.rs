@@ -9,7 +9,8 @@ use super::{Bus, gated, stage_on};
 use crate::support::client::{Client, message};
 use crate::support::gateway::{Config, Replica};
 use crate::support::held::HeldRun;
-use crate::support::script::sse_and_wait;
+use crate::support::runner::Request;
+use crate::support::script::{Gate, Step, send, sse_and_wait, sse_head};
 use crate::support::{Stage, number};
 
 /// No lease is renewed while the test lasts: a cancel that is heard is heard by the bus, or looked for.
@@ -50,6 +51,45 @@ async fn a_stream_watched_through_another_replica_goes_on_by_itself(
     let stored = stage.client.ledger(&run_id).await;
     assert_eq!(told, stored.0[1..]);
     stored.assert_sound(&run_id);
+}
+
+/// It hears of the cancel when it calls another replica, before its own has.
+#[rstest]
+#[tokio::test]
+async fn a_runner_that_hears_of_a_cancel_first_and_hangs_up_has_left_a_cancelled_run(
+    #[values(false, true)] has_answered: bool,
+) {
+    let Some(stage) = stage_on(Bus::Silent, |config| {
+        patient(config);
+        "kind = \"none\"\npoll_seconds = 60.0".clone_into(&mut config.bus);
+    })
+    .await
+    else {
+        return;
+    };
+    let beside = stage.gateway.beside().await;
+    let gate = Gate::new();
+    let hold = gate.clone();
+    stage.runner.answer_all(move |run| {
+        let hold = Step::Hold(hold.clone());
+        if has_answered {
+            vec![sse_head(), send(run.delta(1, "one")), hold]
+        } else {
+            vec![hold, Step::Reset]
+        }
+    });
+    let run_id = stage.client.post(&message("m-1")).await.run_id();
+    stage.runner.asked("the run", Request::is_run).await;
+    let mut expected = vec!["run.failed"];
+    if has_answered {
+        let mut here = stage.client.follow(&run_id, 0).await;
+        assert_eq!(here.event().await.unwrap().id, Some(1));
+        expected.insert(0, "message.delta");
+    }
+    assert_eq!(beside.client.cancel(&run_id).await.status, 202);
+    gate.cancel();
+    let outcome = stage.outcome(&run_id).await;
+    outcome.assert("cancelled cancelled", &expected);
 }
 
 /// `RUNNEL_TEST_CANCELS` of them, and how long each took from the request to the closed socket.

@@ -1,5 +1,7 @@
 //! The Runner API, called (protocol §1): list, run, cancel. Every request is signed.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,11 +9,12 @@ use domain::json_text::{JsonFault, check_json_text};
 use domain::trace::TraceParent;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
-use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE};
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http_body_util::{BodyExt as _, Full};
 use protocol::admin::EndpointMode;
 use protocol::id::RunId;
-use reqwest::{RequestBuilder, Response};
+use reqwest::{Body, RequestBuilder, Response};
 use serde_json::{Value, json};
 use url::Url;
 use uuid::Uuid;
@@ -270,18 +273,28 @@ impl RunnerClient {
         serde_json::from_slice(&body).map_err(|_| ListError::NotJson)
     }
 
-    /// Posts a run. `body` is the `AgentRunRequest` as JSON.
+    /// Posts a run. `body` is the `AgentRunRequest` as JSON; `sent` says whether its runner may have any of it by now.
     pub async fn start_run(
         &self,
         endpoint: &Endpoint,
         (run, attempt): (RunId, u32),
         trace: TraceParent,
         body: String,
+        sent: Arc<AtomicBool>,
     ) -> Result<Answer, StartError> {
         let call = endpoint.run_call(run, attempt, trace, body);
         let request = self
             .signed(endpoint, &call)
             .map_err(StartError::Unreachable)?;
+        let length = call.body.len();
+        // A body is asked for once there is a connection, and is told of before.
+        let body = Full::new(Bytes::from(call.body)).map_frame(move |frame| {
+            sent.store(true, Ordering::Release);
+            frame
+        });
+        let request = request
+            .header(CONTENT_LENGTH, length)
+            .body(Body::wrap(body));
         let response = self
             .egress
             .send(request)
@@ -385,7 +398,10 @@ pub async fn read_at_most(mut response: Response, most: usize) -> Result<Vec<u8>
 
 #[cfg(test)]
 mod tests {
+    use domain::trace::RunTrace;
     use secrecy::SecretString;
+    use tokio::io::AsyncReadExt as _;
+    use tokio::net::TcpListener;
 
     use super::*;
 
@@ -396,6 +412,35 @@ mod tests {
             mode,
             secret: SigningSecret::parse(&secret).unwrap(),
             headers: HeaderMap::new(),
+        }
+    }
+
+    /// A run that is cancelled meanwhile needs no grace.
+    #[tokio::test]
+    async fn what_waits_for_its_connection_is_not_sent() {
+        for (scheme, is_sent) in [("https", false), ("http", true)] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let allow = vec![address.to_string().parse().unwrap()];
+            let egress = Egress::new(allow, Duration::from_mins(1)).unwrap();
+            let client = RunnerClient::new(egress, Clock::system());
+            let url = format!("{scheme}://{address}");
+            let endpoint = endpoint(&url, EndpointMode::Standard);
+            let sent = Arc::new(AtomicBool::new(false));
+            let of = (RunId(Uuid::now_v7()), 1);
+            let trace = RunTrace::of(of.0, None).header(false);
+            let body = "{}".to_owned();
+            let start = client.start_run(&endpoint, of, trace, body, Arc::clone(&sent));
+            let greeted = async {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                stream.read_u8().await.unwrap();
+                stream
+            };
+            let _unanswered = tokio::select! {
+                answer = start => panic!("{answer:?}"),
+                stream = greeted => stream,
+            };
+            assert_eq!(sent.load(Ordering::Acquire), is_sent, "{scheme}");
         }
     }
 

@@ -1,11 +1,15 @@
 //! Getting a run to its runner: context, token, intent row, POST (runs §1, step 4).
 
+mod grace;
+
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use domain::retry::{AttemptFailure, Decision, after_failure};
 use domain::run::{Failure, FailureCode, Run};
+use futures_util::FutureExt as _;
 use http::StatusCode;
 use protocol::id::RunnerId;
 use protocol::request::HostAccess;
@@ -22,6 +26,8 @@ use crate::runs::prepare::Prepared;
 use crate::runs::settle::{cancelled, surely};
 use crate::runs::token::TokenSubject;
 use crate::telemetry::metrics;
+
+pub(super) use grace::{grace, was_cancelled_elsewhere};
 
 /// A circuit that is open for longer is not waited for: each try costs commits, and would only be told the same.
 const SHORT_BREAK: Duration = Duration::from_millis(500);
@@ -110,6 +116,7 @@ pub(super) async fn dispatch(
         let jitter = f64::from(run.id.0.as_bytes()[15]) / 255.0;
         let decision = after_failure(attempt, prepared.retries, class_of(&error), left, jitter);
         let Decision::RetryAfter(wait) = decision else {
+            let failure = unless_cancelled(inner, live, &run, &error, failure).await;
             return Ok(Outcome::Failed(run, failure));
         };
         tracing::warn!(run.id = %run.id, attempt, "runner did not take run {}, trying again", run.id);
@@ -122,6 +129,21 @@ pub(super) async fn dispatch(
             () = tokio::time::sleep(wait) => {}
         }
     }
+}
+
+/// Why the run fails: a runner that hangs up before it answers may have heard of a cancel before we have.
+async fn unless_cancelled(
+    inner: &Inner,
+    live: &LiveRun,
+    run: &Run,
+    error: &StartError,
+    failure: Failure,
+) -> Failure {
+    let has_gone = matches!(error, StartError::Broken(_));
+    if has_gone && was_cancelled_elsewhere(inner, live, run).await {
+        return cancelled();
+    }
+    failure
 }
 
 /// The outcome of an attempt that was answered so, and the status.
@@ -230,21 +252,31 @@ async fn post(
     let Some(endpoint) = &prepared.endpoint else {
         return Some(Err(StartError::Unprepared("its endpoint is gone")));
     };
+    let sent = Arc::new(AtomicBool::new(false));
+    let of = (run.id, grant.attempt);
     let start = inner
         .client
-        .start_run(endpoint, (run.id, grant.attempt), trace, body);
+        .start_run(endpoint, of, trace, body, Arc::clone(&sent));
+    let posting = tokio::time::timeout(inner.limits.first_byte, start)
+        .map(|posted| posted.unwrap_or(Err(StartError::Silent)));
+    let mut posting = pin!(posting);
     tokio::select! {
-        () = interrupted(inner, live, run) => {
-            if live.cancel.is_cancelled() {
-                tokio::select! {
-                    () = tell_runner(inner, prepared, run) => {}
-                    () = inner.closing.cancelled() => {}
-                }
-            }
-            None
+        biased;
+        () = interrupted(inner, live, run) => {}
+        posted = &mut posting => {
+            permit.note(&posted);
+            return Some(posted);
         }
-        posted = tokio::time::timeout(inner.limits.first_byte, start) => {
-            let posted = posted.unwrap_or(Err(StartError::Silent));
+    }
+    if !live.cancel.is_cancelled() || !sent.load(Ordering::Acquire) {
+        return None;
+    }
+    // Its runner may be at work before it answers, and has its grace as any other. It may hang up, too: that says
+    // nothing of its endpoint.
+    tokio::select! {
+        () = grace(inner, live, prepared, run) => None,
+        posted = &mut posting => {
+            let posted = Ok(posted.ok()?);
             permit.note(&posted);
             Some(posted)
         }
@@ -301,26 +333,6 @@ pub(super) fn interruption(inner: &Inner, live: &LiveRun) -> Failure {
         )
     } else {
         Failure::new(FailureCode::DeadlineExceeded, "the run passed its deadline")
-    }
-}
-
-/// Sends the cancel notice to a runner that can be interrupted. Best effort, within the grace.
-pub(super) async fn tell_runner(inner: &Inner, prepared: &Prepared, run: &Run) {
-    let Some(endpoint) = prepared
-        .endpoint
-        .as_ref()
-        .filter(|_| prepared.interruptible)
-    else {
-        return;
-    };
-    let patience = inner.limits.cancel_grace.min(Duration::from_secs(5));
-    let attempt = run.attempt.max(1);
-    if let Err(error) = inner
-        .client
-        .cancel_run(endpoint, run.id, attempt, patience)
-        .await
-    {
-        tracing::info!(run.id = %run.id, error = &error as &dyn std::error::Error, "runner was not told of the cancel of run {}", run.id);
     }
 }
 

@@ -24,7 +24,7 @@ use crate::runs::live::{Frames, LiveRun};
 use crate::runs::prepare::Prepared;
 use crate::runs::settle::{Ending, commit};
 use judging::Numbers;
-use rare::{Rare, RareThings, grace, handed_on, lost, quiet_until, told_to_end};
+use rare::{Rare, RareThings, graced, handed_on, lost, quiet_until, told_to_end};
 use reader::{Item, ResultReader};
 use source::{Appended, Read, Source, end_of_input};
 
@@ -208,7 +208,7 @@ impl Relay<'_> {
                         let failure = interruption(inner, live);
                         if !cancelling && failure.code == FailureCode::Cancelled {
                             cancelling = true;
-                            rare.push(Box::pin(grace(inner, prepared, run)));
+                            rare.push(graced(inner, live, prepared, run));
                         } else if let Source::Appended(appended) = &mut source {
                             self.end_behind(appended, failure).await?;
                         } else {

@@ -211,7 +211,7 @@ impl Runs {
                     }
                 }
                 // What was let go is counted.
-                None if live.has_ended() || live.lost.is_cancelled() => {}
+                None if live.is_ending() || live.lost.is_cancelled() => {}
                 // Its lease goes on to its end.
                 None if renewed.busy.contains(&id) => {}
                 None => {

@@ -9,8 +9,8 @@ use uuid::Uuid;
 
 use super::reader::TooLarge;
 use super::{Relay, Stopped};
-use crate::runs::dispatch::interruption;
-use crate::runs::settle::{Ending, surely};
+use crate::runs::dispatch::{interruption, was_cancelled_elsewhere};
+use crate::runs::settle::{Ending, cancelled, surely};
 
 /// How far the judging of appended results has come. They are numbered without a gap.
 #[derive(Default)]
@@ -41,8 +41,11 @@ impl Relay<'_> {
     ) -> Result<Option<Ending>, Stopped> {
         while !self.book.is_full() {
             let Some(raw) = self.waiting.pop_front() else {
-                let ended = self.input_ended.take();
-                return Ok(ended.map(|failure| self.ended_early(failure, cancelling)));
+                let Some(failure) = self.input_ended.take() else {
+                    return Ok(None);
+                };
+                // In a box of its own: few runs end so.
+                return Ok(Some(Box::pin(self.ended_early(failure, cancelling)).await));
             };
             if self.recall(&raw) {
                 continue;
@@ -81,7 +84,7 @@ impl Relay<'_> {
         Ok(())
     }
 
-    fn ended_early(&self, failure: Failure, cancelling: bool) -> Ending {
+    async fn ended_early(&mut self, failure: Failure, cancelling: bool) -> Ending {
         // A runner that hangs up after a cancel, or is not heard of any more, has done what it was asked to.
         let has_gone = matches!(
             failure.code,
@@ -91,6 +94,8 @@ impl Relay<'_> {
         );
         let failure = if cancelling && has_gone {
             interruption(self.inner, self.live)
+        } else if has_gone && was_cancelled_elsewhere(self.inner, self.live, self.run).await {
+            cancelled()
         } else {
             failure
         };

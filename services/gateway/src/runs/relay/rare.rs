@@ -1,7 +1,5 @@
 //! What seldom happens to a run while its results come.
 
-use std::time::Duration;
-
 use domain::run::Run;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -9,7 +7,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
 use crate::runs::Inner;
-use crate::runs::dispatch::{interrupted, tell_runner};
+use crate::runs::dispatch::{grace, interrupted};
 use crate::runs::live::LiveRun;
 use crate::runs::prepare::Prepared;
 
@@ -52,15 +50,12 @@ pub(super) fn quiet_until(at: Instant) -> BoxFuture<'static, Rare> {
     Box::pin(tokio::time::sleep_until(at).map(|()| Rare::Quiet))
 }
 
-/// [`Rare::Interrupted`], once the runner was told of the cancel and has had its grace to end by itself, or the
-/// gateway closes.
-pub(super) async fn grace(inner: &Inner, prepared: &Prepared, run: &Run) -> Rare {
-    let grace: Duration = inner.limits.cancel_grace;
-    let told = async { tokio::join!(tell_runner(inner, prepared, run), tokio::time::sleep(grace)) };
-    tokio::select! {
-        _ = told => {}
-        // Nobody is left to wait.
-        () = inner.closing.cancelled() => {}
-    }
-    Rare::Interrupted
+/// [`Rare::Interrupted`], when the grace of a cancelled run is over.
+pub(super) fn graced<'a>(
+    inner: &'a Inner,
+    live: &'a LiveRun,
+    prepared: &'a Prepared,
+    run: &'a Run,
+) -> BoxFuture<'a, Rare> {
+    Box::pin(grace(inner, live, prepared, run).map(|()| Rare::Interrupted))
 }
