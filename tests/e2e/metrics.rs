@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use reqwest::Method;
+use serde_json::json;
 use uuid::Uuid;
 
-use crate::support::client::{Client, message};
+use crate::support::client::{Client, message, send};
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::python::repository_file;
@@ -13,7 +14,17 @@ use crate::support::routes::operations;
 use crate::support::runner::SECRET;
 use crate::support::script::{answer, sse};
 use crate::support::stage::Outcome;
-use crate::support::{Stage, until, within};
+use crate::support::tool_server::ToolServer;
+use crate::support::{Sqlite, Stage, until, within};
+use crate::tools::{stage_with, tools_at};
+
+/// An address of its own, and the section that has metrics there.
+fn listener() -> (Client, String) {
+    let [a, b, ..] = *Uuid::new_v4().as_bytes();
+    let address = format!("127.{a}.{b}.2:9464");
+    let listen = format!("[metrics]\nlisten = \"{address}\"\n");
+    (Client::new(&format!("http://{address}"), ""), listen)
+}
 
 /// A gateway that is watched, and where.
 struct Watched {
@@ -27,18 +38,13 @@ impl Watched {
     }
 
     async fn with(configure: impl FnOnce(&mut Config)) -> Self {
-        let [a, b, ..] = *Uuid::new_v4().as_bytes();
-        let address = format!("127.{a}.{b}.2:9464");
-        let listen = format!("[metrics]\nlisten = \"{address}\"\n");
+        let (metrics, listen) = listener();
         let stage = Stage::with(|config: &mut Config| {
             config.rest = listen;
             configure(config);
         })
         .await;
-        Self {
-            stage,
-            metrics: Client::new(&format!("http://{address}"), ""),
-        }
+        Self { stage, metrics }
     }
 
     async fn scrape(&self) -> Scrape {
@@ -322,6 +328,65 @@ async fn a_run_and_a_stream_are_counted_while_they_last() {
     scrape.assert(&[("runnel_live_runs", 1)]);
     held.end(&watched.stage).await;
 }
+
+#[tokio::test]
+async fn a_call_of_a_tool_that_its_runner_gives_up_is_counted() {
+    let server = ToolServer::start().await;
+    let slow = tools_at(&server, "", &["slow"]).replace("= 2.0\n", "= 50.0\n");
+    let (metrics, listen) = listener();
+    let stage = stage_with(Sqlite, slow + &listen).await.unwrap();
+    let watched = Watched { stage, metrics };
+    let run = HeldRun::start(&watched.stage, &message("m-1")).await;
+    let parameters = json!({"parameters": {}});
+    tokio::select! {
+        answer = run.call("/tools/slow/call", &parameters) => panic!("{}", answer.body),
+        () = until("the call", async || !server.seen("/slow").is_empty()) => {}
+    }
+    let abandoned = "runnel_tool_calls_total{source=\"http\",outcome=\"abandoned\"}";
+    watched
+        .scrape_when(|scrape| scrape.find(abandoned) == Some(1.0))
+        .await;
+    run.end(&watched.stage).await;
+}
+
+/// No run pays for it: the metrics alone say what it costs.
+#[tokio::test]
+async fn what_a_knowledge_base_has_embedded_is_counted_among_the_calls_of_its_model() {
+    let watched = Watched::with(|config| config.rest += VECTORS).await;
+    let admin = watched.stage.gateway.admin().await;
+    let path = "/v1/knowledge-bases/handbook/documents/guide.txt";
+    let request = admin.request(Method::PUT, path);
+    let request = request.header("content-type", "text/plain");
+    let made = send(request.body("Employees have thirty days of vacation."))
+        .await
+        .unwrap();
+    assert_eq!(made.status, 201, "{}", made.body);
+    let query = json!({"query_text": "vacation"});
+    let path = "/v1/knowledge-bases/handbook/retrieve";
+    let found = admin.call(Method::POST, path, &query).await;
+    assert_eq!(found.status, 200, "{}", found.body);
+    let scrape = watched.scrape().await;
+    let called = "runnel_model_calls_total{model=\"talker\",outcome=\"ok\"}";
+    scrape.assert(&[(called, 2)]);
+    let read = scrape.get("runnel_model_tokens_total{model=\"talker\",direction=\"prompt\"}");
+    assert!(read > 5.0, "{read}");
+    let cost = scrape.get("runnel_model_cost_total{model=\"talker\"}");
+    assert!((cost - 2.0 * read).abs() < 2.5, "{cost} of {read}");
+}
+
+const VECTORS: &str = r#"
+[[model_providers]]
+name = "script"
+kind = "scripted"
+[[models]]
+model_id = "talker"
+provider = "script"
+input_price = 2.0
+output_price = 5.0
+[[knowledge_bases]]
+kb_id = "handbook"
+embedding_model = "talker"
+"#;
 
 #[tokio::test]
 async fn metrics_stand_on_their_own_listener_and_nothing_else_does() {

@@ -1,39 +1,80 @@
 //! Who makes vectors of texts.
 
+use std::time::Duration;
+
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use tokio::time::Instant;
 
-use crate::outbound::model::Models;
+use crate::outbound::model::{Model, Models};
 use crate::outbound::upstream::UpstreamError;
+use crate::telemetry::metrics;
 
 /// A provider of embedding models.
 pub trait Embedder: Send + Sync {
-    /// A vector for each text, in their order. `model`: its id in the catalog.
+    /// A vector for each text, in their order, of all of them within this time. `model`: its id in the catalog.
     fn embed<'a>(
         &'a self,
         model: &'a str,
         texts: &'a [String],
+        patience: Duration,
     ) -> BoxFuture<'a, Result<Vec<Vec<f32>>, UpstreamError>>;
 }
 
 /// Texts that providers take at once.
 const AT_ONCE: usize = 256;
 
-/// The models of the catalog. What they embed for knowledge bases is the operator's own use: no run pays.
+/// The models of the catalog. What they embed for knowledge bases is the operator's own use: no run pays, and the
+/// metrics of models have it.
 impl Embedder for Models {
     fn embed<'a>(
         &'a self,
         model: &'a str,
         texts: &'a [String],
+        patience: Duration,
     ) -> BoxFuture<'a, Result<Vec<Vec<f32>>, UpstreamError>> {
+        let until = Instant::now() + patience;
         let embedding = async move {
-            let model = self.find(model)?;
+            let known = self.find(model)?;
             let mut vectors = Vec::with_capacity(texts.len());
             for texts in texts.chunks(AT_ONCE) {
-                vectors.extend(model.vectors(texts).await?.0);
+                vectors.extend(counted(model, known, texts, until).await?);
             }
             Ok(vectors)
         };
         embedding.boxed()
+    }
+}
+
+async fn counted(
+    id: &str,
+    model: &Model,
+    texts: &[String],
+    until: Instant,
+) -> Result<Vec<Vec<f32>>, UpstreamError> {
+    let price = model.price.unwrap_or_default();
+    let of = |tokens| (tokens, price.cost(tokens, 0));
+    // A provider that has been asked may bill it, whether it is heard or not.
+    let call = metrics::ModelCall::begin(id, of(model.count.of_texts(texts.iter())));
+    let embedded = tokio::time::timeout_at(until, model.vectors(texts)).await;
+    match embedded.unwrap_or(Err(UpstreamError::Timeout)) {
+        Ok((vectors, usage)) => {
+            let said = usage.and_then(|usage| usage.prompt_tokens.or(usage.total_tokens));
+            let said = said.and_then(|said| u32::try_from(said).ok());
+            call.end("ok", said.map(u64::from).map(of));
+            Ok(vectors)
+        }
+        Err(error) => {
+            let took_it = matches!(
+                error,
+                UpstreamError::Timeout
+                    | UpstreamError::Broken(_)
+                    | UpstreamError::Lost(_)
+                    | UpstreamError::Malformed(_)
+                    | UpstreamError::TooLarge { .. }
+            );
+            call.end(error.reason(), (!took_it).then_some((0, 0)));
+            Err(error)
+        }
     }
 }

@@ -70,8 +70,7 @@ pub(super) async fn embed(
     texts: &[String],
     patience: Duration,
 ) -> Result<Vec<Vec<f32>>, UpstreamError> {
-    let asked = tokio::time::timeout(patience, embedder.embed(model, texts));
-    let vectors = asked.await.map_err(|_| UpstreamError::Timeout)??;
+    let vectors = embedder.embed(model, texts, patience).await?;
     if vectors.len() != texts.len() {
         let message = format!("{} vectors for {} texts", vectors.len(), texts.len());
         return Err(UpstreamError::Malformed(message));

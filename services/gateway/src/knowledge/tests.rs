@@ -37,11 +37,13 @@ impl Embedder for Meanings {
         &'a self,
         _model: &'a str,
         texts: &'a [String],
+        patience: Duration,
     ) -> BoxFuture<'a, Result<Vec<Vec<f32>>, UpstreamError>> {
         async move {
             self.asked.fetch_add(1, Ordering::SeqCst);
             if self.is_silent.load(Ordering::SeqCst) {
-                std::future::pending::<()>().await;
+                tokio::time::sleep(patience).await;
+                return Err(UpstreamError::Timeout);
             }
             if self.fails.load(Ordering::SeqCst) {
                 return Err(UpstreamError::Timeout);

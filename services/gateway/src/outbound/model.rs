@@ -78,6 +78,19 @@ pub struct Price {
     pub output: f64,
 }
 
+impl Price {
+    /// What so many tokens cost, in millionths of the currency.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "prices and counts are far below what a double counts exactly"
+    )]
+    pub fn cost(self, prompt: u64, completion: u64) -> u64 {
+        (prompt as f64 * self.input + completion as f64 * self.output).ceil() as u64
+    }
+}
+
 /// One model of the catalog and how it is reached.
 #[derive(Clone)]
 pub struct Model {

@@ -14,7 +14,7 @@ mod specs;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use domain::authorization::Catalog;
@@ -170,7 +170,7 @@ impl Tools {
         parameters: &JsonObject,
         skills: &SkillsOfRun<'_>,
     ) -> Result<Value, UpstreamError> {
-        let begun = Instant::now();
+        let counted = metrics::ToolCall::begin(tool.callee.kind());
         let called = match &tool.callee {
             Callee::Gateway(ours) => ours.call(self.0.clock, parameters),
             Callee::Http(spec) => {
@@ -189,8 +189,7 @@ impl Tools {
             }
             Callee::RegisterSkill(_) => skills.registrar.register(parameters).await,
         };
-        let outcome = called.as_ref().map_or_else(UpstreamError::reason, |_| "ok");
-        metrics::tool_called(tool.callee.kind(), outcome, begun.elapsed());
+        counted.end(called.as_ref().map_or_else(UpstreamError::reason, |_| "ok"));
         // A tool that repeats what it was sent must not tell a runner the operator's credentials.
         called.map(|mut value| {
             self.0.redactor.take_known_out(&mut value);

@@ -6,6 +6,7 @@
 //! at most are told apart: never the id of a run or a person, never what a client or a runner wrote. What
 //! happens for each batch of events has its handle ready; what happens once for a run or a request looks it up.
 
+mod calls;
 mod table;
 
 use std::collections::BTreeSet;
@@ -17,6 +18,8 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 use store::meter::PANICS;
 
 use crate::telemetry::spans::Told;
+
+pub use calls::{ModelCall, ToolCall, model_called};
 pub use table::{Kind, METRICS, Metric};
 
 /// Endpoints that are told apart; those beyond are `other`.
@@ -270,22 +273,6 @@ pub fn dispatch_attempted(outcome: &'static str) {
 /// The sweep took a run up.
 pub fn swept(why: Swept) {
     counter!(SWEPT_RUNS, "why" => why.as_str()).increment(1);
-}
-
-/// A model was called. Its id is the operator's own; `tokens`: asked, answered; `cost` in millionths.
-pub fn model_called(model: &str, outcome: &'static str, tokens: (u64, u64), cost: u64) {
-    let model = model.to_owned();
-    counter!(MODEL_CALLS, "model" => model.clone(), "outcome" => outcome).increment(1);
-    for (direction, count) in [("prompt", tokens.0), ("completion", tokens.1)] {
-        counter!(MODEL_TOKENS, "model" => model.clone(), "direction" => direction).increment(count);
-    }
-    counter!(MODEL_COST, "model" => model).increment(cost);
-}
-
-/// A tool was called. `source`: `gateway`, `http` or `mcp`; `outcome`: `ok` or why there was no result.
-pub fn tool_called(source: &'static str, outcome: &'static str, after: Duration) {
-    counter!(TOOL_CALLS, "source" => source, "outcome" => outcome).increment(1);
-    histogram!(TOOL_CALL_SECONDS, "source" => source).record(after);
 }
 
 /// What became of spans for a collector of traces.

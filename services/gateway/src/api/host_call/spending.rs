@@ -193,15 +193,8 @@ impl Spend {
         }
     }
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_precision_loss,
-        clippy::cast_sign_loss,
-        reason = "prices and counts are far below what a double counts exactly"
-    )]
     fn cost(&self, prompt: u64, completion: u64) -> u64 {
-        let price = self.price.unwrap_or_default();
-        (prompt as f64 * price.input + completion as f64 * price.output).ceil() as u64
+        self.price.unwrap_or_default().cost(prompt, completion)
     }
 }
 

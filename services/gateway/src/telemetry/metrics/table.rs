@@ -113,7 +113,7 @@ metrics!(
     Counter super::MODEL_COST, ["model"],
         "What models cost by the prices of the configuration, in millionths of its currency";
     Counter super::TOOL_CALLS, ["source", "outcome"],
-        "Calls of tools by the kind of their source (gateway, http, mcp): ok, or why there was no result";
+        "Calls of tools by the kind of their source (gateway, http, mcp): ok, abandoned, or why there was no result";
     Histogram super::TOOL_CALL_SECONDS, ["source"],
         "From the call of a tool to its result";
     Counter super::SPANS, ["outcome"],
