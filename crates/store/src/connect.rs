@@ -10,7 +10,7 @@ use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection};
 use sqlx::pool::PoolOptions;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
-use sqlx::{Connection, PgConnection, Postgres, Sqlite};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Postgres, Sqlite};
 use tokio::sync::Mutex;
 
 use crate::error::StoreError;
@@ -91,7 +91,8 @@ impl Store {
     ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), StoreError> {
         let backend = backend_of(url)?;
         let silence = (lease / 3).clamp(SHORTEST_SILENCE, LONGEST_SILENCE);
-        let options = |connections| options(url, backend, connections, lock_wait(silence));
+        let lock_wait = lock_wait(silence);
+        let options = |connections| options(url, backend, connections, session(lock_wait, &[]));
         let writes = match backend {
             Backend::Sqlite => {
                 let writes = Database::connect(options(1)).await?;
@@ -106,12 +107,7 @@ impl Store {
                 Database::connect(options(WRITE_PLACES)).await?
             }
         };
-        let mut reading = options(READERS);
-        if backend == Backend::Postgres {
-            reading.map_sqlx_postgres_opts(|postgres| {
-                postgres.options(POSTGRES_SETTINGS).options(READING)
-            });
-        }
+        let reading = self::options(url, backend, READERS, session(lock_wait, &READING));
         let readers = Readers::new(Database::connect(reading).await?);
         let path = sqlite_file(url);
         let asking = path.as_deref().map(Inline::open_to_ask);
@@ -240,9 +236,8 @@ async fn migrate(writes: &DatabaseConnection, backend: Backend) -> Result<(), St
     );
     if backend == Backend::Postgres {
         // Another replica that builds an index first may take its time.
-        writes.execute_unprepared("SET lock_timeout = 0").await?;
-        writes.execute_unprepared(lock).await?;
-        writes.execute_unprepared("RESET lock_timeout").await?;
+        let patiently = format!("BEGIN; SET LOCAL lock_timeout = 0; {lock}; COMMIT");
+        writes.execute_unprepared(&patiently).await?;
     }
     let migrated = Migrator::up(writes, None).await;
     if backend == Backend::Postgres {
@@ -277,7 +272,19 @@ fn lock_wait(silence: Duration) -> Duration {
     LONGEST_LOCK_WAIT.min(silence / 2)
 }
 
-fn options(url: &str, backend: Backend, connections: u32, lock_wait: Duration) -> ConnectOptions {
+/// The statements that set up a session of `PostgreSQL`.
+fn session(lock_wait: Duration, more: &[(&str, &str)]) -> String {
+    let lock_wait = format!("{}ms", lock_wait.as_millis());
+    let settings = POSTGRES_SETTINGS.iter().chain(more).copied();
+    settings
+        .chain([("lock_timeout", &*lock_wait)])
+        .map(|(name, value)| format!("SET {name} = '{value}'"))
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+/// `session`: what each connection to `PostgreSQL` is told first.
+fn options(url: &str, backend: Backend, connections: u32, session: String) -> ConnectOptions {
     let sqlite_url = match sqlite_path(url) {
         // `mode=rwc` makes the file when it is not there.
         Some(path) => format!("sqlite://{}?mode=rwc", path.display()),
@@ -305,14 +312,10 @@ fn options(url: &str, backend: Backend, connections: u32, lock_wait: Duration) -
     if backend == Backend::Postgres {
         options
             .test_before_acquire(false)
-            .map_sqlx_postgres_pool_opts(leave_silent_connections);
-        let lock_wait = format!("{}ms", lock_wait.as_millis());
-        options.map_sqlx_postgres_opts(move |postgres| {
-            postgres
-                .options(POSTGRES_SETTINGS)
-                .options([("lock_timeout", lock_wait.as_str())])
-                .statement_cache_capacity(STATEMENTS)
-        });
+            .map_sqlx_postgres_pool_opts(move |pool| {
+                tell_session(leave_silent_connections(pool), session.clone())
+            })
+            .map_sqlx_postgres_opts(|postgres| postgres.statement_cache_capacity(STATEMENTS));
     }
     options
 }
@@ -334,6 +337,17 @@ fn leave_broken_transactions(pool: PoolOptions<Sqlite>) -> PoolOptions<Sqlite> {
 fn leave_silent_connections(pool: PoolOptions<Postgres>) -> PoolOptions<Postgres> {
     pool.after_release(|connection, _| Box::pin(is_alive(connection)))
         .before_acquire(|connection, _| Box::pin(is_alive(connection)))
+}
+
+/// By statements: a pooler lets settings through that are made within a session, and few that come with its start.
+fn tell_session(pool: PoolOptions<Postgres>, session: String) -> PoolOptions<Postgres> {
+    pool.after_connect(move |connection, _| {
+        let telling = sqlx::raw_sql(AssertSqlSafe(session.clone()));
+        Box::pin(async move {
+            let told = tokio::time::timeout(PROOF_OF_LIFE, telling.execute(connection)).await;
+            told.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map(drop)
+        })
+    })
 }
 
 async fn is_alive(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
