@@ -137,6 +137,11 @@ impl Egress {
         Ok(url)
     }
 
+    /// Whether a line of `egress.allow` opens the place of this URL.
+    pub fn is_opened(&self, url: &Url) -> bool {
+        self.policy.is_opened(url)
+    }
+
     /// Whether a URL may not be asked without a line of `egress.allow` more: for its scheme, its port, or where
     /// it leads now.
     pub async fn needs_rule(&self, url: &Url) -> bool {

@@ -105,6 +105,8 @@ pub struct Model {
     pub count: TokenCount,
     /// Knows where a provider may be sent.
     pub egress: Egress,
+    /// Its provider is where only `egress.allow` leads: inside, as far as one can know.
+    pub is_own: bool,
 }
 
 /// The models of the catalog, by their ids, and their providers. Cheap to clone.
@@ -154,13 +156,14 @@ impl Models {
 }
 
 impl Model {
-    /// Judges a URL that its provider would fetch from, by where the gateway itself may go: by the URL alone. That the
-    /// provider may ask without TLS, too, leads it no further inside: pictures of chats often stand so.
+    /// Judges a URL that its provider would fetch from, by where the gateway itself may go: by the URL alone. A provider
+    /// elsewhere may ask without TLS, too: pictures of chats often stand so. One of the operator's own may not: there a
+    /// name can lead inside, and only a certificate tells.
     pub fn check_place(&self, url: &str) -> Result<(), EgressError> {
         let checked = self.egress.check_url(url);
         let checked = checked.or_else(|refusal| match url.strip_prefix("http://") {
-            Some(rest) => self.egress.check_url(&format!("https://{rest}")),
-            None => Err(refusal),
+            Some(rest) if !self.is_own => self.egress.check_url(&format!("https://{rest}")),
+            _ => Err(refusal),
         });
         checked.map(drop)
     }
@@ -204,5 +207,42 @@ pub fn object(value: Value) -> JsonObject {
     match value {
         Value::Object(members) => members,
         _ => JsonObject::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::Clock;
+
+    /// A provider elsewhere fetches from where it stands; one of the operator's own stands inside.
+    #[test]
+    fn only_a_provider_elsewhere_is_sent_anywhere_without_tls() {
+        let egress = Egress::new(Vec::new(), Duration::from_secs(1)).unwrap();
+        let script = scripted::Script::read(None).unwrap();
+        let provider = Arc::new(scripted::Scripted::new(script));
+        let provider = Watched::new("any", "scripted", None, provider, Clock::system());
+        let mut model = Model {
+            provider: Arc::new(provider),
+            upstream: String::new(),
+            context_window_tokens: None,
+            max_output_tokens: None,
+            extra_members: Arc::new([]),
+            price: None,
+            count: TokenCount {
+                vocabulary: Vocabulary::O200k,
+                margin: 1.0,
+            },
+            egress,
+            is_own: false,
+        };
+        let leads_inside = "http://169.254.169.254.example.org/latest/meta-data/";
+        assert!(model.check_place(leads_inside).is_ok());
+        assert!(model.check_place("http://169.254.169.254/").is_err());
+        model.is_own = true;
+        assert!(model.check_place(leads_inside).is_err());
+        assert!(model.check_place("https://example.org/a.png").is_ok());
     }
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use url::Url;
+
 use crate::clock::Clock;
 use crate::config::{Config, ConfigFault, ModelEntry, ProviderEntry, parse_toml};
 use crate::outbound::egress::Egress;
@@ -151,7 +153,7 @@ impl DeclaredModels {
             .providers
             .iter()
             .map(|(name, declared)| {
-                let base_url = declared.base_url();
+                let base_url = declared.base_url().map(Url::as_str);
                 let watched = Watched::new(
                     name,
                     declared.kind(),
@@ -175,6 +177,7 @@ impl DeclaredModels {
                 context_window_tokens: entry.context_window_tokens,
                 max_output_tokens: entry.max_output_tokens,
                 egress: egress.clone(),
+                is_own: declared.base_url().is_some_and(|url| egress.is_opened(url)),
                 price: (entry.input_price.is_some() || entry.output_price.is_some())
                     .then_some(price),
                 count: TokenCount {
@@ -244,10 +247,10 @@ impl DeclaredProvider {
         }
     }
 
-    fn base_url(&self) -> Option<&str> {
+    fn base_url(&self) -> Option<&Url> {
         match self {
-            Self::OpenAi(server) => Some(server.address.base_url.as_str()),
-            Self::Anthropic(address) => Some(address.base_url.as_str()),
+            Self::OpenAi(server) => Some(&server.address.base_url),
+            Self::Anthropic(address) => Some(&address.base_url),
             Self::Scripted(_) => None,
         }
     }

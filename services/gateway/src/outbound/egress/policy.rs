@@ -84,6 +84,16 @@ impl Policy {
         Ok(())
     }
 
+    /// Whether a rule opens its place, or may once its name is resolved: it may be one of the operator's own.
+    pub(super) fn is_opened(&self, url: &Url) -> bool {
+        let opens_networks = || {
+            let mut rules = self.allow.iter();
+            rules.any(|rule| matches!(rule, AllowRule::Network(_)))
+        };
+        target(url).is_ok_and(|(host, port)| self.opens(&host, port))
+            || url.domain().is_some() && opens_networks()
+    }
+
     /// Judges all addresses of a name: one bad one spoils them, since any may be dialled.
     pub(super) fn check_resolved(
         &self,

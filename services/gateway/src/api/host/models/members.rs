@@ -6,7 +6,7 @@ use protocol::admin::Fault;
 use serde_json::Value;
 
 /// Members of a chat completion that only shape its answer.
-const SHAPING: [&str; 43] = [
+const SHAPING: [&str; 42] = [
     "model",
     "messages",
     "stream",
@@ -47,12 +47,13 @@ const SHAPING: [&str; 43] = [
     "enable_thinking",
     "verbosity",
     "user",
-    "metadata",
     "safety_identifier",
     "prompt_cache_key",
 ];
 /// Tools that the run itself answers; what a provider does by others leaves its place by no rule of ours.
 const TOOLS: [&str; 2] = ["function", "custom"];
+/// What else a tool says of itself.
+const AROUND: [&str; 3] = ["type", "strict", "cache_control"];
 
 /// Refuses members that are neither these nor `opened` by the operator. What is null says nothing. A fault's pointer
 /// begins at the body.
@@ -72,12 +73,33 @@ pub(in crate::api::host) fn check_members(
 }
 
 fn check_tools(body: &JsonObject) -> Result<(), Fault> {
-    let tools = body.get("tools").and_then(Value::as_array);
-    for (n, tool) in tools.into_iter().flatten().enumerate() {
-        let is_ours = |kind: &Value| kind.as_str().is_some_and(|kind| TOOLS.contains(&kind));
-        if tool.get("type").is_some_and(|kind| !is_ours(kind)) {
+    let tools = match body.get("tools") {
+        None | Some(Value::Null) => return Ok(()),
+        Some(Value::Array(tools)) => tools,
+        Some(_) => return Err(Fault::new("/tools", "must be a list")),
+    };
+    let of_ours = |name: &str| TOOLS.contains(&name);
+    for (n, tool) in tools.iter().enumerate() {
+        let fault = |member: &str| {
             let message = "must be function or custom: what a provider does itself is not granted";
-            return Err(Fault::new(format!("/tools/{n}/type"), message));
+            Err(Fault::new(format!("/tools/{n}{member}"), message))
+        };
+        let Some(members) = tool.as_object() else {
+            return fault("");
+        };
+        let kind = members.get("type");
+        if kind.is_some_and(|kind| !kind.as_str().is_some_and(of_ours)) {
+            return fault("/type");
+        }
+        // Some servers take a tool of their own by its name alone.
+        let said = members.iter().filter(|(_, value)| !value.is_null());
+        let mut others =
+            said.filter(|(name, _)| !of_ours(name) && !AROUND.contains(&name.as_str()));
+        if let Some((other, _)) = others.next() {
+            return fault(&format!("/{}", escaped(other)));
+        }
+        if !members.keys().any(|name| of_ours(name)) {
+            return fault("");
         }
     }
     Ok(())
@@ -128,10 +150,29 @@ mod tests {
 
     #[test]
     fn a_provider_does_nothing_for_a_run_but_answer() {
-        let tools = |kind: &str| json!({"tools": [{"type": "function", "function": {"name": "f"}}, {"type": kind}, {"function": {}}]});
+        let tools = |kind: &str| json!({"tools": [{"type": "function", "function": {"name": "f"}}, {"type": kind, kind: {}}, {"function": {}}]});
         assert_eq!(check(&tools("custom"), &[]), Ok(()));
         for kind in ["web_search", "mcp", "code_interpreter"] {
             assert_eq!(check(&tools(kind), &[]), Err("/tools/1/type".to_owned()));
+        }
+        for (tools, pointer) in [
+            (json!([{"googleSearch": {}}]), "/tools/0/googleSearch"),
+            (
+                json!([{"function": {}, "codeExecution": {}}]),
+                "/tools/0/codeExecution",
+            ),
+            (json!([{"type": "function"}]), "/tools/0"),
+            (json!(["web_search"]), "/tools/0"),
+            (json!({"googleSearch": {}}), "/tools"),
+        ] {
+            let refused = check(&json!({"tools": tools}), &[]);
+            assert_eq!(refused, Err(pointer.to_owned()), "{tools}");
+        }
+        for tools in [
+            json!(null),
+            json!([{"type": "function", "function": {}, "strict": true, "defer": null}]),
+        ] {
+            assert_eq!(check(&json!({"tools": tools}), &[]), Ok(()), "{tools}");
         }
     }
 }

@@ -16,7 +16,6 @@ pub(super) fn messages(body: &JsonObject, thinking: Thinking) -> Result<JsonObje
         ("temperature", "temperature"),
         ("top_p", "top_p"),
         ("top_k", "top_k"),
-        ("metadata", "metadata"),
     ];
     for (from, to) in copied {
         if let Some(value) = body.get(from) {
