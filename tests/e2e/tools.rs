@@ -410,6 +410,26 @@ async fn a_call_whose_answer_was_lost_is_not_made_again(
 }
 
 #[tokio::test]
+async fn a_credential_in_the_query_of_a_tool_is_kept_from_runners_and_words_are_not() {
+    let server = ToolServer::start().await;
+    let catalog =
+        tools_at(&server, "", &["echo"]).replace("/echo", "/echo?appid=abc%2Dhunter2&units=metric");
+    let stage = stage_with(Sqlite, catalog).await.unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let told = call(&run, "echo", &json!({"say": "metric abc-hunter2"})).await;
+    assert_eq!(told.status, 200, "{}", told.body);
+    let text = told.body.to_string();
+    assert!(!text.contains("hunter2"), "{text}");
+    assert!(
+        text.contains("units=metric") && text.contains("metric ["),
+        "{text}"
+    );
+    let sent = server.seen("/echo");
+    assert_eq!(sent[0].path, "/echo?appid=abc%2Dhunter2&units=metric");
+    run.end(&stage).await;
+}
+
+#[tokio::test]
 async fn a_run_calls_so_many_tools_at_once_and_leaves_room_for_others() {
     let server = ToolServer::start().await;
     let catalog = tools_at(&server, "", &["slow"]).replace("= 2.0\n", "= 50.0\n");

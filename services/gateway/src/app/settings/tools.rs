@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use protocol::resources::{ToolEffect, ToolOperation, ToolResource};
 use secrecy::{ExposeSecret as _, SecretString};
+use url::Url;
 
 use super::{known, secrets};
 use crate::config::{
@@ -87,12 +88,28 @@ impl Reading<'_> {
     }
 
     fn http(&mut self, entry: &HttpToolEntry, place: &str) -> HttpToolSpec {
-        self.check_url(entry.url.example().as_str(), place);
+        let example = entry.url.example();
+        self.check_url(example.as_str(), place);
+        self.know_query(&example);
         HttpToolSpec {
             url: entry.url.clone(),
             method: entry.method.parse().unwrap_or(http::Method::POST),
             headers: self.headers(&entry.headers, place),
             timeout: entry.timeout,
+        }
+    }
+
+    /// A query may hold a credential, which is not for runners: as it was written, and as it means.
+    fn know_query(&mut self, url: &Url) {
+        // Empty ones are passed over by both.
+        let raw = url.query().unwrap_or_default().split('&');
+        let raw = raw.filter(|pair| !pair.is_empty());
+        let raw = raw.map(|pair| pair.split_once('=').map_or("", |(_, value)| value));
+        for ((name, value), raw) in url.query_pairs().zip(raw) {
+            if is_credential(&name, &value) {
+                self.secrets.push(raw.into());
+                self.secrets.push(value.into_owned().into());
+            }
         }
     }
 
@@ -114,6 +131,7 @@ impl Reading<'_> {
         match entry {
             McpTransportEntry::Http { url, headers } => {
                 self.check_url(url.as_str(), place);
+                self.know_query(url);
                 McpTransport::Http {
                     url: url.clone(),
                     headers: self.headers(headers, place),
@@ -175,5 +193,55 @@ fn effect(said: Option<&str>) -> Option<ToolEffect> {
         "write" => Some(ToolEffect::Write),
         "irreversible" => Some(ToolEffect::Irreversible),
         _ => None,
+    }
+}
+
+/// Whether a member of a query is one, by its name or as no word looks. What is one is taken out of all answers, so
+/// that a common word must not be.
+fn is_credential(name: &str, value: &str) -> bool {
+    const NAMES: [&str; 9] = [
+        "key",
+        "token",
+        "secret",
+        "sig",
+        "signature",
+        "auth",
+        "authorization",
+        "password",
+        "appid",
+    ];
+    const LONG: usize = 20;
+    let name = name.to_ascii_lowercase();
+    let looks_made = value.len() >= LONG
+        && !value.contains(char::is_whitespace)
+        && value.contains(|letter: char| letter.is_ascii_digit())
+        && value.contains(|letter: char| letter.is_ascii_alphabetic());
+    looks_made || NAMES.iter().any(|known| name.ends_with(known))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_credential_is_told_from_words() {
+        for (name, value) in [
+            ("key", "climate"),
+            ("api_key", "x"),
+            ("X-Amz-Signature", "0af3"),
+            ("appid", "abc"),
+            ("id", "4f2c9d0b8a7e6f5d4c3b"),
+        ] {
+            assert!(is_credential(name, value), "{name}={value}");
+        }
+        for (name, value) in [
+            ("keywords", "climate"),
+            ("author", "someone"),
+            ("timezone", "America/Argentina/Buenos_Aires"),
+            ("order", "created_at descending, then 2"),
+            ("since", "2026-11-26"),
+        ] {
+            assert!(!is_credential(name, value), "{name}={value}");
+        }
     }
 }
