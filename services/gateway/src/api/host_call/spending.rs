@@ -16,6 +16,9 @@ use crate::telemetry::metrics;
 /// Bytes of an answer for one token, where nobody has counted: few, so that too much is taken.
 const TOKEN_BYTES: u64 = 3;
 
+/// The most tokens that a provider is believed to have counted for one call: sums of them stay numbers.
+const MOST_COUNTED: u64 = 1_000_000_000;
+
 /// What a call will be at most.
 #[derive(Clone, Debug)]
 pub(in crate::api) struct Spend {
@@ -139,7 +142,7 @@ impl Spending {
     /// As the provider has counted; else as we do, of what was asked and what came. A provider that has refused
     /// took nothing; one that was not heard to the end may have said all that was reserved, unless some of it came.
     fn used(&self, ended: &Ended) -> (u64, u64, bool) {
-        let number = |count: Option<i64>| count.and_then(|count| u64::try_from(count).ok());
+        let number = |count: Option<i64>| Some(u64::try_from(count?).ok()?.min(MOST_COUNTED));
         if let Some(counted) = &self.counted {
             let prompt = number(counted.prompt_tokens);
             let total = number(counted.total_tokens);

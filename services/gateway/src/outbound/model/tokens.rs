@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use dashmap::DashMap;
-use protocol::message::{ContentElement, Message, MessageContent};
+use protocol::message::{ContentElement, Message, MessageContent, ToolCall};
 use protocol::model::LlmTool;
 
 /// A vocabulary that texts are cut by.
@@ -43,32 +43,33 @@ static COUNTED: LazyLock<DashMap<[u8; 16], u32>> = LazyLock::new(DashMap::new);
 /// Shorter texts are counted faster than they are looked up.
 const SHORT: usize = 256;
 const MOST_COUNTED: usize = 20_000;
-/// Longer ones, and messages that are longer together, are counted where they hold nobody else up.
+/// Texts that are longer together are counted where they hold nobody else up.
 const LONG: usize = 64 * 1024;
 
 impl TokenCount {
     /// The tokens of a request, not fewer than the provider will count.
     pub fn of_request(&self, messages: &[Message], tools: &[LlmTool]) -> u64 {
-        let bytes: usize = messages.iter().map(text_bytes).sum();
-        if bytes > LONG {
-            tokio::task::block_in_place(|| self.count_request(messages, tools))
-        } else {
-            self.count_request(messages, tools)
-        }
-    }
-
-    fn count_request(&self, messages: &[Message], tools: &[LlmTool]) -> u64 {
-        let messages: u64 = messages
-            .iter()
-            .map(|message| self.of_message(message))
-            .sum();
-        let tools: u64 = tools.iter().map(|tool| self.of_tool(tool)).sum();
-        self.with_margin(ANSWER + messages + tools)
+        let schemas: Vec<_> = tools.iter().map(schema_of).collect();
+        let of_tool = |(tool, schema): (&LlmTool, &String)| {
+            tool.name.len() + tool.description.len() + schema.len()
+        };
+        let of_tools: usize = tools.iter().zip(&schemas).map(of_tool).sum();
+        let bytes = of_tools + messages.iter().map(text_bytes).sum::<usize>();
+        aside_if_long(bytes, || {
+            let messages = messages.iter().map(|message| self.of_message(message));
+            let tools = tools.iter().zip(&schemas);
+            let tools = tools.map(|(tool, schema)| self.of_tool(tool, schema));
+            self.with_margin(ANSWER + messages.sum::<u64>() + tools.sum::<u64>())
+        })
     }
 
     /// The tokens of texts that are read, one by one.
     pub fn of_texts<'a>(&self, texts: impl Iterator<Item = &'a String>) -> u64 {
-        self.with_margin(texts.map(|text| self.of_text(text)).sum())
+        let texts: Vec<_> = texts.collect();
+        let bytes = texts.iter().map(|text| text.len()).sum();
+        aside_if_long(bytes, || {
+            self.with_margin(texts.iter().map(|text| self.of_text(text)).sum())
+        })
     }
 
     /// The tokens of what is no text: images, and files of so many bytes.
@@ -114,9 +115,8 @@ impl TokenCount {
         image + file + texts
     }
 
-    fn of_tool(&self, tool: &LlmTool) -> u64 {
-        let schema = serde_json::to_string(&tool.parameters).unwrap_or_default();
-        TOOL + self.of_text(&tool.name) + self.of_text(&tool.description) + self.of_text(&schema)
+    fn of_tool(&self, tool: &LlmTool, schema: &str) -> u64 {
+        TOOL + self.of_text(&tool.name) + self.of_text(&tool.description) + self.of_text(schema)
     }
 
     /// The tokens of one text, by the vocabulary alone.
@@ -131,11 +131,7 @@ impl TokenCount {
         if let Some(count) = COUNTED.get(&key) {
             return u64::from(*count);
         }
-        let count = if text.len() > LONG {
-            tokio::task::block_in_place(|| self.cut(text))
-        } else {
-            self.cut(text)
-        };
+        let count = self.cut(text);
         if COUNTED.len() >= MOST_COUNTED {
             COUNTED.clear();
         }
@@ -162,15 +158,37 @@ impl TokenCount {
     }
 }
 
+fn schema_of(tool: &LlmTool) -> String {
+    serde_json::to_string(&tool.parameters).unwrap_or_default()
+}
+
+/// Counts where it holds nobody else up, unless that is soon done.
+fn aside_if_long(bytes: usize, count: impl FnOnce() -> u64) -> u64 {
+    if bytes > LONG {
+        tokio::task::block_in_place(count)
+    } else {
+        count()
+    }
+}
+
+/// All that is counted of a message.
 fn text_bytes(message: &Message) -> usize {
-    match &message.content {
+    fn sum<'a>(texts: impl IntoIterator<Item = &'a Option<String>>) -> usize {
+        texts.into_iter().flatten().map(String::len).sum()
+    }
+    let content = match &message.content {
         None => 0,
         Some(MessageContent::Text(text)) => text.len(),
         Some(MessageContent::Parts(parts)) => {
-            let texts = parts.iter().filter_map(|part| part.text.as_ref());
-            texts.map(String::len).sum()
+            let of_part =
+                |part: &ContentElement| sum([&part.text, &part.file_url, &part.file_name]);
+            parts.iter().map(of_part).sum()
         }
-    }
+    };
+    let calls = message.tool_calls.iter().flatten();
+    let of_call =
+        |call: &ToolCall| call.id.len() + call.function.name.len() + call.function.arguments.len();
+    content + calls.map(of_call).sum::<usize>() + sum([&message.name, &message.tool_call_id])
 }
 
 #[cfg(test)]
