@@ -13,6 +13,7 @@ mod reserved;
 #[path = "models/room.rs"]
 mod room;
 
+use futures_util::future::join_all;
 use reqwest::{Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -662,6 +663,49 @@ async fn a_cancel_in_mid_stream_lets_the_provider_go() {
         (name.as_str(), &data["error"]["code"]),
         ("error", &json!("cancelled"))
     );
+}
+
+#[tokio::test]
+async fn a_run_calls_so_many_models_at_once_and_leaves_room_for_others() {
+    let (stage, run, upstream) = remote("").await;
+    let mut apart = message("m-2");
+    apart["conversation"]["conversation_id"] = json!("c-2");
+    let other = HeldRun::start(&stage, &apart).await;
+    for _ in 0..65 {
+        upstream.reply(Reply::Hold(vec![chunk(&json!({"content": "hi"}))]));
+    }
+    let ask = |run: &HeldRun| {
+        let asking = run.request(Method::POST, "/models/remote/stream");
+        text_of(asking.json(&says("hi")))
+    };
+    let asked = |n: usize| {
+        let upstream = &upstream;
+        until("the provider to be asked", async move || {
+            upstream.asked().len() == n
+        })
+    };
+    let mut streams = Box::pin(join_all((0..64).map(|_| ask(&run))));
+    tokio::select! {
+        ended = &mut streams => panic!("{ended:?}"),
+        () = asked(64) => {}
+    }
+    let refused = run.call("/models/remote/invoke", &says("hi")).await;
+    let why = (refused.status, refused.detail("reason"));
+    assert_eq!(why, (429, &json!("model_calls")), "{}", refused.body);
+    assert_eq!(refused.headers["retry-after"], "1");
+    let mut another = Box::pin(ask(&other));
+    tokio::select! {
+        ended = &mut another => panic!("{ended:?}"),
+        () = asked(65) => {}
+    }
+    drop((streams, another));
+    upstream.left(65).await;
+    upstream.reply(Reply::Events(vec![chunk(&json!({"content": "hi"}))]));
+    until("a place to be free", async || {
+        let answer = run.call("/models/remote/invoke", &says("hi")).await;
+        answer.status != 429
+    })
+    .await;
 }
 
 #[tokio::test]

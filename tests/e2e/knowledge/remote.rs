@@ -252,3 +252,31 @@ async fn a_remote_base_that_misbehaves_is_an_error_that_says_how_and_tells_no_se
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_run_searches_so_often_at_once_and_leaves_room_for_others() {
+    let far = FarSide::start().await;
+    let stage = stage(&far).await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let path = "/knowledge-bases/wiki/retrieve";
+    let (silent, good) = (
+        json!({"query_text": "silent"}),
+        json!({"query_text": "good"}),
+    );
+    let mut searches = JoinSet::new();
+    for _ in 0..8 {
+        let asking = run.request(Method::POST, path).json(&silent);
+        searches.spawn(async move { asking.send().await.map(|answer| answer.status()) });
+    }
+    let asked = async || far.asked.lock().unwrap().len() == 8;
+    until("the searches", asked).await;
+    let refused = run.call(path, &good).await;
+    let why = (refused.status, refused.detail("reason"));
+    assert_eq!(why, (429, &json!("retrievals")), "{}", refused.body);
+    searches.shutdown().await;
+    until("a place to be free", async || {
+        run.call(path, &good).await.status == 200
+    })
+    .await;
+    run.end(&stage).await;
+}

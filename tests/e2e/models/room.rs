@@ -105,3 +105,39 @@ async fn large_requests_to_models_take_turns_and_small_ones_do_not_wait() {
     run.end(&stage).await;
     hog.end(&stage).await;
 }
+
+/// A few short texts have vectors of many bytes.
+#[tokio::test]
+async fn vectors_take_room_as_large_requests_do() {
+    let directory = Directory::new();
+    let staged = scripted_in(&directory, Sqlite, |config| {
+        config.limits = format!("model_bytes = {}", 64 * MIB);
+    });
+    let (stage, run) = staged.await.unwrap();
+    let texts: Vec<_> = (0..1000).map(|n| n.to_string()).collect();
+    let body = json!({"model": "talker", "input": texts});
+    let path = "/openai/v1/embeddings";
+    let held = announce(&run, "/models/talker/invoke", 20 * MIB).await;
+    until("the share of the run to be taken", async || {
+        run.call(path, &body).await.status == 429
+    })
+    .await;
+    let refused = run.call(path, &body).await;
+    assert_eq!(refused.detail("reason"), &json!("model_bytes_of_run"));
+    drop(held);
+    let mut all = None;
+    until("the room to be free again", async || {
+        let answer = run.call(path, &body).await;
+        all = (answer.status == 200).then_some(answer.body);
+        all.is_some()
+    })
+    .await;
+    let all = &all.unwrap()["data"];
+    let native = json!({"texts": ["0", "1", "999"]});
+    let native = run.call("/models/talker/embed", &native).await.body;
+    for (n, one) in [(0, 0), (1, 1), (999, 2)] {
+        assert_eq!(all[n]["index"], n);
+        assert_eq!(all[n]["embedding"], native["vectors"][one]);
+    }
+    run.end(&stage).await;
+}

@@ -102,7 +102,7 @@ impl ApiError {
         Self::internal()
     }
 
-    fn internal() -> Self {
+    pub(super) fn internal() -> Self {
         let message = "the gateway failed; its log says why";
         Self {
             retryable: true,

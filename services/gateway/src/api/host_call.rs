@@ -7,6 +7,7 @@ use domain::authorization::NotGranted;
 use futures_util::{Stream, StreamExt as _, stream};
 use protocol::message::LlmTokenUsage;
 use store::AuditOutcome;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use uuid::Uuid;
 
@@ -37,6 +38,8 @@ pub(super) struct HostCall {
     spending: Option<Spending>,
     traced: Traced,
     ended: bool,
+    /// One of the places that its run has for such calls.
+    place: Option<OwnedSemaphorePermit>,
     _under_way: TaskTrackerToken,
 }
 
@@ -65,6 +68,7 @@ impl RunCaller {
                 fault: None,
             },
             ended: refusal.is_some(),
+            place: None,
             _under_way: state.runs.under_way(),
         };
         Ok((begun, asked?))
@@ -72,6 +76,17 @@ impl RunCaller {
 }
 
 impl HostCall {
+    /// Keeps the place that was taken for it, until it is dropped; 429 for this reason where all are taken.
+    pub(super) fn keep(
+        &mut self,
+        place: Option<OwnedSemaphorePermit>,
+        (reason, message): (&str, &str),
+    ) -> ApiResult<()> {
+        let full = || ApiError::rate_limited_by(reason, message.to_owned(), 1);
+        self.place = Some(place.ok_or_else(full)?);
+        Ok(())
+    }
+
     /// Takes the most that it may use out of the budgets that it counts for: 429 when it does not fit.
     pub(super) async fn reserve(&mut self, spend: Spend) -> ApiResult<()> {
         let spending = Spending::reserve(&self.runs, &self.grant, self.id, spend).await?;

@@ -1,11 +1,16 @@
 //! How many bytes of request bodies are in memory at once: each is read whole and parsed.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::hash::Hash;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::stream;
+use http::HeaderValue;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use protocol::id::{ApiKeyId, EndpointId, RunId};
 
 use crate::api::error::{ApiError, ApiResult};
@@ -156,7 +161,7 @@ fn refusal((reason, message): (&str, &str)) -> ApiError {
 
 impl Taken {
     /// Has room for so many bytes, or refuses and keeps what it had. Small ones take none.
-    pub(super) fn grow_to(&mut self, bytes: usize) -> ApiResult<()> {
+    pub(in crate::api) fn grow_to(&mut self, bytes: usize) -> ApiResult<()> {
         let more = bytes.saturating_sub(self.bytes);
         let sign = self.room.sign;
         if bytes <= sign.small || more == 0 {
@@ -183,6 +188,23 @@ impl Taken {
         }
         self.bytes += more;
         Ok(())
+    }
+
+    /// Answers with JSON, and keeps its room until that is read: a slow reader has no more of them than others.
+    pub(in crate::api) fn answer(mut self, json: Vec<u8>) -> Response {
+        /// What a reader has to take before it is given more.
+        const PIECE: usize = 64 * 1024;
+        let length = json.len();
+        self.shrink(length);
+        let pieces = stream::unfold((Bytes::from(json), self), |(mut rest, room)| async move {
+            let piece = rest.split_to(rest.len().min(PIECE));
+            (!piece.is_empty()).then(|| (Ok::<_, Infallible>(piece), (rest, room)))
+        });
+        let head = [
+            (CONTENT_TYPE, HeaderValue::from_static("application/json")),
+            (CONTENT_LENGTH, HeaderValue::from(length)),
+        ];
+        (head, Body::from_stream(pieces)).into_response()
     }
 
     /// Gives back what is more than these bytes.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use domain::knowledge::filter::Filters;
 use domain::knowledge::rank::{Best, dot_bytes};
 use store::{BaseKey, Store, StoredVector};
+use tokio::sync::Semaphore;
 
 use crate::knowledge::KnowledgeError;
 use crate::knowledge::index::on_a_thread;
@@ -16,9 +17,23 @@ const PAGE: usize = 500;
 const MOST_OF_ONE: usize = 96 * 1024 * 1024;
 const MOST: usize = 256 * 1024 * 1024;
 
+/// Searches that gather vectors to keep them at once: each may gather as many as are kept of a base.
+const GATHERING: usize = 2;
+
 /// The vectors of bases as they were at one version.
-#[derive(Default)]
-pub(super) struct VectorCache(Mutex<HashMap<(BaseKey, String), Arc<Kept>>>);
+pub(super) struct VectorCache {
+    kept: Mutex<HashMap<(BaseKey, String), Arc<Kept>>>,
+    gathering: Semaphore,
+}
+
+impl Default for VectorCache {
+    fn default() -> Self {
+        Self {
+            kept: Mutex::default(),
+            gathering: Semaphore::new(GATHERING),
+        }
+    }
+}
 
 struct Kept {
     version: i64,
@@ -40,16 +55,21 @@ impl VectorCache {
         top: usize,
     ) -> Result<Vec<(f64, i64)>, KnowledgeError> {
         let is_whole = filters.0.is_empty();
-        if is_whole && let Some(kept) = self.get(base, model, version) {
-            return on_a_thread(move || {
-                let mut best = Best::new(top);
-                look(&kept.vectors, &query, &mut best);
-                best.into_sorted()
-            })
-            .await;
+        let kept = || is_whole.then(|| self.get(base, model, version)).flatten();
+        if let Some(kept) = kept() {
+            return closest_of(kept, query, top).await;
+        }
+        let mut place = None;
+        if is_whole {
+            // Never closed.
+            place = self.gathering.acquire().await.ok();
+            // Who was before may have asked the same.
+            if let Some(kept) = kept() {
+                return closest_of(kept, query, top).await;
+            }
         }
         let mut best = Best::new(top);
-        let (mut after, mut kept, mut bytes) = (0, Some(Vec::new()), 0);
+        let (mut after, mut kept, mut bytes) = (0, place.is_some().then(Vec::new), 0);
         let query = Arc::new(query);
         loop {
             let page = store
@@ -65,9 +85,11 @@ impl VectorCache {
             });
             let (next, page) = looked.await?;
             best = next;
-            kept = kept.filter(|_| is_whole && bytes <= MOST_OF_ONE);
-            if let Some(kept) = &mut kept {
-                kept.extend(page);
+            kept = kept.filter(|_| bytes <= MOST_OF_ONE);
+            match &mut kept {
+                Some(kept) => kept.extend(page),
+                // It goes on a page at a time, and holds up nobody who gathers.
+                None => drop(place.take()),
             }
             if is_last {
                 break;
@@ -88,13 +110,13 @@ impl VectorCache {
     }
 
     fn get(&self, base: &BaseKey, model: &str, version: i64) -> Option<Arc<Kept>> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let found = kept.get(&(base.clone(), model.to_owned()))?;
         (found.version == version).then(|| Arc::clone(found))
     }
 
     fn keep(&self, base: &BaseKey, model: &str, new: Kept) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let name = (base.clone(), model.to_owned());
         if kept.get(&name).is_some_and(|old| old.version > new.version) {
             return;
@@ -108,6 +130,19 @@ impl VectorCache {
         }
         kept.insert(name, Arc::new(new));
     }
+}
+
+async fn closest_of(
+    kept: Arc<Kept>,
+    query: Vec<f32>,
+    top: usize,
+) -> Result<Vec<(f64, i64)>, KnowledgeError> {
+    on_a_thread(move || {
+        let mut best = Best::new(top);
+        look(&kept.vectors, &query, &mut best);
+        best.into_sorted()
+    })
+    .await
 }
 
 /// Vectors of another length were made by another model of the same name: they are like nothing.

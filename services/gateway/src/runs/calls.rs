@@ -16,6 +16,10 @@ use crate::runs::grant::Grant;
 const UPLOADS: usize = 4;
 /// Calls of tools of one run at once: the places for them are there for all runs.
 const TOOL_CALLS: usize = 16;
+/// Calls of models of one run at once: the answer to each may be large.
+const MODEL_CALLS: usize = 64;
+/// Searches in knowledge bases of one run at once.
+const RETRIEVALS: usize = 8;
 /// Calls of one run that wait at once for its runner's answer to be known: each of them looks again and again.
 const WAITS: usize = 1;
 /// Host calls of one run in one second.
@@ -39,6 +43,8 @@ struct Count {
     uploads: Places<UPLOADS>,
     waits: Places<WAITS>,
     tool_calls: Places<TOOL_CALLS>,
+    model_calls: Places<MODEL_CALLS>,
+    retrievals: Places<RETRIEVALS>,
 }
 
 /// Room for so many at once, made when it is first needed.
@@ -60,8 +66,11 @@ impl<const MOST: usize> Places<MOST> {
 
 impl Count {
     fn is_idle(&self, second: i64) -> bool {
-        let is_quiet =
-            self.uploads.are_free() && self.waits.are_free() && self.tool_calls.are_free();
+        let is_quiet = self.uploads.are_free()
+            && self.waits.are_free()
+            && self.tool_calls.are_free()
+            && self.model_calls.are_free()
+            && self.retrievals.are_free();
         self.second != second && is_quiet
     }
 }
@@ -80,25 +89,20 @@ impl Calls {
         counted.unwrap_or(true)
     }
 
-    /// Room for one more upload, until it is dropped; `None`: as many go on as may.
-    pub(super) fn begin_upload(&self, run: RunId, now: i64) -> Option<OwnedSemaphorePermit> {
-        let second = now.div_euclid(1000);
-        let room = self.with(run, second, |count| count.uploads.take());
-        room.unwrap_or_else(|| Places::<UPLOADS>::default().take())
-    }
-
     /// Room for one more call that waits, until it is dropped; `None`: as many wait as may.
     pub(super) fn begin_wait(&self, run: RunId, now: i64) -> Option<OwnedSemaphorePermit> {
-        let second = now.div_euclid(1000);
-        let room = self.with(run, second, |count| count.waits.take());
-        room.unwrap_or_else(|| Places::<WAITS>::default().take())
+        self.place(run, now, |count| &mut count.waits)
     }
 
-    /// Room for one more call of a tool, until it is dropped; `None`: as many go on as may.
-    fn begin_tool_call(&self, run: RunId, now: i64) -> Option<OwnedSemaphorePermit> {
-        let second = now.div_euclid(1000);
-        let room = self.with(run, second, |count| count.tool_calls.take());
-        room.unwrap_or_else(|| Places::<TOOL_CALLS>::default().take())
+    /// One more place of these, until it is dropped; `None`: all are taken.
+    fn place<const MOST: usize>(
+        &self,
+        run: RunId,
+        now: i64,
+        of: impl FnOnce(&mut Count) -> &mut Places<MOST>,
+    ) -> Option<OwnedSemaphorePermit> {
+        let room = self.with(run, now.div_euclid(1000), |count| of(count).take());
+        room.unwrap_or_else(|| Places::<MOST>::default().take())
     }
 
     /// Forgets who is not counted any more.
@@ -160,15 +164,30 @@ impl Runs {
 
     /// Room for a call of a tool of a run on this replica, until it is dropped; `None`: as many go on as may.
     pub fn begin_tool_call(&self, grant: &Grant) -> Option<OwnedSemaphorePermit> {
-        let now = self.0.clock.now_ms();
-        self.0.calls.begin_tool_call(grant.run.id, now)
+        self.place(grant, |count| &mut count.tool_calls)
     }
 
-    /// Room for an upload or a delete of a run on this replica, until it is dropped; `None`: as many go
-    /// on as may.
+    /// The same for a call of a model.
+    pub fn begin_model_call(&self, grant: &Grant) -> Option<OwnedSemaphorePermit> {
+        self.place(grant, |count| &mut count.model_calls)
+    }
+
+    /// The same for a search in a knowledge base.
+    pub fn begin_retrieval(&self, grant: &Grant) -> Option<OwnedSemaphorePermit> {
+        self.place(grant, |count| &mut count.retrievals)
+    }
+
+    /// The same for an upload or a delete.
     pub fn begin_upload(&self, grant: &Grant) -> Option<OwnedSemaphorePermit> {
-        let now = self.0.clock.now_ms();
-        self.0.calls.begin_upload(grant.run.id, now)
+        self.place(grant, |count| &mut count.uploads)
+    }
+
+    fn place<const MOST: usize>(
+        &self,
+        grant: &Grant,
+        of: impl FnOnce(&mut Count) -> &mut Places<MOST>,
+    ) -> Option<OwnedSemaphorePermit> {
+        self.0.calls.place(grant.run.id, self.0.clock.now_ms(), of)
     }
 }
 
@@ -197,12 +216,20 @@ mod tests {
         let calls = Calls::default();
         let run = RunId(Uuid::nil());
         let mut places: Vec<_> = (0..UPLOADS)
-            .map(|_| calls.begin_upload(run, 1_000).unwrap())
+            .map(|_| calls.place(run, 1_000, |count| &mut count.uploads).unwrap())
             .collect();
         calls.forget_idle(99_000);
-        assert!(calls.begin_upload(run, 99_000).is_none());
+        assert!(
+            calls
+                .place(run, 99_000, |count| &mut count.uploads)
+                .is_none()
+        );
         places.pop();
-        assert!(calls.begin_upload(run, 99_000).is_some());
+        assert!(
+            calls
+                .place(run, 99_000, |count| &mut count.uploads)
+                .is_some()
+        );
         places.clear();
         calls.forget_idle(99_000);
         assert!(calls.runs.is_empty());

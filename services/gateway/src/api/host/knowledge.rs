@@ -54,6 +54,11 @@ pub(in crate::api) async fn retrieve_knowledge(
     retrieve(&caller, &state, &kb_id, &query).await.map(Json)
 }
 
+const FULL: (&str, &str) = (
+    "retrievals",
+    "this run searches as often at once as it may; wait until one search has answered",
+);
+
 /// The same for every way in which a runner asks: decided by its snapshot, audited, counted and told as a
 /// span, given up with its run.
 pub(in crate::api) async fn retrieve(
@@ -71,6 +76,10 @@ pub(in crate::api) async fn retrieve(
     let asked = snapshot.knowledge_base(kb_id, KnowledgeOperation::Retrieve);
     let (mut host_call, _granted) = caller.begin(state, call, asked).await?;
     host_call.trace_retrieval(kb_id, query.top_k);
+    let place = state.runs.begin_retrieval(&caller.grant);
+    if let Err(refused) = host_call.keep(place, FULL) {
+        return host_call.end(Err(refused));
+    }
     if let Err(refused) = host_call.reserve(Spend::of_retrieval(kb_id)).await {
         return host_call.end(Err(refused));
     }

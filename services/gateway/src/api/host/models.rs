@@ -54,6 +54,11 @@ const NOT_EXTRA: [&str; 7] = [
     "best_of",
 ];
 
+const FULL: (&str, &str) = (
+    "model_calls",
+    "this run calls models as often at once as it may; wait until one has answered",
+);
+
 /// Begins an audited call of a granted model.
 pub(super) async fn begin_call<'a>(
     caller: &RunCaller,
@@ -69,6 +74,10 @@ pub(super) async fn begin_call<'a>(
     };
     let asked = caller.grant.snapshot.model(id, operation).map(drop);
     let (mut call, ()) = caller.begin(state, call, asked).await?;
+    let place = state.runs.begin_model_call(&caller.grant);
+    if let Err(refused) = call.keep(place, FULL) {
+        return call.end(Err(refused));
+    }
     match state.runs.models().find(id) {
         Ok(model) => {
             call.trace_model(action, id, model);

@@ -1,18 +1,19 @@
 //! The granted models behind OpenAI's API: any agent framework takes the run token for its API key
 //! (host API §3). What only shapes an answer passes unchanged, and so does the answer.
 
+mod embedded;
+
 use std::convert::Infallible;
 
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use futures_util::{Stream, StreamExt as _, stream};
 use protocol::JsonObject;
 use protocol::error::ErrorBody;
 use protocol::resources::{ModelOperation, ModelResource};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::api::ApiState;
@@ -31,6 +32,7 @@ use crate::api::room::Taken;
 use crate::api::stream::event_stream;
 use crate::outbound::model::{Chunks, Model};
 use crate::outbound::upstream::UpstreamError;
+use embedded::Embedded;
 
 /// As OpenAI documents it. What else only shapes the answer goes to the provider as it is; other members are refused
 /// unless the operator has opened them.
@@ -56,7 +58,7 @@ pub(in crate::api) struct EmbeddingRequest {
 }
 
 /// A text, or 1 to 2,048 of them.
-#[derive(serde::Serialize, utoipa::ToSchema)]
+#[derive(Serialize, utoipa::ToSchema)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "only its documentation is used")]
 pub(in crate::api) enum EmbeddingInput {
@@ -264,8 +266,11 @@ fn frame(data: &Value) -> Bytes {
 pub(in crate::api) async fn create_embeddings(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
-    body: ModelBody<JsonObject>,
-) -> ApiResult<Json<Value>> {
+    ModelBody {
+        value: body,
+        mut room,
+    }: ModelBody<JsonObject>,
+) -> ApiResult<Response> {
     let id = named_model(&body)?;
     let texts = texts_of(&body)?;
     let as_base64 = match body.get("encoding_format").and_then(Value::as_str) {
@@ -280,29 +285,17 @@ pub(in crate::api) async fn create_embeddings(
     };
     let operation = ModelOperation::Invoke;
     let (mut call, model) = begin_call(&caller, &state, "models_embed", &id, operation).await?;
-    let (vectors, usage) = match embed(&mut call, model, &id, &texts).await {
+    let (vectors, usage) = match embed(&mut call, model, &id, &texts, &mut room).await {
         Ok(embedded) => embedded,
         Err(failed) => return call.end(Err(failed)),
     };
-    let item = |(n, vector): (usize, &Vec<f32>)| {
-        let embedding = if as_base64 {
-            json!(base64_of(vector))
-        } else {
-            json!(vector)
-        };
-        json!({"object": "embedding", "index": n, "embedding": embedding})
+    let embedded = Embedded {
+        model: &id,
+        vectors: &vectors,
+        usage,
+        as_base64,
     };
-    let data: Vec<_> = vectors.iter().enumerate().map(item).collect();
-    let none = json!({"prompt_tokens": 0, "total_tokens": 0});
-    let usage = usage.map_or(none, |usage| json!(usage));
-    call.end(Ok(Json(
-        json!({"object": "list", "data": data, "model": id, "usage": usage}),
-    )))
-}
-
-fn base64_of(vector: &[f32]) -> String {
-    let bytes: Vec<u8> = vector.iter().flat_map(|part| part.to_le_bytes()).collect();
-    STANDARD.encode(bytes)
+    call.end(embedded.to_json()).map(|json| room.answer(json))
 }
 
 fn texts_of(body: &JsonObject) -> ApiResult<Vec<String>> {

@@ -110,6 +110,11 @@ pub(super) struct ToolCalling<'a> {
     pub(super) name: &'a str,
 }
 
+const FULL: (&str, &str) = (
+    "tool_calls",
+    "this run calls as many tools at once as it may; wait until one has answered",
+);
+
 impl ToolCalling<'_> {
     /// Calls it: granted, as it was granted, with parameters that fit, and once under one key.
     pub(super) async fn call(&self, parameters: JsonObject, key: Option<&str>) -> ApiResult<Value> {
@@ -125,12 +130,10 @@ impl ToolCalling<'_> {
             .tool(self.name, ToolOperation::Call);
         let (mut host_call, granted) = self.caller.begin(self.state, call, asked).await?;
         host_call.trace_tool(self.name, key);
-        let Some(_place) = self.state.runs.begin_tool_call(&self.caller.grant) else {
-            let message =
-                "this run calls as many tools at once as it may; wait until one has answered";
-            let refused = ApiError::rate_limited_by("tool_calls", message.to_owned(), 1);
+        let place = self.state.runs.begin_tool_call(&self.caller.grant);
+        if let Err(refused) = host_call.keep(place, FULL) {
             return host_call.end(Err(refused));
-        };
+        }
         if let Err(refused) = host_call.reserve(Spend::of_tool(self.name)).await {
             return host_call.end(Err(refused));
         }

@@ -2,20 +2,23 @@
 
 use axum::Json;
 use axum::extract::State;
+use axum::response::Response;
 use protocol::JsonObject;
 use protocol::error::ErrorBody;
 use protocol::message::LlmTokenUsage;
 use protocol::model::{Embed, Embeddings, Rerank, RerankResults};
 use protocol::resources::ModelOperation;
+use serde::Serialize;
 use serde_json::json;
 
 use super::room::ModelBody;
 use super::{begin_call, check_count};
 use crate::api::ApiState;
 use crate::api::auth::LiveCaller;
-use crate::api::error::ApiResult;
+use crate::api::error::{ApiError, ApiResult};
 use crate::api::host_call::{HostCall, Spend};
 use crate::api::query::PathOf;
+use crate::api::room::Taken;
 use crate::outbound::model::{Model, object};
 use crate::outbound::upstream::UpstreamError;
 
@@ -60,17 +63,20 @@ pub(in crate::api) async fn embed_texts(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<String>,
-    request: ModelBody<Embed>,
-) -> ApiResult<Json<Embeddings>> {
+    ModelBody {
+        value: request,
+        mut room,
+    }: ModelBody<Embed>,
+) -> ApiResult<Response> {
     let operation = ModelOperation::Invoke;
     let (mut call, model) = begin_call(&caller, &state, "models_embed", &id, operation).await?;
     let embedded = async {
         check_count("/texts", request.texts.len(), MOST_TEXTS)?;
-        let (vectors, usage) = embed(&mut call, model, &id, &request.texts).await?;
-        Ok(Embeddings { vectors, usage })
+        let (vectors, usage) = embed(&mut call, model, &id, &request.texts, &mut room).await?;
+        json_of(&Embeddings { vectors, usage })
     };
     let embedded = embedded.await;
-    call.end(embedded).map(Json)
+    call.end(embedded).map(|json| room.answer(json))
 }
 
 async fn rerank(
@@ -93,17 +99,31 @@ async fn rerank(
     Ok(ranking(&answer, count, top)?)
 }
 
-/// The vectors of texts, within the budgets of the call.
+/// A vector as text: 1,536 numbers have some 30 KiB.
+const VECTOR_BYTES: usize = 32 * 1024;
+/// All of one answer: more is not read.
+const MOST_VECTOR_BYTES: usize = 32 * 1024 * 1024;
+
+/// The vectors of texts, within the budgets of the call and the room for requests to models: a few short texts may have
+/// far longer vectors.
 pub(in crate::api::host) async fn embed(
     call: &mut HostCall,
     model: &Model,
     id: &str,
     texts: &[String],
+    room: &mut Taken,
 ) -> ApiResult<(Vec<Vec<f32>>, Option<LlmTokenUsage>)> {
+    let vectors = texts.len().saturating_mul(VECTOR_BYTES);
+    room.grow_to(vectors.min(MOST_VECTOR_BYTES))?;
     call.reserve(reading_spend(id, model, texts.iter())).await?;
     let (vectors, usage) = call.within(model.vectors(texts)).await?;
     call.count(usage.clone());
     Ok((vectors, usage))
+}
+
+/// An answer as text, without a value for each number in between.
+pub(in crate::api::host) fn json_of(answer: &impl Serialize) -> ApiResult<Vec<u8>> {
+    serde_json::to_vec(answer).map_err(|_| ApiError::internal())
 }
 
 /// What reading texts will use: nothing is said.
