@@ -1,9 +1,10 @@
-//! Log lines on stderr: stdout belongs to the commands' answers. What is counted: [`metrics`]; what is traced:
-//! [`spans`].
+//! Log lines on stderr: stdout belongs to the commands' answers. Counters: [`metrics`]; traces: [`spans`]; accepted
+//! deviations of peers: [`tolerance`].
 
 pub mod metrics;
 pub mod process;
 pub mod spans;
+pub mod tolerance;
 
 mod json_lines;
 

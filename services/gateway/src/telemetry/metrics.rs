@@ -35,6 +35,7 @@ const RUNS_ENDED: &str = "runnel_runs_ended_total";
 const RUN_SECONDS: &str = "runnel_run_seconds";
 const EVENTS_INGESTED: &str = "runnel_events_ingested_total";
 const RESULTS_REJECTED: &str = "runnel_results_rejected_total";
+const INPUTS_TOLERATED: &str = "runnel_inputs_tolerated_total";
 const DISPATCH_ATTEMPTS: &str = "runnel_dispatch_attempts_total";
 const DOORBELL_RINGS: &str = "runnel_doorbell_rings_total";
 const SWEPT_RUNS: &str = "runnel_swept_runs_total";
@@ -263,6 +264,11 @@ pub fn run_ended(status: &'static str, code: &'static str, after_ms: i64) {
 /// A result of a runner was not taken.
 pub fn result_rejected(reason: &'static str) {
     counter!(RESULTS_REJECTED, "reason" => reason).increment(1);
+}
+
+/// Input that departs from its protocol was accepted all the same: see [`crate::telemetry::tolerance`].
+pub(super) fn input_tolerated(peer: &'static str, kind: &'static str) {
+    counter!(INPUTS_TOLERATED, "peer" => peer, "kind" => kind).increment(1);
 }
 
 /// A runner was asked to run. `outcome`: `started` or the code of the failure.

@@ -85,6 +85,8 @@ metrics!(
         "From the oldest byte of a batch that was read from a runner to the moment at which clients may see it";
     Counter super::RESULTS_REJECTED, ["reason"],
         "Results of runners that were not taken";
+    Counter super::INPUTS_TOLERATED, ["peer", "kind"],
+        "Inputs that depart from their protocol and were accepted, by source (provider, runner, tool_server, knowledge_server, document, client)";
     Histogram store::meter::COMMIT_SECONDS, [],
         "Transactions of the writer, from begin to commit";
     Histogram store::meter::COMMIT_ITEMS, [],
