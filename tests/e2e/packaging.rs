@@ -224,6 +224,82 @@ async fn the_image_starts_what_the_binary_understands() {
     assert!(text_of("Dockerfile").contains(&format!("FROM rust:{version}-slim")));
 }
 
+#[test]
+fn image_builds_share_no_cache_unlocked_and_rebuild_old_sources() {
+    let dockerfile = text_of("Dockerfile").replace("\\\n", " ");
+    let mounts: Vec<_> = dockerfile
+        .split_whitespace()
+        .filter(|word| word.starts_with("--mount=type=cache,"))
+        .collect();
+    assert!(!mounts.is_empty());
+    for mount in mounts {
+        assert!(mount.contains("sharing=locked"), "{mount}");
+        assert!(mount.contains("id=runnel-"), "{mount}");
+    }
+    let build = dockerfile.split("\nFROM ").nth(1).unwrap();
+    let touched = build.find("-exec touch").unwrap();
+    assert!(touched < build.find("cargo build").unwrap());
+    assert_eq!(
+        dockerfile.matches("cargo build").count(),
+        1,
+        "one build stage"
+    );
+    let compose = compose();
+    for (name, service) in compose["services"].as_mapping().unwrap() {
+        let image = service["image"].as_str().unwrap();
+        if image.ends_with(":local") {
+            assert_eq!(service["pull_policy"].as_str(), Some("never"), "{name:?}");
+        }
+        if let Some(target) = service["build"]["target"].as_str() {
+            assert!(dockerfile.contains(&format!(" AS {target}\n")), "{target}");
+        }
+    }
+    let ignored = text_of(".dockerignore");
+    assert!(ignored.lines().any(|line| line == "**/target"));
+}
+
+#[test]
+fn database_network_is_internal_to_the_gateways() {
+    let compose = compose();
+    assert_eq!(
+        compose["networks"]["database"]["internal"].as_bool(),
+        Some(true)
+    );
+    let services = &compose["services"];
+    assert_eq!(texts(&services["postgres"]["networks"]), ["database"]);
+    for gateway in ["gateway-1", "gateway-2"] {
+        let networks = names(&services[gateway]["networks"]);
+        assert_eq!(networks, BTreeSet::from(["database", "default"]));
+    }
+    assert!(services["local-agent"]["networks"].is_null());
+}
+
+#[tokio::test]
+async fn unreadable_configuration_names_file_and_user() {
+    const OTHER_USER: &str = "65534";
+    let directory = Directory::new();
+    let config = directory.write("runnel.toml", "");
+    let mut hide = Command::new("chmod");
+    assert!(run(hide.arg("000").arg(&config)).await.status.success());
+    let mut id = Command::new("id");
+    let own = run(id.arg("-u")).await.stdout.trim().to_owned();
+    // The superuser reads every file.
+    let (user, mut command) = if own == "0" {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", OTHER_USER, "--clear-groups", BINARY]);
+        (OTHER_USER, command)
+    } else {
+        (own.as_str(), Command::new(BINARY))
+    };
+    command.args(["check-config", "--config"]).arg(&config);
+    let printed = run(&mut command).await;
+    assert!(!printed.status.success());
+    let last = printed.stderr.lines().last().unwrap();
+    let (path, user) = (config.display().to_string(), format!("user {user} "));
+    assert!(last.contains(&path) && last.contains(&user), "{printed:?}");
+    assert!(last.contains("chmod"), "{printed:?}");
+}
+
 /// What `docker compose config` says, by whatever compose is installed.
 #[tokio::test]
 async fn compose_takes_the_file() {

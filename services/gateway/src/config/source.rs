@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use ::config::{ConfigError, Environment, File, FileFormat};
+use rustix::process::geteuid;
 use serde_json::Value;
 
 use super::fault::ConfigFault;
@@ -108,9 +110,16 @@ fn place_of_null(value: &Value) -> Option<String> {
 
 fn read_file(path: &Path) -> Result<String, ConfigFault> {
     fs::read_to_string(path).map_err(|error| {
+        let remedy = match error.kind() {
+            ErrorKind::PermissionDenied => {
+                "; make it readable for that user, for example by `chmod go+r`"
+            }
+            _ => "",
+        };
+        let (path, user) = (path.display(), geteuid().as_raw());
         ConfigFault::new(
             "",
-            format_args!("{} cannot be read: {error}", path.display()),
+            format_args!("user {user} cannot read {path}: {error}{remedy}"),
         )
     })
 }
