@@ -94,7 +94,7 @@ fn check_string(text: &[u8], mut at: usize) -> Result<usize, JsonFault> {
 }
 
 /// The code unit of `\uXXXX`.
-fn code_unit(text: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn code_unit(text: &[u8], at: usize) -> Option<u16> {
     let digits = text.get(at..at + 6)?.strip_prefix(b"\\u")?;
     let digits = std::str::from_utf8(digits).ok()?;
     let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());

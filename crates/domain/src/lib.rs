@@ -31,6 +31,7 @@ pub mod migrate;
 pub mod canonical;
 pub mod chat;
 pub mod history;
+pub mod json_repair;
 pub mod json_text;
 pub mod knowledge;
 pub mod text_index;

@@ -1,0 +1,345 @@
+//! Repairs strings in JSON text of peers: lone surrogates, U+0000, bytes that are not UTF-8, raw control characters.
+//!
+//! Parsers and databases refuse these, so the repair stands before [`check_json_text`](crate::json_text::check_json_text)
+//! and before the parser. One linear pass without recursion; the output has at most six times the bytes of the input.
+//!
+//! A text that arrives in increments can be cut within a surrogate pair. [`repair_json_part`] keeps such halves as
+//! placeholders through the parser; a [`HalfJoiner`] for each text joins those that meet.
+
+use std::borrow::Cow;
+
+use memchr::memchr;
+use serde_json::Value;
+
+use crate::json_text::code_unit;
+
+/// Placeholders of the 2,048 halves: the last private-use characters of plane 16, from this one on.
+const FIRST_HALF: u32 = 0x10_F800;
+/// The high half of the surrogate pairs that encode the placeholders, and above.
+const FIRST_OWN_HIGH: u16 = 0xDBFE;
+
+/// Replaces lone surrogates, U+0000 and invalid UTF-8 by U+FFFD and escapes raw control characters in strings.
+/// `Owned`: something was repaired, which the caller reports.
+pub fn repair_json_text(text: &[u8]) -> Cow<'_, [u8]> {
+    repair(text, false).text
+}
+
+/// JSON text of one increment.
+#[derive(Debug, PartialEq, Eq)]
+pub struct JsonPart<'a> {
+    /// `Owned`: something was repaired, which the caller reports.
+    pub text: Cow<'a, [u8]>,
+    /// Some strings begin or end with a placeholder. Each string then goes through its [`HalfJoiner`], and all others
+    /// through [`seal_halves`].
+    pub has_halves: bool,
+}
+
+/// As [`repair_json_text`], but a low half that begins a string and a high half that ends one become placeholders. A text
+/// that itself has characters of their range gets none.
+pub fn repair_json_part(text: &[u8]) -> JsonPart<'_> {
+    repair(text, true)
+}
+
+fn repair(text: &[u8], keeps_halves: bool) -> JsonPart<'_> {
+    let valid = match String::from_utf8_lossy(text) {
+        Cow::Borrowed(_) => Cow::Borrowed(text),
+        Cow::Owned(valid) => Cow::Owned(valid.into_bytes()),
+    };
+    let keeps_halves = keeps_halves && !has_own_placeholders(&valid);
+    let mut pass = Pass {
+        text: &valid,
+        repaired: Vec::new(),
+        copied: 0,
+        keeps_halves,
+        has_halves: false,
+    };
+    let mut at = 0;
+    while let Some(quote) = memchr(b'"', valid.get(at..).unwrap_or_default()) {
+        at = pass.string(at + quote + 1);
+    }
+    let has_halves = pass.has_halves;
+    let text = match pass.end() {
+        Some(repaired) => Cow::Owned(repaired),
+        None => valid,
+    };
+    JsonPart { text, has_halves }
+}
+
+/// Whether valid UTF-8 has a character of the placeholders' range, raw or escaped.
+fn has_own_placeholders(text: &[u8]) -> bool {
+    let is_raw = |at: usize| matches!(text.get(at..at + 3), Some([0xF4, 0x8F, 0xA0..=0xBF]));
+    let is_escaped = |at: usize| code_unit(text, at).is_some_and(is_own_high);
+    memchr::memchr2_iter(0xF4, b'\\', text).any(|at| is_raw(at) || is_escaped(at))
+}
+
+fn is_own_high(unit: u16) -> bool {
+    (FIRST_OWN_HIGH..=0xDBFF).contains(&unit)
+}
+
+/// One pass over a text.
+struct Pass<'a> {
+    text: &'a [u8],
+    repaired: Vec<u8>,
+    /// So much of the text is in `repaired`.
+    copied: usize,
+    keeps_halves: bool,
+    has_halves: bool,
+}
+
+impl Pass<'_> {
+    /// From behind the opening quote to behind the closing one.
+    fn string(&mut self, start: usize) -> usize {
+        let mut at = start;
+        while let Some(&byte) = self.text.get(at) {
+            at = match byte {
+                b'"' => return at + 1,
+                b'\\' => self.escape(start, at),
+                0 => self.replace(at, at + 1, char::REPLACEMENT_CHARACTER),
+                1..=0x1F => self.put(at, at + 1, format!("\\u{byte:04x}").as_bytes()),
+                _ => at + 1,
+            };
+        }
+        at
+    }
+
+    /// Returns the place behind what it has read.
+    fn escape(&mut self, start: usize, at: usize) -> usize {
+        let Some(unit) = code_unit(self.text, at) else {
+            return at + 2;
+        };
+        let end = at + 6;
+        let is_kept = match unit {
+            0 => false,
+            0xD800..=0xDBFF => match code_unit(self.text, end) {
+                Some(0xDC00..=0xDFFF) => return end + 6,
+                _ => self.text.get(end) == Some(&b'"'),
+            },
+            0xDC00..=0xDFFF => at == start,
+            _ => return end,
+        };
+        let placeholder = char::from_u32(FIRST_HALF + u32::from(unit.wrapping_sub(0xD800)));
+        match placeholder.filter(|_| is_kept && self.keeps_halves) {
+            Some(placeholder) => {
+                self.has_halves = true;
+                self.replace(at, end, placeholder)
+            }
+            None => self.replace(at, end, char::REPLACEMENT_CHARACTER),
+        }
+    }
+
+    fn replace(&mut self, from: usize, to: usize, by: char) -> usize {
+        self.put(from, to, by.encode_utf8(&mut [0; 4]).as_bytes())
+    }
+
+    fn put(&mut self, from: usize, to: usize, by: &[u8]) -> usize {
+        self.repaired
+            .extend_from_slice(&self.text[self.copied..from]);
+        self.repaired.extend_from_slice(by);
+        self.copied = to;
+        to
+    }
+
+    /// The whole text. `None`: nothing was replaced.
+    fn end(mut self) -> Option<Vec<u8>> {
+        if self.copied == 0 {
+            return None;
+        }
+        self.repaired.extend_from_slice(&self.text[self.copied..]);
+        Some(self.repaired)
+    }
+}
+
+/// The surrogate that a placeholder stands for.
+fn half_of(character: char) -> Option<u16> {
+    let offset = u32::from(character).checked_sub(FIRST_HALF)?;
+    u16::try_from(0xD800 + offset).ok()
+}
+
+/// Joins the surrogate halves of one text that arrives in increments.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct HalfJoiner {
+    /// A high half that ended the last increment.
+    high: Option<u16>,
+}
+
+impl HalfJoiner {
+    /// Takes the next increment: joins a half at its beginning with the one before, holds back one at its end.
+    /// `has_halves`: as its [`JsonPart`] says.
+    pub fn push(&mut self, text: &mut String, has_halves: bool) {
+        if text.is_empty() || (!has_halves && self.high.is_none()) {
+            return;
+        }
+        let half = |character: Option<char>| character.and_then(half_of).filter(|_| has_halves);
+        let low = half(text.chars().next()).filter(|unit| *unit >= 0xDC00);
+        let begins = match (self.high.take(), low) {
+            (None, None) => None,
+            (Some(high), Some(low)) => char::decode_utf16([high, low]).next().and_then(Result::ok),
+            _ => Some(char::REPLACEMENT_CHARACTER),
+        };
+        if let Some(begins) = begins {
+            let taken = low.map_or(0, |_| '\u{10F800}'.len_utf8());
+            text.replace_range(..taken, begins.encode_utf8(&mut [0; 4]));
+        }
+        if let Some(high) = half(text.chars().next_back()).filter(|unit| *unit < 0xDC00) {
+            text.pop();
+            self.high = Some(high);
+        }
+    }
+
+    /// U+FFFD for a half that is held back: no increment follows.
+    pub fn finish(&mut self) -> Option<char> {
+        self.high.take().map(|_| char::REPLACEMENT_CHARACTER)
+    }
+
+    /// Whether a half is held back.
+    pub fn is_waiting(&self) -> bool {
+        self.high.is_some()
+    }
+}
+
+/// Replaces the placeholders in all strings of a value by U+FFFD. For values of a part that `has_halves`, behind the
+/// check of their depth.
+pub fn seal_halves(value: &mut Value) {
+    match value {
+        Value::String(text) => seal(text),
+        Value::Array(items) => items.iter_mut().for_each(seal_halves),
+        Value::Object(members) => {
+            let has_half = |name: &String| name.chars().any(|one| half_of(one).is_some());
+            if members.keys().any(has_half) {
+                let taken = std::mem::take(members);
+                members.extend(taken.into_iter().map(|(mut name, value)| {
+                    seal(&mut name);
+                    (name, value)
+                }));
+            }
+            members.values_mut().for_each(seal_halves);
+        }
+        _ => {}
+    }
+}
+
+fn seal(text: &mut String) {
+    if text.chars().any(|one| half_of(one).is_some()) {
+        let sealed = |one| half_of(one).map_or(one, |_| char::REPLACEMENT_CHARACTER);
+        *text = text.chars().map(sealed).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::json_text::check_json_text;
+
+    fn check(text: &[u8], expected: &Value) {
+        let repaired = repair_json_text(text);
+        assert!(matches!(repaired, Cow::Owned(_)), "{text:?}");
+        assert_eq!(check_json_text(&repaired), Ok(()));
+        let value: Value = serde_json::from_slice(&repaired).unwrap();
+        assert_eq!(&value, expected, "{}", String::from_utf8_lossy(text));
+    }
+
+    #[test]
+    fn replaces_characters_that_no_string_may_hold() {
+        for (text, expected) in [
+            (&br#"{"a":"x\ud83d"}"#[..], json!({"a": "x\u{FFFD}"})),
+            (br#"{"a":"\ude00x"}"#, json!({"a": "\u{FFFD}x"})),
+            (br#"["\ud83d\ud83d\ude00"]"#, json!(["\u{FFFD}😀"])),
+            (br#"["\ude00\ud83d"]"#, json!(["\u{FFFD}\u{FFFD}"])),
+            (br#"["\uD83D\n"]"#, json!(["\u{FFFD}\n"])),
+            (br#"["\\\u0000\\u0000"]"#, json!(["\\\u{FFFD}\\u0000"])),
+            (br#"{"\u0000":1}"#, json!({"\u{FFFD}": 1})),
+            (b"[\"a\xFFb\"]", json!(["a\u{FFFD}b"])),
+            (b"[\"a\xE2\x82\"]", json!(["a\u{FFFD}"])),
+            (b"[\"a\nb\x00\x1b\"]", json!(["a\nb\u{FFFD}\u{1b}"])),
+        ] {
+            check(text, &expected);
+        }
+    }
+
+    #[test]
+    fn leaves_sound_text_as_it_is() {
+        for text in [
+            &br#"{"a":"\ud83d\ude00 \u00e9 \" \\ud83d \/"}"#[..],
+            b"{\n\t\"a\": [1, \"\xC3\xA9\"]\n}",
+            b"",
+            b"\"open",
+            b"\"open\\",
+            b"\"\\u12",
+            b"not JSON",
+        ] {
+            assert_eq!(repair_json_text(text), Cow::Borrowed(text));
+            assert!(!repair_json_part(text).has_halves);
+        }
+    }
+
+    fn increments(parts: &[&str]) -> String {
+        let mut joiner = HalfJoiner::default();
+        let mut whole = String::new();
+        for part in parts {
+            let JsonPart { text, has_halves } = repair_json_part(part.as_bytes());
+            let mut text: String = serde_json::from_slice(&text).unwrap();
+            joiner.push(&mut text, has_halves);
+            whole.push_str(&text);
+        }
+        whole.extend(joiner.finish());
+        whole
+    }
+
+    #[test]
+    fn joins_halves_of_consecutive_increments() {
+        for (parts, expected) in [
+            (&[r#""a\ud83d""#, r#""\ude00b""#][..], "a😀b"),
+            (&[r#""\ud83d""#, r#""""#, r#""\ude00""#], "😀"),
+            (&[r#""\ud83d""#, r#""\ude00\ud83d""#, r#""\ude01""#], "😀😁"),
+            (&[r#""\ud83d""#, r#""x""#], "\u{FFFD}x"),
+            (&[r#""\ud83d""#, r#""\ud83d""#], "\u{FFFD}\u{FFFD}"),
+            (&[r#""x""#, r#""\ude00""#], "x\u{FFFD}"),
+            (&[r#""a\ud83db""#, r#""\ude00""#], "a\u{FFFD}b\u{FFFD}"),
+            (&[r#""a\ud83d""#], "a\u{FFFD}"),
+            // Characters of the placeholders' range stay what they are.
+            (&["\"\u{10F83D}\""], "\u{10F83D}"),
+            (&[r#""\udbfe\udc3d\ud83d""#], "\u{10F83D}\u{FFFD}"),
+            (&[r#""\ud83d""#, "\"\u{10FE00}\""], "\u{FFFD}\u{10FE00}"),
+        ] {
+            assert_eq!(increments(parts), expected, "{parts:?}");
+        }
+    }
+
+    #[test]
+    fn seals_halves_that_no_joiner_takes() {
+        let part = repair_json_part(br#"{"\ud83d":["a\ud83d",{"b":"\ude00"}]}"#);
+        assert!(part.has_halves);
+        let mut value = serde_json::from_slice(&part.text).unwrap();
+        seal_halves(&mut value);
+        assert_eq!(value, json!({"\u{FFFD}": ["a\u{FFFD}", {"b": "\u{FFFD}"}]}));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5_000))]
+
+        #[test]
+        fn repaired_strings_parse_and_increments_add_up(
+            units in proptest::collection::vec(any::<u16>(), 0..12),
+            cut in 0_usize..12,
+            noise in proptest::collection::vec(any::<u8>(), 0..40),
+        ) {
+            // Without the placeholders' own range, NUL, and with an escape for each unit.
+            let units: Vec<_> = units.into_iter().filter(|unit| *unit != 0 && !is_own_high(*unit)).collect();
+            let escaped = |units: &[u16]| -> String {
+                let units: String = units.iter().map(|unit| format!("\\u{unit:04x}")).collect();
+                format!("\"{units}\"")
+            };
+            let (first, second) = units.split_at(cut.min(units.len()));
+            let joined = increments(&[&escaped(first), &escaped(second)]);
+            prop_assert_eq!(joined, String::from_utf16_lossy(&units));
+            let repaired = repair_json_text(&noise);
+            prop_assert!(std::str::from_utf8(&repaired).is_ok());
+            prop_assert!(repaired.len() <= noise.len() * 6);
+            let again = repair_json_text(&repaired);
+            prop_assert_eq!(again.as_ref(), repaired.as_ref());
+        }
+    }
+}
