@@ -219,6 +219,11 @@ async fn what_cannot_be_read_is_named_and_never_quoted() {
             "[{\"config\": \"hidden\"}]",
             "c.json#/0/config is a text that holds no JSON object",
         ),
+        (
+            "provider.json",
+            "\u{feff}{\"keys\": {\"openai\": [\"hidden\"]}, \"requester\": {}, \"model\": \"gpt\"}",
+            "provider.json# is a `provider.json` of LangBot 3.x",
+        ),
         ("d.toml", "api-key = \"hidden", "d.toml is not valid TOML"),
         (
             "e.yaml",
@@ -451,5 +456,84 @@ fn expected(agent: &str) -> Vec<(&'static str, Value)> {
             ("api-key", json!("env:ALREADY_MOVED_API_KEY")),
         ],
         other => panic!("{other}"),
+    }
+}
+
+/// Two rows of LangBot's table of pipelines, as a database writes them.
+fn rows() -> Value {
+    let config = |model: &str| {
+        json!({"ai": {"runner": {"runner": "local-agent"}, "local-agent": {"model": model}}})
+            .to_string()
+    };
+    let limited = json!({"enable_all_plugins": false, "enable_all_mcp_servers": false,
+        "enable_all_skills": false, "skills": ["s"]});
+    json!([
+        {"uuid": "u", "name": "A", "is_default": 1, "config": config("m"),
+            "extensions_preferences": limited.to_string()},
+        {"uuid": "v", "name": "B", "is_default": 0, "config": config("m"),
+            "extensions_preferences": "{\"enable_all_plugins\": tr"},
+        {"uuid": "w", "name": "C", "is_default": 0, "config": "{\"ai\": ", "extensions_preferences": null},
+    ])
+}
+
+#[tokio::test]
+async fn keeps_restrictions_of_database_rows() {
+    let directory = Directory::new();
+    directory.write("rows.json", &format!("\u{feff}{}", rows()));
+    let printed = migrate(
+        &directory,
+        &["rows.json", "--json", "--local-agent", "runnel"],
+    )
+    .await;
+    // The row that cannot be read is left out, alone.
+    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    assert!(printed.stderr.contains("byte order mark"), "{printed:?}");
+    let told: Value = serde_json::from_str(&printed.stdout).unwrap();
+    let outcomes = told["pipelines"].as_array().unwrap().iter();
+    let outcomes: Vec<_> = outcomes
+        .map(|one| one["outcome"].as_str().unwrap())
+        .collect();
+    assert_eq!(outcomes, ["migrated", "migrated", "blocked"]);
+    let toml: toml::Table = told["toml"].as_str().unwrap().parse().unwrap();
+    let agents = toml["agents"].as_array().unwrap();
+    let policy = |at: usize| serde_json::to_value(&agents[at]["resource_policy"]).unwrap();
+    assert_eq!(
+        policy(0),
+        json!({"models": ["m"], "skills": ["s"], "history": ["page"]})
+    );
+    assert_eq!(policy(1), json!({"models": ["m"], "history": ["page"]}));
+    assert_eq!(agents[0].get("filters"), None, "the default pipeline");
+    assert!(agents[1].get("filters").is_some());
+    for agent in agents {
+        let runner = agent["runner_id"].as_str().unwrap();
+        assert_eq!(runner, "plugin:runnel/local-agent/default");
+    }
+    let dropped = told["pipelines"][1]["fields"].as_array().unwrap().iter();
+    let mut dropped = dropped.filter(|note| note["action"] == "dropped");
+    assert!(
+        dropped.any(|note| note["pointer"] == "/1/extensions_preferences"),
+        "{told}"
+    );
+}
+
+#[tokio::test]
+async fn names_encodings_that_it_does_not_read() {
+    let directory = Directory::new();
+    let wide: Vec<u8> = "[]".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    for (name, bytes, told) in [
+        ("a.json", [&[0xff, 0xfe][..], &wide].concat(), "is UTF-16"),
+        ("b.json", wide, "is UTF-16"),
+        ("c.json", vec![0xff, 0xfe, 0, 0, b'[', 0, 0, 0], "is UTF-32"),
+        (
+            "d.json",
+            b"SQLite format 3\0".to_vec(),
+            "is an SQLite database",
+        ),
+        ("e.json", vec![b'"', 0xe9, b'"'], "is not in UTF-8"),
+    ] {
+        std::fs::write(directory.file(name), bytes).unwrap();
+        let printed = migrate(&directory, &[name]).await;
+        assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+        assert!(printed.stderr.contains(told), "{told}: {printed:?}");
     }
 }

@@ -14,6 +14,7 @@ mod secrets;
 mod source;
 mod tables;
 pub mod toml_text;
+mod warnings;
 
 use std::collections::BTreeSet;
 
@@ -37,6 +38,32 @@ pub enum RunnerIds {
     Older,
 }
 
+/// Which runner takes the place of LangBot's local agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LocalAgent {
+    /// LangBot's plugin.
+    #[default]
+    Langbot,
+    /// Runnel's own, `plugin:runnel/local-agent/default`.
+    Runnel,
+}
+
+/// The runners that agents are bound to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    pub ids: RunnerIds,
+    pub local_agent: LocalAgent,
+}
+
+impl From<RunnerIds> for Target {
+    fn from(ids: RunnerIds) -> Self {
+        Self {
+            ids,
+            local_agent: LocalAgent::default(),
+        }
+    }
+}
+
 /// A file that was read.
 #[derive(Clone, Copy, Debug)]
 pub struct Document<'a> {
@@ -45,10 +72,7 @@ pub struct Document<'a> {
 }
 
 /// Plans the migration of every pipeline of the documents. A document that holds none is a fault.
-pub fn migrate(
-    documents: &[Document<'_>],
-    ids: RunnerIds,
-) -> Result<Migration, Vec<(String, Fault)>> {
+pub fn migrate(documents: &[Document<'_>], to: Target) -> Result<Migration, Vec<(String, Fault)>> {
     let (mut found, mut faults) = (Vec::new(), Vec::new());
     for document in documents {
         match source::find(document.value) {
@@ -74,7 +98,7 @@ pub fn migrate(
             named: &mut variables,
             removed: Vec::new(),
         };
-        let plan = plan_pipeline(pipeline, ids, &mut vault);
+        let plan = plan_pipeline(pipeline, to, &mut vault);
         let removed = vault.removed;
         planned.push(Planned {
             file,

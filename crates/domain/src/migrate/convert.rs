@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::families::Kind;
+use super::source::decoded;
 
 /// What became of a value.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +33,11 @@ pub(super) fn convert(kind: Kind, value: &Value) -> Converted {
             other => other,
         },
         Kind::Bool => boolean(value),
+        Kind::Thoughts => match value.as_str() {
+            Some("remove") => Converted::Changed(json!(true), "thoughts are left out"),
+            Some("" | "plain" | "original") => Converted::Empty,
+            _ => Converted::Wrong("is none of plain, original and remove"),
+        },
         Kind::Integer => number(value, true),
         Kind::Number => number(value, false),
         Kind::Names => names(value),
@@ -67,8 +73,8 @@ fn boolean(value: &Value) -> Converted {
             _ => None,
         },
         Value::String(text) => match text.trim().to_lowercase().as_str() {
-            "true" | "1" | "yes" | "on" => Some(true),
-            "false" | "0" | "no" | "off" => Some(false),
+            "true" | "t" | "1" | "yes" | "on" => Some(true),
+            "false" | "f" | "0" | "no" | "off" => Some(false),
             "" => return Converted::Empty,
             _ => None,
         },
@@ -118,7 +124,16 @@ fn number(value: &Value, whole: bool) -> Converted {
 
 /// A list of names; the words that stand for "none" are left out.
 pub(super) fn names(value: &Value) -> Converted {
+    if let Some(held) = decoded(value) {
+        return match names(&held) {
+            Converted::Same(names) => Converted::Changed(names, "a text of JSON made a list"),
+            _ if held.is_null() => Converted::Empty,
+            other => other,
+        };
+    }
     let read: Option<Vec<&str>> = match value {
+        // The beginning of a list that cannot be read is no name.
+        Value::String(one) if one.trim_start().starts_with(['[', '{']) => None,
         Value::String(one) => Some(vec![one.as_str()]),
         Value::Array(items) => items.iter().map(Value::as_str).collect(),
         _ => None,
@@ -144,8 +159,8 @@ fn object(value: &Value) -> Converted {
     match value {
         Value::Object(_) => Converted::Same(value.clone()),
         Value::String(text) if matches!(text.trim(), "" | "null") => Converted::Empty,
-        Value::String(text) => match serde_json::from_str(text) {
-            Ok(object @ Value::Object(_)) => {
+        Value::String(_) => match decoded(value) {
+            Some(object @ Value::Object(_)) => {
                 Converted::Changed(object, "a text of JSON made an object")
             }
             _ => Converted::Wrong("must be an object"),
@@ -157,7 +172,17 @@ fn object(value: &Value) -> Converted {
 /// A model with its fallbacks; one id is a model without any.
 fn model(value: &Value) -> Converted {
     let of = |primary: &str, fallbacks: Value, reasoning: Value| json!({"primary": primary, "fallbacks": fallbacks, "reasoning": reasoning});
+    if let Some(held) = decoded(value) {
+        return match model(&held) {
+            Converted::Same(read) => Converted::Changed(read, "a text of JSON made a model"),
+            _ if held.is_null() => Converted::Empty,
+            other => other,
+        };
+    }
     match value {
+        Value::String(text) if text.trim_start().starts_with('{') => {
+            Converted::Wrong("must be a model id")
+        }
         Value::String(id) if is_chosen(id) => Converted::Changed(
             of(id, json!([]), json!({})),
             "one model made a model with fallbacks",
@@ -193,6 +218,12 @@ fn is_chosen(id: &str) -> bool {
 
 /// Messages with a role and a text each; a text is one message of the system.
 fn prompt(value: &Value) -> Converted {
+    // A text may hold the list of messages; any other text is a message itself.
+    if let Some(held @ Value::Array(_)) = decoded(value)
+        && let Converted::Same(read) = prompt(&held)
+    {
+        return Converted::Changed(read, "a text of JSON made a list of messages");
+    }
     match value {
         Value::String(text) if text.trim().is_empty() => Converted::Empty,
         Value::String(text) => Converted::Changed(
@@ -292,6 +323,27 @@ mod tests {
                 json!([{"role": "system", "content": "Hi"}]),
             ),
             (Kind::Prompt, json!([{"role": "system"}]), empty.clone()),
+            (
+                Kind::Prompt,
+                json!("[1]"),
+                json!([{"role": "system", "content": "[1]"}]),
+            ),
+            (
+                Kind::Prompt,
+                json!(r#"[{"role":"system","content":"Hi"}]"#),
+                json!([{"role": "system", "content": "Hi"}]),
+            ),
+            (Kind::Names, json!(r#"["kb","__none__"]"#), json!(["kb"])),
+            (Kind::Names, json!("[\"kb\""), wrong.clone()),
+            (
+                Kind::Model,
+                json!(r#"{"primary":"m"}"#),
+                json!({"primary": "m", "fallbacks": [], "reasoning": {}}),
+            ),
+            (Kind::Model, json!("{\"primary\""), wrong.clone()),
+            (Kind::Thoughts, json!("remove"), json!(true)),
+            (Kind::Thoughts, json!("plain"), empty.clone()),
+            (Kind::Thoughts, json!("strip"), wrong.clone()),
         ] {
             check(kind, &value, &expected);
         }

@@ -4,6 +4,11 @@ mod map;
 
 use map::FAMILIES;
 
+use super::{LocalAgent, RunnerIds, Target};
+
+/// The id of Runnel's own Local Agent.
+pub(super) const OWN_LOCAL_AGENT: &str = "plugin:runnel/local-agent/default";
+
 /// A built-in runner of LangBot and the plugin that took its place.
 #[derive(Debug)]
 pub(super) struct Family {
@@ -20,6 +25,10 @@ pub(super) struct Family {
     pub(super) needs: &'static [(&'static str, &'static str, &'static [&'static str])],
     /// `output.misc.remove-think` is a setting of this runner.
     pub(super) removes_think: bool,
+    /// Settings that the plugin of `langbot` does not know.
+    pub(super) newer: &'static [&'static str],
+    /// Values that the plugin of `langbot` does not know, and what it knows for them.
+    pub(super) newer_values: &'static [(&'static str, &'static str, &'static str)],
     /// It calls models, tools and knowledge bases of the host.
     pub(super) uses_host: bool,
     /// Its deltas hold the whole text so far.
@@ -42,6 +51,8 @@ pub(super) enum Kind {
     Url,
     Secret,
     Bool,
+    /// Whether thoughts are removed, by the word of `thinking-convert`.
+    Thoughts,
     Integer,
     Number,
     Names,
@@ -74,17 +85,30 @@ pub(super) struct Add {
     pub(super) to: &'static str,
     /// JSON.
     pub(super) value: &'static str,
-    /// Known to the plugins of `langbot-team` alone.
-    pub(super) newer: bool,
     pub(super) why: &'static str,
 }
 
 impl Family {
     /// The id of its runner.
-    pub(super) fn runner_id(&self, ids: super::RunnerIds) -> String {
-        match ids {
-            super::RunnerIds::Newer => format!("plugin:langbot-team/{}/default", self.plugin),
-            super::RunnerIds::Older => format!("plugin:langbot/{}/default", self.older),
+    pub(super) fn runner_id(&self, to: Target) -> String {
+        match to.ids {
+            _ if self.is_runnel(to) => OWN_LOCAL_AGENT.to_owned(),
+            RunnerIds::Newer => format!("plugin:langbot-team/{}/default", self.plugin),
+            RunnerIds::Older => format!("plugin:langbot/{}/default", self.older),
+        }
+    }
+
+    /// Whether Runnel's own Local Agent takes its place.
+    pub(super) fn is_runnel(&self, to: Target) -> bool {
+        self.uses_host && to.local_agent == LocalAgent::Runnel
+    }
+
+    /// The settings that its runner does not know.
+    pub(super) fn unknown(&self, to: Target) -> &'static [&'static str] {
+        match to.ids {
+            _ if self.is_runnel(to) => &["date-grounding"],
+            RunnerIds::Newer => &[],
+            RunnerIds::Older => self.newer,
         }
     }
 
@@ -95,9 +119,10 @@ impl Family {
 
     /// The family of a plugin's runner, under either of its ids.
     pub(super) fn of_id(id: &str) -> Option<&'static Self> {
-        let ids = [super::RunnerIds::Newer, super::RunnerIds::Older];
+        let forms = [RunnerIds::Newer.into(), RunnerIds::Older.into()];
+        let is_own = |family: &Self| family.uses_host && id == OWN_LOCAL_AGENT;
         FAMILIES
             .iter()
-            .find(|family| ids.iter().any(|&one| family.runner_id(one) == id))
+            .find(|family| is_own(family) || forms.iter().any(|&to| family.runner_id(to) == id))
     }
 }

@@ -3,7 +3,6 @@
 use protocol::JsonObject;
 use serde_json::Value;
 
-use super::RunnerIds;
 use super::convert::{Converted, convert};
 use super::families::{Family, Field, Kind, Need};
 use super::pipeline::Draft;
@@ -12,13 +11,7 @@ use super::source::member;
 
 impl Draft<'_, '_> {
     /// The settings of a built-in runner, field by field.
-    pub(super) fn legacy(
-        &mut self,
-        family: &'static Family,
-        ids: RunnerIds,
-        section: &JsonObject,
-        at: &str,
-    ) {
+    pub(super) fn legacy(&mut self, family: &'static Family, section: &JsonObject, at: &str) {
         for field in family.fields {
             self.field(field, section, at);
         }
@@ -35,7 +28,7 @@ impl Draft<'_, '_> {
         for add in family
             .adds
             .iter()
-            .filter(|add| !add.newer || ids == RunnerIds::Newer)
+            .filter(|add| !self.unknown.contains(&add.to))
         {
             self.default(add.to, add.value, add.why);
         }
@@ -110,6 +103,7 @@ impl Draft<'_, '_> {
                 self.note(Action::Missing, pointer).why = Some(why.to_owned());
                 return;
             }
+            Need::Default(_) if self.unknown.contains(&field.to) => {}
             Need::Default(value) => self.default(field.to, value, why),
             Need::ByAppType(choices) => {
                 let app_type = self.config.iter().find(|(name, _)| name == "app-type");

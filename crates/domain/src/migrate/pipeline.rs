@@ -4,13 +4,14 @@ use protocol::JsonObject;
 use protocol::id::RunnerId;
 use serde_json::{Value, json};
 
-use super::RunnerIds;
 use super::convert::{Converted, convert, without_nulls};
-use super::families::{Family, Field, Kind};
+use super::families::{Family, Field, Kind, OWN_LOCAL_AGENT};
 use super::policy::{HOST_OWNED, resource_policy};
 use super::report::{Action, FieldNote, Outcome};
 use super::secrets::Vault;
-use super::source::{Found, member};
+use super::source::{Found, decoded, member};
+use super::warnings::warn;
+use super::{LocalAgent, RunnerIds, Target};
 
 /// The most bytes of an agent's configuration, as JSON.
 const CONFIG_BYTES: usize = 256 * 1024;
@@ -26,6 +27,8 @@ pub(super) struct Plan {
     pub(super) config: Vec<(String, Value)>,
     pub(super) policy: JsonObject,
     pub(super) notes: Vec<FieldNote>,
+    /// Its deltas hold the whole text so far.
+    pub(super) snapshots: bool,
 }
 
 /// The settings of the selected runner as they come together.
@@ -34,6 +37,9 @@ pub(super) struct Draft<'v, 'a> {
     pub(super) vault: &'v mut Vault<'a>,
     pub(super) config: Vec<(String, Value)>,
     pub(super) notes: Vec<FieldNote>,
+    /// Settings that the runner does not know.
+    pub(super) unknown: &'static [&'static str],
+    newer_values: &'static [(&'static str, &'static str, &'static str)],
 }
 
 /// The runner that a pipeline selects, with its settings.
@@ -46,7 +52,10 @@ struct Selected {
 }
 
 /// Plans one pipeline.
-pub(super) fn plan_pipeline(found: &Found, ids: RunnerIds, vault: &mut Vault<'_>) -> Plan {
+pub(super) fn plan_pipeline(found: &Found, to: Target, vault: &mut Vault<'_>) -> Plan {
+    if let Some(fault) = &found.unreadable {
+        return blocked(&fault.pointer, &fault.message);
+    }
     let (ai, at) = match found.config.get("ai") {
         Some(Value::Object(ai)) => (ai, member(&found.at, "ai")),
         Some(_) => return blocked(&member(&found.at, "ai"), "must be an object"),
@@ -57,8 +66,10 @@ pub(super) fn plan_pipeline(found: &Found, ids: RunnerIds, vault: &mut Vault<'_>
         vault,
         config: Vec::new(),
         notes: Vec::new(),
+        unknown: &[],
+        newer_values: &[],
     };
-    let selected = match draft.select(ai, &at, ids) {
+    let selected = match draft.select(ai, &at, to) {
         Ok(selected) => selected,
         Err(plan) => return *plan,
     };
@@ -70,6 +81,7 @@ pub(super) fn plan_pipeline(found: &Found, ids: RunnerIds, vault: &mut Vault<'_>
     } = selected;
     draft.surroundings(found, ai, &at, family, &section_at);
     let policy = resource_policy(found, family, &section, &section_at, &mut draft);
+    warn(family, &section, &section_at, &mut draft);
     let Draft { config, notes, .. } = draft;
     let missing = notes.iter().any(|note| note.action == Action::Missing);
     let sizes = config.iter().map(|(_, value)| value.to_string().len());
@@ -88,6 +100,7 @@ pub(super) fn plan_pipeline(found: &Found, ids: RunnerIds, vault: &mut Vault<'_>
         config,
         policy,
         notes,
+        snapshots: family.is_some_and(|family| family.snapshots && !family.is_runnel(to)),
     }
 }
 
@@ -100,6 +113,20 @@ fn blocked(pointer: &str, message: &str) -> Plan {
         config: Vec::new(),
         policy: JsonObject::new(),
         notes: Vec::new(),
+        snapshots: false,
+    }
+}
+
+/// A member that must be an object where it is there: it may hold a restriction.
+fn object_at<'a>(
+    object: &'a JsonObject,
+    name: &str,
+    pointer: &str,
+) -> Result<Option<&'a JsonObject>, Box<Plan>> {
+    match object.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Object(inner)) => Ok(Some(inner)),
+        Some(_) => Err(Box::new(blocked(pointer, "must be an object"))),
     }
 }
 
@@ -110,7 +137,7 @@ impl Draft<'_, '_> {
     }
 
     /// Finds the selected runner and takes its settings: a plugin's id before a built-in runner's name.
-    fn select(&mut self, ai: &JsonObject, at: &str, ids: RunnerIds) -> Result<Selected, Box<Plan>> {
+    fn select(&mut self, ai: &JsonObject, at: &str, to: Target) -> Result<Selected, Box<Plan>> {
         let runner_at = member(at, "runner");
         let text = |name: &str| {
             let text = ai.get("runner")?.get(name)?.as_str()?.trim();
@@ -132,8 +159,18 @@ impl Draft<'_, '_> {
         }
         if let Some(id) = id.as_ref().filter(|id| id.parse::<RunnerId>().is_ok()) {
             let family = Family::of_id(id);
-            let runner_id = family.map_or_else(|| id.clone(), |family| family.runner_id(ids));
-            let (section, place) = self.current(ai, at, id, family);
+            // Runnel's own Local Agent stays what it is.
+            let to = Target {
+                local_agent: if id == OWN_LOCAL_AGENT {
+                    LocalAgent::Runnel
+                } else {
+                    to.local_agent
+                },
+                ..to
+            };
+            let runner_id = family.map_or_else(|| id.clone(), |family| family.runner_id(to));
+            self.aim(family, to);
+            let (section, place) = self.current(ai, at, id, family)?;
             let settled = if runner_id == *id {
                 Action::Kept
             } else {
@@ -157,17 +194,27 @@ impl Draft<'_, '_> {
         };
         let place = member(at, family.legacy);
         let Some(Value::Object(section)) = ai.get(family.legacy) else {
-            let message = "is not there: the settings of the selected runner";
+            let message = "must be an object: the settings of the selected runner";
             return Err(Box::new(blocked(&place, message)));
         };
-        self.legacy(family, ids, section, &place);
+        self.aim(Some(family), to);
+        self.legacy(family, section, &place);
         self.note(Action::Renamed, member(&runner_at, key)).target = Some("runner_id".to_owned());
         Ok(Selected {
-            runner_id: family.runner_id(ids),
+            runner_id: family.runner_id(to),
             family: Some(family),
             section: section.clone(),
             at: place,
         })
+    }
+
+    /// Sets which settings the runner knows.
+    fn aim(&mut self, family: Option<&'static Family>, to: Target) {
+        let Some(family) = family else { return };
+        self.unknown = family.unknown(to);
+        if to.ids == RunnerIds::Older {
+            self.newer_values = family.newer_values;
+        }
     }
 
     /// The settings of a plugin's runner: kept as they are, without their secrets.
@@ -177,14 +224,18 @@ impl Draft<'_, '_> {
         at: &str,
         id: &str,
         family: Option<&'static Family>,
-    ) -> (JsonObject, String) {
-        let configs = ai.get("runner_config").and_then(Value::as_object);
-        let place = member(&member(at, "runner_config"), id);
-        let section = configs.and_then(|configs| configs.get(id)?.as_object());
+    ) -> Result<(JsonObject, String), Box<Plan>> {
+        let configs_at = member(at, "runner_config");
+        let place = member(&configs_at, id);
+        let configs = object_at(ai, "runner_config", &configs_at)?;
+        let section = match configs {
+            Some(configs) => object_at(configs, id, &place)?,
+            None => None,
+        };
         let Some(section) = section.cloned() else {
             self.note(Action::Defaulted, place.clone()).why =
                 Some("is not there: the runner's own defaults hold".to_owned());
-            return (JsonObject::new(), place);
+            return Ok((JsonObject::new(), place));
         };
         for (name, value) in &section {
             let pointer = member(&place, name);
@@ -200,10 +251,16 @@ impl Draft<'_, '_> {
                 let is_secret =
                     |field: &&Field| field.kind == Kind::Secret && field.to == name.as_str();
                 let kind = fields.iter().find(is_secret).map(|field| field.kind);
-                self.keep(name, kind, value.clone(), pointer, None);
+                let is_held = |field: &Field| {
+                    field.to == name.as_str() && matches!(field.kind, Kind::Model | Kind::Names)
+                };
+                let held = fields.iter().any(is_held).then(|| decoded(value)).flatten();
+                let how = held.is_some().then_some("read from a text of JSON");
+                let value = held.unwrap_or_else(|| value.clone());
+                self.keep(name, kind, value, pointer, how);
             }
         }
-        (section, place)
+        Ok((section, place))
     }
 
     /// Reads a value into the configuration. `false`: it says nothing.
@@ -230,8 +287,25 @@ impl Draft<'_, '_> {
         kind: Option<Kind>,
         value: Value,
         pointer: String,
-        how: Option<&str>,
+        mut how: Option<&str>,
     ) {
+        if self.unknown.contains(&name) {
+            let why = match name {
+                "remove-think" => "the older plugin has no such setting: thoughts are shown",
+                "response-handling" => "the older plugin has no such setting: replies are sent",
+                _ => "the chosen runner has no such setting",
+            };
+            self.note(Action::Dropped, pointer).why = Some(why.to_owned());
+            return;
+        }
+        let newer = self
+            .newer_values
+            .iter()
+            .find(|(setting, newer, _)| *setting == name && value == *newer);
+        let value = newer.map_or(value, |(_, _, known)| {
+            how = Some("what the older plugin knows for it");
+            json!(known)
+        });
         let before = self.vault.removed.len();
         let plain = without_nulls(value);
         let is_secret = kind == Some(Kind::Secret)
@@ -246,7 +320,9 @@ impl Draft<'_, '_> {
         let referenced = self.vault.removed.len() > before;
         let action = match pointer.rsplit('/').next() {
             _ if referenced => Action::Referenced,
-            Some(last) if last == name => Action::Kept,
+            Some(last) if last == name && !pointer.ends_with("/output/misc/remove-think") => {
+                Action::Kept
+            }
             _ => Action::Renamed,
         };
         let variables: Vec<_> = self.vault.removed[before..]
@@ -282,13 +358,15 @@ impl Draft<'_, '_> {
         let removes = removes.map(|value| convert(Kind::Bool, value));
         if let Some(Converted::Same(value) | Converted::Changed(value, _)) = removes
             && value == json!(true)
-            && family.is_some_and(|family| family.removes_think)
+            && let Some(family) = family
             && !self.config.iter().any(|(name, _)| name == "remove-think")
         {
             let pointer = format!("{}/output/misc/remove-think", found.at);
-            self.keep("remove-think", None, value, pointer, None);
-            if let Some(note) = self.notes.last_mut() {
-                note.action = Action::Renamed;
+            if family.removes_think {
+                self.keep("remove-think", None, value, pointer, None);
+            } else {
+                self.note(Action::Dropped, pointer).why =
+                    Some("its runner has no such setting: thoughts are shown".to_owned());
             }
         }
         let expires = ai

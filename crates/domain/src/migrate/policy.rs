@@ -3,11 +3,11 @@
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
-use super::convert::{Converted, convert, names};
-use super::families::{Family, Kind};
+use super::convert::{Converted, names};
+use super::families::Family;
 use super::pipeline::Draft;
 use super::report::{Action, FieldNote};
-use super::source::{Found, member};
+use super::source::{Found, Preferences, member};
 
 /// Settings that the host read, beside the runner's own.
 pub(super) const HOST_OWNED: [&str; 5] = [
@@ -27,6 +27,13 @@ pub(super) fn resource_policy(
     draft: &mut Draft<'_, '_>,
 ) -> JsonObject {
     let mut policy = JsonObject::new();
+    let preferences_at = member(&found.pointer, "extensions_preferences");
+    if found.preferences == Preferences::Unreadable {
+        draft.note(Action::Dropped, preferences_at.clone()).why = Some(
+            "is no object and may hold a restriction: no tool and no skill is granted; name them in resource_policy"
+                .to_owned(),
+        );
+    }
     let assets = section.get("langbot-assets-enabled") == Some(&Value::Bool(true));
     if family.is_some_and(|family| !family.uses_host) && !assets {
         let note = FieldNote::new(Action::Defaulted, None).to("resource_policy");
@@ -56,7 +63,9 @@ pub(super) fn resource_policy(
         configured("rerank-model").as_ref(),
     );
     let bases = names_of(configured("knowledge-bases").as_ref());
-    let tools = tools(found, section, at, draft);
+    let bounds = Bounds::of(&found.preferences, preferences_at);
+    let tools = tools(&bounds, section, at, draft);
+    let skills = bounds.listed("enable_all_skills", "skills", draft);
     let mut grant = |name: &str, value: Value| {
         if value != json!([]) {
             policy.insert(name.to_owned(), value);
@@ -65,7 +74,7 @@ pub(super) fn resource_policy(
     grant("models", models);
     grant("tools", tools);
     grant("knowledge_bases", bases);
-    grant("skills", skills(found));
+    grant("skills", skills);
     grant(
         "history",
         match family {
@@ -125,55 +134,156 @@ fn names_of(value: Option<&Value>) -> Value {
     }
 }
 
-/// All tools, as a pipeline has them unless it says otherwise, or those that it lists.
-fn tools(found: &Found, section: &JsonObject, at: &str, draft: &mut Draft<'_, '_>) -> Value {
-    let all = match section.get("enable-all-tools") {
-        None | Some(Value::Null) => true,
-        Some(value) => {
-            let pointer = member(at, "enable-all-tools");
-            let target = "resource_policy.tools";
-            if let Converted::Same(all) | Converted::Changed(all, _) = convert(Kind::Bool, value) {
-                draft.note(Action::Renamed, pointer).target = Some(target.to_owned());
-                all == json!(true)
-            } else {
-                draft.note(Action::Dropped, pointer).why = Some(
-                    "is neither true nor false: no tool is granted but those listed".to_owned(),
-                );
-                false
+/// What `extensions_preferences` limits.
+struct Bounds<'a> {
+    /// `None`: it cannot be read, so nothing is granted.
+    preferences: Option<&'a JsonObject>,
+    at: String,
+}
+
+impl<'a> Bounds<'a> {
+    fn of(preferences: &'a Preferences, at: String) -> Self {
+        static NONE: std::sync::LazyLock<JsonObject> = std::sync::LazyLock::new(JsonObject::new);
+        let preferences = match preferences {
+            Preferences::Absent => Some(&*NONE),
+            Preferences::Read(preferences) => Some(preferences),
+            Preferences::Unreadable => None,
+        };
+        Self { preferences, at }
+    }
+
+    /// Whether a flag limits: anything but true does. LangBot reads an absent one as true; beside a list of what is bound
+    /// it limits, too.
+    fn limits(&self, flag: &str, list: &str) -> bool {
+        let Some(preferences) = self.preferences else {
+            return true;
+        };
+        match preferences.get(flag) {
+            Some(value) => value != &json!(true),
+            None => preferences.get(list).is_some_and(|list| !list.is_null()),
+        }
+    }
+
+    /// Whether a list names nothing.
+    fn is_empty(&self, list: &str) -> bool {
+        let listed = self
+            .preferences
+            .and_then(|preferences| preferences.get(list));
+        listed.and_then(Value::as_array).is_none_or(Vec::is_empty)
+    }
+
+    /// Everything, or the names that are listed.
+    fn listed(&self, flag: &str, list: &str, draft: &mut Draft<'_, '_>) -> Value {
+        if !self.limits(flag, list) {
+            return json!("*");
+        }
+        let Some(preferences) = self.preferences else {
+            return json!([]);
+        };
+        let target = format!("resource_policy.{list}");
+        if preferences
+            .get(flag)
+            .is_some_and(|value| !value.is_boolean())
+        {
+            draft.note(Action::Dropped, member(&self.at, flag)).why =
+                Some("is neither true nor false: only what is listed is granted".to_owned());
+        }
+        let Some(value) = preferences.get(list) else {
+            return json!([]);
+        };
+        let pointer = member(&self.at, list);
+        match names(value) {
+            Converted::Same(names) | Converted::Changed(names, _) => {
+                draft.note(Action::Renamed, pointer).target = Some(target);
+                names
+            }
+            Converted::Empty => json!([]),
+            Converted::Wrong(message) => {
+                draft.note(Action::Dropped, pointer).why =
+                    Some(format!("{message}: none is granted"));
+                json!([])
             }
         }
-    };
-    if let Some(listed) = section.get("tools") {
-        let note = draft.note(Action::Renamed, member(at, "tools"));
-        note.target = Some("resource_policy.tools".to_owned());
-        if !all {
-            return names_of(Some(listed));
-        }
-        note.why = Some("all tools are enabled".to_owned());
-    }
-    let bound = ["enable_all_plugins", "enable_all_mcp_servers"];
-    let limited = bound.into_iter().find(|name| {
-        let value = found.preferences.get(*name);
-        value.is_some_and(|value| !value.is_null() && value != &json!(true))
-    });
-    match limited {
-        Some(name) if all => {
-            let pointer = member(&member(&found.pointer, "extensions_preferences"), name);
-            draft.note(Action::Dropped, pointer).why = Some(
-                "limits tools to those of bound plugins and servers, which are not known here: name them in \
-                 resource_policy.tools"
-                    .to_owned(),
-            );
-            json!([])
-        }
-        _ if all => json!("*"),
-        _ => json!([]),
     }
 }
 
-fn skills(found: &Found) -> Value {
-    match found.preferences.get("enable_all_skills") {
-        Some(Value::Bool(false)) => names_of(found.preferences.get("skills")),
-        _ => json!("*"),
+/// All tools, as a pipeline has them unless it says otherwise, or those that it lists.
+fn tools(bounds: &Bounds<'_>, section: &JsonObject, at: &str, draft: &mut Draft<'_, '_>) -> Value {
+    let target = "resource_policy.tools";
+    let all = match section.get("enable-all-tools") {
+        None => true,
+        Some(Value::Bool(all)) => {
+            let pointer = member(at, "enable-all-tools");
+            draft.note(Action::Renamed, pointer).target = Some(target.to_owned());
+            *all
+        }
+        Some(_) => {
+            draft
+                .note(Action::Dropped, member(at, "enable-all-tools"))
+                .why =
+                Some("is neither true nor false: no tool is granted but those listed".to_owned());
+            false
+        }
+    };
+    let flags = [
+        ("enable_all_plugins", "plugins"),
+        ("enable_all_mcp_servers", "mcp_servers"),
+    ];
+    let limited: Vec<_> = flags
+        .into_iter()
+        .filter(|(flag, list)| bounds.limits(flag, list))
+        .collect();
+    let nothing = bounds.preferences.is_none()
+        || (limited.len() == flags.len() && limited.iter().all(|(_, list)| bounds.is_empty(list)));
+    let mut listed = json!([]);
+    if let Some(value) = section.get("tools") {
+        let pointer = member(at, "tools");
+        match names(value) {
+            _ if all => {
+                let note = draft.note(Action::Renamed, pointer);
+                note.target = Some(target.to_owned());
+                note.why = Some("all tools are enabled".to_owned());
+            }
+            _ if nothing => {
+                draft.note(Action::Dropped, pointer).why = Some(
+                    "extensions_preferences binds no plugin and no server, so no tool is granted"
+                        .to_owned(),
+                );
+            }
+            Converted::Same(names) | Converted::Changed(names, _) => {
+                draft.note(Action::Renamed, pointer).target = Some(target.to_owned());
+                listed = names;
+            }
+            Converted::Empty => {
+                draft.note(Action::Renamed, pointer).target = Some(target.to_owned());
+            }
+            Converted::Wrong(message) => {
+                draft.note(Action::Dropped, pointer).why =
+                    Some(format!("{message}: no tool is granted"));
+            }
+        }
+    }
+    if !all {
+        return listed;
+    }
+    let Some(preferences) = bounds.preferences else {
+        return json!([]);
+    };
+    for (flag, list) in &limited {
+        let name = if preferences.contains_key(*flag) {
+            flag
+        } else {
+            list
+        };
+        draft.note(Action::Dropped, member(&bounds.at, name)).why = Some(
+            "limits tools to those of bound plugins and servers, which are not known here: name them in \
+             resource_policy.tools"
+                .to_owned(),
+        );
+    }
+    if limited.is_empty() {
+        json!("*")
+    } else {
+        json!([])
     }
 }

@@ -66,6 +66,8 @@ pub enum Action {
     Dropped,
     /// It cannot be invented.
     Missing,
+    /// It is taken as it is, and will not do.
+    Warning,
 }
 
 /// A variable that is to be set.

@@ -4,10 +4,24 @@ use protocol::JsonObject;
 use protocol::admin::Fault;
 use serde_json::Value;
 
+use super::convert::{Converted, convert};
+use super::families::Kind;
 use crate::form::escape_pointer;
 
 /// The most pipelines of one migration.
 pub(super) const PIPELINES: usize = 1000;
+/// Members that hold objects. A database's column holds them as text.
+const CONTAINERS: [&str; 7] = [
+    "config",
+    "ai",
+    "runner",
+    "runner_config",
+    "output",
+    "misc",
+    "extensions_preferences",
+];
+/// How often a text may hold the text of a JSON document.
+const LAYERS: usize = 3;
 
 /// A pipeline or agent of a document.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,21 +31,33 @@ pub(super) struct Found {
     pub(super) name: Option<String>,
     pub(super) uuid: Option<String>,
     pub(super) is_default: bool,
-    pub(super) preferences: JsonObject,
+    pub(super) preferences: Preferences,
     /// The place of `config`.
     pub(super) at: String,
     /// What holds `ai` (a pipeline), or `runner` and `runner_config` (an agent).
     pub(super) config: JsonObject,
+    /// Why this part of the document cannot be read.
+    pub(super) unreadable: Option<Fault>,
 }
 
-/// Every pipeline of a document.
+/// `extensions_preferences`: which tools and skills a pipeline may use.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Preferences {
+    Absent,
+    Read(JsonObject),
+    /// There, and no object: it may hold a restriction.
+    Unreadable,
+}
+
+/// Every pipeline of a document, unreadable ones included unless there is no other.
 pub(super) fn find(document: &Value) -> Result<Vec<Found>, Fault> {
     let mut found = Vec::new();
     look(document, String::new(), &mut found)?;
-    if found.is_empty() {
-        return Err(Fault::new("", "holds no pipeline"));
+    if found.iter().any(|one| one.unreadable.is_none()) {
+        return Ok(found);
     }
-    Ok(found)
+    let first = found.into_iter().find_map(|one| one.unreadable);
+    Err(first.unwrap_or_else(|| Fault::new("", "holds no pipeline")))
 }
 
 fn look(value: &Value, pointer: String, found: &mut Vec<Found>) -> Result<(), Fault> {
@@ -46,10 +72,11 @@ fn look(value: &Value, pointer: String, found: &mut Vec<Found>) -> Result<(), Fa
             for (at, item) in items.iter().enumerate() {
                 look(item, format!("{pointer}/{at}"), found)?;
             }
-            Ok(())
         }
         Value::Object(object) => {
-            if let Some(pipeline) = pipeline(object, &pointer)? {
+            let mut row = object.clone();
+            unfold(&mut row, false);
+            if let Some(pipeline) = pipeline(&row, &pointer) {
                 found.push(pipeline);
                 return Ok(());
             }
@@ -58,56 +85,128 @@ fn look(value: &Value, pointer: String, found: &mut Vec<Found>) -> Result<(), Fa
             for key in inside {
                 if let Some(value) = object.get(key).filter(|value| !value.is_null()) {
                     holds = true;
-                    look(value, format!("{pointer}/{key}"), found)?;
+                    let held = decoded(value);
+                    look(
+                        held.as_ref().unwrap_or(value),
+                        format!("{pointer}/{key}"),
+                        found,
+                    )?;
                 }
             }
-            if holds {
-                return Ok(());
+            if !holds {
+                found.push(Found::unreadable(object, pointer, settings_of_3(object)));
             }
-            let message = "is no pipeline: it has neither `config`, nor `ai`, nor `runner` with `runner_config`, \
-                nor a list of `pipelines`";
-            Err(Fault::new(pointer, message))
         }
-        _ => Err(Fault::new(pointer, "must be an object or a list")),
+        _ => {
+            let message = "must be an object or a list";
+            found.push(Found::unreadable(&JsonObject::new(), pointer, message));
+        }
+    }
+    Ok(())
+}
+
+/// Why an object is no pipeline. LangBot 3.x kept its settings in files of other forms.
+fn settings_of_3(object: &JsonObject) -> &'static str {
+    let any = |names: &[&str]| names.iter().any(|name| object.contains_key(*name));
+    if any(&["requester", "prompt-mode", "enable-chat"])
+        || (any(&["keys"]) && any(&["model", "runner"]))
+    {
+        "is a `provider.json` of LangBot 3.x, which holds no pipelines: start LangBot 4 with it once, which makes \
+         pipelines of it, and export those"
+    } else if any(&["respond-rules", "income-msg-check", "msg-truncate"]) {
+        "is a `pipeline.json` of LangBot 3.x, which selects no runner: start LangBot 4 with all files of 3.x once, and \
+         export its pipelines"
+    } else if any(&["platform-adapters"]) {
+        "is a `platform.json` of LangBot 3.x, which holds no pipelines"
+    } else {
+        "is no pipeline: it has neither `config`, nor `ai`, nor `runner` with `runner_config`, nor a list of `pipelines`"
     }
 }
 
-fn pipeline(object: &JsonObject, pointer: &str) -> Result<Option<Found>, Fault> {
-    let is_config =
-        |object: &JsonObject| object.contains_key("ai") || object.contains_key("runner_config");
-    let (config, at) = match object.get("config") {
-        _ if is_config(object) => (object.clone(), pointer.to_owned()),
-        None => return Ok(None),
-        Some(Value::Object(config)) => (config.clone(), format!("{pointer}/config")),
-        // As the column of a database holds it.
-        Some(Value::String(text)) => {
-            let at = format!("{pointer}/config");
-            let Ok(Value::Object(config)) = serde_json::from_str(text) else {
-                return Err(Fault::new(at, "is a text that holds no JSON object"));
+/// A row as a pipeline. `None`: it holds pipelines at most.
+fn pipeline(row: &JsonObject, pointer: &str) -> Option<Found> {
+    let is_config = row.contains_key("ai") || row.contains_key("runner_config");
+    let (config, at) = match row.get("config") {
+        _ if is_config => (row.clone(), pointer.to_owned()),
+        None => return None,
+        Some(Value::Object(config)) => (config.clone(), member(pointer, "config")),
+        Some(other) => {
+            let message = if other.is_string() {
+                "is a text that holds no JSON object"
+            } else {
+                "must be an object"
             };
-            (config, at)
-        }
-        Some(_) => {
-            return Err(Fault::new(format!("{pointer}/config"), "must be an object"));
+            let unreadable = Found::unreadable(row, pointer.to_owned(), message);
+            let at = member(pointer, "config");
+            return Some(Found {
+                unreadable: Some(Fault::new(at, message)),
+                ..unreadable
+            });
         }
     };
-    let text = |name: &str| {
-        let value = object.get(name)?.as_str()?.trim();
-        (!value.is_empty()).then(|| value.to_owned())
-    };
-    let preferences = object.get("extensions_preferences");
-    Ok(Some(Found {
-        pointer: pointer.to_owned(),
-        name: text("name"),
-        uuid: text("uuid"),
-        is_default: object.get("is_default") == Some(&Value::Bool(true)),
-        preferences: preferences
-            .and_then(Value::as_object)
-            .cloned()
-            .unwrap_or_default(),
+    Some(Found {
         at,
         config,
-    }))
+        unreadable: None,
+        ..Found::unreadable(row, pointer.to_owned(), "")
+    })
+}
+
+impl Found {
+    /// A part of the document with nothing but its name.
+    fn unreadable(row: &JsonObject, pointer: String, message: &str) -> Self {
+        let text = |name: &str| {
+            let value = row.get(name)?.as_str()?.trim();
+            (!value.is_empty()).then(|| value.to_owned())
+        };
+        let is_default = row.get("is_default").is_some_and(|value| {
+            let read = convert(Kind::Bool, value);
+            matches!(read, Converted::Same(read) | Converted::Changed(read, _) if read == true)
+        });
+        Self {
+            name: text("name"),
+            uuid: text("uuid"),
+            is_default,
+            preferences: match row.get("extensions_preferences") {
+                None | Some(Value::Null) => Preferences::Absent,
+                Some(Value::Object(preferences)) => Preferences::Read(preferences.clone()),
+                Some(_) => Preferences::Unreadable,
+            },
+            at: pointer.clone(),
+            config: JsonObject::new(),
+            unreadable: Some(Fault::new(pointer.clone(), message)),
+            pointer,
+        }
+    }
+}
+
+/// Replaces texts that hold JSON where a pipeline holds objects. Settings of a runner stay texts.
+fn unfold(object: &mut JsonObject, has_sections: bool) {
+    for (name, value) in object.iter_mut() {
+        let is_container = CONTAINERS.contains(&name.as_str());
+        if !is_container && !has_sections {
+            continue;
+        }
+        if let Some(held) = decoded(value) {
+            *value = held;
+        }
+        if is_container && let Value::Object(inner) = value {
+            unfold(inner, matches!(name.as_str(), "ai" | "runner_config"));
+        }
+    }
+}
+
+/// The object, list or null whose JSON a text holds, also as the text of a text.
+pub(super) fn decoded(value: &Value) -> Option<Value> {
+    let mut text = value.as_str()?.to_owned();
+    for _ in 0..LAYERS {
+        match serde_json::from_str(text.trim_start_matches('\u{feff}')).ok()? {
+            Value::String(inner) => text = inner,
+            held @ (Value::Object(_) | Value::Array(_) | Value::Null) => return Some(held),
+            _ => return None,
+        }
+    }
+    None
 }
 
 /// The pointer of a member.
@@ -157,14 +256,83 @@ mod tests {
             (json!(7), ""),
             (json!({}), ""),
             (json!([]), ""),
-            (json!([{"config": {"ai": {}}}, {"name": "x"}]), "/1"),
+            (json!([{"name": "x"}, {"name": "y"}]), "/0"),
             (
                 json!({"pipelines": [{"config": "{"}]}),
                 "/pipelines/0/config",
             ),
             (json!({"config": 7}), "/config"),
+            (json!({"config": "null"}), "/config"),
         ] {
             assert_eq!(find(&document).unwrap_err().pointer, pointer, "{document}");
         }
+    }
+    #[test]
+    fn reads_containers_from_json_text() {
+        let preferences = json!({"enable_all_skills": false});
+        let twice = json!(preferences.to_string()).to_string();
+        let section = json!({"tweaks": "{}"}).to_string();
+        let ai = json!({"runner": r#"{"runner":"x"}"#, "x": section}).to_string();
+        let config = json!({"ai": ai}).to_string();
+        let found = find(&json!({"pipelines": json!([
+            {"config": config, "extensions_preferences": twice, "is_default": 1}
+        ]).to_string()}))
+        .unwrap();
+        let one = &found[0];
+        assert_eq!(
+            json!(one.config),
+            json!({"ai": {"runner": {"runner": "x"}, "x": {"tweaks": "{}"}}})
+        );
+        assert_eq!(
+            one.preferences,
+            Preferences::Read(preferences.as_object().unwrap().clone())
+        );
+        assert!(one.is_default);
+    }
+
+    #[test]
+    fn tells_unreadable_preferences_from_absent_ones() {
+        let of = |preferences: Value| {
+            let row = json!({"config": {"ai": {}}, "extensions_preferences": preferences});
+            find(&row).unwrap()[0].preferences.clone()
+        };
+        for absent in [json!(null), json!("null")] {
+            assert_eq!(of(absent), Preferences::Absent);
+        }
+        for unreadable in [json!("{"), json!(""), json!([]), json!("[]"), json!(7)] {
+            assert_eq!(
+                of(unreadable.clone()),
+                Preferences::Unreadable,
+                "{unreadable}"
+            );
+        }
+    }
+
+    #[test]
+    fn keeps_pipelines_beside_unreadable_rows() {
+        let rows = json!([{"config": {"ai": {}}}, {"config": "{", "name": "x"}, {"name": "y"}, 7]);
+        let found = find(&rows).unwrap();
+        let faults: Vec<_> = found
+            .iter()
+            .map(|one| one.unreadable.as_ref().map(|fault| fault.pointer.as_str()))
+            .collect();
+        assert_eq!(faults, [None, Some("/1/config"), Some("/2"), Some("/3")]);
+    }
+
+    #[test]
+    fn names_settings_of_langbot_3() {
+        let check = |document: Value, name: &str| {
+            let fault = find(&document).unwrap_err();
+            assert!(fault.message.contains(name), "{fault:?}");
+        };
+        check(
+            json!({"enable-chat": true, "keys": {}, "requester": {}, "model": "m", "runner": "local-agent"}),
+            "`provider.json` of LangBot 3.x",
+        );
+        check(
+            json!({"respond-rules": {}, "rate-limit": {}}),
+            "`pipeline.json`",
+        );
+        check(json!({"platform-adapters": []}), "`platform.json`");
     }
 }

@@ -6,6 +6,7 @@ use protocol::JsonObject;
 use serde_json::{Value, json};
 
 use super::Planned;
+use super::families::OWN_LOCAL_AGENT;
 use super::report::{Action, FieldNote, Migration, Outcome, PipelineReport, Variable};
 use super::secrets::{unique, variable_part};
 use super::toml_text::{comment, key, value};
@@ -136,11 +137,16 @@ fn endpoints(planned: &[Planned<'_>], variables: &mut BTreeSet<String>, migratio
             ),
             ("secret".to_owned(), json!(format!("env:{variable}"))),
         ];
-        if one.plan.family.is_some_and(|family| family.snapshots) {
+        if one.plan.snapshots {
             members.push(("delta_mode".to_owned(), json!("snapshot")));
         }
+        let who = if id == OWN_LOCAL_AGENT {
+            "Runnel's own Local Agent, the program local-agent"
+        } else {
+            id
+        };
         let mut text = comment(&format!(
-            "Serves {id}. Fill in its address: .invalid leads nowhere."
+            "Serves {who}. Fill in its address: .invalid leads nowhere."
         ));
         text.push_str("[[runner_endpoints]]\n");
         write_members(&mut text, &members);

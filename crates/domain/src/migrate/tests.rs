@@ -56,7 +56,7 @@ fn of(document: &Value, ids: RunnerIds) -> Migration {
         file: "p.json",
         value: document,
     };
-    migrate(&[file], ids).unwrap()
+    migrate(&[file], ids.into()).unwrap()
 }
 
 /// The agent of a document that holds one.
@@ -512,5 +512,213 @@ fn a_table_is_missing_the_same_or_somebody_went_on_with_it() {
         "# Serves plugin:langbot-team/CozeAgent/default. Fill in its address: .invalid leads nowhere.\n\
          [[runner_endpoints]]\nname = \"CozeAgent\"\nbase_url = \"https://cozeagent.invalid\"\n\
          secret = \"env:COZEAGENT_RUNNER_SECRET\"\n"
+    );
+}
+
+/// The agent's policy of a pipeline with a local agent and these preferences.
+fn policy(section: Value, preferences: Value) -> Value {
+    let mut document = pipeline("local-agent", section);
+    document["extensions_preferences"] = preferences;
+    agent(&document, RunnerIds::Newer)["resource_policy"].clone()
+}
+
+#[test]
+fn unreadable_restrictions_grant_nothing() {
+    let limited = json!({"models": ["m"], "history": ["page"]});
+    let section = json!({"model": "m", "tools": ["search"]});
+    for preferences in [json!("{"), json!(""), json!([]), json!(0), json!("[1]")] {
+        let mut document = pipeline("local-agent", section.clone());
+        document["extensions_preferences"] = preferences.clone();
+        let found = agent(&document, RunnerIds::Newer);
+        assert_eq!(found["resource_policy"], limited, "{preferences}");
+        let migration = of(&document, RunnerIds::Newer);
+        let told = actions(&migration, "/extensions_preferences");
+        assert_eq!(told, [Action::Dropped], "{preferences}");
+    }
+    for unreadable in [json!("{"), json!([]), json!(true)] {
+        let id = "plugin:langbot/local-agent/default";
+        for ai in [
+            json!({"runner": {"id": id}, "runner_config": {id: unreadable}}),
+            json!({"runner": {"id": id}, "runner_config": unreadable}),
+            json!({"runner": {"runner": "local-agent"}, "local-agent": unreadable}),
+        ] {
+            let migration = of(&json!({"ai": ai}), RunnerIds::Newer);
+            assert_eq!(migration.pipelines[0].outcome, Outcome::Blocked, "{ai}");
+        }
+    }
+}
+
+#[test]
+fn only_true_enables_all_tools_and_skills() {
+    let section = json!({"model": "m"});
+    let all = json!({"models": ["m"], "tools": "*", "skills": "*", "history": ["page"]});
+    for open in [
+        json!(null),
+        json!({}),
+        json!({"enable_all_plugins": true, "enable_all_skills": true}),
+        json!(r#"{"enable_all_skills": true, "skills": ["s"]}"#),
+    ] {
+        assert_eq!(policy(section.clone(), open.clone()), all, "{open}");
+    }
+    let limited = json!({"models": ["m"], "skills": ["s"], "history": ["page"]});
+    for flag in [
+        json!(false),
+        json!(1),
+        json!("true"),
+        json!(null),
+        json!({}),
+    ] {
+        let preferences = json!({
+            "enable_all_plugins": flag, "enable_all_skills": flag, "skills": ["s"],
+        });
+        assert_eq!(policy(section.clone(), preferences), limited, "{flag}");
+    }
+    // A list without its flag.
+    let preferences = json!({"skills": r#"["s"]"#, "mcp_servers": ["a"]});
+    assert_eq!(policy(section.clone(), preferences), limited);
+    for flag in [json!(1), json!("true"), json!(null)] {
+        let section = json!({"model": "m", "enable-all-tools": flag, "tools": ["search"]});
+        assert_eq!(
+            policy(section, json!({}))["tools"],
+            json!(["search"]),
+            "{flag}"
+        );
+    }
+    let bound_to_none =
+        json!({"enable_all_plugins": false, "enable_all_mcp_servers": false, "plugins": []});
+    let section = json!({"model": "m", "enable-all-tools": false, "tools": ["search"]});
+    assert_eq!(policy(section, bound_to_none).get("tools"), None);
+}
+
+#[test]
+fn writes_only_settings_that_the_older_plugins_know() {
+    let older = |legacy: &str, field: &str, value: Value| {
+        let mut section = section(legacy);
+        section[field] = value;
+        agent(&pipeline(legacy, section), RunnerIds::Older)["config"].clone()
+    };
+    let n8n = older("n8n-service-api", "response-handling", json!("ignore"));
+    assert_eq!(n8n.get("response-handling"), None, "{n8n}");
+    assert_eq!(n8n.get("basic-encoding"), None, "{n8n}");
+    for legacy in [
+        "dify-service-api",
+        "coze-api",
+        "dashscope-app-api",
+        "tbox-app-api",
+    ] {
+        let config = older(legacy, "timeout", json!(30));
+        assert_eq!(config.get("remove-think"), None, "{legacy}: {config}");
+    }
+    let local = older("local-agent", "model", json!("m"));
+    assert_eq!(local["remove-think"], true);
+    let chatflow = older("dify-service-api", "app-type", json!("chatflow"));
+    assert_eq!(chatflow["app-type"], "chat");
+
+    // The current form of a newer plugin, for its older one.
+    let id = "plugin:langbot-team/N8nAgent/default";
+    let document = json!({"ai": {"runner": {"id": id}, "runner_config": {id: {
+        "webhook-url": "http://n8n.test", "response-handling": "ignore",
+    }}}});
+    let found = agent(&document, RunnerIds::Older);
+    assert_eq!(found["config"], json!({"webhook-url": "http://n8n.test"}));
+    let pointer = "/ai/runner_config/plugin:langbot-team~1N8nAgent~1default/response-handling";
+    let migration = of(&document, RunnerIds::Older);
+    assert_eq!(actions(&migration, pointer), [Action::Dropped]);
+}
+
+#[test]
+fn maps_the_removal_of_thoughts() {
+    let of_dify = |word: &str, ids: RunnerIds| {
+        let mut section = section("dify-service-api");
+        section["thinking-convert"] = json!(word);
+        let mut document = pipeline("dify-service-api", section);
+        document["config"]["output"] = json!({});
+        let config = agent(&document, ids)["config"].clone();
+        let pointer = "/config/ai/dify-service-api/thinking-convert";
+        (
+            config.get("remove-think").cloned(),
+            actions(&of(&document, ids), pointer),
+        )
+    };
+    let removed = (Some(json!(true)), vec![Action::Renamed]);
+    assert_eq!(of_dify("remove", RunnerIds::Newer), removed);
+    for (word, ids) in [
+        ("remove", RunnerIds::Older),
+        ("plain", RunnerIds::Newer),
+        ("strip", RunnerIds::Newer),
+    ] {
+        assert_eq!(of_dify(word, ids), (None, vec![Action::Dropped]), "{word}");
+    }
+    let document = pipeline("n8n-service-api", section("n8n-service-api"));
+    let migration = of(&document, RunnerIds::Newer);
+    let pointer = "/config/output/misc/remove-think";
+    assert_eq!(actions(&migration, pointer), [Action::Dropped]);
+}
+
+#[test]
+fn warns_of_missing_models_and_placeholders() {
+    let warned = |document: &Value, pointer: &str| {
+        let migration = of(document, RunnerIds::Newer);
+        assert_eq!(migration.pipelines[0].outcome, Outcome::Migrated);
+        actions(&migration, pointer).contains(&Action::Warning)
+    };
+    let local = |model: Value| pipeline("local-agent", json!({"model": model}));
+    let pointer = "/config/ai/local-agent/model";
+    for model in [
+        json!(""),
+        json!(null),
+        json!({"primary": "", "fallbacks": []}),
+        json!("{}"),
+    ] {
+        assert!(warned(&local(model.clone()), pointer), "{model}");
+    }
+    assert!(!warned(&local(json!("m")), pointer));
+    let id = "plugin:langbot/local-agent/default";
+    let current = json!({"ai": {"runner": {"id": id}, "runner_config": {id: {"prompt": []}}}});
+    assert!(warned(
+        &current,
+        "/ai/runner_config/plugin:langbot~1local-agent~1default/model"
+    ));
+    let n8n = pipeline(
+        "n8n-service-api",
+        json!({"webhook-url": "http://your-n8n-webhook-url"}),
+    );
+    assert!(warned(&n8n, "/config/ai/n8n-service-api/webhook-url"));
+    let dify = json!({"base-url": "https://api.dify.ai/v1", "api-key": "your-api-key"});
+    let dify = pipeline("dify-service-api", dify);
+    assert!(warned(&dify, "/config/ai/dify-service-api/api-key"));
+}
+
+#[test]
+fn binds_local_agents_to_runnel() {
+    let document = pipeline("local-agent", json!({"model": "m"}));
+    let file = Document {
+        file: "p.json",
+        value: &document,
+    };
+    let to = Target {
+        ids: RunnerIds::Older,
+        local_agent: LocalAgent::Runnel,
+    };
+    let migration = migrate(&[file], to).unwrap();
+    let [endpoint, agent] = migration.tables.as_slice() else {
+        panic!("{:?}", migration.tables)
+    };
+    assert_eq!(endpoint.name, "local-agent");
+    assert_eq!(endpoint.members.get("delta_mode"), None);
+    assert_eq!(
+        agent.members["runner_id"],
+        "plugin:runnel/local-agent/default"
+    );
+    assert_eq!(agent.members["config"].get("date-grounding"), None);
+    let coze = pipeline("coze-api", section("coze-api"));
+    let file = Document {
+        file: "p.json",
+        value: &coze,
+    };
+    let migration = migrate(&[file], to).unwrap();
+    assert_eq!(
+        migration.tables[1].members["runner_id"],
+        "plugin:langbot/coze-agent/default"
     );
 }

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail, ensure};
 use clap::ValueEnum;
 use domain::migrate::{
-    Document, FieldNote, Migration, Outcome, RunnerIds, Standing, Table, Variable, migrate,
-    standing,
+    Document, FieldNote, LocalAgent, Migration, Outcome, RunnerIds, Standing, Table, Target,
+    Variable, migrate, standing,
 };
 use serde_json::{Value, json};
 
@@ -32,6 +32,16 @@ pub(super) struct MigrateArguments {
     /// Which ids the runners have: `plugin:langbot-team/DifyAgent/default` or `plugin:langbot/dify-agent/default`.
     #[arg(long, value_enum, default_value = "newer")]
     ids: Ids,
+    /// Which agent takes the place of LangBot's local agent: its plugin, or Runnel's own,
+    /// `plugin:runnel/local-agent/default`.
+    #[arg(long, value_enum, default_value = "langbot")]
+    local_agent: Local,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Local {
+    Langbot,
+    Runnel,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -92,11 +102,17 @@ fn plan(arguments: &MigrateArguments) -> anyhow::Result<Migration> {
         .iter()
         .map(|(file, value)| Document { file, value })
         .collect();
-    let ids = match arguments.ids {
-        Ids::Newer => RunnerIds::Newer,
-        Ids::Older => RunnerIds::Older,
+    let to = Target {
+        ids: match arguments.ids {
+            Ids::Newer => RunnerIds::Newer,
+            Ids::Older => RunnerIds::Older,
+        },
+        local_agent: match arguments.local_agent {
+            Local::Langbot => LocalAgent::Langbot,
+            Local::Runnel => LocalAgent::Runnel,
+        },
     };
-    migrate(&documents, ids).map_err(|faults| {
+    migrate(&documents, to).map_err(|faults| {
         let lines: Vec<_> = faults
             .iter()
             .map(|(file, fault)| format!("{file}#{} {}", fault.pointer, fault.message))
@@ -115,19 +131,42 @@ fn read_document(path: &Path) -> anyhow::Result<Value> {
         size <= FILE_BYTES,
         "{shown} is larger than 16 MiB; migrate its pipelines in parts"
     );
-    let text =
-        fs::read_to_string(path).with_context(|| format!("{shown} cannot be read as text"))?;
+    let bytes = fs::read(path).with_context(|| format!("{shown} cannot be read"))?;
+    let text = text_of(&bytes, path)?;
     let extension = path.extension().and_then(|extension| extension.to_str());
     match extension {
-        Some("toml") => {
-            Ok(parse_toml(path, &text).map_err(|fault| anyhow::anyhow!(fault.message))?)
-        }
+        Some("toml") => Ok(parse_toml(path, text).map_err(|fault| anyhow::anyhow!(fault.message))?),
         Some("yaml" | "yml") => bail!("{shown} is YAML; convert it to JSON first"),
-        _ => serde_json::from_str(&text).map_err(|error| {
+        _ => serde_json::from_str(text).map_err(|error| {
             let (line, column) = (error.line(), error.column());
             anyhow::anyhow!("{shown} is no valid JSON at line {line}, column {column}")
         }),
     }
+}
+
+/// The text of a file in UTF-8; other encodings and formats that exports come in are named.
+fn text_of<'a>(bytes: &'a [u8], path: &Path) -> anyhow::Result<&'a str> {
+    let shown = path.display();
+    let other = match bytes {
+        [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => Some("UTF-32"),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, 1.., ..] | [1.., 0, ..] => Some("UTF-16"),
+        _ => None,
+    };
+    if let Some(other) = other {
+        bail!("{shown} is {other}; save it as UTF-8 and run this again");
+    }
+    ensure!(
+        !bytes.starts_with(b"SQLite format 3"),
+        "{shown} is an SQLite database; export its table of pipelines as JSON"
+    );
+    let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    if text.len() < bytes.len() {
+        output::remark(&format!(
+            "{shown} begins with a byte order mark, which is skipped"
+        ));
+    }
+    std::str::from_utf8(text)
+        .with_context(|| format!("{shown} cannot be read as text: it is not in UTF-8"))
 }
 
 /// What was written, or would be.

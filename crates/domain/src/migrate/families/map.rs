@@ -19,31 +19,20 @@ const fn add(to: &'static str, value: &'static str) -> Add {
     Add {
         to,
         value,
-        newer: false,
         why: "the runner's default",
-    }
-}
-
-const fn newer(to: &'static str, value: &'static str, why: &'static str) -> Add {
-    Add {
-        to,
-        value,
-        newer: true,
-        why,
     }
 }
 
 const NO_ASSETS: Add = Add {
     to: "langbot-assets-enabled",
     value: "false",
-    newer: false,
     why: "the built-in runner had no assets of the host",
 };
-const BY_SESSION: Add = newer(
-    "user-id-source",
-    r#""legacy-session""#,
-    "keeps the users that the service knows",
-);
+const BY_SESSION: Add = Add {
+    to: "user-id-source",
+    value: r#""legacy-session""#,
+    why: "keeps the users that the service knows",
+};
 const MCP: Kind = Nowhere("the gateway attaches no MCP resources");
 
 pub(super) const FAMILIES: [Family; 9] = [
@@ -84,7 +73,6 @@ pub(super) const FAMILIES: [Family; 9] = [
             Add {
                 to: "tool-execution-mode",
                 value: r#""serial""#,
-                newer: false,
                 why: "the built-in runner called one tool after the other",
             },
             add("max-tool-iterations", "100"),
@@ -96,10 +84,12 @@ pub(super) const FAMILIES: [Family; 9] = [
             add("context-summary-tokens", "8000"),
             add("retrieval-top-k", "5"),
             add("timeout", "300"),
-            newer("date-grounding", "true", "the runner's default"),
+            add("date-grounding", "true"),
         ],
         needs: &[],
         removes_think: true,
+        newer: &["date-grounding"],
+        newer_values: &[],
         uses_host: true,
         snapshots: true,
     },
@@ -130,10 +120,18 @@ pub(super) const FAMILIES: [Family; 9] = [
                     "the built-in runner waited 30 seconds whatever stood here",
                 ),
             ),
+            Field {
+                from: &["thinking-convert"],
+                to: "remove-think",
+                kind: Kind::Thoughts,
+                need: Optional,
+            },
         ],
         adds: &[BY_SESSION, NO_ASSETS],
         needs: &[],
         removes_think: true,
+        newer: &["remove-think", "user-id-source"],
+        newer_values: &[("app-type", "chatflow", "chat")],
         uses_host: false,
         snapshots: false,
     },
@@ -155,6 +153,8 @@ pub(super) const FAMILIES: [Family; 9] = [
         adds: &[BY_SESSION, NO_ASSETS],
         needs: &[],
         removes_think: true,
+        newer: &["remove-think", "user-id-source"],
+        newer_values: &[],
         uses_host: false,
         snapshots: false,
     },
@@ -181,6 +181,8 @@ pub(super) const FAMILIES: [Family; 9] = [
         adds: &[NO_ASSETS],
         needs: &[],
         removes_think: true,
+        newer: &["remove-think"],
+        newer_values: &[],
         uses_host: false,
         snapshots: true,
     },
@@ -210,11 +212,11 @@ pub(super) const FAMILIES: [Family; 9] = [
             ),
         ],
         adds: &[
-            newer(
-                "basic-encoding",
-                r#""latin1""#,
-                "how the built-in runner wrote user and password",
-            ),
+            Add {
+                to: "basic-encoding",
+                value: r#""latin1""#,
+                why: "how the built-in runner wrote user and password",
+            },
             BY_SESSION,
             NO_ASSETS,
         ],
@@ -224,6 +226,8 @@ pub(super) const FAMILIES: [Family; 9] = [
             ("auth-type", "header", &["header-name", "header-value"]),
         ],
         removes_think: false,
+        newer: &["response-handling", "basic-encoding", "user-id-source"],
+        newer_values: &[],
         uses_host: false,
         snapshots: true,
     },
@@ -242,6 +246,8 @@ pub(super) const FAMILIES: [Family; 9] = [
         adds: &[NO_ASSETS],
         needs: &[],
         removes_think: false,
+        newer: &[],
+        newer_values: &[],
         uses_host: false,
         snapshots: true,
     },
@@ -265,6 +271,8 @@ pub(super) const FAMILIES: [Family; 9] = [
         adds: &[],
         needs: &[],
         removes_think: false,
+        newer: &[],
+        newer_values: &[],
         uses_host: false,
         snapshots: true,
     },
@@ -277,13 +285,15 @@ pub(super) const FAMILIES: [Family; 9] = [
             field(&["app-id"], Text, Critical),
             field(&["timeout"], Number, Default("120")),
         ],
-        adds: &[newer(
-            "user-id-source",
-            r#""legacy-bot""#,
-            "keeps the users that the service knows",
-        )],
+        adds: &[Add {
+            to: "user-id-source",
+            value: r#""legacy-bot""#,
+            why: "keeps the users that the service knows",
+        }],
         needs: &[],
         removes_think: true,
+        newer: &["remove-think", "user-id-source"],
+        newer_values: &[],
         uses_host: false,
         snapshots: true,
     },
@@ -315,6 +325,8 @@ pub(super) const FAMILIES: [Family; 9] = [
         adds: &[],
         needs: &[],
         removes_think: false,
+        newer: &[],
+        newer_values: &[],
         uses_host: false,
         snapshots: true,
     },
