@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::connect::Store;
 use crate::entity::{conversations, runs};
 use crate::error::{StoreError, parsed, unsigned};
-use crate::sql::{Row, Sql, executed, returned};
+use crate::sql::{EACH_ALONE, Row, Sql, executed, returned, text_array};
 use crate::steering::QUEUED;
 
 /// A run of the conversation that has not ended.
@@ -140,11 +140,14 @@ pub(crate) async fn lock_all(
     if tx.backend() == DbBackend::Sqlite || keys.is_empty() {
         return Ok(());
     }
-    let lock = "SELECT key FROM conversations WHERE key = ANY (string_to_array($1, ' ')) ORDER BY \
-        workspace_id COLLATE \"C\", bot_id COLLATE \"C\", conversation_id COLLATE \"C\", \
-        thread_id COLLATE \"C\" FOR NO KEY UPDATE";
-    let keys: Vec<_> = keys.into_iter().collect();
-    tx.query_sql(lock.to_owned(), vec![keys.join(" ").into()])
+    // `OFFSET 0` keeps each lookup apart: joined, a plan of the empty table scans it, and stays in use as it grows.
+    let lock = "SELECT l.key FROM \
+        (SELECT f.key FROM unnest(CAST($1 AS text[])) AS k (key), LATERAL \
+            (SELECT * FROM conversations c WHERE c.key = k.key OFFSET 0) AS f \
+            ORDER BY f.workspace_id COLLATE \"C\", f.bot_id COLLATE \"C\", f.conversation_id COLLATE \"C\", \
+            f.thread_id COLLATE \"C\" OFFSET 0) AS s, \
+        LATERAL (SELECT c.key FROM conversations c WHERE c.key = s.key FOR NO KEY UPDATE) AS l";
+    tx.query_sql(lock.to_owned(), vec![text_array(keys)])
         .await?;
     Ok(())
 }
@@ -172,7 +175,7 @@ async fn among(
 ) -> Result<HashSet<String>, StoreError> {
     let among = format!(
         "SELECT ?1 AS key FROM rows WHERE EXISTS (SELECT 1 FROM runs r \
-         WHERE r.conversation_key = ?1 AND r.finished_at IS NULL {also})"
+         WHERE r.conversation_key = ?1 AND r.finished_at IS NULL {also} {EACH_ALONE})"
     );
     let found = returned(tx, keys.map(|key| [key.into()]).collect(), &among).await?;
     found.iter().map(|row| row.text("key")).collect()
@@ -238,13 +241,11 @@ async fn steering_waiting(
     tx: &impl Sql,
     ids: Vec<String>,
 ) -> Result<HashMap<String, u64>, StoreError> {
-    let waiting = format!(
-        "SELECT s.run_id FROM rows, steering_items s \
-         WHERE s.run_id = ?1 AND s.status = '{QUEUED}'"
-    );
-    let ids = ids.into_iter().map(|id| [id.into()]).collect();
+    let waiting = "SELECT s.run_id FROM rows, steering_items s \
+                   WHERE s.run_id = ?1 AND s.status = ?2";
+    let ids = ids.into_iter().map(|id| [id.into(), QUEUED.into()]);
     let mut counts = HashMap::new();
-    for row in returned(tx, ids, &waiting).await? {
+    for row in returned(tx, ids.collect(), waiting).await? {
         *counts.entry(row.text("run_id")?).or_insert(0) += 1;
     }
     Ok(counts)
@@ -262,8 +263,9 @@ pub(crate) async fn cancel_all(
     cancels.sort_unstable();
     let runs = cancels.iter().map(|(run, _)| run.0);
     hold_runs(tx, &runs.collect(), std::iter::empty()).await?;
+    // Compared with the row's value: a constant condition makes a scan of an empty table look cheap.
     let cancel = "UPDATE runs SET cancel_requested_at = ?2 FROM rows \
-                  WHERE id = ?1 AND cancel_requested_at IS NULL";
+                  WHERE id = ?1 AND COALESCE(cancel_requested_at, ?2) = ?2";
     let rows = cancels.iter();
     let rows = rows.map(|(id, at)| [id.to_string().into(), (*at).into()]);
     executed(tx, rows.collect(), cancel).await
@@ -278,13 +280,15 @@ pub(crate) async fn hold_runs(
     if tx.backend() == DbBackend::Sqlite || runs.is_empty() {
         return Ok(());
     }
-    let hold = "SELECT id FROM runs WHERE id IN (SELECT unnest(string_to_array($1, ' ')) UNION \
-                SELECT q.id FROM runs q WHERE q.conversation_key = ANY (string_to_array($2, ' ')) \
-                AND q.finished_at IS NULL AND q.status = 'queued') \
-                ORDER BY id COLLATE \"C\" FOR NO KEY UPDATE";
+    let hold = "SELECT l.id FROM \
+        (SELECT id FROM (SELECT unnest(CAST($1 AS text[])) AS id UNION \
+            SELECT q.id FROM unnest(CAST($2 AS text[])) AS k (key), LATERAL \
+            (SELECT w.id FROM runs w WHERE w.conversation_key = k.key AND w.finished_at IS NULL \
+            AND w.status = 'queued' OFFSET 0) AS q) AS named ORDER BY id COLLATE \"C\" OFFSET 0) AS s, \
+        LATERAL (SELECT r.id FROM runs r WHERE r.id = s.id FOR NO KEY UPDATE) AS l";
     let ids: Vec<_> = runs.iter().map(ToString::to_string).collect();
-    let keys: Vec<_> = conversations.collect();
-    let values = vec![ids.join(" ").into(), keys.join(" ").into()];
+    let ids = text_array(ids.iter().map(String::as_str));
+    let values = vec![ids, text_array(conversations)];
     tx.query_sql(hold.to_owned(), values).await?;
     Ok(())
 }

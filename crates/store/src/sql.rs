@@ -184,6 +184,17 @@ pub(crate) fn padded<T: Clone>(list: impl IntoIterator<Item = T>) -> Vec<T> {
     list
 }
 
+/// Ends a subquery of `EXISTS`. `PostgreSQL` would join the subquery instead, and a plan of an empty table joins by a scan
+/// and stays in use as the table grows; so it looks up each row in an index.
+pub(crate) const EACH_ALONE: &str = "LIMIT 1 OFFSET 0";
+
+/// An array literal of `PostgreSQL`, for `CAST($1 AS text[])`.
+pub(crate) fn text_array<'a>(list: impl IntoIterator<Item = &'a str>) -> Value {
+    let quoted = |text: &str| format!("\"{}\"", text.replace('\\', r"\\").replace('"', "\\\""));
+    let list: Vec<_> = list.into_iter().map(quoted).collect();
+    format!("{{{}}}", list.join(",")).into()
+}
+
 /// Rows of one statement at most: databases bound the number of its values.
 const WIDEST: usize = 64;
 

@@ -18,7 +18,7 @@ use crate::connect::Store;
 use crate::digest::sha256_hex;
 use crate::entity::{runs, state_entries};
 use crate::error::StoreError;
-use crate::sql::{Sql, locked, returned};
+use crate::sql::{EACH_ALONE, Sql, locked, returned};
 use crate::writer::{Share, Work};
 
 /// Keys that one scope of one owner has at most.
@@ -310,9 +310,11 @@ impl Store {
         };
         // One statement, not one for four of them and another one for the fifth.
         rows.resize(accesses.len().next_power_of_two(), first);
-        let filled = "SELECT ?3 AS place FROM rows WHERE EXISTS (SELECT 1 \
-                      FROM state_entries s WHERE s.scope = ?1 AND s.scope_sha256 = ?2)";
-        let found = returned(&self.quick, rows, filled).await?;
+        let filled = format!(
+            "SELECT ?3 AS place FROM rows WHERE EXISTS (SELECT 1 FROM state_entries s \
+             WHERE s.scope = ?1 AND s.scope_sha256 = ?2 {EACH_ALONE})"
+        );
+        let found = returned(&self.quick, rows, &filled).await?;
         let places = found.iter().map(|row| row.number("place"));
         let places: HashSet<i64> = places.collect::<Result<_, _>>()?;
         let mut place = 0_i64..;

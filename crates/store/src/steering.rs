@@ -15,7 +15,7 @@ use crate::connect::Store;
 use crate::entity::{events, steering_items};
 use crate::error::StoreError;
 use crate::failpoint;
-use crate::sql::{Sql, returned};
+use crate::sql::{EACH_ALONE, Sql, returned};
 use crate::state::hold_live_run;
 use crate::writer::Work;
 
@@ -135,7 +135,7 @@ pub(crate) async fn left_among(
 ) -> Result<HashSet<String>, StoreError> {
     let left = format!(
         "SELECT ?1 AS id FROM rows WHERE EXISTS (SELECT 1 FROM steering_items s \
-         WHERE s.run_id = ?1 AND s.status = '{QUEUED}')"
+         WHERE s.run_id = ?1 AND s.status = '{QUEUED}' {EACH_ALONE})"
     );
     let found = returned(
         tx,

@@ -228,7 +228,7 @@ pub(crate) fn sqlite_url() -> String {
 }
 
 impl Bench {
-    async fn open(url: &str, database: Option<OwnDatabase>) -> Self {
+    pub(crate) async fn open(url: &str, database: Option<OwnDatabase>) -> Self {
         let (store, writer) = Store::open(url).await.unwrap();
         let mut tasks = JoinSet::new();
         tasks.spawn(writer);

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use protocol::run::RunStatus;
 use sea_orm::Value;
 
 use super::text;
@@ -119,6 +120,7 @@ pub(crate) async fn advance(
             append.epoch.into(),
             signed(append.from).into(),
             signed(append.to).into(),
+            RunStatus::Running.as_str().into(),
         ]
     };
     let ends: Vec<_> = appends
@@ -135,27 +137,29 @@ pub(crate) async fn advance(
     Ok(moved.into_iter().collect())
 }
 
+/// The status is a value of the row: a constant makes a scan of an empty table look cheap to `PostgreSQL`.
 fn moving(also: &str) -> String {
     format!(
         "UPDATE runs SET last_sequence = ?4{also} FROM rows \
          WHERE runs.id = ?1 AND runs.lease_epoch = ?2 \
-         AND runs.last_sequence = ?3 AND runs.status = 'running'"
+         AND runs.last_sequence = ?3 AND runs.status = ?5"
     )
 }
 
 /// Why a run was cancelled is said by who did it, when they said so.
-const ENDING: &str = ", status = ?5, status_reason = CASE ?5 \
-    WHEN 'cancelled' THEN COALESCE(runs.status_reason, ?6) ELSE ?6 END, \
-    output = ?7, error = ?8, usage = ?9, metadata = ?10, \
-    lease_expires_at = NULL, finished_at = ?11";
+const ENDING: &str = ", status = ?6, status_reason = CASE ?6 \
+    WHEN 'cancelled' THEN COALESCE(runs.status_reason, ?7) ELSE ?7 END, \
+    output = ?8, error = ?9, usage = ?10, metadata = ?11, \
+    lease_expires_at = NULL, finished_at = ?12";
 
-fn ended(own: [Value; 4], terminal: &Terminal, at: i64) -> [Value; 11] {
-    let [id, epoch, from, to] = own;
+fn ended(own: [Value; 5], terminal: &Terminal, at: i64) -> [Value; 12] {
+    let [id, epoch, from, to, live] = own;
     [
         id,
         epoch,
         from,
         to,
+        live,
         terminal.status.as_str().into(),
         terminal.reason.as_str().into(),
         terminal.output.clone().into(),

@@ -13,7 +13,7 @@ use super::{Ingest, Ingested};
 use crate::connect::Store;
 use crate::entity::events;
 use crate::error::{StoreError, signed};
-use crate::sql::{Sql, returned};
+use crate::sql::{EACH_ALONE, Sql, returned};
 
 /// How long an idempotency key names its event.
 const KEY_LIFE_MS: i64 = 7 * 24 * 60 * 60 * 1000;
@@ -73,10 +73,12 @@ pub(super) async fn known_among(
             signed(*place as u64).into(),
         ]
     });
-    let known = "SELECT ?4 AS place FROM rows WHERE \
-                 EXISTS (SELECT 1 FROM events e WHERE e.workspace_id = ?1 AND e.event_id = ?2) OR \
-                 EXISTS (SELECT 1 FROM events e WHERE e.workspace_id = ?1 AND e.dedupe_key = ?3)";
-    let found = returned(tx, rows.collect(), known).await?;
+    let of = "SELECT 1 FROM events e WHERE e.workspace_id = ?1";
+    let known = format!(
+        "SELECT ?4 AS place FROM rows WHERE EXISTS ({of} AND e.event_id = ?2 {EACH_ALONE}) \
+         OR EXISTS ({of} AND e.dedupe_key = ?3 {EACH_ALONE})"
+    );
+    let found = returned(tx, rows.collect(), &known).await?;
     let places = found.iter().map(|row| row.number("place"));
     let places: Result<Vec<_>, _> = places.collect();
     Ok(places?

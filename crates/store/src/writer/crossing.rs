@@ -105,13 +105,10 @@ impl Crossing {
             return Ok(());
         }
         let hold = "SELECT pg_advisory_xact_lock($1, share) FROM \
-                    (SELECT CAST(unnest(string_to_array($2, ' ')) AS integer) AS share ORDER BY 1) AS s";
-        let shares: Vec<_> = self
-            .shares
-            .iter()
-            .map(|share| share.0.to_string())
-            .collect();
-        let values = vec![SHARES.into(), shares.join(" ").into()];
+                    (SELECT unnest(CAST($2 AS integer[])) AS share ORDER BY 1) AS s";
+        let shares: Vec<_> = self.shares.iter().map(|share| share.0).collect();
+        let shares = shares.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let values = vec![SHARES.into(), format!("{{{}}}", shares.join(",")).into()];
         tx.execute_sql(hold.to_owned(), values).await
     }
 }

@@ -1,0 +1,262 @@
+//! The plans that `PostgreSQL` makes of the write path's statements.
+#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use protocol::id::RunId;
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
+use store::{AuditOutcome, Ingest, Plan};
+use support::{Bench, OwnDatabase, busy, create_database, dispatch, new_run};
+use uuid::Uuid;
+
+/// Tables that grow with traffic.
+const GROWING: [&str; 8] = [
+    "conversations",
+    "events",
+    "runs",
+    "run_attempts",
+    "run_segments",
+    "steering_items",
+    "transcript_items",
+    "audit_entries",
+];
+/// Rows of a large table.
+const LARGE: i64 = 20_000;
+
+async fn connected(database: &OwnDatabase) -> PgConnection {
+    PgConnection::connect(&database.url()).await.unwrap()
+}
+
+async fn run_sql(database: &OwnDatabase, sql: &str) {
+    let mut admin = connected(database).await;
+    let sql = AssertSqlSafe(sql.to_owned());
+    sqlx::raw_sql(sql).execute(&mut admin).await.unwrap();
+    admin.close().await.unwrap();
+}
+
+/// Scans of each growing table, and index entries that were read there. Other connections have ended.
+async fn reads(database: &OwnDatabase) -> BTreeMap<String, (i64, i64)> {
+    database.deadlocks().await;
+    let mut admin = connected(database).await;
+    let sql = "SELECT t.relname, t.seq_scan, (SELECT CAST(COALESCE(SUM(i.idx_tup_read), 0) AS BIGINT) \
+               FROM pg_stat_user_indexes i WHERE i.relid = t.relid) FROM pg_stat_user_tables t";
+    let rows = sqlx::query(sql).fetch_all(&mut admin).await.unwrap();
+    let read = rows
+        .iter()
+        .map(|row| (row.get(0), (row.get(1), row.get(2))));
+    let read = read
+        .filter(|(table, _): &(String, _)| GROWING.contains(&table.as_str()))
+        .collect();
+    admin.close().await.unwrap();
+    read
+}
+
+/// Does all of it in one batch.
+async fn together<T>(
+    bench: &Bench,
+    work: impl IntoIterator<Item = impl Future<Output = T>>,
+) -> Vec<T> {
+    let gate = busy(bench).await;
+    let work: Vec<_> = work.into_iter().collect();
+    let count = work.len();
+    let letting_go = async {
+        while bench.store.queued_writes() < count {
+            tokio::task::yield_now().await;
+        }
+        gate.add_permits(1);
+    };
+    tokio::join!(join_all(work), letting_go).0
+}
+
+fn event(bench: &Bench, n: usize, turn: &str, plan: Plan) -> Ingest {
+    let mut event = bench.event(&format!("{n}-{turn}-{}", Uuid::now_v7()), "a");
+    event.conversation.as_mut().unwrap().conversation_id = format!("c-{n}");
+    let plan = std::sync::Mutex::new(Some(plan));
+    event.decide = Arc::new(move |_| plan.lock().unwrap().take().unwrap());
+    event
+}
+
+fn ids(count: usize) -> Vec<RunId> {
+    (0..count).map(|_| RunId(Uuid::now_v7())).collect()
+}
+
+/// Runs that begin, say something and end, with one behind each that cancels it.
+async fn live(bench: &Bench, count: usize) {
+    let (first, second) = (ids(count), ids(count));
+    let answer = String::new;
+    let events = (0..count).map(|n| {
+        let run = Box::new(new_run(first[n]));
+        let (attempt, message) = (None, None);
+        let answer = answer();
+        bench.store.ingest(event(
+            bench,
+            n,
+            "first",
+            Plan::Start {
+                run,
+                attempt,
+                message,
+                answer,
+            },
+        ))
+    });
+    together(bench, events).await;
+    let mut created = Vec::new();
+    for id in &first {
+        let run = bench.store.find_run(&bench.workspace, *id).await.unwrap();
+        created.push(run.unwrap());
+    }
+    together(
+        bench,
+        created.iter().map(|run| bench.store.write(dispatch(run))),
+    )
+    .await;
+    let mut running = Vec::new();
+    for id in &first {
+        let run = bench.store.find_run(&bench.workspace, *id).await.unwrap();
+        running.push(run.unwrap());
+    }
+    let said = running
+        .iter()
+        .map(|run| bench.store.write(bench.append(run, 0, &["one"])));
+    together(bench, said).await;
+    let entries: Vec<_> = running
+        .iter()
+        .map(|run| {
+            let mut entry = support::audit(Uuid::now_v7());
+            entry.run_id = run.id;
+            entry
+        })
+        .collect();
+    for entry in &entries {
+        bench.store.audit(entry.clone()).await.unwrap();
+    }
+    for entry in &entries {
+        let outcome = AuditOutcome {
+            id: entry.id,
+            run_id: entry.run_id,
+            bytes: 1,
+            outcome: "ok",
+            duration_ms: 1,
+        };
+        bench.store.audit_outcome(outcome).await.unwrap();
+    }
+    let events = (0..count).map(|n| {
+        let run = Box::new(new_run(second[n]));
+        let cancel = vec![first[n]];
+        let (message, answer) = (None, answer());
+        bench.store.ingest(event(
+            bench,
+            n,
+            "second",
+            Plan::Queue {
+                run,
+                message,
+                cancel,
+                answer,
+            },
+        ))
+    });
+    together(bench, events).await;
+    together(bench, running.iter().map(|run| bench.end(run, 1))).await;
+}
+
+async fn widths(bench: &Bench) {
+    for width in [1, 2, 7, 64] {
+        live(bench, width).await;
+    }
+}
+
+async fn open(database: &OwnDatabase) -> Bench {
+    Bench::open(&database.url(), Some(database.clone())).await
+}
+
+async fn close(bench: Bench) {
+    bench.store.close().await;
+    drop(bench);
+}
+
+fn fill() -> String {
+    format!(
+        "INSERT INTO conversations SELECT 'k' || i, 'default', 'b', 'c' || i, '', 1, 1, 1 \
+             FROM generate_series(1, {LARGE}) i; \
+         INSERT INTO events (workspace_id, event_id, dedupe_key, body_sha256, answer, event_type, source, \
+             bot_id, conversation_key, event_seq, envelope, received_at) \
+             SELECT 'default', 'e' || i, 'd' || i, '', '', 't', 's', '', 'k' || i, 1, repeat('x', 300), i \
+             FROM generate_series(1, {LARGE}) i; \
+         INSERT INTO runs (id, workspace_id, event_id, agent_id, agent_version, runner_id, endpoint_id, \
+             conversation_key, status, attempt, lease_epoch, last_sequence, deadline_at, snapshot_sha256, \
+             metadata, created_at, finished_at, agent_spec, snapshot) \
+             SELECT 'r' || i, 'default', 'e' || i, 'a', 1, 'r', 'e', 'k' || i, 'completed', 1, 1, 1, 1, '', \
+             '{{}}', i, 1, '{{}}', '{{}}' FROM generate_series(1, {LARGE}) i; \
+         INSERT INTO run_attempts (run_id, attempt, intent_at, context) \
+             SELECT 'r' || i, 1, 1, '{{}}' FROM generate_series(1, {LARGE}) i; \
+         INSERT INTO steering_items (run_id, n, event_id, status, at) \
+             SELECT 'r' || i, 1, 'e' || i, 'pulled', 1 FROM generate_series(1, {LARGE}) i; \
+         INSERT INTO audit_entries (id, workspace_id, run_id, action, resource, operation, decision, rule, \
+             bytes, at) SELECT 'a' || i, 'default', 'r' || i, 'a', 'r', 'o', 'allow', '', 1, 1 \
+             FROM generate_series(1, {LARGE}) i"
+    )
+}
+
+/// Has every statement run by its generic plan, and looks at what the tables counted.
+#[tokio::test]
+async fn generic_plans_of_writes_scan_no_table() {
+    let Some(database) = create_database().await else {
+        return;
+    };
+    let url = database.url();
+    let (_, name) = url.rsplit_once('/').unwrap();
+    let generic = format!("ALTER DATABASE {name} SET plan_cache_mode = force_generic_plan");
+    run_sql(&database, &generic).await;
+    close(open(&database).await).await;
+    for step in ["empty", "large, without statistics", "large"] {
+        match step {
+            "empty" => {}
+            "large" => run_sql(&database, "ANALYZE").await,
+            _ => run_sql(&database, &fill()).await,
+        }
+        let before = reads(&database).await;
+        let bench = open(&database).await;
+        widths(&bench).await;
+        close(bench).await;
+        for (table, (scans, entries)) in reads(&database).await {
+            let (scans_before, entries_before) = before[&table];
+            assert_eq!(scans - scans_before, 0, "scans of {table}, {step}");
+            let read = entries - entries_before;
+            assert!(read < LARGE, "{read} index entries of {table}, {step}");
+        }
+    }
+    database.drop().await;
+}
+
+/// A list as one text is estimated badly, and plans of it scan. An index of words is made of such a text.
+#[test]
+fn no_statement_compares_with_a_list_in_a_text() {
+    fn walk(directory: &Path, found: &mut Vec<String>) {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                walk(&path, found);
+            } else {
+                let source = std::fs::read_to_string(&path).unwrap();
+                let other = source.replace("array_to_tsvector(string_to_array(", "");
+                let lists = other
+                    .lines()
+                    .filter(|line| line.contains("string_to_array"));
+                found.extend(lists.map(|line| format!("{}: {line}", path.display())));
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
+        &mut found,
+    );
+    assert_eq!(found, Vec::<String>::new());
+}
