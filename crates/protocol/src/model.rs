@@ -89,13 +89,17 @@ pub struct ModelList {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CountTokens {
-    /// 1 to 10,000.
-    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 10_000))]
+    /// At most 10,000. An empty list has no tokens.
+    #[cfg_attr(feature = "openapi", schema(max_items = 10_000))]
     pub messages: Vec<Message>,
     /// At most 512.
     #[cfg_attr(feature = "openapi", schema(max_items = 512))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<LlmTool>,
+    /// As in a request to the model. Texts in them are counted; nothing is sent.
+    #[serde(default, skip_serializing_if = "JsonObject::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub extra_args: JsonObject,
 }
 
 /// Its answer: not fewer than the model will count.
@@ -117,6 +121,10 @@ pub struct Rerank {
     /// How many to give; all when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_k: Option<u64>,
+    /// Further arguments for the provider, by the rules of `invoke`; they do not replace those here.
+    #[serde(default, skip_serializing_if = "JsonObject::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub extra_args: JsonObject,
 }
 
 /// Its answer, the closest first.

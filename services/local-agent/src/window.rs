@@ -229,7 +229,7 @@ impl<H: AgentHost> Counter for Asked<'_, H> {
     async fn count(&self, messages: &[Message]) -> Result<u64, HostError> {
         let request = CountTokens {
             messages: messages.to_vec(),
-            tools: Vec::new(),
+            ..CountTokens::default()
         };
         if request.messages.is_empty() {
             return Ok(0);

@@ -303,6 +303,7 @@ async fn models_tools_and_knowledge_have_their_routes() {
         query: "q".to_owned(),
         documents: vec!["a".to_owned(), "b".to_owned()],
         top_k: None,
+        extra_args: protocol::JsonObject::new(),
     };
     assert_eq!(host.rerank("r", &rerank).await.unwrap()[0].index, 1);
     check(&fake, "POST /models/r/rerank").await;

@@ -2,6 +2,7 @@
 
 use futures_util::FutureExt as _;
 use futures_util::stream::{self, StreamExt as _};
+use protocol::JsonObject;
 use protocol::knowledge::{RetrievalQuery, RetrievalResultEntry};
 use protocol::model::Rerank;
 use runner_kit::HostError;
@@ -83,6 +84,7 @@ async fn ranked(
         query: query.to_owned(),
         documents: passages.clone(),
         top_k: Some(top_k as u64),
+        extra_args: JsonObject::new(),
     };
     let ranked = match host.rerank(model, &request).await {
         Ok(ranked) => ranked,

@@ -18,7 +18,7 @@ use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::error::ErrorBody;
 use protocol::model::{
-    CountTokens, CountedTokens, LlmInvokeResult, LlmRequest, LlmStreamEvent, LlmTool, ModelList,
+    CountTokens, CountedTokens, LlmInvokeResult, LlmRequest, LlmStreamEvent, ModelList,
     ReasoningLevel,
 };
 use protocol::resources::ModelOperation;
@@ -314,28 +314,20 @@ pub(in crate::api) async fn count_model_tokens(
     };
     let asked = caller.grant.snapshot.model(&id, operation).map(drop);
     caller.granted(&state, call, asked).await?;
-    check_messages(request.messages.len(), &request.tools)?;
+    check_most_items("/messages", request.messages.len(), MOST_MESSAGES)?;
+    check_most_items("/tools", request.tools.len(), MOST_TOOLS)?;
     let count = state.runs.models().find(&id)?.count;
-    let tokens = count.of_request(&request.messages, &request.tools);
+    let beside = asked_texts(&request.extra_args);
+    let tokens =
+        count.of_request(&request.messages, &request.tools) + count.of_texts(beside.iter());
     Ok(Json(CountedTokens { tokens }))
 }
 
 /// A request as chat completions have it.
 fn chat_body(request: &LlmRequest, model: &Model) -> ApiResult<JsonObject> {
-    check_messages(request.messages.len(), &request.tools)?;
-    let mut body = request.extra_args.clone();
-    if let Some(key) = NOT_EXTRA.iter().find(|key| body.contains_key(**key)) {
-        let pointer = format!("/extra_args/{key}");
-        return Err(ApiError::invalid(
-            pointer,
-            "is not for extra_args: it stands beside them, or is the gateway's",
-        ));
-    }
-    let checked = check_members(&body, &model.extra_members).and_then(|()| check_most(&body));
-    checked.map_err(|mut fault| {
-        fault.pointer.insert_str(0, "/extra_args");
-        ApiError::faults(&[fault])
-    })?;
+    check_count("/messages", request.messages.len(), MOST_MESSAGES)?;
+    check_most_items("/tools", request.tools.len(), MOST_TOOLS)?;
+    let mut body = extra_args(&request.extra_args, &NOT_EXTRA, model)?;
     let messages: Vec<_> = request.messages.iter().map(chat_message).collect();
     body.insert("messages".to_owned(), json!(messages));
     if !request.tools.is_empty() {
@@ -350,15 +342,26 @@ fn chat_body(request: &LlmRequest, model: &Model) -> ApiResult<JsonObject> {
     Ok(body)
 }
 
-fn check_messages(messages: usize, tools: &[LlmTool]) -> ApiResult<()> {
-    check_count("/messages", messages, MOST_MESSAGES)?;
-    if tools.len() > MOST_TOOLS {
+/// Members of a request that its runner chose freely, without those that stand beside them.
+fn extra_args(args: &JsonObject, beside: &[&str], model: &Model) -> ApiResult<JsonObject> {
+    if let Some(key) = beside.iter().find(|key| args.contains_key(**key)) {
+        let pointer = format!("/extra_args/{key}");
         return Err(ApiError::invalid(
-            "/tools",
-            format!("must be at most {MOST_TOOLS}"),
+            pointer,
+            "is not for extra_args: it stands beside them, or is the gateway's",
         ));
     }
-    Ok(())
+    let checked = check_members(args, &model.extra_members).and_then(|()| check_most(args));
+    checked.map_err(|fault| ApiError::faults(&[fault.under("/extra_args")]))?;
+    Ok(args.clone())
+}
+
+fn check_most_items(pointer: &str, count: usize, most: usize) -> ApiResult<()> {
+    if count <= most {
+        return Ok(());
+    }
+    let message = format!("must have at most {most} items");
+    Err(ApiError::invalid(pointer, message))
 }
 
 fn check_count(pointer: &str, count: usize, most: usize) -> ApiResult<()> {

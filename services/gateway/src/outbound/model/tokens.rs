@@ -59,7 +59,9 @@ impl TokenCount {
             let messages = messages.iter().map(|message| self.of_message(message));
             let tools = tools.iter().zip(&schemas);
             let tools = tools.map(|(tool, schema)| self.of_tool(tool, schema));
-            self.with_margin(ANSWER + messages.sum::<u64>() + tools.sum::<u64>())
+            // Without a message no answer begins.
+            let answer = messages.len().min(1) as u64 * ANSWER;
+            self.with_margin(answer + messages.sum::<u64>() + tools.sum::<u64>())
         })
     }
 

@@ -11,8 +11,9 @@ use protocol::resources::ModelOperation;
 use serde::Serialize;
 use serde_json::json;
 
+use super::most::asked_texts;
 use super::room::ModelBody;
-use super::{begin_call, check_count};
+use super::{begin_call, check_count, extra_args};
 use crate::api::ApiState;
 use crate::api::auth::LiveCaller;
 use crate::api::error::{ApiError, ApiResult};
@@ -24,6 +25,8 @@ use crate::outbound::upstream::UpstreamError;
 
 const MOST_DOCUMENTS: usize = 64;
 const MOST_TEXTS: usize = 256;
+/// Members of a request to rank that `extra_args` cannot hold.
+const NOT_EXTRA: [&str; 5] = ["model", "query", "documents", "top_n", "top_k"];
 
 /// Orders documents by how close they are to a query.
 #[utoipa::path(post, path = "/host/v1/models/{model_id}/rerank", tag = "host", security(("run_token" = [])),
@@ -87,11 +90,15 @@ async fn rerank(
 ) -> ApiResult<RerankResults> {
     let count = request.documents.len();
     check_count("/documents", count, MOST_DOCUMENTS)?;
+    let mut body = extra_args(&request.extra_args, &NOT_EXTRA, model)?;
+    let beside = asked_texts(&body);
     let texts = request.documents.iter().chain([&request.query]);
-    call.reserve(reading_spend(id, model, texts)).await?;
+    call.reserve(reading_spend(id, model, texts.chain(&beside)))
+        .await?;
     let top = request.top_k.unwrap_or(u64::MAX).clamp(1, count as u64);
-    let body =
-        object(json!({"query": request.query, "documents": request.documents, "top_n": top}));
+    body.extend(object(
+        json!({"query": request.query, "documents": request.documents, "top_n": top}),
+    ));
     let answer = call
         .within(model.provider.rerank(model.asked(body)))
         .await?;
