@@ -576,3 +576,44 @@ async fn lists_tell_conversations_of_one_id_apart_by_bot_and_thread(
         assert_eq!(refused.status, 400, "{of}: {}", refused.body);
     }
 }
+
+#[tokio::test]
+async fn refusals_name_eight_faults() {
+    let stage = stage(Sqlite).await.unwrap();
+    let run_id = ask(&stage, &asking_event("m-1"), &[question("q", &json!({}))]).await;
+    let id = only_id(&stage, &run_id).await;
+    let token = link(&stage.client, &id).await["token"].clone();
+    let values: Vec<_> = (0..18_000).map(|n| (format!("f{n}"), json!(1))).collect();
+    let many = json!({"interaction_id": "q", "action_id": "book",
+        "values": serde_json::Map::from_iter(values)});
+    let long = "x".repeat(200_000);
+    let admin = stage.gateway.admin().await;
+    let config: Vec<_> = (0..5_000).map(|n| (format!("f{n}"), json!(1))).collect();
+    let agent = json!({"name": "many", "event_types": ["test.many"], "runner_id": RUNNER_ID,
+        "config": serde_json::Map::from_iter(config)});
+    let refusals = [
+        (
+            submit_by(&stage.client, token.as_str().unwrap(), &many).await,
+            8,
+        ),
+        (submit(&stage.client, &id, &json!({ long: 1 })).await, 1),
+        (
+            stage
+                .client
+                .post(&json!({"event_type": "a", "y".repeat(200_000): 1}))
+                .await,
+            1,
+        ),
+        (admin.create("/v1/agents", &agent).await, 8),
+    ];
+    for (refused, named) in refusals {
+        let bytes = refused.body.to_string().len();
+        assert_eq!(refused.status, 400, "{bytes}");
+        assert!(bytes < 8_000, "{bytes}");
+        let faults = refused.detail("faults").as_array().unwrap();
+        assert_eq!(faults.len(), named, "{faults:?}");
+    }
+    let refused = submit(&stage.client, &id, &many).await;
+    // The one that is required is missing, too.
+    assert_eq!(refused.detail("more_faults"), 18_001 - 8);
+}

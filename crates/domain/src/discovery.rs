@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::admin::{AcceptedRunner, AgentSpec, IncompatibleRunner};
+use protocol::admin::{AcceptedRunner, AgentSpec, Fault, IncompatibleRunner};
 use protocol::discovery::{
     AffectedAgent, ChangedField, ChangedRunner, DiscoveryDiff, RunnerConflict,
 };
@@ -158,7 +158,7 @@ pub fn affected_agents<'a>(
             enabled: spec.enabled,
             runner_id: spec.runner_id.clone(),
             effect: effect.to_owned(),
-            faults,
+            faults: Fault::first(&faults),
         })
     });
     affected.collect()

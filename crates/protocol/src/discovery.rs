@@ -90,7 +90,7 @@ pub struct AffectedAgent {
     /// `runner_added`, `runner_changed`, `runner_replaced`, `config_invalid`, `runner_incompatible` or
     /// `runner_removed`; events of the last two are refused.
     pub effect: String,
-    /// What in the agent's config the new `config_schema` does not take.
+    /// What in the agent's config the new `config_schema` does not take: the first eight places.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<Fault>,
 }

@@ -23,6 +23,16 @@ mod causes;
 
 pub(in crate::api) use consumed::Consumed;
 
+/// Characters of a message: it may repeat text of the request.
+const MESSAGE_CHARS: usize = 2000;
+
+fn cut(mut message: String) -> String {
+    if let Some((end, _)) = message.char_indices().nth(MESSAGE_CHARS) {
+        message.truncate(end);
+    }
+    message
+}
+
 /// What a handler gives.
 pub(super) type ApiResult<T> = Result<T, ApiError>;
 
@@ -43,7 +53,7 @@ impl ApiError {
         Self {
             status,
             code,
-            message: message.into(),
+            message: cut(message.into()),
             retryable: false,
             details: JsonObject::new(),
             retry_after_seconds: None,
@@ -115,9 +125,11 @@ impl ApiError {
         Self::faults(&[Fault::new(pointer, message)])
     }
 
-    /// Bad input at several places: the first one is the headline.
+    /// Bad input at several places: the first one is the headline, and the first few are named.
     pub(super) fn faults(faults: &[Fault]) -> Self {
-        let first = faults
+        let named = Fault::first(faults);
+        let unnamed = faults.len() - named.len();
+        let first = named
             .first()
             .cloned()
             .unwrap_or_else(|| Fault::new("", "is not valid"));
@@ -127,9 +139,13 @@ impl ApiError {
             &first.pointer
         };
         let message = format!("{place} {}", first.message);
-        Self::new(StatusCode::BAD_REQUEST, "invalid_argument", message)
+        let refused = Self::new(StatusCode::BAD_REQUEST, "invalid_argument", message)
             .with("pointer", json!(first.pointer))
-            .with("faults", json!(faults))
+            .with("faults", json!(named));
+        match unnamed {
+            0 => refused,
+            _ => refused.with("more_faults", json!(unnamed)),
+        }
     }
 
     /// What a library refuses before it is a request of its protocol, by the status that it gives.

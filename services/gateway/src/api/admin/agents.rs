@@ -100,7 +100,7 @@ async fn save(state: &ApiState, change: SaveAgent) -> ApiResult<Option<Agent>> {
 #[utoipa::path(post, path = "/v1/agents", tag = "admin", security(("api_key" = [])),
     request_body = AgentSpec, responses(
     (status = 201, description = "Created", body = Agent),
-    (status = 400, description = "`details.faults` names every place", body = ErrorBody),
+    (status = 400, description = "`details.faults` names the first places, eight at most", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 409, description = "The name is taken", body = ErrorBody)))]
 pub(in crate::api) async fn create_agent(
@@ -173,7 +173,7 @@ pub(in crate::api) async fn get_agent(
         ("If-Match" = Option<i64>, Header, description = "The version that must stand")),
     request_body = AgentSpec, responses(
     (status = 200, description = "Changed", body = Agent),
-    (status = 400, description = "`details.faults` names every place", body = ErrorBody),
+    (status = 400, description = "`details.faults` names the first places, eight at most", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such agent", body = ErrorBody),
     (status = 409, description = "Another version stands, or it stands in the configuration file", body = ErrorBody)))]

@@ -88,7 +88,7 @@ pub(in crate::api) struct AgentDryRun {
     version: i64,
     #[serde(flatten)]
     standing: StandingView,
-    /// What is wrong with its specification in the light of its runner's manifest of today.
+    /// What is wrong with its specification in the light of its runner's manifest of today: the first eight places.
     faults: Vec<Fault>,
     runner: RunnerDryRun,
     admission: AdmissionView,
@@ -304,7 +304,7 @@ fn agent_view(preview: AgentPreview, event: &EventEnvelope) -> AgentDryRun {
         name: agent.spec.name,
         version: agent.version,
         standing,
-        faults: preview.faults,
+        faults: Fault::first(&preview.faults),
         runner,
         admission,
         resources,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use domain::json_text::check_json_text;
 use jsonschema::{PatternOptions, ValidationError, Validator};
 use protocol::JsonObject;
-use protocol::admin::Fault;
+use protocol::admin::{Fault, MOST_FAULTS};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
@@ -18,8 +18,7 @@ use graph::Graph;
 
 /// The largest schema of a tool, as JSON text.
 pub const SCHEMA_BYTES: usize = 64 * 1024;
-/// Faults that are named at once.
-const MOST_FAULTS: usize = 8;
+/// Characters of the message of a fault.
 const MESSAGE_CHARS: usize = 300;
 /// A pattern that wants more steps than this matches nothing.
 const BACKTRACKS: usize = 5_000;
