@@ -55,6 +55,12 @@ async fn a_cursor_is_a_number_that_the_run_has_reached(#[values(Sqlite, Postgres
         ("?after=1.5", None, 400),
         ("?after=18446744073709551616", None, 400),
         ("", Some("one"), 400),
+        // Empty is absent.
+        ("?after=", None, 200),
+        ("?after", None, 200),
+        ("", Some(""), 200),
+        ("?after=4", Some(""), 204),
+        ("?after=", Some("4"), 204),
     ] {
         let told = status_of(&stage.client, &run_id, after, last).await;
         assert_eq!(told, status, "{after} {last:?}");

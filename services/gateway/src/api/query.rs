@@ -1,13 +1,13 @@
 //! Query strings, paths and conditional headers, with errors in the one envelope.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use axum::extract::{FromRequestParts, Path, Query, Request};
 use domain::history::MOST_NAMES;
 use http::header::IF_MATCH;
 use http::request::Parts;
-use http::{HeaderMap, Method};
+use http::{HeaderMap, Method, Uri};
 use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
 use store::ConversationsOf;
@@ -20,21 +20,61 @@ use crate::api::error::{ApiError, ApiResult};
 const DEFAULT_LIMIT: u64 = 50;
 const MOST: u64 = 100;
 
-/// A query string.
+/// A query string. A parameter without a value is absent, but for `bot_id` and `thread_id`.
 pub(super) struct QueryOf<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryOf<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        refuse_nul(parts.uri.query())?;
-        refuse_no_text(parts.uri.query())?;
-        let query = Query::<T>::from_request_parts(parts, state).await;
-        query.map(|Query(query)| Self(query)).map_err(|rejection| {
-            let fault = plain_fault(&rejection.body_text());
-            ApiError::invalid_argument(format!("the query is not valid: {fault}"))
-        })
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, ApiError> {
+        let query = parts.uri.query();
+        refuse_nul(query)?;
+        refuse_no_text(query)?;
+        let (said, empty) = without_empty(query.unwrap_or_default());
+        if let Some(unknown) = empty.into_iter().find_map(unknown_in::<T>) {
+            return Err(invalid_query(&unknown));
+        }
+        parsed(&said)
+            .map(Self)
+            .map_err(|fault| invalid_query(&fault))
     }
+}
+
+/// Parameters whose empty value has a meaning of its own: the conversation without a bot, or without a thread.
+const MAY_BE_EMPTY: [&str; 2] = ["bot_id", "thread_id"];
+
+/// The parameters that have a value, and the names of the others: an empty parameter counts as absent.
+fn without_empty(query: &str) -> (String, BTreeSet<&str>) {
+    let (mut said, mut empty) = (Vec::new(), BTreeSet::new());
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if value.is_empty() && !MAY_BE_EMPTY.contains(&name) {
+            empty.insert(name);
+        } else {
+            said.push(pair);
+        }
+    }
+    (said.join("&"), empty)
+}
+
+/// The fault of a parameter that the route does not know, also when it is empty.
+fn unknown_in<T: DeserializeOwned>(name: &str) -> Option<String> {
+    let fault = parsed::<T>(&format!("{name}=")).err()?;
+    fault.contains("unknown field").then_some(fault)
+}
+
+/// Reads a query; the fault in plain words.
+fn parsed<T: DeserializeOwned>(query: &str) -> Result<T, String> {
+    let uri = Uri::builder().path_and_query(format!("/?{query}")).build();
+    let uri = uri.map_err(|_| "it is no query".to_owned())?;
+    let query = Query::<T>::try_from_uri(&uri);
+    query
+        .map(|Query(query)| query)
+        .map_err(|rejection| plain_fault(&rejection.body_text()))
+}
+
+fn invalid_query(fault: &str) -> ApiError {
+    ApiError::invalid_argument(format!("the query is not valid: {fault}"))
 }
 
 /// What is wrong with a query, in its own words: parsers speak of digits.
@@ -242,4 +282,55 @@ pub(super) fn single_header<'a>(
         .to_str()
         .map_err(|_| ApiError::invalid_argument(format!("`{name}` is malformed")))?;
     Ok(Some(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Asked {
+        after: Option<u64>,
+        bot_id: Option<String>,
+        #[serde(default)]
+        name: String,
+    }
+
+    #[tokio::test]
+    async fn counts_empty_parameters_as_absent() {
+        let read = async |query: &str| {
+            let request = http::Request::get(format!("/x?{query}")).body(()).unwrap();
+            let (mut parts, ()) = request.into_parts();
+            let read = QueryOf::<Asked>::from_request_parts(&mut parts, &()).await;
+            read.map(|QueryOf(asked)| asked)
+                .map_err(|error| error.message().to_owned())
+        };
+        let asked = |after, bot_id: Option<&str>, name: &str| Asked {
+            after,
+            bot_id: bot_id.map(str::to_owned),
+            name: name.to_owned(),
+        };
+        for (query, expected) in [
+            ("", asked(None, None, "")),
+            ("after=&name=", asked(None, None, "")),
+            ("after&name=x%3D", asked(None, None, "x=")),
+            ("after=7&bot_id=", asked(Some(7), Some(""), "")),
+            ("after=&after=7", asked(Some(7), None, "")),
+            ("&after=7&", asked(Some(7), None, "")),
+        ] {
+            assert_eq!(read(query).await.unwrap(), expected, "{query}");
+        }
+        for (query, fault) in [
+            ("other=", "unknown field `other`"),
+            ("after=&other", "unknown field `other`"),
+            ("after=x", "`after` must be a whole number"),
+            ("after=7&after=8", "duplicate field `after`"),
+        ] {
+            let refused = read(query).await.unwrap_err();
+            assert!(refused.contains(fault), "{query}: {refused}");
+        }
+    }
 }

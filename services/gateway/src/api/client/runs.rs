@@ -200,12 +200,14 @@ pub(in crate::api) async fn list_run_events(
     Ok(Json(page).into_response())
 }
 
-/// `Last-Event-ID` over `after` over the beginning.
+/// `Last-Event-ID` over `after` over the beginning. An empty header is absent.
 pub(super) fn cursor(headers: &HeaderMap, after: Option<&str>) -> ApiResult<u64> {
-    let Some(text) = single_header(headers, "last-event-id")?.or(after) else {
+    let header = single_header(headers, "last-event-id")?;
+    let header = header.filter(|text| !text.trim().is_empty());
+    let Some(text) = header.or(after) else {
         return Ok(0);
     };
-    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse().ok().filter(|_| is_number);
     number.ok_or_else(|| ApiError::invalid_argument("the cursor must be a sequence of this run"))
 }
