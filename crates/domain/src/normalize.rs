@@ -21,6 +21,7 @@ use crate::run::{Failure, FailureCode};
 use places::Place;
 
 mod announced;
+mod bounds;
 mod payload;
 mod places;
 mod recall;
@@ -29,6 +30,7 @@ mod text;
 mod verdict;
 
 pub use announced::announced_artifact;
+pub use bounds::Shortened;
 pub use payload::{Question, StateUpdate};
 pub use rejection::{Reason, Rejection};
 pub use verdict::{Accepted, Effect, RunnerEnding, Tally, Verdict};
@@ -135,6 +137,7 @@ impl<'a> Judge<'a> {
         match verdict {
             Verdict::Accept(accepted) => {
                 self.tally.gaps += u64::from(accepted.gap);
+                self.tally.rejected += accepted.shortened.len() as u64;
                 self.ended |= matches!(accepted.effect, Effect::End(_));
             }
             Verdict::Duplicate => self.tally.duplicates += 1,
@@ -250,7 +253,7 @@ impl<'a> Judge<'a> {
             }
             None => Ok(payload::Checked::Plain),
         };
-        let checked = match payload {
+        let mut checked = match payload {
             Ok(checked) => checked,
             Err(fault) => return self.refuse(known, (fault.reason, fault.message), number, raw),
         };
@@ -266,6 +269,8 @@ impl<'a> Judge<'a> {
             let message = "a run asks each interaction_id once, and 100 at most";
             return self.strike(Reason::InvalidPayload, number, raw, message);
         }
+        let mut shortened = Vec::new();
+        bounds::cut_ending(&mut checked, &mut shortened);
         let (effect, told) = match self.apply(checked) {
             Ok(applied) => applied,
             Err((reason, failure)) => {
@@ -283,7 +288,8 @@ impl<'a> Judge<'a> {
         Verdict::Accept(Accepted {
             kind: envelope.kind,
             data,
-            usage: envelope.usage.map(text::one_line),
+            usage: (envelope.usage).map(|usage| bounds::usage(usage, &mut shortened)),
+            shortened,
             runner_sequence: number,
             gap,
             message_omitted,
@@ -366,17 +372,6 @@ impl<'a> Judge<'a> {
             return Err((Reason::NoOutput, failure));
         }
         Ok(gathered)
-    }
-
-    /// The text of an ending, with what was refused before it, which may be why.
-    pub fn with_refused(&self, ending: &str) -> String {
-        match &self.refused {
-            Some(first) => format!(
-                "{ending}; of its results, {} were refused, the first since {first}",
-                self.tally.rejected
-            ),
-            None => ending.to_owned(),
-        }
     }
 
     fn is_new(&mut self, question: &Question) -> bool {

@@ -6,6 +6,9 @@ use protocol::JsonObject;
 use protocol::message::LlmTokenUsage;
 use serde_json::{Value, json};
 
+/// Values of the turns in one usage: with the sums beside them, fewer than the 64 that the gateway keeps.
+const TURN_VALUES: usize = 40;
+
 /// Collects what each turn used. It is read after the run's work was dropped, too.
 #[derive(Debug, Default)]
 pub(crate) struct UsageLog(Mutex<Vec<Option<LlmTokenUsage>>>);
@@ -16,7 +19,8 @@ impl UsageLog {
         self.lock().push(usage);
     }
 
-    /// The sum, with `model_calls` and the usage of each turn; `None` before the first call.
+    /// The sum, with `model_calls` and the usage of the last turns; `None` before the first call. The gateway keeps 64
+    /// values of a usage: older turns are left out.
     pub(crate) fn total(&self) -> Option<LlmTokenUsage> {
         let calls = self.lock();
         if calls.is_empty() {
@@ -28,13 +32,35 @@ impl UsageLog {
             add(&mut total, turn);
         }
         total.insert("model_calls".to_owned(), json!(calls.len()));
-        total.insert("turns".to_owned(), json!(turns));
+        total.insert("turns".to_owned(), json!(newest(&turns)));
         serde_json::from_value(Value::Object(total)).ok()
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Option<LlmTokenUsage>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The newest turns that hold [`TURN_VALUES`] together.
+fn newest(turns: &[JsonObject]) -> &[JsonObject] {
+    let mut left = TURN_VALUES;
+    let fits = |turn: &&JsonObject| {
+        let values = turn.values().map(values_in).sum::<usize>() + 1;
+        let rest = left.checked_sub(values);
+        left = rest.unwrap_or(0);
+        rest.is_some()
+    };
+    let fitting = turns.iter().rev().take_while(fits).count();
+    &turns[turns.len() - fitting..]
+}
+
+fn values_in(value: &Value) -> usize {
+    let nested = match value {
+        Value::Array(items) => items.iter().map(values_in).sum(),
+        Value::Object(members) => members.values().map(values_in).sum(),
+        _ => 0,
+    };
+    nested + 1
 }
 
 fn as_object(usage: &LlmTokenUsage) -> JsonObject {
@@ -64,6 +90,18 @@ fn add(total: &mut JsonObject, turn: &JsonObject) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn leaves_out_turns_past_the_bound() {
+        let log = UsageLog::default();
+        for _ in 0..100 {
+            log.add(serde_json::from_value(json!({"total_tokens": 1, "more": {"a": [1, 2]}})).ok());
+        }
+        let total = serde_json::to_value(log.total()).unwrap();
+        assert_eq!(total["total_tokens"], 100);
+        assert_eq!(total["turns"].as_array().unwrap().len(), 6);
+        assert!(values_in(&total) <= 65);
+    }
 
     #[test]
     fn numbers_are_summed_and_each_turn_is_kept() {

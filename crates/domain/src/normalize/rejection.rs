@@ -25,6 +25,8 @@ pub enum Reason {
     AfterTerminal,
     NoOutput,
     UnknownArtifact,
+    /// The result was accepted without this part, or with the beginning of it.
+    PartTooLarge,
 }
 
 impl Reason {
@@ -44,6 +46,7 @@ impl Reason {
             Self::AfterTerminal => "after_terminal",
             Self::NoOutput => "no_output",
             Self::UnknownArtifact => "unknown_artifact",
+            Self::PartTooLarge => "part_too_large",
         }
     }
 }
@@ -85,6 +88,17 @@ impl Rejection {
 }
 
 impl Judge<'_> {
+    /// The text of an ending, with what was refused before it, which may be why.
+    pub fn with_refused(&self, ending: &str) -> String {
+        match &self.refused {
+            Some(first) => format!(
+                "{ending}; of its results, {} were refused, the first since {first}",
+                self.tally.rejected
+            ),
+            None => ending.to_owned(),
+        }
+    }
+
     /// A terminal that is refused ends the run all the same: its runner has nothing more to say.
     pub(super) fn refuse(
         &mut self,

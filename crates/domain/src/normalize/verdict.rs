@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::bounds::Shortened;
 use super::payload::{Question, StateUpdate};
 use super::rejection::{Reason, Rejection};
 use crate::run::{Failure, FailureCode};
@@ -21,6 +22,8 @@ pub struct Accepted<'r> {
     pub data: Cow<'r, RawValue>,
     /// One line of JSON, an object.
     pub usage: Option<Cow<'r, RawValue>>,
+    /// Parts that were over their bound: cut, or dropped.
+    pub shortened: Vec<Shortened>,
     pub runner_sequence: Option<u64>,
     /// True when numbers before this one never came.
     pub gap: bool,
@@ -44,6 +47,10 @@ impl Accepted<'_> {
                 "message_omitted".to_owned(),
                 json!("equal to the last message.completed"),
             );
+        }
+        if !self.shortened.is_empty() {
+            let parts = self.shortened.iter().map(|part| part.as_str());
+            metadata.insert("shortened".to_owned(), parts.collect());
         }
         if metadata.is_empty() {
             Value::Null

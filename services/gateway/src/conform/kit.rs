@@ -226,6 +226,12 @@ pub(super) fn is_terminal(kind: &str) -> bool {
     ResultType::parse(kind).is_some_and(ResultType::is_terminal)
 }
 
+/// The same for a result as it came.
+pub(super) fn says_terminal(raw: &[u8]) -> bool {
+    let result = serde_json::from_slice::<serde_json::Value>(raw).unwrap_or_default();
+    result["type"].as_str().is_some_and(is_terminal)
+}
+
 /// An error with its causes.
 pub(super) fn in_words(error: &dyn std::error::Error) -> String {
     let mut words = error.to_string();

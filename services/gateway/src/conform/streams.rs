@@ -204,7 +204,6 @@ fn check_faults(trace: &Trace, book: &mut Book<'_>) {
     let good = format!("{} results", trace.taken);
     for (check, kind) in [
         (&RESULTS, FaultKind::Result),
-        (&LIMITS, FaultKind::Limit),
         (&RUN_ID, FaultKind::RunId),
         (&SEQUENCE, FaultKind::Sequence),
         (&PAYLOADS, FaultKind::Payload),
@@ -219,6 +218,12 @@ fn check_faults(trace: &Trace, book: &mut Book<'_>) {
             None if of_terminal && !trace.has_ended() => book.skip(check, "the run has no end"),
             None => book.pass(check, &good),
         }
+    }
+    let fault = |kind| trace.faults.iter().find(|fault| fault.kind == kind);
+    match (fault(FaultKind::Limit), fault(FaultKind::Shortened)) {
+        (Some(fault), _) => book.fail(&LIMITS, &fault.seen),
+        (None, Some(fault)) => book.warn(&LIMITS, &fault.seen),
+        (None, None) => book.pass(&LIMITS, &good),
     }
     match (trace.gaps, trace.duplicates) {
         (0, 0) => book.pass(&DENSE, &good),

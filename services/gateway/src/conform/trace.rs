@@ -10,7 +10,7 @@ use protocol::run::RunStatus;
 use secrecy::ExposeSecret;
 use tokio::time::{Instant, timeout_at};
 
-use super::kit::{Kit, Opened, Posted, is_terminal};
+use super::kit::{Kit, Opened, Posted, says_terminal};
 use super::speech::Speech;
 use crate::outbound::runner::{Aside, ResultFormat, Started};
 use crate::runs::reader::{Item, ResultReader, TooLarge};
@@ -80,6 +80,8 @@ pub(super) struct Fault {
 pub(super) enum FaultKind {
     Result,
     Limit,
+    /// A part over its bound: the result counts without it.
+    Shortened,
     RunId,
     Sequence,
     Payload,
@@ -92,7 +94,9 @@ pub(super) enum FaultKind {
 impl Trace {
     /// The run ended by its runner's word, and nothing in it was refused.
     pub(super) fn is_sound(&self) -> bool {
-        self.has_ended() && self.faults.is_empty() && !self.leaked
+        let mut faults = self.faults.iter();
+        let refused = faults.any(|fault| fault.kind != FaultKind::Shortened);
+        self.has_ended() && !refused && !self.leaked
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -311,6 +315,9 @@ impl Reading<'_> {
     fn accept(&mut self, accepted: Accepted<'_>) {
         self.trace.taken += 1;
         self.trace.gaps += u64::from(accepted.gap);
+        if let Some(part) = accepted.shortened.first() {
+            self.fault(FaultKind::Shortened, part.message().to_owned());
+        }
         self.trace.speech.hear(&accepted.kind, accepted.data.get());
         if let Effect::SetState(update) = &accepted.effect {
             self.kit.host.set_state(&self.opened.token, update);
@@ -333,7 +340,7 @@ impl Reading<'_> {
 
     fn reject(&mut self, rejection: &Rejection, failure: Option<&str>, raw: &[u8]) {
         let kind = match rejection.reason {
-            Reason::LineTooLong | Reason::EventTooLarge => FaultKind::Limit,
+            Reason::LineTooLong | Reason::EventTooLarge | Reason::PartTooLarge => FaultKind::Limit,
             Reason::InvalidUtf8 | Reason::InvalidJson | Reason::InvalidEnvelope => {
                 FaultKind::Result
             }
@@ -361,11 +368,6 @@ impl Reading<'_> {
             self.trace.end = End::Violation;
         }
     }
-}
-
-fn says_terminal(raw: &[u8]) -> bool {
-    let result = serde_json::from_slice::<serde_json::Value>(raw).unwrap_or_default();
-    result["type"].as_str().is_some_and(is_terminal)
 }
 
 /// Finds a token in bytes that come in pieces.

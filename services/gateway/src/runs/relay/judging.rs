@@ -11,6 +11,7 @@ use super::reader::TooLarge;
 use super::{Relay, Stopped};
 use crate::runs::dispatch::{interruption, was_cancelled_elsewhere};
 use crate::runs::settle::{Ending, cancelled, surely};
+use crate::telemetry::tolerance::{Peer, tolerated};
 
 /// How far the judging of appended results has come. They are numbered without a gap.
 #[derive(Default)]
@@ -134,6 +135,10 @@ impl Relay<'_> {
         match self.judge.judge(raw, now) {
             Verdict::Accept(accepted) => {
                 self.book.accept(&accepted, now);
+                for part in &accepted.shortened {
+                    tolerated(Peer::Runner, "part_too_large", self.run.id);
+                    self.book.reject(part.rejection(raw));
+                }
                 match accepted.effect {
                     Effect::End(end) => Some(Ending::Runner(*end)),
                     Effect::None

@@ -1,0 +1,324 @@
+//! Bounds on the parts of a result that its run's row keeps: every list of runs reads them.
+//!
+//! A part over its bound is cut or dropped. The result itself is accepted, and a rejection names the part.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::payload::Checked;
+use super::rejection::{Reason, Rejection};
+use super::text;
+
+/// Bytes of a usage, as JSON text.
+const USAGE_BYTES: usize = 4 * 1024;
+/// Values in a usage, nested ones included.
+const USAGE_VALUES: usize = 64;
+/// Bytes of a `finish_reason` or a `code`.
+const CODE_BYTES: usize = 128;
+/// Bytes of the message of an error.
+const MESSAGE_BYTES: usize = 4 * 1024;
+
+/// A part of a result that was over its bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortened {
+    Usage,
+    FinishReason,
+    Code,
+    Message,
+}
+
+impl Shortened {
+    /// The member of the result.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Usage => "usage",
+            Self::FinishReason => "finish_reason",
+            Self::Code => "code",
+            Self::Message => "message",
+        }
+    }
+
+    /// The bound, for the author of the runner.
+    pub fn message(self) -> &'static str {
+        match self {
+            Self::Usage => {
+                "usage holds more than 4 KiB or 64 values: the run keeps the members that fit; send sums, not lists"
+            }
+            Self::FinishReason => {
+                "finish_reason is longer than 128 bytes and was cut; send a short code"
+            }
+            Self::Code => "code is longer than 128 bytes and was cut; send a short code",
+            Self::Message => "the message of run.failed is longer than 4 KiB and was cut",
+        }
+    }
+
+    /// The row that names it. It has no `runner_sequence`: the result with that number was accepted.
+    pub fn rejection(self, raw: &[u8]) -> Rejection {
+        Rejection::new(Reason::PartTooLarge, None, raw, self.message())
+    }
+}
+
+/// Cuts the texts of a terminal to what the run's row keeps.
+pub(super) fn cut_ending(checked: &mut Checked<'_>, shortened: &mut Vec<Shortened>) {
+    let parts = match checked {
+        Checked::Completed { finish_reason, .. } => {
+            vec![(finish_reason, CODE_BYTES, Shortened::FinishReason)]
+        }
+        Checked::Failed { code, message, .. } => vec![
+            (code, CODE_BYTES, Shortened::Code),
+            (message, MESSAGE_BYTES, Shortened::Message),
+        ],
+        _ => return,
+    };
+    for (text, most, part) in parts {
+        if text.len() > most {
+            text.truncate(text.floor_char_boundary(most));
+            text.shrink_to_fit();
+            shortened.push(part);
+        }
+    }
+}
+
+/// The usage on one line, or the members of it that fit. Plain values come before objects and lists.
+pub(super) fn usage<'r>(usage: &'r RawValue, shortened: &mut Vec<Shortened>) -> Cow<'r, RawValue> {
+    let json = usage.get();
+    if json.len() <= USAGE_BYTES && values_in(json).is_some_and(|values| values <= USAGE_VALUES) {
+        return text::one_line(usage);
+    }
+    shortened.push(Shortened::Usage);
+    let Members(members) = serde_json::from_str(json).unwrap_or_default();
+    let members = format!("{{{}}}", members.join(","));
+    Cow::Owned(RawValue::from_string(members).unwrap_or_else(|_| text::nothing()))
+}
+
+/// Values in a JSON object, without itself; `None` past the most.
+fn values_in(json: &str) -> Option<usize> {
+    let mut left = USAGE_VALUES + 1;
+    let mut reader = serde_json::Deserializer::from_str(json);
+    serde::de::DeserializeSeed::deserialize(Counting(&mut left), &mut reader).ok()?;
+    Some(USAGE_VALUES - left)
+}
+
+/// Counts values down to 0, and fails there.
+struct Counting<'a>(&'a mut usize);
+
+impl<'de> serde::de::DeserializeSeed<'de> for Counting<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        let Some(left) = self.0.checked_sub(1) else {
+            return Err(serde::de::Error::custom("too many values"));
+        };
+        *self.0 = left;
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Counting<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        while items.next_element_seed(Counting(self.0))?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        while members.next_key::<IgnoredAny>()?.is_some() {
+            members.next_value_seed(Counting(self.0))?;
+        }
+        Ok(())
+    }
+}
+
+/// The members of an object that fit the bounds of a usage, as JSON text.
+#[derive(Default)]
+struct Members(Vec<String>);
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Fitting)
+    }
+}
+
+struct Fitting;
+
+impl<'de> Visitor<'de> for Fitting {
+    type Value = Members;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Members, A::Error> {
+        let mut plain = Room::default();
+        let mut nested = Room::default();
+        while let Some((name, value)) = members.next_entry::<Cow<'de, str>, &RawValue>()? {
+            let room = match value.get().as_bytes().first() {
+                Some(b'{' | b'[') => &mut nested,
+                _ => &mut plain,
+            };
+            room.take(&name, value.get());
+        }
+        for (member, values) in nested.taken {
+            plain.keep(member, values);
+        }
+        let taken = plain.taken.into_iter().map(|(member, _)| member);
+        Ok(Members(taken.collect()))
+    }
+}
+
+/// Members with the values that each has, within the bounds together.
+struct Room {
+    taken: Vec<(String, usize)>,
+    bytes: usize,
+    values: usize,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self {
+            taken: Vec::new(),
+            // The braces.
+            bytes: USAGE_BYTES - 2,
+            values: USAGE_VALUES,
+        }
+    }
+}
+
+impl Room {
+    fn take(&mut self, name: &str, value: &str) {
+        if name.len() + value.len() > self.bytes {
+            return;
+        }
+        let Some(values) = values_in(value) else {
+            return;
+        };
+        let Ok(name) = serde_json::to_string(name) else {
+            return;
+        };
+        let value = value.replace(['\n', '\r'], " ");
+        self.keep(format!("{name}:{value}"), values + 1);
+    }
+
+    fn keep(&mut self, member: String, values: usize) {
+        // With the comma before the next one.
+        let bytes = member.len() + 1;
+        if bytes > self.bytes || values > self.values {
+            return;
+        }
+        self.bytes -= bytes;
+        self.values -= values;
+        self.taken.push((member, values));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(json: &str) -> (String, Vec<Shortened>) {
+        let raw = RawValue::from_string(json.to_owned()).unwrap();
+        let mut shortened = Vec::new();
+        let kept = usage(&raw, &mut shortened).get().to_owned();
+        (kept, shortened)
+    }
+
+    #[test]
+    fn keeps_usage_within_bounds_as_sent() {
+        let values = |many: usize| format!("{{\"x\":{:?}}}", vec![0; many]);
+        for json in [
+            "{}".to_owned(),
+            r#"{"total_tokens":3,"details":{"a":[1,"b",null,true,1.5]}}"#.to_owned(),
+            values(63),
+            format!("{{\"x\":\"{}\"}}", "y".repeat(4096 - 8)),
+        ] {
+            assert_eq!(kept(&json), (json, Vec::new()));
+        }
+    }
+
+    #[test]
+    fn keeps_members_of_large_usage_that_fit() {
+        let list = vec![0; 64];
+        let long = "y".repeat(5000);
+        for (json, expected) in [
+            (
+                format!(r#"{{"x":{list:?},"total_tokens":3}}"#),
+                r#"{"total_tokens":3}"#,
+            ),
+            (
+                format!(r#"{{"x":"{long}","a":{{"b":1}}, "c" :2}}"#),
+                r#"{"c":2,"a":{"b":1}}"#,
+            ),
+            (format!(r#"{{"{long}":1}}"#), "{}"),
+        ] {
+            assert_eq!(kept(&json), (expected.to_owned(), vec![Shortened::Usage]));
+        }
+        let many: Vec<_> = (0..100_000).map(|n| format!("\"k{n}\":{n}")).collect();
+        let (left, _) = kept(&format!("{{{}}}", many.join(",")));
+        assert_eq!(values_in(&left), Some(USAGE_VALUES));
+        let text: Vec<_> = (0..100)
+            .map(|n| format!("\"{n}\":\"{}\"", "\\n".repeat(40)))
+            .collect();
+        let (left, _) = kept(&format!("{{{}}}", text.join(",")));
+        assert!(left.len() <= USAGE_BYTES && values_in(&left).is_some());
+    }
+
+    #[test]
+    fn cuts_ending_texts_between_characters() {
+        let mut shortened = Vec::new();
+        let mut failed = Checked::Failed {
+            code: "é".repeat(100),
+            message: "m".repeat(5000),
+            retryable: false,
+        };
+        cut_ending(&mut failed, &mut shortened);
+        let Checked::Failed { code, message, .. } = failed else {
+            unreachable!()
+        };
+        assert_eq!((code.len(), message.len()), (128, 4096));
+        let mut completed = Checked::Completed {
+            finish_reason: format!("a{}", "é".repeat(100)),
+            message: None,
+        };
+        cut_ending(&mut completed, &mut shortened);
+        let Checked::Completed { finish_reason, .. } = completed else {
+            unreachable!()
+        };
+        assert_eq!(finish_reason.len(), 127);
+        assert_eq!(
+            shortened,
+            [Shortened::Code, Shortened::Message, Shortened::FinishReason]
+        );
+    }
+}
