@@ -1,6 +1,7 @@
 //! A run and its endings.
 
 use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
+use protocol::raw::RawJson;
 use protocol::run::RunStatus;
 use serde_json::{Value, json};
 
@@ -29,10 +30,10 @@ pub struct Run {
     pub cancel_requested_at: Option<i64>,
     /// Of the authorization snapshot as canonical JSON.
     pub snapshot_sha256: String,
-    pub output: Option<Value>,
-    pub error: Option<Value>,
-    pub usage: Option<Value>,
-    pub metadata: Value,
+    pub output: Option<RawJson>,
+    pub error: Option<RawJson>,
+    pub usage: Option<RawJson>,
+    pub metadata: RawJson,
     pub created_at: i64,
     pub started_at: Option<i64>,
     pub finished_at: Option<i64>,

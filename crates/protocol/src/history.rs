@@ -1,9 +1,9 @@
 //! The transcript of a conversation.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::JsonObject;
+use crate::raw::RawJson;
 
 /// One message of a conversation, as history calls give it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,11 +24,11 @@ pub struct TranscriptItem {
     /// The text, at most 4,000 characters; `content_json` has the whole.
     pub content: Option<String>,
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
-    pub content_json: Option<Value>,
+    pub content_json: Option<RawJson>,
     /// Empty unless asked for. Of a user's message what came with it; of the assistant's the artifacts that its run
     /// announced, 100 at most. What the gateway keeps has the `id` of its artifact.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
-    pub attachment_refs: Vec<Value>,
+    pub attachment_refs: Vec<RawJson>,
     /// The position in the conversation, from 1.
     pub seq: i64,
     /// The opaque cursor of this item.

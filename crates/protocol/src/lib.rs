@@ -24,6 +24,7 @@ pub mod history;
 pub mod host_api;
 pub mod knowledge;
 pub mod model;
+pub mod raw;
 pub mod run;
 pub mod runtime;
 pub mod skill;

@@ -1,10 +1,9 @@
 //! The run ledger as callers see it.
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
-
 use crate::JsonObject;
 use crate::id::{AgentId, RunId, RunnerId};
+use crate::raw::RawJson;
+use serde::{Deserialize, Serialize};
 
 /// Where a run stands. The last four are terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -99,19 +98,19 @@ pub struct AgentRun {
     pub last_sequence: u64,
     /// The assistant message, or null.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
-    pub output: Option<Value>,
+    pub output: Option<RawJson>,
     /// `{code, message, retryable}` of a run that did not complete.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
-    pub error: Option<Value>,
+    pub error: Option<RawJson>,
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
-    pub usage: Option<JsonObject>,
+    pub usage: Option<RawJson>,
     /// What the run cost, where somebody prices usage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub cost: Option<JsonObject>,
     /// `rejected`, `duplicates` and `gaps`: what the runner sent that was not taken as it stood.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
-    pub metadata: JsonObject,
+    pub metadata: RawJson,
 }
 
 /// How a run stands in a queue that workers pull from. All absent for a run that is dispatched.

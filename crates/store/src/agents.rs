@@ -11,6 +11,7 @@ use crate::agent_skills::delete_skills;
 use crate::connect::Store;
 use crate::entity::agents;
 use crate::error::{StoreError, parsed, parsed_json};
+use crate::page::{Found, PageBound, PageOf};
 use crate::sql::{Row, locked};
 use crate::storage::{AreaAccess, area_lock, discard_area};
 use crate::writer::Work;
@@ -321,16 +322,20 @@ impl Store {
         &self,
         workspace: &WorkspaceId,
         after: Option<&str>,
-        limit: u64,
-    ) -> Result<Vec<AgentRecord>, StoreError> {
-        let rows = agents::Entity::find()
-            .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
-            .filter(agents::Column::Name.gt(after.unwrap_or_default()))
-            .order_by_asc(agents::Column::Name)
-            .limit(limit)
-            .all(&self.readers)
-            .await?;
-        rows.into_iter().map(agent_record).collect()
+        bound: impl Into<PageBound<'_>>,
+    ) -> Result<Found<AgentRecord>, StoreError> {
+        let own = agents::Column::WorkspaceId.eq(workspace.as_str());
+        let page = PageOf {
+            rows: agents::Entity::find()
+                .filter(own.clone())
+                .filter(agents::Column::Name.gt(after.unwrap_or_default()))
+                .order_by_asc(agents::Column::Name),
+            key: agents::Column::Id,
+            owner: own.into(),
+            without: None,
+        };
+        let found = page.read::<String>(&self.readers, bound.into()).await?;
+        found.try_map(agent_record)
     }
 
     /// The enabled agents of a configuration that are not among `names`, by name.
@@ -388,13 +393,17 @@ impl Store {
         runners: &[RunnerId],
         limit: u64,
     ) -> Result<Vec<AgentRecord>, StoreError> {
-        let rows = agents::Entity::find()
-            .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
-            .filter(agents::Column::RunnerId.is_in(runners.iter().map(ToString::to_string)))
-            .order_by_asc(agents::Column::Name)
-            .limit(limit)
-            .all(&self.readers)
-            .await?;
-        rows.into_iter().map(agent_record).collect()
+        let own = agents::Column::WorkspaceId.eq(workspace.as_str());
+        let page = PageOf {
+            rows: agents::Entity::find()
+                .filter(own.clone())
+                .filter(agents::Column::RunnerId.is_in(runners.iter().map(ToString::to_string)))
+                .order_by_asc(agents::Column::Name),
+            key: agents::Column::Id,
+            owner: own.into(),
+            without: None,
+        };
+        let found = page.read::<String>(&self.readers, limit.into()).await?;
+        Ok(found.try_map(agent_record)?.items)
     }
 }

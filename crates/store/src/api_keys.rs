@@ -7,12 +7,13 @@ use protocol::id::{ApiKeyId, WorkspaceId};
 use sea_orm::sea_query::Expr;
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, PaginatorTrait, QueryFilter,
-    QueryOrder, QuerySelect,
+    QueryOrder,
 };
 
 use crate::connect::Store;
 use crate::entity::{api_keys, workspaces};
 use crate::error::{StoreError, parsed};
+use crate::page::{Found, PageBound, PageOf};
 use crate::sql::{Row, Sql, columns};
 use crate::writer::Work;
 
@@ -187,17 +188,23 @@ impl Store {
         &self,
         workspace: &WorkspaceId,
         after: Option<&str>,
-        limit: u64,
-    ) -> Result<Vec<ApiKeyRecord>, StoreError> {
+        bound: impl Into<PageBound<'_>>,
+    ) -> Result<Found<ApiKeyRecord>, StoreError> {
+        let own = api_keys::Column::WorkspaceId.eq(workspace.as_str());
         let mut keys = api_keys::Entity::find()
-            .filter(api_keys::Column::WorkspaceId.eq(workspace.as_str()))
-            .order_by_asc(api_keys::Column::Id)
-            .limit(limit);
+            .filter(own.clone())
+            .order_by_asc(api_keys::Column::Id);
         if let Some(after) = after {
             keys = keys.filter(api_keys::Column::Id.gt(after));
         }
-        let rows = keys.all(&self.readers).await?;
-        rows.into_iter().map(record).collect()
+        let page = PageOf {
+            rows: keys,
+            key: api_keys::Column::Id,
+            owner: own.into(),
+            without: None,
+        };
+        let found = page.read::<String>(&self.readers, bound.into()).await?;
+        found.try_map(record)
     }
 }
 

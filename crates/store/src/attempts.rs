@@ -15,6 +15,7 @@ use crate::common::Common;
 use crate::connect::Store;
 use crate::entity::{run_attempts, runs};
 use crate::error::StoreError;
+use crate::page::{Budget, PageBound, PageOf};
 use crate::writer::Work;
 
 /// Moves a run into its next attempt: `created` → `running`, or a retry of a `running` one.
@@ -216,12 +217,22 @@ impl Store {
     }
 
     /// The context of the run's newest attempt, as it was sent.
-    pub async fn find_context(&self, run_id: RunId) -> Result<Option<String>, StoreError> {
-        let newest = run_attempts::Entity::find()
-            .filter(run_attempts::Column::RunId.eq(run_id.to_string()))
-            .order_by_desc(run_attempts::Column::Attempt)
-            .one(&self.readers)
-            .await?;
+    pub async fn find_context(
+        &self,
+        run_id: RunId,
+        budget: Budget<'_>,
+    ) -> Result<Option<String>, StoreError> {
+        let own = run_attempts::Column::RunId.eq(run_id.to_string());
+        let page = PageOf {
+            rows: run_attempts::Entity::find()
+                .filter(own.clone())
+                .order_by_desc(run_attempts::Column::Attempt),
+            key: run_attempts::Column::Attempt,
+            owner: own.into(),
+            without: None,
+        };
+        let bound = PageBound { budget, ..1.into() };
+        let newest = page.read::<i64>(&self.readers, bound).await?.items.pop();
         Ok(newest.map(|attempt| attempt.context))
     }
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use protocol::id::{RunId, WorkspaceId};
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter,
-    QueryOrder, QuerySelect,
+    QueryOrder,
 };
 use uuid::Uuid;
 
@@ -13,6 +13,7 @@ use crate::bulk::{Done, Together};
 use crate::connect::Store;
 use crate::entity::audit_entries;
 use crate::error::{StoreError, signed, unsigned};
+use crate::page::{Found, PageBound, PageOf};
 use crate::sql::{Sql, inserted};
 use crate::writer::Work;
 
@@ -186,15 +187,19 @@ impl Store {
         &self,
         run: RunId,
         after: Option<&str>,
-        limit: u64,
-    ) -> Result<Vec<AuditRecord>, StoreError> {
-        let rows = audit_entries::Entity::find()
-            .filter(audit_entries::Column::RunId.eq(run.to_string()))
-            .filter(audit_entries::Column::Id.gt(after.unwrap_or_default()))
-            .order_by_asc(audit_entries::Column::Id)
-            .limit(limit)
-            .all(&self.readers)
-            .await?;
+        bound: impl Into<PageBound<'_>>,
+    ) -> Result<Found<AuditRecord>, StoreError> {
+        let own = audit_entries::Column::RunId.eq(run.to_string());
+        let page = PageOf {
+            rows: audit_entries::Entity::find()
+                .filter(own.clone())
+                .filter(audit_entries::Column::Id.gt(after.unwrap_or_default()))
+                .order_by_asc(audit_entries::Column::Id),
+            key: audit_entries::Column::Id,
+            owner: own.into(),
+            without: None,
+        };
+        let found = page.read::<String>(&self.readers, bound.into()).await?;
         let record = |row: audit_entries::Model| {
             Ok(AuditRecord {
                 bytes: unsigned("audit_entries.bytes", &row.id, row.bytes)?,
@@ -209,6 +214,6 @@ impl Store {
                 duration_ms: row.duration_ms,
             })
         };
-        rows.into_iter().map(record).collect()
+        found.try_map(record)
     }
 }

@@ -14,6 +14,7 @@ use crate::connect::Store;
 use crate::entity::runner_endpoints;
 use crate::error::{StoreError, parsed, parsed_json, signed, unsigned};
 use crate::health::forget_health;
+use crate::page::{Found, PageBound, PageOf};
 use crate::runners::delete_runners;
 use crate::sql::{Row, Sql, locked, returned};
 use crate::writer::Work;
@@ -251,16 +252,20 @@ impl Store {
         &self,
         workspace: &WorkspaceId,
         after: Option<&str>,
-        limit: u64,
-    ) -> Result<Vec<EndpointRecord>, StoreError> {
-        let rows = runner_endpoints::Entity::find()
-            .filter(runner_endpoints::Column::WorkspaceId.eq(workspace.as_str()))
-            .filter(runner_endpoints::Column::Name.gt(after.unwrap_or_default()))
-            .order_by_asc(runner_endpoints::Column::Name)
-            .limit(limit)
-            .all(&self.readers)
-            .await?;
-        rows.into_iter().map(endpoint_record).collect()
+        bound: impl Into<PageBound<'_>>,
+    ) -> Result<Found<EndpointRecord>, StoreError> {
+        let own = runner_endpoints::Column::WorkspaceId.eq(workspace.as_str());
+        let page = PageOf {
+            rows: runner_endpoints::Entity::find()
+                .filter(own.clone())
+                .filter(runner_endpoints::Column::Name.gt(after.unwrap_or_default()))
+                .order_by_asc(runner_endpoints::Column::Name),
+            key: runner_endpoints::Column::Id,
+            owner: own.into(),
+            without: None,
+        };
+        let found = page.read::<String>(&self.readers, bound.into()).await?;
+        found.try_map(endpoint_record)
     }
 
     /// The names of the endpoints that are enabled, each with whether it is a configuration's.

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use sea_orm::{DbErr, RuntimeErr, SqlErr};
 
+use crate::page::OverBudget;
+
 /// An error of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -19,6 +21,9 @@ pub enum StoreError {
     /// The decision inside the transaction was to store nothing.
     #[error("the decision was to store nothing")]
     Refused,
+    /// The memory budget of the caller has no room for a page.
+    #[error("no room for a page: {}", .0.reason)]
+    OverBudget(OverBudget),
     /// The database did not answer in time: what was asked may or may not be done.
     #[error("the database cannot be reached")]
     Unreachable,

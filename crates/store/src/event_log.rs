@@ -1,14 +1,13 @@
 //! The event log: what came in, whoever wanted it.
 
 use protocol::id::{RunId, WorkspaceId};
-use sea_orm::{
-    ColumnTrait, Condition, EntityTrait, ExprTrait, QueryFilter, QueryOrder, QuerySelect,
-};
+use sea_orm::{ColumnTrait, Condition, EntityTrait, ExprTrait, QueryFilter, QueryOrder};
 
 use crate::connect::Store;
 use crate::conversation::{ConversationsOf, of_conversations};
 use crate::entity::{events, raw_payloads};
 use crate::error::{StoreError, parsed};
+use crate::page::{Found, PageBound, PageOf};
 use crate::sql::{Sql, padded};
 use crate::steering::DROPPED;
 
@@ -52,13 +51,6 @@ pub struct EventPosition {
     pub event_id: String,
 }
 
-/// A part of a list of events.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct EventsFound {
-    pub records: Vec<EventRecord>,
-    pub has_more: bool,
-}
-
 impl Store {
     /// An event of the workspace.
     pub async fn find_event(
@@ -67,9 +59,14 @@ impl Store {
         event_id: &str,
     ) -> Result<Option<EventRecord>, StoreError> {
         let key = (workspace.to_string(), event_id.to_owned());
-        let Some(row) = events::Entity::find_by_id(key).one(&self.readers).await? else {
-            return Ok(None);
-        };
+        match events::Entity::find_by_id(key).one(&self.readers).await? {
+            Some(row) => self.event_record(row).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The event of a row, with what became of it.
+    async fn event_record(&self, row: events::Model) -> Result<EventRecord, StoreError> {
         let steering = match &row.steered_into {
             None => None,
             Some(run) => self.steering_status(run, &row.event_id).await?,
@@ -78,7 +75,7 @@ impl Store {
             Some(DROPPED) => self.run_that_took_up(&row).await?,
             _ => None,
         };
-        to_record(row, steering, taken_up_by).map(Some)
+        to_record(row, steering, taken_up_by)
     }
 
     /// The run of its own that an event got which another run had absorbed and not pulled.
@@ -114,16 +111,14 @@ impl Store {
         Ok(row.map(|row| row.payload))
     }
 
-    /// Events of the workspace, newest first, after `position`: `limit` of them, or as many as fit
-    /// into `bytes` (one at least).
+    /// Events of the workspace, newest first, after `position`.
     pub async fn list_events(
         &self,
         workspace: &WorkspaceId,
         filter: &EventFilter,
         after: Option<&EventPosition>,
-        limit: u64,
-        bytes: usize,
-    ) -> Result<EventsFound, StoreError> {
+        bound: impl Into<PageBound<'_>>,
+    ) -> Result<Found<EventRecord>, StoreError> {
         let own = of_conversations(
             events::Column::ConversationKey,
             workspace,
@@ -142,32 +137,21 @@ impl Store {
             let older = events::Column::ReceivedAt.lt(position.received_at);
             query = query.filter(Condition::any().add(older).add(same));
         }
-        // Names first: an envelope may be large, and only those that are shown are read.
-        let ids: Vec<String> = query
-            .select_only()
-            .column(events::Column::EventId)
-            .order_by_desc(events::Column::ReceivedAt)
-            .order_by_desc(events::Column::EventId)
-            .limit(limit + 1)
-            .into_tuple()
-            .all(&self.readers)
-            .await?;
-        let wanted = usize::try_from(limit).unwrap_or(usize::MAX);
-        let mut found = EventsFound {
-            has_more: ids.len() > wanted,
-            records: Vec::new(),
+        let rows = PageOf {
+            rows: query
+                .order_by_desc(events::Column::ReceivedAt)
+                .order_by_desc(events::Column::EventId),
+            key: events::Column::EventId,
+            owner: events::Column::WorkspaceId.eq(workspace.as_str()).into(),
+            without: None,
         };
-        let mut room = bytes;
-        for id in ids.into_iter().take(wanted) {
-            let Some(record) = self.find_event(workspace, &id).await? else {
-                continue;
-            };
-            if record.envelope.len() > room && !found.records.is_empty() {
-                found.has_more = true;
-                break;
-            }
-            room = room.saturating_sub(record.envelope.len());
-            found.records.push(record);
+        let rows = rows.read::<String>(&self.readers, bound.into()).await?;
+        let mut found = Found {
+            items: Vec::with_capacity(rows.items.len()),
+            has_more: rows.has_more,
+        };
+        for row in rows.items {
+            found.items.push(self.event_record(row).await?);
         }
         Ok(found)
     }

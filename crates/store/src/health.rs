@@ -3,12 +3,12 @@
 use protocol::id::EndpointId;
 use sea_orm::{
     ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder,
-    QuerySelect,
 };
 
 use crate::connect::Store;
 use crate::entity::endpoint_health;
 use crate::error::{StoreError, signed, unsigned};
+use crate::page::{Found, PageBound, PageOf};
 
 /// Rows of history that an endpoint keeps; the oldest are dropped.
 const MOST_HEALTH: i64 = 200;
@@ -72,17 +72,21 @@ impl Store {
         &self,
         endpoint: EndpointId,
         before: Option<u64>,
-        limit: u64,
-    ) -> Result<Vec<HealthRecord>, StoreError> {
+        bound: impl Into<PageBound<'_>>,
+    ) -> Result<Found<HealthRecord>, StoreError> {
         let before = before.map_or(i64::MAX, signed);
-        let rows = endpoint_health::Entity::find()
-            .filter(endpoint_health::Column::EndpointId.eq(endpoint.to_string()))
-            .filter(endpoint_health::Column::N.lt(before))
-            .order_by_desc(endpoint_health::Column::N)
-            .limit(limit)
-            .all(&self.readers)
-            .await?;
-        rows.into_iter().map(health_record).collect()
+        let own = endpoint_health::Column::EndpointId.eq(endpoint.to_string());
+        let page = PageOf {
+            rows: endpoint_health::Entity::find()
+                .filter(own.clone())
+                .filter(endpoint_health::Column::N.lt(before))
+                .order_by_desc(endpoint_health::Column::N),
+            key: endpoint_health::Column::N,
+            owner: own.into(),
+            without: None,
+        };
+        let found = page.read::<i64>(&self.readers, bound.into()).await?;
+        found.try_map(health_record)
     }
 }
 

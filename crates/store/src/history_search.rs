@@ -10,6 +10,7 @@ use crate::connect::{Backend, Store};
 use crate::entity::{transcript_items, transcript_terms};
 use crate::error::StoreError;
 use crate::history::TranscriptRecord;
+use crate::page::Budget;
 use crate::sql::padded;
 
 /// What is searched for in one conversation.
@@ -40,6 +41,7 @@ impl Store {
         &self,
         conversation_key: &str,
         wanted: &HistoryMatch,
+        budget: Budget<'_>,
     ) -> Result<Vec<TranscriptRecord>, StoreError> {
         let candidates = self.candidates(conversation_key, wanted).await?;
         let most = usize::try_from(wanted.top).unwrap_or(usize::MAX);
@@ -56,7 +58,8 @@ impl Store {
                 break;
             }
         }
-        self.fitting_items_at(conversation_key, &found).await
+        self.fitting_items_at(conversation_key, &found, budget)
+            .await
     }
 
     /// Places of items that have all terms of the query, newest first.

@@ -9,8 +9,9 @@ use uuid::Uuid;
 
 use crate::connect::Store;
 use crate::conversation::ConversationsOf;
-use crate::error::{StoreError, parsed, signed, unsigned};
+use crate::error::{StoreError, parsed, unsigned};
 use crate::ledger::Append;
+use crate::page::{Columns, Found, PageBound, TextPage};
 use crate::sql::{Row, Sql, inserted};
 use crate::writer::Work;
 
@@ -67,10 +68,26 @@ pub fn answer_event_id(interaction: &str) -> String {
     format!("{ANSWER_ID_PREFIX}{interaction}")
 }
 
-const FOUND: &str = "SELECT i.id, i.run_id, i.sequence, i.request, i.asked_at, i.expires_at, r.agent_id, \
-    r.event_id, (r.status = 'cancelled' OR r.cancel_requested_at IS NOT NULL) AS is_cancelled, \
-    e.event_id AS answer_event_id, e.answer, e.received_at FROM interactions i \
-    JOIN runs r ON r.id = i.run_id \
+const COLUMNS: Columns = Columns {
+    variable: &[
+        "i.id",
+        "i.run_id",
+        "i.request",
+        "r.agent_id",
+        "r.event_id",
+        "e.event_id AS answer_event_id",
+        "e.answer",
+    ],
+    fixed: &[
+        "i.sequence",
+        "i.asked_at",
+        "i.expires_at",
+        "(r.status = 'cancelled' OR r.cancel_requested_at IS NOT NULL) AS is_cancelled",
+        "e.received_at",
+    ],
+};
+
+const FROM: &str = "interactions i JOIN runs r ON r.id = i.run_id \
     LEFT JOIN events e ON e.workspace_id = i.workspace_id AND e.event_id = 'interaction:' || i.id \
     AND e.dedupe_key = 'interaction:' || i.id";
 
@@ -81,7 +98,8 @@ impl Store {
         workspace: &WorkspaceId,
         id: &str,
     ) -> Result<Option<InteractionRecord>, StoreError> {
-        let sql = format!("{FOUND} WHERE i.workspace_id = $1 AND i.id = $2");
+        let columns = COLUMNS.selected();
+        let sql = format!("SELECT {columns} FROM {FROM} WHERE i.workspace_id = $1 AND i.id = $2");
         let values = vec![workspace.as_str().into(), id.into()];
         let rows = self.readers.query_sql(sql, values).await?;
         rows.first().map(record).transpose()
@@ -103,19 +121,20 @@ impl Store {
         Ok(found.map(|found| (workspace, found)))
     }
 
-    /// Questions of the workspace, newest first, `limit` at most.
+    /// Questions of the workspace, newest first.
     pub async fn list_interactions(
         &self,
         workspace: &WorkspaceId,
         filter: &InteractionFilter,
-        limit: u64,
-    ) -> Result<Vec<InteractionRecord>, StoreError> {
+        bound: impl Into<PageBound<'_>>,
+    ) -> Result<Found<InteractionRecord>, StoreError> {
+        let bound = bound.into();
         let mut values: Vec<Value> = vec![workspace.as_str().into()];
         let mut place = |value: Value| {
             values.push(value);
             format!("${}", values.len())
         };
-        let mut only = vec!["i.workspace_id = $1".to_owned()];
+        let mut only = Vec::new();
         if let Some(run) = filter.run_id {
             only.push(format!("i.run_id = {}", place(run.to_string().into())));
         }
@@ -144,11 +163,17 @@ impl Store {
         if let Some(before) = filter.before {
             only.push(format!("i.id < {}", place(before.to_string().into())));
         }
+        only.push("i.id IS NOT NULL ORDER BY i.id DESC".to_owned());
+        let page = TextPage {
+            columns: COLUMNS,
+            from: FROM,
+            owner: "i.workspace_id = $1",
+            owner_values: vec![workspace.as_str().into()],
+            key: ("i.id", "id"),
+        };
         let only = only.join(" AND ");
-        let limit = place(signed(limit).into());
-        let sql = format!("{FOUND} WHERE {only} ORDER BY i.id DESC LIMIT {limit}");
-        let rows = self.readers.query_sql(sql, values).await?;
-        rows.iter().map(record).collect()
+        let rows = page.read(&self.readers, &only, values, bound).await?;
+        rows.try_map(|row| record(&row))
     }
 }
 

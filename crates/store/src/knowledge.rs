@@ -10,7 +10,8 @@ use protocol::id::WorkspaceId;
 use sea_orm::Value;
 
 use crate::connect::Store;
-use crate::error::{StoreError, signed, unsigned};
+use crate::error::{StoreError, unsigned};
+use crate::page::{Columns, Found, PageBound, TextPage};
 use crate::sql::{Row, Sql};
 
 pub use chunks::{NewChunk, WriteChunks};
@@ -69,9 +70,32 @@ pub struct DocumentRecord {
     pub updated_at: i64,
 }
 
-const COLUMNS: &str = "document_id, name, mime_type, metadata, sha256, bytes, characters, chunks, \
-    content, vector_model, chunk_chars, chunk_overlap, status, error, pending, pending_by, pending_done, \
-    pending_all, created_at, updated_at";
+const COLUMNS: Columns = Columns {
+    variable: &[
+        "document_id",
+        "name",
+        "mime_type",
+        "metadata",
+        "sha256",
+        "vector_model",
+        "status",
+        "error",
+        "pending_by",
+    ],
+    fixed: &[
+        "bytes",
+        "characters",
+        "chunks",
+        "content",
+        "chunk_chars",
+        "chunk_overlap",
+        "pending",
+        "pending_done",
+        "pending_all",
+        "created_at",
+        "updated_at",
+    ],
+};
 
 fn record(row: &Row) -> Result<DocumentRecord, StoreError> {
     let document_id = row.text("document_id")?;
@@ -119,8 +143,9 @@ async fn find_row(
     base: &BaseKey,
     document_id: &str,
 ) -> Result<Option<Row>, StoreError> {
+    let columns = COLUMNS.selected();
     let sql = format!(
-        "SELECT {COLUMNS} FROM knowledge_documents \
+        "SELECT {columns} FROM knowledge_documents \
          WHERE workspace_id = $1 AND kb_id = $2 AND document_id = $3"
     );
     let mut values = base.values().to_vec();
@@ -144,16 +169,20 @@ impl Store {
         &self,
         base: &BaseKey,
         after: Option<&str>,
-        limit: u64,
-    ) -> Result<Vec<DocumentRecord>, StoreError> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM knowledge_documents \
-             WHERE workspace_id = $1 AND kb_id = $2 AND document_id > $3 \
-             ORDER BY document_id LIMIT $4"
-        );
+        bound: impl Into<PageBound<'_>>,
+    ) -> Result<Found<DocumentRecord>, StoreError> {
+        let bound = bound.into();
+        let page = TextPage {
+            columns: COLUMNS,
+            from: "knowledge_documents",
+            owner: "workspace_id = $1 AND kb_id = $2",
+            owner_values: base.values().to_vec(),
+            key: ("document_id", "document_id"),
+        };
         let mut values = base.values().to_vec();
-        values.extend([after.unwrap_or_default().into(), signed(limit).into()]);
-        let rows = self.readers.query_sql(sql, values).await?;
-        rows.iter().map(record).collect()
+        values.push(after.unwrap_or_default().into());
+        let rest = "document_id > $3 ORDER BY document_id";
+        let rows = page.read(&self.readers, rest, values, bound).await?;
+        rows.try_map(|row| record(&row))
     }
 }

@@ -18,6 +18,7 @@ mod event_log;
 pub mod failpoint;
 mod inline;
 pub mod meter;
+mod page;
 mod readers;
 mod sql;
 pub mod writer;
@@ -79,10 +80,10 @@ pub use discovery::{SaveDiscovery, SaveFailure};
 pub use doorbell::Notice;
 pub use endpoints::{EndpointAddress, EndpointRecord, SaveEndpoint};
 pub use error::StoreError;
-pub use event_log::{EventFilter, EventPosition, EventRecord, EventsFound};
+pub use event_log::{EventFilter, EventPosition, EventRecord};
 pub use handover::LeftOff;
 pub use health::HealthRecord;
-pub use history::{HistoryQuery, HistorySlice, MOST_BYTES, TranscriptRecord};
+pub use history::{HistoryQuery, TranscriptRecord};
 pub use history_search::HistoryMatch;
 pub use ingest::{Decide, EventKey, Facts, Ingest, Ingested, Place, Plan};
 pub use interactions::{
@@ -97,12 +98,13 @@ pub use knowledge::{
 pub use leases::Leases;
 pub use ledger::{Append, Appended, Line, RejectionRecord, Terminal};
 pub use new_run::{Candidate, NewRun, UserMessage};
+pub use page::{Budget, Found, OverBudget, PAGE_BYTES, PageBound, PageBudget};
 pub use runners::{FoundRunner, RunnerRecord, RunnerStatus};
-pub use runs::{RunFilter, RunInputs, RunPosition, RunWindow, RunsFound};
+pub use runs::{RunFilter, RunInputs, RunPosition, RunWindow};
 pub use signing_keys::{ForgetKeys, RotateKey, SigningKeyRecord};
 pub use skills::ActivateSkill;
 pub use state::{STATE_KEYS, StateAccess, StateChange, StatePart, StateRecord, StateWritten};
-pub use steering::{PullSteering, SteeredEvent};
+pub use steering::{PULL_BYTES, PullSteering, SteeredEvent};
 pub use storage::{
     AreaAccess, BeginUpload, BlobDeleted, BlobRecord, CHUNK_BYTES, DeleteBlob, FinishUpload,
     GiveUpload, Quota, Uploaded, WriteChunk,

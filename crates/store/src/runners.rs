@@ -2,11 +2,12 @@
 
 use domain::manifest::Discovered;
 use protocol::id::{EndpointId, RunnerId, WorkspaceId};
-use sea_orm::{ColumnTrait, ConnectionTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
+use sea_orm::{ColumnTrait, ConnectionTrait, EntityTrait, QueryFilter, QueryOrder};
 
 use crate::connect::Store;
 use crate::entity::runners;
 use crate::error::{StoreError, parsed};
+use crate::page::{Found, PageBound, PageOf};
 use crate::sql::Row;
 
 /// A runner of the registry.
@@ -102,16 +103,20 @@ impl Store {
         &self,
         workspace: &WorkspaceId,
         after: Option<&str>,
-        limit: u64,
-    ) -> Result<Vec<RunnerRecord>, StoreError> {
-        let rows = runners::Entity::find()
-            .filter(runners::Column::WorkspaceId.eq(workspace.as_str()))
-            .filter(runners::Column::RunnerId.gt(after.unwrap_or_default()))
-            .order_by_asc(runners::Column::RunnerId)
-            .limit(limit)
-            .all(&self.readers)
-            .await?;
-        rows.into_iter().map(runner_record).collect()
+        bound: impl Into<PageBound<'_>>,
+    ) -> Result<Found<RunnerRecord>, StoreError> {
+        let own = runners::Column::WorkspaceId.eq(workspace.as_str());
+        let page = PageOf {
+            rows: runners::Entity::find()
+                .filter(own.clone())
+                .filter(runners::Column::RunnerId.gt(after.unwrap_or_default()))
+                .order_by_asc(runners::Column::RunnerId),
+            key: runners::Column::RunnerId,
+            owner: own.into(),
+            without: None,
+        };
+        let found = page.read::<String>(&self.readers, bound.into()).await?;
+        found.try_map(runner_record)
     }
 
     /// The runners of an endpoint, by id.

@@ -1,11 +1,11 @@
 //! Runs: finding, listing, counting.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use domain::run::Run;
 use domain::trace::TraceParent;
 use protocol::id::{EndpointId, RunId, RunnerId, WorkspaceId};
+use protocol::raw::RawJson;
 use protocol::run::RunStatus;
 use sea_orm::sea_query::{Alias, Expr, Func, Query};
 use sea_orm::{
@@ -17,8 +17,9 @@ use crate::connect::Store;
 use crate::conversation::{ConversationsOf, of_conversations};
 use crate::database_clock::ago;
 use crate::entity::{events, runs, transcript_items};
-use crate::error::{StoreError, parsed, parsed_json, unsigned};
+use crate::error::{StoreError, parsed, unsigned};
 use crate::new_run::frozen_in;
+use crate::page::{Budget, Found, PageBound, PageOf};
 use crate::sql::{Row, Sql, padded};
 
 /// Which runs a list shows.
@@ -34,7 +35,7 @@ pub struct RunFilter {
 
 /// Which part of a list of runs, and which way.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct RunWindow {
+pub struct RunWindow<'a> {
     /// Only runs older than this one.
     pub before: Option<RunPosition>,
     /// Only runs newer than this one.
@@ -43,14 +44,8 @@ pub struct RunWindow {
     pub forward: bool,
     pub limit: u64,
     /// What the rows of a page may have together; the first one comes however large it is.
-    pub bytes: i64,
-}
-
-/// A part of a list of runs.
-#[derive(Clone, Debug, Default)]
-pub struct RunsFound {
-    pub runs: Vec<Run>,
-    pub has_more: bool,
+    pub bytes: usize,
+    pub budget: Budget<'a>,
 }
 
 /// The place of a run in a list.
@@ -100,8 +95,8 @@ impl Store {
         &self,
         workspace: &WorkspaceId,
         filter: &RunFilter,
-        window: &RunWindow,
-    ) -> Result<RunsFound, StoreError> {
+        window: &RunWindow<'_>,
+    ) -> Result<Found<Run>, StoreError> {
         let mut query = runs::Entity::find().filter(of(workspace, filter));
         if let Some(RunPosition { created_at, run_id }) = window.before {
             let same = runs::Column::CreatedAt.eq(created_at);
@@ -118,36 +113,21 @@ impl Store {
         } else {
             Order::Desc
         };
-        // Names and sizes first: a row holds an output, which may be large.
-        let bytes = "CAST(coalesce(octet_length(output), 0) AS BIGINT)";
-        let sizes: Vec<(String, i64)> = query
-            .select_only()
-            .column(runs::Column::Id)
-            .expr_as(Expr::cust(bytes), "bytes")
-            .order_by(runs::Column::CreatedAt, order.clone())
-            .order_by(runs::Column::Id, order)
-            .limit(window.limit + 1)
-            .into_tuple()
-            .all(&self.readers)
-            .await?;
-        let most = usize::try_from(window.limit).unwrap_or(usize::MAX);
-        let mut left = window.bytes;
-        let fitting = sizes.iter().take(most).enumerate();
-        let fitting = fitting.take_while(|(place, (_, bytes))| {
-            left = left.saturating_sub(*bytes);
-            *place == 0 || left >= 0
-        });
-        let kept: Vec<_> = fitting.map(|(_, (id, _))| id.clone()).collect();
-        let rows = runs::Entity::find()
-            .filter(runs::Column::Id.is_in(padded(kept.clone())))
-            .all(&self.readers)
-            .await?;
-        let mut rows: HashMap<_, _> = rows.into_iter().map(|row| (row.id.clone(), row)).collect();
-        let in_order = kept.iter().filter_map(|id| rows.remove(id));
-        Ok(RunsFound {
-            has_more: sizes.len() > kept.len(),
-            runs: in_order.map(to_domain).collect::<Result<_, _>>()?,
-        })
+        let page = PageOf {
+            rows: query
+                .order_by(runs::Column::CreatedAt, order.clone())
+                .order_by(runs::Column::Id, order),
+            key: runs::Column::Id,
+            owner: Condition::all(),
+            without: None,
+        };
+        let bound = PageBound {
+            limit: window.limit,
+            bytes: window.bytes,
+            budget: window.budget,
+        };
+        let found = page.read::<String>(&self.readers, bound).await?;
+        found.try_map(to_domain)
     }
 
     /// How many runs of the workspace there are; `None`: more than 1000.
@@ -320,11 +300,9 @@ pub(crate) fn to_domain(model: runs::Model) -> Result<Run, StoreError> {
         column,
         row: row.to_owned(),
     };
-    let json = |column, text: &Option<String>| {
-        text.as_deref()
-            .map(|text| parsed_json(column, row, text))
-            .transpose()
-    };
+    let json = |column, text: String| RawJson::parse(text).map_err(|_| corrupt(column));
+    let json_if_any =
+        |column, text: Option<String>| text.map(|text| json(column, text)).transpose();
     Ok(Run {
         id: parsed("runs.id", row, &model.id)?,
         workspace: WorkspaceId(model.workspace_id.clone()),
@@ -335,10 +313,10 @@ pub(crate) fn to_domain(model: runs::Model) -> Result<Run, StoreError> {
         status: RunStatus::parse(&model.status).ok_or_else(|| corrupt("runs.status"))?,
         attempt: u32::try_from(model.attempt).map_err(|_| corrupt("runs.attempt"))?,
         last_sequence: unsigned("runs.last_sequence", row, model.last_sequence)?,
-        output: json("runs.output", &model.output)?,
-        error: json("runs.error", &model.error)?,
-        usage: json("runs.usage", &model.usage)?,
-        metadata: parsed_json("runs.metadata", row, &model.metadata)?,
+        output: json_if_any("runs.output", model.output)?,
+        error: json_if_any("runs.error", model.error)?,
+        usage: json_if_any("runs.usage", model.usage)?,
+        metadata: json("runs.metadata", model.metadata)?,
         event_id: model.event_id,
         trace_parent: model.trace_parent.as_deref().and_then(TraceParent::parse),
         conversation_key: model.conversation_key,

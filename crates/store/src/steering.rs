@@ -24,7 +24,7 @@ pub(crate) const PULLED: &str = "pulled";
 pub(crate) const DROPPED: &str = "dropped";
 
 /// The envelopes of one pull together; what does not fit waits for the next one.
-const PULL_BYTES: usize = 4 * 1024 * 1024;
+pub const PULL_BYTES: usize = 4 * 1024 * 1024;
 
 /// An absorbed event.
 #[derive(Clone, Debug, PartialEq, Eq)]

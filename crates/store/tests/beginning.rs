@@ -10,7 +10,8 @@ use protocol::id::RunId;
 use protocol::run::RunStatus;
 use serde_json::value::RawValue;
 use store::{
-    Appended, ConversationNow, Dispatch, Dispatched, FirstAttempt, Ingest, Ingested, Leases, Plan,
+    Appended, Budget, ConversationNow, Dispatch, Dispatched, FirstAttempt, Ingest, Ingested,
+    Leases, Plan,
 };
 use support::{Bench, dispatch, new_run, on_both};
 use uuid::Uuid;
@@ -51,7 +52,11 @@ async fn a_run_that_begins_with_its_event_is_dispatched_by_its_commit(bench: Ben
         (run.status, run.attempt, run.lease_epoch, run.started_at),
         (RunStatus::Running, 1, 1, Some(1_000))
     );
-    let context = bench.store.find_context(run.id).await.unwrap();
+    let context = bench
+        .store
+        .find_context(run.id, Budget::default())
+        .await
+        .unwrap();
     assert_eq!(context.as_deref(), Some(r#"{"told":1}"#));
 
     // Nobody else has it, neither as a run that waits nor as one whose owner is gone.

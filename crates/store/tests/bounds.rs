@@ -11,9 +11,10 @@ use domain::run::Run;
 use domain::tool_call::Decision;
 use protocol::resources::{StateScope, StorageArea, ToolEffect};
 use store::{
-    AppendResults, AreaAccess, BeginToolCall, BeginUpload, BlobDeleted, CHUNK_BYTES, CloseAppends,
-    Closed, Defer, DeleteBlob, EventFilter, FinishToolCall, FinishUpload, Heard, Heartbeat,
-    Ingested, Quota, ResultsAppended, STATE_KEYS, StateWritten, TOOL_CALLS, ToolCallBegun,
+    AppendResults, AreaAccess, BeginToolCall, BeginUpload, BlobDeleted, Budget, CHUNK_BYTES,
+    CloseAppends, Closed, Defer, DeleteBlob, EventFilter, FinishToolCall, FinishUpload, Heard,
+    Heartbeat, Ingested, OverBudget, PAGE_BYTES, PageBound, PageBudget, Quota, ResultsAppended,
+    RunFilter, RunWindow, STATE_KEYS, StateWritten, StoreError, TOOL_CALLS, ToolCallBegun,
     ToolCallEnd, Uploaded, WriteChunk,
 };
 use support::{Bench, audit, on_both};
@@ -24,6 +25,7 @@ on_both!(
     an_upload_that_is_given_up_leaves_nothing,
     a_scope_that_is_full_takes_known_keys_alone,
     a_page_of_events_ends_where_its_bytes_do,
+    every_column_of_a_run_counts_in_a_page,
     a_page_of_a_ledger_ends_where_its_bytes_do,
     an_idempotency_key_is_kept_for_a_week,
     a_call_of_a_tool_is_made_once_whoever_asks,
@@ -242,7 +244,12 @@ async fn a_scope_that_is_full_takes_known_keys_alone(bench: Bench) {
         .unwrap()
         .unwrap();
     assert_eq!((known.value.as_str(), known.version), ("3", 3));
-    let audit = bench.store.list_audit(run.id, None, 100).await.unwrap();
+    let audit = bench
+        .store
+        .list_audit(run.id, None, 100)
+        .await
+        .unwrap()
+        .items;
     let denied: Vec<_> = audit.iter().filter(|row| row.decision == "deny").collect();
     assert_eq!(denied.len(), 1);
     assert_eq!(denied[0].action, "state.updated");
@@ -261,28 +268,70 @@ async fn a_scope_that_is_full_takes_known_keys_alone(bench: Bench) {
 async fn a_page_of_events_ends_where_its_bytes_do(bench: Bench) {
     for n in 0..5 {
         let mut event = bench.event(&format!("e-{n}"), "body");
-        event.envelope = format!("{{\"x\":\"{}\"}}", "y".repeat(92));
+        event.envelope = format!("{{\"x\":\"{}\"}}", "y".repeat(9_992));
         bench.store.ingest(event).await.unwrap();
     }
     let filter = EventFilter::default();
+    // Each has 10,000 bytes of envelope, and some hundred of other columns.
     for (limit, bytes, expected, more) in [
         (10, usize::MAX, 5, false),
-        (5, 500, 5, false),
+        (5, 60_000, 5, false),
         (4, usize::MAX, 4, true),
-        (10, 499, 4, true),
-        (10, 200, 2, true),
+        (10, 50_000, 4, true),
+        (10, 30_000, 2, true),
         (10, 0, 1, true),
     ] {
+        let bound = PageBound {
+            bytes,
+            ..limit.into()
+        };
         let list = bench
             .store
-            .list_events(&bench.workspace, &filter, None, limit, bytes);
+            .list_events(&bench.workspace, &filter, None, bound);
         let found = list.await.unwrap();
         assert_eq!(
-            (found.records.len(), found.has_more),
+            (found.items.len(), found.has_more),
             (expected, more),
             "{limit} {bytes}"
         );
     }
+}
+
+/// Rows of an older gateway, whose columns had no bound.
+async fn every_column_of_a_run_counts_in_a_page(bench: Bench) {
+    struct Small;
+    impl PageBudget for Small {
+        fn take(&self, bytes: usize) -> Result<(), OverBudget> {
+            assert!((2 * 1_400_000..PAGE_BYTES).contains(&bytes), "{bytes}");
+            Err(OverBudget {
+                reason: "answer_bytes",
+                message: "wait",
+            })
+        }
+    }
+    let large = format!("[{}0]", "0,".repeat(700_000));
+    for (n, column) in ["status_reason", "usage", "error", "output", "metadata"]
+        .into_iter()
+        .enumerate()
+    {
+        let event = bench.event(&format!("e-{n}"), "body");
+        bench.store.ingest(event).await.unwrap();
+        let sql = format!("UPDATE runs SET {column} = '{large}' WHERE event_id = 'e-{n}'");
+        bench.tamper(&sql).await;
+    }
+    let all = RunFilter::default();
+    let mut window = RunWindow {
+        limit: 100,
+        bytes: PAGE_BYTES,
+        ..RunWindow::default()
+    };
+    let found = bench.store.list_runs(&bench.workspace, &all, &window);
+    let found = found.await.unwrap();
+    assert_eq!((found.items.len(), found.has_more), (2, true));
+    window.budget = Budget::of(&Small);
+    let refused = bench.store.list_runs(&bench.workspace, &all, &window);
+    let refused = refused.await.unwrap_err();
+    assert!(matches!(refused, StoreError::OverBudget(_)), "{refused}");
 }
 
 async fn a_page_of_a_ledger_ends_where_its_bytes_do(bench: Bench) {

@@ -21,7 +21,12 @@ on_both!(
 );
 
 async fn history(bench: &Bench, endpoint: protocol::id::EndpointId) -> Vec<HealthRecord> {
-    bench.store.list_health(endpoint, None, 1000).await.unwrap()
+    bench
+        .store
+        .list_health(endpoint, None, 1000)
+        .await
+        .unwrap()
+        .items
 }
 
 fn failure(endpoint_id: protocol::id::EndpointId, reason: &str, asked_at: i64) -> SaveFailure {
@@ -255,7 +260,12 @@ async fn a_failure_keeps_what_was_listed_and_every_change_leaves_a_row(bench: Be
             (5, "healthy", None, 1, 1),
         ]
     );
-    let after = bench.store.list_health(endpoint, Some(3), 1).await.unwrap();
+    let after = bench
+        .store
+        .list_health(endpoint, Some(3), 1)
+        .await
+        .unwrap()
+        .items;
     assert_eq!(after.iter().map(|row| row.n).collect::<Vec<_>>(), [2]);
 }
 

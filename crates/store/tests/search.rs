@@ -12,7 +12,8 @@ use migrations::{Migrator, MigratorTrait};
 use protocol::id::RunId;
 use sea_orm::{ConnectionTrait, Database};
 use store::{
-    HistoryMatch, HistoryQuery, Ingest, Ingested, MOST_BYTES, Plan, Store, StoreError, UserMessage,
+    Budget, HistoryMatch, HistoryQuery, Ingest, Ingested, PAGE_BYTES, Plan, Store, StoreError,
+    UserMessage,
 };
 use support::{Bench, create_database, new_run, on_both, sqlite_url};
 use tokio::task::JoinSet;
@@ -89,7 +90,10 @@ fn wanted(query: &str) -> HistoryMatch {
 }
 
 async fn found(store: &Store, key: &str, wanted: &HistoryMatch) -> Vec<i64> {
-    let found = store.search_history(key, wanted).await.unwrap();
+    let found = store
+        .search_history(key, wanted, Budget::default())
+        .await
+        .unwrap();
     found.iter().map(|item| item.seq).collect()
 }
 
@@ -318,12 +322,12 @@ async fn an_event_that_fails_leaves_the_index_of_its_batch_sound(bench: Bench) {
 }
 
 async fn a_page_has_few_items_where_they_are_large(bench: Bench) {
-    let text = |bytes: i64| format!("\"{}\"", "x".repeat(usize::try_from(bytes).unwrap() - 2));
-    let large = MOST_BYTES / 5 * 2;
-    for bytes in [MOST_BYTES * 2, large, large, 100, large] {
+    let text = |bytes: usize| format!("\"{}\"", "x".repeat(bytes - 2));
+    let large = PAGE_BYTES / 5 * 2 - 500;
+    for bytes in [PAGE_BYTES * 2, large, large, 100, large] {
         let message = UserMessage {
             content_json: text(bytes),
-            attachment_refs: format!("[{}]", text(MOST_BYTES / 4)),
+            attachment_refs: format!("[{}]", text(PAGE_BYTES / 4)),
             author: None,
             ..message("word")
         };

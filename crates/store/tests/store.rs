@@ -208,7 +208,7 @@ async fn a_run_ends_once_with_everything_that_belongs_to_its_end(bench: Bench) {
         (ended.status, ended.last_sequence),
         (RunStatus::Completed, 1)
     );
-    assert_eq!(ended.usage.unwrap()["total_tokens"], 3);
+    assert_eq!(ended.usage.unwrap().value()["total_tokens"], 3);
     let key = run.conversation_key.unwrap();
     let page = HistoryQuery {
         forward: true,
@@ -221,7 +221,12 @@ async fn a_run_ends_once_with_everything_that_belongs_to_its_end(bench: Bench) {
         .map(|item| (item.seq, item.role.as_str()))
         .collect();
     assert_eq!(roles, [(1, "user"), (2, "assistant")]);
-    let rejections = bench.store.list_rejections(run.id, 0, 10).await.unwrap();
+    let rejections = bench
+        .store
+        .list_rejections(run.id, 0, 10)
+        .await
+        .unwrap()
+        .items;
     assert_eq!(rejections[0].runner_sequence, Some(u64::MAX));
     assert_eq!(rejections[0].excerpt, "xy");
 }
@@ -492,7 +497,8 @@ async fn a_runner_id_belongs_to_one_endpoint(bench: Bench) {
         .store
         .list_runners(&bench.workspace, None, 10)
         .await
-        .unwrap();
+        .unwrap()
+        .items;
     assert_eq!(
         found
             .iter()

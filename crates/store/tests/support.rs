@@ -326,7 +326,7 @@ impl Bench {
             .list_runs(&self.workspace, &filter, &newest_first(10))
             .await
             .unwrap()
-            .runs;
+            .items;
         assert_eq!(runs.len(), 1);
         runs.remove(0)
     }
@@ -352,7 +352,7 @@ impl Bench {
         };
         let newest = newest_first(10);
         let created = self.store.list_runs(&self.workspace, &filter, &newest);
-        created.await.unwrap().runs.swap_remove(0)
+        created.await.unwrap().items.swap_remove(0)
     }
 
     pub(crate) fn append(&self, run: &Run, from: u64, texts: &[&str]) -> Append {
@@ -405,7 +405,7 @@ impl Bench {
             .list_runs(&self.workspace, &newest, &newest_first(6))
             .await
             .unwrap()
-            .runs;
+            .items;
         runs.into_iter().find(|run| run.event_id == event_id)
     }
 
@@ -513,10 +513,10 @@ impl Bench {
     }
 }
 
-fn newest_first(limit: u64) -> RunWindow {
+fn newest_first(limit: u64) -> RunWindow<'static> {
     RunWindow {
         limit,
-        bytes: i64::MAX,
+        bytes: usize::MAX,
         ..RunWindow::default()
     }
 }

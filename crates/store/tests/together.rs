@@ -259,10 +259,10 @@ async fn a_file_whose_name_has_percent_signs_is_one_file() {
 async fn runs(bench: &Bench) -> Vec<domain::run::Run> {
     let window = RunWindow {
         limit: 100,
-        bytes: i64::MAX,
+        bytes: usize::MAX,
         ..RunWindow::default()
     };
     let all = RunFilter::default();
     let found = bench.store.list_runs(&bench.workspace, &all, &window);
-    found.await.unwrap().runs
+    found.await.unwrap().items
 }

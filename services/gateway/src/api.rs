@@ -8,6 +8,7 @@ pub mod openapi;
 pub mod rehearsal;
 
 mod admin;
+mod answers;
 mod artifact_content;
 mod auth;
 mod client;
@@ -76,6 +77,8 @@ pub struct Api {
     pub model_bytes: usize,
     /// Bytes of other bodies that are in memory at once.
     pub body_bytes: usize,
+    /// Bytes of answers that are in memory at once.
+    pub answer_bytes: usize,
     /// What requests may come under; `None`: any name.
     pub own_names: Option<OwnNames>,
 }

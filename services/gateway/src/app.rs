@@ -139,6 +139,7 @@ impl App {
             most_refusals: config.limits.refused_credentials,
             model_bytes: config.limits.model_bytes,
             body_bytes: config.limits.body_bytes,
+            answer_bytes: config.limits.answer_bytes,
             own_names: is_guarded(&config.server).then(|| names.clone()),
         });
         Ok(Self {

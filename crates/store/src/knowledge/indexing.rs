@@ -216,7 +216,8 @@ impl FinishIndexing {
              vector_model = $13, chunk_chars = $14, chunk_overlap = $15, status = 'ready', \
              error = NULL, pending = 0, pending_by = '', updated_at = $16 \
              WHERE workspace_id = $1 AND kb_id = $2 AND document_id = $3 AND pending = $12 \
-             RETURNING {COLUMNS}"
+             RETURNING {}",
+            COLUMNS.selected()
         );
         let mut values = self.base.values().to_vec();
         values.extend([

@@ -275,7 +275,10 @@ impl Store {
 }
 
 fn document_columns() -> String {
-    let columns = COLUMNS.split(", ").map(|column| format!("d.{column}"));
+    let columns = [COLUMNS.variable, COLUMNS.fixed]
+        .concat()
+        .into_iter()
+        .map(|column| format!("d.{column}"));
     columns.collect::<Vec<_>>().join(", ")
 }
 

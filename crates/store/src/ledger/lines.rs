@@ -8,7 +8,8 @@ use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
 use crate::connect::Store;
 use crate::entity::{conversations, run_rejections, run_segments};
 use crate::error::{StoreError, parsed, signed, unsigned};
-use crate::sql::padded;
+use crate::page::{Budget, Found, PageBound, PageOf};
+use crate::sql::{Sql, padded};
 
 /// A stored event: its number and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,30 +155,52 @@ impl Store {
         &self,
         run: RunId,
         after: u64,
-        limit: u64,
-    ) -> Result<Vec<RejectionRecord>, StoreError> {
-        let rows = run_rejections::Entity::find()
-            .filter(run_rejections::Column::RunId.eq(run.to_string()))
-            .filter(run_rejections::Column::N.gt(signed(after)))
-            .order_by_asc(run_rejections::Column::N)
-            .limit(limit)
-            .all(&self.readers)
-            .await?;
-        rows.into_iter()
-            .map(|row| {
-                let number = row.runner_sequence.as_deref();
-                Ok(RejectionRecord {
-                    n: unsigned("run_rejections.n", &row.run_id, row.n)?,
-                    runner_sequence: number
-                        .map(|number| parsed("run_rejections.runner_sequence", &row.run_id, number))
-                        .transpose()?,
-                    bytes: unsigned("run_rejections.bytes", &row.run_id, row.bytes)?,
-                    reason: row.reason,
-                    message: row.message,
-                    excerpt: row.excerpt,
-                })
+        bound: impl Into<PageBound<'_>>,
+    ) -> Result<Found<RejectionRecord>, StoreError> {
+        let own = run_rejections::Column::RunId.eq(run.to_string());
+        let page = PageOf {
+            rows: run_rejections::Entity::find()
+                .filter(own.clone())
+                .filter(run_rejections::Column::N.gt(signed(after)))
+                .order_by_asc(run_rejections::Column::N),
+            key: run_rejections::Column::N,
+            owner: own.into(),
+            without: None,
+        };
+        let found = page.read::<i64>(&self.readers, bound.into()).await?;
+        found.try_map(|row| {
+            let number = row.runner_sequence.as_deref();
+            Ok(RejectionRecord {
+                n: unsigned("run_rejections.n", &row.run_id, row.n)?,
+                runner_sequence: number
+                    .map(|number| parsed("run_rejections.runner_sequence", &row.run_id, number))
+                    .transpose()?,
+                bytes: unsigned("run_rejections.bytes", &row.run_id, row.bytes)?,
+                reason: row.reason,
+                message: row.message,
+                excerpt: row.excerpt,
             })
-            .collect()
+        })
+    }
+
+    /// Counts the events between two sequences, up to `bytes`, in a budget: what a page of them reads at most.
+    pub async fn take_lines(
+        &self,
+        run: RunId,
+        (after, before): (u64, u64),
+        bytes: usize,
+        budget: Budget<'_>,
+    ) -> Result<(), StoreError> {
+        let sql = "SELECT CAST(coalesce(sum(octet_length(payload)), 0) AS BIGINT) AS bytes FROM run_segments \
+                   WHERE run_id = $1 AND last_sequence > $2 AND first_sequence < $3";
+        let values = vec![
+            run.to_string().into(),
+            signed(after).into(),
+            signed(before).into(),
+        ];
+        let found = self.readers.query_sql(sql.to_owned(), values).await?;
+        let all = found.first().map_or(Ok(0), |row| row.number("bytes"))?;
+        budget.take(usize::try_from(all).unwrap_or(0).min(bytes))
     }
 
     /// Conversations behind keys, for the views of runs: (bot, conversation, thread), `''` for none.

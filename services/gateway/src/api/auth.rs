@@ -15,6 +15,7 @@ use store::{ApiKeyRecord, AuditEntry, sha256_hex};
 use uuid::Uuid;
 
 use crate::api::ApiState;
+use crate::api::answers::AnswerMemory;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::trace_header;
 use crate::api::refusals::Source;
@@ -30,6 +31,7 @@ const RESOURCE_CHARS: usize = 200;
 pub(super) struct ClientCaller {
     pub(super) workspace: WorkspaceId,
     pub(super) key: ApiKeyId,
+    pub(super) answer: AnswerMemory,
 }
 
 /// An operator of a workspace: an API key of role `admin`.
@@ -37,11 +39,13 @@ pub(super) struct AdminCaller {
     pub(super) workspace: WorkspaceId,
     /// The key that they called with.
     pub(super) key: ApiKeyId,
+    pub(super) answer: AnswerMemory,
 }
 
 /// A runner with the token of a run that lives. The run may be ending after a cancel.
 pub(super) struct RunCaller {
     pub(super) grant: Arc<Grant>,
+    pub(super) answer: AnswerMemory,
     /// The span that it calls under, where traces are told to somebody.
     pub(super) trace_parent: Option<TraceParent>,
     cancelled: bool,
@@ -61,7 +65,11 @@ impl FromRequestParts<ApiState> for ClientCaller {
             ..
         } = authenticate_key(parts, state).await?;
         match role {
-            KeyRole::Admin | KeyRole::Client => Ok(Self { workspace, key }),
+            KeyRole::Admin | KeyRole::Client => Ok(Self {
+                workspace,
+                key,
+                answer: AnswerMemory::of(&parts.extensions)?,
+            }),
         }
     }
 }
@@ -75,6 +83,7 @@ impl FromRequestParts<ApiState> for AdminCaller {
             KeyRole::Admin => Ok(Self {
                 workspace: record.workspace,
                 key: record.id,
+                answer: AnswerMemory::of(&parts.extensions)?,
             }),
             KeyRole::Client => Err(ApiError::unauthorized(
                 "this route needs an API key of role admin",
@@ -125,7 +134,9 @@ async fn authenticate_key(parts: &mut Parts, state: &ApiState) -> Result<ApiKeyR
     let _place = state.refusals().pass(source, now).await?;
     let found = find_key(bearer(&parts.headers)?, state).await?;
     let found = found.ok_or_else(|| state.refusals().refuse(source, now, || {}))?;
-    parts.extensions.insert(Sender::Key(found.id));
+    let sender = Sender::Key(found.id);
+    parts.extensions.insert(sender);
+    AnswerMemory::of(&parts.extensions)?.is_for(sender);
     Ok(found)
 }
 
@@ -157,9 +168,15 @@ async fn authenticate_run(parts: &mut Parts, state: &ApiState) -> Result<RunCall
     if !state.runs.admit_call(&grant) {
         return Err(ApiError::rate_limited());
     }
+    let place = state.runs.begin_call(&grant);
+    let place = place.ok_or_else(ApiError::host_calls_full)?;
+    let answer = AnswerMemory::of(&parts.extensions)?;
+    answer.is_for(Sender::Run(grant.run.id, grant.run.endpoint_id));
+    answer.hold(place);
     let cancelled = state.runs.is_cancel_requested(&grant);
     let caller = RunCaller {
         grant,
+        answer,
         trace_parent: state
             .runs
             .spans()

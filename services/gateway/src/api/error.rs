@@ -255,6 +255,12 @@ impl ApiError {
         Self::rate_limited_by("uploads", message.to_owned(), 1)
     }
 
+    /// As many host calls of one run are in flight as may be.
+    pub(super) fn host_calls_full() -> Self {
+        let message = "as many host calls of this run are in flight as may be; wait for their answers, and read them";
+        Self::rate_limited_by("host_calls", message.to_owned(), 1)
+    }
+
     /// A budget of the operator's is used up; `seconds`: until it is full again, if ever.
     pub(super) fn over_budget(message: String, seconds: Option<u32>) -> Self {
         let refused = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message)
@@ -335,6 +341,9 @@ impl IntoResponse for ApiError {
 
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
+        if let StoreError::OverBudget(over) = error {
+            return over.into();
+        }
         tracing::error!(
             error = &error as &dyn std::error::Error,
             "a request failed in the store"
@@ -357,6 +366,7 @@ impl From<StoreError> for ApiError {
             | StoreError::Refused
             | StoreError::Pruned
             | StoreError::Panicked
+            | StoreError::OverBudget(_)
             | StoreError::Corrupt { .. } => Self::internal(),
         }
     }

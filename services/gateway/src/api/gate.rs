@@ -15,6 +15,7 @@ use http::{HeaderMap, Method};
 use utoipa::openapi::OpenApi;
 
 use crate::api::ApiState;
+use crate::api::answers::AnswerRoom;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host::results;
 use crate::api::json::BodyPatience;
@@ -32,6 +33,7 @@ pub(super) struct Gate {
     own_names: Option<OwnNames>,
     patience: BodyPatience,
     room: BodyRoom,
+    answers: AnswerRoom,
 }
 
 impl Gate {
@@ -44,6 +46,7 @@ impl Gate {
             own_names: state.own_names.clone(),
             patience: BodyPatience(state.body),
             room: BodyRoom::new(state.body_bytes, largest),
+            answers: AnswerRoom::new(state.answer_bytes),
         }
     }
 
@@ -63,7 +66,9 @@ impl Gate {
         }
         request.extensions_mut().insert(self.patience);
         request.extensions_mut().insert(self.room.clone());
-        next.run(request).await
+        let memory = self.answers.part_of(request.method());
+        request.extensions_mut().insert(memory.clone());
+        memory.keep(next.run(request).await).await
     }
 
     fn count(&self, method: &Method, route: Option<&str>, response: &Response, began: Instant) {
@@ -131,6 +136,7 @@ mod tests {
             own_names: None,
             patience: BodyPatience::default(),
             room: BodyRoom::new(1024, 1024),
+            answers: AnswerRoom::new(1024),
         });
         let router = Router::new()
             .route("/", get(async || StatusCode::OK))

@@ -1,4 +1,4 @@
-//! How many bytes of request bodies are in memory at once: each is read whole and parsed.
+//! How many bytes of bodies are in memory at once: requests are read whole and parsed, answers wait for their readers.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -12,6 +12,7 @@ use futures_util::stream;
 use http::HeaderValue;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use protocol::id::{ApiKeyId, EndpointId, RunId};
+use store::OverBudget;
 
 use crate::api::error::{ApiError, ApiResult};
 
@@ -77,7 +78,8 @@ pub(in crate::api) struct Room {
 }
 
 struct Used {
-    left: usize,
+    /// Below 0 where answers were counted beyond the bound.
+    left: i64,
     by_sender: HashMap<Sender, usize>,
     by_endpoint: HashMap<EndpointId, usize>,
 }
@@ -123,7 +125,7 @@ impl Room {
     /// Room for so many bytes. Each may have `largest`, however little room there is.
     pub(super) fn new(sign: Sign, bytes: usize, largest: usize) -> Self {
         let used = Used {
-            left: bytes,
+            left: signed(bytes),
             by_sender: HashMap::new(),
             by_endpoint: HashMap::new(),
         };
@@ -135,7 +137,7 @@ impl Room {
         }
     }
 
-    fn part_of(&self, sender: Sender) -> Taken {
+    pub(super) fn part_of(&self, sender: Sender) -> Taken {
         Taken {
             room: self.clone(),
             sender,
@@ -155,13 +157,22 @@ impl Room {
     }
 }
 
-fn refusal((reason, message): (&str, &str)) -> ApiError {
-    ApiError::rate_limited_by(reason, message.to_owned(), 1)
+fn over((reason, message): (&'static str, &'static str)) -> OverBudget {
+    OverBudget { reason, message }
+}
+
+// No process has more.
+fn signed(bytes: usize) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 impl Taken {
     /// Has room for so many bytes, or refuses and keeps what it had. Small ones take none.
     pub(in crate::api) fn grow_to(&mut self, bytes: usize) -> ApiResult<()> {
+        self.grow(bytes).map_err(ApiError::from)
+    }
+
+    pub(super) fn grow(&mut self, bytes: usize) -> Result<(), OverBudget> {
         let more = bytes.saturating_sub(self.bytes);
         let sign = self.room.sign;
         if bytes <= sign.small || more == 0 {
@@ -170,41 +181,39 @@ impl Taken {
         let mut used = self.room.used();
         let own = used.by_sender.get(&self.sender).unwrap_or(&0) + more;
         if own > self.room.of_sender {
-            return Err(refusal(sign.own_full));
+            return Err(over(sign.own_full));
         }
         let endpoint = self.sender.endpoint();
         let of_endpoint = endpoint.and_then(|endpoint| used.by_endpoint.get(&endpoint));
         let of_endpoint = of_endpoint.unwrap_or(&0) + more;
         if endpoint.is_some() && of_endpoint > self.room.of_endpoint {
-            return Err(refusal(sign.endpoint_full));
+            return Err(over(sign.endpoint_full));
         }
-        if more > used.left {
-            return Err(refusal(sign.full));
+        if signed(more) > used.left {
+            return Err(over(sign.full));
         }
-        used.left -= more;
-        used.by_sender.insert(self.sender, own);
-        if let Some(endpoint) = endpoint {
-            used.by_endpoint.insert(endpoint, of_endpoint);
-        }
+        used.take(self.sender, more);
+        drop(used);
         self.bytes += more;
         Ok(())
     }
 
+    /// Counts so many bytes that are there already, whatever room there is.
+    pub(super) fn grow_beyond(&mut self, bytes: usize) {
+        let more = bytes.saturating_sub(self.bytes);
+        self.room.used().take(self.sender, more);
+        self.bytes += more;
+    }
+
     /// Answers with JSON, and keeps its room until that is read: a slow reader has no more of them than others.
     pub(in crate::api) fn answer(mut self, json: Vec<u8>) -> Response {
-        /// What a reader has to take before it is given more.
-        const PIECE: usize = 64 * 1024;
         let length = json.len();
         self.shrink(length);
-        let pieces = stream::unfold((Bytes::from(json), self), |(mut rest, room)| async move {
-            let piece = rest.split_to(rest.len().min(PIECE));
-            (!piece.is_empty()).then(|| (Ok::<_, Infallible>(piece), (rest, room)))
-        });
         let head = [
             (CONTENT_TYPE, HeaderValue::from_static("application/json")),
             (CONTENT_LENGTH, HeaderValue::from(length)),
         ];
-        (head, Body::from_stream(pieces)).into_response()
+        (head, in_pieces(json.into(), self)).into_response()
     }
 
     /// Gives back what is more than these bytes.
@@ -215,11 +224,44 @@ impl Taken {
         }
         self.bytes -= less;
         let mut used = self.room.used();
-        used.left += less;
+        used.left += signed(less);
         give_back(&mut used.by_sender, self.sender, less);
         if let Some(endpoint) = self.sender.endpoint() {
             give_back(&mut used.by_endpoint, endpoint, less);
         }
+    }
+}
+
+impl Used {
+    fn take(&mut self, sender: Sender, more: usize) {
+        self.left -= signed(more);
+        *self.by_sender.entry(sender).or_default() += more;
+        if let Some(endpoint) = sender.endpoint() {
+            *self.by_endpoint.entry(endpoint).or_default() += more;
+        }
+    }
+}
+
+/// A body in pieces: its reader has to take one before it is given more. The last of them that is dropped, read or in a
+/// buffer, gives back what is kept.
+pub(super) fn in_pieces<K: Send + Sync + 'static>(bytes: Bytes, kept: K) -> Body {
+    const PIECE: usize = 64 * 1024;
+    let whole = Bytes::from_owner(Keeping { bytes, _kept: kept });
+    let pieces = stream::unfold(whole, |mut rest| async move {
+        let piece = rest.split_to(rest.len().min(PIECE));
+        (!piece.is_empty()).then(|| (Ok::<_, Infallible>(piece), rest))
+    });
+    Body::from_stream(pieces)
+}
+
+struct Keeping<K> {
+    bytes: Bytes,
+    _kept: K,
+}
+
+impl<K> AsRef<[u8]> for Keeping<K> {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
@@ -283,7 +325,7 @@ mod tests {
         assert!(fourth.is_some(), "the first was smaller than it said");
         drop((large, fourth));
         let used = room.used();
-        assert_eq!(used.left, 64 * MIB);
+        assert_eq!(used.left, signed(64 * MIB));
         assert!(used.by_sender.is_empty() && used.by_endpoint.is_empty());
     }
 
@@ -298,7 +340,7 @@ mod tests {
         assert!(room.take(other, 64 * MIB).is_ok());
         drop(own);
         assert!(room.take(one, MIB).is_ok());
-        assert_eq!(room.used().left, 128 * MIB);
+        assert_eq!(room.used().left, signed(128 * MIB));
     }
 
     #[test]

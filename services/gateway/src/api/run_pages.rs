@@ -6,19 +6,15 @@ use protocol::id::{RunId, WorkspaceId};
 use protocol::run::{AgentRun, Page, RunStatus};
 use serde::Serialize;
 use serde_json::value::RawValue;
-use store::{RunFilter, RunPosition, RunWindow, RunsFound, StoreError};
+use store::{Budget, PAGE_BYTES, RunFilter, RunPosition, RunWindow, StoreError};
 use uuid::Uuid;
 
 use crate::api::ApiState;
+use crate::api::answers::AnswerMemory;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{names_of, page_limit};
 use crate::api::view::Direction;
 use crate::cursor::{InvalidCursor, Kind};
-
-/// The events of one page together. A page holds one event at least.
-const PAGE_BYTES: usize = 4 * 1024 * 1024;
-/// The runs of one page together.
-const RUNS_BYTES: i64 = 4 * 1024 * 1024;
 
 /// Which part of a list of runs.
 pub(super) struct RunsPart {
@@ -34,7 +30,7 @@ pub(super) async fn list_part(
     workspace: &WorkspaceId,
     list: &str,
     filter: &RunFilter,
-    part: &RunsPart,
+    (part, memory): (&RunsPart, &AnswerMemory),
 ) -> ApiResult<(Vec<Run>, Page<AgentRun>)> {
     let limit = page_limit(part.limit)?;
     let place = |cursor: &Option<String>| {
@@ -46,10 +42,12 @@ pub(super) async fn list_part(
         after: place(&part.after)?,
         forward: part.direction == Direction::Forward,
         limit,
-        bytes: RUNS_BYTES,
+        bytes: PAGE_BYTES,
+        budget: Budget::of(memory),
     };
     let store = state.runs.store();
-    let RunsFound { runs, has_more } = store.list_runs(workspace, filter, &window).await?;
+    let found = store.list_runs(workspace, filter, &window).await?;
+    let (runs, has_more) = (found.items, found.has_more);
     let cursor = |run: &Run| {
         let mut position = run.created_at.to_be_bytes().to_vec();
         position.extend_from_slice(run.id.0.as_bytes());
@@ -136,6 +134,7 @@ pub(super) async fn page_run_events(
     state: &ApiState,
     run: &Run,
     part: &EventsPart,
+    memory: &AnswerMemory,
 ) -> ApiResult<Json<RawPage>> {
     let limit = usize::try_from(page_limit(part.limit)?).unwrap_or(usize::MAX);
     if part.after > run.last_sequence {
@@ -144,6 +143,10 @@ pub(super) async fn page_run_events(
     kept_after(run, part.after)?;
     let store = state.runs.store();
     let before = part.before.unwrap_or(u64::MAX);
+    let range = (part.after, before);
+    store
+        .take_lines(run.id, range, PAGE_BYTES, Budget::of(memory))
+        .await?;
     let lines = match part.direction {
         Direction::Forward => {
             let mut lines = store

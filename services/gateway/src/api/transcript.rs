@@ -5,9 +5,10 @@ use domain::history::SoundSearch;
 use protocol::history::{HistorySearchResult, TranscriptItem};
 use protocol::id::WorkspaceId;
 use protocol::run::Page;
-use store::{HistoryMatch, HistoryQuery as StoreQuery, TranscriptRecord};
+use store::{Budget, Found, HistoryMatch, HistoryQuery as StoreQuery, TranscriptRecord};
 
 use crate::api::ApiState;
+use crate::api::answers::AnswerMemory;
 use crate::api::error::ApiResult;
 use crate::api::query::page_limit;
 use crate::api::view::{Direction, transcript_item};
@@ -28,6 +29,7 @@ pub(super) struct Transcript<'a> {
     pub(super) state: &'a ApiState,
     pub(super) workspace: &'a WorkspaceId,
     pub(super) conversation: Option<&'a FrozenConversation>,
+    pub(super) memory: &'a AnswerMemory,
 }
 
 impl Transcript<'_> {
@@ -39,10 +41,14 @@ impl Transcript<'_> {
             after: self.place(query.after_cursor.as_deref())?,
             forward: query.direction == Direction::Forward,
             attachments: query.include_attachments,
+            budget: Budget::of(self.memory),
         };
         let slice = match self.key().await? {
             Some(key) => self.state.runs.store().page_history(&key, page).await?,
-            None => store::HistorySlice::default(),
+            None => Found {
+                items: Vec::new(),
+                has_more: false,
+            },
         };
         let items = self.items(slice.items);
         let end = |item: Option<&TranscriptItem>| item.and_then(|item| item.cursor.clone());
@@ -72,7 +78,8 @@ impl Transcript<'_> {
         let found = match self.key().await? {
             Some(key) => {
                 let store = self.state.runs.store();
-                store.search_history(&key, &wanted).await?
+                let budget = Budget::of(self.memory);
+                store.search_history(&key, &wanted, budget).await?
             }
             None => Vec::new(),
         };

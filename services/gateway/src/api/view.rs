@@ -2,8 +2,8 @@
 
 use protocol::JsonObject;
 use protocol::history::TranscriptItem;
+use protocol::raw::RawJson;
 use protocol::run::{AgentRun, RunClaim};
-use serde_json::Value;
 
 use domain::authorization::FrozenConversation;
 use domain::run::Run;
@@ -46,16 +46,9 @@ pub(super) fn agent_run(run: Run, conversation: Option<&FrozenConversation>) -> 
         last_sequence: run.last_sequence,
         output: run.output,
         error: run.error,
-        usage: run.usage.and_then(object),
+        usage: run.usage.filter(RawJson::is_object),
         cost: None,
-        metadata: object(run.metadata).unwrap_or_default(),
-    }
-}
-
-fn object(value: Value) -> Option<JsonObject> {
-    match value {
-        Value::Object(object) => Some(object),
-        _ => None,
+        metadata: run.metadata,
     }
 }
 

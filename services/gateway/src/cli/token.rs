@@ -113,9 +113,8 @@ async fn list(store: &Store, workspace: &WorkspaceId, json: bool) -> anyhow::Res
         let page = store
             .list_api_keys(workspace, after.as_deref(), PAGE)
             .await?;
-        let is_last = (page.len() as u64) < PAGE;
-        keys.extend(page);
-        if is_last {
+        keys.extend(page.items);
+        if !page.has_more {
             break;
         }
     }

@@ -49,6 +49,8 @@ pub struct LimitsConfig {
     pub model_bytes: usize,
     /// Other bodies that are in memory at once, in bytes.
     pub body_bytes: usize,
+    /// Answers that are in memory at once, in bytes.
+    pub answer_bytes: usize,
 }
 
 impl LimitsConfig {
@@ -70,6 +72,7 @@ impl LimitsConfig {
         let refused_credentials = table.required("refused_credentials", whole(10..=1_000_000));
         let model_bytes = table.required("model_bytes", whole(64 * MIB..=64 * GIB));
         let body_bytes = table.required("body_bytes", whole(64 * MIB..=64 * GIB));
+        let answer_bytes = table.required("answer_bytes", whole(64 * MIB..=64 * GIB));
         let order = check_order(&mut table, &line_bytes, &event_bytes, &run_bytes);
         let holds_one = !matches!((&storage_blob_bytes, &storage_area_bytes), (Ok(blob), Ok(area)) if blob > area);
         let message = "must not be less than limits.storage_blob_bytes";
@@ -96,6 +99,7 @@ impl LimitsConfig {
             refused_credentials: small(refused_credentials?),
             model_bytes: bytes(model_bytes?),
             body_bytes: bytes(body_bytes?),
+            answer_bytes: bytes(answer_bytes?),
         })
     }
 }

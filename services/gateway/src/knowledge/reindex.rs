@@ -39,7 +39,8 @@ impl Knowledge {
         let mut after = after;
         while begun.elapsed() < AT_MOST && documents.len() < DOCUMENTS {
             let store = &self.0.parts.store;
-            let next = store.list_documents(base, after.as_deref(), 1).await?.pop();
+            let next = store.list_documents(base, after.as_deref(), 1).await?;
+            let next = next.items.into_iter().next();
             let Some(record) = next else {
                 return Ok(Reindexing {
                     documents,

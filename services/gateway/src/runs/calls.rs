@@ -16,8 +16,11 @@ use crate::runs::grant::Grant;
 const UPLOADS: usize = 4;
 /// Calls of tools of one run at once: the places for them are there for all runs.
 const TOOL_CALLS: usize = 16;
+/// Host calls of one run in flight, each until its answer is read. It leaves room beside the calls below for those that
+/// keep a run alive: heartbeats, results, tokens.
+const HOST_CALLS: usize = 64;
 /// Calls of models of one run at once: the answer to each may be large.
-const MODEL_CALLS: usize = 64;
+const MODEL_CALLS: usize = 48;
 /// Searches in knowledge bases of one run at once.
 const RETRIEVALS: usize = 8;
 /// Calls of one run that wait at once for its runner's answer to be known: each of them looks again and again.
@@ -40,6 +43,7 @@ pub(super) struct Calls {
 struct Count {
     second: i64,
     calls: u32,
+    host_calls: Places<HOST_CALLS>,
     uploads: Places<UPLOADS>,
     waits: Places<WAITS>,
     tool_calls: Places<TOOL_CALLS>,
@@ -66,7 +70,8 @@ impl<const MOST: usize> Places<MOST> {
 
 impl Count {
     fn is_idle(&self, second: i64) -> bool {
-        let is_quiet = self.uploads.are_free()
+        let is_quiet = self.host_calls.are_free()
+            && self.uploads.are_free()
             && self.waits.are_free()
             && self.tool_calls.are_free()
             && self.model_calls.are_free()
@@ -130,6 +135,11 @@ impl Runs {
     /// Counts a host call of a run on this replica; false when it calls too often.
     pub fn admit_call(&self, grant: &Grant) -> bool {
         self.0.calls.admit(grant.run.id, self.0.clock.now_ms())
+    }
+
+    /// Room for a host call of a run on this replica, until it is dropped; `None`: as many are in flight as may be.
+    pub fn begin_call(&self, grant: &Grant) -> Option<OwnedSemaphorePermit> {
+        self.place(grant, |count| &mut count.host_calls)
     }
 
     /// Records what came of a call and what it used, whether anybody waits for it or not.

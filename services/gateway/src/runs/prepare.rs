@@ -111,7 +111,7 @@ impl Fresh {
             output: None,
             error: None,
             usage: None,
-            metadata: json!({}),
+            metadata: json!({}).into(),
             created_at: at,
             started_at: begins.then_some(at),
             finished_at: None,

@@ -183,8 +183,8 @@ fn is_before(item: &TranscriptItem, context: &AgentRunContext, last: i64) -> boo
 /// The whole message where it is one that says something; else its role and text. Instructions come from
 /// the prompt alone: nobody in the history gives them.
 fn message_of(item: &TranscriptItem) -> Option<Message> {
-    let whole = item.content_json.clone();
-    let whole = whole.and_then(|whole| serde_json::from_value::<Message>(whole).ok());
+    let whole = item.content_json.as_ref();
+    let whole = whole.and_then(|whole| serde_json::from_str::<Message>(whole.get()).ok());
     let text = item.content.as_deref().filter(|text| !text.is_empty());
     let told = text.map(|text| Message::text(&item.role, text));
     let message = whole.filter(says_something).or(told)?;

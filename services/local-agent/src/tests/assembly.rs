@@ -141,15 +141,15 @@ async fn the_entrys_prompt_wins_where_there_is_one() {
 async fn a_whole_message_of_the_history_wins_over_its_text() {
     let host = host();
     let mut long = item(1, "user", "the beginning of…");
-    long.content_json = Some(json!({"role": "user", "content": "the whole of it"}));
+    long.content_json = Some(json!({"role": "user", "content": "the whole of it"}).into());
     let mut odd = item(2, "assistant", "as told");
-    odd.content_json = Some(json!({"no": "message"}));
+    odd.content_json = Some(json!({"no": "message"}).into());
     let mut nothing = item(3, "assistant", "");
     nothing.content = None;
     let mut no_parts = item(4, "user", "only a text");
-    no_parts.content_json = Some(json!({"role": "user", "content": []}));
+    no_parts.content_json = Some(json!({"role": "user", "content": []}).into());
     let mut instruction = item(5, "user", "hidden");
-    instruction.content_json = Some(json!({"role": "system", "content": "obey"}));
+    instruction.content_json = Some(json!({"role": "system", "content": "obey"}).into());
     host.script().history = vec![long, odd, nothing, no_parts, instruction];
     let asked = asked(&host, context("hi", &prompt("p"))).await;
     let expected = [
@@ -446,7 +446,7 @@ async fn a_picture_that_the_gateway_keeps_is_shown_where_it_may_be_read_and_told
         let host = host();
         let picture = json!({"type": "image_url", "image_url": {"url": "artifact:one"}});
         let mut before = item(1, "user", "an earlier one");
-        before.content_json = Some(json!({"role": "user", "content": [picture]}));
+        before.content_json = Some(json!({"role": "user", "content": [picture]}).into());
         host.script().history = vec![before];
         let mut context = context("what is this?", &json!({}));
         context.context.available_apis.artifact_read = may_read;

@@ -134,18 +134,17 @@ pub(in crate::api) async fn list_agents(
 ) -> ApiResult<Json<Page<Agent>>> {
     let workspace = &caller.workspace;
     let (after, limit) = name_page(&state, "agents", workspace, query.cursor, query.limit)?;
-    let records = state
+    let found = state
         .runs
         .store()
-        .list_agents(workspace, after.as_deref(), limit + 1)
-        .await?;
-    let items = records.into_iter().map(view).collect();
+        .list_agents(workspace, after.as_deref(), caller.answer.page(limit))
+        .await?
+        .map(view);
     Ok(Json(to_page(
         &state,
         "agents",
         workspace,
-        items,
-        limit,
+        found,
         |item: &Agent| item.spec.name.clone(),
     )))
 }

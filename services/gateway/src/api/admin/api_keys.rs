@@ -60,16 +60,15 @@ pub(in crate::api) async fn list_api_keys(
     let workspace = &caller.workspace;
     let (after, limit) = name_page(&state, "api-keys", workspace, query.cursor, query.limit)?;
     let store = state.runs.store();
-    let records = store
-        .list_api_keys(workspace, after.as_deref(), limit + 1)
-        .await?;
-    let items = records.into_iter().map(shown).collect();
+    let found = store
+        .list_api_keys(workspace, after.as_deref(), caller.answer.page(limit))
+        .await?
+        .map(shown);
     Ok(Json(to_page(
         &state,
         "api-keys",
         workspace,
-        items,
-        limit,
+        found,
         |item: &ApiKey| item.id.to_string(),
     )))
 }

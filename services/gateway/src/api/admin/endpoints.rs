@@ -10,7 +10,7 @@ use protocol::error::ErrorBody;
 use protocol::id::{EndpointId, WorkspaceId};
 use protocol::run::Page;
 use serde::{Deserialize, Serialize};
-use store::{EndpointRecord, SaveEndpoint};
+use store::{EndpointRecord, Found, SaveEndpoint};
 
 use crate::api::ApiState;
 use crate::api::auth::AdminCaller;
@@ -49,17 +49,15 @@ pub(super) fn name_page(
     Ok((Some(name), limit))
 }
 
-/// A page by name, from one item more than it holds.
+/// A page by name.
 pub(super) fn to_page<T>(
     state: &ApiState,
     list: &str,
     workspace: &WorkspaceId,
-    mut items: Vec<T>,
-    limit: u64,
+    found: Found<T>,
     name: impl Fn(&T) -> String,
 ) -> Page<T> {
-    let has_more = items.len() as u64 > limit;
-    items.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    let Found { items, has_more } = found;
     let list = format!("{list}\n{workspace}");
     let next_cursor = items.last().filter(|_| has_more).map(|item| {
         state
@@ -195,21 +193,17 @@ pub(in crate::api) async fn list_runner_endpoints(
 ) -> ApiResult<Json<Page<RunnerEndpoint>>> {
     let workspace = &caller.workspace;
     let (after, limit) = name_page(&state, "endpoints", workspace, query.cursor, query.limit)?;
-    let records = state
+    let found = state
         .runs
         .store()
-        .list_endpoints(workspace, after.as_deref(), limit + 1)
+        .list_endpoints(workspace, after.as_deref(), caller.answer.page(limit))
         .await?;
-    let items = records
-        .into_iter()
-        .map(|record| shown(&state, record))
-        .collect();
+    let found = found.map(|record| shown(&state, record));
     Ok(Json(to_page(
         &state,
         "endpoints",
         workspace,
-        items,
-        limit,
+        found,
         |item| item.name.clone(),
     )))
 }

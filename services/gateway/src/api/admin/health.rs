@@ -54,9 +54,9 @@ pub(in crate::api) async fn list_endpoint_health(
         }
     };
     let store = state.runs.store();
-    let mut records = store.list_health(endpoint.id, before, limit + 1).await?;
-    let has_more = records.len() as u64 > limit;
-    records.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    let found = store.list_health(endpoint.id, before, caller.answer.page(limit));
+    let found = found.await?;
+    let (records, has_more) = (found.items, found.has_more);
     let next_cursor = records
         .last()
         .filter(|_| has_more)

@@ -76,12 +76,12 @@ pub(in crate::api) async fn list_documents(
     let (list, workspace) = (list_name(&base), &caller.workspace);
     let (after, limit) = name_page(&state, &list, workspace, query.cursor, query.limit)?;
     let store = state.runs.store();
-    let records = store
-        .list_documents(&base, after.as_deref(), limit + 1)
-        .await?;
-    let items = records.into_iter().map(shown).collect();
+    let found = store
+        .list_documents(&base, after.as_deref(), caller.answer.page(limit))
+        .await?
+        .map(shown);
     let id = |item: &KnowledgeDocument| item.document_id.clone();
-    Ok(Json(to_page(&state, &list, workspace, items, limit, id)))
+    Ok(Json(to_page(&state, &list, workspace, found, id)))
 }
 
 /// Finds a document: what it is, and what became of it.

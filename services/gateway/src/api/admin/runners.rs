@@ -7,7 +7,7 @@ use protocol::error::ErrorBody;
 use protocol::id::RunnerId;
 use protocol::run::Page;
 use serde::Deserialize;
-use store::RunnerRecord;
+use store::{Found, RunnerRecord};
 
 use crate::api::ApiState;
 use crate::api::admin::endpoints::name_page;
@@ -61,17 +61,22 @@ pub(in crate::api) async fn list_runners(
         query.cursor,
         query.limit,
     )?;
-    let records = store
-        .list_runners(&caller.workspace, after.as_deref(), limit + 1)
+    let found = store
+        .list_runners(
+            &caller.workspace,
+            after.as_deref(),
+            caller.answer.page(limit),
+        )
         .await?;
     let mut items = Vec::new();
-    for record in records {
+    for record in found.items {
         items.push(view(&state, &caller, record).await?);
     }
-    let page =
-        super::endpoints::to_page(&state, "runners", &caller.workspace, items, limit, |item| {
-            item.id.to_string()
-        });
+    let has_more = found.has_more;
+    let found = Found { items, has_more };
+    let page = super::endpoints::to_page(&state, "runners", &caller.workspace, found, |item| {
+        item.id.to_string()
+    });
     Ok(Json(page))
 }
 

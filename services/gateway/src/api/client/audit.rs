@@ -74,18 +74,19 @@ pub(in crate::api) async fn list_run_audit(
             Some(String::from_utf8(bytes).map_err(|_| InvalidCursor)?)
         }
     };
-    let mut records = state
+    let found = state
         .runs
         .store()
-        .list_audit(run.id, after.as_deref(), limit + 1)
+        .list_audit(run.id, after.as_deref(), caller.answer.page(limit))
         .await?;
-    let has_more = records.len() as u64 > limit;
-    records.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-    let next_cursor = records
+    let has_more = found.has_more;
+    let next_cursor = found
+        .items
         .last()
         .filter(|_| has_more)
         .map(|record| cursors.encode(Kind::Names, &list, record.id.as_bytes()));
-    let items = records
+    let items = found
+        .items
         .into_iter()
         .map(|record| AuditEntryView {
             id: record.id,

@@ -14,6 +14,7 @@ use serde_json::json;
 use store::{EventFilter, EventPosition, EventRecord, StoreError};
 
 use crate::api::ApiState;
+use crate::api::answers::AnswerMemory;
 use crate::api::auth::{AdminCaller, ClientCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf, conversations_of, names_of, page_limit};
@@ -21,8 +22,6 @@ use crate::cursor::{InvalidCursor, Kind};
 
 /// The most characters of a summary.
 const SUMMARY_CHARACTERS: usize = 1000;
-/// The envelopes behind one page together.
-const PAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// Which events.
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
@@ -64,7 +63,7 @@ pub(in crate::api) async fn list_events(
         ..EventFilter::default()
     };
     Ok(Json(
-        page_events(&state, &caller.workspace, part, filter).await?,
+        page_events(&state, &caller.workspace, part, filter, &caller.answer).await?,
     ))
 }
 
@@ -142,6 +141,7 @@ pub(in crate::api) async fn page_events(
     workspace: &WorkspaceId,
     part: EventsPart,
     of: EventFilter,
+    memory: &AnswerMemory,
 ) -> ApiResult<Page<AgentEventRecord>> {
     let limit = page_limit(part.limit)?;
     let list = json!([
@@ -163,11 +163,11 @@ pub(in crate::api) async fn page_events(
     };
     let store = state.runs.store();
     let found = store
-        .list_events(workspace, &filter, after.as_ref(), limit, PAGE_BYTES)
+        .list_events(workspace, &filter, after.as_ref(), memory.page(limit))
         .await?;
     let has_more = found.has_more;
-    let mut items = Vec::with_capacity(found.records.len());
-    for record in found.records {
+    let mut items = Vec::with_capacity(found.items.len());
+    for record in found.items {
         let mut place = record.received_at.to_be_bytes().to_vec();
         place.extend_from_slice(record.event_id.as_bytes());
         let cursor = cursors.encode(Kind::Events, &list, &place);

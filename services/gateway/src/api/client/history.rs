@@ -71,6 +71,7 @@ pub(in crate::api) async fn get_conversation_history(
         state: &state,
         workspace: &caller.workspace,
         conversation: Some(&conversation),
+        memory: &caller.answer,
     };
     let part = HistoryQuery {
         before_cursor: query.before_cursor,
@@ -140,6 +141,7 @@ pub(in crate::api) async fn search_conversation_history(
         state: &state,
         workspace: &caller.workspace,
         conversation: Some(&conversation),
+        memory: &caller.answer,
     };
     Ok(Json(transcript.search(search.query, sound).await?))
 }

@@ -10,6 +10,7 @@ use protocol::error::ErrorBody;
 use protocol::event::EventAccepted;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::interaction::{InteractionRequest, InteractionSubmission};
+use protocol::raw::RawJson;
 use protocol::run::Page;
 use serde::{Deserialize, Serialize};
 use store::{InteractionFilter, InteractionRecord, LinkInteraction, StoreError, sha256_hex};
@@ -36,7 +37,8 @@ pub(in crate::api) struct Interaction {
     sequence: u64,
     /// `open`, `submitted`, `expired`, or `cancelled` with the run that asked.
     status: &'static str,
-    request: InteractionRequest,
+    #[schema(value_type = InteractionRequest)]
+    request: RawJson,
     /// Epoch seconds, like all times here.
     asked_at: i64,
     /// By the gateway's clock.
@@ -60,7 +62,7 @@ impl Interaction {
             None if record.expires_at <= now_ms => "expired",
             None => "open",
         };
-        let request = read_request(&record)?;
+        let request = RawJson::parse(record.request).map_err(|_| corrupt(&record.id))?;
         let run_of = |answer: &str| {
             let answer = serde_json::from_str::<EventAccepted>(answer).ok();
             answer.and_then(|answer| answer.run_id)
@@ -82,10 +84,14 @@ impl Interaction {
 }
 
 fn read_request(record: &InteractionRecord) -> Result<InteractionRequest, StoreError> {
-    serde_json::from_str(&record.request).map_err(|_| StoreError::Corrupt {
+    serde_json::from_str(&record.request).map_err(|_| corrupt(&record.id))
+}
+
+fn corrupt(id: &str) -> StoreError {
+    StoreError::Corrupt {
         column: "interactions.request",
-        row: record.id.clone(),
-    })
+        row: id.to_owned(),
+    }
 }
 
 async fn find(state: &ApiState, caller: &ClientCaller, id: &str) -> ApiResult<InteractionRecord> {
@@ -146,11 +152,11 @@ pub(in crate::api) async fn list_interactions(
         before: query.after,
     };
     let store = state.runs.store();
-    let mut found = store
-        .list_interactions(&caller.workspace, &filter, limit + 1)
+    let found = store
+        .list_interactions(&caller.workspace, &filter, caller.answer.page(limit))
         .await?;
-    let has_more = found.len() as u64 > limit;
-    found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    let has_more = found.has_more;
+    let found = found.items;
     let next_cursor = found
         .last()
         .filter(|_| has_more)

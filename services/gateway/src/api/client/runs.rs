@@ -92,7 +92,14 @@ pub(in crate::api) async fn list_runs(
         direction: Direction::Backward,
         limit: query.limit,
     };
-    let (runs, page) = list_part(&state, &caller.workspace, &list, &filter, &part).await?;
+    let (runs, page) = list_part(
+        &state,
+        &caller.workspace,
+        &list,
+        &filter,
+        (&part, &caller.answer),
+    )
+    .await?;
     let items = views(&state, runs).await?;
     // This list is walked one way.
     Ok(Json(Page {
@@ -195,7 +202,7 @@ pub(in crate::api) async fn list_run_events(
         direction: Direction::Forward,
         limit: query.limit,
     };
-    let Json(mut page) = page_run_events(&state, &run, &part).await?;
+    let Json(mut page) = page_run_events(&state, &run, &part, &caller.answer).await?;
     page.prev_cursor = None;
     Ok(Json(page).into_response())
 }
@@ -247,18 +254,19 @@ pub(in crate::api) async fn list_run_rejections(
     if run.pruned_at.is_some() {
         return Err(ApiError::cursor_expired(run.id, run.last_sequence));
     }
-    let mut records = state
+    let found = state
         .runs
         .store()
-        .list_rejections(run.id, after, limit + 1)
+        .list_rejections(run.id, after, caller.answer.page(limit))
         .await?;
-    let has_more = records.len() as u64 > limit;
-    records.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-    let next_cursor = records
+    let has_more = found.has_more;
+    let next_cursor = found
+        .items
         .last()
         .filter(|_| has_more)
         .map(|record| record.n.to_string());
-    let items = records
+    let items = found
+        .items
         .into_iter()
         .map(|record| RunRejection {
             n: record.n,

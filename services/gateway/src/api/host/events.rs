@@ -113,5 +113,6 @@ pub(in crate::api) async fn page_own_events(
         conversation_key: Some(key),
         ..EventFilter::default()
     };
-    Ok(Json(page_events(&state, &run.workspace, part, own).await?))
+    let page = page_events(&state, &run.workspace, part, own, &caller.answer).await?;
+    Ok(Json(page))
 }

@@ -74,6 +74,7 @@ pub(super) async fn read_page(
         state,
         workspace: &caller.grant.run.workspace,
         conversation,
+        memory: &caller.answer,
     };
     let part = HistoryQuery {
         before_cursor: query.before_cursor,
@@ -114,6 +115,7 @@ pub(in crate::api) async fn search_history(
         state: &state,
         workspace: &caller.grant.run.workspace,
         conversation,
+        memory: &caller.answer,
     };
     Ok(Json(transcript.search(search.query, sound).await?))
 }

@@ -8,6 +8,7 @@ use protocol::context::AgentRunContext;
 use protocol::error::ErrorBody;
 use protocol::host_api::RenewedToken;
 use protocol::run::AgentRun;
+use store::Budget;
 
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
@@ -29,7 +30,9 @@ pub(in crate::api) async fn get_own_context(
         operation: "get",
     };
     caller.record(&state, call, None).await?;
-    let context = state.runs.store().find_context(caller.grant.run.id).await?;
+    let store = state.runs.store();
+    let context = store.find_context(caller.grant.run.id, Budget::of(&caller.answer));
+    let context = context.await?;
     let context = context.ok_or_else(|| ApiError::not_found("context"))?;
     Ok(([(CONTENT_TYPE, "application/json")], context).into_response())
 }

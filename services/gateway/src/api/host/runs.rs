@@ -83,7 +83,14 @@ pub(in crate::api) async fn list_scope_runs(
         limit: query.limit,
     };
     let list = list.to_string();
-    let (runs, page) = list_part(&state, &run.workspace, &list, &filter, &part).await?;
+    let (runs, page) = list_part(
+        &state,
+        &run.workspace,
+        &list,
+        &filter,
+        (&part, &caller.answer),
+    )
+    .await?;
     let view = |run| agent_run(run, Some(conversation));
     let total = state
         .runs
@@ -195,7 +202,7 @@ async fn page_events(
         direction: query.direction.unwrap_or(Direction::Forward),
         limit: query.limit,
     };
-    page_run_events(state, &run, &part).await
+    page_run_events(state, &run, &part, &caller.answer).await
 }
 
 /// Reads the ledger of the own run.

@@ -6,7 +6,7 @@ use domain::context::{conversation, event_context};
 use protocol::error::ErrorBody;
 use protocol::event::EventEnvelope;
 use protocol::host_api::{SteeringInputItem, SteeringMode, SteeringPull, SteeringPullResult};
-use store::{PullSteering, SteeredEvent, StoreError};
+use store::{PULL_BYTES, PullSteering, SteeredEvent, StoreError};
 
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
@@ -41,6 +41,7 @@ pub(in crate::api) async fn pull_steering(
             .limit
             .map_or(Ok(100), |limit| page_limit(Some(limit)))?,
     };
+    caller.answer.reserve(PULL_BYTES)?;
     let work = PullSteering::new(limit, caller.audit_entry(&state, call, None, 0));
     let events = state.runs.pull_steering(caller.grant.run.id, work).await?;
     let events = events.ok_or_else(ApiError::unauthenticated)?;

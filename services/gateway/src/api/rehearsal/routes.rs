@@ -209,7 +209,7 @@ async fn get_run(Player(part): Player) -> Json<AgentRun> {
         output: None,
         error: None,
         usage: None,
-        metadata: protocol::JsonObject::new(),
+        metadata: serde_json::json!({}).into(),
     })
 }
 

@@ -217,7 +217,7 @@ impl Kit {
             thread_id: None,
             role: "user".to_owned(),
             item_type: "message".to_owned(),
-            content_json: Some(json!({"role": "user", "content": text})),
+            content_json: Some(json!({"role": "user", "content": text}).into()),
             content: Some(text),
             attachment_refs: Vec::new(),
             seq: 1,

@@ -1,0 +1,70 @@
+//! JSON that passes on as text: stored documents are not parsed on their way through a list.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+/// Any JSON, as text. It takes its own bytes of memory, where a parsed one may take many times as much.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RawJson(Box<RawValue>);
+
+impl RawJson {
+    /// A text that is JSON.
+    pub fn parse(text: String) -> serde_json::Result<Self> {
+        RawValue::from_string(text).map(Self)
+    }
+
+    /// The text.
+    pub fn get(&self) -> &str {
+        self.0.get()
+    }
+
+    pub fn is_object(&self) -> bool {
+        self.get().starts_with('{')
+    }
+
+    /// The parsed value.
+    pub fn value(&self) -> Value {
+        serde_json::from_str(self.get()).unwrap_or_default()
+    }
+}
+
+impl From<Value> for RawJson {
+    fn from(value: Value) -> Self {
+        let text = RawValue::from_string(value.to_string());
+        Self(text.expect("a value serialises to JSON"))
+    }
+}
+
+/// Equal as values are.
+impl PartialEq for RawJson {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get() || self.value() == other.value()
+    }
+}
+
+impl PartialEq<Value> for RawJson {
+    fn eq(&self, other: &Value) -> bool {
+        self.value() == *other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn keeps_the_text_it_was_read_from() {
+        let text = r#"{"b" : 1,"a":[1e3]}"#;
+        let raw: RawJson = serde_json::from_str(text).unwrap();
+        assert_eq!(raw.get(), text);
+        assert_eq!(serde_json::to_string(&raw).unwrap(), text);
+        assert_eq!(raw, json!({"a": [1000.0], "b": 1}));
+        let of_value: RawJson = serde_json::from_value(json!({"a": 1})).unwrap();
+        assert_eq!(of_value, RawJson::from(json!({"a": 1})));
+        assert!(RawJson::parse("{".to_owned()).is_err());
+    }
+}

@@ -1,0 +1,368 @@
+//! Pages of rows: bounded in rows and in bytes, and counted by a memory budget before a row is read.
+//!
+//! The bytes of a row are those of all its columns of variable length. Queries of entities take them from the entity;
+//! queries in text select through [`Columns`], which knows each column's kind.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use sea_orm::sea_query::Expr;
+use sea_orm::{
+    ColumnTrait, ColumnType, Condition, ConnectionTrait, EntityTrait, IdenStatic as _,
+    Iterable as _, ModelTrait, QueryFilter as _, QuerySelect as _, Select, TryGetable, Value,
+};
+
+use crate::error::{StoreError, signed};
+use crate::sql::{Row, Sql, padded};
+
+/// Bytes of the rows of a page, where its caller names no bound.
+pub const PAGE_BYTES: usize = 4 * 1024 * 1024;
+
+/// Memory that pages count in before they are read.
+pub trait PageBudget: Sync {
+    /// Takes so many bytes, or refuses.
+    fn take(&self, bytes: usize) -> Result<(), OverBudget>;
+}
+
+/// A budget has no room for a page: its reason and a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OverBudget {
+    pub reason: &'static str,
+    pub message: &'static str,
+}
+
+/// The budget of a page; none by default.
+#[derive(Clone, Copy, Default)]
+pub struct Budget<'a>(Option<&'a dyn PageBudget>);
+
+impl<'a> Budget<'a> {
+    pub fn of(budget: &'a dyn PageBudget) -> Self {
+        Self(Some(budget))
+    }
+
+    /// Takes so many bytes, or refuses.
+    pub(crate) fn take(self, bytes: usize) -> Result<(), StoreError> {
+        match self.0 {
+            Some(budget) => budget.take(bytes).map_err(StoreError::OverBudget),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Budget<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Budget" } else { "None" })
+    }
+}
+
+/// How much a page holds at most. Its first row comes however large it is.
+#[derive(Clone, Copy, Debug)]
+pub struct PageBound<'a> {
+    pub limit: u64,
+    pub bytes: usize,
+    pub budget: Budget<'a>,
+}
+
+impl<'a> PageBound<'a> {
+    /// So many rows, and [`PAGE_BYTES`].
+    pub fn new(limit: u64, budget: &'a dyn PageBudget) -> Self {
+        Self {
+            budget: Budget::of(budget),
+            ..limit.into()
+        }
+    }
+}
+
+impl From<u64> for PageBound<'_> {
+    fn from(limit: u64) -> Self {
+        Self {
+            limit,
+            bytes: PAGE_BYTES,
+            budget: Budget::default(),
+        }
+    }
+}
+
+/// A part of a list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found<T> {
+    pub items: Vec<T>,
+    pub has_more: bool,
+}
+
+impl<T> Found<T> {
+    /// The same part of another list, item by item.
+    pub fn map<U>(self, view: impl FnMut(T) -> U) -> Found<U> {
+        Found {
+            items: self.items.into_iter().map(view).collect(),
+            has_more: self.has_more,
+        }
+    }
+
+    pub(crate) fn try_map<U>(
+        self,
+        read: impl FnMut(T) -> Result<U, StoreError>,
+    ) -> Result<Found<U>, StoreError> {
+        Ok(Found {
+            items: self.items.into_iter().map(read).collect::<Result<_, _>>()?,
+            has_more: self.has_more,
+        })
+    }
+}
+
+/// The rows of a page by entity.
+pub(crate) struct PageOf<E: EntityTrait> {
+    /// The rows from where the page begins, in order.
+    pub(crate) rows: Select<E>,
+    /// Names a row among those of its owner.
+    pub(crate) key: E::Column,
+    /// Rows of the second read, by key, are looked for here.
+    pub(crate) owner: Condition,
+    /// A JSON list that is not read: it comes as `[]`.
+    pub(crate) without: Option<E::Column>,
+}
+
+impl<E: EntityTrait> PageOf<E> {
+    /// Reads the sizes of rows, has the budget count those that fit, and reads them.
+    pub(crate) async fn read<K>(
+        self,
+        conn: &impl ConnectionTrait,
+        bound: PageBound<'_>,
+    ) -> Result<Found<E::Model>, StoreError>
+    where
+        K: TryGetable + Into<Value> + Clone,
+        E::Model: Sync,
+    {
+        let sizes: Vec<(K, i64)> = self
+            .rows
+            .clone()
+            .select_only()
+            .column(self.key)
+            .expr_as(Expr::cust(bytes_of::<E>(self.without)), "bytes")
+            .limit(bound.limit.saturating_add(1))
+            .into_tuple()
+            .all(conn)
+            .await?;
+        let Fitting { keys, has_more } = fitting(sizes, bound)?;
+        let mut items = Vec::with_capacity(keys.len());
+        if !keys.is_empty() {
+            let rows = self.find(&keys).all(conn).await?;
+            let mut rows: Vec<_> = rows.into_iter().map(Some).collect();
+            for key in keys {
+                let key: Value = key.into();
+                let is_it = |row: &&mut Option<E::Model>| {
+                    row.as_ref().is_some_and(|row| row.get(self.key) == key)
+                };
+                items.extend(rows.iter_mut().find(is_it).and_then(Option::take));
+            }
+        }
+        Ok(Found { items, has_more })
+    }
+
+    fn find<K: Into<Value> + Clone>(&self, keys: &[K]) -> Select<E> {
+        let mut query = E::find()
+            .filter(self.owner.clone())
+            .filter(self.key.is_in(padded(keys.iter().cloned())));
+        if let Some(without) = self.without {
+            query = query.select_only();
+            for column in E::Column::iter() {
+                query = if column.as_str() == without.as_str() {
+                    query.expr_as(Expr::value("[]"), column.as_str().to_owned())
+                } else {
+                    query.column(column)
+                };
+            }
+        }
+        query
+    }
+}
+
+/// Bytes of the columns of variable length. The database knows the length of a text without reading it.
+fn bytes_of<E: EntityTrait>(without: Option<E::Column>) -> String {
+    let entity = E::default();
+    let table = entity.table_name();
+    let counted = E::Column::iter().filter(|column| {
+        let is_left_out = without.is_some_and(|without| without.as_str() == column.as_str());
+        !is_left_out && is_variable(column.def().get_column_type())
+    });
+    sum(counted.map(|column| format!("{table}.{}", column.as_str())))
+}
+
+fn is_variable(column: &ColumnType) -> bool {
+    !matches!(
+        column,
+        ColumnType::BigInteger | ColumnType::Integer | ColumnType::Boolean | ColumnType::Double
+    )
+}
+
+fn sum(columns: impl Iterator<Item = String>) -> String {
+    let bytes = columns.map(|column| format!("coalesce(octet_length({column}), 0)"));
+    format!("CAST({} AS BIGINT)", bytes.collect::<Vec<_>>().join(" + "))
+}
+
+/// The columns of a query in text, each an expression that may have an alias.
+#[derive(Clone, Copy)]
+pub(crate) struct Columns {
+    /// Numbers and flags.
+    pub(crate) fixed: &'static [&'static str],
+    /// Texts.
+    pub(crate) variable: &'static [&'static str],
+}
+
+impl Columns {
+    /// All of them, as a query selects them.
+    pub(crate) fn selected(self) -> String {
+        [self.variable, self.fixed].concat().join(", ")
+    }
+
+    /// The bytes of a row.
+    fn bytes(self) -> String {
+        let names = self.variable.iter().map(|column| {
+            let name = column.split_once(" AS ").map_or(*column, |(name, _)| name);
+            name.to_owned()
+        });
+        sum(names)
+    }
+}
+
+/// The rows of a page by a query in text.
+pub(crate) struct TextPage<'a> {
+    pub(crate) columns: Columns,
+    pub(crate) from: &'a str,
+    /// The rows of the owner, by `owner_values`.
+    pub(crate) owner: &'a str,
+    pub(crate) owner_values: Vec<Value>,
+    /// The expression and the name of the column, a text, that names a row of the owner.
+    pub(crate) key: (&'a str, &'a str),
+}
+
+impl TextPage<'_> {
+    /// Reads the sizes of rows, has the budget count those that fit, and reads them. `rest`: which of the owner's rows,
+    /// and their order; `values` begin with those of the owner.
+    pub(crate) async fn read(
+        &self,
+        conn: &impl Sql,
+        rest: &str,
+        mut values: Vec<Value>,
+        bound: PageBound<'_>,
+    ) -> Result<Found<Row>, StoreError> {
+        let Self {
+            columns,
+            from,
+            owner,
+            key: (key, name),
+            ..
+        } = self;
+        values.push(signed(bound.limit.saturating_add(1)).into());
+        let (bytes, last) = (columns.bytes(), values.len());
+        let sql = format!(
+            "SELECT {key} AS page_key, {bytes} AS page_bytes FROM {from} WHERE {owner} AND {rest} LIMIT ${last}"
+        );
+        let sizes = conn.query_sql(sql, values).await?;
+        let size = |row: &Row| Ok((row.text("page_key")?, row.number("page_bytes")?));
+        let sizes: Result<Vec<_>, StoreError> = sizes.iter().map(size).collect();
+        let Fitting { keys, has_more } = fitting(sizes?, bound)?;
+        if keys.is_empty() {
+            let items = Vec::new();
+            return Ok(Found { items, has_more });
+        }
+        let mut values = self.owner_values.clone();
+        let places = padded(&keys).into_iter().map(|key| {
+            values.push(key.as_str().into());
+            format!("${}", values.len())
+        });
+        let places = places.collect::<Vec<_>>().join(", ");
+        let selected = columns.selected();
+        let sql = format!("SELECT {selected} FROM {from} WHERE {owner} AND {key} IN ({places})");
+        let rows = conn.query_sql(sql, values).await?;
+        let named = rows.into_iter().map(|row| Ok((row.text(name)?, row)));
+        let mut named = named.collect::<Result<HashMap<_, _>, StoreError>>()?;
+        let items = keys.iter().filter_map(|key| named.remove(key)).collect();
+        Ok(Found { items, has_more })
+    }
+}
+
+/// The keys of the first rows, which fit a page.
+pub(crate) struct Fitting<K> {
+    pub(crate) keys: Vec<K>,
+    has_more: bool,
+}
+
+/// Keys and sizes of one more row than a page holds, cut to the page, which the budget counts.
+pub(crate) fn fitting<K>(
+    sizes: Vec<(K, i64)>,
+    bound: PageBound<'_>,
+) -> Result<Fitting<K>, StoreError> {
+    let all = sizes.len();
+    let most = usize::try_from(bound.limit).unwrap_or(usize::MAX);
+    let mut taken = 0_usize;
+    let mut keys = Vec::new();
+    for (key, bytes) in sizes.into_iter().take(most) {
+        let with = taken.saturating_add(usize::try_from(bytes).unwrap_or(0));
+        if with > bound.bytes && !keys.is_empty() {
+            break;
+        }
+        taken = with;
+        keys.push(key);
+    }
+    bound.budget.take(taken)?;
+    Ok(Fitting {
+        has_more: all > keys.len(),
+        keys,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entity::{audit_entries, run_rejections, runs};
+
+    #[test]
+    fn counts_every_variable_column_of_an_entity() {
+        let texts = |bytes: &str| bytes.matches("octet_length").count();
+        assert_eq!(texts(&bytes_of::<runs::Entity>(None)), 17);
+        assert_eq!(texts(&bytes_of::<audit_entries::Entity>(None)), 9);
+        let without = Some(run_rejections::Column::Excerpt);
+        let left = bytes_of::<run_rejections::Entity>(without);
+        assert!(
+            !left.contains("excerpt") && left.contains("run_rejections.message"),
+            "{left}"
+        );
+    }
+
+    #[test]
+    fn cuts_a_page_at_its_bytes_and_keeps_one_row() {
+        for (sizes, limit, bytes, expected, more) in [
+            (&[5, 5, 5][..], 3, 15, 3, false),
+            (&[5, 5, 5], 2, 15, 2, true),
+            (&[5, 5, 5], 3, 14, 2, true),
+            (&[50, 5], 3, 14, 1, true),
+            (&[], 3, 14, 0, false),
+        ] {
+            let sizes = sizes.iter().enumerate().map(|(key, bytes)| (key, *bytes));
+            let bound = PageBound {
+                limit,
+                bytes,
+                budget: Budget::default(),
+            };
+            let found = fitting(sizes.collect(), bound).unwrap();
+            assert_eq!((found.keys.len(), found.has_more), (expected, more));
+        }
+    }
+
+    #[test]
+    fn a_full_budget_refuses_a_page_unread() {
+        struct Full;
+        impl PageBudget for Full {
+            fn take(&self, bytes: usize) -> Result<(), OverBudget> {
+                assert_eq!(bytes, 9);
+                Err(OverBudget {
+                    reason: "full",
+                    message: "wait",
+                })
+            }
+        }
+        let refused = fitting(vec![("a", 4), ("b", 5)], PageBound::new(5, &Full)).err();
+        assert!(matches!(refused, Some(StoreError::OverBudget(over)) if over.reason == "full"));
+    }
+}
