@@ -73,8 +73,6 @@ const LONGEST_LOCK_WAIT: Duration = Duration::from_millis(1500);
 /// none should. `SQLite` has the bounds alone.
 const READING: [(&str, &str); 1] = [("statement_timeout", "2s")];
 
-impl Store {
-    /// Connects to `sqlite://PATH` or `postgres://…`, migrates, and gives the store with the writer's
 /// The writer looks rows up by key. A connection keeps its plans, and a plan of a new table joins by a scan, also once the
 /// table is large. So the writer joins by lookups alone, and an index page costs less than a scan of a few pages.
 const WRITING: [(&str, &str); 3] = [
@@ -83,6 +81,8 @@ const WRITING: [(&str, &str); 3] = [
     ("random_page_cost", "0.1"),
 ];
 
+impl Store {
+    /// Connects to `sqlite://PATH` or `postgres://…`, migrates, and gives the store with the writer's
     /// work, which the caller runs as a task until [`Store::close`].
     pub async fn open(
         url: &str,
