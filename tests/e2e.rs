@@ -93,6 +93,8 @@ mod knowledge;
 mod langbot_entities;
 #[path = "e2e/langbot_peer.rs"]
 mod langbot_peer;
+#[path = "e2e/late_bodies.rs"]
+mod late_bodies;
 #[path = "e2e/limits.rs"]
 mod limits;
 #[path = "e2e/local_agent.rs"]

@@ -7,6 +7,7 @@ pub mod database;
 pub mod deferred;
 pub mod forger;
 pub mod gateway;
+pub mod half_sent;
 pub mod held;
 pub mod ledger;
 pub mod listening;

@@ -193,6 +193,32 @@ fn a_module_of_the_gateway_imports_from_below_alone() {
 
 // --- files ---
 
+/// A body is read where its credential is checked again, and nowhere else.
+#[test]
+fn bodies_are_read_beside_the_second_check_alone() {
+    const READERS: [&str; 3] = ["api/drain.rs", "api/json.rs", "api/recheck.rs"];
+    let mut faults = Vec::new();
+    for file in rust_files() {
+        let Some(path) = file.path.strip_prefix(GATEWAY) else {
+            continue;
+        };
+        if !is_in(path, "api") || READERS.contains(&path) {
+            continue;
+        }
+        let readers = ["into_data_stream", "BodyDataStream", "Multipart", "RawForm"];
+        let read = readers.iter().flat_map(|word| lines_with(&file.text, word));
+        let numbered = (1..).zip(file.text.lines().map(str::trim));
+        let extracted = numbered.filter(|(_, line)| {
+            line.ends_with("body: Body,") || line.ends_with(": Bytes,") && !line.starts_with("pub")
+        });
+        let lines = read.chain(extracted.map(|(line, _)| line));
+        faults.extend(lines.map(|line| {
+            format!("{path}:{line} reads a body: use `JsonBody`, `read_body` or `StreamedBody`")
+        }));
+    }
+    assert_none(faults);
+}
+
 #[test]
 fn a_module_stands_beside_its_directory() {
     let files = rust_files();

@@ -24,6 +24,8 @@ pub struct Operation {
     /// With its parameters in braces, from the root on.
     pub path: String,
     pub face: Face,
+    /// The media type of its body; `None` where it takes none.
+    pub body: Option<String>,
 }
 
 impl Operation {
@@ -52,10 +54,16 @@ pub async fn operations(client: &Client) -> Vec<Operation> {
                 method: method.to_uppercase().parse().unwrap(),
                 path: path.clone(),
                 face: face_of(operation),
+                body: media_type_of(operation),
             });
         }
     }
     operations
+}
+
+fn media_type_of(operation: &Value) -> Option<String> {
+    let types = operation.pointer("/requestBody/content")?.as_object()?;
+    types.keys().next().cloned()
 }
 
 fn face_of(operation: &Value) -> Face {

@@ -20,6 +20,7 @@ use crate::conversation::{LiveRun, live_runs};
 use crate::entity::events;
 use crate::error::StoreError;
 use crate::failpoint;
+use crate::interactions::{AnsweredBy, Unanswerable};
 use crate::new_run::{Candidate, NewRun, UserMessage};
 use crate::writer::Work;
 use rows::{Rows, lock_conversations};
@@ -36,6 +37,8 @@ pub struct Facts {
     /// The live runs of the event's conversation, oldest first.
     pub live: Vec<LiveRun>,
     pub capacities: Capacities,
+    /// Why the question that the event answers can no longer be answered.
+    pub unanswerable: Option<Unanswerable>,
 }
 
 /// The place of an event in its conversation.
@@ -101,6 +104,8 @@ pub struct Ingest {
     pub decide: Decide,
     /// The bytes that the decision brings along, roughly: a context that is ready.
     pub ready_bytes: usize,
+    /// The question that the event answers.
+    pub answers: Option<AnsweredBy>,
 }
 
 /// Decides about an event, each time that its transaction is tried.
@@ -157,7 +162,8 @@ impl Work for Ingest {
     }
 
     fn together(&self) -> Option<Together<'_>> {
-        Some(Together::Ingest(self))
+        // Answers are rare, and each needs its question.
+        self.answers.is_none().then_some(Together::Ingest(self))
     }
 
     fn output_of(&self, done: Done) -> Option<Ingested> {
@@ -188,6 +194,7 @@ impl Work for Ingest {
             live: live_runs(tx, lived.map(|row| row.place.conversation_key.as_str())).await?,
             place: conversation.map(|row| row.place),
             capacities,
+            unanswerable: self.unanswerable(tx).await?,
         };
         let plan = (self.decide)(&facts);
         // While it waited for its conversation, another replica may have stored this very event: then the run that it

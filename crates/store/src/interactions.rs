@@ -9,7 +9,8 @@ use uuid::Uuid;
 
 use crate::connect::Store;
 use crate::conversation::ConversationsOf;
-use crate::error::{StoreError, parsed, unsigned};
+use crate::error::{StoreError, parsed, signed, unsigned};
+use crate::ingest::Ingest;
 use crate::ledger::Append;
 use crate::page::{Columns, Found, PageBound, TextPage};
 use crate::sql::{Row, Sql, inserted};
@@ -50,6 +51,23 @@ pub struct AnsweredInteraction {
     /// What was told to who sent it, as JSON.
     pub answer: String,
     pub at: i64,
+}
+
+/// An answer on its way: which question it is for, and the link that it came by.
+#[derive(Clone, Debug)]
+pub struct AnsweredBy {
+    pub interaction: String,
+    /// The hex SHA-256 of the link's token; `None`: it came with an API key.
+    pub token_sha256: Option<String>,
+}
+
+/// Why a question can no longer be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unanswerable {
+    /// The run that asked was cancelled, or is being.
+    Cancelled,
+    /// Another link was made for it.
+    LinkReplaced,
 }
 
 /// Which questions a list shows: the newest first.
@@ -224,6 +242,36 @@ pub(crate) async fn insert_interactions(
     });
     let into = "interactions (id, workspace_id, run_id, sequence, interaction_id, request, expires_at, asked_at)";
     inserted(tx, into, rows.collect()).await
+}
+
+impl Ingest {
+    /// Reads the question that an event answers once more, in the transaction that stores the answer.
+    pub(crate) async fn unanswerable(
+        &self,
+        tx: &DatabaseTransaction,
+    ) -> Result<Option<Unanswerable>, StoreError> {
+        let Some(answers) = &self.answers else {
+            return Ok(None);
+        };
+        let sql = "SELECT i.token_sha256, (r.status = 'cancelled' OR r.cancel_requested_at IS NOT NULL) \
+            AS is_cancelled FROM interactions i JOIN runs r ON r.id = i.run_id \
+            WHERE i.workspace_id = $1 AND i.id = $2";
+        let values = vec![
+            self.workspace.as_str().into(),
+            answers.interaction.as_str().into(),
+        ];
+        let rows = tx.query_sql(sql.to_owned(), values).await?;
+        // Deleted with its run: as good as cancelled.
+        let Some(row) = rows.first() else {
+            return Ok(Some(Unanswerable::Cancelled));
+        };
+        let linked = row.text_if_any("token_sha256")?;
+        if answers.token_sha256.is_some() && answers.token_sha256 != linked {
+            return Ok(Some(Unanswerable::LinkReplaced));
+        }
+        let cancelled = row.flag("is_cancelled")?;
+        Ok(cancelled.then_some(Unanswerable::Cancelled))
+    }
 }
 
 /// A new link to a question. The one before it opens nothing any more.

@@ -87,8 +87,8 @@ pub use history::{HistoryQuery, TranscriptRecord};
 pub use history_search::HistoryMatch;
 pub use ingest::{Decide, EventKey, Facts, Ingest, Ingested, Place, Plan};
 pub use interactions::{
-    AnsweredInteraction, InteractionFilter, InteractionRecord, LinkInteraction, NewInteraction,
-    answer_event_id,
+    AnsweredBy, AnsweredInteraction, InteractionFilter, InteractionRecord, LinkInteraction,
+    NewInteraction, Unanswerable, answer_event_id,
 };
 pub use knowledge::{
     BaseKey, BeginIndexing, DeleteDocument, DocumentFacts, DocumentRecord, FailIndexing,

@@ -38,6 +38,7 @@ impl Store {
         let skills = skills_of_workspace(&self.readers, workspace).await?;
         let candidates = with_runners(&self.readers, workspace, all, skills);
         Ok(Facts {
+            unanswerable: None,
             candidates: candidates.await?.into(),
             place: None,
             live: live_runs(&self.readers, key.as_deref()).await?,

@@ -3,11 +3,11 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use domain::normalize::{Reason, Rejection, StateUpdate};
+use domain::normalize::{Question, Reason, Rejection, StateUpdate};
 use domain::run::Run;
 use migrations::{Migrator, MigratorTrait};
 use protocol::id::{RunId, WorkspaceId};
@@ -16,8 +16,9 @@ use protocol::run::RunStatus;
 use sea_orm::{ConnectionTrait, Database, Statement};
 use serde_json::value::RawValue;
 use store::{
-    Append, Appended, CancelOutcome, Dispatch, Dispatched, HistoryQuery, Ingest, Ingested, Leases,
-    Plan, StateAccess, StateWritten, Store, Terminal, TranscriptWrite, terms_of,
+    AnsweredBy, Append, Appended, CancelOutcome, Dispatch, Dispatched, HistoryQuery, Ingest,
+    Ingested, Leases, LinkInteraction, NewInteraction, Plan, StateAccess, StateWritten, Store,
+    Terminal, TranscriptWrite, Unanswerable, terms_of,
 };
 use support::{Bench, audit, create_database, dispatch, on_both, sqlite_url};
 use tokio::task::JoinSet;
@@ -35,12 +36,75 @@ on_both!(
     a_state_write_names_its_version_and_needs_a_live_run,
     a_version_of_state_never_comes_again_with_another_value,
     a_cancel_is_noted_once_and_only_while_the_run_lives,
+    stores_no_answer_by_replaced_link_or_to_cancelled_run,
     an_expired_run_is_taken_over_by_one,
     who_took_a_run_to_end_it_has_not_taken_it_to_go_on,
     a_bad_item_does_not_take_its_batch_with_it,
     a_runner_id_belongs_to_one_endpoint,
     what_is_deleted_together_is_bounded_by_its_bytes,
 );
+
+async fn stores_no_answer_by_replaced_link_or_to_cancelled_run(bench: Bench) {
+    let run = bench.running("e-1").await;
+    let question = NewInteraction {
+        id: Uuid::now_v7(),
+        sequence: 1,
+        question: Question {
+            interaction_id: "q".to_owned(),
+            request: "{}".to_owned(),
+            expires_at: 9_000,
+        },
+    };
+    let id = question.id.to_string();
+    let mut asking = bench.append(&run, 1, &["asks"]);
+    asking.interactions.push(question);
+    assert_eq!(bench.store.write(asking).await.unwrap(), WRITTEN);
+    let link = async |token: &str| {
+        let linked = LinkInteraction {
+            workspace: bench.workspace.clone(),
+            id: id.clone(),
+            token_sha256: token.to_owned(),
+        };
+        bench.store.write(linked).await.unwrap();
+    };
+    let answer = async |event_id: &str, token: Option<&str>| {
+        let mut event = bench.event(event_id, "body");
+        event.answers = Some(AnsweredBy {
+            interaction: id.clone(),
+            token_sha256: token.map(str::to_owned),
+        });
+        let seen = Arc::new(Mutex::new(None));
+        let saw = Arc::clone(&seen);
+        let stored = Plan::Keep {
+            answer: event_id.to_owned(),
+        };
+        event.decide = Arc::new(move |facts| {
+            *saw.lock().unwrap() = facts.unanswerable;
+            match facts.unanswerable {
+                Some(_) => Plan::Refuse,
+                None => stored.clone(),
+            }
+        });
+        let ingested = bench.store.ingest(event).await.unwrap();
+        let seen = *seen.lock().unwrap();
+        assert_eq!(ingested == Ingested::Refused, seen.is_some());
+        seen
+    };
+    link("first").await;
+    assert_eq!(answer("a-1", Some("first")).await, None);
+    link("second").await;
+    let replaced = Some(Unanswerable::LinkReplaced);
+    assert_eq!(answer("a-2", Some("first")).await, replaced);
+    assert_eq!(answer("a-3", Some("second")).await, None);
+    assert_eq!(answer("a-4", None).await, None);
+    let cancelled = bench
+        .store
+        .request_cancel(&bench.workspace, run.id, None, 4_000);
+    cancelled.await.unwrap();
+    let gone = Some(Unanswerable::Cancelled);
+    assert_eq!(answer("a-5", Some("second")).await, gone);
+    assert_eq!(answer("a-6", None).await, gone);
+}
 
 async fn an_event_is_stored_once_and_its_key_answers_again(bench: Bench) {
     let event = bench.event("e-1", "body");

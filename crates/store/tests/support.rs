@@ -316,6 +316,7 @@ impl Bench {
                 answer: answer.clone(),
             }),
             ready_bytes: 0,
+            answers: None,
         }
     }
 

@@ -25,6 +25,7 @@ mod knowledge;
 mod large_result;
 mod names;
 mod query;
+mod recheck;
 mod refusals;
 mod room;
 mod run_pages;

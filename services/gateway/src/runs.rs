@@ -26,7 +26,7 @@ mod dispatch;
 mod doorbell;
 mod drive;
 mod gauges;
-mod interactions;
+pub mod interactions;
 mod live;
 mod prepare;
 mod relay;

@@ -119,6 +119,7 @@ async fn facts_of(
         let place = event.conversation.as_ref().and_then(|_| places.next());
         let key = place.as_ref().map(|place| place.conversation_key.as_str());
         all_facts.push(Facts {
+            unanswerable: None,
             candidates: common.candidates(tx, &event.workspace).await?,
             live: live_runs(tx, key.filter(|key| busy.contains(*key))).await?,
             place,

@@ -18,6 +18,7 @@ use crate::api::ApiState;
 use crate::api::answers::AnswerMemory;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::trace_header;
+use crate::api::recheck::{Accepted, AfterCancel, Credential, RunAccess};
 use crate::api::refusals::Source;
 use crate::api::room::Sender;
 use crate::api_key::prefix_of;
@@ -48,7 +49,7 @@ pub(super) struct RunCaller {
     pub(super) answer: AnswerMemory,
     /// The span that it calls under, where traces are told to somebody.
     pub(super) trace_parent: Option<TraceParent>,
-    cancelled: bool,
+    pub(super) access: RunAccess,
 }
 
 /// A runner with the token of a run that lives and has not been cancelled.
@@ -96,7 +97,7 @@ impl FromRequestParts<ApiState> for RunCaller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
-        authenticate_run(parts, state).await
+        authenticate_run(parts, state, AfterCancel::Open).await
     }
 }
 
@@ -104,8 +105,8 @@ impl FromRequestParts<ApiState> for LiveCaller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
-        let caller = authenticate_run(parts, state).await?;
-        if caller.cancelled {
+        let caller = authenticate_run(parts, state, AfterCancel::Refused).await?;
+        if state.runs.is_cancel_requested(&caller.grant) {
             return Err(ApiError::cancelled());
         }
         Ok(Self(caller))
@@ -137,6 +138,12 @@ async fn authenticate_key(parts: &mut Parts, state: &ApiState) -> Result<ApiKeyR
     let sender = Sender::Key(found.id);
     parts.extensions.insert(sender);
     AnswerMemory::of(&parts.extensions)?.is_for(sender);
+    let credential = Credential::Key {
+        id: found.id,
+        workspace: found.workspace.clone(),
+        role: found.role,
+    };
+    Accepted::note(parts, credential);
     Ok(found)
 }
 
@@ -153,7 +160,11 @@ async fn find_key(key: &str, state: &ApiState) -> Result<Option<ApiKeyRecord>, A
     Ok(record.filter(is_same))
 }
 
-async fn authenticate_run(parts: &mut Parts, state: &ApiState) -> Result<RunCaller, ApiError> {
+async fn authenticate_run(
+    parts: &mut Parts,
+    state: &ApiState,
+    after_cancel: AfterCancel,
+) -> Result<RunCaller, ApiError> {
     let source = Source::of(parts);
     let now = state.runs.clock().now_seconds();
     let _place = state.refusals().pass(source, now).await?;
@@ -173,7 +184,12 @@ async fn authenticate_run(parts: &mut Parts, state: &ApiState) -> Result<RunCall
     let answer = AnswerMemory::of(&parts.extensions)?;
     answer.is_for(Sender::Run(grant.run.id, grant.run.endpoint_id));
     answer.hold(place);
-    let cancelled = state.runs.is_cancel_requested(&grant);
+    let access = RunAccess {
+        driven_here: state.runs.drives(&grant),
+        grant: Arc::clone(&grant),
+        after_cancel,
+    };
+    Accepted::note(parts, Credential::Run(access.clone()));
     let caller = RunCaller {
         grant,
         answer,
@@ -181,7 +197,7 @@ async fn authenticate_run(parts: &mut Parts, state: &ApiState) -> Result<RunCall
             .runs
             .spans()
             .goes_on_with(trace_header(&parts.headers)),
-        cancelled,
+        access,
     };
     parts.extensions.insert(caller.sender());
     Ok(caller)
@@ -300,13 +316,14 @@ impl RunCaller {
         }
     }
 
-    /// Records a call that every run may make.
+    /// Records a call that every run may make, if the run can still make calls.
     pub(super) async fn record(
         &self,
         state: &ApiState,
         call: Call<'_>,
         refusal: Option<&str>,
     ) -> ApiResult<()> {
+        self.access.check_known(state).await?;
         state
             .runs
             .store()

@@ -2,13 +2,18 @@
 
 use std::time::Duration;
 
-use axum::body::BodyDataStream;
+use axum::body::{Body, BodyDataStream};
 use futures_util::StreamExt as _;
 
 /// What of a refused body is still read, and for how long, so that its sender comes to read the
 /// answer. Past that the connection is closed.
 const DRAINED_BYTES: usize = 32 * 1024 * 1024;
 const DRAINED: Duration = Duration::from_secs(10);
+
+/// Reads a body that is not wanted.
+pub(in crate::api) async fn drain_body(body: Body) {
+    drain(&mut body.into_data_stream()).await;
+}
 
 /// Reads on and keeps nothing.
 pub(in crate::api) async fn drain(frames: &mut BodyDataStream) {

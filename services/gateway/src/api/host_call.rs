@@ -17,8 +17,7 @@ use crate::api::error::{ApiError, ApiResult, Consumed};
 use crate::outbound::upstream::UpstreamError;
 use crate::runs::Runs;
 use crate::runs::grant::Grant;
-use crate::runs::over::Over;
-use crate::runs::start::StartError;
+use crate::runs::over::LastLook;
 use crate::telemetry::spans::Begun;
 
 mod spending;
@@ -40,6 +39,7 @@ pub(super) struct HostCall {
     ended: bool,
     /// One of the places that its run has for such calls.
     place: Option<OwnedSemaphorePermit>,
+    last_look: LastLook,
     _under_way: TaskTrackerToken,
 }
 
@@ -51,6 +51,7 @@ impl RunCaller {
         call: Call<'_>,
         asked: Result<T, NotGranted>,
     ) -> ApiResult<(HostCall, T)> {
+        self.access.check_known(state).await?;
         let refusal = asked.as_ref().err().map(ToString::to_string);
         let entry = self.audit_entry(state, call, refusal.as_deref(), 0);
         let id = entry.id;
@@ -69,6 +70,7 @@ impl RunCaller {
             },
             ended: refusal.is_some(),
             place: None,
+            last_look: LastLook::default(),
             _under_way: state.runs.under_way(),
         };
         Ok((begun, asked?))
@@ -115,7 +117,7 @@ impl HostCall {
     ) -> ApiResult<T> {
         tokio::select! {
             done = doing => done.map_err(Into::into),
-            over = self.runs.until_over(&self.grant) => Err(refusal(over)),
+            over = self.runs.until_over(&self.grant, &self.last_look) => Err(over.into()),
         }
     }
 
@@ -125,14 +127,14 @@ impl HostCall {
         S: Stream<Item = Result<T, UpstreamError>> + Unpin,
     {
         let (runs, grant) = (self.runs.clone(), Arc::clone(&self.grant));
-        let over = Box::pin(async move { runs.until_over(&grant).await });
+        let over = Box::pin(async move { runs.until_over(&grant, &LastLook::default()).await });
         let items = items.take_until(over);
         stream::unfold(Some(items), |items| async move {
             let mut items = items?;
             match items.next().await {
                 Some(Ok(item)) => Some((Ok(item), Some(items))),
                 Some(Err(error)) => Some((Err(error.into()), None)),
-                None => items.take_result().map(|over| (Err(refusal(over)), None)),
+                None => items.take_result().map(|over| (Err(over.into()), None)),
             }
         })
     }
@@ -185,14 +187,5 @@ impl HostCall {
 impl Drop for HostCall {
     fn drop(&mut self) {
         self.record("abandoned", Consumed::Unheard);
-    }
-}
-
-fn refusal(over: Over) -> ApiError {
-    match over {
-        Over::Cancelled => ApiError::cancelled(),
-        Over::Ended => ApiError::unauthenticated(),
-        Over::Deadline => ApiError::deadline_exceeded(),
-        Over::Stopping => StartError::Stopping.into(),
     }
 }

@@ -16,6 +16,7 @@ use serde_path_to_error::Segment;
 
 use crate::api::drain::drain;
 use crate::api::error::{ApiError, ApiResult};
+use crate::api::recheck::{Accepted, ChecksSenders};
 use crate::api::room::{BodyRoom, Held, Sender, Taken};
 
 /// A body that trickles in for longer is refused. An extension of every request.
@@ -37,31 +38,35 @@ pub(super) fn most_bytes(bytes: usize) -> Extension<MostBytes> {
     Extension(MostBytes(bytes))
 }
 
-/// A JSON object as the body of a request.
+/// A JSON object as the body of a request whose credential is still valid, see [`crate::api::recheck`].
 pub(super) struct JsonBody<T>(pub(super) T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
+impl<S: ChecksSenders, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, _state: &S) -> Result<Self, ApiError> {
-        let bytes = json_bytes(request).await?;
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let bytes = json_bytes(request, state).await?;
         parse(&bytes).map(Self)
     }
 }
 
 /// Reads the body of a request that says it is JSON.
-pub(super) async fn json_bytes(request: Request) -> ApiResult<Held> {
+pub(super) async fn json_bytes(request: Request, state: &impl ChecksSenders) -> ApiResult<Held> {
     let most = most_of(&request);
-    json_bytes_of(request, most).await
+    json_bytes_of(request, state, most).await
 }
 
 /// The same where the bound is the configuration's.
-pub(super) async fn json_bytes_of(request: Request, most: usize) -> ApiResult<Held> {
+pub(super) async fn json_bytes_of(
+    request: Request,
+    state: &impl ChecksSenders,
+    most: usize,
+) -> ApiResult<Held> {
     if media_type(request.headers()) != "application/json" {
         let message = "send the body with `Content-Type: application/json`";
         return Err(ApiError::invalid_argument(message));
     }
-    read_body_of(request, most).await
+    read_body_of(request, state, most).await
 }
 
 /// The media type of a request's body, in lower case and without parameters.
@@ -77,10 +82,15 @@ pub(super) fn media_type(headers: &HeaderMap) -> String {
     essence.trim().to_ascii_lowercase()
 }
 
-/// Reads a body within its bounds of size and time, as far as there is room for it.
-pub(super) async fn read_body(request: Request) -> ApiResult<Held> {
+/// Reads a body within its bounds of size and time, as far as there is room for it. Then the credential of the request
+/// is checked again.
+pub(super) async fn read_body(request: Request, state: &impl ChecksSenders) -> ApiResult<Held> {
     let most = most_of(&request);
-    read_body_of(request, most).await
+    read_body_of(request, state, most).await
+}
+
+fn sender_of(request: &Request) -> Sender {
+    extension(request).unwrap_or(Sender::Nobody)
 }
 
 fn most_of(request: &Request) -> usize {
@@ -88,9 +98,14 @@ fn most_of(request: &Request) -> usize {
     most
 }
 
-async fn read_body_of(request: Request, most: usize) -> ApiResult<Held> {
+async fn read_body_of(
+    request: Request,
+    state: &impl ChecksSenders,
+    most: usize,
+) -> ApiResult<Held> {
     let BodyPatience(patience) = extension(&request).unwrap_or_default();
-    let sender = extension(&request).unwrap_or(Sender::Nobody);
+    let sender = sender_of(&request);
+    let accepted = extension::<Accepted>(&request);
     let room = extension::<BodyRoom>(&request);
     let mut room = room.map(|room| room.part_of(sender));
     let announced = announced(request.headers()).unwrap_or(0);
@@ -107,7 +122,10 @@ async fn read_body_of(request: Request, most: usize) -> ApiResult<Held> {
     };
     let read = tokio::time::timeout(patience, reading).await;
     match read.map_err(|_| ApiError::slow_body())? {
-        Ok(bytes) => Ok(Held { bytes, _room: room }),
+        Ok(bytes) => {
+            state.check_again(accepted.as_ref()).await?;
+            Ok(Held { bytes, _room: room })
+        }
         Err(Unread::Broken) => Err(ApiError::invalid_argument("the body could not be read")),
         Err(Unread::Refused(refused)) => {
             drop(room);

@@ -179,6 +179,9 @@ impl Deciding<'_> {
         facts: &Facts,
         foreseen: Option<Foreseen>,
     ) -> Result<(Plan, Option<Made>), StartError> {
+        if let Some(why) = facts.unanswerable {
+            return Err(StartError::Unanswerable(why));
+        }
         let Some(winner) = self.winner(&facts.candidates)? else {
             let answer = self.no_agent();
             return Ok((Plan::Keep { answer }, None));

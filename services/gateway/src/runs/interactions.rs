@@ -5,10 +5,17 @@ use protocol::context::AgentInput;
 use protocol::event::EventEnvelope;
 use protocol::id::WorkspaceId;
 use protocol::interaction::{INTERACTION_SUBMITTED, InteractionSubmission};
-use store::{InteractionRecord, StoreError, answer_event_id, sha256_hex};
+use store::{AnsweredBy, InteractionRecord, StoreError, answer_event_id, sha256_hex};
 
 use crate::runs::Runs;
 use crate::runs::start::{Accepted, Incoming, StartError};
+
+/// A question that is answered.
+pub struct Question {
+    pub record: InteractionRecord,
+    /// The link that the answer came by: it must still be the question's when the answer is stored.
+    pub token_sha256: Option<String>,
+}
 
 impl Runs {
     /// Takes the answer to a question, which it answers, as an event of the same conversation. The first one is
@@ -16,9 +23,13 @@ impl Runs {
     pub async fn submit_interaction(
         &self,
         workspace: &WorkspaceId,
-        question: &InteractionRecord,
+        question: &Question,
         mut submission: InteractionSubmission,
     ) -> Result<Accepted, StartError> {
+        let Question {
+            record: question,
+            token_sha256,
+        } = question;
         self.admit_event(workspace)?;
         // When it came is ours to say, and no part of what was said.
         submission.submitted_at = None;
@@ -53,6 +64,10 @@ impl Runs {
             body_sha256,
             trace_parent: None,
             only: Some(question.agent_id),
+            answers: Some(AnsweredBy {
+                interaction: question.id.clone(),
+                token_sha256: token_sha256.clone(),
+            }),
         };
         self.store_event(workspace, event, incoming).await
     }

@@ -10,7 +10,9 @@ use protocol::context::RawEventRef;
 use protocol::event::{EventAccepted, EventEnvelope};
 use protocol::id::{AgentId, RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
-use store::{EventKey, Ingest, Ingested, StoreError, failpoint, sha256_hex};
+use store::{
+    AnsweredBy, EventKey, Ingest, Ingested, StoreError, Unanswerable, failpoint, sha256_hex,
+};
 use uuid::Uuid;
 
 use crate::bus::Ring;
@@ -36,6 +38,8 @@ pub(super) struct Incoming {
     pub(super) trace_parent: Option<TraceParent>,
     /// The one agent that it is for; else all are asked.
     pub(super) only: Option<AgentId>,
+    /// The question that it answers.
+    pub(super) answers: Option<AnsweredBy>,
 }
 
 /// Why an event was not taken. Nothing of it is stored.
@@ -84,6 +88,8 @@ pub enum StartError {
     Attachment(UploadError),
     #[error("the agent that asked is disabled or gone; enable it and send the answer again")]
     AgentGone,
+    #[error("the question cannot be answered any more")]
+    Unanswerable(Unanswerable),
     #[error("the gateway is stopping")]
     Stopping,
     #[error(transparent)]
@@ -105,6 +111,7 @@ impl StartError {
             Self::RunnerUnavailable { .. } => "runner_unavailable",
             Self::Attachment(_) => "attachment",
             Self::AgentGone => "agent_gone",
+            Self::Unanswerable(_) => "unanswerable",
             Self::Stopping => "stopping",
             Self::Store(_) => "store",
         }
@@ -166,6 +173,7 @@ impl Runs {
             body_sha256,
             trace_parent: self.0.spans.goes_on_with(trace),
             only: None,
+            answers: None,
         };
         self.store_event(workspace, event, incoming).await
     }
@@ -183,6 +191,7 @@ impl Runs {
             body_sha256,
             trace_parent,
             only,
+            answers,
         } = incoming;
         let key = EventKey {
             workspace,
@@ -235,6 +244,7 @@ impl Runs {
             at,
             decide,
             ready_bytes,
+            answers,
         };
         let stored_as = ingest.event_id.clone();
         let taken = self.take(ingest, aside.clone()).await;

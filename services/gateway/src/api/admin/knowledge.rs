@@ -148,7 +148,7 @@ pub(in crate::api) async fn put_document(
     };
     let kind = kind.map_err(|error| ApiError::invalid_argument(format!("the document {error}")))?;
     // The body first: one that trickles in keeps none of the few places from others.
-    let bytes = read_body(request).await?;
+    let bytes = read_body(request, &state).await?;
     let room = state.knowledge.room().await?;
     let is_new = state
         .runs

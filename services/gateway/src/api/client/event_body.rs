@@ -92,7 +92,7 @@ impl Form {
 impl FromRequest<ApiState> for EventBody {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, _state: &ApiState) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, state: &ApiState) -> Result<Self, ApiError> {
         let headers = request.headers().clone();
         let media_type = media_type(&headers);
         let is_binary = headers.contains_key("ce-specversion");
@@ -108,7 +108,7 @@ impl FromRequest<ApiState> for EventBody {
                 with `application/cloudevents+json` or `application/cloudevents-batch+json`";
             return Err(ApiError::invalid_argument(message));
         }
-        let bytes = read_body(request).await?;
+        let bytes = read_body(request, state).await?;
         if media_type == batch {
             return read_batch(&bytes).map(Self::Batch);
         }

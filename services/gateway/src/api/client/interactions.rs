@@ -13,7 +13,9 @@ use protocol::interaction::{InteractionRequest, InteractionSubmission};
 use protocol::raw::RawJson;
 use protocol::run::Page;
 use serde::{Deserialize, Serialize};
-use store::{InteractionFilter, InteractionRecord, LinkInteraction, StoreError, sha256_hex};
+use store::{
+    InteractionFilter, InteractionRecord, LinkInteraction, StoreError, Unanswerable, sha256_hex,
+};
 use uuid::Uuid;
 
 use crate::api::ApiState;
@@ -22,8 +24,10 @@ use crate::api::client::events::REPLAYED;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::{PathOf, QueryOf, conversations_of, page_limit};
+use crate::api::recheck::{Accepted, Credential};
 use crate::api::refusals::Source;
 use crate::api_key::link_token;
+use crate::runs::interactions::Question;
 use crate::runs::start::StartError;
 
 /// What a run asked a person.
@@ -257,7 +261,11 @@ pub(in crate::api) async fn submit_interaction(
     JsonBody(submission): JsonBody<InteractionSubmission>,
 ) -> ApiResult<Response> {
     let record = find(&state, &caller, &id).await?;
-    submit(&state, &caller.workspace, &record, submission).await
+    let question = Question {
+        record,
+        token_sha256: None,
+    };
+    submit(&state, &caller.workspace, question, submission).await
 }
 
 /// Answers an interaction by its link: the token is the credential, and no other is asked for.
@@ -279,13 +287,20 @@ pub(in crate::api) async fn submit_interaction_by_link(
     State(state): State<ApiState>,
     JsonBody(submission): JsonBody<InteractionSubmission>,
 ) -> ApiResult<Response> {
-    submit(&state, &link.workspace, &link.record, submission).await
+    let store = state.runs.store();
+    let found = store.find_interaction_of_link(&link.token_sha256).await?;
+    let replaced = || ApiError::unauthenticated().of_link();
+    let (workspace, record) = found.ok_or_else(replaced)?;
+    let question = Question {
+        record,
+        token_sha256: Some(link.token_sha256),
+    };
+    submit(&state, &workspace, question, submission).await
 }
 
-/// Somebody with the link of one interaction.
+/// The sender of a link's token. The interaction is read when the answer is there.
 pub(in crate::api) struct LinkCaller {
-    workspace: WorkspaceId,
-    record: InteractionRecord,
+    token_sha256: String,
 }
 
 impl FromRequestParts<ApiState> for LinkCaller {
@@ -297,11 +312,19 @@ impl FromRequestParts<ApiState> for LinkCaller {
         let _place = state.refusals().pass(source, now).await?;
         let PathOf(token) = PathOf::<String>::from_request_parts(parts, state).await?;
         let store = state.runs.store();
-        let hash = sha256_hex(token.as_bytes());
-        match store.find_interaction_of_link(&hash).await? {
-            Some((workspace, record)) => Ok(Self { workspace, record }),
-            None => Err(state.refusals().refuse(source, now, || {}).of_link()),
+        let token_sha256 = sha256_hex(token.as_bytes());
+        if store
+            .find_interaction_of_link(&token_sha256)
+            .await?
+            .is_none()
+        {
+            return Err(state.refusals().refuse(source, now, || {}).of_link());
         }
+        let credential = Credential::Link {
+            token_sha256: token_sha256.clone(),
+        };
+        Accepted::note(parts, credential);
+        Ok(Self { token_sha256 })
     }
 }
 
@@ -319,9 +342,10 @@ fn check_open(state: &ApiState, record: &InteractionRecord) -> ApiResult<()> {
 async fn submit(
     state: &ApiState,
     workspace: &WorkspaceId,
-    record: &InteractionRecord,
+    question: Question,
     submission: InteractionSubmission,
 ) -> ApiResult<Response> {
+    let record = &question.record;
     // What is answered tells whether this is the same answer, or another one.
     if record.answered.is_none() {
         check_open(state, record)?;
@@ -331,9 +355,15 @@ async fn submit(
             return Err(ApiError::faults(&faults));
         }
     }
-    let accepted = state.runs.submit_interaction(workspace, record, submission);
+    let accepted = state
+        .runs
+        .submit_interaction(workspace, &question, submission);
     let accepted = accepted.await.map_err(|error| match error {
         StartError::IdempotencyMismatch => ApiError::already_submitted(),
+        StartError::Unanswerable(Unanswerable::Cancelled) => ApiError::interaction_cancelled(),
+        StartError::Unanswerable(Unanswerable::LinkReplaced) => {
+            ApiError::unauthenticated().of_link()
+        }
         error => error.into(),
     })?;
     let mut response = (StatusCode::ACCEPTED, Json(accepted.answer)).into_response();

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::ApiError;
 use crate::cursor::InvalidCursor;
 use crate::outbound::upstream::UpstreamError;
+use crate::runs::over::Over;
 use crate::runs::start::StartError;
 
 impl From<UpstreamError> for ApiError {
@@ -50,6 +51,17 @@ impl From<InvalidCursor> for ApiError {
     }
 }
 
+impl From<Over> for ApiError {
+    fn from(over: Over) -> Self {
+        match over {
+            Over::Cancelled => Self::cancelled(),
+            Over::Ended => Self::unauthenticated(),
+            Over::Deadline => Self::deadline_exceeded(),
+            Over::Stopping => StartError::Stopping.into(),
+        }
+    }
+}
+
 impl From<StartError> for ApiError {
     fn from(error: StartError) -> Self {
         let message = error.to_string();
@@ -63,6 +75,7 @@ impl From<StartError> for ApiError {
                 Self::conflict("run_active", message).with("run_id", json!(run))
             }
             StartError::AgentGone => Self::conflict("agent_gone", message),
+            StartError::Unanswerable(_) => Self::conflict("unanswerable", message),
             StartError::QueueFull => Self::rate_limited_by("queue_full", message, 10),
             StartError::WorkspaceFull { most } => {
                 Self::rate_limited_by("workspace_runs", message, 5).with("limit", json!(most))

@@ -3,7 +3,7 @@
 mod upload;
 
 use axum::Json;
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
 use futures_util::{Stream, StreamExt as _, stream};
@@ -16,11 +16,11 @@ use serde::Deserialize;
 use crate::api::ApiState;
 use crate::api::artifact_content::Part;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
-use crate::api::drain::drain;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host_call::HostCall;
 use crate::api::openapi::Binary;
 use crate::api::query::{PathOf, QueryOf};
+use crate::api::recheck::StreamedBody;
 use crate::outbound::artifact::PlaceError;
 use crate::runs::artifacts::Readable;
 
@@ -57,17 +57,16 @@ pub(in crate::api) async fn create_artifact(
     State(state): State<ApiState>,
     QueryOf(query): QueryOf<UploadQuery>,
     headers: HeaderMap,
-    body: Body,
+    mut body: StreamedBody,
 ) -> ApiResult<(StatusCode, Json<ArtifactMetadata>)> {
-    let mut frames = body.into_data_stream();
     let Some(_room) = state.runs.begin_upload(&caller.grant) else {
-        drain(&mut frames).await;
+        body.drain().await;
         return Err(ApiError::uploads_full());
     };
-    let stored = upload::store(&caller, &state, query, &headers, &mut frames).await;
+    let stored = upload::store(&caller, &state, query, &headers, &mut body).await;
     if stored.is_err() {
         // Who is still sending reads no answer: let it come to its end, within bounds.
-        drain(&mut frames).await;
+        body.drain().await;
     }
     stored.map(|metadata| (StatusCode::CREATED, Json(metadata)))
 }

@@ -93,7 +93,7 @@ pub(in crate::api) async fn speak_mcp(
     }
     let mut whole = Request::new(body);
     *whole.extensions_mut() = parts.extensions.clone();
-    let bytes = read_body(whole).await?;
+    let bytes = read_body(whole, &state).await?;
     if sent_json {
         check_json_text(&bytes).map_err(|fault| ApiError::invalid("", fault.to_string()))?;
     }

@@ -75,7 +75,7 @@ impl FromRequest<ApiState> for Numbered {
 
     async fn from_request(request: Request, state: &ApiState) -> ApiResult<Self> {
         let limits = state.runs.limits().results;
-        let body = json_bytes_of(request, most_bytes(limits)).await?;
+        let body = json_bytes_of(request, state, most_bytes(limits)).await?;
         numbered(&body, limits).map(Self)
     }
 }

@@ -3,7 +3,7 @@
 mod upload;
 
 use axum::Json;
-use axum::body::{Body, BodyDataStream, Bytes};
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use domain::state::check_prefix;
@@ -19,10 +19,10 @@ use store::{AreaAccess, BlobDeleted, BlobRecord, CHUNK_BYTES, DeleteBlob, Store,
 
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
-use crate::api::drain::drain;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::openapi::Binary;
 use crate::api::query::{PathOf, QueryOf, page_limit};
+use crate::api::recheck::StreamedBody;
 use crate::cursor::Kind;
 use upload::Upload;
 
@@ -211,17 +211,16 @@ pub(in crate::api) async fn put_blob(
     State(state): State<ApiState>,
     PathOf((area, key)): PathOf<(String, String)>,
     headers: HeaderMap,
-    body: Body,
+    mut body: StreamedBody,
 ) -> ApiResult<StatusCode> {
-    let mut frames = body.into_data_stream();
     let Some(_room) = state.runs.begin_upload(&caller.grant) else {
-        drain(&mut frames).await;
+        body.drain().await;
         return Err(ApiError::uploads_full());
     };
-    let stored = store_blob(&caller, &state, (&area, key), &headers, &mut frames).await;
+    let stored = store_blob(&caller, &state, (&area, key), &headers, &mut body).await;
     if stored.is_err() {
         // Who is still sending reads no answer: let it come to its end, within bounds.
-        drain(&mut frames).await;
+        body.drain().await;
     }
     stored.map(|()| StatusCode::NO_CONTENT)
 }
@@ -231,7 +230,7 @@ async fn store_blob(
     state: &ApiState,
     (area, key): (&str, String),
     headers: &HeaderMap,
-    frames: &mut BodyDataStream,
+    body: &mut StreamedBody,
 ) -> ApiResult<()> {
     let call = call("storage_set", area);
     let access = granted_area(caller, state, call).await?;
@@ -243,7 +242,7 @@ async fn store_blob(
             return Err(refused);
         }
     };
-    upload.run(frames, call).await
+    upload.run(body, call).await
 }
 
 /// Deletes a blob.

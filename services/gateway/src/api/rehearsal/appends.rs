@@ -125,7 +125,7 @@ impl FromRequest<Rehearsal> for Results {
 
     async fn from_request(request: Request, state: &Rehearsal) -> ApiResult<Self> {
         let limits = state.0.limits;
-        let body = json_bytes_of(request, most_bytes(limits)).await?;
+        let body = json_bytes_of(request, state, most_bytes(limits)).await?;
         numbered(&body, limits).map(Self)
     }
 }

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use axum::body::BodyDataStream;
 use domain::artifact::is_name;
-use futures_util::StreamExt as _;
 use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use protocol::host_api::ArtifactMetadata;
@@ -16,6 +14,7 @@ use crate::api::ApiState;
 use crate::api::auth::{Call, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::single_header;
+use crate::api::recheck::StreamedBody;
 use crate::runs::artifacts::{LONGEST, NewArtifact, PATIENCE, Uploaded, Uploading, Whose};
 
 /// A body that stands still for longer is given up.
@@ -33,7 +32,7 @@ pub(super) async fn store(
     state: &ApiState,
     query: UploadQuery,
     headers: &HeaderMap,
-    frames: &mut BodyDataStream,
+    body: &mut StreamedBody,
 ) -> ApiResult<ArtifactMetadata> {
     let asked = caller.grant.snapshot.artifacts(ArtifactOperation::Create);
     if asked.is_err() {
@@ -49,7 +48,7 @@ pub(super) async fn store(
         }
     };
     let time = PATIENCE.min(state.runs.time_left(&caller.grant));
-    let read = tokio::time::timeout(time, read(&mut upload, frames)).await;
+    let read = tokio::time::timeout(time, read(&mut upload, body)).await;
     if let Err(error) = read.map_err(|_| ApiError::slow_body()).flatten() {
         let audit = caller.audit_entry(state, CALL, Some(error.message()), 0);
         upload.give_up(Some(audit)).await?;
@@ -104,13 +103,12 @@ fn new_artifact(
     })
 }
 
-async fn read(upload: &mut Uploading, frames: &mut BodyDataStream) -> ApiResult<()> {
+async fn read(upload: &mut Uploading, body: &mut StreamedBody) -> ApiResult<()> {
     loop {
-        let frame = tokio::time::timeout(SILENCE, frames.next())
+        let frame = tokio::time::timeout(SILENCE, body.next())
             .await
             .map_err(|_| ApiError::slow_body())?;
-        let Some(frame) = frame else { return Ok(()) };
-        let frame = frame.map_err(|_| ApiError::invalid_argument("the body could not be read"))?;
+        let Some(frame) = frame? else { return Ok(()) };
         upload.take(&frame).await?;
     }
 }

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::BODY_BYTES;
 use crate::api::ApiState;
-use crate::api::drain::drain;
+use crate::api::drain::drain_body;
 use crate::api::error::ApiError;
 use crate::api::json::{announced, json_bytes, parse};
 use crate::api::room::{BodyRoom, Room, Sender, Sign, Taken};
@@ -59,13 +59,13 @@ impl<T: DeserializeOwned> FromRequest<ApiState> for ModelBody<T> {
             Ok(room) => room,
             Err(refused) => {
                 // Who is still sending reads no answer: let it come to its end, within bounds.
-                drain(&mut request.into_body().into_data_stream()).await;
+                drain_body(request.into_body()).await;
                 return Err(refused);
             }
         };
         // It has its room.
         request.extensions_mut().remove::<BodyRoom>();
-        let bytes = json_bytes(request).await?;
+        let bytes = json_bytes(request, state).await?;
         room.shrink(bytes.len());
         let value = parse(&bytes)?;
         Ok(Self { value, room })

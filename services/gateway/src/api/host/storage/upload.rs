@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use axum::body::{BodyDataStream, Bytes};
-use futures_util::StreamExt;
+use axum::body::Bytes;
 use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use store::{
@@ -15,6 +14,7 @@ use crate::api::ApiState;
 use crate::api::auth::{Call, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::single_header;
+use crate::api::recheck::StreamedBody;
 
 /// A body that stands still for longer is given up.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -92,12 +92,12 @@ impl<'a> Upload<'a> {
     }
 
     /// Reads the body to its end and points the name at it; the call is recorded with its bytes.
-    pub(super) async fn run(self, frames: &mut BodyDataStream, call: Call<'_>) -> ApiResult<()> {
+    pub(super) async fn run(self, body: &mut StreamedBody, call: Call<'_>) -> ApiResult<()> {
         let run = &self.caller.grant.run;
         let now = self.state.runs.clock().now_ms();
         let left = u64::try_from(run.deadline_at.saturating_sub(now)).unwrap_or(0);
         let time = PATIENCE.min(Duration::from_millis(left));
-        let outcome = tokio::time::timeout(time, self.carry_out(frames, call))
+        let outcome = tokio::time::timeout(time, self.carry_out(body, call))
             .await
             .map_err(|_| ApiError::slow_body())
             .flatten();
@@ -113,7 +113,7 @@ impl<'a> Upload<'a> {
         outcome
     }
 
-    async fn carry_out(&self, frames: &mut BodyDataStream, call: Call<'_>) -> ApiResult<()> {
+    async fn carry_out(&self, body: &mut StreamedBody, call: Call<'_>) -> ApiResult<()> {
         let mut progress = Progress {
             digest: aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA256),
             size: 0,
@@ -121,12 +121,10 @@ impl<'a> Upload<'a> {
             pending: Vec::new(),
         };
         loop {
-            let frame = tokio::time::timeout(SILENCE, frames.next())
+            let frame = tokio::time::timeout(SILENCE, body.next())
                 .await
                 .map_err(|_| ApiError::slow_body())?;
-            let Some(frame) = frame else { break };
-            let frame =
-                frame.map_err(|_| ApiError::invalid_argument("the body could not be read"))?;
+            let Some(frame) = frame? else { break };
             self.take(&mut progress, &frame).await?;
         }
         self.finish(progress, call).await

@@ -1,0 +1,92 @@
+//! A request whose body stops half-way, as long as a test wants.
+
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use reqwest::header::HeaderMap;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::client::Answer;
+use super::slow::connect;
+use super::{until, within};
+
+/// Checks of a database row count for 5 ms: younger ones are not repeated.
+const FRESH: Duration = Duration::from_millis(10);
+
+pub struct HalfSent {
+    socket: TcpStream,
+    rest: Vec<u8>,
+    accepted: Instant,
+}
+
+/// What is sent, and by whom.
+pub struct Sent<'a> {
+    pub method: &'a Method,
+    pub path: &'a str,
+    /// The bearer credential, if any.
+    pub credential: Option<&'a str>,
+    pub media_type: &'a str,
+    pub body: &'a [u8],
+}
+
+impl HalfSent {
+    /// Sends the head and half of the body. Returns once the gateway has asked for the body: it has accepted the head.
+    pub async fn begin(url: &str, sent: &Sent<'_>) -> Self {
+        let mut socket = connect(url).await;
+        let Sent {
+            method,
+            path,
+            credential,
+            media_type,
+            body,
+        } = sent;
+        let bearer = credential.map(|credential| format!("authorization: Bearer {credential}\r\n"));
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nexpect: 100-continue\r\n\
+             content-type: {media_type}\r\ncontent-length: {}\r\n{}\r\n",
+            body.len(),
+            bearer.unwrap_or_default(),
+        );
+        socket.write_all(head.as_bytes()).await.unwrap();
+        let expected = b"HTTP/1.1 100 Continue\r\n\r\n";
+        let mut told = vec![0; expected.len()];
+        within("100 Continue", socket.read_exact(&mut told))
+            .await
+            .unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(&told),
+            String::from_utf8_lossy(expected),
+            "{method} {path}"
+        );
+        let (half, rest) = body.split_at(body.len() / 2);
+        socket.write_all(half).await.unwrap();
+        Self {
+            socket,
+            rest: rest.to_vec(),
+            accepted: Instant::now(),
+        }
+    }
+
+    /// Sends the rest and reads the answer.
+    pub async fn finish(mut self) -> Answer {
+        until("the check of the head to be old", async || {
+            self.accepted.elapsed() > FRESH
+        })
+        .await;
+        self.socket.write_all(&self.rest).await.unwrap();
+        let mut raw = Vec::new();
+        within("an answer", self.socket.read_to_end(&mut raw))
+            .await
+            .unwrap();
+        let raw = String::from_utf8_lossy(&raw);
+        let (head, body) = raw.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Answer {
+            status,
+            headers: HeaderMap::new(),
+            body: serde_json::from_str(body).unwrap_or(Value::Null),
+        }
+    }
+}
