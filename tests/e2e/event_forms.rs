@@ -248,3 +248,50 @@ async fn an_attribute_that_stands_twice_is_refused() {
     );
     assert_eq!(count(&stage).await, 0);
 }
+
+#[tokio::test]
+async fn skips_byte_order_mark_before_json() {
+    let stage = Stage::new().await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let cloud = json!({"specversion": "1.0", "id": "1", "source": "/s", "type": "test.cloud"});
+    let posting = || stage.client.request(Method::POST, "/v1/events");
+    let mcp = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    let json = "application/json";
+    for (request, media_type, body, status) in [
+        (posting(), json, message("m-2"), 202),
+        (
+            posting(),
+            "application/cloudevents+json",
+            cloud.clone(),
+            202,
+        ),
+        (
+            posting(),
+            "application/cloudevents-batch+json",
+            json!([cloud]),
+            202,
+        ),
+        (
+            run.request(Method::PUT, "/state/conversation/k"),
+            json,
+            json!({"value": 1}),
+            200,
+        ),
+        (run.request(Method::POST, "/mcp"), json, mcp, 200),
+    ] {
+        let request = request.header("content-type", media_type);
+        let marked = [b"\xEF\xBB\xBF", body.to_string().as_bytes()].concat();
+        let wide: Vec<u8> = body
+            .to_string()
+            .encode_utf16()
+            .flat_map(u16::to_le_bytes)
+            .collect();
+        let refused = send(request.try_clone().unwrap().body(wide)).await.unwrap();
+        assert_eq!(refused.status, 400, "{}", refused.body);
+        let told = refused.error("message").as_str().unwrap();
+        assert!(told.contains("UTF-16"), "{told}");
+        let taken = send(request.body(marked)).await.unwrap();
+        assert_eq!(taken.status, status, "{media_type} {}", taken.body);
+    }
+    run.end(&stage).await;
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::Extension;
 use axum::body::{BodyDataStream, Bytes};
 use axum::extract::{FromRequest, Request};
-use bytes::BytesMut;
+use bytes::{Buf as _, BytesMut};
 use domain::json_text::check_json_text;
 use futures_util::StreamExt as _;
 use http::HeaderMap;
@@ -18,6 +18,7 @@ use crate::api::drain::drain;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::recheck::{Accepted, ChecksSenders};
 use crate::api::room::{BodyRoom, Held, Sender, Taken};
+use crate::telemetry::tolerance::{Peer, tolerated};
 
 /// A body that trickles in for longer is refused. An extension of every request.
 #[derive(Clone, Copy)]
@@ -66,7 +67,9 @@ pub(super) async fn json_bytes_of(
         let message = "send the body with `Content-Type: application/json`";
         return Err(ApiError::invalid_argument(message));
     }
-    read_body_of(request, state, most).await
+    let sender = sender_of(&request);
+    let body = read_body_of(request, state, most).await?;
+    in_utf8(body, sender)
 }
 
 /// The media type of a request's body, in lower case and without parameters.
@@ -89,8 +92,35 @@ pub(super) async fn read_body(request: Request, state: &impl ChecksSenders) -> A
     read_body_of(request, state, most).await
 }
 
+/// The same for JSON of whatever media type: a byte order mark before it is skipped.
+pub(super) async fn read_json(request: Request, state: &impl ChecksSenders) -> ApiResult<Held> {
+    let sender = sender_of(&request);
+    let body = read_body(request, state).await?;
+    in_utf8(body, sender)
+}
+
 fn sender_of(request: &Request) -> Sender {
     extension(request).unwrap_or(Sender::Nobody)
+}
+
+fn in_utf8(mut body: Held, sender: Sender) -> ApiResult<Held> {
+    const MARK: &[u8] = b"\xEF\xBB\xBF";
+    if body.starts_with(MARK) {
+        body.bytes.advance(MARK.len());
+        match sender {
+            Sender::Run(run, _) => tolerated(Peer::Runner, "byte_order_mark", run),
+            Sender::Key(key) => tolerated(Peer::Client, "byte_order_mark", key),
+            Sender::Nobody => tolerated(Peer::Client, "byte_order_mark", "no API key"),
+        }
+    }
+    // JSON text begins with two characters of ASCII, or is one of them: a zero byte is half of a wider unit.
+    match body.as_ref() {
+        [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] | [0, _, ..] | [_, 0, ..] => {
+            let message = "is UTF-16 or UTF-32 text; encode the JSON as UTF-8";
+            Err(ApiError::invalid("", message))
+        }
+        _ => Ok(body),
+    }
 }
 
 fn most_of(request: &Request) -> usize {
@@ -304,6 +334,32 @@ mod tests {
         check(r#"{"event_type":"a"} {}"#, "").await;
         check(r#"["a"]"#, "").await;
         check("", "").await;
+    }
+
+    #[test]
+    fn skips_byte_order_mark_and_names_other_encodings() {
+        let read = |bytes: &[u8]| {
+            let held = Held {
+                bytes: Bytes::copy_from_slice(bytes),
+                _room: None,
+            };
+            in_utf8(held, Sender::Nobody)
+                .map(|held| held.to_vec())
+                .map_err(|error| error.message().to_owned())
+        };
+        assert_eq!(read(b"\xEF\xBB\xBF{}").unwrap(), b"{}");
+        assert_eq!(read(b"{}").unwrap(), b"{}");
+        assert_eq!(read(b"").unwrap(), b"");
+        for wide in [
+            &b"\xFF\xFE{\0}\0"[..],
+            b"\xFE\xFF\0{\0}",
+            b"{\0}\0",
+            b"\0{\0}",
+            b"\0\0\0{",
+        ] {
+            let refused = read(wide).unwrap_err();
+            assert!(refused.contains("UTF-16"), "{refused}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::api::ApiState;
 use crate::api::error::ApiError;
-use crate::api::json::{media_type, parse, parse_part, read_body};
+use crate::api::json::{media_type, parse, parse_part, read_json};
 
 /// The largest body of an event: an envelope, and the platform's payload beside it.
 pub(in crate::api) const EVENT_BODY_BYTES: usize = ENVELOPE_BYTES + RAW_BYTES;
@@ -108,7 +108,7 @@ impl FromRequest<ApiState> for EventBody {
                 with `application/cloudevents+json` or `application/cloudevents-batch+json`";
             return Err(ApiError::invalid_argument(message));
         }
-        let bytes = read_body(request, state).await?;
+        let bytes = read_json(request, state).await?;
         if media_type == batch {
             return read_batch(&bytes).map(Self::Batch);
         }

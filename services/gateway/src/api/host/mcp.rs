@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use super::tools::{ToolCalling, schema_of};
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::json::{media_type, read_body};
+use crate::api::json::{media_type, read_json};
 use crate::api::{ApiState, BODY_BYTES};
 use own::OwnTool;
 
@@ -93,7 +93,7 @@ pub(in crate::api) async fn speak_mcp(
     }
     let mut whole = Request::new(body);
     *whole.extensions_mut() = parts.extensions.clone();
-    let bytes = read_body(whole, &state).await?;
+    let bytes = read_json(whole, &state).await?;
     if sent_json {
         check_json_text(&bytes).map_err(|fault| ApiError::invalid("", fault.to_string()))?;
     }
