@@ -252,6 +252,27 @@ async fn the_face_keeps_no_session_and_dies_with_the_run(
     );
 }
 
+#[tokio::test]
+async fn counts_empty_cursors_of_history_as_absent() {
+    let catalog = "[[tools]]\ntool_name = \"get_current_time\"\n".to_owned();
+    let stage = stage_of(Sqlite, catalog, |_| {}).await.unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let empty = json!({"conversation_id": "", "before_cursor": "", "after_cursor": ""});
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "history_page", "arguments": empty}});
+    let (_, answer) = speak(&run, &call).await;
+    let items = &answer["result"]["structuredContent"]["items"];
+    assert_eq!(items.as_array().map(Vec::len), Some(1), "{answer}");
+    let paged = run
+        .get("/history?before_cursor=&after_cursor=&limit=")
+        .await;
+    assert_eq!(paged.status, 200, "{}", paged.body);
+    assert_eq!(&paged.body["items"], items);
+    let unknown = run.get("/history?beforecursor=").await;
+    assert_eq!(unknown.status, 400, "{}", unknown.body);
+    run.end(&stage).await;
+}
+
 #[rstest]
 #[tokio::test]
 async fn whatever_is_read_by_mcp_is_on_record_allowed_or_denied(

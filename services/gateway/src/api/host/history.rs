@@ -66,9 +66,11 @@ pub(super) async fn read_page(
         operation: "page",
     };
     let asked = caller.grant.snapshot.history(HistoryOperation::Page);
-    let named = query.conversation_id.as_deref();
+    // A model that calls the tool writes an empty text for an argument that it leaves out.
+    let said = |text: Option<String>| text.filter(|text| !text.is_empty());
+    let named = said(query.conversation_id);
     let conversation = caller
-        .own_conversation_if_any(state, call, asked, named)
+        .own_conversation_if_any(state, call, asked, named.as_deref())
         .await?;
     let transcript = Transcript {
         state,
@@ -77,8 +79,8 @@ pub(super) async fn read_page(
         memory: &caller.answer,
     };
     let part = HistoryQuery {
-        before_cursor: query.before_cursor,
-        after_cursor: query.after_cursor,
+        before_cursor: said(query.before_cursor),
+        after_cursor: said(query.after_cursor),
         limit: query.limit,
         direction: query.direction,
         include_attachments: query.include_attachments,
