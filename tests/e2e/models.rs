@@ -312,26 +312,6 @@ async fn documents_are_ranked_texts_embedded_and_tokens_counted() {
         "three before the answer, four around the message, one word"
     );
     assert!((1000..1100).contains(&long), "{long}");
-    let counted = async |body: Value| {
-        let counted = run.call("/models/talker/count-tokens", &body).await;
-        assert_eq!(counted.status, 200, "{}", counted.body);
-        counted.body["tokens"].as_u64().unwrap()
-    };
-    let tool = json!({"name": "find", "description": "Finds a thing.", "parameters": {}});
-    assert_eq!(counted(json!({"messages": []})).await, 0);
-    let empty = json!({"messages": [], "tools": [], "extra_args": {}});
-    assert_eq!(counted(empty).await, 0);
-    let of_tools = counted(json!({"messages": [], "tools": [tool.clone()]})).await;
-    let mut both = says("hello");
-    both["tools"] = json!([tool]);
-    assert_eq!(counted(both).await, short + of_tools);
-    let mut free = says("hello");
-    free["extra_args"] = json!({"temperature": 0.5, "anything": true});
-    assert_eq!(counted(free).await, short);
-    let mut free = body.clone();
-    free["extra_args"] = json!({"user": "u-1", "temperature": null});
-    let ranked = run.call("/models/ranker/rerank", &free).await;
-    assert_eq!(ranked.status, 200, "{}", ranked.body);
 
     let many: Vec<_> = (0..65).map(|n| n.to_string()).collect();
     for (path, body, pointer) in [
@@ -344,21 +324,6 @@ async fn documents_are_ranked_texts_embedded_and_tokens_counted() {
             "/models/ranker/rerank",
             json!({"query": "q", "documents": []}),
             "/documents",
-        ),
-        (
-            "/models/ranker/rerank",
-            json!({"query": "q", "documents": ["d"], "extra_args": {"top_n": 9}}),
-            "/extra_args/top_n",
-        ),
-        (
-            "/models/ranker/rerank",
-            json!({"query": "q", "documents": ["d"], "extra_args": {"service_tier": "x"}}),
-            "/extra_args/service_tier",
-        ),
-        (
-            "/models/talker/count-tokens",
-            json!({"messages": vec![json!({"role": "user", "content": ""}); 10_001]}),
-            "/messages",
         ),
         ("/models/talker/embed", json!({"texts": []}), "/texts"),
         (
@@ -375,6 +340,53 @@ async fn documents_are_ranked_texts_embedded_and_tokens_counted() {
             "/models/talker/invoke",
             json!({"messages": [{"content": "x"}]}),
             "/messages/0/role",
+        ),
+    ] {
+        let refused = run.call(path, &body).await;
+        assert_eq!(refused.status, 400, "{path} {}", refused.body);
+        assert_eq!(refused.detail("pointer"), pointer, "{}", refused.body);
+    }
+}
+
+#[tokio::test]
+async fn counts_empty_lists_and_accepts_extra_args() {
+    let (_stage, run) = scripted(Sqlite).await.unwrap();
+    let counted = async |body: Value| {
+        let counted = run.call("/models/talker/count-tokens", &body).await;
+        assert_eq!(counted.status, 200, "{}", counted.body);
+        counted.body["tokens"].as_u64().unwrap()
+    };
+    let tool = json!({"name": "find", "description": "Finds a thing.", "parameters": {}});
+    assert_eq!(counted(json!({"messages": []})).await, 0);
+    let empty = json!({"messages": [], "tools": [], "extra_args": {}});
+    assert_eq!(counted(empty).await, 0);
+    let of_tools = counted(json!({"messages": [], "tools": [tool.clone()]})).await;
+    let mut both = says("hello");
+    both["tools"] = json!([tool]);
+    let short = counted(says("hello")).await;
+    assert_eq!(counted(both).await, short + of_tools);
+    let mut free = says("hello");
+    free["extra_args"] = json!({"temperature": 0.5, "anything": true});
+    assert_eq!(counted(free).await, short);
+    let ranked = json!({"query": "cold winter", "documents": ["a", "b"],
+        "extra_args": {"user": "u-1", "temperature": null}});
+    let ranked = run.call("/models/ranker/rerank", &ranked).await;
+    assert_eq!(ranked.status, 200, "{}", ranked.body);
+    for (path, body, pointer) in [
+        (
+            "/models/ranker/rerank",
+            json!({"query": "q", "documents": ["d"], "extra_args": {"top_n": 9}}),
+            "/extra_args/top_n",
+        ),
+        (
+            "/models/ranker/rerank",
+            json!({"query": "q", "documents": ["d"], "extra_args": {"service_tier": "x"}}),
+            "/extra_args/service_tier",
+        ),
+        (
+            "/models/talker/count-tokens",
+            json!({"messages": vec![json!({"role": "user", "content": ""}); 10_001]}),
+            "/messages",
         ),
     ] {
         let refused = run.call(path, &body).await;
