@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::connect::Store;
 use crate::conversation::ConversationsOf;
-use crate::error::{StoreError, parsed, signed, unsigned};
+use crate::error::{StoreError, parsed, unsigned};
 use crate::ingest::Ingest;
 use crate::ledger::Append;
 use crate::page::{Columns, Found, PageBound, TextPage};

@@ -149,7 +149,7 @@ fn text_of<'a>(bytes: &'a [u8], path: &Path) -> anyhow::Result<&'a str> {
     let shown = path.display();
     let other = match bytes {
         [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => Some("UTF-32"),
-        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, 1.., ..] | [1.., 0, ..] => Some("UTF-16"),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, 1..=255, ..] | [1..=255, 0, ..] => Some("UTF-16"),
         _ => None,
     };
     if let Some(other) = other {
