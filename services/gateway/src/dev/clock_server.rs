@@ -27,11 +27,13 @@ const MOST: f64 = 14.0;
 #[derive(Clone)]
 struct ClockServer(Clock);
 
-/// Streamable HTTP at `/mcp`, stateless, for programs of this machine: other names than its own are refused.
+/// Streamable HTTP at `/mcp`, stateless, for programs of this machine: other names than its own are refused, and so
+/// are web pages, by their `Origin`.
 pub(super) fn router(clock: Clock) -> Router {
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
-        .with_json_response(true);
+        .with_json_response(true)
+        .enforce_origin_validation();
     let sessions = Arc::new(NeverSessionManager::default());
     let service = StreamableHttpService::new(move || Ok(ClockServer(clock)), sessions, config);
     Router::new().route_service("/mcp", service)
@@ -108,7 +110,37 @@ fn told(now_ms: i64, arguments: &JsonObject) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
+    use http::Request;
+    use tower::ServiceExt as _;
+
     use super::*;
+
+    #[tokio::test]
+    async fn refuses_requests_of_web_pages() {
+        let router = router(Clock::system());
+        for (origin, status) in [
+            (None, 200),
+            (Some("https://evil.example"), 403),
+            (Some("http://127.0.0.1:8700"), 403),
+            (Some("null"), 403),
+        ] {
+            let mut request = Request::post("/mcp")
+                .header("host", "127.0.0.1:9000")
+                .header("content-type", "application/json")
+                .header("accept", "application/json, text/event-stream");
+            if let Some(origin) = origin {
+                request = request.header("origin", origin);
+            }
+            let initialize = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+                "protocolVersion": "2025-06-18", "capabilities": {},
+                "clientInfo": {"name": "test", "version": "1"},
+            }});
+            let request = request.body(Body::from(initialize.to_string())).unwrap();
+            let answer = router.clone().oneshot(request).await.unwrap();
+            assert_eq!(answer.status().as_u16(), status, "{origin:?}");
+        }
+    }
 
     fn check(arguments: &Value, expected: &str) {
         let told = told(1_795_353_000_000, arguments.as_object().unwrap());
