@@ -248,6 +248,31 @@ async fn told(stage: &Stage, head: &str) -> String {
 }
 
 #[tokio::test]
+async fn refuses_transfer_codings_but_chunked() {
+    let stage = Stage::new().await;
+    let asked = |codings: &str| {
+        format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{codings}\r\n0\r\n\r\n")
+    };
+    for (codings, status) in [
+        ("transfer-encoding: chunked\r\n", "HTTP/1.1 200"),
+        ("Transfer-Encoding: gzip, chunked\r\n", "HTTP/1.1 501"),
+        (
+            "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n",
+            "HTTP/1.1 501",
+        ),
+        ("Transfer-Encoding: identity, chunked\r\n", "HTTP/1.1 501"),
+        ("Transfer-Encoding: chunked, chunked\r\n", "HTTP/1.1 400"),
+        (
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+            "HTTP/1.1 400",
+        ),
+    ] {
+        let told = told(&stage, &asked(codings)).await;
+        assert!(told.starts_with(status), "{codings:?}: {told}");
+    }
+}
+
+#[tokio::test]
 async fn a_request_names_one_host() {
     let stage = Stage::new().await;
     for (head, status) in [

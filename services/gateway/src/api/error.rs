@@ -3,6 +3,7 @@
 mod appended;
 mod artifact;
 mod consumed;
+mod framing;
 mod interaction;
 mod register;
 

@@ -10,7 +10,10 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt as _;
-use http::header::{CACHE_CONTROL, CONTENT_ENCODING, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use http::header::{
+    CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, HeaderValue, TRANSFER_ENCODING,
+    X_CONTENT_TYPE_OPTIONS,
+};
 use http::{HeaderMap, Method};
 use utoipa::openapi::OpenApi;
 
@@ -61,6 +64,11 @@ impl Gate {
     }
 
     async fn answer(&self, mut request: Request, route: Option<&str>, next: Next) -> Response {
+        if let Err(refused) = refuse_framed(request.headers()) {
+            // What follows on this connection may be a part of the body.
+            let close = [(CONNECTION, HeaderValue::from_static("close"))];
+            return (close, refused).into_response();
+        }
         if let Err(refused) = self.judge(&request, route) {
             return refused.into_response();
         }
@@ -100,6 +108,27 @@ pub(super) async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: 
     }
     gate.count(&method, route, &response, began);
     response
+}
+
+/// A body is framed by its length, or chunked and nothing else (RFC 9112 §6.1). The server below takes every list of
+/// codings that ends with `chunked` as chunked; a proxy in front may not.
+fn refuse_framed(headers: &HeaderMap) -> ApiResult<()> {
+    let mut lines = headers.get_all(TRANSFER_ENCODING).iter();
+    let Some(first) = lines.next() else {
+        return Ok(());
+    };
+    let is_chunked = |coding: &str| coding.trim().eq_ignore_ascii_case("chunked");
+    let codings = std::iter::once(first).chain(lines);
+    let codings: Vec<_> = codings
+        .flat_map(|line| line.to_str().unwrap_or("?").split(','))
+        .collect();
+    match codings.as_slice() {
+        [coding] if is_chunked(coding) => Ok(()),
+        codings if codings.iter().all(|coding| is_chunked(coding)) => {
+            Err(ApiError::chunked_twice())
+        }
+        _ => Err(ApiError::unknown_transfer_coding()),
+    }
 }
 
 /// Nothing is unpacked here, and nothing packed is kept as if it were not.
@@ -176,5 +205,30 @@ mod tests {
             let answer = asked(request("/", version, headers)).await;
             assert_eq!(answer.status(), status, "{version:?} {headers:?}");
         }
+    }
+
+    #[test]
+    fn takes_chunked_once_and_no_other_coding() {
+        let check = |lines: &[&'static str], expected: Option<u16>| {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(TRANSFER_ENCODING, HeaderValue::from_static(line));
+            }
+            let refused = refuse_framed(&headers).err();
+            let status = refused.map(|refused| refused.into_parts().0);
+            assert_eq!(status, expected, "{lines:?}");
+        };
+        check(&[], None);
+        check(&["chunked"], None);
+        check(&[" Chunked "], None);
+        check(&["chunked, chunked"], Some(400));
+        check(&["chunked", "chunked"], Some(400));
+        check(&["gzip, chunked"], Some(501));
+        check(&["gzip", "chunked"], Some(501));
+        check(&["identity, chunked"], Some(501));
+        check(&["chunked;q=1"], Some(501));
+        check(&["chunked,"], Some(501));
+        check(&["", "chunked"], Some(501));
+        check(&["\u{b}chunked"], Some(501));
     }
 }
