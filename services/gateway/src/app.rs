@@ -295,9 +295,13 @@ fn keep<K: Future<Output = ()> + Send + 'static>(
 
 /// How much the listener takes, and for how long.
 fn server_options(config: &Config) -> ServerOptions {
+    let max_connections = affordable_connections(config.server.connections);
+    let of_peer = config.server.connections_per_peer;
     ServerOptions {
-        max_connections: affordable_connections(config.server.connections),
-        max_per_peer: config.server.connections_per_peer,
+        max_connections,
+        max_per_peer: of_peer.unwrap_or((max_connections / 4).max(1)),
+        spares_loopback: of_peer.is_none(),
+        spared: config.server.proxies.clone().into(),
         header_timeout: config.server.head,
         write_timeout: config.server.write,
         drain: LAST_ANSWERS,

@@ -8,8 +8,9 @@ mod peers;
 mod stall;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -50,6 +51,10 @@ pub struct ServerOptions {
     pub max_connections: usize,
     /// Connections of one address beyond these are closed; 0 is any number.
     pub max_per_peer: usize,
+    /// Whether this machine's own connections are not bounded so.
+    pub spares_loopback: bool,
+    /// Addresses whose connections are not bounded so: proxies, which bring those of many peers.
+    pub spared: Arc<[IpAddr]>,
     /// From the start of a connection, or from the last response, to the end of a request's head.
     pub header_timeout: Duration,
     /// How long a response may wait for its reader to take a byte.
@@ -63,10 +68,21 @@ impl Default for ServerOptions {
         Self {
             max_connections: 10_000,
             max_per_peer: 0,
+            spares_loopback: false,
+            spared: Arc::new([]),
             header_timeout: Duration::from_secs(10),
             write_timeout: Duration::from_secs(30),
             drain: Duration::from_secs(30),
         }
+    }
+}
+
+impl ServerOptions {
+    /// The most connections of an address; 0 is any number.
+    fn most_of(&self, peer: IpAddr) -> usize {
+        let peer = peer.to_canonical();
+        let is_spared = self.spares_loopback && peer.is_loopback() || self.spared.contains(&peer);
+        if is_spared { 0 } else { self.max_per_peer }
     }
 }
 
@@ -113,7 +129,7 @@ async fn accept_until_stop(
             Some(ended) = connections.join_next() => log_panic(ended),
             accepted = listener.accept(), if has_room => match accepted {
                 Ok((stream, peer)) => {
-                    let Some(place) = peers.enter(peer.ip(), options.max_per_peer) else {
+                    let Some(place) = peers.enter(peer.ip(), options.most_of(peer.ip())) else {
                         tracing::debug!(%peer, "a connection was closed: its address has too many");
                         continue;
                     };
@@ -250,6 +266,8 @@ mod tests {
         ServerOptions {
             max_connections: 100,
             max_per_peer: 0,
+            spares_loopback: false,
+            spared: Arc::new([]),
             header_timeout: LONG,
             write_timeout: LONG,
             drain: LONG,
@@ -487,6 +505,28 @@ mod tests {
         drop(first);
         read_until(&mut second, "hello").await;
         in_time(server.stopped()).await;
+    }
+
+    #[test]
+    fn bounds_peers_but_proxies_and_this_machine() {
+        let [here, here_too, proxy, other] =
+            ["127.0.0.1", "::ffff:127.0.0.2", "10.0.0.5", "10.0.0.6"]
+                .map(|text| text.parse::<IpAddr>().unwrap());
+        let bounded = ServerOptions {
+            max_per_peer: 7,
+            spares_loopback: true,
+            spared: Arc::new([proxy]),
+            ..options()
+        };
+        assert_eq!(
+            [here, here_too, proxy, other].map(|ip| bounded.most_of(ip)),
+            [0, 0, 0, 7]
+        );
+        let all = ServerOptions {
+            spares_loopback: false,
+            ..bounded
+        };
+        assert_eq!(all.most_of(here), 7);
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! The sections that exist once.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -30,8 +30,10 @@ pub struct ServerConfig {
     pub heartbeat: Duration,
     /// All connections together; further ones wait.
     pub connections: usize,
-    /// Connections of one address; 0: any number.
-    pub connections_per_peer: usize,
+    /// Connections of one address; 0: any number. `None`: a quarter of all, but for this machine's own.
+    pub connections_per_peer: Option<usize>,
+    /// Addresses of proxies, whose connections are those of many peers.
+    pub proxies: Vec<IpAddr>,
     /// From the start of a connection, or the last answer, to the end of a request's head.
     pub head: Duration,
     /// From a request's head to the end of its body.
@@ -52,7 +54,13 @@ impl ServerConfig {
         });
         let heartbeat = table.required("heartbeat_seconds", seconds(0.05..=300.0));
         let connections = table.required("connections", whole(1..=1_000_000));
-        let connections_per_peer = table.required("connections_per_peer", whole(0..=1_000_000));
+        let connections_per_peer = table.optional("connections_per_peer", whole(0..=1_000_000));
+        let proxies = table.items("proxies", |pointer, value, faults| {
+            address(value).map_err(|message| {
+                faults.push(ConfigFault::new(pointer, message));
+                Reported
+            })
+        });
         let head = table.required("head_seconds", seconds(0.05..=300.0));
         let body = table.required("body_seconds", seconds(0.05..=3600.0));
         let write = table.required("write_seconds", seconds(0.05..=3600.0));
@@ -63,7 +71,8 @@ impl ServerConfig {
             allowed_hosts: allowed_hosts?,
             heartbeat: heartbeat?,
             connections: bytes(connections?),
-            connections_per_peer: bytes(connections_per_peer?),
+            connections_per_peer: connections_per_peer?.map(bytes),
+            proxies: proxies?,
             head: head?,
             body: body?,
             write: write?,
@@ -75,6 +84,13 @@ fn listen_address(value: Value) -> Result<SocketAddr, &'static str> {
     let text = text(value)?;
     text.parse()
         .map_err(|_| "must be an address and a port, like 127.0.0.1:8700 or [::]:8700")
+}
+
+fn address(value: Value) -> Result<IpAddr, &'static str> {
+    let address: IpAddr = text(value)?
+        .parse()
+        .map_err(|_| "must be an IP address, like 10.0.0.5; networks are not taken")?;
+    Ok(address.to_canonical())
 }
 
 fn origin(value: Value) -> Result<Url, String> {
