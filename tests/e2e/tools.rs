@@ -110,10 +110,10 @@ tool_name = "get_current_time"
     assert_eq!(detail.body["tool"]["parameters"], granted[0]["parameters"]);
     assert_eq!(detail.body["tool"]["description"], "Finds.");
 
-    let answer = call(&run, "find", &json!({"id": "a/../b", "n": 3})).await;
+    let answer = call(&run, "find", &json!({"id": "a b", "n": 3})).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     let result = &answer.body["result"];
-    assert_eq!(result["path"], "/items/a%2F..%2Fb?n=3");
+    assert_eq!(result["path"], "/items/a%20b?n=3");
     // The operator's credential went to the tool and no further; the run's token went nowhere.
     let seen = &server.seen("/items")[0];
     assert_eq!(seen.header("authorization"), Some(STUB_API_KEY.1));
@@ -124,6 +124,12 @@ tool_name = "get_current_time"
         (json!({"id": 1}), "/parameters/id"),
         (json!({"id": "a", "n": 0}), "/parameters/n"),
         (json!({}), "/parameters"),
+        (json!({"id": "a/../b"}), "/parameters/id"),
+        (json!({"id": "a\\b"}), "/parameters/id"),
+        (json!({"id": "a\nb"}), "/parameters/id"),
+        (json!({"id": ".."}), "/parameters/id"),
+        (json!({"id": "a", "n ": 1}), "/parameters/n "),
+        (json!({"id": "a", "other": 1}), "/parameters/other"),
     ] {
         let refused = call(&run, "find", &parameters).await;
         assert_eq!(refused.status, 400, "{}", refused.body);
@@ -309,6 +315,35 @@ async fn a_large_result_that_is_not_to_be_read_or_cannot_be_kept_is_shown_by_its
         assert_eq!(result.get("artifact_id").is_some(), kept, "{artifacts}");
         run.end(&stage).await;
     }
+}
+
+#[tokio::test]
+async fn operators_open_path_parameters_for_slashes() {
+    let server = ToolServer::start().await;
+    let catalog = format!(
+        "[[tools]]\ntool_name = \"file\"\nurl = \"{}/files/{{path}}\"\nmethod = \"GET\"\n\
+         path_slashes = [\"path\"]\nparameters = {{ type = \"object\", required = [\"path\"], \
+         properties = {{ path = {{ type = \"string\" }} }} }}\n",
+        server.url
+    );
+    let stage = stage_with(Sqlite, catalog).await.unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let answer = call(&run, "file", &json!({"path": "src/main.rs"})).await;
+    assert_eq!(
+        answer.body["result"]["path"], "/files/src%2Fmain.rs",
+        "{}",
+        answer.body
+    );
+    for path in ["src/../main.rs", "..", "./x", "a\\..\\b"] {
+        let refused = call(&run, "file", &json!({"path": path})).await;
+        assert_eq!(
+            refused.detail("pointer"),
+            "/parameters/path",
+            "{path}: {}",
+            refused.body
+        );
+    }
+    run.end(&stage).await;
 }
 
 #[rstest]

@@ -53,6 +53,8 @@ pub struct HttpToolEntry {
     /// By lower-case name.
     pub headers: BTreeMap<String, SecretRef>,
     pub timeout: Duration,
+    /// Names in the URL's path whose values may hold slashes and control characters.
+    pub path_slashes: Vec<String>,
 }
 
 impl ToolEntry {
@@ -96,12 +98,15 @@ fn read_http(table: &mut Table<'_>) -> Result<Option<HttpToolEntry>, Reported> {
     let method = table.optional("method", one_of(METHODS));
     let headers = read_headers(table);
     let timeout = table.optional("timeout_seconds", seconds(0.1..=3600.0));
+    let path_slashes = table.optional("path_slashes", names);
     let (url, method, headers, timeout) = (url?, method?, headers?, timeout?);
+    let path_slashes = path_slashes?;
     let Some(url) = url else {
         let needless = [
             ("method", method.is_some()),
             ("headers", !headers.is_empty()),
             ("timeout_seconds", timeout.is_some()),
+            ("path_slashes", path_slashes.is_some()),
         ];
         let needless = needless.iter().find(|(_, stands)| *stands);
         return match needless {
@@ -109,12 +114,26 @@ fn read_http(table: &mut Table<'_>) -> Result<Option<HttpToolEntry>, Reported> {
             None => Ok(None),
         };
     };
+    let path_slashes = path_slashes.unwrap_or_default();
+    if let Some(stranger) = path_slashes
+        .iter()
+        .find(|name| url.names().all(|known| known != name.as_str()))
+    {
+        let message = format!("names {stranger:?}, which does not stand in the path of `url`");
+        return Err(table.fault("path_slashes", message));
+    }
     Ok(Some(HttpToolEntry {
+        path_slashes,
         url,
         method: method.unwrap_or_else(|| "POST".to_owned()),
         headers,
         timeout: timeout.unwrap_or(DEFAULT_TIMEOUT),
     }))
+}
+
+fn names(value: Value) -> Result<Vec<String>, &'static str> {
+    serde_json::from_value(value)
+        .map_err(|_| "must be a list of names that stand in the path of `url`")
 }
 
 /// A tool is one of the gateway's own, or it has somewhere to go.
@@ -179,6 +198,7 @@ impl fmt::Debug for HttpToolEntry {
             .field("method", &self.method)
             .field("headers", &self.headers)
             .field("timeout", &self.timeout)
+            .field("path_slashes", &self.path_slashes)
             .finish()
     }
 }

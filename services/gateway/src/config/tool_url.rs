@@ -30,8 +30,24 @@ pub enum UrlTemplateError {
 pub enum FillError {
     #[error("`{0}` must be a text, a number or a boolean, since it stands in the path")]
     Kind(String),
-    #[error("`{0}` must not be empty, `.` or `..`, since it stands in the path")]
+    #[error(
+        "`{0}` must not be empty or hold `.` or `..` as a segment, since it stands in the path"
+    )]
     Dots(String),
+    #[error(
+        "`{0}` must not hold `/`, `\\` or control characters, since it stands in the path; `path_slashes` of the \
+         tool allows them"
+    )]
+    Slash(String),
+}
+
+impl FillError {
+    /// The name of the value.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Kind(name) | Self::Dots(name) | Self::Slash(name) => name,
+        }
+    }
 }
 
 /// A URL with `{name}` in its path. Prints no query: one may hold a secret.
@@ -87,16 +103,26 @@ impl UrlTemplate {
         parsed(&self.with(|_| "x".to_owned()))
     }
 
-    /// The URL with `value` of each name, percent-encoded.
-    pub fn fill(&self, value: impl Fn(&str) -> Option<String>) -> Result<Url, FillError> {
+    /// The URL with `value` of each name, percent-encoded. Services that route by the decoded path take a slash for
+    /// the end of a segment: only a name that `is_open` may hold one. No value has a dot segment.
+    pub fn fill(
+        &self,
+        value: impl Fn(&str) -> Option<String>,
+        is_open: impl Fn(&str) -> bool,
+    ) -> Result<Url, FillError> {
         let mut filled = String::new();
         for part in &self.parts {
             match part {
                 Part::Text(text) => filled.push_str(text),
                 Part::Name(name) => {
                     let value = value(name).ok_or_else(|| FillError::Kind(name.clone()))?;
-                    if ["", ".", ".."].contains(&value.as_str()) {
+                    if value.is_empty() || value.split(['/', '\\']).any(is_dots) {
                         return Err(FillError::Dots(name.clone()));
+                    }
+                    let ends_segment =
+                        |letter: char| letter.is_control() || matches!(letter, '/' | '\\');
+                    if value.contains(ends_segment) && !is_open(name) {
+                        return Err(FillError::Slash(name.clone()));
                     }
                     filled.extend(utf8_percent_encode(&value, ENCODED));
                 }
@@ -112,6 +138,16 @@ impl UrlTemplate {
         };
         self.parts.iter().map(text).collect()
     }
+}
+
+/// Whether a segment is `.` or `..` to a service that trims.
+fn is_dots(segment: &str) -> bool {
+    let is_passed_over = |letter: char| {
+        letter.is_whitespace()
+            || letter.is_control()
+            || matches!(letter, '\u{200b}'..='\u{200d}' | '\u{2060}' | '\u{feff}')
+    };
+    matches!(segment.trim_matches(is_passed_over), "." | "..")
 }
 
 /// A filled template.
@@ -133,25 +169,48 @@ impl fmt::Debug for UrlTemplate {
 mod tests {
     use super::*;
 
-    fn filled(template: &str, value: &str) -> String {
+    fn filled(template: &str, value: &str, is_open: bool) -> String {
         let template = UrlTemplate::parse(template).unwrap();
-        let url = template.fill(|_| Some(value.to_owned()));
+        let url = template.fill(|_| Some(value.to_owned()), |_| is_open);
         url.map_or_else(|error| error.to_string(), String::from)
     }
 
     #[test]
-    fn a_value_stays_the_segment_that_it_was_put_into() {
+    fn values_stay_within_their_segment() {
+        const TEMPLATE: &str = "https://t.example/v1/{id}/x?k=v";
         for (value, expected) in [
             ("a b", "https://t.example/v1/a%20b/x?k=v"),
-            ("../../admin", "https://t.example/v1/..%2F..%2Fadmin/x?k=v"),
             ("a?b#c", "https://t.example/v1/a%3Fb%23c/x?k=v"),
             ("%2e%2e", "https://t.example/v1/%252e%252e/x?k=v"),
+            ("1.2", "https://t.example/v1/1.2/x?k=v"),
             ("ä", "https://t.example/v1/%C3%A4/x?k=v"),
         ] {
-            assert_eq!(filled("https://t.example/v1/{id}/x?k=v", value), expected);
+            assert_eq!(filled(TEMPLATE, value, false), expected);
         }
-        for value in ["", ".", ".."] {
-            assert!(filled("https://t.example/{id}", value).contains("must not be empty"));
+        for value in ["a/b", "a\\b", "a\nb", "\u{0}", "a\u{7f}", "a\u{85}", "/"] {
+            assert!(
+                filled(TEMPLATE, value, false).contains("must not hold"),
+                "{value:?}"
+            );
+        }
+        let open = filled(TEMPLATE, "src/a\\b.rs", true);
+        assert_eq!(open, "https://t.example/v1/src%2Fa%5Cb.rs/x?k=v");
+        for value in [
+            "",
+            ".",
+            "..",
+            " ..",
+            "..\t",
+            "\u{200b}..",
+            "../../admin",
+            "7/../../admin",
+            "a\\..\\b",
+            "a/.",
+        ] {
+            for is_open in [false, true] {
+                let told = filled(TEMPLATE, value, is_open);
+                assert!(told.contains("must not be empty"), "{value:?}: {told}");
+            }
         }
     }
 

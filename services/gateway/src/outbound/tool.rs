@@ -80,7 +80,7 @@ pub struct KnownTool {
 
 enum Callee {
     Gateway(GatewayTool),
-    Http(HttpToolSpec),
+    Http(Box<HttpToolSpec>),
     Mcp { server: Arc<Server>, name: String },
     Skill(SkillTool),
     RegisterSkill(Registration),
@@ -280,6 +280,7 @@ impl KnownTool {
         }
         match &self.callee {
             Callee::RegisterSkill(registration) => registration.check(parameters),
+            Callee::Http(spec) => http::check(spec, parameters),
             _ => Ok(()),
         }
     }

@@ -1,10 +1,12 @@
 //! Tools and MCP servers of the configuration, with their secrets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use protocol::JsonObject;
 use protocol::resources::{ToolEffect, ToolOperation, ToolResource};
 use secrecy::{ExposeSecret as _, SecretString};
+use serde_json::Value;
 use url::Url;
 
 use super::{known, secrets};
@@ -83,11 +85,16 @@ impl Reading<'_> {
                 source: Some("http".to_owned()),
                 effect: effect(entry.effect.as_deref()),
             },
-            call: ToolCallSpec::Http(self.http(http, place)),
+            call: ToolCallSpec::Http(Box::new(self.http(http, entry.parameters.as_ref(), place))),
         })
     }
 
-    fn http(&mut self, entry: &HttpToolEntry, place: &str) -> HttpToolSpec {
+    fn http(
+        &mut self,
+        entry: &HttpToolEntry,
+        parameters: Option<&JsonObject>,
+        place: &str,
+    ) -> HttpToolSpec {
         let example = entry.url.example();
         self.check_url(example.as_str(), place);
         self.know_query(&example);
@@ -96,6 +103,8 @@ impl Reading<'_> {
             method: entry.method.parse().unwrap_or(http::Method::POST),
             headers: self.headers(&entry.headers, place),
             timeout: entry.timeout,
+            open: entry.path_slashes.iter().cloned().collect(),
+            names: parameters.map(named_in).unwrap_or_default(),
         }
     }
 
@@ -185,6 +194,25 @@ impl Reading<'_> {
     fn fault(&mut self, pointer: String, message: impl std::fmt::Display) {
         self.faults.push(ConfigFault::new(pointer, message));
     }
+}
+
+/// The names that a schema has for members of an object, also in the parts that it is made of.
+fn named_in(schema: &JsonObject) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    let mut left = vec![schema];
+    while let Some(schema) = left.pop() {
+        if let Some(Value::Object(properties)) = schema.get("properties") {
+            names.extend(properties.keys().cloned());
+        }
+        for part in ["allOf", "anyOf", "oneOf"] {
+            let parts = schema.get(part).and_then(Value::as_array);
+            left.extend(parts.into_iter().flatten().filter_map(Value::as_object));
+        }
+        for part in ["if", "then", "else"] {
+            left.extend(schema.get(part).and_then(Value::as_object));
+        }
+    }
+    names
 }
 
 fn effect(said: Option<&str>) -> Option<ToolEffect> {

@@ -3,12 +3,13 @@
 use http::header::CONTENT_TYPE;
 use http::{Method, StatusCode};
 use protocol::JsonObject;
+use protocol::admin::Fault;
 use reqwest::{RequestBuilder, Response};
 use serde_json::Value;
 use url::Url;
 
 use super::{ANSWER_BYTES, HttpToolSpec};
-use crate::config::UrlTemplate;
+use crate::config::FillError;
 use crate::outbound::egress::Egress;
 use crate::outbound::redact::Redactor;
 use crate::outbound::runner::read_at_most;
@@ -19,7 +20,7 @@ const URL_BYTES: usize = 16 * 1024;
 /// Of a refusal, so much is read.
 const REFUSAL_BYTES: usize = 4 * 1024;
 
-/// Calls it once. The time is the caller's business.
+/// Calls it once, with parameters that were checked. The time is the caller's business.
 pub(super) async fn call(
     egress: &Egress,
     redactor: &Redactor,
@@ -36,10 +37,10 @@ fn request(
     spec: &HttpToolSpec,
     parameters: &JsonObject,
 ) -> Result<RequestBuilder, UpstreamError> {
-    let (mut url, rest) = place(&spec.url, parameters)?;
-    let in_body = [Method::POST, Method::PUT, Method::PATCH].contains(&spec.method);
+    let (mut url, rest) =
+        place(spec, parameters).map_err(|error| UpstreamError::Rejected(error.to_string()))?;
+    let in_body = in_body(spec);
     if !in_body && !rest.is_empty() {
-        check_names(&url, &rest)?;
         let pairs = rest.iter().map(|(name, value)| (name, plain(value)));
         url.query_pairs_mut().extend_pairs(pairs);
     }
@@ -59,32 +60,62 @@ fn request(
     })
 }
 
-/// Refuses parameters that the operator has set in the tool's URL: which of two a service takes is its own affair.
-fn check_names(url: &Url, parameters: &JsonObject) -> Result<(), UpstreamError> {
-    let set: Vec<_> = url.query_pairs().map(|(name, _)| stem(&name)).collect();
-    match parameters.keys().find(|name| set.contains(&stem(name))) {
-        Some(name) => Err(UpstreamError::Rejected(format!(
-            "the parameter {name} is set by the tool itself; leave it out"
-        ))),
-        None => Ok(()),
+/// Refuses parameters that would leave their segment of the path, or stand in the query under a name that is not
+/// theirs.
+pub(super) fn check(spec: &HttpToolSpec, parameters: &JsonObject) -> Result<(), Vec<Fault>> {
+    let at = |name: &str| format!("/{}", domain::form::escape_pointer(name));
+    let placed = place(spec, parameters);
+    let (url, rest) =
+        placed.map_err(|error| vec![Fault::new(at(error.name()), error.to_string())])?;
+    if in_body(spec) {
+        return Ok(());
     }
+    let set: Vec<_> = url.query_pairs().map(|(name, _)| stem(&name)).collect();
+    let faults = rest.keys().filter_map(|name| {
+        let message = if !spec.names.contains(name) {
+            "is not among the `properties` of the tool's parameters; leave it out"
+        } else if set.contains(&stem(name)) {
+            // Which of two a service takes is its own affair.
+            "is set by the tool itself; leave it out"
+        } else {
+            return None;
+        };
+        let name: String = name.chars().take(100).collect();
+        Some(Fault::new(at(&name), message))
+    });
+    let faults: Vec<_> = faults.collect();
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(faults)
+    }
+}
+
+fn in_body(spec: &HttpToolSpec) -> bool {
+    [Method::POST, Method::PUT, Method::PATCH].contains(&spec.method)
 }
 
 /// A name as the least exact of services reads it: `Tenant`, `tenant[]` and `tenant[a]` are `tenant`, `a.b` and
 /// `a b` are `a_b`.
 fn stem(name: &str) -> String {
-    let name = name.trim_start().split('[').next().unwrap_or_default();
+    let is_blank =
+        |letter: char| letter.is_whitespace() || letter.is_control() || letter == '\u{200b}';
+    let name = name
+        .trim_matches(is_blank)
+        .split('[')
+        .next()
+        .unwrap_or_default();
     name.to_ascii_lowercase().replace(['.', ' '], "_")
 }
 
 /// The URL with its path filled, and the parameters that do not stand there.
-fn place(url: &UrlTemplate, parameters: &JsonObject) -> Result<(Url, JsonObject), UpstreamError> {
+fn place(spec: &HttpToolSpec, parameters: &JsonObject) -> Result<(Url, JsonObject), FillError> {
+    let url = &spec.url;
     let value = |name: &str| match parameters.get(name) {
         Some(value @ (Value::String(_) | Value::Number(_) | Value::Bool(_))) => Some(plain(value)),
         _ => None,
     };
-    let filled = url.fill(value);
-    let filled = filled.map_err(|error| UpstreamError::Rejected(error.to_string()))?;
+    let filled = url.fill(value, |name| spec.open.contains(name))?;
     let mut rest = parameters.clone();
     for name in url.names() {
         rest.remove(name);
@@ -148,12 +179,14 @@ fn read_body(content_type: &str, body: &[u8]) -> Result<Value, UpstreamError> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::time::Duration;
 
     use http::HeaderMap;
     use serde_json::json;
 
     use super::*;
+    use crate::config::UrlTemplate;
 
     fn sent(method: Method, url: &str, parameters: &Value) -> (String, Option<Value>) {
         let egress = Egress::new(Vec::new(), Duration::from_secs(1)).unwrap();
@@ -162,6 +195,8 @@ mod tests {
             method,
             headers: HeaderMap::new(),
             timeout: Duration::from_secs(1),
+            open: BTreeSet::new(),
+            names: ["id", "n", "deep"].map(str::to_owned).into(),
         };
         let request = request(&egress, &spec, parameters.as_object().unwrap());
         let request = request.unwrap().build().unwrap();
@@ -172,41 +207,55 @@ mod tests {
 
     #[test]
     fn parameters_stand_in_the_path_and_else_in_the_body_or_the_query() {
-        let parameters = json!({"id": "a/b", "n": 3, "deep": {"x": [1]}});
+        let parameters = json!({"id": "a b", "n": 3, "deep": {"x": [1]}});
         let posted = sent(Method::POST, "https://t.example/{id}/x", &parameters);
         let body = json!({"n": 3, "deep": {"x": [1]}});
-        assert_eq!(posted, ("https://t.example/a%2Fb/x".to_owned(), Some(body)));
+        assert_eq!(posted, ("https://t.example/a%20b/x".to_owned(), Some(body)));
         let got = sent(Method::GET, "https://t.example/{id}?k=v", &parameters);
-        let url = "https://t.example/a%2Fb?k=v&deep=%7B%22x%22%3A%5B1%5D%7D&n=3";
+        let url = "https://t.example/a%20b?k=v&deep=%7B%22x%22%3A%5B1%5D%7D&n=3";
         assert_eq!(got, (url.to_owned(), None));
         let deleted = sent(Method::DELETE, "https://t.example/{n}", &json!({"n": 7}));
         assert_eq!(deleted, ("https://t.example/7".to_owned(), None));
     }
 
     #[test]
-    fn what_the_operator_has_set_in_the_query_is_not_set_again() {
-        let egress = Egress::new(Vec::new(), Duration::from_secs(1)).unwrap();
+    fn queries_have_names_of_the_schema_only() {
+        const SET: [&str; 10] = [
+            "tenant",
+            "Tenant",
+            "tenant[]",
+            " tenant",
+            "tenant ",
+            "tenant\t",
+            "tenant\r\n",
+            "tenant\u{200b}",
+            "full.name",
+            "full name",
+        ];
+        let names: Vec<_> = SET
+            .into_iter()
+            .chain(["q", "tenants", "full-name"])
+            .collect();
         let spec = HttpToolSpec {
             url: UrlTemplate::parse("https://t.example/?tenant=a&full_name=b").unwrap(),
             method: Method::GET,
             headers: HeaderMap::new(),
             timeout: Duration::from_secs(1),
+            open: BTreeSet::new(),
+            // Also where the operator's own schema names them.
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
         };
         let is_sent = |name: &str| {
             let parameters = json!({"q": 1, name: "evil"});
-            request(&egress, &spec, parameters.as_object().unwrap()).is_ok()
+            check(&spec, parameters.as_object().unwrap()).is_ok()
         };
-        for name in [
-            "tenant",
-            "Tenant",
-            "tenant[]",
-            " tenant",
-            "full.name",
-            "full name",
-        ] {
-            assert!(!is_sent(name), "{name}");
+        for name in SET {
+            assert!(!is_sent(name), "{name:?}");
         }
         assert!(is_sent("tenants") && is_sent("full-name"));
+        for name in ["Q", "q ", "q\t", "q\u{200b}", "full_names", ""] {
+            assert!(!is_sent(name), "{name:?}");
+        }
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub struct ToolSpec {
 #[derive(Clone, Debug)]
 pub enum ToolCallSpec {
     Gateway(GatewayTool),
-    Http(HttpToolSpec),
+    Http(Box<HttpToolSpec>),
 }
 
 /// A tool that is one request.
@@ -44,6 +44,10 @@ pub struct HttpToolSpec {
     /// Static headers: secrets.
     pub headers: HeaderMap,
     pub timeout: Duration,
+    /// Parameters of the path that may hold slashes.
+    pub open: BTreeSet<String>,
+    /// The names that its schema has: no other stands in a query.
+    pub names: BTreeSet<String>,
 }
 
 /// A server of tools.
