@@ -8,12 +8,13 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 use uuid::Uuid;
 
-use crate::support::client::{Answer, message, send};
-use crate::support::gateway::{BINARY, Config, STUB_API_KEY};
+use crate::support::client::{Answer, Client, message, send};
+use crate::support::gateway::{Agent, BINARY, Config, STUB_API_KEY};
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
-use crate::support::tool_server::{TIMEOUT, ToolServer};
-use crate::support::{Directory, Engine, Postgres, Printed, Sqlite, Stage, run, until};
+use crate::support::script::{Gate, Step, send as step, sse_head};
+use crate::support::tool_server::{TIMEOUT, ToolServer, listed};
+use crate::support::{Directory, Engine, Postgres, Printed, Sqlite, Stage, run, until, within};
 
 /// A stage whose runner may use every tool of this catalog.
 pub async fn stage_with(engine: Engine, catalog: String) -> Option<Stage> {
@@ -344,6 +345,97 @@ async fn operators_open_path_parameters_for_slashes() {
         );
     }
     run.end(&stage).await;
+}
+
+/// Runs of one endpoint take all places that they may have, with calls that are not answered.
+#[tokio::test]
+async fn runs_on_slow_tools_leave_places_for_other_endpoints() {
+    const SECOND: &str = "plugin:test/second/default";
+    let server = ToolServer::start().await;
+    let catalog = format!(
+        "[[mcp_servers]]\nname = \"stub\"\nurl = \"{}/mcp\"\ntimeout_seconds = 50.0\n",
+        server.url
+    );
+    let mut second = manifest(SECOND);
+    second["permissions"] = json!({"tools": ["detail", "call"]});
+    let second = StubRunner::start_as(second).await;
+    let endpoint = format!(
+        "[[runner_endpoints]]\nname = \"second\"\nbase_url = \"{}\"\nsecret = \"env:STUB_SECRET\"\n",
+        second.url
+    );
+    let stage = stage_of(Sqlite, catalog + &endpoint, |config| {
+        config.agents.push(Agent {
+            name: "second",
+            event_types: "test.second",
+            runner_id: SECOND,
+            resources: r#"tools = "*""#,
+            ..Agent::default()
+        });
+    });
+    let stage = stage.await.unwrap();
+    let admin = stage.gateway.admin().await;
+    crate::tool_servers::ready(&admin).await;
+    let tools = ["slow", "echo"].map(|name| listed(name, &json!({})));
+    server.list(json!(tools)).await;
+    until("the slow tool to be listed", async || {
+        let tools = admin.get("/v1/tools").await.body;
+        tools.to_string().contains("\"slow\"")
+    })
+    .await;
+    let gate = Gate::new();
+    let hold = gate.clone();
+    second.answer_all(move |run| {
+        vec![
+            sse_head(),
+            Step::Hold(hold.clone()),
+            step(run.talk(1).concat()),
+        ]
+    });
+    let mut held = Vec::new();
+    for number in 0..3 {
+        held.push(HeldRun::start(&stage, &in_a_conversation(number)).await);
+    }
+    let mut slow = tokio::task::JoinSet::new();
+    for run in &held {
+        for _ in 0..16 {
+            let request = run.request(Method::POST, "/tools/slow/call");
+            slow.spawn(request.json(&json!({"parameters": {}})).send());
+        }
+    }
+    let calls = |seen: &str| {
+        let seen = server.seen(seen).into_iter();
+        seen.filter(|one| one.body["params"]["name"] == "slow")
+            .count()
+    };
+    until("the share to be taken", async || calls("/mcp") >= 24).await;
+    let mut event = message("m-second");
+    event["event_type"] = json!("test.second");
+    stage.client.post(&event).await.run_id();
+    let asked = second
+        .asked("the run", |request| request.is_run())
+        .await
+        .json();
+    let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
+    let host = Client::new(&text("base_url"), &text("token"));
+    let body = json!({"parameters": {}});
+    let fast = within(
+        "a fast tool",
+        host.call(Method::POST, "/tools/echo/call", &body),
+    )
+    .await;
+    assert_eq!(fast.status, 200, "{}", fast.body);
+    assert_eq!(calls("/mcp"), 24, "three quarters of 32");
+    slow.shutdown().await;
+    gate.cancel();
+    for run in held {
+        run.end(&stage).await;
+    }
+}
+
+fn in_a_conversation(number: usize) -> Value {
+    let mut event = message(&format!("m-{number}"));
+    event["conversation"]["conversation_id"] = json!(format!("c-{number}"));
+    event
 }
 
 #[rstest]

@@ -107,7 +107,8 @@ impl GoingOn {
 
     async fn call(mut self, call: &KeptCall<'_>, parameters: &JsonObject) -> ApiResult<Value> {
         self.finish = Some(finish(call, self.id, ToolCallEnd::Unknown));
-        let called = call.state.tools.call(call.tool, parameters, call.skills);
+        let of_run = (call.caller.grant.run.endpoint_id, call.skills);
+        let called = call.state.tools.call(call.tool, parameters, of_run);
         let called = called.await;
         let called = match called {
             Ok(result) => Ok(hand_over(call.caller, call.state, call.tool, result).await),

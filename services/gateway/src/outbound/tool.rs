@@ -8,6 +8,7 @@ mod http;
 mod large;
 mod mcp;
 mod names;
+mod places;
 mod schema;
 mod skill;
 mod specs;
@@ -20,10 +21,10 @@ use arc_swap::ArcSwap;
 use domain::authorization::Catalog;
 use protocol::JsonObject;
 use protocol::admin::Fault;
+use protocol::id::EndpointId;
 use protocol::resources::ToolResource;
 use protocol::tool::{McpServer, McpServerState};
 use serde_json::Value;
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::clock::Clock;
@@ -34,6 +35,7 @@ use crate::outbound::upstream::UpstreamError;
 use crate::telemetry::metrics;
 use mcp::Server;
 use names::Names;
+use places::{Caller, Places};
 use schema::Schema;
 
 pub use gateway::GatewayTool;
@@ -44,7 +46,8 @@ pub use skill::{
 };
 pub use specs::{HttpToolSpec, McpServerSpec, McpTransport, ToolCallSpec, ToolSpec, ToolSpecs};
 
-/// Calls of HTTP tools that go on at a time; the next one waits within its own time.
+/// Calls of HTTP tools that go on at a time. Three quarters of them are the most for runs of one endpoint, and for
+/// one tool; the next one waits within its own time.
 const HTTP_CALLS: usize = 256;
 /// How often a probe looks whether all servers have answered.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -65,7 +68,7 @@ struct Inner {
     skill_tools: Vec<Arc<KnownTool>>,
     servers: Vec<Arc<Server>>,
     known: ArcSwap<BTreeMap<String, Arc<KnownTool>>>,
-    http_places: Semaphore,
+    http_places: Places,
     /// Held while the lists are put together.
     publishing: Mutex<()>,
 }
@@ -118,7 +121,7 @@ impl Tools {
                 .map(|spec| Arc::new(Server::new(spec, clock)))
                 .collect(),
             known: ArcSwap::default(),
-            http_places: Semaphore::new(HTTP_CALLS),
+            http_places: Places::new(HTTP_CALLS),
             publishing: Mutex::default(),
         }));
         tools.publish();
@@ -162,24 +165,29 @@ impl Tools {
         self.0.known.load().get(name).cloned()
     }
 
-    /// Calls a tool whose parameters were checked, for a run with these skills. Dropped before its end, the
-    /// tool is told so where its protocol has a word for it.
+    /// Calls a tool whose parameters were checked, for a run of this endpoint with these skills. Dropped before its
+    /// end, the tool is told so where its protocol has a word for it.
     pub async fn call(
         &self,
         tool: &KnownTool,
         parameters: &JsonObject,
-        skills: &SkillsOfRun<'_>,
+        (endpoint, skills): (EndpointId, &SkillsOfRun<'_>),
     ) -> Result<Value, UpstreamError> {
         let counted = metrics::ToolCall::begin(tool.callee.kind());
+        let caller = || Caller {
+            endpoint,
+            tool: tool.resource.tool_name.as_str().into(),
+        };
         let called = match &tool.callee {
             Callee::Gateway(ours) => ours.call(self.0.clock, parameters),
             Callee::Http(spec) => {
                 let calling = http::call(&self.0.egress, &self.0.redactor, spec, parameters);
-                in_place(&self.0.http_places, spec.timeout, Box::pin(calling)).await
+                let places = &self.0.http_places;
+                places.run(caller(), spec.timeout, Box::pin(calling)).await
             }
             Callee::Mcp { server, name } => {
                 server
-                    .call(&self.0.redactor, name, parameters.clone())
+                    .call(&self.0.redactor, (name, caller()), parameters.clone())
                     .await
             }
             Callee::Skill(tool) => {
@@ -255,21 +263,6 @@ impl Tools {
             ..Catalog::clone(catalog)
         });
     }
-}
-
-/// Does it in one of these places, all within this time. Who finds no place has asked nobody.
-async fn in_place<T>(
-    places: &Semaphore,
-    most: Duration,
-    calling: impl Future<Output = Result<T, UpstreamError>>,
-) -> Result<T, UpstreamError> {
-    let end = tokio::time::Instant::now() + most;
-    let no_place =
-        || UpstreamError::Away("as many calls go on as may; none ended in time".to_owned());
-    let place = tokio::time::timeout_at(end, places.acquire()).await;
-    let _place = place.ok().and_then(Result::ok).ok_or_else(no_place)?;
-    let called = tokio::time::timeout_at(end, calling).await;
-    called.unwrap_or(Err(UpstreamError::Timeout))
 }
 
 impl KnownTool {

@@ -48,6 +48,12 @@ pub enum UpstreamError {
     /// Nothing was sent: nobody is there. For providers that are no URL.
     #[error("the provider is away: {0}")]
     Away(String),
+    /// Nothing was sent: other calls have all places that this one may have.
+    #[error("{message}")]
+    Busy {
+        reason: &'static str,
+        message: &'static str,
+    },
     /// It went while it was asked.
     #[error("the provider went away before it answered: {0}")]
     Lost(String),
@@ -63,7 +69,7 @@ impl UpstreamError {
     /// The code of the error that the caller sees, and of the audit.
     pub fn code(&self) -> &'static str {
         match self {
-            Self::RateLimited { .. } => "rate_limited",
+            Self::RateLimited { .. } | Self::Busy { .. } => "rate_limited",
             Self::Timeout => "deadline_exceeded",
             Self::ContextOverflow(_)
             | Self::Refused { .. }
@@ -85,6 +91,7 @@ impl UpstreamError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::RateLimited { .. } => "upstream_rate_limited",
+            Self::Busy { reason, .. } => reason,
             Self::Timeout => "upstream_timeout",
             Self::ContextOverflow(_) => "context_length_exceeded",
             Self::Refused { .. } | Self::Rejected(_) => "upstream_refused",
@@ -128,6 +135,7 @@ impl UpstreamError {
                 | Self::Unreachable(_)
                 | Self::Broken(_)
                 | Self::Away(_)
+                | Self::Busy { .. }
                 | Self::Lost(_)
         )
     }
@@ -143,6 +151,7 @@ impl UpstreamError {
                 | Self::Unreachable(_)
                 | Self::Unsupported(_)
                 | Self::Away(_)
+                | Self::Busy { .. }
                 | Self::Rejected(_)
         )
     }

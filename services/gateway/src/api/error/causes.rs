@@ -28,6 +28,7 @@ impl From<UpstreamError> for ApiError {
                 let seconds = retry_after.map_or(1, |wait| wait.as_secs().max(1));
                 answer.retry_after_seconds = Some(u32::try_from(seconds).unwrap_or(u32::MAX));
             }
+            UpstreamError::Busy { .. } => answer.retry_after_seconds = Some(1),
             UpstreamError::Refused { status, .. }
             | UpstreamError::Credential { status }
             | UpstreamError::Failing { status, .. } => {

@@ -167,7 +167,8 @@ impl ToolCalling<'_> {
         let doing = async {
             match key {
                 None => {
-                    let called = self.state.tools.call(&tool, parameters, &skills).await;
+                    let of_run = (self.caller.grant.run.endpoint_id, &skills);
+                    let called = self.state.tools.call(&tool, parameters, of_run).await;
                     Ok(hand_over(self.caller, self.state, &tool, called?).await)
                 }
                 Some(key) => {

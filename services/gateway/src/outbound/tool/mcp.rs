@@ -25,11 +25,12 @@ use rmcp::transport::streamable_http_client::{
 };
 use rmcp::{ClientHandler, ServiceError};
 use serde_json::Value;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{ANSWER_BYTES, KnownTool, McpServerSpec, McpTransport, Tools, in_place};
+use super::places::{Caller, Places};
+use super::{ANSWER_BYTES, KnownTool, McpServerSpec, McpTransport, Tools};
 use crate::clock::Clock;
 use crate::outbound::redact::Redactor;
 use crate::outbound::upstream::UpstreamError;
@@ -44,7 +45,8 @@ const LONGEST_WAIT: Duration = Duration::from_mins(1);
 const LIST_AGAIN: Duration = Duration::from_mins(2);
 /// And no sooner than this after the last time.
 const LIST_PAUSE: Duration = Duration::from_millis(500);
-/// Calls of one server that go on at a time; the next one waits within its own time.
+/// Calls of one server that go on at a time. Three quarters of them are the most for runs of one endpoint, and for
+/// one tool; the next one waits within its own time.
 const CALLS: usize = 32;
 /// A list that does not come while calls go on is asked for again so often.
 const SLOW_LISTS: u32 = 3;
@@ -61,7 +63,7 @@ pub(super) struct Server {
     peer: ArcSwapOption<Peer<RoleClient>>,
     /// A call found the connection broken: the server is asked whether it still lists its tools.
     broken: Notify,
-    places: Semaphore,
+    places: Places,
 }
 
 struct Status {
@@ -90,13 +92,13 @@ impl Server {
             listed: Mutex::default(),
             peer: ArcSwapOption::empty(),
             broken: Notify::new(),
-            places: Semaphore::new(CALLS),
+            places: Places::new(CALLS),
         }
     }
 
     /// Calls that go on.
     fn calling(&self) -> usize {
-        CALLS.saturating_sub(self.places.available_permits())
+        self.places.used()
     }
 
     pub(super) fn timeout(&self) -> Duration {
@@ -161,7 +163,7 @@ impl Server {
     pub(super) async fn call(
         &self,
         redactor: &Redactor,
-        name: &str,
+        (name, caller): (&str, Caller),
         parameters: JsonObject,
     ) -> Result<Value, UpstreamError> {
         let Some(peer) = self.peer.load_full() else {
@@ -181,7 +183,10 @@ impl Server {
                 Err(error) => Err(self.failure(redactor, error)),
             }
         };
-        in_place(&self.places, self.spec.timeout, Box::pin(calling)).await
+        let places = &self.places;
+        places
+            .run(caller, self.spec.timeout, Box::pin(calling))
+            .await
     }
 
     fn failure(&self, redactor: &Redactor, error: ServiceError) -> UpstreamError {
