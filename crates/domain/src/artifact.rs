@@ -2,6 +2,15 @@
 
 use std::ops::Range;
 
+use protocol::context::{AgentInput, InputAttachment};
+use protocol::message::ContentElement;
+
+/// What stands before an artifact's id where a URL would stand.
+pub const SCHEME: &str = "artifact:";
+/// What stands before the SHA-256 of a file that was taken out of the body of its event's request.
+pub const FILE_MARK: &str = "runnel-file:";
+/// The largest file that stays in its event; larger ones become artifacts.
+pub const INLINE_BYTES: usize = 64 * 1024;
 /// The longest name.
 pub const NAME_BYTES: usize = 255;
 /// What is said of bytes that nobody knows.
@@ -19,6 +28,54 @@ const EXECUTABLES: [&str; 3] = [
 pub fn is_name(name: &str) -> bool {
     let is_bad = |letter: char| letter.is_control() || matches!(letter, '/' | '\\');
     (1..=NAME_BYTES).contains(&name.len()) && !name.contains(is_bad) && name != "." && name != ".."
+}
+
+/// `artifact:ID`: where a URL stands, and no URL that a server would fetch.
+pub fn url_of(id: &str) -> String {
+    format!("{SCHEME}{id}")
+}
+
+/// Whether a base64 text may hold more than [`INLINE_BYTES`].
+pub fn is_large(base64: &str) -> bool {
+    base64.len() / 4 * 3 > INLINE_BYTES
+}
+
+/// Whether an input has files that are artifacts, or become artifacts when its event is stored.
+pub fn has_artifacts(input: &AgentInput) -> bool {
+    let is_named = |url: &String| url.starts_with(SCHEME);
+    let is_held = |text: &str| is_large(text) || text.contains(FILE_MARK);
+    let in_contents = input.contents.iter().any(|part| {
+        let image_url = part.image_url.as_ref().map(|image| &image.url);
+        image_url.is_some_and(is_named)
+            || part.file_url.as_ref().is_some_and(is_named)
+            || base64_of(part).is_some_and(is_held)
+    });
+    in_contents
+        || input.attachments.iter().any(|one| {
+            one.url.as_ref().is_some_and(is_named) || base64_of_attachment(one).is_some_and(is_held)
+        })
+}
+
+/// The base64 text of a content element, bare or as a data URL.
+pub fn base64_of(element: &ContentElement) -> Option<&str> {
+    let text = element.image_base64.as_ref();
+    let text = text.or(element.file_base64.as_ref());
+    let image_url = element.image_url.as_ref();
+    let url = image_url.and_then(|image| data_url(&image.url));
+    let url = url.or_else(|| data_url(element.file_url.as_deref()?));
+    text.map(String::as_str).or(url)
+}
+
+/// The same of an attachment.
+pub fn base64_of_attachment(attachment: &InputAttachment) -> Option<&str> {
+    let text = attachment.content.as_deref();
+    text.or_else(|| data_url(attachment.url.as_deref()?))
+}
+
+/// A data URL of base64 where a URL may stand.
+pub fn data_url(url: &str) -> Option<&str> {
+    let head = url.get(..url.len().min(256))?;
+    (url.starts_with("data:") && head.contains(";base64,")).then_some(url)
 }
 
 /// What the beginning of a content shows.

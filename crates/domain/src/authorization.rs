@@ -82,6 +82,8 @@ pub struct Subject<'a> {
     pub has_prompt: bool,
     /// Whether the surface that the event came from can show questions.
     pub shows_interactions: bool,
+    /// Whether the event has files that are artifacts.
+    pub has_artifacts: bool,
     /// What runs of the same agent have registered.
     pub registered_skills: &'a [SkillResource],
     pub owner: Owner<'a>,
@@ -203,6 +205,12 @@ impl AuthorizationSnapshot {
             ArtifactOperation::Read => "artifacts:read",
             ArtifactOperation::Create => "artifacts:create",
         })
+    }
+
+    /// Whether files that came with events may be read: those of the run's own event, and of events that earlier
+    /// runs of its agent had in its conversation.
+    pub fn event_artifacts(&self) -> Result<(), NotGranted> {
+        self.granted("event_artifacts:read")
     }
 
     /// A granted file of the operator. Who was granted it may read it, whatever else was granted.
@@ -382,6 +390,7 @@ mod tests {
             event_id: "e",
             has_prompt: false,
             shows_interactions: false,
+            has_artifacts: false,
             registered_skills: &registered_skills(),
             owner,
         };
@@ -419,6 +428,7 @@ mod tests {
                 event_id: "e",
                 has_prompt,
                 shows_interactions: false,
+                has_artifacts: false,
                 registered_skills: &[],
                 owner,
             };
@@ -454,7 +464,7 @@ mod tests {
         );
         assert_eq!(
             full.scope_claim(),
-            "history:page knowledge_bases:list knowledge_bases:retrieve models:invoke models:stream \
+            "event_artifacts:read history:page knowledge_bases:list knowledge_bases:retrieve models:invoke models:stream \
              runs:list state:conversation tools:call tools:detail"
         );
         let limits = catalog().first_limits(&full.resources);
@@ -599,6 +609,53 @@ mod tests {
         let none = snapshot(&wants, &json!({"files": ["book"]}), &json!({}), None);
         assert!(none.resources.files.is_empty());
         assert!(!none.available_apis.artifact_read && !none.available_apis.artifact_metadata);
+    }
+
+    #[test]
+    fn event_artifacts_need_no_grant() {
+        let talk = ConversationIdentity {
+            bot_id: String::new(),
+            conversation_id: "c".to_owned(),
+            thread_id: String::new(),
+        };
+        let bare = |has_artifacts, conversation| {
+            let (manifest, agent) = (manifest(&json!({})), agent(&json!({}), &json!({})));
+            let workspace = WorkspaceId("default".to_owned());
+            let subject = Subject {
+                run_id: RunId(uuid::Uuid::nil()),
+                agent_version: 1,
+                endpoint_id: EndpointId(uuid::Uuid::nil()),
+                event_id: "e",
+                has_prompt: false,
+                shows_interactions: false,
+                has_artifacts,
+                registered_skills: &[],
+                owner: Owner {
+                    workspace: &workspace,
+                    runner: &manifest.id,
+                    agent: AgentId(uuid::Uuid::nil()),
+                    bot_id: None,
+                    conversation,
+                    actor: None,
+                    subject: None,
+                },
+            };
+            authorize(&catalog(), &manifest, &agent, &subject)
+        };
+        for (has_artifacts, conversation, is_open) in [
+            (true, None, true),
+            (false, Some(&talk), true),
+            (false, None, false),
+        ] {
+            let snapshot = bare(has_artifacts, conversation);
+            assert_eq!(snapshot.event_artifacts().is_ok(), is_open);
+            assert_eq!(snapshot.available_apis.artifact_read, has_artifacts);
+            assert!(snapshot.artifacts(ArtifactOperation::Read).is_err());
+            let decided = snapshot.decisions.iter().any(|one| {
+                one.kind == "event_artifact" && one.granted && one.rule.contains("came with")
+            });
+            assert_eq!(decided, is_open);
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::entity::artifacts;
 use crate::error::{StoreError, signed, unsigned};
 use crate::sql::padded;
 
+pub use scope::Sharers;
 pub use sweep::ExpiredArtifact;
 pub(crate) use sweep::expire_of_runs;
 pub use upload::{ArtifactFacts, BeginArtifact, Begun, DropArtifact, FinishArtifact, Finished};

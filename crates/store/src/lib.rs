@@ -63,7 +63,7 @@ pub use agents::{AgentRecord, SaveAgent, SavedAgent};
 pub use api_keys::{ApiKeyRecord, LastAdmin, RevokeApiKey, Revoked};
 pub use artifacts::{
     ArtifactFacts, ArtifactOrigin, ArtifactRecord, BeginArtifact, Begun, DropArtifact,
-    ExpiredArtifact, FinishArtifact, Finished,
+    ExpiredArtifact, FinishArtifact, Finished, Sharers,
 };
 pub use attempts::{Dispatch, Dispatched, FirstAttempt, STARTED};
 pub use audit::{AuditEntry, AuditOutcome, AuditRecord};

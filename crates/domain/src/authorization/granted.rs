@@ -21,7 +21,7 @@ use crate::state::scope_identity;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "five facts, of which each may hold without the others"
+    reason = "six facts, of which each may hold without the others"
 )]
 pub struct EventScope {
     pub has_conversation: bool,
@@ -31,6 +31,8 @@ pub struct EventScope {
     pub has_subject: bool,
     pub has_prompt: bool,
     pub shows_interactions: bool,
+    /// It has files that are artifacts.
+    pub has_artifacts: bool,
 }
 
 impl EventScope {
@@ -44,6 +46,7 @@ impl EventScope {
                 .is_some_and(|subject| subject.subject_id.is_some()),
             has_prompt: subject.has_prompt,
             shows_interactions: subject.shows_interactions,
+            has_artifacts: subject.has_artifacts,
         }
     }
 
@@ -100,7 +103,10 @@ impl Granted {
         let (history_page, history_search) = trimming.history(event.has_conversation);
         let (event_get, event_page) = trimming.events(event.has_conversation);
         let (artifact_metadata, artifact_read) = trimming.artifacts();
-        let has_files = !files.is_empty();
+        let has_files = !files.is_empty() || event.has_artifacts;
+        if event.has_artifacts || event.has_conversation {
+            trimming.event_artifacts();
+        }
         let run_list = trimming.runs(event.has_conversation);
         let steering_pull = trimming.steering(event.has_conversation);
         let state = trimming.state(event);

@@ -49,7 +49,14 @@ const SAYINGS: &[(&str, &str, &[&str])] = &[
     (
         "event",
         "true",
-        &["conversation", "actor", "subject", "prompt", "interactions"],
+        &[
+            "conversation",
+            "actor",
+            "subject",
+            "prompt",
+            "interactions",
+            "artifacts",
+        ],
     ),
 ];
 
@@ -139,6 +146,7 @@ impl Layers<'_> {
             event_id: "e",
             has_prompt: happens("prompt"),
             shows_interactions: happens("interactions"),
+            has_artifacts: happens("artifacts"),
             registered_skills: &registered_skills(),
             owner: Owner {
                 workspace: &workspace,

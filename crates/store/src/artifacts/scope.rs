@@ -9,9 +9,23 @@ use crate::entity::{runs, steering_items};
 use crate::error::StoreError;
 use crate::steering::PULLED;
 
+/// Which runs of a conversation share what came with their events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharers {
+    /// Those of one runner.
+    Runner,
+    /// Those of one agent.
+    Agent,
+}
+
 impl Store {
-    /// Whether a run, or one of its runner in its conversation, was made for an event or has pulled it.
-    pub async fn has_had_event(&self, run: &Run, event_id: &str) -> Result<bool, StoreError> {
+    /// Whether a run, or one of its runner or agent in its conversation, was made for an event or has pulled it.
+    pub async fn has_had_event(
+        &self,
+        run: &Run,
+        event_id: &str,
+        sharers: Sharers,
+    ) -> Result<bool, StoreError> {
         let Some(key) = &run.conversation_key else {
             return Ok(run.event_id == event_id);
         };
@@ -29,7 +43,10 @@ impl Store {
             .column(runs::Column::Id)
             .filter(runs::Column::WorkspaceId.eq(run.workspace.as_str()))
             .filter(runs::Column::ConversationKey.eq(key.as_str()))
-            .filter(runs::Column::RunnerId.eq(run.runner_id.to_string()))
+            .filter(match sharers {
+                Sharers::Runner => runs::Column::RunnerId.eq(run.runner_id.to_string()),
+                Sharers::Agent => runs::Column::AgentId.eq(run.agent_id.to_string()),
+            })
             .filter(runs::Column::EventId.eq(event_id).or(Expr::exists(pulled)))
             .limit(1)
             .into_tuple()

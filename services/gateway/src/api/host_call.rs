@@ -6,7 +6,7 @@ use std::sync::Arc;
 use domain::authorization::NotGranted;
 use futures_util::{Stream, StreamExt as _, stream};
 use protocol::message::LlmTokenUsage;
-use store::AuditOutcome;
+use store::{AuditEntry, AuditOutcome};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use uuid::Uuid;
@@ -54,9 +54,26 @@ impl RunCaller {
         self.access.check_known(state).await?;
         let refusal = asked.as_ref().err().map(ToString::to_string);
         let entry = self.audit_entry(state, call, refusal.as_deref(), 0);
-        let id = entry.id;
+        let begun = self.begun(state, entry).await?;
+        Ok((begun, asked?))
+    }
+
+    /// Begins a call that this rule allows without a grant, and records the rule.
+    pub(super) async fn begin_by(
+        &self,
+        state: &ApiState,
+        call: Call<'_>,
+        rule: &'static str,
+    ) -> ApiResult<HostCall> {
+        let mut entry = self.audit_entry(state, call, None, 0);
+        entry.rule = rule.into();
+        self.begun(state, entry).await
+    }
+
+    async fn begun(&self, state: &ApiState, entry: AuditEntry) -> ApiResult<HostCall> {
+        let (id, allowed) = (entry.id, entry.allowed);
         state.runs.store().audit(entry).await?;
-        let begun = HostCall {
+        Ok(HostCall {
             runs: state.runs.clone(),
             grant: Arc::clone(&self.grant),
             id,
@@ -68,12 +85,11 @@ impl RunCaller {
                 span: None,
                 fault: None,
             },
-            ended: refusal.is_some(),
+            ended: !allowed,
             place: None,
             last_look: LastLook::default(),
             _under_way: state.runs.under_way(),
-        };
-        Ok((begun, asked?))
+        })
     }
 }
 

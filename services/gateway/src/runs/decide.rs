@@ -8,6 +8,7 @@ mod take_up;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use domain::admission::{Admission, admit};
+use domain::artifact::has_artifacts;
 use domain::authorization::{AuthorizationSnapshot, EventScope, Granted, Subject};
 use domain::binding::{Resolution, resolve};
 use domain::canonical::canonical_json;
@@ -310,6 +311,7 @@ impl Deciding<'_> {
                 .as_ref()
                 .is_some_and(|adapter| !adapter.prompt.is_empty()),
             shows_interactions: self.event.delivery.interactions.is_some(),
+            has_artifacts: self.event.input.as_ref().is_some_and(has_artifacts),
             registered_skills: &winner.skills,
             owner: Owner {
                 workspace: self.workspace,

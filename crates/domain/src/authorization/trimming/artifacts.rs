@@ -4,7 +4,10 @@ use protocol::JsonObject;
 use protocol::resources::{ArtifactOperation, FileResource};
 
 use super::Trimming;
-use crate::authorization::Layer;
+use crate::authorization::{Decision, Layer};
+
+/// Why files of events are open without a grant.
+const OF_EVENT: &str = "it came with an event that this agent had in this conversation";
 
 impl Trimming<'_> {
     /// The operator's files that may be read, as the runner sees them.
@@ -28,6 +31,19 @@ impl Trimming<'_> {
             }
         }
         granted
+    }
+
+    /// Files that come with events belong to the events, like their input: no layer has to name them.
+    pub(in crate::authorization) fn event_artifacts(&mut self) {
+        self.decisions.push(Decision {
+            kind: "event_artifact".into(),
+            id: "event".to_owned(),
+            operation: "read".into(),
+            granted: true,
+            layer: Layer::EventScope,
+            rule: OF_EVENT.into(),
+        });
+        self.operations.insert("event_artifacts:read".to_owned());
     }
 
     /// Which are granted: metadata, read. Creating needs no flag of its own.

@@ -24,6 +24,9 @@ use crate::api::recheck::StreamedBody;
 use crate::outbound::artifact::PlaceError;
 use crate::runs::artifacts::Readable;
 
+/// The rule in the audit of a file that no grant opens.
+const OF_EVENT: &str = "came with an event that this agent had in this conversation";
+
 /// What an upload is called, and how long it is kept.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -88,15 +91,18 @@ pub(super) async fn find(
         resource: id.get(..id.len().min(64)).unwrap_or("artifact"),
         operation: operation.as_str(),
     };
-    let file = state.runs.granted_file(&caller.grant, id);
-    let asked = match &file {
-        Some(_) => Ok(()),
-        None => caller.grant.snapshot.artifacts(operation),
-    };
-    let (host_call, ()) = caller.begin(state, call, asked).await?;
-    if let Some(file) = file {
+    let granted = caller.grant.snapshot.artifacts(operation);
+    if let Some(file) = state.runs.granted_file(&caller.grant, id) {
+        let (host_call, ()) = caller.begin(state, call, Ok(())).await?;
         return Ok((host_call, file));
     }
+    if granted.is_err()
+        && let Some(found) = state.runs.artifact_of_event(&caller.grant, id).await?
+    {
+        let host_call = caller.begin_by(state, call, OF_EVENT).await?;
+        return Ok((host_call, found));
+    }
+    let (host_call, ()) = caller.begin(state, call, granted).await?;
     match state.runs.artifact_of_run(&caller.grant, id).await {
         Ok(Some(found)) => Ok((host_call, found)),
         Ok(None) => host_call.end(Err(ApiError::not_found("artifact"))),
@@ -106,6 +112,9 @@ pub(super) async fn find(
 
 /// Tells what is known of an artifact: of this run, of its event, of an earlier run of the same runner in the
 /// same conversation, or a granted file.
+///
+/// Files of the run's own event, and of events that earlier runs of its agent had in its conversation, are open to
+/// every run. All others need `artifacts:metadata`.
 #[utoipa::path(get, path = "/host/v1/artifacts/{artifact_id}", tag = "host", security(("run_token" = [])),
     params(("artifact_id" = String, Path, description = "The artifact")), responses(
     (status = 200, description = "What is known of it", body = ArtifactMetadata),
@@ -122,6 +131,9 @@ pub(in crate::api) async fn get_artifact_metadata(
 }
 
 /// Reads an artifact, or with `Range` a part of it.
+///
+/// Files of the run's own event, and of events that earlier runs of its agent had in its conversation, are open to
+/// every run. All others need `artifacts:read`.
 #[utoipa::path(get, path = "/host/v1/artifacts/{artifact_id}/content", tag = "host", security(("run_token" = [])),
     params(("artifact_id" = String, Path, description = "The artifact"),
         ("Range" = Option<String>, Header, description = "`bytes=0-1023`: one range"),

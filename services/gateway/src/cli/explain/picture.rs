@@ -154,7 +154,12 @@ fn draw_grants(agent: &Value, lines: &mut Vec<String>) {
         lines.push("granted  nothing".to_owned());
     }
     for one in granted {
-        lines.push(format!("granted  {}", what(one)));
+        // Only a right that no layer has to name explains itself.
+        let why = match text(&one["kind"]) {
+            "event_artifact" => format!(": {}", text(&one["rule"])),
+            _ => String::new(),
+        };
+        lines.push(format!("granted  {}{why}", what(one)));
     }
     for (layer, name) in LAYERS {
         let taken = decisions

@@ -184,6 +184,7 @@ impl Kit {
             agent_version: 1,
             has_prompt: false,
             shows_interactions: false,
+            has_artifacts: false,
             registered_skills: &[],
             endpoint_id: EndpointId(Uuid::nil()),
             event_id: plan.event.event_id.as_deref().unwrap_or_default(),

@@ -8,7 +8,7 @@ use futures_util::Stream;
 use protocol::host_api::ArtifactMetadata;
 use protocol::id::WorkspaceId;
 use protocol::resources::FileResource;
-use store::{ArtifactRecord, StoreError};
+use store::{ArtifactRecord, Sharers, StoreError};
 use uuid::Uuid;
 
 use crate::outbound::artifact::PlaceError;
@@ -69,16 +69,42 @@ impl Runs {
         grant.snapshot.file(id).map(Readable::of_file)
     }
 
-    /// An artifact within the reach of a run.
+    /// An artifact within the reach of a run that was granted the operation.
     pub async fn artifact_of_run(
         &self,
         grant: &Grant,
         id: &str,
     ) -> Result<Option<Readable>, StoreError> {
-        let run = &grant.run;
-        let Some(row) = self.find_row(&run.workspace, id).await? else {
+        match self.find_row(&grant.run.workspace, id).await? {
+            Some(row) => self.within_reach(grant, row, Sharers::Runner).await,
+            None => Ok(None),
+        }
+    }
+
+    /// A file of an event that a run, or an earlier one of its agent in its conversation, has had: open without a
+    /// grant of artifacts.
+    pub async fn artifact_of_event(
+        &self,
+        grant: &Grant,
+        id: &str,
+    ) -> Result<Option<Readable>, StoreError> {
+        if grant.snapshot.event_artifacts().is_err() {
             return Ok(None);
-        };
+        }
+        let row = self.find_row(&grant.run.workspace, id).await?;
+        match row.filter(|row| row.run_id.is_none()) {
+            Some(row) => self.within_reach(grant, row, Sharers::Agent).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn within_reach(
+        &self,
+        grant: &Grant,
+        row: ArtifactRecord,
+        sharers: Sharers,
+    ) -> Result<Option<Readable>, StoreError> {
+        let run = &grant.run;
         let (run_id, runner_id) = (run.id.to_string(), run.runner_id.to_string());
         let reader = Provenance {
             run_id: Some(&run_id),
@@ -95,7 +121,10 @@ impl Runs {
         let event_id = row.event_id.as_deref().unwrap_or_default();
         let is_open = match reach(reader, artifact) {
             Reach::Open => true,
-            Reach::IfEventWasHad => self.0.store.has_had_event(run, event_id).await?,
+            Reach::IfEventWasHad => {
+                let store = &self.0.store;
+                store.has_had_event(run, event_id, sharers).await?
+            }
             Reach::Closed => false,
         };
         Ok(is_open.then(|| Readable::of(row)))
@@ -111,7 +140,7 @@ impl Runs {
         Ok(row.map(Readable::of))
     }
 
-    async fn find_row(
+    pub(super) async fn find_row(
         &self,
         workspace: &WorkspaceId,
         id: &str,

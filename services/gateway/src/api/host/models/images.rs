@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use domain::artifact::essence;
+use domain::artifact::{SCHEME, essence};
 use futures_util::{Stream, TryStreamExt as _};
 use protocol::JsonObject;
 use protocol::resources::ArtifactOperation;
@@ -16,8 +16,6 @@ use crate::api::host::artifacts::find;
 use crate::api::room::Taken;
 use crate::outbound::artifact::PlaceError;
 
-/// What stands before the id.
-const SCHEME: &str = "artifact:";
 /// The types that providers look at.
 const TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 /// Images of one request.
