@@ -326,6 +326,22 @@ async fn what_a_runner_says_does_not_steer_a_terminal() {
     );
 }
 
+#[tokio::test]
+async fn events_for_programs_hold_no_raw_control_characters() {
+    let (_playground, directory) = start_echoing().await;
+    let printed = run(&mut sending(
+        &directory.file(""),
+        &["--json", "a\u{9b}2Jb\u{7f}"],
+    ))
+    .await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    assert!(printed.stdout.contains("a\\u009b2Jb\\u007f"), "{printed:?}");
+    assert!(
+        !printed.stdout.contains(['\u{7f}', '\u{9b}']),
+        "{printed:?}"
+    );
+}
+
 /// The chunks of an answer of OpenAI's API.
 fn chunks(texts: &[&str]) -> Vec<String> {
     let chunk = |delta: Value, reason: Value| {

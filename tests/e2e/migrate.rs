@@ -11,6 +11,7 @@ use crate::support::gateway::BINARY;
 use crate::support::python::repository_file;
 use crate::support::runner::{Request, SECRET, StubRunner, manifest};
 use crate::support::script::sse;
+use crate::support::terminal::Terminal;
 use crate::support::{Directory, Printed, Stage, run};
 
 const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
@@ -494,20 +495,17 @@ async fn keeps_restrictions_of_database_rows() {
         .map(|one| one["outcome"].as_str().unwrap())
         .collect();
     assert_eq!(outcomes, ["migrated", "migrated", "blocked"]);
-    let toml: toml::Table = told["toml"].as_str().unwrap().parse().unwrap();
-    let agents = toml["agents"].as_array().unwrap();
-    let policy = |at: usize| serde_json::to_value(&agents[at]["resource_policy"]).unwrap();
-    assert_eq!(
-        policy(0),
-        json!({"models": ["m"], "skills": ["s"], "history": ["page"]})
+    let toml = told["toml"].as_str().unwrap();
+    assert!(
+        !toml.contains("tools =") && !toml.contains("\"*\""),
+        "{toml}"
     );
-    assert_eq!(policy(1), json!({"models": ["m"], "history": ["page"]}));
-    assert_eq!(agents[0].get("filters"), None, "the default pipeline");
-    assert!(agents[1].get("filters").is_some());
-    for agent in agents {
-        let runner = agent["runner_id"].as_str().unwrap();
-        assert_eq!(runner, "plugin:runnel/local-agent/default");
-    }
+    assert_eq!(toml.matches("skills =").count(), 1, "{toml}");
+    assert!(toml.contains("skills = [\"s\"]"), "{toml}");
+    // Only the default pipeline wants every message.
+    assert_eq!(toml.matches("filters = ").count(), 1, "{toml}");
+    let runner = "runner_id = \"plugin:runnel/local-agent/default\"";
+    assert_eq!(toml.matches(runner).count(), 2, "{toml}");
     let dropped = told["pipelines"][1]["fields"].as_array().unwrap().iter();
     let mut dropped = dropped.filter(|note| note["action"] == "dropped");
     assert!(
@@ -536,4 +534,24 @@ async fn names_encodings_that_it_does_not_read() {
         assert_eq!(printed.status.code(), Some(1), "{printed:?}");
         assert!(printed.stderr.contains(told), "{told}: {printed:?}");
     }
+}
+
+#[tokio::test]
+async fn names_in_exports_do_not_steer_a_terminal() {
+    let directory = Directory::new();
+    let mut ai = json!({"runner": {"runner": "tbox-app-api"}, "tbox-app-api": {"api-key": "k", "app-id": "a"}});
+    ai["tbox-app-api"]["x\u{1b}]0;title\u{7}\u{9b}2J\u{8}y"] = json!(1);
+    directory.write("p.json", &json!({"ai": ai}).to_string());
+    let mut command = Command::new(BINARY);
+    command
+        .args(["migrate-config", "p.json"])
+        .current_dir(directory.file(""));
+    let mut terminal = Terminal::start(&mut command, 200);
+    terminal.say("", "[agents.config]", 1).await;
+    let screen = terminal.screen();
+    assert!(screen.contains("x]0;title2Jy"), "{screen:?}");
+    assert!(
+        !screen.contains(['\u{1b}', '\u{7}', '\u{9b}', '\u{8}']),
+        "{screen:?}"
+    );
 }

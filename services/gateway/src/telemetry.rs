@@ -8,6 +8,8 @@ pub mod tolerance;
 
 mod json_lines;
 
+pub use json_lines::for_terminals;
+
 use std::io::{self, IsTerminal as _};
 use std::str::FromStr as _;
 

@@ -100,7 +100,7 @@ pub(super) async fn conform(arguments: ConformArguments, json: bool) -> ExitCode
 
 fn finish(report: &Report, junit_file: Option<&Path>, json: bool) -> ExitCode {
     if json {
-        output::line(&report.to_json().to_string());
+        output::document(&report.to_json());
     } else {
         output::line(&report.to_text());
     }

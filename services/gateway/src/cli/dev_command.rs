@@ -50,7 +50,7 @@ pub(super) async fn dev(arguments: DevArguments, json: bool) -> anyhow::Result<E
         } = &playground;
         let told = json!({"url": url, "api_key": key, "agent": agent, "runner_id": runner,
             "model": model, "tools": tools, "knowledge_base": knowledge_base});
-        output::line(&told.to_string());
+        output::document(&told);
     } else {
         output::line(&greeting(&playground, &arguments.data_dir));
     }

@@ -60,7 +60,7 @@ pub(super) async fn explain(arguments: ExplainArguments, json: bool) -> anyhow::
     let request = gateway.request(Method::POST, &path)?.json(&event);
     let answer = gateway.ask(request).await?;
     if json {
-        output::line(&answer.to_string());
+        output::document(&answer);
     } else {
         for line in picture::draw(&answer) {
             output::line(&line);

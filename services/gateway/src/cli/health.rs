@@ -51,7 +51,7 @@ pub(super) async fn health(arguments: &HealthArguments, json: bool) -> anyhow::R
         .status();
     let ready = status.is_success();
     if json {
-        output::line(&json!({"ready": ready, "http_status": status.as_u16()}).to_string());
+        output::document(&json!({"ready": ready, "http_status": status.as_u16()}));
     } else if ready {
         output::line("ready");
     } else {

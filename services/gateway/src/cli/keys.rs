@@ -116,7 +116,7 @@ async fn list(store: &Store, json: bool) -> anyhow::Result<()> {
         }
     }
     if json {
-        output::line(&json!({ "items": items }).to_string());
+        output::document(&json!({ "items": items }));
     }
     Ok(())
 }
@@ -143,7 +143,7 @@ async fn rotate_all(
         }
     }
     if json {
-        output::line(&json!({ "items": items }).to_string());
+        output::document(&json!({ "items": items }));
     }
     Ok(())
 }

@@ -74,7 +74,7 @@ pub(super) fn migrate_config(arguments: &MigrateArguments, json: bool) -> anyhow
             "added": written.added,
             "kept": written.kept,
         });
-        output::line(&told.to_string());
+        output::document(&told);
     } else {
         output::remark(&report(&migration));
         match &arguments.write {

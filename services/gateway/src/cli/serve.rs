@@ -47,7 +47,7 @@ pub(super) async fn serve(config: &ConfigArgument, json: bool) -> anyhow::Result
     .await?;
     let metrics_url = metrics.as_ref().map(Metrics::url).transpose()?;
     if json {
-        output::line(&json!({"listening": url, "metrics": metrics_url}).to_string());
+        output::document(&json!({"listening": url, "metrics": metrics_url}));
     } else {
         if let Some(url) = metrics_url {
             output::line(&format!("metrics {url}"));

@@ -120,7 +120,7 @@ async fn list(store: &Store, workspace: &WorkspaceId, json: bool) -> anyhow::Res
     }
     if json {
         let items: Vec<_> = keys.into_iter().map(shown).collect();
-        output::line(&json!({ "items": items }).to_string());
+        output::document(&json!({ "items": items }));
         return Ok(());
     }
     output::line(&format!(
@@ -168,7 +168,7 @@ async fn revoke(
     };
     let since = key.revoked_at.map(output::time).unwrap_or_default();
     if json {
-        output::line(&json!(shown(key)).to_string());
+        output::document(&json!(shown(key)));
     } else {
         output::line(&format!(
             "revoked {} {} ({}), since {since}",

@@ -1,7 +1,8 @@
 //! One log line as one JSON object: an error with all its causes, and nothing without an end.
 
+use std::borrow::Cow;
 use std::error::Error;
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
@@ -38,8 +39,31 @@ where
         line.insert("level".to_owned(), json!(event.metadata().level().as_str()));
         line.append(&mut fields.0);
         line.insert("target".to_owned(), json!(event.metadata().target()));
-        writeln!(writer, "{}", Value::Object(line))
+        writeln!(
+            writer,
+            "{}",
+            for_terminals(&Value::Object(line).to_string())
+        )
     }
+}
+
+/// JSON text without the characters U+007F to U+009F, which steer terminals and which JSON does not escape: they stand only
+/// in its strings.
+pub fn for_terminals(json: &str) -> Cow<'_, str> {
+    let steers = |letter: char| matches!(letter, '\u{7f}'..='\u{9f}');
+    if !json.contains(steers) {
+        return Cow::Borrowed(json);
+    }
+    let mut escaped = String::with_capacity(json.len() + 16);
+    for letter in json.chars() {
+        if steers(letter) {
+            // Writing to a text cannot fail.
+            let _ = write!(escaped, "\\u{:04x}", u32::from(letter));
+        } else {
+            escaped.push(letter);
+        }
+    }
+    Cow::Owned(escaped)
 }
 
 struct Fields(Map<String, Value>);
@@ -175,5 +199,16 @@ mod tests {
             assert!(text.starts_with("a\n{") && text.ends_with('…'), "{text}");
             assert!(text.len() <= MOST_BYTES + 3);
         }
+    }
+    #[test]
+    fn escapes_control_characters_above_ascii() {
+        let text = "\u{7f}a\u{9b}2J\u{9f}\u{a0}天";
+        let json = json!({ "text": text }).to_string();
+        let escaped = for_terminals(&json);
+        assert_eq!(escaped, "{\"text\":\"\\u007fa\\u009b2J\\u009f\u{a0}天\"}");
+        assert_eq!(
+            serde_json::from_str::<Value>(&escaped).unwrap()["text"],
+            text
+        );
     }
 }

@@ -5,12 +5,12 @@ use std::io::IsTerminal as _;
 use serde_json::Value;
 
 use super::tool_line::{Reader, outcome, tool_line};
-use crate::cli::output;
+use crate::cli::output::{self, Escape, Part, harmless};
 
 const FRAMES: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
-const DIM: &str = "\u{1b}[2m";
-const PLAIN: &str = "\u{1b}[0m";
-const CLEAR_LINE: &str = "\r\u{1b}[K";
+const DIM: Part<'_> = Part::Escape(Escape("\u{1b}[2m"));
+const PLAIN: Part<'_> = Part::Escape(Escape("\u{1b}[0m"));
+const CLEAR_LINE: Part<'_> = Part::Escape(Escape("\r\u{1b}[K"));
 /// Columns of a terminal that does not say how many it has.
 const COLUMNS: usize = 80;
 
@@ -69,7 +69,7 @@ impl Screen {
     /// Shows an event of the ledger.
     pub(super) fn show(&mut self, event: &Value) {
         if self.mode == Mode::Events {
-            output::line(&event.to_string());
+            output::document(event);
             return;
         }
         let data = &event["data"];
@@ -101,7 +101,8 @@ impl Screen {
             )
         });
         let label = label.unwrap_or_default();
-        output::remark_piece(&format!("{CLEAR_LINE}{DIM}{frame} {label}{PLAIN}"));
+        let text = format!("{frame} {label}");
+        output::styled(&[CLEAR_LINE, DIM, Part::Text(&text), PLAIN]);
         self.spins = true;
     }
 
@@ -110,8 +111,7 @@ impl Screen {
         self.stop_spinning();
         self.break_line();
         if self.err_is_terminal {
-            let text = harmless(text);
-            output::remark(&format!("{DIM}{text}{PLAIN}"));
+            output::styled(&[DIM, Part::Text(text), PLAIN, Part::Text("\n")]);
         } else {
             output::remark(text);
         }
@@ -210,16 +210,10 @@ impl Screen {
 
     fn stop_spinning(&mut self) {
         if self.spins {
-            output::remark_piece(CLEAR_LINE);
+            output::styled(&[CLEAR_LINE]);
             self.spins = false;
         }
     }
-}
-
-/// A text that does not steer a terminal, whoever has said it.
-fn harmless(text: &str) -> String {
-    let shown = |letter: &char| !letter.is_control() || *letter == '\n' || *letter == '\t';
-    text.chars().filter(shown).collect()
 }
 
 fn columns() -> usize {
