@@ -1,12 +1,14 @@
 //! Runner endpoints over the admin API.
 
+use reqwest::Method;
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::client::{Client, message, send};
 use crate::support::gateway::Config;
 use crate::support::runner::{RUNNER_ID, Request, SECRET, StubRunner, manifest};
 use crate::support::script::sse;
-use crate::support::{Stage, until};
+use crate::support::{Directory, Engine, Postgres, Sqlite, Stage, until};
 
 const OTHER: &str = "plugin:test/other/default";
 const ENDPOINTS: &str = "/v1/runner-endpoints";
@@ -445,34 +447,128 @@ async fn an_endpoint_that_is_gone_from_the_configuration_is_disabled_and_named()
     assert!(!log.contains("endpoint stub of an earlier"), "{log}");
 }
 
-/// Other replicas live by the same rows.
+#[rstest]
 #[tokio::test]
-async fn a_start_that_is_refused_for_an_agent_leaves_what_others_serve() {
-    let second = "[[runner_endpoints]]\nname = \"second\"\nbase_url = \"http://127.0.0.1:9\"\n\
-                  secret = \"env:STUB_SECRET\"\n";
-    let mut stage = Stage::with(|config| config.rest = second.to_owned()).await;
+async fn refuses_an_unfit_agent_and_serves_the_rest(#[values(Sqlite, Postgres)] engine: Engine) {
+    let entry = |config: &str| {
+        format!(
+            "[[agents]]\nname = \"unfit\"\nevent_types = [\"a.b\"]\nrunner_id = \"{RUNNER_ID}\"\n\
+             config = {config}\n"
+        )
+    };
+    let Some(mut stage) = Stage::on(engine, |config| config.rest = entry("{}")).await else {
+        return;
+    };
+    // It was valid, and its new configuration fits no more.
     stage.gateway.kill().await;
-    let unfit = format!(
-        "[[agents]]\nname = \"unfit\"\nevent_types = [\"a.b\"]\nrunner_id = \"{RUNNER_ID}\"\n\
-         config = {{ colour = 1 }}\n"
-    );
-    stage.gateway.reconfigure(|config| config.rest = unfit);
-    assert!(!stage.gateway.start_breaking("").await, "it fits no runner");
-    let log = stage.gateway.log();
-    let told = "agents[1].config.colour: is no field of the runner's config_schema";
-    assert!(log.contains(told), "{log}");
-    let disabled =
-        "endpoint second of an earlier configuration, or of another replica's, is disabled";
-    assert!(!log.contains(disabled), "{log}");
-
-    stage.gateway.reconfigure(|config| config.rest.clear());
+    stage
+        .gateway
+        .reconfigure(|config| config.rest = entry("{ colour = 1 }"));
+    for _ in 0..2 {
+        stage.gateway.start_again().await;
+        let log = stage.gateway.log();
+        let told = "/config/colour is no field of the runner's config_schema";
+        let told = format!(
+            "agent unfit does not fit its runner {RUNNER_ID} and is disabled, the rest is served: {told}"
+        );
+        assert_eq!(log.matches(&told).count(), 1, "{log}");
+        stage.gateway.kill().await;
+    }
     stage.gateway.start_again().await;
-    let log = stage.gateway.log();
+    let client = stage.gateway.client();
+    let run_id = client.post(&message("m-1")).await.run_id();
+    assert_eq!(client.finished(&run_id).await["status"], "completed");
+    let mut event = message("m-2");
+    event["event_type"] = json!("a.b");
+    let posted = client.post(&event).await;
+    assert_eq!(posted.body["outcome"], "no_agent", "{}", posted.body);
+
+    let admin = stage.gateway.admin().await;
+    let agents = admin.get("/v1/agents").await.body;
+    let named = |name: &str| {
+        let mut items = agents["items"].as_array().unwrap().iter();
+        items.find(|agent| agent["name"] == name).unwrap().clone()
+    };
+    let unfit = named("unfit");
+    assert_eq!(unfit["enabled"], false, "{unfit}");
+    assert_eq!(unfit["refused"][0]["pointer"], "/config/colour", "{unfit}");
+    assert_eq!(named("main").get("refused"), None);
+    let tried = admin
+        .call(Method::POST, "/v1/agents/dry-run", &event)
+        .await
+        .body;
+    let mut candidates = tried["candidates"].as_array().unwrap().iter();
+    let shown = candidates.find(|one| one["name"] == "unfit").unwrap();
+    assert_eq!(shown["reason"], "refused", "{shown}");
+    let detail = shown["detail"].as_str().unwrap();
+    assert!(detail.contains("/config/colour"), "{detail}");
+
+    // Corrected, it gets events again.
+    stage.gateway.kill().await;
+    stage
+        .gateway
+        .reconfigure(|config| config.rest = entry("{}"));
+    stage.gateway.start_again().await;
+    let admin = stage.gateway.admin().await;
+    let unfit = admin
+        .get(&format!("/v1/agents/{}", unfit["id"].as_str().unwrap()))
+        .await
+        .body;
     assert_eq!(
-        log.matches(disabled).count(),
-        1,
-        "it was enabled until now: {log}"
+        (&unfit["enabled"], unfit.get("refused")),
+        (&json!(true), None),
+        "{unfit}"
     );
+}
+
+#[tokio::test]
+async fn probes_whether_agents_fit_their_runners() {
+    let directory = Directory::new();
+    let half = || uuid::Uuid::new_v4().simple().to_string();
+    let key = directory.write("master.key", &(half() + &half()));
+    let secret = directory.write("endpoint.secret", SECRET);
+    let mut formed = manifest(RUNNER_ID);
+    formed["config_schema"] = json!([{"type": "string", "name": "tone", "required": true}]);
+    let runner = StubRunner::start_as(formed).await;
+    let probe = async |url: &str, config: &str, more: &[&str]| {
+        let text = format!(
+            "[auth]\nmaster_key = \"file:{key}\"\n[database]\nurl = \"sqlite://{key}.db\"\n\
+             [egress]\nallow = [\"127.0.0.0/8\"]\n[[runner_endpoints]]\nname = \"stub\"\nbase_url = \"{url}\"\n\
+             secret = \"file:{secret}\"\n[[agents]]\nname = \"main\"\nevent_types = [\"a.b\"]\n\
+             runner_id = \"{RUNNER_ID}\"\nconfig = {config}\n",
+            key = key.display(),
+            secret = secret.display(),
+        );
+        let file = directory.write("runnel.toml", &text);
+        let mut command = tokio::process::Command::new(crate::support::gateway::BINARY);
+        command
+            .args(["check-config", "--probe", "--config"])
+            .arg(file);
+        crate::support::run(command.args(more)).await
+    };
+    let good = probe(&runner.url, "{ tone = \"dry\" }", &[]).await;
+    assert!(good.status.success(), "{good:?}");
+    assert!(
+        good.stdout
+            .contains(&format!("endpoint stub: {RUNNER_ID}\n")),
+        "{good:?}"
+    );
+    let unfit = probe(&runner.url, "{ colour = 1 }", &["--json"]).await;
+    assert!(!unfit.status.success(), "{unfit:?}");
+    let told: Value = serde_json::from_str(&unfit.stdout).unwrap();
+    assert_eq!(told["valid"], true);
+    assert_eq!(told["runner_endpoints"][0]["state"], "ready");
+    let mut faults: Vec<_> = told["agents"][0]["faults"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["pointer"].clone())
+        .collect();
+    faults.sort_by_key(ToString::to_string);
+    assert_eq!(faults, ["/config/colour", "/config/tone"], "{told}");
+    let away = probe("http://127.0.0.1:1", "{}", &[]).await;
+    assert!(!away.status.success(), "{away:?}");
+    assert!(away.stderr.contains("endpoint stub is away"), "{away:?}");
 }
 
 #[tokio::test]

@@ -231,6 +231,10 @@ pub struct Agent {
     pub version: i64,
     pub created_at: i64,
     pub updated_at: i64,
+    /// Why an agent of the config file is disabled although the file enables it: it does not fit its runner. Absent for
+    /// all others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<Fault>,
     #[serde(flatten)]
     pub spec: AgentSpec,
 }

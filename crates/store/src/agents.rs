@@ -1,20 +1,19 @@
 //! Agents.
 
-use protocol::admin::AgentSpec;
-use protocol::id::{AgentId, RunnerId, WorkspaceId};
+use protocol::admin::{AgentSpec, Fault};
+use protocol::id::{AgentId, WorkspaceId};
 use sea_orm::sea_query::Expr;
-use sea_orm::{
-    ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
-};
+use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter};
+use serde_json::json;
 
 use crate::agent_skills::delete_skills;
-use crate::connect::Store;
 use crate::entity::agents;
 use crate::error::{StoreError, parsed, parsed_json};
-use crate::page::{Found, PageBound, PageOf};
 use crate::sql::{Row, locked};
 use crate::storage::{AreaAccess, area_lock, discard_area};
 use crate::writer::Work;
+
+mod reads;
 
 /// Where an object was written. What stands in the config file is read-only over the API.
 pub(crate) const FROM_CONFIG: &str = "config";
@@ -30,6 +29,8 @@ pub struct AgentRecord {
     pub version: i64,
     pub created_at: i64,
     pub updated_at: i64,
+    /// Why an agent of the config file is disabled whatever the file says; empty for all others.
+    pub refused: Vec<Fault>,
 }
 
 /// Creates or changes an agent.
@@ -60,6 +61,8 @@ pub enum SaveAgent {
         new_id: AgentId,
         workspace: WorkspaceId,
         spec: AgentSpec,
+        /// What its runner finds wrong: it is entered disabled.
+        refused: Vec<Fault>,
         at: i64,
     },
     /// Disables what the config file no longer names.
@@ -100,7 +103,7 @@ impl Work for SaveAgent {
                 workspace,
                 spec,
                 at,
-            } => insert(tx, *id, workspace, FROM_API, spec, *at).await,
+            } => insert(tx, *id, workspace, FROM_API, columns(spec, &[]), *at).await,
             Self::Update {
                 id,
                 workspace,
@@ -108,7 +111,7 @@ impl Work for SaveAgent {
                 if_match,
                 at,
             } => match changeable(tx, workspace, *id, *if_match).await? {
-                Ok(row) => update(tx, row, FROM_API, spec, *at).await,
+                Ok(row) => update(tx, row, FROM_API, columns(spec, &[]), *at).await,
                 Err(refused) => Ok(refused),
             },
             Self::Delete {
@@ -128,17 +131,19 @@ impl Work for SaveAgent {
                 new_id,
                 workspace,
                 spec,
+                refused,
                 at,
             } => {
+                let new = columns(spec, refused);
                 let known = agents::Entity::find()
                     .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
                     .filter(agents::Column::Name.eq(spec.name.as_str()));
                 match locked(tx, known).one(tx).await? {
-                    None => insert(tx, *new_id, workspace, FROM_CONFIG, spec, *at).await,
-                    Some(row) if is_unchanged(&row, spec) => {
+                    None => insert(tx, *new_id, workspace, FROM_CONFIG, new, *at).await,
+                    Some(row) if is_unchanged(&row, &new) => {
                         Ok(SavedAgent::Saved(Box::new(agent_record(row)?)))
                     }
-                    Some(row) => update(tx, row, FROM_CONFIG, spec, *at).await,
+                    Some(row) => update(tx, row, FROM_CONFIG, new, *at).await,
                 }
             }
             Self::DisableUnnamed {
@@ -150,6 +155,7 @@ impl Work for SaveAgent {
                     .col_expr(agents::Column::Enabled, Expr::value(false))
                     // From now on it is the API's: to be changed, or deleted.
                     .col_expr(agents::Column::Origin, Expr::value(FROM_API))
+                    .col_expr(agents::Column::Refused, Expr::value(None::<String>))
                     .col_expr(agents::Column::UpdatedAt, Expr::value(*at))
                     .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
                     .filter(agents::Column::Origin.eq(FROM_CONFIG))
@@ -194,8 +200,11 @@ async fn changeable(
     })
 }
 
-fn is_unchanged(row: &agents::Model, spec: &AgentSpec) -> bool {
-    row.origin == FROM_CONFIG && row.enabled == spec.enabled && row.spec == spec_json(spec)
+fn is_unchanged(row: &agents::Model, new: &agents::Model) -> bool {
+    row.origin == FROM_CONFIG
+        && row.enabled == new.enabled
+        && row.refused == new.refused
+        && row.spec == new.spec
 }
 
 fn spec_json(spec: &AgentSpec) -> String {
@@ -207,7 +216,7 @@ async fn insert(
     id: AgentId,
     workspace: &WorkspaceId,
     origin: &str,
-    spec: &AgentSpec,
+    new: agents::Model,
     at: i64,
 ) -> Result<SavedAgent, StoreError> {
     let row = agents::Model {
@@ -217,7 +226,7 @@ async fn insert(
         version: 1,
         created_at: at,
         updated_at: at,
-        ..columns(spec)
+        ..new
     };
     let active = agents::ActiveModel::from(row.clone());
     agents::Entity::insert(active)
@@ -230,7 +239,7 @@ async fn update(
     tx: &DatabaseTransaction,
     old: agents::Model,
     origin: &str,
-    spec: &AgentSpec,
+    new: agents::Model,
     at: i64,
 ) -> Result<SavedAgent, StoreError> {
     let row = agents::Model {
@@ -240,7 +249,7 @@ async fn update(
         version: old.version + 1,
         created_at: old.created_at,
         updated_at: at,
-        ..columns(spec)
+        ..new
     };
     let active = sea_orm::IntoActiveModel::into_active_model(row.clone());
     agents::Entity::update(sea_orm::ActiveModelTrait::reset_all(active))
@@ -249,14 +258,14 @@ async fn update(
     Ok(SavedAgent::Saved(Box::new(agent_record(row)?)))
 }
 
-/// The columns that follow from a specification.
-fn columns(spec: &AgentSpec) -> agents::Model {
+/// The columns that follow from a specification and the faults for which it is refused.
+fn columns(spec: &AgentSpec, refused: &[Fault]) -> agents::Model {
     agents::Model {
         id: String::new(),
         workspace_id: String::new(),
         name: spec.name.clone(),
         origin: String::new(),
-        enabled: spec.enabled,
+        enabled: spec.enabled && refused.is_empty(),
         priority: spec.priority,
         scope_kind: spec.scope.kind.as_str().to_owned(),
         scope_bot: spec.scope.bot_id.clone().unwrap_or_default(),
@@ -266,6 +275,7 @@ fn columns(spec: &AgentSpec) -> agents::Model {
         version: 0,
         created_at: 0,
         updated_at: 0,
+        refused: (!refused.is_empty()).then(|| json!(refused).to_string()),
     }
 }
 
@@ -286,12 +296,17 @@ pub(crate) fn read_agent(row: &Row) -> Result<AgentRecord, StoreError> {
         version: row.number("version")?,
         created_at: row.number("created_at")?,
         updated_at: row.number("updated_at")?,
+        refused: row.text_if_any("refused")?,
     })
 }
 
 pub(crate) fn agent_record(row: agents::Model) -> Result<AgentRecord, StoreError> {
     let mut spec: AgentSpec = parsed_json("agents.spec", &row.id, &row.spec)?;
     spec.enabled = row.enabled;
+    let refused = match &row.refused {
+        Some(faults) => parsed_json("agents.refused", &row.id, faults)?,
+        None => Vec::new(),
+    };
     Ok(AgentRecord {
         id: parsed("agents.id", &row.id, &row.id)?,
         workspace: WorkspaceId(row.workspace_id),
@@ -300,110 +315,6 @@ pub(crate) fn agent_record(row: agents::Model) -> Result<AgentRecord, StoreError
         version: row.version,
         created_at: row.created_at,
         updated_at: row.updated_at,
+        refused,
     })
-}
-
-impl Store {
-    /// An agent of the workspace.
-    pub async fn find_agent(
-        &self,
-        workspace: &WorkspaceId,
-        id: AgentId,
-    ) -> Result<Option<AgentRecord>, StoreError> {
-        let row = agents::Entity::find_by_id(id.to_string())
-            .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
-            .one(&self.readers)
-            .await?;
-        row.map(agent_record).transpose()
-    }
-
-    /// Agents of the workspace by name, after `after`.
-    pub async fn list_agents(
-        &self,
-        workspace: &WorkspaceId,
-        after: Option<&str>,
-        bound: impl Into<PageBound<'_>>,
-    ) -> Result<Found<AgentRecord>, StoreError> {
-        let own = agents::Column::WorkspaceId.eq(workspace.as_str());
-        let page = PageOf {
-            rows: agents::Entity::find()
-                .filter(own.clone())
-                .filter(agents::Column::Name.gt(after.unwrap_or_default()))
-                .order_by_asc(agents::Column::Name),
-            key: agents::Column::Id,
-            owner: own.into(),
-            without: None,
-        };
-        let found = page.read::<String>(&self.readers, bound.into()).await?;
-        found.try_map(agent_record)
-    }
-
-    /// The enabled agents of a configuration that are not among `names`, by name.
-    pub async fn agents_beside(
-        &self,
-        workspace: &WorkspaceId,
-        names: &[String],
-    ) -> Result<Vec<String>, StoreError> {
-        let beside = agents::Entity::find()
-            .select_only()
-            .column(agents::Column::Name)
-            .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
-            .filter(agents::Column::Origin.eq(FROM_CONFIG))
-            .filter(agents::Column::Enabled.eq(true))
-            .filter(agents::Column::Name.is_not_in(names))
-            .order_by_asc(agents::Column::Name);
-        Ok(beside.into_tuple().all(&self.readers).await?)
-    }
-
-    /// The agents of these names that were made over the API.
-    pub async fn agents_of_api(
-        &self,
-        workspace: &WorkspaceId,
-        names: &[String],
-    ) -> Result<Vec<String>, StoreError> {
-        let made = agents::Entity::find()
-            .select_only()
-            .column(agents::Column::Name)
-            .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
-            .filter(agents::Column::Origin.ne(FROM_CONFIG))
-            .filter(agents::Column::Enabled.eq(true))
-            .filter(agents::Column::Name.is_in(names))
-            .order_by_asc(agents::Column::Name);
-        Ok(made.into_tuple().all(&self.readers).await?)
-    }
-
-    /// Whether this agent stands as an earlier start has entered it.
-    pub async fn is_configured(
-        &self,
-        workspace: &WorkspaceId,
-        spec: &AgentSpec,
-    ) -> Result<bool, StoreError> {
-        let row = agents::Entity::find()
-            .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
-            .filter(agents::Column::Name.eq(spec.name.as_str()))
-            .one(&self.readers)
-            .await?;
-        Ok(row.is_some_and(|row| is_unchanged(&row, spec)))
-    }
-
-    /// The agents that are bound to one of these runners, by name.
-    pub async fn agents_of_runners(
-        &self,
-        workspace: &WorkspaceId,
-        runners: &[RunnerId],
-        limit: u64,
-    ) -> Result<Vec<AgentRecord>, StoreError> {
-        let own = agents::Column::WorkspaceId.eq(workspace.as_str());
-        let page = PageOf {
-            rows: agents::Entity::find()
-                .filter(own.clone())
-                .filter(agents::Column::RunnerId.is_in(runners.iter().map(ToString::to_string)))
-                .order_by_asc(agents::Column::Name),
-            key: agents::Column::Id,
-            owner: own.into(),
-            without: None,
-        };
-        let found = page.read::<String>(&self.readers, limit.into()).await?;
-        Ok(found.try_map(agent_record)?.items)
-    }
 }

@@ -59,6 +59,7 @@ async fn what_is_gone_from_the_configuration_can_be_deleted(bench: Bench) {
         new_id: AgentId(Uuid::now_v7()),
         workspace: workspace.clone(),
         spec: serde_json::from_value(spec).unwrap(),
+        refused: Vec::new(),
         at: 1,
     };
     let SavedAgent::Saved(agent) = store.write(configure).await.unwrap() else {

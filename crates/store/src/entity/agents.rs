@@ -20,6 +20,8 @@ pub struct Model {
     pub version: i64,
     pub created_at: i64,
     pub updated_at: i64,
+    /// JSON: faults for which an agent of the config file is disabled.
+    pub refused: Option<String>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

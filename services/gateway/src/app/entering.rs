@@ -6,14 +6,13 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use domain::agent::check_agent_for;
-use protocol::admin::AgentSpec;
+use protocol::admin::{AgentSpec, Fault};
 use protocol::id::{AgentId, RunnerId, WorkspaceId};
 use protocol::manifest::AgentRunnerManifest;
 use store::{RunnerRecord, SaveAgent, SaveEndpoint, Store, StoreError};
 use uuid::Uuid;
 
 use super::{DEFAULT_WORKSPACE, Declared, strangers};
-use crate::config::{ConfigErrors, ConfigFault};
 use crate::runs::Runs;
 use crate::runs::discovery::AskedEndpoint;
 
@@ -27,7 +26,8 @@ pub(super) async fn enter(runs: &Runs, declared: Declared) -> anyhow::Result<()>
         .map(|spec| runs.ask_endpoint(&workspace, spec));
     let asked = futures_util::future::try_join_all(asking).await;
     let asked = asked.context("an endpoint of the configuration cannot be entered")?;
-    check_against_runners(store, &workspace, &declared.agents, &Listed::of(&asked)).await?;
+    let refused =
+        refused_by_runners(store, &workspace, &declared.agents, &Listed::of(&asked)).await?;
     enter_endpoints(runs, &workspace, asked).await?;
     warn_of_unserved(store, &workspace, &declared.agents).await?;
     let files = declared.catalog.files.iter();
@@ -35,7 +35,7 @@ pub(super) async fn enter(runs: &Runs, declared: Declared) -> anyhow::Result<()>
     for (agent, line) in strangers(&declared.agents, &declared.catalog, &files) {
         tracing::warn!(agent.name = agent, "{line}");
     }
-    enter_agents(runs, &workspace, declared.agents).await
+    enter_agents(runs, &workspace, declared.agents, refused).await
 }
 
 /// What the endpoints of the configuration list now.
@@ -62,16 +62,16 @@ impl<'a> Listed<'a> {
 }
 
 /// Holds the agents of the configuration against the manifests of their runners: as they are listed now, else as they were.
-/// A runner that has not been discovered yet is no fault: its events are refused until it is. Nor is one that has changed since
-/// its agent was entered as it stands: whoever serves a runner must not keep the gateway from starting again.
-async fn check_against_runners(
+/// A runner that has not been discovered yet is no fault: its events are refused until it is. Nor is a runner that has changed
+/// since its agent was entered as it stands: that agent stays. Every other agent with faults is entered disabled, with them.
+async fn refused_by_runners(
     store: &Store,
     workspace: &WorkspaceId,
     agents: &[AgentSpec],
     listed: &Listed<'_>,
-) -> anyhow::Result<()> {
-    let mut faults = Vec::new();
-    for (index, spec) in agents.iter().enumerate() {
+) -> anyhow::Result<BTreeMap<String, Vec<Fault>>> {
+    let mut refused = BTreeMap::new();
+    for spec in agents {
         let before;
         let manifest = if let Some(manifest) = listed.manifests.get(&spec.runner_id) {
             *manifest
@@ -96,14 +96,22 @@ async fn check_against_runners(
             );
             continue;
         }
-        let place = format!("agents[{index}]");
-        faults.extend(unfit.iter().map(|fault| ConfigFault::within(&place, fault)));
+        let faults: Vec<_> = unfit
+            .iter()
+            .map(|fault| format!("{} {}", fault.pointer, fault.message))
+            .collect();
+        tracing::error!(
+            agent.name = spec.name,
+            faults = unfit.len(),
+            "agent {} does not fit its runner {} and is disabled, the rest is served: {}; correct its config, or update the \
+             runner, and restart",
+            spec.name,
+            spec.runner_id,
+            faults.join("; ")
+        );
+        refused.insert(spec.name.clone(), unfit);
     }
-    if faults.is_empty() {
-        Ok(())
-    } else {
-        Err(ConfigErrors(faults).into())
-    }
+    Ok(refused)
 }
 
 /// What the runner's endpoint listed last, unless that has a list now on which it does not stand.
@@ -180,6 +188,7 @@ async fn enter_agents(
     runs: &Runs,
     workspace: &WorkspaceId,
     agents: Vec<AgentSpec>,
+    mut refused: BTreeMap<String, Vec<Fault>>,
 ) -> anyhow::Result<()> {
     let (store, at) = (runs.store(), runs.clock().now_ms());
     let names: Vec<_> = agents.iter().map(|spec| spec.name.clone()).collect();
@@ -207,6 +216,7 @@ async fn enter_agents(
         let configure = Arc::new(SaveAgent::Configure {
             new_id: AgentId(Uuid::now_v7()),
             workspace: workspace.clone(),
+            refused: refused.remove(&name).unwrap_or_default(),
             spec,
             at,
         });

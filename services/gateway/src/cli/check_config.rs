@@ -1,12 +1,14 @@
 //! `runnel check-config`.
 
 mod providers;
+mod runners;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use protocol::tool::{McpServer, McpServerState};
+use runners::Runners;
 use serde_json::json;
 
 use crate::app::{Declared, declared, strangers};
@@ -16,13 +18,15 @@ use crate::clock::Clock;
 use crate::config::{Config, ConfigErrors, ConfigFault};
 use crate::outbound::egress::Egress;
 use crate::outbound::model::Probed;
+use crate::outbound::runner::RunnerClient;
 use crate::outbound::tool::Tools;
 
 #[derive(clap::Args)]
 pub(super) struct CheckConfigArguments {
     #[command(flatten)]
     config: ConfigArgument,
-    /// Reach the providers of models and the MCP servers, too, and say how each stands.
+    /// Reach the providers of models, the MCP servers and the runner endpoints, too, and say how each stands and whether
+    /// the agents fit their runners.
     #[arg(long)]
     probe: bool,
 }
@@ -72,12 +76,15 @@ pub(super) async fn check_config(
 struct Reached {
     providers: Vec<Probed>,
     servers: Vec<McpServer>,
+    runners: Runners,
 }
 
 impl Reached {
     fn is_good(&self) -> bool {
         let is_ready = |server: &McpServer| server.state == McpServerState::Ready;
-        self.servers.iter().all(is_ready) && self.providers.iter().all(providers::is_good)
+        self.servers.iter().all(is_ready)
+            && self.providers.iter().all(providers::is_good)
+            && self.runners.is_good()
     }
 }
 
@@ -86,9 +93,18 @@ async fn probe(config: &Config, declared: Declared) -> anyhow::Result<Reached> {
     let egress = egress.refusing_own(config.server.listen);
     let catalog = Arc::new(ArcSwap::default());
     let models = declared.models.open(&egress, Clock::system());
+    let client = RunnerClient::new(egress.clone(), Clock::system());
     let tools = Tools::new(declared.tools, egress, Clock::system(), catalog)?;
-    let (providers, servers) = tokio::join!(models.probe(), tools.probe());
-    Ok(Reached { providers, servers })
+    let (providers, servers, runners) = tokio::join!(
+        models.probe(),
+        tools.probe(),
+        Runners::probe(&client, &declared.endpoints, &declared.agents)
+    );
+    Ok(Reached {
+        providers,
+        servers,
+        runners,
+    })
 }
 
 /// `remarks`: what would be served, and most likely is not meant so.
@@ -103,8 +119,10 @@ fn show(faults: &[ConfigFault], remarks: &[String], reached: Option<&Reached>, j
             let providers = reached.providers.iter().map(providers::to_json);
             answer["model_providers"] = providers.collect();
             answer["mcp_servers"] = json!(reached.servers);
+            answer["runner_endpoints"] = reached.runners.endpoints_json();
+            answer["agents"] = reached.runners.agents_json();
         }
-        output::line(&answer.to_string());
+        output::document(&answer);
         return;
     }
     if faults.is_empty() {
@@ -127,4 +145,5 @@ fn show(faults: &[ConfigFault], remarks: &[String], reached: Option<&Reached>, j
             output::remark(&format!("{name} leaves out {left_out}"));
         }
     }
+    reached.runners.show();
 }

@@ -2,6 +2,7 @@
 
 mod keep;
 mod preview;
+mod probe;
 mod register;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use crate::runs::Runs;
 use crate::seal::MasterKey;
 use crate::telemetry::metrics;
 
+pub use probe::list_of;
 pub use register::{AskedEndpoint, RegisterError, Registered};
 
 const SECRET_PURPOSE: &str = "runner_endpoints.secret";

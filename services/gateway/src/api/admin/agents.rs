@@ -26,6 +26,7 @@ fn view(record: AgentRecord) -> Agent {
         version: record.version,
         created_at: record.created_at.div_euclid(1000),
         updated_at: record.updated_at.div_euclid(1000),
+        refused: record.refused,
         spec: record.spec,
     }
 }

@@ -70,7 +70,7 @@ pub(in crate::api) struct CandidateView {
 pub(in crate::api) struct StandingView {
     /// `wins`, `ties` or `loses`.
     standing: &'static str,
-    /// Why it loses: `disabled`, `event_type`, `scope`, `filter`, `less_specific_scope` or
+    /// Why it loses: `disabled`, `refused`, `event_type`, `scope`, `filter`, `less_specific_scope` or
     /// `lower_priority`.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
@@ -266,10 +266,21 @@ fn standing_view(one: &Considered, event: &EventEnvelope) -> StandingView {
         Standing::Ties => ("ties", None),
         Standing::Loses(loss) => ("loses", Some(loss)),
     };
+    let agent = &one.candidate.agent;
+    if let (Some(_), Some(fault)) = (loss, agent.refused.first()) {
+        let Fault { pointer, message } = fault;
+        let detail =
+            format!("the gateway refuses it, it does not fit its runner: {pointer} {message}");
+        return StandingView {
+            standing,
+            reason: Some("refused"),
+            detail: Some(detail),
+        };
+    }
     StandingView {
         standing,
         reason: loss.map(domain::binding::Loss::as_str),
-        detail: loss.map(|loss| loss.detail(&one.candidate.agent.spec, event)),
+        detail: loss.map(|loss| loss.detail(&agent.spec, event)),
     }
 }
 

@@ -1,0 +1,112 @@
+//! Reading agents.
+
+use protocol::admin::AgentSpec;
+use protocol::id::{AgentId, RunnerId, WorkspaceId};
+use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
+
+use super::{AgentRecord, FROM_CONFIG, agent_record, columns, is_unchanged};
+use crate::connect::Store;
+use crate::entity::agents;
+use crate::error::StoreError;
+use crate::page::{Found, PageBound, PageOf};
+
+impl Store {
+    /// An agent of the workspace.
+    pub async fn find_agent(
+        &self,
+        workspace: &WorkspaceId,
+        id: AgentId,
+    ) -> Result<Option<AgentRecord>, StoreError> {
+        let row = agents::Entity::find_by_id(id.to_string())
+            .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
+            .one(&self.readers)
+            .await?;
+        row.map(agent_record).transpose()
+    }
+
+    /// Agents of the workspace by name, after `after`.
+    pub async fn list_agents(
+        &self,
+        workspace: &WorkspaceId,
+        after: Option<&str>,
+        bound: impl Into<PageBound<'_>>,
+    ) -> Result<Found<AgentRecord>, StoreError> {
+        let own = agents::Column::WorkspaceId.eq(workspace.as_str());
+        let page = PageOf {
+            rows: agents::Entity::find()
+                .filter(own.clone())
+                .filter(agents::Column::Name.gt(after.unwrap_or_default()))
+                .order_by_asc(agents::Column::Name),
+            key: agents::Column::Id,
+            owner: own.into(),
+            without: None,
+        };
+        let found = page.read::<String>(&self.readers, bound.into()).await?;
+        found.try_map(agent_record)
+    }
+
+    /// The enabled agents of a configuration that are not among `names`, by name.
+    pub async fn agents_beside(
+        &self,
+        workspace: &WorkspaceId,
+        names: &[String],
+    ) -> Result<Vec<String>, StoreError> {
+        let beside = agents::Entity::find()
+            .select_only()
+            .column(agents::Column::Name)
+            .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
+            .filter(agents::Column::Origin.eq(FROM_CONFIG))
+            .filter(agents::Column::Enabled.eq(true))
+            .filter(agents::Column::Name.is_not_in(names))
+            .order_by_asc(agents::Column::Name);
+        Ok(beside.into_tuple().all(&self.readers).await?)
+    }
+
+    /// The agents of these names that were made over the API.
+    pub async fn agents_of_api(
+        &self,
+        workspace: &WorkspaceId,
+        names: &[String],
+    ) -> Result<Vec<String>, StoreError> {
+        let made = agents::Entity::find()
+            .select_only()
+            .column(agents::Column::Name)
+            .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
+            .filter(agents::Column::Origin.ne(FROM_CONFIG))
+            .filter(agents::Column::Enabled.eq(true))
+            .filter(agents::Column::Name.is_in(names))
+            .order_by_asc(agents::Column::Name);
+        Ok(made.into_tuple().all(&self.readers).await?)
+    }
+
+    /// Whether this agent stands as an earlier start has entered it.
+    pub async fn is_configured(
+        &self,
+        workspace: &WorkspaceId,
+        spec: &AgentSpec,
+    ) -> Result<bool, StoreError> {
+        let row = agents::Entity::find()
+            .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
+            .filter(agents::Column::Name.eq(spec.name.as_str()))
+            .one(&self.readers)
+            .await?;
+        Ok(row.is_some_and(|row| is_unchanged(&row, &columns(spec, &[]))))
+    }
+
+    /// The agents that are bound to one of these runners, by name.
+    pub async fn agents_of_runners(
+        &self,
+        workspace: &WorkspaceId,
+        runners: &[RunnerId],
+        limit: u64,
+    ) -> Result<Vec<AgentRecord>, StoreError> {
+        let rows = agents::Entity::find()
+            .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
+            .filter(agents::Column::RunnerId.is_in(runners.iter().map(ToString::to_string)))
+            .order_by_asc(agents::Column::Name)
+            .limit(limit)
+            .all(&self.readers)
+            .await?;
+        rows.into_iter().map(agent_record).collect()
+    }
+}
