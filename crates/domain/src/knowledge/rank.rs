@@ -34,6 +34,17 @@ impl Weights {
         Self(query.shares().zip(frequencies).map(weight).collect())
     }
 
+    /// The terms of a long query that say most, wherever they stand in it; those that no passage holds go.
+    pub fn narrow(query: RankedQuery, frequencies: &[u64], corpus: Corpus) -> RankedQuery {
+        let Self(mut weights) = Self::new(&query, frequencies, corpus);
+        for (weight, frequency) in weights.iter_mut().zip(frequencies) {
+            if *frequency == 0 {
+                *weight = 0.0;
+            }
+        }
+        query.narrowed(&weights)
+    }
+
     /// What holding these terms is worth, however often: enough to choose whom to look at.
     pub fn of_held(&self, terms: impl IntoIterator<Item = usize>) -> f64 {
         terms.into_iter().filter_map(|term| self.0.get(term)).sum()

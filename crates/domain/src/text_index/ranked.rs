@@ -1,12 +1,14 @@
 //! Passages that are found by some of their words and ranked by how many.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::Scope;
 use super::units::{Unit, is_sign, units};
 
-/// Units of a query that count; what comes behind says no more.
-const MOST_UNITS: usize = 48;
+/// Terms that are searched for at most. A query with more is narrowed to those that say most.
+const MOST_TERMS: usize = 96;
+/// Terms of a query that are compared for that at most.
+const MOST_CANDIDATES: usize = 2048;
 /// What a term is worth beside the others. A sign alone says little, two of them are a word; two words in
 /// their order say more than each.
 const WORD: f64 = 1.0;
@@ -38,17 +40,16 @@ pub struct Counted {
 impl RankedQuery {
     /// Any text is a query. One without a letter, digit or sign finds nothing.
     pub fn parse(text: &str) -> Self {
-        let mut units = stemmed(text);
-        units.truncate(MOST_UNITS);
-        let mut terms: Vec<Term> = Vec::new();
+        let units = stemmed(text);
+        let (mut terms, mut known) = (Vec::new(), HashSet::new());
         let mut add = |first: &Unit, second: Option<&Unit>, share: f64| {
-            let term = Term {
-                first: first.text.clone(),
-                second: second.map(|unit| unit.text.clone()),
-                share,
-            };
-            if !terms.contains(&term) {
-                terms.push(term);
+            let (first, second) = (first.text.clone(), second.map(|unit| unit.text.clone()));
+            if known.insert((first.clone(), second.clone())) {
+                terms.push(Term {
+                    first,
+                    second,
+                    share,
+                });
             }
         };
         for unit in &units {
@@ -60,7 +61,43 @@ impl RankedQuery {
                 add(first, Some(second), if signs { SIGNS } else { WORDS });
             }
         }
+        if terms.len() > MOST_CANDIDATES {
+            terms.retain(|term| term.second.is_some() || term.share > SIGN);
+        }
+        let all = terms.len();
+        if all > MOST_CANDIDATES {
+            // From everywhere in the text, evenly.
+            let mut place = 0;
+            terms.retain(|_| {
+                place += 1;
+                place * MOST_CANDIDATES / all > (place - 1) * MOST_CANDIDATES / all
+            });
+        }
         Self { terms }
+    }
+
+    /// Whether it has more terms than are searched for.
+    pub fn is_long(&self) -> bool {
+        self.terms.len() > MOST_TERMS
+    }
+
+    /// The query with those [`MOST_TERMS`] of its terms that are worth most, in their order. What is worth nothing goes.
+    #[must_use]
+    pub fn narrowed(self, worth: &[f64]) -> Self {
+        let mut places: Vec<(usize, f64)> = worth
+            .iter()
+            .copied()
+            .enumerate()
+            .filter(|(_, worth)| *worth > 0.0)
+            .collect();
+        places.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+        places.truncate(MOST_TERMS);
+        let kept: HashSet<usize> = places.into_iter().map(|(place, _)| place).collect();
+        let terms = self.terms.into_iter().enumerate();
+        let terms = terms.filter(|(place, _)| kept.contains(place));
+        Self {
+            terms: terms.map(|(_, term)| term).collect(),
+        }
     }
 
     /// What each term is worth beside the others.
@@ -175,9 +212,18 @@ mod tests {
 
     #[test]
     fn a_query_has_a_bounded_number_of_terms() {
-        let words: Vec<_> = (0..1000).map(|n| format!("w{n}")).collect();
+        let words: Vec<_> = (0..3000).map(|n| format!("w{n}")).collect();
         let query = RankedQuery::parse(&words.join(" "));
-        assert_eq!(query.shares().count(), 2 * MOST_UNITS - 1);
+        assert_eq!(query.shares().count(), MOST_CANDIDATES);
+        assert!(query.is_long());
+        let worth: Vec<f64> = (0..MOST_CANDIDATES)
+            .map(|n| f64::from(u32::try_from(n).unwrap()))
+            .collect();
+        let last = query.terms("s").pop();
+        let query = query.narrowed(&worth);
+        assert_eq!(query.shares().count(), MOST_TERMS);
+        assert_eq!(query.terms("s").pop(), last);
+        assert!(!query.is_long());
         assert_eq!(RankedQuery::parse(" ?! ").shares().count(), 0);
     }
 }

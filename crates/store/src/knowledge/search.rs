@@ -17,6 +17,10 @@ use crate::sql::{Sql, padded};
 const COMMON: usize = 5_000;
 /// Terms of one statement.
 const TERMS: usize = 12;
+/// Terms that one statement counts.
+const COUNTED: usize = 64;
+/// Chunks that are counted of one term at most: a term with more is common.
+const COUNTED_CHUNKS: usize = 500;
 /// Chunks of one statement.
 const CHUNKS: usize = 100;
 
@@ -109,6 +113,47 @@ impl Store {
         Ok((corpus, row.number_if_any("version")?.unwrap_or(0)))
     }
 
+    /// How many chunks hold each term, to 500 at most. An estimate: chunks that are being written or removed count, too.
+    pub async fn knowledge_frequencies(&self, terms: &[String]) -> Result<Vec<u64>, StoreError> {
+        let mut counts = Vec::with_capacity(terms.len());
+        for some in terms.chunks(COUNTED) {
+            let mut values: Vec<Value> = Vec::new();
+            let mut parts = Vec::new();
+            for (place, term) in padded(some.iter()).into_iter().enumerate() {
+                let held = self.holds(term, &mut values);
+                parts.push(format!(
+                    "SELECT CAST({place} AS BIGINT) AS term, (SELECT COUNT(*) FROM (SELECT 1 AS held \
+                     FROM knowledge_terms WHERE {held} LIMIT {COUNTED_CHUNKS}) AS s{place}) AS chunks"
+                ));
+            }
+            let rows = self.readers.query_sql(parts.join(" UNION ALL "), values);
+            let mut found = vec![0; some.len()];
+            for row in rows.await? {
+                let place = usize::try_from(row.number("term")?).unwrap_or(COUNTED);
+                if let Some(count) = found.get_mut(place) {
+                    *count = u64::try_from(row.number("chunks")?).unwrap_or_default();
+                }
+            }
+            counts.extend(found);
+        }
+        Ok(counts)
+    }
+
+    /// The condition that a chunk holds a term; the term goes behind the values that stand there.
+    fn holds(&self, term: &str, values: &mut Vec<Value>) -> String {
+        values.push(match self.backend() {
+            Backend::Sqlite => format!("\"{term}\"").into(),
+            Backend::Postgres => format!("'{term}'").into(),
+        });
+        match self.backend() {
+            Backend::Sqlite => format!("knowledge_terms MATCH ${}", values.len()),
+            Backend::Postgres => format!(
+                "knowledge_terms.terms @@ CAST(CAST(${} AS text) AS tsquery)",
+                values.len()
+            ),
+        }
+    }
+
     /// For each term, which chunks hold it, of documents that pass the filters.
     pub async fn knowledge_postings(
         &self,
@@ -122,17 +167,7 @@ impl Store {
             let condition = passes(self.backend(), filters, &mut values);
             let mut parts = Vec::new();
             for (place, term) in some.iter().enumerate() {
-                values.push(match self.backend() {
-                    Backend::Sqlite => format!("\"{term}\"").into(),
-                    Backend::Postgres => format!("'{term}'").into(),
-                });
-                let held = match self.backend() {
-                    Backend::Sqlite => format!("knowledge_terms MATCH ${}", values.len()),
-                    Backend::Postgres => format!(
-                        "knowledge_terms.terms @@ CAST(CAST(${} AS text) AS tsquery)",
-                        values.len()
-                    ),
-                };
+                let held = self.holds(term, &mut values);
                 parts.push(format!(
                     "SELECT * FROM (SELECT CAST({place} AS BIGINT) AS term, knowledge_terms.rowid AS id \
                      FROM knowledge_terms CROSS JOIN knowledge_documents d \

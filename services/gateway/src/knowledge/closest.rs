@@ -51,8 +51,13 @@ impl Knowledge {
         filters: &Filters,
         corpus: Corpus,
     ) -> Result<Vec<Close>, KnowledgeError> {
-        let query = RankedQuery::parse(text);
+        let mut query = RankedQuery::parse(text);
         let store = &self.0.parts.store;
+        if query.is_long() {
+            let all = query.terms(&scope(key));
+            let held = store.knowledge_frequencies(&all).await?;
+            query = Weights::narrow(query, &held, corpus);
+        }
         let terms = query.terms(&scope(key));
         if terms.is_empty() {
             return Ok(Vec::new());
