@@ -4,7 +4,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dashmap::DashMap;
 use protocol::id::RunId;
+use store::StoreError;
+use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
 
 use crate::bus::{Heard, Ring};
 use crate::runs::{Inner, Runs};
@@ -18,7 +21,7 @@ pub(crate) struct Doorbell {
     out: mpsc::Sender<Ring>,
     /// Lent to the task that sends.
     pending: Mutex<Option<mpsc::Receiver<Ring>>>,
-    bells: DashMap<RunId, Arc<Notify>>,
+    bells: DashMap<RunId, Arc<Waiting>>,
     /// Rings when somebody may have asked for the end of a run that lives here.
     pub(super) cancels: Notify,
 }
@@ -59,13 +62,13 @@ impl Doorbell {
     /// Wakes those who wait here for this run.
     pub(super) fn wake(&self, run: RunId) {
         if let Some(bell) = self.bells.get(&run) {
-            bell.notify_waiters();
+            bell.ring.notify_waiters();
         }
     }
 
     fn wake_all(&self) {
         for bell in &self.bells {
-            bell.notify_waiters();
+            bell.ring.notify_waiters();
         }
     }
 }
@@ -92,7 +95,14 @@ impl Drop for Lent<'_> {
 pub(crate) struct Bell {
     inner: Arc<Inner>,
     run: RunId,
-    waker: Option<Arc<Notify>>,
+    waker: Option<Arc<Waiting>>,
+}
+
+/// What those have in common who wait here for one run.
+#[derive(Default)]
+struct Waiting {
+    ring: Notify,
+    look: LastLook,
 }
 
 impl Bell {
@@ -106,16 +116,73 @@ impl Bell {
         }
     }
 
-    /// The next ring. Make it before you look, wait for it after: nothing falls between.
-    pub(crate) fn next(&self) -> Arc<Notify> {
-        self.waker.clone().unwrap_or_default()
+    /// Rings of this run. Enable the wait before the look, and await it after: no ring is missed.
+    pub(crate) fn ring(&self) -> Rings {
+        Rings(self.waker.clone().unwrap_or_default())
+    }
+
+    /// The run's row as it is at `since` or later. All who wait here for the run share one query.
+    pub(crate) async fn look(&self, since: Instant) -> Result<Look, StoreError> {
+        let waiting = self.waker.clone().unwrap_or_default();
+        let ask = async || {
+            let run = self.inner.store.find_run_anywhere(self.run).await?;
+            let found = run.map(|run| (run.last_sequence, run.status.is_terminal()));
+            // A run that is gone has ended.
+            Ok(found.unwrap_or((0, true)))
+        };
+        waiting.look.since(since, ask).await
+    }
+}
+
+/// Waits for rings of one run.
+pub(crate) struct Rings(Arc<Waiting>);
+
+impl Rings {
+    pub(crate) fn notified(&self) -> Notified<'_> {
+        self.0.ring.notified()
+    }
+}
+
+/// What a run's row says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// When it was asked for.
+    pub(crate) at: Instant,
+    pub(crate) last_sequence: u64,
+    pub(crate) has_ended: bool,
+}
+
+/// The newest look at a run; `None` within: the database did not answer. Held while the database is asked.
+#[derive(Default)]
+struct LastLook(tokio::sync::Mutex<Option<(Instant, Option<Look>)>>);
+
+impl LastLook {
+    async fn since(
+        &self,
+        since: Instant,
+        ask: impl AsyncFnOnce() -> Result<(u64, bool), StoreError>,
+    ) -> Result<Look, StoreError> {
+        let mut last = self.0.lock().await;
+        if let Some((at, look)) = *last
+            && at >= since
+        {
+            return look.ok_or(StoreError::Unreachable);
+        }
+        let at = Instant::now();
+        let asked = ask().await.map(|(last_sequence, has_ended)| Look {
+            at,
+            last_sequence,
+            has_ended,
+        });
+        *last = Some((at, asked.as_ref().ok().copied()));
+        asked
     }
 }
 
 impl Drop for Bell {
     fn drop(&mut self) {
         self.waker = None;
-        let unused = |_: &RunId, bell: &Arc<Notify>| Arc::strong_count(bell) == 1;
+        let unused = |_: &RunId, bell: &Arc<Waiting>| Arc::strong_count(bell) == 1;
         self.inner.doorbell.bells.remove_if(&self.run, unused);
     }
 }
@@ -158,7 +225,49 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use futures_util::future::join_all;
+
     use super::*;
+
+    #[tokio::test]
+    async fn shares_one_look_among_all_watchers() {
+        let (last, looks) = (LastLook::default(), AtomicU64::new(0));
+        let look = |since| {
+            last.since(since, async || {
+                // The others come meanwhile.
+                tokio::task::yield_now().await;
+                Ok((looks.fetch_add(1, Ordering::Relaxed), false))
+            })
+        };
+        let first = Instant::now();
+        let seen = join_all((0..1_500).map(|_| look(first))).await;
+        assert!(
+            seen.iter()
+                .all(|one| one.as_ref().unwrap().last_sequence == 0)
+        );
+        assert_eq!(looks.load(Ordering::Relaxed), 1);
+        // After a ring, or a pause, all want a newer one.
+        let later = Instant::now();
+        join_all((0..1_500).map(|_| look(later))).await;
+        assert_eq!(looks.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn shares_a_failed_look_among_all_watchers() {
+        let (last, looks) = (LastLook::default(), AtomicU64::new(0));
+        let since = Instant::now();
+        let look = || {
+            last.since(since, async || {
+                looks.fetch_add(1, Ordering::Relaxed);
+                Err(StoreError::Unreachable)
+            })
+        };
+        let seen = join_all((0..3).map(|_| look())).await;
+        assert!(seen.iter().all(Result::is_err));
+        assert_eq!(looks.load(Ordering::Relaxed), 1);
+    }
 
     #[test]
     fn who_sends_and_panics_leaves_the_rings_to_the_next() {

@@ -49,6 +49,7 @@ impl Runs {
             WatchFrom::Joining(cursor) => (cursor, format!("id: {cursor}\n\n")),
         };
         let hello = Bytes::from(format!(": run {run}\n\n{named}"));
+        let now = Instant::now();
         let watcher = Watcher {
             inner: Arc::clone(&self.0),
             run,
@@ -57,7 +58,8 @@ impl Runs {
             cursor,
             heartbeat,
             ready: VecDeque::from([hello]),
-            shown_at: Instant::now(),
+            shown_at: now,
+            look_since: now.checked_sub(self.0.limits.poll).unwrap_or(now),
             done: false,
             _open: OpenStream::enter(),
         };
@@ -81,6 +83,8 @@ struct Watcher {
     heartbeat: Duration,
     ready: VecDeque<Bytes>,
     shown_at: Instant,
+    /// A shared look at the run's row must be this young.
+    look_since: Instant,
     done: bool,
     _open: OpenStream,
 }
@@ -154,30 +158,39 @@ impl Watcher {
     async fn read_elsewhere(&mut self) -> Result<(), StoreError> {
         let bell = self
             .bell
-            .get_or_insert_with(|| Bell::of(&self.inner, self.run))
-            .next();
-        let rung = bell.notified();
+            .get_or_insert_with(|| Bell::of(&self.inner, self.run));
+        let rings = bell.ring();
+        let rung = rings.notified();
         tokio::pin!(rung);
         rung.as_mut().enable();
         // The status first: what was terminal before the read has all its events in it.
-        let run = self.inner.store.find_run_anywhere(self.run).await?;
-        let ended = run.as_ref().is_none_or(|run| run.status.is_terminal());
-        if self.read_table().await? {
+        let look = bell.look(self.look_since).await?;
+        let is_behind = self.cursor < look.last_sequence;
+        if is_behind && self.read_table().await? {
             return Ok(());
         }
-        if run.is_some_and(|run| ended && self.cursor < run.last_sequence) {
+        if is_behind && look.has_ended {
             // Deleted for its age while it was read: who comes back is told so.
             return Err(StoreError::Pruned);
         }
-        if ended {
+        if look.has_ended {
             self.done = true;
             return Ok(());
         }
         let stopping = self.inner.stopping.clone();
+        // Counted from the shared look: all watchers of the run wake together, and share the next.
+        let next_look = look.at + self.inner.limits.poll.min(self.heartbeat);
         tokio::select! {
-            // However often it rings: a look costs the database some queries.
-            () = async { rung.await; tokio::time::sleep(BETWEEN_LOOKS).await } => {}
-            () = tokio::time::sleep(self.inner.limits.poll.min(self.heartbeat)) => self.show_life(),
+            // However often it rings: a look costs the database a query.
+            () = async {
+                rung.await;
+                self.look_since = Instant::now();
+                tokio::time::sleep(BETWEEN_LOOKS).await;
+            } => {}
+            () = tokio::time::sleep_until(next_look) => {
+                self.look_since = next_look;
+                self.show_life();
+            }
             () = stopping.cancelled() => self.tell_of_draining(),
         }
         Ok(())

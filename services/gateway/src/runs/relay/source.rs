@@ -134,7 +134,7 @@ impl<'a> Appended<'a> {
                 return Read::CaughtUp;
             }
             // First listen, then look: nothing falls between.
-            let ring = self.bell.next();
+            let ring = self.bell.ring();
             let rung = ring.notified();
             tokio::pin!(rung);
             rung.as_mut().enable();
