@@ -1,5 +1,6 @@
 //! The forms of a posted event: our own envelope, and CloudEvents 1.0 structured, binary and as a batch.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use axum::extract::{FromRequest, Request};
@@ -266,11 +267,12 @@ fn attributes_of(headers: &HeaderMap) -> Result<Attributes, Fault> {
             (Some(_), Some(_)) => Err(Fault::new(format!("/{name}"), "must stand once")),
             (Some(value), None) => {
                 let fault = || Fault::new(format!("/{name}"), "is no percent-encoded UTF-8");
-                let encoded = value.to_str().map_err(|_| fault())?;
-                let decoded = percent_decode_str(encoded)
+                let value = std::str::from_utf8(value.as_bytes()).map_err(|_| fault())?;
+                let decoded = percent_decode_str(&unquoted(value))
                     .decode_utf8()
-                    .map_err(|_| fault())?;
-                Ok(Some(decoded.into_owned()))
+                    .map_err(|_| fault())?
+                    .into_owned();
+                Ok(Some(decoded))
             }
         }
     };
@@ -282,6 +284,32 @@ fn attributes_of(headers: &HeaderMap) -> Result<Attributes, Fault> {
         subject: text("subject")?,
         time: text("time")?,
     })
+}
+
+/// A value without the quotes around it, and what is escaped in them as itself (RFC 7230, 3.2.6). Percent signs are
+/// decoded after it, once.
+fn unquoted(value: &str) -> Cow<'_, str> {
+    let inner = value
+        .strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'));
+    let Some(inner) = inner else {
+        return Cow::Borrowed(value);
+    };
+    let mut text = String::with_capacity(inner.len());
+    let mut letters = inner.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\\' => match letters.next() {
+                Some(escaped) => text.push(escaped),
+                // The closing quote is escaped: the value is no quoted text.
+                None => return Cow::Borrowed(value),
+            },
+            // More than one quoted text is none of ours.
+            '"' => return Cow::Borrowed(value),
+            plain => text.push(plain),
+        }
+    }
+    Cow::Owned(text)
 }
 
 /// The id of the event: its source and its id, so that no two pairs have the same.
@@ -381,6 +409,42 @@ mod tests {
                 Err(pointer.to_owned()),
                 "{change}"
             );
+        }
+    }
+
+    fn binary(attributes: &[(&'static str, &str)]) -> EventEnvelope {
+        let mut headers = HeaderMap::new();
+        for (name, value) in attributes {
+            headers.insert(*name, value.parse().unwrap());
+        }
+        let found = attributes_of(&headers).unwrap();
+        to_envelope(&found, JsonObject::new()).unwrap()
+    }
+
+    #[test]
+    fn unquotes_headers_then_decodes_percent_once() {
+        let check = |header: &str, attribute: &str| {
+            let event = binary(&[
+                ("ce-specversion", "\"1.0\""),
+                ("ce-type", "\"order.placed\""),
+                ("ce-source", header),
+                ("ce-id", header),
+                ("ce-subject", header),
+                ("ce-time", "\"2026-11-21T22:00:00Z\""),
+            ]);
+            let same =
+                json!({"source": attribute, "id": attribute, "subject": attribute, "data": {}});
+            assert_eq!(event, structured(same).unwrap(), "{header}");
+        };
+        check("/shop", "/shop");
+        check("\"/shop\"", "/shop");
+        check(r#""a \"b\" \\ \c""#, r#"a "b" \ c"#);
+        check("\"%E2%82%AC %2541\"", "€ %41");
+        check("%22a%22", "\"a\"");
+        check(r#""\%41""#, "A");
+        check("€", "€");
+        for plain in ["a\"b\"", "\"a", "\"", r#""a\""#, r#""a" "b""#, "a\\b"] {
+            check(plain, plain);
         }
     }
 }
