@@ -30,6 +30,7 @@ pub mod migrate;
 
 pub mod canonical;
 pub mod chat;
+pub mod foreign_text;
 pub mod history;
 pub mod json_repair;
 pub mod json_text;

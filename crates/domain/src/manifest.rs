@@ -12,6 +12,7 @@ use protocol::resources::{
 };
 use serde_json::{Map, Value};
 
+use crate::foreign_text::shown;
 use crate::form::escape_pointer;
 
 /// The most manifests that one endpoint may list.
@@ -151,6 +152,7 @@ fn judge_manifest(index: usize, raw: &Value) -> Result<Verdict, Fault> {
         }
     };
     if version.split('.').next() != Some(PROTOCOL_VERSION) {
+        let version = shown(&version);
         let reason = format!("speaks protocol {version}; this gateway speaks {PROTOCOL_VERSION}");
         return Ok(Verdict::Incompatible(IncompatibleManifest {
             index,
@@ -171,7 +173,7 @@ fn judge_manifest(index: usize, raw: &Value) -> Result<Verdict, Fault> {
         .keys()
         .filter(|name| !FIELDS.contains(&name.as_str()))
     {
-        let at = format!("/{}", escape_pointer(name));
+        let at = format!("/{}", escape_pointer(&shown(name)));
         warnings.push(Fault::new(at, "ignored: not of protocol 1"));
     }
     let capabilities = capabilities(object.get("capabilities"), &mut warnings)?;
@@ -265,7 +267,7 @@ fn usages(
 fn capabilities(value: Option<&Value>, warnings: &mut Vec<Fault>) -> Result<Capabilities, Fault> {
     let mut found = Capabilities::default();
     for (name, value) in mapping(value, "/capabilities")? {
-        let at = format!("/capabilities/{}", escape_pointer(name));
+        let at = format!("/capabilities/{}", escape_pointer(&shown(name)));
         let Some(flag) = value.as_bool() else {
             return Err(Fault::new(at, "must be true or false"));
         };
@@ -295,7 +297,7 @@ fn capabilities(value: Option<&Value>, warnings: &mut Vec<Fault>) -> Result<Capa
 fn permissions(value: Option<&Value>, warnings: &mut Vec<Fault>) -> Result<Permissions, Fault> {
     let mut found = Permissions::default();
     for (name, value) in mapping(value, "/permissions")? {
-        let at = format!("/permissions/{}", escape_pointer(name));
+        let at = format!("/permissions/{}", escape_pointer(&shown(name)));
         let names: Vec<String> = typed(value, &at, "must be a list of texts")?;
         match name {
             "models" => found.models = known(&names, ModelOperation::parse, &at, warnings),
@@ -349,7 +351,7 @@ fn context_policy(
     for (name, _) in mapping(value, "/context")? {
         if !KNOWN.contains(&name) {
             warnings.push(Fault::new(
-                format!("/context/{}", escape_pointer(name)),
+                format!("/context/{}", escape_pointer(&shown(name))),
                 "ignored: not of protocol 1",
             ));
         }
@@ -529,5 +531,24 @@ mod tests {
             accepted.manifest.permissions.models,
             [ModelOperation::Invoke]
         );
+    }
+
+    #[test]
+    fn bounds_text_of_manifests_in_reasons() {
+        let version = format!("9\u{1b}[31m{}", "9".repeat(3_000_000));
+        let found = judge_list(&[manifest(json!({"protocol_version": version}))]);
+        let reason = &found.incompatible[0].reason;
+        assert!(
+            reason.starts_with("speaks protocol 9\\u{1b}[31m999"),
+            "{reason:.60}"
+        );
+        assert!(reason.chars().count() < 300, "{}", reason.len());
+        let long = "n".repeat(3_000_000);
+        let found = judge_list(&[manifest(
+            json!({(long.clone()): 1, "capabilities": {(long): true}}),
+        )]);
+        for warning in &found.accepted[0].warnings {
+            assert!(warning.pointer.len() < 300, "{}", warning.pointer.len());
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use domain::foreign_text::shown;
 use domain::json_text::{JsonFault, check_json_text};
 use domain::trace::TraceParent;
 use futures_util::stream::BoxStream;
@@ -373,11 +374,8 @@ fn judge_head(response: Response) -> Result<Started, StartError> {
         "application/x-ndjson" => ResultFormat::JsonLines,
         "application/json" => ResultFormat::Json,
         "" => return Err(StartError::BadContentType("no content type".to_owned())),
-        // The header is the runner's text: a short, plain name of it is enough.
         other => {
-            return Err(StartError::BadContentType(
-                other.chars().take(100).collect(),
-            ));
+            return Err(StartError::BadContentType(shown(other)));
         }
     };
     Ok(Started { response, format })

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use domain::foreign_text::shown;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode};
 
@@ -9,8 +10,6 @@ use crate::outbound::egress::EgressError;
 
 /// The longest wait that a runner or a provider may ask for.
 const LONGEST_WAIT: Duration = Duration::from_hours(1);
-/// Of what a provider says, so much is passed on.
-const MESSAGE_CHARS: usize = 500;
 
 /// A call of a provider that brought no answer. Its texts hold no secret of ours: whoever makes one has
 /// them redacted.
@@ -158,7 +157,8 @@ impl UpstreamError {
 
     /// An answer that is no success. `message`: what it says, redacted.
     pub fn of_status(status: StatusCode, headers: &HeaderMap, message: &str) -> Self {
-        let message: String = message.chars().take(MESSAGE_CHARS).collect();
+        let is_overflow = says_context_overflow(message);
+        let message = shown(message);
         let status_code = status.as_u16();
         match status {
             StatusCode::TOO_MANY_REQUESTS => Self::RateLimited {
@@ -168,9 +168,7 @@ impl UpstreamError {
                 status: status_code,
             },
             StatusCode::REQUEST_TIMEOUT | StatusCode::GATEWAY_TIMEOUT => Self::Timeout,
-            status if status.is_client_error() && says_context_overflow(&message) => {
-                Self::ContextOverflow(message)
-            }
+            status if status.is_client_error() && is_overflow => Self::ContextOverflow(message),
             status if status.is_client_error() => Self::Refused {
                 status: status_code,
                 message,

@@ -1,5 +1,6 @@
 //! A tool that is one HTTP request.
 
+use domain::foreign_text::shown;
 use http::header::CONTENT_TYPE;
 use http::{Method, StatusCode};
 use protocol::JsonObject;
@@ -171,7 +172,7 @@ fn read_body(content_type: &str, body: &[u8]) -> Result<Value, UpstreamError> {
         let text = std::str::from_utf8(body).map_err(|_| malformed("it is not UTF-8"))?;
         return Ok(Value::String(text.replace('\0', "")));
     }
-    let content_type: String = content_type.chars().take(100).collect();
+    let content_type = shown(content_type);
     Err(malformed(&format!(
         "its type is `{content_type}`; JSON and text are taken"
     )))

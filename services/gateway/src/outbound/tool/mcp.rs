@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use domain::foreign_text::shown;
 use protocol::JsonObject;
 use protocol::tool::{McpServer, McpServerState};
 use rmcp::model::{
@@ -50,7 +51,6 @@ const LIST_PAUSE: Duration = Duration::from_millis(500);
 const CALLS: usize = 32;
 /// A list that does not come while calls go on is asked for again so often.
 const SLOW_LISTS: u32 = 3;
-const ERROR_CHARS: usize = 300;
 /// Of what is left out, so much is told.
 const LEFT_OUT: usize = 50;
 
@@ -210,7 +210,7 @@ pub(super) async fn keep(server: &Arc<Server>, tools: &Tools) {
         let error = connect(server, tools).await;
         server.peer.store(None);
         let error = tools.0.redactor.redact(&error);
-        let error: String = error.chars().take(ERROR_CHARS).collect();
+        let error = shown(&error);
         if server.status().last_error.as_ref() != Some(&error) {
             tracing::warn!(
                 mcp.server = server.spec.name,
@@ -348,6 +348,7 @@ fn is_only_busy(slow: u32, calling: usize) -> bool {
 
 fn publish(server: &Arc<Server>, tools: &Tools, peer: &Arc<Peer<RoleClient>>, list: listing::List) {
     let (known, unusable) = list.finish(&server.spec);
+    let unusable: Vec<_> = unusable.iter().map(|reason| shown(reason)).collect();
     for reason in &unusable {
         if !server.status().unusable.contains(reason) {
             tracing::warn!(

@@ -6,6 +6,7 @@ mod graph;
 
 use std::sync::Arc;
 
+use domain::foreign_text::shown;
 use domain::json_text::check_json_text;
 use jsonschema::{PatternOptions, ValidationError, Validator};
 use protocol::JsonObject;
@@ -18,8 +19,6 @@ use graph::Graph;
 
 /// The largest schema of a tool, as JSON text.
 pub const SCHEMA_BYTES: usize = 64 * 1024;
-/// Characters of the message of a fault.
-const MESSAGE_CHARS: usize = 300;
 /// A pattern that wants more steps than this matches nothing.
 const BACKTRACKS: usize = 5_000;
 /// Bytes of a compiled pattern, and of what its engine remembers.
@@ -95,7 +94,7 @@ fn build(schema: &Value) -> Result<Validator, String> {
         // It would compile what a runner sends.
         .with_format("regex", |_: &str| true);
     let built = options.build(schema);
-    built.map_err(|error| format!("its schema cannot be used: {}", cut(&error.to_string())))
+    built.map_err(|error| format!("its schema cannot be used: {}", shown(&error.to_string())))
 }
 
 fn on_a_large_stack<T: Send>(
@@ -141,16 +140,12 @@ impl Compiled {
 
 fn fault(error: &ValidationError<'_>) -> Fault {
     let pointer = format!("/parameters{}", error.instance_path().as_str());
-    Fault::new(pointer, cut(&error.masked().to_string()))
+    Fault::new(pointer, shown(&error.masked().to_string()))
 }
 
 fn too_much() -> Fault {
     let message = "take too long to be judged by the tool's schema; send fewer and shorter values";
     Fault::new("/parameters", message)
-}
-
-fn cut(text: &str) -> String {
-    text.chars().take(MESSAGE_CHARS).collect()
 }
 
 #[cfg(test)]

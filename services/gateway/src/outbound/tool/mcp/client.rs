@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use domain::foreign_text::shown;
 use domain::json_text::check_json_text;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
@@ -172,7 +173,9 @@ impl StreamableHttpClient for GuardedClient {
         }
         let kind = content_type(&response);
         if !kind.starts_with(EVENT_STREAM) {
-            return Err(StreamableHttpError::UnexpectedContentType(Some(kind)));
+            return Err(StreamableHttpError::UnexpectedContentType(Some(shown(
+                &kind,
+            ))));
         }
         Ok(ending_after(rest, events(response)).boxed())
     }
@@ -198,10 +201,9 @@ fn read_json(
         Some(Ok(error @ JsonRpcMessage::Error(_))) => Ok(Some(error)),
         _ if status.is_success() && !wants_answer => Ok(None),
         Some(Err(error)) if status.is_success() => Err(error.into()),
-        None if status.is_success() => {
-            let kind: String = kind.chars().take(100).collect();
-            Err(StreamableHttpError::UnexpectedContentType(Some(kind)))
-        }
+        None if status.is_success() => Err(StreamableHttpError::UnexpectedContentType(Some(
+            shown(kind),
+        ))),
         // What it says beside the status may be anything, also what it was sent.
         _ => Err(unexpected(format!("HTTP {status}"))),
     }

@@ -1,5 +1,6 @@
 //! What came of a call, in our words.
 
+use domain::foreign_text::shown;
 use http::{HeaderMap, StatusCode};
 use protocol::JsonObject;
 use rmcp::ServiceError;
@@ -14,8 +15,6 @@ use super::sound::UNREADABLE;
 use crate::outbound::egress::EgressError;
 use crate::outbound::redact::Redactor;
 use crate::outbound::upstream::UpstreamError;
-
-const MESSAGE_CHARS: usize = 500;
 
 /// One text and nothing else is that text; anything else is an object with MCP's blocks.
 pub(super) fn result(result: &CallToolResult) -> Result<Value, UpstreamError> {
@@ -53,8 +52,7 @@ fn sound(value: Value) -> Result<Value, UpstreamError> {
 
 /// Why there is no result.
 pub(super) fn failure(redactor: &Redactor, error: ServiceError) -> UpstreamError {
-    let told =
-        |text: &str| -> String { redactor.redact(text).chars().take(MESSAGE_CHARS).collect() };
+    let told = |text: &str| shown(&redactor.redact(text));
     match error {
         ServiceError::McpError(error) => {
             let message = told(&error.message);
