@@ -112,8 +112,7 @@ fn assert_open(apis: &Value) {
     let open = apis.iter().filter(|(_, open)| **open == json!(true));
     let mut open: Vec<_> = open.map(|(name, _)| name.as_str()).collect();
     open.sort_unstable();
-    let expected =
-        "history_page run_append_result run_cancel run_events_page run_get run_list state";
+    let expected = "history_page run_cancel run_events_page run_get run_list state";
     assert_eq!(open.join(" "), expected);
     for closed in [
         "prompt_get",
@@ -153,6 +152,24 @@ async fn a_trigger_names_one_of_six_sources() {
         assert_eq!(context["event"]["source"], source);
         assert_eq!(context["event"]["event_time"], 1_795_291_200);
     }
+}
+
+#[tokio::test]
+async fn triggers_without_a_time_have_that_of_arrival() {
+    let stage = Stage::new().await;
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+    let before = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let mut event = message("m-1");
+    event.as_object_mut().unwrap().remove("event_time");
+    event["bot_id"] = json!("b-7");
+    let context = told(&stage, &event).await;
+    let after = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let arrived = context["trigger"]["timestamp"].as_u64().unwrap();
+    assert!((before..=after).contains(&arrived), "{context}");
+    assert_eq!(context["event"].get("event_time"), None);
+    let metadata = &context["runtime"]["metadata"];
+    assert_eq!(metadata["bot_id"], "b-7");
+    assert_eq!(metadata["workspace_id"], "default");
 }
 
 #[tokio::test]

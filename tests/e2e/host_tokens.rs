@@ -280,11 +280,11 @@ async fn every_call_leaves_a_row_whether_it_was_allowed_or_not() {
         ["context", "run", "allow"],
         ["history_page", "conversation", "allow"],
         ["history_page", "conversation", "deny"],
-        ["state_set", "conversation", "allow"],
-        ["state_get", "conversation", "allow"],
-        ["state_delete", "conversation", "allow"],
-        ["state_get", "subject", "deny"],
-        ["state_set", "runner", "deny"],
+        ["state_set", "conversation/a", "allow"],
+        ["state_get", "conversation/a", "allow"],
+        ["state_delete", "conversation/a", "allow"],
+        ["state_get", "subject/a", "deny"],
+        ["state_set", "runner/a", "deny"],
         ["token", "run", "allow"],
     ];
     assert_eq!(rows, expected.map(|row| row.map(str::to_owned)));

@@ -118,6 +118,7 @@ async fn a_query_tells_its_runner_all_it_says_and_nothing_private(
             json!([{"type": "image", "source": "url", "url": "https://x.test/a.png"}]),
         ),
         ("/delivery/surface", json!("platform")),
+        ("/delivery/automatic_reply", json!(true)),
         (
             "/delivery/reply_target",
             json!({"target_type": "group", "target_id": "42", "message_id": "m-1"}),

@@ -27,6 +27,8 @@ pub struct ContextParts<'a> {
     /// Scopes whose state is not all here.
     pub state_incomplete: Vec<StateScope>,
     pub config: JsonObject,
+    /// When the event arrived, in epoch milliseconds.
+    pub arrived_at: i64,
     /// Epoch milliseconds.
     pub deadline_at: i64,
     /// 32 hex digits.
@@ -55,7 +57,9 @@ pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
         trigger: AgentTrigger {
             kind: event.event_type.clone(),
             source: TriggerSource::of(&event.source),
-            timestamp: event.event_time,
+            timestamp: event
+                .event_time
+                .or_else(|| Some(parts.arrived_at.div_euclid(1000))),
         },
         event: event_context(&snapshot.event_id, event),
         conversation: conversation(snapshot, event),
@@ -172,6 +176,8 @@ fn static_refs(snapshot_sha256: &str) -> JsonObject {
 
 fn runtime_metadata(event: &EventEnvelope, parts: &ContextParts<'_>) -> JsonObject {
     let metadata = json!({
+        "bot_id": event.bot_id,
+        "workspace_id": parts.snapshot.workspace_id,
         "limits": parts.limits,
         "streaming_supported": event.delivery.supports_streaming,
     });

@@ -45,7 +45,7 @@ pub struct AgentRunContext {
     pub metadata: JsonObject,
 }
 
-/// What set the run off.
+/// What set the run off. `timestamp`: epoch seconds of the event, or of its arrival where it has no time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentTrigger {
@@ -302,7 +302,7 @@ pub enum InlineMode {
     SummaryTail,
 }
 
-/// Which host calls are open to this run: true only where the route exists and is granted.
+/// Which host calls are open to this run. `run_append_result`: once its POST was answered with 202, see `GET /context`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]

@@ -65,6 +65,8 @@ pub struct RunInputs {
     /// The envelope, as JSON.
     pub envelope: String,
     pub event_seq: Option<i64>,
+    /// When the event arrived, in epoch milliseconds.
+    pub arrived_at: i64,
     /// The newest place of the transcript, the event's own message apart; 0 for none.
     pub transcript_before: i64,
 }
@@ -170,6 +172,7 @@ impl Store {
             snapshot: frozen.text("snapshot")?,
             envelope: event.envelope,
             event_seq: event.event_seq,
+            arrived_at: event.received_at,
             transcript_before,
         }))
     }

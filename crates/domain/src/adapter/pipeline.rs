@@ -144,6 +144,8 @@ pub fn to_event(query: &PipelineQuery, event_id: String) -> EventEnvelope {
         }),
         input: Some(input(query)),
         delivery: DeliveryContext {
+            // The pipeline sends on what its run returns.
+            automatic_reply: true,
             surface: "platform".to_owned(),
             reply_target: Some(object(json!({
                 "target_type": query.launcher_type,

@@ -136,7 +136,6 @@ impl Granted {
             run_list,
             run_events_page: true,
             run_cancel: true,
-            run_append_result: true,
             ..AvailableApis::default()
         };
         Self {

@@ -63,6 +63,8 @@ pub(super) struct Fresh {
     pub(super) spec: Arc<AgentSpec>,
     pub(super) event: Arc<EventEnvelope>,
     pub(super) event_seq: Option<i64>,
+    /// When the event arrived, in epoch milliseconds.
+    pub(super) arrived_at: i64,
     /// The newest place of the transcript, the event's own message apart; 0 for none.
     pub(super) transcript_before: i64,
     pub(super) interruptible: bool,
@@ -123,6 +125,7 @@ impl Fresh {
             spec: made.spec,
             event: Arc::clone(event),
             event_seq: at_place.event_seq,
+            arrived_at: at,
             transcript_before: at_place.transcript_before,
             interruptible: made.interruptible,
             endpoint: made.endpoint,
@@ -160,6 +163,7 @@ pub(super) async fn prepare(
         spec,
         event,
         event_seq,
+        arrived_at,
         transcript_before,
         interruptible,
         endpoint,
@@ -180,6 +184,7 @@ pub(super) async fn prepare(
             event: &event,
             event_seq,
             transcript_before,
+            arrived_at,
             deadline_at: run.deadline_at,
             trace: trace_of(&run),
         };
@@ -307,6 +312,7 @@ async fn read_inputs(inner: &Inner, run: Run) -> Result<Fresh, PrepareError> {
         spec: Arc::new(spec),
         event: Arc::new(event),
         event_seq: inputs.event_seq,
+        arrived_at: inputs.arrived_at,
         transcript_before: inputs.transcript_before,
         interruptible: manifest.is_some_and(|manifest| manifest.capabilities.interrupt),
         endpoint: None,

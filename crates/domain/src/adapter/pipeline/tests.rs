@@ -51,6 +51,7 @@ fn a_query_becomes_an_event_of_its_conversation() {
         ("/subject/data/sender_id", json!("u-1")),
         ("/input/text", json!("look, ")),
         ("/delivery/surface", json!("platform")),
+        ("/delivery/automatic_reply", json!(true)),
         (
             "/delivery/reply_target",
             json!({"target_type": "group", "target_id": "42", "message_id": "m-1"}),

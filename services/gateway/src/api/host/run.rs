@@ -8,6 +8,7 @@ use protocol::context::AgentRunContext;
 use protocol::error::ErrorBody;
 use protocol::host_api::RenewedToken;
 use protocol::run::AgentRun;
+use serde_json::Value;
 use store::Budget;
 
 use crate::api::ApiState;
@@ -16,6 +17,8 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::api::view::agent_run;
 
 /// Gives the run's context again, as it was sent.
+///
+/// Once the run's POST was answered with 202, `context.available_apis.run_append_result` is true.
 #[utoipa::path(get, path = "/host/v1/context", tag = "host", security(("run_token" = [])), responses(
     (status = 200, description = "The context", body = AgentRunContext),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
@@ -34,7 +37,22 @@ pub(in crate::api) async fn get_own_context(
     let context = store.find_context(caller.grant.run.id, Budget::of(&caller.answer));
     let context = context.await?;
     let context = context.ok_or_else(|| ApiError::not_found("context"))?;
+    let grant = &caller.grant;
+    let backlog = state.runs.store().find_backlog(grant.run.id, grant.attempt);
+    let context = match backlog.await? {
+        Some(_) => appendable(&context),
+        None => context,
+    };
     Ok(([(CONTENT_TYPE, "application/json")], context).into_response())
+}
+
+/// The context of a run whose runner appends its results.
+fn appendable(context: &str) -> String {
+    let mut context: Value = serde_json::from_str(context).unwrap_or_default();
+    if let Some(apis) = context.pointer_mut("/context/available_apis") {
+        apis["run_append_result"] = Value::Bool(true);
+    }
+    context.to_string()
 }
 
 /// Gives the run as it stands this moment; `cancel_requested_at` tells a runner to end.

@@ -17,18 +17,18 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::{PathOf, QueryOf, if_match, page_limit};
 
+/// A key as audit rows name it.
+fn resource(scope: &str, key: &str) -> String {
+    format!("{scope}/{key}")
+}
+
 /// The granted scope behind a name; an unknown name is as good as one that was not granted.
 async fn access(
     caller: &RunCaller,
     state: &ApiState,
-    action: &'static str,
+    call: Call<'_>,
     scope: &str,
 ) -> ApiResult<StateAccess> {
-    let call = Call {
-        action,
-        resource: scope,
-        operation: "state",
-    };
     let Some(known) = StateScope::parse(scope) else {
         let message = "state scopes are conversation, actor, subject, runner and binding";
         return Err(ApiError::invalid_argument(message));
@@ -77,7 +77,12 @@ pub(in crate::api) async fn list_state(
     PathOf(scope): PathOf<String>,
     QueryOf(query): QueryOf<StateQuery>,
 ) -> ApiResult<Json<StateKeys>> {
-    let access = access(&caller, &state, "state_list", &scope).await?;
+    let call = Call {
+        action: "state_list",
+        resource: &scope,
+        operation: "state",
+    };
+    let access = access(&caller, &state, call, &scope).await?;
     let limit = page_limit(query.limit)?;
     let prefix = query.prefix.unwrap_or_default();
     check_prefix(&prefix)
@@ -111,13 +116,13 @@ pub(in crate::api) async fn get_state(
 ) -> ApiResult<Json<StateValue>> {
     let call = Call {
         action: "state_get",
-        resource: &scope,
+        resource: &resource(&scope, &key),
         operation: "state",
     };
     if key != ACTIVATED_SKILLS {
         caller.legal_key(&state, call, &key).await?;
     }
-    let access = access(&caller, &state, "state_get", &scope).await?;
+    let access = access(&caller, &state, call, &scope).await?;
     behind_appended(&caller, &state).await?;
     let entry = state.runs.store().find_state(&access, &key).await?;
     let entry = entry.ok_or_else(|| ApiError::not_found("state key"))?;
@@ -192,15 +197,15 @@ async fn change(
     } else {
         "state_delete"
     };
-    let Some(known) = StateScope::parse(scope) else {
-        return access(caller, state, action, scope)
-            .await
-            .map(|_| StateWritten::Absent);
-    };
     let call = Call {
         action,
-        resource: scope,
+        resource: &resource(scope, &key),
         operation: "state",
+    };
+    let Some(known) = StateScope::parse(scope) else {
+        return access(caller, state, call, scope)
+            .await
+            .map(|_| StateWritten::Absent);
     };
     let identity = match caller.grant.snapshot.state_scope(known) {
         Ok(identity) => identity.to_owned(),

@@ -124,6 +124,7 @@ impl Kit {
             state: protocol::context::AgentRunState::default(),
             state_incomplete: Vec::new(),
             config: spec.config,
+            arrived_at: self.clock.now_ms(),
             deadline_at,
             trace_id: run.0.simple().to_string(),
             limits: told_limits(&self.limits),

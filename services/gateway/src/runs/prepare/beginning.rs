@@ -39,6 +39,7 @@ impl Beginning {
             event: deciding.event,
             event_seq: at.event_seq,
             transcript_before: at.transcript_before,
+            arrived_at: inner.clock.now_ms(),
             deadline_at: run.deadline_at,
             trace: RunTrace::of(run.id, run.trace_parent),
         };

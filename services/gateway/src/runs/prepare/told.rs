@@ -31,6 +31,8 @@ pub(super) struct Told<'a> {
     pub(super) event: &'a EventEnvelope,
     pub(super) event_seq: Option<i64>,
     pub(super) transcript_before: i64,
+    /// When the event arrived, in epoch milliseconds.
+    pub(super) arrived_at: i64,
     pub(super) deadline_at: i64,
     pub(super) trace: RunTrace,
 }
@@ -56,6 +58,7 @@ pub(super) async fn write_context(
         state,
         state_incomplete,
         config: told.spec.config.clone(),
+        arrived_at: told.arrived_at,
         deadline_at: told.deadline_at,
         trace_id: told.trace.trace_id.to_string(),
         limits: told_limits(&inner.limits),
