@@ -22,8 +22,10 @@ use crate::state::hold_live_run;
 use crate::writer::Work;
 
 pub use closing::{CloseAppends, Closed};
+pub use digests::result_digest;
 
 mod closing;
+mod digests;
 
 /// Calls of one look.
 const CALLS: u64 = 8;
@@ -79,6 +81,8 @@ pub struct AppendResults {
     pub lease: Duration,
     /// Each with its number, without a gap between.
     pub results: Vec<(u64, String)>,
+    /// Of each result, see [`result_digest`].
+    pub digests: Vec<String>,
     /// What one run may append in all. The call that comes past it is still taken, for whoever judges it to end the run:
     /// nothing else would.
     pub most_bytes: u64,
@@ -92,6 +96,8 @@ pub enum ResultsAppended {
     Through(u64),
     /// A number is missing before the first of them: nothing was stored.
     Gap { expected: u64 },
+    /// Another result was accepted under this number: nothing was stored.
+    Conflict { sequence: u64 },
     /// The run has appended more than it may.
     Full,
     /// The runner has not answered that it will append, or it streams its results.
@@ -122,6 +128,9 @@ impl Work for AppendResults {
         };
         crate::audit::insert(tx, [&self.audit]).await?;
         let through = deferral.accepted_through;
+        if let Some(sequence) = self.conflict(tx, through).await? {
+            return Ok(ResultsAppended::Conflict { sequence });
+        }
         let new: Vec<_> = self
             .results
             .iter()
@@ -149,11 +158,14 @@ impl Work for AppendResults {
         let bytes: u64 = new.iter().map(|(_, raw)| raw.len() as u64).sum();
         let bytes = deferral.bytes.saturating_add(bytes);
         let raws: Vec<_> = new.iter().map(|(_, raw)| raw.as_str()).collect();
+        let digests = self.results.iter().zip(&self.digests);
+        let digests = digests.filter(|((number, _), _)| *number > through);
         let row = run_appends::ActiveModel {
             run_id: Set(self.run_id.to_string()),
             first_sequence: Set(signed(first.0)),
             last_sequence: Set(signed(last.0)),
             payload: Set(format!("[{}]", raws.join(","))),
+            digests: Set(digests.map(|(_, digest)| digest.as_str()).collect()),
         };
         run_appends::Entity::insert(row)
             .exec_without_returning(tx)

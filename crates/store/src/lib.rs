@@ -73,7 +73,7 @@ pub use connect::{Backend, Condition, Store, check_database_url};
 pub use conversation::{ConversationNow, ConversationsOf, LiveRun, occupancy};
 pub use deferrals::{
     AppendResults, Backlog, CloseAppends, Closed, Defer, Deferral, Heard, Heartbeat,
-    ResultsAppended,
+    ResultsAppended, result_digest,
 };
 pub use digest::{hex, sha256_hex};
 pub use discovery::{SaveDiscovery, SaveFailure};

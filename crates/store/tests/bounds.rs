@@ -15,7 +15,7 @@ use store::{
     CloseAppends, Closed, Defer, DeleteBlob, EventFilter, FinishToolCall, FinishUpload, Heard,
     Heartbeat, Ingested, OverBudget, PAGE_BYTES, PageBound, PageBudget, Quota, ResultsAppended,
     RunFilter, RunWindow, STATE_KEYS, StateWritten, StoreError, TOOL_CALLS, ToolCallBegun,
-    ToolCallEnd, Uploaded, WriteChunk,
+    ToolCallEnd, Uploaded, WriteChunk, result_digest,
 };
 use support::{Bench, audit, on_both};
 use uuid::Uuid;
@@ -522,6 +522,7 @@ fn append(run: &Run, sequence: u64, raw: String) -> AppendResults {
         run_id: run.id,
         attempt: run.attempt,
         lease: Duration::from_mins(1),
+        digests: vec![result_digest(&raw)],
         results: vec![(sequence, raw)],
         most_bytes: 100,
         audit: audit(Uuid::now_v7()),

@@ -11,6 +11,8 @@ pub struct Model {
     pub first_sequence: i64,
     pub last_sequence: i64,
     pub payload: String,
+    /// One for each result, all of one length; empty of an older gateway.
+    pub digests: String,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

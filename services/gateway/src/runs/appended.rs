@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use store::{AppendResults, AuditEntry, Heard, Heartbeat, ResultsAppended, StoreError};
+use store::{
+    AppendResults, AuditEntry, Heard, Heartbeat, ResultsAppended, StoreError, result_digest,
+};
 use tokio::time::Instant;
 
 use crate::bus::Ring;
@@ -28,7 +30,9 @@ impl Runs {
         audit: AuditEntry,
     ) -> Result<Option<ResultsAppended>, StoreError> {
         let run_id = grant.run.id;
+        let digests = results.iter().map(|(_, raw)| result_digest(raw)).collect();
         let append = Arc::new(AppendResults {
+            digests,
             run_id,
             attempt: grant.attempt,
             lease: self.0.limits.append_lease,

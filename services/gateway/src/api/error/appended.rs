@@ -12,6 +12,15 @@ impl ApiError {
         Self::conflict("sequence_gap", message).with("expected", json!(expected))
     }
 
+    /// Another result was accepted under a number that is sent again.
+    pub(in crate::api) fn sequence_conflict(sequence: u64) -> Self {
+        let message = format!(
+            "another result was accepted as {sequence}: a call is repeated with the same results, and an invocation that \
+             begins anew goes on behind `accepted_through` of POST /host/v1/run/heartbeat, or ends the run"
+        );
+        Self::conflict("sequence_conflict", message).with("sequence", json!(sequence))
+    }
+
     /// The run has no room for more.
     pub(in crate::api) fn appended_too_much() -> Self {
         Self::too_large("the run has appended more than limits.run_bytes")

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request, State};
+use domain::json_repair::repair_json_text;
 use domain::normalize::ResultLimits;
 use protocol::error::ErrorBody;
 use protocol::host_api::{AppendedResults, RunHeartbeat, RunResults};
@@ -17,6 +18,7 @@ use crate::api::ApiState;
 use crate::api::auth::{Call, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::{json_bytes_of, parse};
+use crate::telemetry::tolerance::{Peer, tolerated};
 
 /// Results of one call.
 const MOST_RESULTS: usize = 1000;
@@ -90,7 +92,7 @@ pub(in crate::api) fn numbered(
     body: &Bytes,
     limits: ResultLimits,
 ) -> ApiResult<Vec<(u64, String)>> {
-    let Posted { results } = parse(body)?;
+    let Posted { results } = read(body)?;
     if results.is_empty() || results.len() > MOST_RESULTS {
         let message = format!("must hold 1 to {MOST_RESULTS} results");
         return Err(ApiError::invalid("/results", message));
@@ -129,6 +131,18 @@ pub(in crate::api) fn numbered(
     Ok(numbered)
 }
 
+/// Reads a body whose texts may hold what no JSON may hold: results are kept as they were sent, and the judge repairs
+/// them. Bytes that are no UTF-8 cannot be kept, and are repaired here.
+fn read(body: &Bytes) -> ApiResult<Posted> {
+    let repaired = repair_json_text(body);
+    if matches!(repaired, Cow::Borrowed(_)) {
+        return parse(body);
+    }
+    let sound: Posted = parse(&repaired)?;
+    tolerated(Peer::Runner, "text_repaired", "POST /host/v1/run/results");
+    Ok(serde_json::from_slice(body).unwrap_or(sound))
+}
+
 const RESULTS: Call<'static> = Call {
     action: "run_append_result",
     resource: "run",
@@ -138,7 +152,8 @@ const RESULTS: Call<'static> = Call {
 /// Appends results to a run whose POST was answered with `202`.
 ///
 /// Each result has a `sequence`: 1, 2, 3 … over all calls. What was accepted before is skipped, so that a
-/// call may be repeated; a gap is refused with the number that is expected. Accepted results are stored; they
+/// call may be repeated; another result under an accepted number is refused with that number, a gap with the
+/// number that is expected. Accepted results are stored; they
 /// are judged like those of a stream and then appear in the ledger. `run.completed` or `run.failed` ends the
 /// run, and with it the token: a call that is refused with 401 after one of them had been taken is done.
 /// Without a call or a heartbeat for `limits.append_lease_seconds` of the context the run ends as
@@ -148,7 +163,7 @@ const RESULTS: Call<'static> = Call {
     (status = 200, description = "Stored up to this number", body = AppendedResults),
     (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 409, description = "`details.reason`: sequence_gap (`details.expected`), not_deferred", body = ErrorBody),
+    (status = 409, description = "`details.reason`: sequence_gap (`details.expected`), sequence_conflict (`details.sequence`), not_deferred", body = ErrorBody),
     (status = 413, description = "The results of the call are larger than limits.event_bytes together, or all of the run than limits.run_bytes", body = ErrorBody),
     (status = 429, description = "Another call waits for the answer to the run's POST (`details.reason`: early_results), or the run calls too often", body = ErrorBody)))]
 pub(in crate::api) async fn append_results(
@@ -164,6 +179,7 @@ pub(in crate::api) async fn append_results(
             Ok(Json(AppendedResults { accepted_through }))
         }
         ResultsAppended::Gap { expected } => Err(ApiError::sequence_gap(expected)),
+        ResultsAppended::Conflict { sequence } => Err(ApiError::sequence_conflict(sequence)),
         ResultsAppended::Full => Err(ApiError::appended_too_much()),
         ResultsAppended::NotDeferred => Err(not_deferred(&caller, &state, RESULTS).await?),
         ResultsAppended::RunEnded => Err(ApiError::unauthenticated()),

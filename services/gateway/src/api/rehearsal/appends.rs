@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::{FromRequest, Request, State};
 use protocol::host_api::{AppendedResults, RunHeartbeat};
 use secrecy::{ExposeSecret, SecretString};
+use store::result_digest;
 use tokio::time::{Instant, timeout_at};
 
 use super::routes::Player;
@@ -25,6 +26,8 @@ pub(super) struct Appends {
     /// All up to this number are accepted.
     through: u64,
     bytes: usize,
+    /// What each accepted result was.
+    digests: Vec<String>,
     /// Accepted, and not judged yet.
     waiting: Vec<String>,
     /// How many are judged.
@@ -168,6 +171,13 @@ impl Appends {
     /// Takes what is new of a call; gives the last number that is accepted.
     fn accept(&mut self, results: Vec<(u64, String)>, most: usize) -> ApiResult<u64> {
         let through = self.through;
+        let digests: Vec<_> = results.iter().map(|(_, raw)| result_digest(raw)).collect();
+        for ((number, _), digest) in results.iter().zip(&digests) {
+            let place = usize::try_from(number - 1).unwrap_or(usize::MAX);
+            if self.digests.get(place).is_some_and(|known| known != digest) {
+                return Err(ApiError::sequence_conflict(*number));
+            }
+        }
         let new = || results.iter().filter(|(number, _)| *number > through);
         if new().next().is_some_and(|(first, _)| *first != through + 1) {
             return Err(ApiError::sequence_gap(through + 1));
@@ -176,9 +186,10 @@ impl Appends {
             return Err(ApiError::appended_too_much());
         }
         self.heard_at = Some(Instant::now());
-        for (number, raw) in results {
+        for ((number, raw), digest) in results.into_iter().zip(digests) {
             if number > through {
                 self.through = number;
+                self.digests.push(digest);
                 self.bytes += raw.len();
                 self.waiting.push(raw);
             }
@@ -204,6 +215,8 @@ mod tests {
         assert_eq!(appends.accept(results(1..=3), 100).ok(), Some(3));
         assert_eq!(appends.accept(results(2..=2), 100).ok(), Some(3));
         assert!(appends.accept(results(5..=5), 100).is_err());
+        let other = vec![(2, "other".to_owned())];
+        assert!(appends.accept(other, 100).is_err(), "another under 2");
         assert_eq!(appends.waiting, ["r1", "r2", "r3"]);
         assert_eq!(appends.accept(results(4..=4), 6).ok(), Some(4));
         assert!(appends.accept(results(5..=5), 6).is_err(), "it has enough");

@@ -1,0 +1,99 @@
+//! What each accepted result was, to tell a call that is made again from another result under an accepted number.
+
+use std::collections::HashMap;
+
+use domain::canonical::canonical_json;
+use domain::json_repair::repair_json_text;
+use sea_orm::{
+    ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
+};
+use serde_json::Value;
+
+use super::AppendResults;
+use crate::digest::sha256_hex;
+use crate::entity::run_appends;
+use crate::error::{StoreError, signed, unsigned};
+
+/// Letters of one digest: no runner meets another result of the same by chance.
+const LETTERS: usize = 16;
+
+/// The digest of a result: equal for the same result written anew, whenever that was. Its members in any order, its
+/// `timestamp` and white space do not count.
+pub fn result_digest(raw: &str) -> String {
+    let text = repair_json_text(raw.as_bytes());
+    let mut digest = match serde_json::from_slice::<Value>(&text) {
+        Ok(mut result) => {
+            if let Value::Object(members) = &mut result {
+                members.remove("timestamp");
+            }
+            sha256_hex(canonical_json(&result).as_bytes())
+        }
+        Err(_) => sha256_hex(raw.as_bytes()),
+    };
+    digest.truncate(LETTERS);
+    digest
+}
+
+impl AppendResults {
+    /// The first of the results up to `through`, which are accepted, that is another one than was accepted.
+    pub(super) async fn conflict(
+        &self,
+        tx: &DatabaseTransaction,
+        through: u64,
+    ) -> Result<Option<u64>, StoreError> {
+        let again = || {
+            let results = self.results.iter().zip(&self.digests);
+            results.filter(|((number, _), _)| *number <= through)
+        };
+        let numbers = || again().map(|((number, _), _)| *number);
+        let Some((first, last)) = numbers().min().zip(numbers().max()) else {
+            return Ok(None);
+        };
+        // Calls hold 1,000 results at most, so do the rows between; those at the edges may hold more.
+        let rows: Vec<(i64, String)> = run_appends::Entity::find()
+            .select_only()
+            .column(run_appends::Column::FirstSequence)
+            .column(run_appends::Column::Digests)
+            .filter(run_appends::Column::RunId.eq(self.run_id.to_string()))
+            .filter(run_appends::Column::LastSequence.gte(signed(first)))
+            .filter(run_appends::Column::FirstSequence.lte(signed(last)))
+            .order_by_asc(run_appends::Column::FirstSequence)
+            .into_tuple()
+            .all(tx)
+            .await?;
+        let mut accepted = HashMap::new();
+        for (begins, digests) in &rows {
+            let run = self.run_id.to_string();
+            let begins = unsigned("run_appends.first_sequence", &run, *begins)?;
+            let digests = digests.as_bytes().chunks(LETTERS);
+            accepted.extend((begins..).zip(digests));
+        }
+        let is_other = |number: u64, digest: &str| {
+            let known = accepted.get(&number);
+            known.is_some_and(|known| *known != digest.as_bytes())
+        };
+        Ok(again().find_map(|((number, _), digest)| is_other(*number, digest).then_some(*number)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_results_have_equal_digests() {
+        let one = r#"{"run_id":"r","type":"x","data":{"a":1,"b":"é"},"sequence":1,"timestamp":5}"#;
+        let anew =
+            r#"{ "sequence": 1, "type": "x", "run_id": "r", "data": {"b": "\u00e9", "a": 1} }"#;
+        assert_eq!(result_digest(one), result_digest(anew));
+        assert_eq!(result_digest(one).len(), LETTERS);
+        for other in [
+            one.replace("\"a\":1", "\"a\":2"),
+            one.replace("\"x\"", "\"y\""),
+            one.replace("\"é\"", "\"\\ud800\""),
+            one.replace("}", ""),
+        ] {
+            assert_ne!(result_digest(one), result_digest(&other), "{other}");
+        }
+    }
+}

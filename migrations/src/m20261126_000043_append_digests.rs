@@ -1,0 +1,27 @@
+//! What each appended result was: another one under its number is refused. Calls of an older gateway have none.
+
+use sea_orm_migration::prelude::*;
+
+use crate::run;
+
+#[derive(DeriveMigrationName)]
+pub(crate) struct Migration;
+
+#[async_trait::async_trait]
+impl MigrationTrait for Migration {
+    fn use_transaction(&self) -> Option<bool> {
+        Some(true)
+    }
+
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        run(
+            manager,
+            &["ALTER TABLE run_appends ADD COLUMN digests TEXT NOT NULL DEFAULT ''"],
+        )
+        .await
+    }
+
+    async fn down(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        run(manager, &["ALTER TABLE run_appends DROP COLUMN digests"]).await
+    }
+}
