@@ -59,17 +59,27 @@ enum Keep {
     Data,
 }
 
+/// Whether two objects in the data of one event stay together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Objects {
+    InOneEvent,
+    Split,
+}
+
 /// Turns chunks of bytes into events.
 #[derive(Debug)]
 pub struct Decoder {
     limits: SseLimits,
     keep: Keep,
+    objects: Objects,
     line: Vec<u8>,
     at_start: bool,
     after_cr: bool,
     event: SseEvent,
     has_data: bool,
     last_id: Option<String>,
+    /// Events that ended because another began.
+    split: u64,
 }
 
 impl Decoder {
@@ -77,21 +87,38 @@ impl Decoder {
         Self {
             limits,
             keep: Keep::All,
+            objects: Objects::InOneEvent,
             line: Vec::new(),
             at_start: true,
             after_cr: false,
             event: SseEvent::default(),
             has_data: false,
             last_id: None,
+            split: 0,
         }
     }
 
-    /// A decoder whose events have their data alone: two texts less to be kept of each.
+    /// A decoder whose events have no ids: one text less to be kept of each.
     pub fn of_data(limits: SseLimits) -> Self {
         Self {
             keep: Keep::Data,
             ..Self::new(limits)
         }
+    }
+
+    /// For peers that leave the blank lines out: a JSON object behind the end of another in one event is an event of its
+    /// own, and so is the end mark `[DONE]`. No JSON document has a line break between `}` and `{`.
+    #[must_use]
+    pub fn splitting_objects(mut self) -> Self {
+        self.objects = Objects::Split;
+        self
+    }
+
+    /// Appends the event that has no blank line yet: the stream has ended.
+    pub fn finish(&mut self, items: &mut Vec<SseItem>) -> Result<(), SseError> {
+        let line = std::mem::take(&mut self.line);
+        self.end_line(&line, items)?;
+        self.end_line(b"", items)
     }
 
     /// Reads one chunk and appends what it completes to `items`.
@@ -123,6 +150,11 @@ impl Decoder {
     /// The id that the stream has named last, also without data: from where its reader resumes it.
     pub fn last_id(&self) -> Option<&str> {
         self.last_id.as_deref()
+    }
+
+    /// Whether an event has ended without its blank line, because another began.
+    pub fn has_split(&self) -> bool {
+        self.split > 0
     }
 
     fn extend_line(&mut self, part: &[u8]) -> Result<(), SseError> {
@@ -163,7 +195,15 @@ impl Decoder {
             Some(colon) => (&line[..colon], &line[colon + 1..]),
             None => (line, &[][..]),
         };
-        self.take_field(name, value.strip_prefix(b" ").unwrap_or(value))
+        let value = value.strip_prefix(b" ").unwrap_or(value);
+        if self.objects == Objects::Split
+            && self.has_data
+            && begins_event(name, value, &self.event.data)
+        {
+            self.split += 1;
+            self.end_line(b"", items)?;
+        }
+        self.take_field(name, value)
     }
 
     fn take_field(&mut self, name: &[u8], value: &[u8]) -> Result<(), SseError> {
@@ -177,7 +217,7 @@ impl Decoder {
                 }
                 self.event.data.extend_from_slice(value);
             }
-            b"event" | b"id" if self.keep == Keep::Data => {}
+            b"id" if self.keep == Keep::Data => {}
             b"event" => self.event.event = std::str::from_utf8(value).ok().map(str::to_owned),
             b"id" if !value.contains(&0) => {
                 self.event.id = std::str::from_utf8(value).ok().map(str::to_owned);
@@ -186,6 +226,18 @@ impl Decoder {
         }
         Ok(())
     }
+}
+
+/// Whether a field belongs to an event behind the one whose data is a whole object or the end mark.
+fn begins_event(name: &[u8], value: &[u8], data: &[u8]) -> bool {
+    let (data, value) = (data.trim_ascii_end(), value.trim_ascii());
+    let is_whole = data.ends_with(b"}") || data == b"[DONE]";
+    is_whole
+        && match name {
+            b"data" => value.starts_with(b"{") || value == b"[DONE]",
+            b"event" => true,
+            _ => false,
+        }
 }
 
 #[cfg(test)]
@@ -242,6 +294,31 @@ mod tests {
     }
 
     #[test]
+    fn splits_objects_without_blank_lines_between() {
+        for (text, expected) in [
+            (
+                "data: {}\ndata: {\ndata:  }\ndata: [DONE] \n",
+                &["{}", "{\n }", "[DONE] "][..],
+            ),
+            ("event: a\ndata: {}\nevent: b\ndata: {}", &["{}", "{}"]),
+            (
+                "data: [{}\ndata: ,{}]\n\ndata: x\ndata: y\n",
+                &["[{}\n,{}]", "x\ny"],
+            ),
+        ] {
+            let mut decoder = Decoder::of_data(LIMITS).splitting_objects();
+            let mut items = Vec::new();
+            decoder.push(text.as_bytes(), &mut items).unwrap();
+            decoder.finish(&mut items).unwrap();
+            let data = items.into_iter().map(|item| match item {
+                SseItem::Event(event) => String::from_utf8(event.data).unwrap(),
+                SseItem::Comment => String::new(),
+            });
+            assert_eq!(data.collect::<Vec<_>>(), expected, "{text:?}");
+        }
+    }
+
+    #[test]
     fn an_id_is_the_last_one_until_another_is_whole() {
         let mut decoder = Decoder::new(LIMITS);
         let mut items = Vec::new();
@@ -260,12 +337,13 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_data_alone_gets_no_names() {
+    fn keeps_no_ids_where_data_suffices() {
         let mut decoder = Decoder::of_data(LIMITS);
         let mut items = Vec::new();
         let text = b"event: x\nid: 1\ndata: a\n\n";
         decoder.push(text, &mut items).unwrap();
         let data = SseEvent {
+            event: Some("x".to_owned()),
             data: b"a".to_vec(),
             ..SseEvent::default()
         };
