@@ -41,6 +41,8 @@ mod context;
 mod crash;
 #[path = "e2e/dev.rs"]
 mod dev;
+#[path = "e2e/deviations.rs"]
+mod deviations;
 #[path = "e2e/discovery.rs"]
 mod discovery;
 #[path = "e2e/docs.rs"]

@@ -37,6 +37,7 @@ mod m20261125_000040_old_budget_usage;
 mod m20261125_000041_who_and_why;
 mod m20261126_000042_closed_appends;
 mod m20261126_000043_append_digests;
+mod m20261126_000044_several_messages;
 mod m20261126_000048_refused_agents;
 
 /// All migrations, in order.
@@ -77,6 +78,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261125_000041_who_and_why::Migration),
             Box::new(m20261126_000042_closed_appends::Migration),
             Box::new(m20261126_000043_append_digests::Migration),
+            Box::new(m20261126_000044_several_messages::Migration),
             Box::new(m20261126_000048_refused_agents::Migration),
         ]
     }

@@ -29,7 +29,7 @@ async fn results_are_appended_by_several_invocations_and_end_the_run_once(
     // Sent again, because the answer was lost; and a part of it with more.
     run.accepted(&[run.delta(1, "one "), run.delta(2, "two ")], 2)
         .await;
-    run.accepted(&[run.delta(2, "another"), run.delta(3, "three")], 3)
+    run.accepted(&[run.delta(2, "two "), run.delta(3, "three")], 3)
         .await;
     let gap = run.append(&[run.delta(5, "five")]).await;
     assert_eq!(
@@ -547,4 +547,112 @@ async fn nobody_appends_to_a_run_but_who_has_its_token_of_this_attempt(
     let outcome = stage.outcome(&run.run_id).await;
     outcome.assert("completed", &["message.delta", "run.completed"]);
     assert_eq!(outcome.ledger.text(), "mine");
+}
+
+/// A second invocation that begins anew would be lost: it is told at once.
+#[rstest]
+#[tokio::test]
+async fn refuses_other_results_under_accepted_numbers(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = Stage::on(engine, |_| {}).await else {
+        return;
+    };
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    let deltas = [run.delta(1, "one "), run.delta(2, "two ")];
+    run.accepted(&deltas, 2).await;
+    run.accepted(&[run.delta(3, "three")], 3).await;
+    let message = json!({"message": {"role": "assistant", "content": "anew"}});
+    let anew = run.result(1, "message.completed", &message);
+    let conflict = |number: u64| (409, json!("sequence_conflict"), json!(number));
+    let told = async |results: &[Value]| {
+        let answer = run.append(results).await;
+        let details = ["reason", "sequence"].map(|member| answer.detail(member).clone());
+        let [reason, sequence] = details;
+        (answer.status, reason, sequence)
+    };
+    assert_eq!(told(&[anew.clone(), run.completed(2)]).await, conflict(1));
+    assert_eq!(told(&[anew]).await, conflict(1));
+    // Over two calls, and with new ones behind: nothing of it is taken.
+    let mixed = [
+        run.delta(2, "two "),
+        run.delta(3, "other"),
+        run.completed(4),
+    ];
+    assert_eq!(told(&mixed).await, conflict(3));
+    // The same again, written anew and at another time.
+    let mut again = run.delta(2, "two ");
+    again["timestamp"] = json!(1_795_291_200);
+    run.accepted(&[run.delta(1, "one "), again, run.delta(3, "three")], 3)
+        .await;
+    run.accepted(&[run.completed(4)], 4).await;
+    let outcome = stage.outcome(&run.run_id).await;
+    assert_eq!(outcome.ending(), "completed");
+    assert_eq!(outcome.ledger.text(), "one two three");
+}
+
+#[tokio::test]
+async fn repairs_texts_of_appended_results() {
+    let stage = Stage::new().await;
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    let post = async |results: &[u8]| {
+        let body = [b"{\"results\":[", results, b"]}"].concat();
+        let request = run.host.request(Method::POST, "/run/results");
+        let request = request.header("content-type", "application/json");
+        send(request.body(body)).await.unwrap()
+    };
+    let delta = |sequence: u64, text: &str| {
+        let delta = run.delta(sequence, "TEXT").to_string();
+        delta.replace("TEXT", text).into_bytes()
+    };
+    for (sequence, text) in [(1, r"a\ud83d"), (2, r"\ude00b"), (3, r"\u0000")] {
+        let answer = post(&delta(sequence, text)).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    let bytes = delta(4, "c@");
+    let at = bytes.iter().position(|byte| *byte == b'@').unwrap();
+    let bytes = [&bytes[..at], b"\xFF", &bytes[at + 1..]].concat();
+    assert_eq!(post(&bytes).await.status, 200);
+    run.accepted(&[run.completed(5)], 5).await;
+    let outcome = stage.outcome(&run.run_id).await;
+    assert_eq!(outcome.ending(), "completed");
+    assert_eq!(outcome.ledger.text(), "a😀b\u{FFFD}c\u{FFFD}");
+    assert!(outcome.rejections.is_empty());
+}
+
+/// Whatever its runner appends, also through a replica that has not heard of the cancel.
+#[tokio::test]
+async fn cancelled_runs_that_append_end_as_cancelled() {
+    let grace = |config: &mut Config| "cancel_grace_seconds = 50".clone_into(&mut config.runs);
+    let stage = Stage::with(grace).await;
+    for (event, kind, data) in [
+        (
+            "m-1",
+            "run.failed",
+            json!({"code": "mine", "message": "I stop"}),
+        ),
+        ("m-2", "run.completed", json!({"finish_reason": "stop"})),
+    ] {
+        let run = Deferred::start(&stage, &message(event)).await;
+        run.accepted(&[run.delta(1, "one")], 1).await;
+        assert_eq!(stage.client.cancel(&run.run_id).await.status, 202);
+        run.accepted(&[run.result(2, kind, &data)], 2).await;
+        let outcome = stage.outcome(&run.run_id).await;
+        outcome.assert("cancelled cancelled", &["message.delta", kind]);
+        assert_eq!(outcome.ledger.last()["data"], data);
+    }
+}
+
+#[tokio::test]
+async fn says_that_results_may_be_appended_behind_a_202() {
+    let stage = Stage::new().await;
+    let run = Deferred::start(&stage, &message("m-1")).await;
+    run.accepted(&[run.delta(1, "one")], 1).await;
+    let sent = stage.runner.asked("the run", Request::is_run).await.json();
+    let apis = "/context/available_apis/run_append_result";
+    let mut sent = sent["context"].clone();
+    assert_eq!(sent.pointer(apis), Some(&json!(false)));
+    let context = run.host.get("/context").await.body;
+    assert_eq!(context.pointer(apis), Some(&json!(true)));
+    *sent.pointer_mut(apis).unwrap() = json!(true);
+    assert_eq!(context, sent);
+    run.accepted(&[run.completed(2)], 2).await;
 }

@@ -174,7 +174,12 @@ async fn who_answers_202_and_does_not_append_all_is_told_by_name() {
 #[tokio::test]
 async fn runs_that_are_appended_are_checked_like_those_of_a_stream() {
     let runner = BentRunner::start(Bend::Appends).await;
-    let bodiless = ["stream.content_type", "stream.closes", "deadline.respected"];
+    let bodiless = [
+        "stream.content_type",
+        "stream.framing",
+        "stream.closes",
+        "deadline.respected",
+    ];
     let mut skipped = Vec::from(bodiless);
     let streamed = BentRunner::start(Bend::Nothing).await;
     let streamed = report(&streamed.url, &["--runner", BENT_ID]).await;
@@ -278,6 +283,27 @@ async fn a_bad_end_is_told_by_name() {
         (Bend::SaysNothing, &["stream.output"], &[]),
         (Bend::SendsSnapshots, &["stream.pieces"], &[]),
         (Bend::HidesStreaming, &[], &["stream.capability"]),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn warns_of_forgiven_deviations() {
+    check_rows(&[
+        (Bend::SendsForeignEvents, &[], &["stream.framing"]),
+        (Bend::EndsEventsByOneBreak, &[], &["stream.framing"]),
+        (Bend::SaysJsonForEvents, &[], &["stream.framing"]),
+        (Bend::CutsCharacters, &[], &["stream.text"]),
+        (
+            Bend::FailsInTheGatewaysName,
+            &[],
+            &["stream.completes", "stream.failure_code"],
+        ),
+        (
+            Bend::WritesStateOfNoConversation,
+            &[],
+            &["request.bare_event"],
+        ),
     ])
     .await;
 }

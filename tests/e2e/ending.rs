@@ -113,7 +113,7 @@ async fn a_runner_that_has_not_answered_has_its_grace_after_a_cancel_too() {
     assert_eq!(seen.status, 200, "{}", seen.body);
     gate.cancel();
     let outcome = stage.outcome(&run_id).await;
-    outcome.assert("completed", &["message.delta", "run.completed"]);
+    outcome.assert("cancelled cancelled", &["message.delta", "run.completed"]);
 }
 
 #[tokio::test]

@@ -102,7 +102,8 @@ const ENDINGS: [(&str, Script); 6] = [
     ("timeout deadline_exceeded", |run| {
         sse_and_wait(run.delta(1, "a"))
     }),
-    ("cancelled cancelled", |run| {
+    // The code of a cancel that nobody asked for.
+    ("failed runner.error", |run| {
         vec![
             sse_head(),
             step(run.result(

@@ -73,7 +73,13 @@ pub enum Bend {
     SendsSnapshots,
     HidesStreaming,
     FailsWithHostileText,
+    FailsInTheGatewaysName,
+    SendsForeignEvents,
+    EndsEventsByOneBreak,
+    SaysJsonForEvents,
+    CutsCharacters,
     // requests
+    WritesStateOfNoConversation,
     RefusesUnknownFields,
     NeedsAConversation,
     RefusesACharset,
@@ -273,6 +279,7 @@ impl Runner {
         let content_type = match self.bend {
             Bend::AnswersHtml => "text/<b>&\"html\"",
             Bend::SpeaksLines => "application/x-ndjson; charset=utf-8",
+            Bend::SaysJsonForEvents => "application/json",
             Bend::AnswersAtOnce => "application/json",
             _ => "text/event-stream",
         };
@@ -401,6 +408,7 @@ impl Runner {
         match self.bend {
             Bend::SpeaksLines => format!("{}\n", data.unwrap_or_default()),
             Bend::AnswersAtOnce => data.unwrap_or_default().to_owned(),
+            Bend::EndsEventsByOneBreak => event.replace("\n\n", "\n"),
             _ => event.to_owned(),
         }
     }
@@ -509,6 +517,24 @@ impl Runner {
                 let data = json!({"scope": "runner", "key": "said", "value": run.text});
                 let state = run.frame(4, "state.updated", &data);
                 vec![first, second, whole, state, end_at(5)]
+            }
+            Bend::WritesStateOfNoConversation => {
+                let state = run.frame(4, "state.updated", &state("said"));
+                vec![first, second, whole, state, end_at(5)]
+            }
+            Bend::SendsForeignEvents => {
+                let pings = "event: ping\ndata: ping\n\nevent: ping\ndata: {}\n\n".repeat(3);
+                vec![first, pings, second, whole, end_at(4)]
+            }
+            Bend::CutsCharacters => {
+                let half = json!({"text": "HALF"});
+                let half = run.frame(4, "processor.log", &half);
+                let half = half.replace("HALF", "\\ud83d");
+                vec![first, second, whole, half, end_at(5)]
+            }
+            Bend::FailsInTheGatewaysName => {
+                let failed = json!({"code": "host.orphaned", "message": "gone"});
+                vec![first, second, whole, run.frame(4, "run.failed", &failed)]
             }
             Bend::ForgetsTheTerminal => vec![first, second, whole],
             Bend::EndsTwice => vec![first, second, whole, end_at(4), end_at(5)],

@@ -156,7 +156,7 @@ fn half_of(character: char) -> Option<u16> {
 }
 
 /// Joins the surrogate halves of one text that arrives in increments.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HalfJoiner {
     /// A high half that ended the last increment.
     high: Option<u16>,

@@ -7,32 +7,35 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use protocol::admin::DeltaMode;
-use protocol::message::Message;
-use protocol::result::ResultType;
+use protocol::result::{RUNNER_ERROR, ResultType};
 use protocol::run::RunStatus;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::authorization::AuthorizationSnapshot;
-use crate::json_text::check_json_text;
-use crate::run::{Failure, FailureCode};
+use crate::json_repair::HalfJoiner;
+use crate::run::{FailureCode, is_reserved_code};
+use ending::Unfinished;
 use places::Place;
+use reading::Envelope;
 
 mod announced;
 mod bounds;
+mod ending;
 mod payload;
 mod places;
+mod reading;
 mod recall;
 mod rejection;
 mod text;
 mod verdict;
 
-pub use announced::announced_artifact;
+pub use announced::{announced_artifact, is_result, is_terminal_result, says_cancelled};
 pub use bounds::Shortened;
 pub use payload::{Question, StateUpdate};
 pub use rejection::{Reason, Rejection};
+pub use text::Said;
 pub use verdict::{Accepted, Effect, RunnerEnding, Tally, Verdict};
 
 /// What a run may send at most. Told to the runner in `ctx.runtime.metadata.limits`.
@@ -58,24 +61,16 @@ pub struct Judge<'a> {
     refused: Option<String>,
     asked: HashSet<String>,
     ended: bool,
+    /// The gateway has accepted a cancel of the run.
+    cancelled: bool,
     messages: text::Messages,
+    /// Half of a character, which the next delta may complete.
+    halves: HalfJoiner,
+    /// Why a whole message was refused that nothing has replaced.
+    lost_message: Option<String>,
     tally: Tally,
     /// Artifacts of the run that may be announced; `None`: whatever is announced is taken.
     artifacts: Option<HashSet<Uuid>>,
-}
-
-#[derive(Deserialize)]
-struct Envelope<'a> {
-    #[serde(borrow)]
-    run_id: Cow<'a, str>,
-    #[serde(borrow, rename = "type")]
-    kind: Cow<'a, str>,
-    #[serde(borrow, default)]
-    data: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    usage: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    sequence: Option<&'a RawValue>,
 }
 
 impl<'a> Judge<'a> {
@@ -98,7 +93,10 @@ impl<'a> Judge<'a> {
             refused: None,
             asked: HashSet::new(),
             ended: false,
+            cancelled: false,
             messages: text::Messages::new(delta_mode, limits.event_bytes),
+            halves: HalfJoiner::default(),
+            lost_message: None,
             tally: Tally::default(),
             artifacts: None,
         }
@@ -116,14 +114,19 @@ impl<'a> Judge<'a> {
         self.artifacts.get_or_insert_default().insert(id);
     }
 
+    /// From now on the runner may say that its run was cancelled.
+    pub fn note_cancelled(&mut self) {
+        self.cancelled = true;
+    }
+
     /// The counts so far.
     pub fn tally(&self) -> Tally {
         self.tally
     }
 
-    /// The last whole message, for the transcript of a run that the gateway ends.
-    pub fn last_message(&self) -> Option<Message> {
-        self.messages.completed().cloned()
+    /// The whole messages, for the transcript of a run that the gateway ends.
+    pub fn said(&self) -> Said {
+        self.messages.said().clone()
     }
 
     /// Judges one event: the bytes of one JSON document. `now`: epoch seconds.
@@ -145,55 +148,10 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// `now`: `None` where times have been looked at before.
-    fn judge_event<'r>(&mut self, raw: &'r [u8], now: Option<i64>) -> Verdict<'r> {
-        self.events += 1;
-        self.bytes = self.bytes.saturating_add(raw.len());
-        if self.ended {
-            return Verdict::Reject(Rejection::after_terminal(raw));
-        }
-        if let Some(message) = self.over_limit(raw) {
-            let failure = Failure::new(FailureCode::RunnerOutputLimit, message);
-            return Verdict::fail(Reason::EventTooLarge, None, raw, failure);
-        }
-        let Ok(line) = std::str::from_utf8(raw) else {
-            return self.strike(Reason::InvalidUtf8, None, raw, "an event is not UTF-8");
-        };
-        if let Err(fault) = check_json_text(raw) {
-            let message = format!("an event {fault}");
-            let fault = (Reason::InvalidJson, message.as_str());
-            return self.refuse(announced::kind_in(line), fault, None, raw);
-        }
-        let envelope = match serde_json::from_str::<Envelope<'r>>(line) {
-            Ok(envelope) => envelope,
-            Err(error) => {
-                let reason = if error.is_data() {
-                    Reason::InvalidEnvelope
-                } else {
-                    Reason::InvalidJson
-                };
-                return self.strike(reason, None, raw, "an event is not an AgentRunResult");
-            }
-        };
-        self.judge_envelope(envelope, (raw, now))
-    }
-
-    fn over_limit(&self, raw: &[u8]) -> Option<&'static str> {
-        if raw.len() > self.limits.event_bytes {
-            Some("an event is larger than limits.event_bytes")
-        } else if self.events > self.limits.run_events {
-            Some("the run sent more events than limits.run_events")
-        } else if self.bytes > self.limits.run_bytes {
-            Some("the run sent more bytes than limits.run_bytes")
-        } else {
-            None
-        }
-    }
-
     fn judge_envelope<'r>(
         &mut self,
         envelope: Envelope<'r>,
-        (raw, now): (&'r [u8], Option<i64>),
+        (raw, now): (&[u8], Option<i64>),
     ) -> Verdict<'r> {
         if envelope.run_id != self.run_id {
             return Verdict::violation(Reason::WrongRunId, None, raw, "a result names another run");
@@ -233,7 +191,7 @@ impl<'a> Judge<'a> {
         &mut self,
         envelope: Envelope<'r>,
         (number, gap): (Option<u64>, bool),
-        raw: &'r [u8],
+        raw: &[u8],
         now: Option<i64>,
     ) -> Verdict<'r> {
         let known = ResultType::parse(&envelope.kind);
@@ -271,7 +229,7 @@ impl<'a> Judge<'a> {
         }
         let mut shortened = Vec::new();
         bounds::cut_ending(&mut checked, &mut shortened);
-        let (effect, told) = match self.apply(checked) {
+        let (effect, told) = match self.apply(checked, data.len()) {
             Ok(applied) => applied,
             Err((reason, failure)) => {
                 return Verdict::fail(reason, number, raw, failure);
@@ -284,6 +242,7 @@ impl<'a> Judge<'a> {
                 .map_or_else(|| Cow::Owned(text::nothing()), text::one_line),
             Told::WithoutMessage => Cow::Owned(text::without_message(data)),
             Told::Snapshot(shown) => Cow::Owned(text::with_snapshot(data, shown)),
+            Told::AsRunnerError(own) => Cow::Owned(text::as_runner_error(data, &own)),
         };
         Verdict::Accept(Accepted {
             kind: envelope.kind,
@@ -293,6 +252,7 @@ impl<'a> Judge<'a> {
             runner_sequence: number,
             gap,
             message_omitted,
+            is_repaired: false,
             effect,
         })
     }
@@ -302,7 +262,12 @@ impl<'a> Judge<'a> {
         known.is_none_or(|known| id.is_some_and(|id| known.contains(&id)))
     }
 
-    fn apply(&mut self, checked: payload::Checked<'_>) -> Result<(Effect, Told), Unfinished> {
+    /// `bytes`: those of its data.
+    fn apply(
+        &mut self,
+        checked: payload::Checked<'_>,
+        bytes: usize,
+    ) -> Result<(Effect, Told), Unfinished> {
         let mut told = Told::AsSent;
         let effect = match checked {
             payload::Checked::Plain => Effect::None,
@@ -313,7 +278,9 @@ impl<'a> Judge<'a> {
                 Effect::None
             }
             payload::Checked::Message(message) => {
-                self.messages.complete(*message);
+                self.messages.complete(*message, bytes);
+                self.halves = HalfJoiner::default();
+                self.lost_message = None;
                 Effect::None
             }
             payload::Checked::State(update) => Effect::SetState(update),
@@ -323,55 +290,42 @@ impl<'a> Judge<'a> {
                 finish_reason,
                 message,
             } => {
-                if message.is_some() && self.messages.completed() == message.as_ref() {
+                if message.is_some() && self.messages.said().last() == message.as_ref() {
                     told = Told::WithoutMessage;
                 }
-                let message = self.final_message(message)?;
+                let said = self.final_messages(message)?;
                 Effect::End(Box::new(RunnerEnding {
                     status: RunStatus::Completed,
                     reason: finish_reason,
                     error: Value::Null,
-                    message,
+                    said,
                 }))
             }
             payload::Checked::Failed {
                 code,
                 message,
                 retryable,
-            } => Effect::End(Box::new(RunnerEnding {
-                status: if code == FailureCode::Cancelled.as_str() {
-                    RunStatus::Cancelled
-                } else {
-                    RunStatus::Failed
-                },
-                reason: code.clone(),
-                error: json!({"code": code, "message": message, "retryable": retryable}),
-                message: self.messages.completed().cloned(),
-            })),
+            } => {
+                let is_cancel = self.cancelled && code == FailureCode::Cancelled.as_str();
+                let mut error = json!({"code": code, "message": message, "retryable": retryable});
+                if !is_cancel && is_reserved_code(&code) {
+                    error["code"] = json!(RUNNER_ERROR);
+                    error["details"] = json!({"code": code});
+                    told = Told::AsRunnerError(code);
+                }
+                Effect::End(Box::new(RunnerEnding {
+                    status: if is_cancel {
+                        RunStatus::Cancelled
+                    } else {
+                        RunStatus::Failed
+                    },
+                    reason: error["code"].as_str().unwrap_or_default().to_owned(),
+                    error,
+                    said: self.said(),
+                }))
+            }
         };
         Ok((effect, told))
-    }
-
-    /// The last whole message, else the one that the terminal brought, else what the deltas make.
-    fn final_message(
-        &mut self,
-        of_terminal: Option<Message>,
-    ) -> Result<Option<Message>, Unfinished> {
-        let whole = self.messages.completed().cloned().or(of_terminal);
-        if whole.is_some() {
-            return Ok(whole);
-        }
-        let gathered = self.messages.take_gathered().map_err(|text::Outgrown| {
-            let message = "the deltas say more than one message holds: end with a message.completed of its own";
-            let failure = Failure::new(FailureCode::RunnerOutputLimit, message);
-            (Reason::EventTooLarge, failure)
-        })?;
-        if gathered.is_none() && self.expects_message {
-            let message = self.with_refused("the runner completed without any message");
-            let failure = Failure::new(FailureCode::RunnerNoOutput, message);
-            return Err((Reason::NoOutput, failure));
-        }
-        Ok(gathered)
     }
 
     fn is_new(&mut self, question: &Question) -> bool {
@@ -379,15 +333,14 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// Why a run that says that it is completed is not.
-type Unfinished = (Reason, Failure);
-
 /// How the data of a result goes on to clients.
 enum Told {
     AsSent,
     /// Its message was delivered before.
     WithoutMessage,
     Snapshot(text::Shown),
+    /// Its code, this one, is the gateway's.
+    AsRunnerError(String),
 }
 
 #[cfg(test)]

@@ -62,6 +62,11 @@ impl Failure {
         }
     }
 
+    /// The end of a run whose cancel was accepted.
+    pub fn cancelled() -> Self {
+        Self::new(FailureCode::Cancelled, "the run was cancelled")
+    }
+
     /// The same with details.
     #[must_use]
     pub fn with_details(self, details: Value) -> Self {
@@ -89,6 +94,9 @@ macro_rules! failure_codes {
         pub enum FailureCode { $($variant),+ }
 
         impl FailureCode {
+            /// Every code.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
             /// The code on the wire.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text),+ }
@@ -132,6 +140,24 @@ impl FailureCode {
     }
 }
 
+/// What codes of the gateway that are still to come begin with.
+const RESERVED_PREFIX: &str = "host.";
+
+/// True for a code that only the gateway may give: operators and clients act on it. Case, white space and characters
+/// that do not print make no other code of it.
+pub fn is_reserved_code(code: &str) -> bool {
+    let plain: String = code
+        .chars()
+        .filter(char::is_ascii_graphic)
+        .map(|letter| letter.to_ascii_lowercase())
+        .collect();
+    let is_own = |known: &FailureCode| {
+        let status = known.status();
+        plain == known.as_str() || (status != RunStatus::Failed && plain == status.as_str())
+    };
+    plain.starts_with(RESERVED_PREFIX) || FailureCode::ALL.iter().any(is_own)
+}
+
 /// A run's deadline in epoch milliseconds, from the agent's `config.timeout` in seconds:
 /// 300 when absent, and when it is none; 0 or null asks for none and gets the cap.
 pub fn deadline(timeout: Option<&Value>, now_ms: i64, most_ms: i64) -> i64 {
@@ -158,6 +184,29 @@ pub fn deadline(timeout: Option<&Value>, now_ms: i64, most_ms: i64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reserves_every_code_of_the_gateway() {
+        let own = FailureCode::ALL.iter().map(|code| code.as_str());
+        for code in own.chain([
+            "timeout",
+            "host.budget",
+            "Host.Orphaned",
+            " cancelled\u{200b}\n",
+        ]) {
+            assert!(is_reserved_code(code), "{code:?}");
+        }
+        for code in [
+            "runner.error",
+            "quota",
+            "failed",
+            "hosted",
+            "my.timeout",
+            "",
+        ] {
+            assert!(!is_reserved_code(code), "{code:?}");
+        }
+    }
 
     #[test]
     fn a_deadline_is_always_set_and_never_past_the_cap() {

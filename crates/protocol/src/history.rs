@@ -17,7 +17,7 @@ pub struct TranscriptItem {
     pub bot_id: Option<String>,
     pub workspace_id: Option<String>,
     pub thread_id: Option<String>,
-    /// `user` or `assistant`.
+    /// `user`, `assistant`, or `tool`: a tool's result that the runner sent as a message.
     pub role: String,
     /// `message`.
     pub item_type: String,

@@ -160,7 +160,8 @@ fn stop() -> String {
 }
 
 /// `run.failed`: a `message` or an `error`. The gateway's own holds both with the same text; a runner's goes on to clients
-/// as it was sent.
+/// as it was sent, unless its `code` is one that only the gateway gives: then `code` is `runner.error`, and `details.code`
+/// the runner's own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunFailedPayload {
@@ -174,6 +175,9 @@ pub struct RunFailedPayload {
     pub retryable: bool,
 }
 
+/// The code of a `run.failed` without one, and of one whose code is reserved for the gateway: `details.code` has that.
+pub const RUNNER_ERROR: &str = "runner.error";
+
 fn runner_error() -> String {
-    "runner.error".to_owned()
+    RUNNER_ERROR.to_owned()
 }

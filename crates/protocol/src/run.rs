@@ -96,7 +96,8 @@ pub struct AgentRun {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub last_sequence: u64,
-    /// The assistant message, or null.
+    /// The last message of the run, or null. Of a run that said several, `message_count` says how many; each is an item of
+    /// the transcript, the first 99 and the last one where there are more than 100.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub output: Option<RawJson>,
     /// `{code, message, retryable}` of a run that did not complete.
@@ -152,7 +153,8 @@ impl std::fmt::Debug for RunClaim {
     }
 }
 
-/// One event of the ledger: an accepted result, or the gateway's own `run.failed`.
+/// One event of the ledger: an accepted result, or the gateway's own: `run.failed`, or a `processor.log` that says how the
+/// runner's answer departs from the protocol.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentRunEvent {

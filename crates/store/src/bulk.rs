@@ -15,7 +15,7 @@ use crate::ingest::{Ingest, Ingested, take_together};
 use crate::ledger::{Append, Appended};
 use crate::sql::Sql;
 
-pub(crate) use appends::{advance, insert_segments, item_of};
+pub(crate) use appends::{advance, insert_segments, items_of};
 pub(crate) use attempts::{Intent, insert_intents};
 
 /// Work of which many are done at once.

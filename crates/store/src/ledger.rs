@@ -9,7 +9,7 @@ use sea_orm::{DatabaseTransaction, EntityTrait};
 use uuid::Uuid;
 
 use crate::audit::AuditEntry;
-use crate::bulk::{Done, Together, advance, insert_segments, item_of};
+use crate::bulk::{Done, Together, advance, insert_segments, items_of};
 use crate::conversation::lock_all;
 use crate::entity::{run_rejections, runs};
 use crate::error::{StoreError, signed};
@@ -59,18 +59,27 @@ pub struct Terminal {
     pub error: Option<String>,
     pub usage: Option<String>,
     pub metadata: String,
-    /// The assistant's transcript item, for a run with a conversation.
-    pub transcript: Option<TranscriptWrite>,
+    /// The messages of the run in order, for a run with a conversation.
+    pub transcript: Vec<TranscriptWrite>,
     /// Who comes next, for a run with a conversation.
     pub succession: Option<Succession>,
 }
 
 impl Terminal {
-    /// The bytes of its message, which it brings once as output and once for the transcript.
+    /// The status that a run ends with: a cancel that was accepted before stands above all that its runner said since.
+    pub fn status_after(&self, was_cancelled: bool) -> RunStatus {
+        if was_cancelled {
+            RunStatus::Cancelled
+        } else {
+            self.status
+        }
+    }
+
+    /// The bytes of its messages, of which it brings the last as output and each for the transcript.
     fn weight(&self) -> usize {
         let output = self.output.as_ref().map_or(0, String::len);
-        let item = self.transcript.as_ref();
-        output + item.map_or(0, |item| item.content_json.len())
+        let items = self.transcript.iter();
+        output + items.map(|item| item.content_json.len()).sum::<usize>()
     }
 }
 
@@ -148,9 +157,10 @@ impl Work for Append {
         self.insert_rejections(tx).await?;
         crate::audit::insert(tx, &audits).await?;
         crate::artifacts::bind(tx, self.run_id, &self.artifacts).await?;
-        if let Some(item) = item_of(self) {
+        let items: Vec<_> = items_of(self).collect();
+        if !items.is_empty() {
             failpoint::pass("project.transcript").await?;
-            write_transcripts(tx, vec![item]).await?;
+            write_transcripts(tx, items).await?;
         }
         let next = match succession {
             Some(succession) => succession.carry_out(tx, self).await?,
@@ -173,10 +183,11 @@ impl Work for Append {
             .one(tx)
             .await?;
         Ok(row.is_some_and(|row| {
+            let was_cancelled = row.cancel_requested_at.is_some();
             let status = self
                 .terminal
                 .as_ref()
-                .map_or(RunStatus::Running, |end| end.status);
+                .map_or(RunStatus::Running, |end| end.status_after(was_cancelled));
             row.lease_epoch == self.epoch
                 && row.last_sequence == signed(self.to)
                 && row.status == status.as_str()
@@ -206,7 +217,7 @@ impl Append {
                     workspace: workspace.clone(),
                     run_id: run,
                     action: "state.updated",
-                    resource: update.scope.as_str().to_owned(),
+                    resource: format!("{}/{}", update.scope.as_str(), update.key),
                     operation: "state",
                     allowed: false,
                     rule: format!("a scope has at most {} keys", crate::state::STATE_KEYS).into(),

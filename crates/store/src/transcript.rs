@@ -49,8 +49,8 @@ pub(crate) struct TranscriptRow {
     pub(crate) at: i64,
 }
 
-/// Allocates the next place of each conversation under its row's lock and writes the item there. No two
-/// rows are of one conversation.
+/// Allocates the next places of each conversation under its row's lock and writes the items there, those of one
+/// conversation in the order of `rows`.
 pub(crate) async fn write_transcripts(
     conn: &impl Sql,
     rows: Vec<TranscriptRow>,
@@ -87,37 +87,57 @@ pub(crate) async fn write_transcripts(
     enter_terms(conn, terms).await
 }
 
-/// The next place of each row's conversation.
+/// The place of each row in its conversation.
 async fn place(
     conn: &impl Sql,
     rows: Vec<TranscriptRow>,
 ) -> Result<Vec<(TranscriptRow, i64)>, StoreError> {
-    let keys = rows.iter();
-    let keys: Vec<[Value; 1]> = keys
-        .map(|row| [row.item.conversation_key.as_str().into()])
+    // In the order of `rows`: locks are taken in it.
+    let mut counts: Vec<(&str, i64)> = Vec::new();
+    let mut at: HashMap<&str, usize> = HashMap::new();
+    for row in &rows {
+        let key = row.item.conversation_key.as_str();
+        let place = *at.entry(key).or_insert_with(|| {
+            counts.push((key, 0));
+            counts.len() - 1
+        });
+        counts[place].1 += 1;
+    }
+    let adding: Vec<[Value; 2]> = counts
+        .iter()
+        .map(|(key, count)| [(*key).into(), (*count).into()])
         .collect();
-    let next = "UPDATE conversations SET last_transcript_seq = last_transcript_seq + 1 \
+    let next = "UPDATE conversations SET last_transcript_seq = last_transcript_seq + ?2 \
                 FROM rows WHERE key = ?1";
     // To return something costs `SQLite` more than to ask for it.
     let placed = if conn.backend() == DbBackend::Sqlite {
-        executed(conn, keys.clone(), next).await?;
+        let keys: Vec<[Value; 1]> = counts.iter().map(|(key, _)| [(*key).into()]).collect();
+        executed(conn, adding, next).await?;
         let place =
             "SELECT c.key, c.last_transcript_seq FROM rows, conversations c WHERE c.key = ?1";
         returned(conn, keys, place).await?
     } else {
         let next = format!("{next} RETURNING key, last_transcript_seq");
-        returned(conn, keys, &next).await?
+        returned(conn, adding, &next).await?
     };
-    let mut places = HashMap::new();
+    let counts: HashMap<String, i64> = counts
+        .into_iter()
+        .map(|(key, count)| (key.to_owned(), count))
+        .collect();
+    let mut last_before = HashMap::new();
     for row in placed {
-        places.insert(row.text("key")?, row.number("last_transcript_seq")?);
+        let key = row.text("key")?;
+        let before = row.number("last_transcript_seq")? - counts.get(&key).copied().unwrap_or(0);
+        last_before.insert(key, before);
     }
     let placed = rows.into_iter().map(|row| {
-        let place = places.remove(&row.item.conversation_key);
-        let place = place.ok_or_else(|| StoreError::Corrupt {
+        let last = last_before.get_mut(&row.item.conversation_key);
+        let last = last.ok_or_else(|| StoreError::Corrupt {
             column: "runs.conversation_key",
             row: row.run.to_string(),
         })?;
+        *last += 1;
+        let place = *last;
         Ok((row, place))
     });
     placed.collect()

@@ -37,6 +37,8 @@ on_both!(
     a_version_of_state_never_comes_again_with_another_value,
     a_cancel_is_noted_once_and_only_while_the_run_lives,
     stores_no_answer_by_replaced_link_or_to_cancelled_run,
+    accepted_cancels_decide_the_status,
+    messages_of_a_run_stand_in_order,
     an_expired_run_is_taken_over_by_one,
     who_took_a_run_to_end_it_has_not_taken_it_to_go_on,
     a_bad_item_does_not_take_its_batch_with_it,
@@ -234,7 +236,7 @@ async fn a_run_ends_once_with_everything_that_belongs_to_its_end(bench: Bench) {
         usage: Some(r#"{"total_tokens":3}"#.to_owned()),
         metadata: r#"{"rejected":1}"#.to_owned(),
         succession: None,
-        transcript: Some(TranscriptWrite {
+        transcript: vec![TranscriptWrite {
             id: Uuid::now_v7(),
             conversation_key: run.conversation_key.clone().unwrap(),
             event_id: run.event_id.clone(),
@@ -244,7 +246,7 @@ async fn a_run_ends_once_with_everything_that_belongs_to_its_end(bench: Bench) {
             content_json: "{}".to_owned(),
             attachment_refs: "[]".to_owned(),
             author: None,
-        }),
+        }],
     };
     let append = Append {
         rejections: vec![Rejection::new(
@@ -411,6 +413,88 @@ async fn a_cancel_is_noted_once_and_only_while_the_run_lives(bench: Bench) {
         .await
         .unwrap();
     assert!(matches!(unknown, CancelOutcome::Unknown));
+}
+
+fn terminal(status: RunStatus, transcript: Vec<TranscriptWrite>) -> Terminal {
+    Terminal {
+        status,
+        reason: "stop".to_owned(),
+        output: None,
+        error: None,
+        usage: None,
+        metadata: "{}".to_owned(),
+        succession: None,
+        transcript,
+    }
+}
+
+/// Also where the owner of the run has not heard of it.
+async fn accepted_cancels_decide_the_status(bench: Bench) {
+    let rejected = || Rejection::new(Reason::InvalidPayload, None, b"x", "it is nothing");
+    for (event, reason, rejections) in [
+        ("e-1", None, vec![]),
+        ("e-2", Some("enough"), vec![rejected()]),
+    ] {
+        let run = bench.running(event).await;
+        let told = reason.map(str::to_owned);
+        let cancel = bench
+            .store
+            .request_cancel(&bench.workspace, run.id, told, 7);
+        cancel.await.unwrap();
+        for status in [RunStatus::Completed, RunStatus::Failed, RunStatus::Timeout] {
+            let append = Append {
+                rejections: rejections.clone(),
+                terminal: Some(terminal(status, Vec::new())),
+                ..bench.append(&run, 0, &["last"])
+            };
+            let written = bench.store.write(append).await.unwrap();
+            assert_eq!(written == WRITTEN, status == RunStatus::Completed);
+        }
+        let found = bench
+            .store
+            .find_run(&bench.workspace, run.id)
+            .await
+            .unwrap();
+        let found = found.unwrap();
+        assert_eq!(found.status, RunStatus::Cancelled);
+        let told = found.status_reason.as_deref();
+        assert_eq!(told, Some(reason.unwrap_or("cancelled")));
+        assert_eq!(found.error.unwrap()["code"], "cancelled");
+    }
+}
+
+async fn messages_of_a_run_stand_in_order(bench: Bench) {
+    let mut expected = Vec::new();
+    for (event, texts) in [("e-1", &["one", "two", "three"][..]), ("e-2", &["four"])] {
+        let run = bench.running(event).await;
+        let key = run.conversation_key.clone().unwrap();
+        let items = texts.iter().map(|text| TranscriptWrite {
+            id: Uuid::now_v7(),
+            conversation_key: key.clone(),
+            event_id: run.event_id.clone(),
+            role: "assistant",
+            terms: terms_of(&key, Some(text)),
+            content: Some((*text).to_owned()),
+            content_json: "{}".to_owned(),
+            attachment_refs: "[]".to_owned(),
+            author: None,
+        });
+        let append = Append {
+            terminal: Some(terminal(RunStatus::Completed, items.collect())),
+            ..bench.append(&run, 0, &["last"])
+        };
+        assert_eq!(bench.store.write(append).await.unwrap(), WRITTEN);
+        expected.extend(texts);
+        let all = HistoryQuery {
+            forward: true,
+            limit: 100,
+            ..HistoryQuery::default()
+        };
+        let page = bench.store.page_history(&key, all).await.unwrap();
+        let said = page.items.iter().filter(|item| item.role == "assistant");
+        let texts: Vec<_> = said.map(|item| item.content.as_deref().unwrap()).collect();
+        assert_eq!(texts, expected);
+    }
 }
 
 /// Two tasks of one process may want the run of one moment: one to call its runner, one because it has waited too long.

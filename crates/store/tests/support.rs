@@ -386,7 +386,7 @@ impl Bench {
             error: None,
             usage: None,
             metadata: "{}".to_owned(),
-            transcript: None,
+            transcript: Vec::new(),
             succession,
         }
     }

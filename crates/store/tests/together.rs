@@ -201,7 +201,7 @@ async fn runs_go_through_their_life_together(bench: Bench) {
         bench.store.write(Append {
             epoch: run.lease_epoch - i64::from(run.id == stale),
             terminal: Some(Terminal {
-                transcript: Some(transcript),
+                transcript: vec![transcript],
                 ..bench.terminal(None)
             }),
             ..bench.append(run, 2, &["end"])

@@ -44,7 +44,7 @@ use domain::authorization::Catalog;
 use domain::breaker::BreakerPolicy;
 use domain::budget::Budget;
 use domain::normalize::ResultLimits;
-use domain::run::Run;
+use domain::run::{Failure, Run};
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use store::{CancelOutcome, Leases, Store, StoreError, failpoint};
@@ -274,7 +274,7 @@ impl Runs {
                 return Ok(outcome);
             };
             if run.status == RunStatus::Queued {
-                let failure = settle::cancelled();
+                let failure = Failure::cancelled();
                 settle::settle_orphan(&runs.0, id, &workspace, Leases::None, failure).await;
                 // Where this is not known, the run is told as one that lives.
                 if let Ok(Some(settled)) = runs.0.store.find_run(&workspace, id).await

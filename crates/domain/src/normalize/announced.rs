@@ -1,12 +1,22 @@
 //! What a result announces, looked at before it is judged.
 
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 use protocol::result::ResultType;
+use serde::Deserialize;
 use uuid::Uuid;
 
-use super::{Envelope, payload};
+use super::payload;
+use super::reading::Envelope;
+use crate::json_repair::repair_json_text;
+use crate::run::FailureCode;
+
+static FAILED: LazyLock<Finder<'static>> =
+    LazyLock::new(|| Finder::new(ResultType::RunFailed.as_str()));
+
+static MESSAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"message.completed\""));
 
 static NAME: LazyLock<Finder<'static>> =
     LazyLock::new(|| Finder::new(ResultType::ArtifactCreated.as_str()));
@@ -15,12 +25,53 @@ static NAME: LazyLock<Finder<'static>> =
 pub fn announced_artifact(raw: &[u8]) -> Option<Uuid> {
     // Most results are something else, and are not parsed twice.
     NAME.find(raw)?;
+    let raw = &repair_json_text(raw);
     let envelope: Envelope<'_> = serde_json::from_slice(raw).ok()?;
     payload::artifact_id(envelope.data?.get())
 }
 
-/// The type of a result that holds what no JSON may hold.
-pub(super) fn kind_in(line: &str) -> Option<ResultType> {
-    let envelope: Envelope<'_> = serde_json::from_str(line).ok()?;
-    ResultType::parse(&envelope.kind)
+/// True for a `run.failed` by which a runner says that its run was cancelled.
+pub fn says_cancelled(raw: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Failed<'a> {
+        #[serde(borrow)]
+        code: Cow<'a, str>,
+    }
+    if FAILED.find(raw).is_none() {
+        return false;
+    }
+    let raw = &repair_json_text(raw);
+    let says = || {
+        let envelope: Envelope<'_> = serde_json::from_slice(raw).ok()?;
+        let failed: Failed<'_> = serde_json::from_str(envelope.data?.get()).ok()?;
+        let is_failed = envelope.kind == ResultType::RunFailed.as_str();
+        Some(is_failed && failed.code == FailureCode::Cancelled.as_str())
+    };
+    says().unwrap_or(false)
+}
+
+/// True for bytes that are a result by their members, whatever their data are.
+pub fn is_result(raw: &[u8]) -> bool {
+    type_of(raw, |_| true)
+}
+
+/// True for a whole `run.completed` or `run.failed`.
+pub fn is_terminal_result(raw: &[u8]) -> bool {
+    type_of(raw, |kind| {
+        ResultType::parse(kind).is_some_and(ResultType::is_terminal)
+    })
+}
+
+fn type_of(raw: &[u8], is_wanted: impl Fn(&str) -> bool) -> bool {
+    let text = repair_json_text(raw);
+    let envelope = serde_json::from_slice::<Envelope<'_>>(&text);
+    envelope.is_ok_and(|envelope| is_wanted(&envelope.kind))
+}
+
+/// The type of a result that may hold what no JSON may hold. A text that no parser reads is known by the name in it.
+pub(super) fn kind_in(raw: &[u8]) -> Option<ResultType> {
+    match serde_json::from_slice::<Envelope<'_>>(raw) {
+        Ok(envelope) => ResultType::parse(&envelope.kind),
+        Err(_) => MESSAGE.find(raw).map(|_| ResultType::MessageCompleted),
+    }
 }

@@ -140,10 +140,9 @@ struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 fn delta(data: &str) -> Result<Checked<'_>, PayloadFault> {
     const MESSAGE: &str = "message.delta needs a chunk with role and content";
     let DeltaData { chunk } = parse(data, MESSAGE)?;
+    check_speaker(&chunk.role)?;
     let says_nothing = chunk.content.is_none() && chunk.all_content.is_none();
-    if chunk.role.is_empty()
-        || (says_nothing && chunk.tool_calls.is_none() && !data.contains("\"content\""))
-    {
+    if says_nothing && chunk.tool_calls.is_none() && !data.contains("\"content\"") {
         return Err(invalid(MESSAGE));
     }
     let increment = match chunk.content {
@@ -161,22 +160,22 @@ fn delta(data: &str) -> Result<Checked<'_>, PayloadFault> {
 fn message_completed(data: &str) -> Result<Checked<'static>, PayloadFault> {
     const MESSAGE: &str = "message.completed needs a message with role and content";
     let payload: MessageCompletedPayload = parse(data, MESSAGE)?;
-    if payload.message.role.is_empty() {
-        return Err(invalid(MESSAGE));
-    }
     if payload.file_ids.len() > 100 {
         return Err(invalid("message.completed names more than 100 file_ids"));
     }
-    check_speaker(&payload.message)?;
+    check_speaker(&payload.message.role)?;
     Ok(Checked::Message(Box::new(payload.message)))
 }
 
-/// A run speaks for its agent: in nobody else's name.
-fn check_speaker(message: &Message) -> Result<(), PayloadFault> {
-    if ["user", "system", "developer"].contains(&message.role.as_str()) {
-        return Err(invalid("a message of a run has the role assistant"));
+/// The roles that a run may speak in, to the letter: any other could pass for a user or for the operator.
+const ROLES: [&str; 2] = ["assistant", "tool"];
+
+fn check_speaker(role: &str) -> Result<(), PayloadFault> {
+    if ROLES.contains(&role) {
+        Ok(())
+    } else {
+        Err(invalid("a message of a run has the role assistant or tool"))
     }
-    Ok(())
 }
 
 #[derive(Deserialize)]
@@ -265,7 +264,9 @@ fn run_completed(data: &str) -> Result<Checked<'static>, PayloadFault> {
         finish_reason,
         message,
     } = payload;
-    message.as_ref().map_or(Ok(()), check_speaker)?;
+    message
+        .as_ref()
+        .map_or(Ok(()), |message| check_speaker(&message.role))?;
     Ok(Checked::Completed {
         finish_reason,
         message,

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use protocol::message::Message;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -126,16 +127,33 @@ fn a_terminal_that_goes_back_ends_the_run() {
 }
 
 #[test]
-fn a_run_speaks_in_nobody_elses_name() {
+fn accepts_messages_of_assistant_and_tool_only() {
     let says = |role: &str| json!({"message": {"role": role, "content": "x"}});
-    for (role, expected) in [
-        ("assistant", "ok"),
-        ("tool", "ok"),
-        ("user", "invalid_payload"),
-        ("system", "invalid_payload"),
+    let shows = |role: &str| json!({"chunk": {"role": role, "content": "x"}});
+    let check = |role: &str, expected: &str| {
+        let whole = result("message.completed", &says(role), &json!(1));
+        assert_eq!(verdicts(&[whole]), [expected], "{role:?}");
+        let piece = result("message.delta", &shows(role), &json!(1));
+        assert_eq!(verdicts(&[piece]), [expected], "{role:?}");
+    };
+    check("assistant", "ok");
+    check("tool", "ok");
+    for role in [
+        "user",
+        "User",
+        "user ",
+        " user",
+        "system",
+        "System",
+        "developer",
+        "human",
+        "\u{ff55}ser",
+        "Assistant",
+        "assistant\n",
+        "function",
+        "",
     ] {
-        let line = result("message.completed", &says(role), &json!(1));
-        assert_eq!(verdicts(&[line]), [expected], "{role}");
+        check(role, "invalid_payload");
     }
     let last = result("run.completed", &says("user"), &json!(1));
     assert_eq!(verdicts(&[last]), ["fail runner.protocol_violation"]);
@@ -205,7 +223,6 @@ fn a_terminal_that_is_refused_for_anything_in_it_fails_the_run() {
         r#""data":{},"usage":[]"#,
         r#""data":{"finish_reason":"stop"},"usage":7"#,
         r#""data":{"finish_reason":7}"#,
-        r#""data":{"message":{"role":"assistant","content":"\u0000"}}"#,
         &format!(r#""data":{{"more":{deep}}}"#),
     ] {
         for kind in ["run.completed", "run.failed"] {
@@ -285,21 +302,8 @@ fn malformed_bytes_are_named_for_what_they_are() {
         br#"{"run_id":"a","run_id":"b","type":"x"}"#,
         "invalid_envelope",
     );
-    check(
-        br#"{"run_id":"a","type":"x","data":{"a":"\u0000"}}"#,
-        "invalid_json",
-    );
-    for poison in [
-        r#""\ud800""#,
-        r#""\udc00""#,
-        r#""\ud800\ud800""#,
-        r#""\ud800\n\udc00""#,
-        r#""\uDBFFx""#,
-        r#""\ud8""#,
-        "1e999",
-        "[-1E400]",
-        "1.5e+309",
-    ] {
+    check(b"{\xff", "invalid_utf8");
+    for poison in [r#""\ud8""#, "1e999", "[-1E400]", "1.5e+309"] {
         let result = format!(r#"{{"run_id":"a","type":"x","data":{{"a":{poison}}}}}"#);
         check(result.as_bytes(), "invalid_json");
     }
@@ -337,7 +341,7 @@ fn ending(delta_mode: DeltaMode, lines: &[String]) -> (Option<String>, String, b
         if let Verdict::Accept(accepted) = judge.judge(line.as_bytes(), NOW)
             && let Effect::End(ending) = accepted.effect
         {
-            let message = ending.message.map(|message| message.plain_text());
+            let message = ending.said.last().map(Message::plain_text);
             last = Some((
                 message,
                 accepted.data.get().to_owned(),
@@ -402,7 +406,7 @@ fn a_text_that_outgrows_a_message_ends_the_run_unless_a_whole_message_takes_its_
             Verdict::Accept(Accepted {
                 effect: Effect::End(ending),
                 ..
-            }) => format!("{} bytes", ending.message.unwrap().plain_text().len()),
+            }) => format!("{} bytes", ending.said.last().unwrap().plain_text().len()),
             other => name(other),
         }
     };
@@ -571,6 +575,209 @@ fn what_was_judged_before_is_known_whatever_time_and_bounds_say_now() {
     let Effect::End(ending) = accepted.effect else {
         panic!("it ends");
     };
-    assert_eq!(ending.message.unwrap().plain_text(), "one two!");
+    assert_eq!(ending.said.last().unwrap().plain_text(), "one two!");
     assert_eq!(judge.tally().rejected, 2);
+}
+
+#[test]
+fn gives_reserved_codes_as_runner_error() {
+    let ended = |code: &str, was_cancelled: bool| {
+        let data = json!({"code": code, "message": "m", "details": {"try": 2}});
+        let line = result("run.failed", &data, &json!(1));
+        let snapshot = snapshot();
+        let mut judge = Judge::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+        if was_cancelled {
+            judge.note_cancelled();
+        }
+        match judge.judge(line.as_bytes(), NOW) {
+            Verdict::Accept(Accepted {
+                data,
+                effect: Effect::End(ending),
+                ..
+            }) => {
+                let told: Value = serde_json::from_str(data.get()).unwrap();
+                (told, *ending)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    for code in [
+        "host.orphaned",
+        "timeout",
+        "runner.no_output",
+        "HOST.budget",
+    ] {
+        let (told, ending) = ended(code, true);
+        assert_eq!(told["code"], "runner.error");
+        assert_eq!(told["details"], json!({"try": 2, "code": code}));
+        assert_eq!(
+            (ending.status, ending.reason.as_str()),
+            (RunStatus::Failed, "runner.error")
+        );
+        assert_eq!(ending.error["code"], "runner.error");
+        assert_eq!(ending.error["details"]["code"], code);
+    }
+    let (told, ending) = ended("quota", false);
+    assert_eq!(
+        (&told["code"], &told["details"]),
+        (&json!("quota"), &json!({"try": 2}))
+    );
+    assert_eq!(ending.error.get("details"), None);
+    let (_, ending) = ended("cancelled", false);
+    assert_eq!(
+        (ending.status, ending.reason.as_str()),
+        (RunStatus::Failed, "runner.error")
+    );
+    let (told, ending) = ended("cancelled", true);
+    assert_eq!(told["code"], "cancelled");
+    assert_eq!(
+        (ending.status, ending.reason.as_str()),
+        (RunStatus::Cancelled, "cancelled")
+    );
+}
+
+/// Judges lines of bytes; gives the judge's verdicts and the texts that clients see.
+fn judged(lines: &[&[u8]], mode: DeltaMode) -> (Vec<String>, Vec<Value>) {
+    let snapshot = snapshot();
+    let mut judge = Judge::new(&snapshot, LIMITS, mode, true);
+    let mut shown = Vec::new();
+    let told = lines.iter().map(|line| {
+        let verdict = judge.judge(line, NOW);
+        if let Verdict::Accept(accepted) = &verdict {
+            shown.push(serde_json::from_str(accepted.data.get()).unwrap());
+            if let Effect::End(ending) = &accepted.effect
+                && let Some(message) = ending.said.last()
+            {
+                shown.push(json!({"output": message.plain_text()}));
+            }
+        }
+        name(verdict)
+    });
+    (told.collect(), shown)
+}
+
+fn bare(kind: &str, data: &str) -> Vec<u8> {
+    let run = Uuid::nil();
+    format!(r#"{{"run_id":"{run}","type":"{kind}","data":{data}}}"#).into_bytes()
+}
+
+#[test]
+fn repairs_characters_that_no_string_may_hold() {
+    let check = |content: &[u8], expected: &str| {
+        let quoted = [b"\"", content, b"\""].concat();
+        let message = |kind: &str, before: &str, after: &str| {
+            let line = bare(
+                kind,
+                &format!(r#"{{{before}"role":"assistant","content":@}}{after}"#),
+            );
+            let at = line.iter().position(|byte| *byte == b'@').unwrap();
+            [&line[..at], &quoted, &line[at + 1..]].concat()
+        };
+        let whole = message("message.completed", r#""message":{"#, "}");
+        let done = bare("run.completed", "{}");
+        let (told, shown) = judged(&[&whole, &done], DeltaMode::Increment);
+        assert_eq!(told, ["ok", "end stop"], "{content:?}");
+        assert_eq!(shown[0]["message"]["content"], expected);
+        assert_eq!(shown[2]["output"], expected);
+        let last = message("run.completed", r#""message":{"#, "}");
+        let (told, shown) = judged(&[&last], DeltaMode::Increment);
+        assert_eq!(told, ["end stop"]);
+        assert_eq!(shown[1]["output"], expected);
+    };
+    check(br"a\ud83d", "a\u{FFFD}");
+    check(br"\ude00b", "\u{FFFD}b");
+    check(br"a\u0000b", "a\u{FFFD}b");
+    check(b"a\xFFb", "a\u{FFFD}b");
+    check(b"a\nb", "a\nb");
+    let failed = bare("run.failed", r#"{"code":"quota","message":"\ud83d"}"#);
+    let (told, _) = judged(&[&failed], DeltaMode::Increment);
+    assert_eq!(told, ["end quota"]);
+}
+
+#[test]
+fn joins_halves_of_consecutive_deltas() {
+    let check = |mode: DeltaMode, pieces: &[&str], expected: &[&str], output: &str| {
+        let delta = |piece: &&str| {
+            let chunk = format!(r#"{{"chunk":{{"role":"assistant","content":{piece}}}}}"#);
+            bare("message.delta", &chunk)
+        };
+        let mut lines: Vec<_> = pieces.iter().map(delta).collect();
+        lines.insert(1, bare("processor.log", r#"{"text":"between"}"#));
+        lines.push(bare("run.completed", "{}"));
+        let lines: Vec<&[u8]> = lines.iter().map(Vec::as_slice).collect();
+        let (_, shown) = judged(&lines, mode);
+        let texts = shown
+            .iter()
+            .filter_map(|data| data["chunk"]["content"].as_str());
+        assert_eq!(texts.collect::<Vec<_>>(), expected, "{pieces:?}");
+        assert_eq!(shown.last().unwrap()["output"], output);
+    };
+    let joins = |pieces: &[&str], expected: &[&str], output: &str| {
+        check(DeltaMode::Increment, pieces, expected, output);
+    };
+    joins(&[r#""a\ud83d""#, r#""\ude00b""#], &["a", "😀b"], "a😀b");
+    joins(&[r#""\ud83d""#, r#""x""#], &["", "\u{FFFD}x"], "\u{FFFD}x");
+    joins(&[r#""x""#, r#""\ud83d""#], &["x", ""], "x\u{FFFD}");
+    let snapshots = [r#""a\ud83d""#, r#""a\ud83d\ude00""#];
+    let whole = &["a\u{FFFD}", "a😀"];
+    check(DeltaMode::Snapshot, &snapshots, whole, "a😀");
+}
+
+#[test]
+fn fails_runs_whose_message_cannot_be_read() {
+    let delta = bare(
+        "message.delta",
+        r#"{"chunk":{"role":"assistant","content":"a"}}"#,
+    );
+    let deep = format!("{}{}", "[".repeat(70), "]".repeat(70));
+    let data = format!(r#"{{"message":{{"role":"assistant","content":"b"}},"x":{deep}}}"#);
+    let lost = bare("message.completed", &data);
+    let whole = bare(
+        "message.completed",
+        r#"{"message":{"role":"assistant","content":"c"}}"#,
+    );
+    let done = bare("run.completed", "{}");
+    let (told, _) = judged(&[&delta, &lost, &done], DeltaMode::Increment);
+    assert_eq!(
+        told,
+        ["ok", "invalid_json", "fail runner.protocol_violation"]
+    );
+    let cut = &lost[..lost.len() - 2];
+    let (told, _) = judged(&[&delta, cut, &done], DeltaMode::Increment);
+    assert_eq!(told[2], "fail runner.protocol_violation");
+    let (told, _) = judged(&[&lost, &whole, &done], DeltaMode::Increment);
+    assert_eq!(told, ["invalid_json", "ok", "end stop"]);
+}
+
+#[test]
+fn keeps_every_whole_message_in_order() {
+    let whole = |text: &str| {
+        let data = json!({"message": {"role": "assistant", "content": text}});
+        bare("message.completed", &data.to_string())
+    };
+    let said = |lines: &[Vec<u8>]| {
+        let snapshot = snapshot();
+        let wide = ResultLimits {
+            run_bytes: 1_000_000,
+            run_events: 1000,
+            ..LIMITS
+        };
+        let mut judge = Judge::new(&snapshot, wide, DeltaMode::Increment, true);
+        for line in lines {
+            judge.judge(line, NOW);
+        }
+        let said = judge.said();
+        let texts = said.messages.iter().map(Message::plain_text);
+        (texts.collect::<Vec<_>>(), said.count)
+    };
+    assert_eq!(said(&[]), (vec![], 0));
+    let three = ["one", "two", "two"].map(whole);
+    assert_eq!(
+        said(&three),
+        (vec!["one".into(), "two".into(), "two".into()], 3)
+    );
+    let many: Vec<_> = (1..=150).map(|n| whole(&n.to_string())).collect();
+    let (texts, count) = said(&many);
+    assert_eq!((texts.len(), count), (100, 150));
+    assert_eq!((texts[98].as_str(), texts[99].as_str()), ("99", "150"));
 }

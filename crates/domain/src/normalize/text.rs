@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use memchr::memchr2;
 use protocol::admin::DeltaMode;
 use protocol::message::Message;
+use protocol::result::RUNNER_ERROR;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -28,6 +29,21 @@ pub(super) fn nothing() -> Box<RawValue> {
 pub(super) fn without_message(json: &str) -> Box<RawValue> {
     let mut object: serde_json::Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
     object.remove("message");
+    RawValue::from_string(Value::Object(object).to_string()).expect("a value serialises to JSON")
+}
+
+/// The data of a `run.failed` whose code is reserved: it fails as `runner.error`, and names its `own` code in `details`.
+pub(super) fn as_runner_error(json: &str, own: &str) -> Box<RawValue> {
+    let mut object: serde_json::Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
+    object.insert("code".to_owned(), RUNNER_ERROR.into());
+    match object.get_mut("details") {
+        Some(Value::Object(details)) => {
+            details.insert("code".to_owned(), own.into());
+        }
+        _ => {
+            object.insert("details".to_owned(), serde_json::json!({"code": own}));
+        }
+    }
     RawValue::from_string(Value::Object(object).to_string()).expect("a value serialises to JSON")
 }
 
@@ -57,10 +73,38 @@ pub(super) fn with_snapshot(json: &str, shown: Shown) -> Box<RawValue> {
 /// What the deltas of a run may say together, where they make its message; one event may always say as much as it holds.
 const GATHERED_BYTES: usize = 4 * 1024 * 1024;
 
+/// Whole messages of a run that are kept for its transcript; the last one always is.
+const KEPT_MESSAGES: usize = 100;
+
+/// What a run has said in whole messages, in order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Said {
+    /// Of very many, or very long ones, the first and the last.
+    pub messages: Vec<Message>,
+    /// How many there were.
+    pub count: u64,
+}
+
+impl Said {
+    /// The answer of the run.
+    pub fn last(&self) -> Option<&Message> {
+        self.messages.last()
+    }
+}
+
+impl From<Message> for Said {
+    fn from(message: Message) -> Self {
+        let messages = vec![message];
+        Self { messages, count: 1 }
+    }
+}
+
 /// What the runner has said so far.
 pub(super) struct Messages {
     delta_mode: DeltaMode,
-    completed: Option<Message>,
+    said: Said,
+    /// The bytes of each message that is kept.
+    bytes: Vec<usize>,
     /// `None`: it has become more than is gathered.
     text: Option<String>,
     most: usize,
@@ -73,7 +117,8 @@ impl Messages {
     pub(super) fn new(delta_mode: DeltaMode, event_bytes: usize) -> Self {
         Self {
             delta_mode,
-            completed: None,
+            said: Said::default(),
+            bytes: Vec::new(),
             text: Some(String::new()),
             most: GATHERED_BYTES.max(event_bytes),
         }
@@ -114,19 +159,39 @@ impl Messages {
         }
     }
 
-    pub(super) fn complete(&mut self, message: Message) {
-        self.completed = Some(message);
+    /// `bytes`: what it has as JSON.
+    pub(super) fn complete(&mut self, message: Message, bytes: usize) {
+        let is_full = |kept: &[usize]| {
+            let all = kept.iter().sum::<usize>().saturating_add(bytes);
+            !kept.is_empty() && (kept.len() == KEPT_MESSAGES || all > self.most)
+        };
+        while is_full(&self.bytes) {
+            self.bytes.pop();
+            self.said.messages.pop();
+        }
+        self.bytes.push(bytes);
+        self.said.messages.push(message);
+        self.said.count += 1;
     }
 
-    /// The last `message.completed`.
-    pub(super) fn completed(&self) -> Option<&Message> {
-        self.completed.as_ref()
+    /// What came as `message.completed`.
+    pub(super) fn said(&self) -> &Said {
+        &self.said
     }
 
-    /// Takes out the message that the deltas make, when they made any.
-    pub(super) fn take_gathered(&mut self) -> Result<Option<Message>, Outgrown> {
+    pub(super) fn delta_mode(&self) -> DeltaMode {
+        self.delta_mode
+    }
+
+    /// Takes out the message that the deltas make, when they made any. `half`: what stands for the rest of a character
+    /// that never came.
+    pub(super) fn take_gathered(
+        &mut self,
+        half: Option<char>,
+    ) -> Result<Option<Message>, Outgrown> {
         let text = self.text.as_mut().ok_or(Outgrown)?;
-        let text = std::mem::take(text);
+        let mut text = std::mem::take(text);
+        text.extend(half);
         Ok((!text.is_empty()).then(|| Message::text("assistant", text)))
     }
 }

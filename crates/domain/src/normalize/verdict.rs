@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use protocol::message::Message;
 use protocol::run::RunStatus;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -11,6 +10,7 @@ use uuid::Uuid;
 use super::bounds::Shortened;
 use super::payload::{Question, StateUpdate};
 use super::rejection::{Reason, Rejection};
+use super::text::Said;
 use crate::run::{Failure, FailureCode};
 
 /// An event for the ledger. What needs no change is the runner's own bytes.
@@ -29,10 +29,25 @@ pub struct Accepted<'r> {
     pub gap: bool,
     /// True when `run.completed` repeated the last message and lost it here.
     pub message_omitted: bool,
+    /// True when characters were replaced that no string may hold.
+    pub is_repaired: bool,
     pub effect: Effect,
 }
 
 impl Accepted<'_> {
+    fn into_owned(self) -> Accepted<'static> {
+        Accepted {
+            kind: Cow::Owned(self.kind.into_owned()),
+            data: Cow::Owned(self.data.into_owned()),
+            usage: self.usage.map(|usage| Cow::Owned(usage.into_owned())),
+            runner_sequence: self.runner_sequence,
+            gap: self.gap,
+            message_omitted: self.message_omitted,
+            is_repaired: self.is_repaired,
+            effect: self.effect,
+        }
+    }
+
     /// The `metadata` of the ledger event that gets number `sequence`; null for none.
     pub fn metadata(&self, sequence: u64) -> Value {
         let mut metadata = serde_json::Map::new();
@@ -41,6 +56,9 @@ impl Accepted<'_> {
         }
         if self.gap {
             metadata.insert("gap".to_owned(), json!(true));
+        }
+        if self.is_repaired {
+            metadata.insert("repaired".to_owned(), json!(true));
         }
         if self.message_omitted {
             metadata.insert(
@@ -80,8 +98,8 @@ pub struct RunnerEnding {
     pub reason: String,
     /// `{code, message, retryable}`, null when the run completed.
     pub error: Value,
-    /// The assistant message, for transcript and output.
-    pub message: Option<Message>,
+    /// The messages of the run, for transcript and output.
+    pub said: Said,
 }
 
 /// The judgement of one event.
@@ -111,6 +129,16 @@ impl Tally {
 }
 
 impl Verdict<'_> {
+    /// The same, which borrows nothing.
+    pub(super) fn into_owned(self) -> Verdict<'static> {
+        match self {
+            Self::Accept(accepted) => Verdict::Accept(accepted.into_owned()),
+            Self::Duplicate => Verdict::Duplicate,
+            Self::Reject(rejection) => Verdict::Reject(rejection),
+            Self::Fail(rejection, failure) => Verdict::Fail(rejection, failure),
+        }
+    }
+
     /// The result breaks the protocol: the run ends with it.
     pub(super) fn violation(
         reason: Reason,

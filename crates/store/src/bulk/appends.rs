@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use domain::run::Failure;
 use protocol::run::RunStatus;
 use sea_orm::Value;
 
@@ -78,7 +79,7 @@ async fn end(tx: &impl Sql, ends: &[&Append]) -> Result<HashSet<String>, StoreEr
     let moved = advance(tx, ends).await?;
     let written = written(ends, &moved);
     insert_segments(tx, &written).await?;
-    let items: Vec<_> = written.iter().filter_map(|end| item_of(end)).collect();
+    let items: Vec<_> = written.iter().flat_map(|end| items_of(end)).collect();
     if !items.is_empty() {
         failpoint::pass("project.transcript").await?;
     }
@@ -89,10 +90,10 @@ async fn end(tx: &impl Sql, ends: &[&Append]) -> Result<HashSet<String>, StoreEr
 }
 
 /// What the end of a run adds to its conversation.
-pub(crate) fn item_of(end: &Append) -> Option<TranscriptRow> {
-    let item = end.terminal.as_ref()?.transcript.clone()?;
+pub(crate) fn items_of(end: &Append) -> impl Iterator<Item = TranscriptRow> {
+    let items = end.terminal.iter().flat_map(|end| end.transcript.clone());
     let (run, at) = (end.run_id, end.at);
-    Some(TranscriptRow { run, item, at })
+    items.map(move |item| TranscriptRow { run, item, at })
 }
 
 fn outcome(append: &Append, moved: &HashSet<String>) -> Appended {
@@ -146,13 +147,18 @@ fn moving(also: &str) -> String {
     )
 }
 
-/// Why a run was cancelled is said by who did it, when they said so.
-const ENDING: &str = ", status = ?6, status_reason = CASE ?6 \
-    WHEN 'cancelled' THEN COALESCE(runs.status_reason, ?7) ELSE ?7 END, \
-    output = ?8, error = ?9, usage = ?10, metadata = ?11, \
-    lease_expires_at = NULL, finished_at = ?12";
+/// A run whose cancel was accepted ends as `cancelled`, whatever its runner said since. The reason that came with the
+/// cancel stays.
+const ENDING: &str = ", \
+    status = CASE WHEN runs.cancel_requested_at IS NULL THEN ?6 ELSE 'cancelled' END, \
+    status_reason = CASE WHEN ?6 = 'cancelled' THEN COALESCE(runs.status_reason, ?7) \
+        WHEN runs.cancel_requested_at IS NULL THEN ?7 \
+        ELSE COALESCE(runs.status_reason, 'cancelled') END, \
+    output = ?8, \
+    error = CASE WHEN ?6 = 'cancelled' OR runs.cancel_requested_at IS NULL THEN ?9 ELSE ?13 END, \
+    usage = ?10, metadata = ?11, lease_expires_at = NULL, finished_at = ?12";
 
-fn ended(own: [Value; 5], terminal: &Terminal, at: i64) -> [Value; 12] {
+fn ended(own: [Value; 5], terminal: &Terminal, at: i64) -> [Value; 13] {
     let [id, epoch, from, to, live] = own;
     [
         id,
@@ -167,6 +173,7 @@ fn ended(own: [Value; 5], terminal: &Terminal, at: i64) -> [Value; 12] {
         terminal.usage.clone().into(),
         terminal.metadata.as_str().into(),
         at.into(),
+        Failure::cancelled().error().to_string().into(),
     ]
 }
 

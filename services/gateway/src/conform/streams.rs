@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use domain::manifest::AcceptedManifest;
+use domain::run::is_reserved_code;
 
 use super::kit::Kit;
 use super::report::{Book, Check};
 use super::trace::{Answer, End, FaultKind, Trace};
 use crate::outbound::runner::ResultFormat;
+use crate::runs::reader::Deviation;
 
 const ACCEPTS: Check = Check {
     id: "signature.accepts_signed",
@@ -34,6 +36,21 @@ const RESULTS: Check = Check {
     id: "stream.results",
     expected: "each event is one AgentRunResult: UTF-8, JSON, run_id, type, data",
     advice: "write one JSON object on one data line; openapi/runner.json has the schema",
+};
+const FRAMING: Check = Check {
+    id: "stream.framing",
+    expected: "the body is framed as Content-Type says: events end with an empty line, heartbeats are comment lines",
+    advice: "write `data: ` and the result on one line, then an empty line; for a heartbeat write `: hi` and an empty line",
+};
+const TEXT: Check = Check {
+    id: "stream.text",
+    expected: "texts hold whole characters: no half of a surrogate pair, no U+0000, UTF-8 throughout",
+    advice: "cut texts between characters, not between bytes or UTF-16 units",
+};
+const FAILURE_CODE: Check = Check {
+    id: "stream.failure_code",
+    expected: "run.failed has a code of the runner's own",
+    advice: "choose another code: host., timeout, cancelled and the gateway's runner. codes are reserved",
 };
 const LIMITS: Check = Check {
     id: "stream.limits",
@@ -118,12 +135,14 @@ const STREAMING: Check = Check {
     advice: "say \"streaming\": true in the manifest",
 };
 
-pub(super) const ALL: [&Check; 21] = [
+pub(super) const ALL: [&Check; 24] = [
     &ACCEPTS,
     &FIRST_BYTE,
     &STATUS,
     &CONTENT_TYPE,
     &RESULTS,
+    &FRAMING,
+    &TEXT,
     &LIMITS,
     &RUN_ID,
     &SEQUENCE,
@@ -138,6 +157,7 @@ pub(super) const ALL: [&Check; 21] = [
     &SILENCE,
     &OUTPUT,
     &COMPLETES,
+    &FAILURE_CODE,
     &PIECES,
     &STREAMING,
 ];
@@ -146,6 +166,7 @@ pub(super) const ALL: [&Check; 21] = [
 pub(super) async fn check(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_>) -> Trace {
     let trace = kit.play(runner, &kit.message(&kit.options.text)).await;
     if check_head(&trace, book) {
+        check_framing(&trace, book);
         check_faults(&trace, book);
         check_end(&trace, book);
         check_speech(&trace, runner, book);
@@ -198,6 +219,24 @@ fn check_head(trace: &Trace, book: &mut Book<'_>) -> bool {
     };
     book.pass(&CONTENT_TYPE, format);
     true
+}
+
+/// What the gateway forgives.
+fn check_framing(trace: &Trace, book: &mut Book<'_>) {
+    let of_framing = |deviation: &&Deviation| **deviation != Deviation::Text;
+    let notes = trace.deviations.iter().filter(of_framing);
+    let notes: Vec<_> = notes.map(|deviation| deviation.note()).collect();
+    match trace.framing_fault.filter(|_| trace.end == End::Truncated) {
+        _ if trace.is_deferred() => book.skip(&FRAMING, "results that are appended are in no body"),
+        Some(fault) => book.fail(&FRAMING, fault),
+        None if notes.is_empty() => book.pass(&FRAMING, "it is"),
+        None => book.warn(&FRAMING, notes.join("; ")),
+    }
+    if trace.deviations.contains(&Deviation::Text) {
+        book.warn(&TEXT, Deviation::Text.note());
+    } else {
+        book.pass(&TEXT, "they do");
+    }
 }
 
 fn check_faults(trace: &Trace, book: &mut Book<'_>) {
@@ -263,6 +302,15 @@ fn check_end(trace: &Trace, book: &mut Book<'_>) {
         End::Completed => book.pass(&COMPLETES, "it did"),
         End::Failed { .. } => book.warn(&COMPLETES, trace.in_words()),
         _ => book.skip(&COMPLETES, "the run has no end"),
+    }
+    match &trace.end {
+        End::Failed { code, .. } if is_reserved_code(code) => {
+            book.warn(
+                &FAILURE_CODE,
+                format!("{code}: the run ends as runner.error"),
+            );
+        }
+        _ => book.pass(&FAILURE_CODE, "it has, where it failed"),
     }
     match trace.has_ended() {
         _ if trace.is_deferred() => book.skip(&CLOSES, "results that are appended are in no body"),

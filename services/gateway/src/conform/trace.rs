@@ -1,19 +1,20 @@
 //! One run's answer, read and judged as the gateway reads and judges it.
 
 mod appended;
+mod leak;
 
 use std::time::Duration;
 
 use domain::normalize::{Accepted, Effect, Judge, Reason, Rejection, Verdict};
 use http::StatusCode;
 use protocol::run::RunStatus;
-use secrecy::ExposeSecret;
 use tokio::time::{Instant, timeout_at};
 
 use super::kit::{Kit, Opened, Posted, says_terminal};
 use super::speech::Speech;
 use crate::outbound::runner::{Aside, ResultFormat, Started};
-use crate::runs::reader::{Item, ResultReader, TooLarge};
+use crate::runs::reader::{Deviation, Item, ResultReader, TooLarge};
+use leak::Leak;
 
 /// How long the body may stay open once the terminal has come.
 const LINGER: Duration = Duration::from_secs(2);
@@ -36,6 +37,10 @@ pub(super) struct Trace {
     pub(super) closed: bool,
     /// The run's token stood in what came.
     pub(super) leaked: bool,
+    /// What the gateway forgives, each once.
+    pub(super) deviations: Vec<Deviation>,
+    /// How the framing explains that there is no terminal.
+    pub(super) framing_fault: Option<&'static str>,
 }
 
 /// The head of an answer.
@@ -96,7 +101,12 @@ impl Trace {
     pub(super) fn is_sound(&self) -> bool {
         let mut faults = self.faults.iter();
         let refused = faults.any(|fault| fault.kind != FaultKind::Shortened);
-        self.has_ended() && !refused && !self.leaked
+        self.survives() && !refused
+    }
+
+    /// The run ended by its runner's word, whatever was refused in it.
+    pub(super) fn survives(&self) -> bool {
+        self.has_ended() && !self.leaked
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -132,7 +142,11 @@ impl Trace {
             (_, End::Completed) => format!("run.completed after {} results", self.taken),
             (_, End::Failed { code, message }) => format!("run.failed, {code}: {message}"),
             (_, End::Truncated) => {
-                "the answer ended without run.completed or run.failed".to_owned()
+                let ended = "the answer ended without run.completed or run.failed";
+                match self.framing_fault {
+                    Some(fault) => format!("{ended}: {fault}"),
+                    None => ended.to_owned(),
+                }
             }
             (_, End::Idle) => format!("silent for {:.1} s", self.longest_silence.as_secs_f64()),
             (_, End::Going) => format!("not over after {:.1} s", self.lasted.as_secs_f64()),
@@ -156,6 +170,8 @@ pub(super) async fn read(kit: &Kit, opened: &Opened, posted: Posted, until: Inst
         lasted: Duration::ZERO,
         closed: false,
         leaked: false,
+        deviations: Vec::new(),
+        framing_fault: None,
     };
     let (body, after) = match posted {
         Posted::Started { started, after } => {
@@ -265,6 +281,7 @@ impl Reading<'_> {
         self.trace.leaked |= self.leak.next(chunk);
         let mut items = Vec::new();
         let read = reader.push(chunk, &mut items);
+        self.note_deviations(reader);
         if self.judge_all(items) {
             return true;
         }
@@ -283,6 +300,10 @@ impl Reading<'_> {
             TooLarge::Document => {
                 "one JSON document is larger than 8 MiB: answer by lines of JSON".to_owned()
             }
+            TooLarge::Beside => {
+                let most = limits.results.run_bytes;
+                format!("what is no result is larger than twice {most} bytes")
+            }
         };
         self.fault(FaultKind::Limit, seen);
         self.violated();
@@ -292,7 +313,13 @@ impl Reading<'_> {
     fn finish(&mut self, reader: &mut ResultReader) {
         let mut items = Vec::new();
         reader.finish(&mut items);
+        self.note_deviations(reader);
+        self.trace.framing_fault = reader.fault();
         self.judge_all(items);
+    }
+
+    fn note_deviations(&mut self, reader: &mut ResultReader) {
+        self.trace.deviations.extend(reader.take_deviations());
     }
 
     fn judge_all(&mut self, items: Vec<Item>) -> bool {
@@ -314,6 +341,9 @@ impl Reading<'_> {
 
     fn accept(&mut self, accepted: Accepted<'_>) {
         self.trace.taken += 1;
+        if accepted.is_repaired && !self.trace.deviations.contains(&Deviation::Text) {
+            self.trace.deviations.push(Deviation::Text);
+        }
         self.trace.gaps += u64::from(accepted.gap);
         if let Some(part) = accepted.shortened.first() {
             self.fault(FaultKind::Shortened, part.message().to_owned());
@@ -324,11 +354,12 @@ impl Reading<'_> {
         }
         if let Effect::End(ending) = accepted.effect {
             let text = |name: &str| ending.error[name].as_str().unwrap_or_default().to_owned();
+            let own = ending.error["details"]["code"].as_str().map(str::to_owned);
             self.trace.end = if ending.status == RunStatus::Completed {
                 End::Completed
             } else {
                 End::Failed {
-                    code: text("code"),
+                    code: own.unwrap_or_else(|| text("code")),
                     message: text("message"),
                 }
             };
@@ -367,34 +398,5 @@ impl Reading<'_> {
         if !self.trace.has_ended() {
             self.trace.end = End::Violation;
         }
-    }
-}
-
-/// Finds a token in bytes that come in pieces.
-struct Leak {
-    token: Vec<u8>,
-    tail: Vec<u8>,
-}
-
-impl Leak {
-    fn new(opened: &Opened) -> Self {
-        Self {
-            token: opened.token.expose_secret().as_bytes().to_vec(),
-            tail: Vec::new(),
-        }
-    }
-
-    fn is_in(&self, bytes: &[u8]) -> bool {
-        bytes
-            .windows(self.token.len())
-            .any(|window| window == self.token)
-    }
-
-    fn next(&mut self, chunk: &[u8]) -> bool {
-        self.tail.extend_from_slice(chunk);
-        let found = self.is_in(&self.tail);
-        let keep = self.tail.len().min(self.token.len() - 1);
-        self.tail.drain(..self.tail.len() - keep);
-        found
     }
 }

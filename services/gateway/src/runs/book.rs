@@ -160,6 +160,14 @@ impl Book {
         }
     }
 
+    /// Enters the gateway's own `processor.log`.
+    pub(super) fn note(&mut self, text: &str, now: i64) {
+        let data = json!({"text": text, "level": "warning"}).to_string();
+        let data = RawValue::from_string(data).expect("a value serialises to JSON on one line");
+        let kind = ResultType::ProcessorLog.as_str();
+        self.enter(kind, &data, None, Source::Host, &Value::Null, now);
+    }
+
     /// Enters the gateway's own `run.failed`.
     pub(super) fn fail(&mut self, failure: &Failure, now: i64) {
         let data = RawValue::from_string(failure.data().to_string())

@@ -23,7 +23,7 @@ use crate::runs::Inner;
 use crate::runs::grant::Grant;
 use crate::runs::live::LiveRun;
 use crate::runs::prepare::Prepared;
-use crate::runs::settle::{cancelled, surely};
+use crate::runs::settle::surely;
 use crate::runs::token::TokenSubject;
 use crate::telemetry::metrics;
 
@@ -141,7 +141,7 @@ async fn unless_cancelled(
 ) -> Failure {
     let has_gone = matches!(error, StartError::Broken(_));
     if has_gone && was_cancelled_elsewhere(inner, live, run).await {
-        return cancelled();
+        return Failure::cancelled();
     }
     failure
 }
@@ -325,7 +325,7 @@ pub(super) async fn interrupted(inner: &Inner, live: &LiveRun, run: &Run) {
 /// Why [`interrupted`] resolved.
 pub(super) fn interruption(inner: &Inner, live: &LiveRun) -> Failure {
     if live.cancel.is_cancelled() {
-        cancelled()
+        Failure::cancelled()
     } else if inner.closing.is_cancelled() {
         Failure::new(
             FailureCode::HostShutdown,

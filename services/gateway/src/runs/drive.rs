@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use domain::normalize::Tally;
+use domain::normalize::{Said, Tally};
 use domain::run::Run;
 use protocol::id::{RunId, WorkspaceId};
 use serde_json::value::RawValue;
@@ -54,7 +54,7 @@ pub(super) async fn drive(
         Ok(Outcome::Failed(run, failure)) => {
             let ending = Ending::Gateway {
                 failure,
-                message: None,
+                said: Said::default(),
             };
             let book = Book::new(&run);
             let settled = settle(inner, live, &run, book, Tally::default(), ending);

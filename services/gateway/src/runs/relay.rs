@@ -89,6 +89,7 @@ pub(super) async fn relay(
         waiting: VecDeque::new(),
         input_ended: None,
         interrupted: None,
+        has_noted_repair: false,
         aside: None,
     };
     let bell = || Bell::of(inner, run.id);
@@ -144,6 +145,8 @@ struct Relay<'a> {
     input_ended: Option<Failure>,
     /// Why the run ends once what was accepted of it by then is judged.
     interrupted: Option<Failure>,
+    /// The ledger says that characters were replaced.
+    has_noted_repair: bool,
     /// Reads what a `202` says beside its head until the run is over.
     aside: Option<AbortOnDropHandle<()>>,
 }
@@ -301,14 +304,25 @@ impl Relay<'_> {
         self.book.begin();
         self.input_ended = match (read, source) {
             (Read::Chunk(chunk), Source::Stream { reader, .. }) => {
-                match reader.push(&chunk, &mut items) {
-                    Ok(()) => None,
-                    Err(error) => Some(self.over_limit(error, &chunk)),
-                }
+                let pushed = reader.push(&chunk, &mut items);
+                self.note_deviations(reader);
+                pushed.err().map(|error| self.over_limit(error, &chunk))
             }
             (Read::End, Source::Stream { reader, .. }) => {
                 reader.finish(&mut items);
-                Some(end_of_input(&Read::End))
+                self.note_deviations(reader);
+                let mut failure = end_of_input(&Read::End);
+                if let Some(fault) = reader.fault() {
+                    failure.message = format!("{}: {fault}", failure.message);
+                }
+                Some(failure)
+            }
+            (read @ (Read::Broken | Read::Silent), Source::Stream { reader, .. }) => {
+                reader.finish_broken(&mut items);
+                if !items.is_empty() {
+                    self.note_deviations(reader);
+                }
+                Some(end_of_input(&read))
             }
             (Read::Appended(results), _) => {
                 self.waiting.extend(results);

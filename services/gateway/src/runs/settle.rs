@@ -3,37 +3,34 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::canonical::canonical_json;
-use domain::normalize::{RunnerEnding, Tally};
+use domain::normalize::{RunnerEnding, Said, Tally};
 use domain::run::{Failure, FailureCode, Run};
 use protocol::id::{RunId, WorkspaceId};
-use protocol::message::Message;
 use protocol::run::RunStatus;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use store::writer::Work;
 use store::{
     Append, Appended, Dispatch, Dispatched, Leases, PullSteering, SteeredEvent, StoreError,
-    Succession, Terminal, TranscriptWrite, failpoint, terms_of,
+    Succession, Terminal, failpoint,
 };
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use crate::bus::Ring;
 use crate::runs::artifacts::announced_attachments;
 use crate::runs::book::{Book, relayed};
-use crate::runs::decide::{take_up, transcript_text};
+use crate::runs::decide::take_up;
 use crate::runs::live::LiveRun;
 use crate::runs::{Inner, Runs};
 use crate::telemetry::metrics;
+use said::{output_of, transcript_of};
+
+mod said;
 
 /// Who ended the run.
 pub(super) enum Ending {
     Runner(RunnerEnding),
-    Gateway {
-        failure: Failure,
-        message: Option<Message>,
-    },
+    Gateway { failure: Failure, said: Said },
 }
 
 impl Ending {
@@ -52,11 +49,6 @@ pub(super) fn internal() -> Failure {
     Failure::new(FailureCode::HostInternal, "the gateway failed; see its log")
 }
 
-/// Somebody asked for it.
-pub(super) fn cancelled() -> Failure {
-    Failure::new(FailureCode::Cancelled, "the run was cancelled")
-}
-
 /// Commits the rest of the book with the terminal, then lets clients see it. An error: the run has no end yet.
 pub(super) async fn settle(
     inner: &Arc<Inner>,
@@ -71,7 +63,11 @@ pub(super) async fn settle(
     if let Err(error) = name_announced(inner, run, &book, &mut terminal).await {
         return Err(unsettled(run, error));
     }
-    let (status, reason) = (terminal.status, terminal.reason.clone());
+    let (mut status, reason) = (terminal.status, terminal.reason.clone());
+    if live.cancel.is_cancelled() {
+        // The commit writes it so, also where another replica has accepted the cancel.
+        status = RunStatus::Cancelled;
+    }
     let read_at = book.take_read_at();
     let (append, frames) = book.take(Some(terminal), inner.clock.now_ms());
     live.begin_end();
@@ -111,14 +107,14 @@ fn unsettled(run: &Run, error: StoreError) -> StoreError {
     error
 }
 
-/// Has the run's message in the transcript name the artifacts that the run has announced.
+/// Has the run's last message in the transcript name the artifacts that the run has announced.
 async fn name_announced(
     inner: &Inner,
     run: &Run,
     book: &Book,
     terminal: &mut Terminal,
 ) -> Result<(), StoreError> {
-    if let Some(message) = &mut terminal.transcript
+    if let Some(message) = terminal.transcript.last_mut()
         && let Some(announcing) = book.announcing()
     {
         let ask = || inner.store.announced_artifacts(run.id, &announcing);
@@ -153,35 +149,23 @@ fn terminal_of(
     ending: Ending,
 ) -> Terminal {
     let now = inner.clock.now_seconds();
-    let (status, reason, error, message) = match ending {
-        Ending::Runner(ending) => (ending.status, ending.reason, ending.error, ending.message),
-        Ending::Gateway { failure, message } => {
+    let (status, reason, error, said) = match ending {
+        Ending::Runner(ending) => (ending.status, ending.reason, ending.error, ending.said),
+        Ending::Gateway { failure, said } => {
             book.fail(&failure, now);
             let reason = failure.code.as_str().to_owned();
-            (failure.code.status(), reason, failure.error(), message)
+            (failure.code.status(), reason, failure.error(), said)
         }
     };
-    let text = message.as_ref().map(Message::plain_text);
-    let output = message.map(|message| canonical_json(&message));
-    let said = text.zip(output.as_ref());
-    let transcript = run
-        .conversation_key
-        .as_ref()
-        .zip(said)
-        .map(|(key, (text, json))| {
-            let content = (!text.is_empty()).then(|| transcript_text(&text));
-            TranscriptWrite {
-                id: Uuid::now_v7(),
-                conversation_key: key.clone(),
-                event_id: run.event_id.clone(),
-                role: "assistant",
-                terms: terms_of(key, content.as_deref()),
-                content,
-                content_json: json.clone(),
-                attachment_refs: "[]".to_owned(),
-                author: None,
-            }
-        });
+    let transcript = match &run.conversation_key {
+        Some(key) => said
+            .messages
+            .iter()
+            .map(|message| transcript_of(run, key, message))
+            .collect(),
+        None => Vec::new(),
+    };
+    let output = output_of(&said);
     Terminal {
         status,
         reason,
@@ -278,10 +262,11 @@ async fn confirm(inner: &Inner, append: &Append) -> Result<Appended, StoreError>
     let find = || inner.store.find_run(&append.workspace, append.run_id);
     let row = surely(inner, append.run_id, find).await?;
     let ours = row.is_some_and(|row| {
+        let was_cancelled = row.cancel_requested_at.is_some();
         let ended = append
             .terminal
             .as_ref()
-            .is_none_or(|terminal| row.status == terminal.status);
+            .is_none_or(|terminal| row.status == terminal.status_after(was_cancelled));
         row.lease_epoch == append.epoch && row.last_sequence == append.to && ended
     });
     // Who came next was let go by the commit; the sweep dispatches it.
@@ -337,7 +322,7 @@ pub(super) async fn settle_taken(inner: &Arc<Inner>, run: &Run, failure: Failure
     let book = Book::new(run);
     let ending = Ending::Gateway {
         failure,
-        message: None,
+        said: Said::default(),
     };
     // What this does not end, the next sweep does.
     let _ = settle(inner, &live, run, book, Tally::default(), ending).await;

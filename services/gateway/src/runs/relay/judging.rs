@@ -2,15 +2,15 @@
 
 use std::collections::HashSet;
 
-use domain::normalize::{Effect, Reason, Rejection, Verdict, announced_artifact};
+use domain::normalize::{Effect, Reason, Rejection, Verdict, announced_artifact, says_cancelled};
 use domain::run::{Failure, FailureCode};
 use store::{AuditEntry, LeftOff};
 use uuid::Uuid;
 
-use super::reader::TooLarge;
+use super::reader::{Deviation, ResultReader, TooLarge};
 use super::{Relay, Stopped};
 use crate::runs::dispatch::{interruption, was_cancelled_elsewhere};
-use crate::runs::settle::{Ending, cancelled, surely};
+use crate::runs::settle::{Ending, surely};
 use crate::telemetry::tolerance::{Peer, tolerated};
 
 /// How far the judging of appended results has come. They are numbered without a gap.
@@ -52,6 +52,7 @@ impl Relay<'_> {
                 continue;
             }
             self.look_for_artifact(&raw).await?;
+            self.look_for_cancel(&raw).await;
             if let Some(ending) = self.judge_result(&raw) {
                 // What came behind the end in the same breath is counted, and no more is read.
                 for raw in std::mem::take(&mut self.waiting) {
@@ -85,6 +86,17 @@ impl Relay<'_> {
         Ok(())
     }
 
+    /// Tells the judge of a cancel: a runner may have heard of one from another replica.
+    async fn look_for_cancel(&mut self, raw: &[u8]) {
+        if self.live.cancel.is_cancelled()
+            || says_cancelled(raw)
+                // In a box of its own: few results say so, and every run would keep its room.
+                && Box::pin(was_cancelled_elsewhere(self.inner, self.live, self.run)).await
+        {
+            self.judge.note_cancelled();
+        }
+    }
+
     async fn ended_early(&mut self, failure: Failure, cancelling: bool) -> Ending {
         // A runner that hangs up after a cancel, or is not heard of any more, has done what it was asked to.
         let has_gone = matches!(
@@ -96,7 +108,7 @@ impl Relay<'_> {
         let failure = if cancelling && has_gone {
             interruption(self.inner, self.live)
         } else if has_gone && was_cancelled_elsewhere(self.inner, self.live, self.run).await {
-            cancelled()
+            Failure::cancelled()
         } else {
             failure
         };
@@ -123,6 +135,11 @@ impl Relay<'_> {
                 Reason::EventTooLarge,
                 "one JSON document holds no more than 8 MiB and limits.run_bytes: answer by lines of JSON",
             ),
+            TooLarge::Beside => (
+                Reason::EventTooLarge,
+                "what is no result (comments, empty lines, unknown fields) is larger than twice limits.run_bytes: \
+                 send fewer heartbeats",
+            ),
         };
         self.book
             .reject(Rejection::new(reason, None, chunk, message));
@@ -134,6 +151,10 @@ impl Relay<'_> {
         let now = self.inner.clock.now_seconds();
         match self.judge.judge(raw, now) {
             Verdict::Accept(accepted) => {
+                // Before it: nothing follows a terminal.
+                if accepted.is_repaired && !std::mem::replace(&mut self.has_noted_repair, true) {
+                    self.note(Deviation::Text);
+                }
                 self.book.accept(&accepted, now);
                 for part in &accepted.shortened {
                     tolerated(Peer::Runner, "part_too_large", self.run.id);
@@ -186,8 +207,21 @@ impl Relay<'_> {
     pub(super) fn ended_by_gateway(&self, failure: Failure) -> Ending {
         Ending::Gateway {
             failure,
-            message: self.judge.last_message(),
+            said: self.judge.said(),
         }
+    }
+
+    /// Says in the log and in the ledger what was read although it departs from the framing.
+    pub(super) fn note_deviations(&mut self, reader: &mut ResultReader) {
+        for deviation in reader.take_deviations() {
+            self.note(deviation);
+        }
+    }
+
+    fn note(&mut self, deviation: Deviation) {
+        tolerated(Peer::Runner, deviation.kind(), self.run.id);
+        self.book
+            .note(deviation.note(), self.inner.clock.now_seconds());
     }
 
     fn security_audit(&self) -> AuditEntry {

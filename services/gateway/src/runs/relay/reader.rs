@@ -1,12 +1,20 @@
 //! Three ways to frame results, one way to read them: bytes in, whole JSON documents out.
+//!
+//! A body that is framed in another way than its `Content-Type` says is known by its first byte and read as it is.
 
-use domain::normalize::ResultLimits;
-use protocol::sse::{Decoder, SseError, SseItem, SseLimits};
-use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer as _};
-use serde_json::value::RawValue;
+use domain::normalize::{ResultLimits, is_result, is_terminal_result};
+use protocol::result::ResultType;
+use protocol::sse::{Decoder, SseError, SseEvent, SseItem, SseLimits};
 
 use crate::outbound::runner::ResultFormat;
+pub(crate) use deviation::Deviation;
+use deviation::Deviations;
+use lines::{Document, Lines};
+use whole::Whole;
+
+mod deviation;
+mod lines;
+mod whole;
 
 /// What a reader found.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,6 +32,8 @@ pub(crate) enum TooLarge {
     Event,
     /// One JSON document, which is read to its end before its first result is.
     Document,
+    /// What is no result: comments, empty lines, unknown fields, foreign events.
+    Beside,
 }
 
 impl From<SseError> for TooLarge {
@@ -37,194 +47,237 @@ impl From<SseError> for TooLarge {
 
 /// The largest JSON document, unless one event may be larger. It is in memory as a whole for as long as it comes.
 const DOCUMENT_BYTES: usize = 8 * 1024 * 1024;
+/// Bytes that are no result, for each byte of results that a run may send.
+const BESIDE: u64 = 2;
 
 /// Reads the answer of a runner within bounds.
-pub(crate) enum ResultReader {
-    EventStream {
+pub(crate) struct ResultReader {
+    declared: ResultFormat,
+    framing: Framing,
+    line_bytes: usize,
+    limits: ResultLimits,
+    /// Bytes that have come, and those of them that were results.
+    read: u64,
+    taken: u64,
+    deviations: Deviations,
+    fault: Option<&'static str>,
+}
+
+enum Framing {
+    /// Nothing has come that says it.
+    Unknown,
+    Events {
         decoder: Decoder,
         found: Vec<SseItem>,
     },
     Lines(Lines),
-    Whole {
-        body: Vec<u8>,
-        most: usize,
-        most_results: u64,
-    },
-}
-
-/// Results a line each.
-pub(crate) struct Lines {
-    line: Vec<u8>,
-    most: usize,
-    is_first: bool,
-}
-
-/// The results of a whole answer, no more of them than a run may send.
-struct Batch {
-    most: u64,
-    items: Vec<Item>,
-}
-
-#[derive(Deserialize)]
-#[serde(field_identifier, rename_all = "snake_case")]
-enum BatchField {
-    Results,
-    #[serde(other)]
-    Other,
-}
-
-impl<'de> Visitor<'de> for &mut Batch {
-    type Value = bool;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("an object with a list `results`")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<bool, A::Error> {
-        let mut found = false;
-        while let Some(field) = map.next_key()? {
-            match field {
-                BatchField::Results => {
-                    map.next_value_seed(&mut *self)?;
-                    found = true;
-                }
-                BatchField::Other => drop(map.next_value::<IgnoredAny>()?),
-            }
-        }
-        Ok(found)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<bool, A::Error> {
-        while (self.items.len() as u64) <= self.most {
-            let Some(raw) = list.next_element::<&RawValue>()? else {
-                return Ok(true);
-            };
-            self.items.push(Item::Result(raw.get().as_bytes().to_vec()));
-        }
-        // One more than a run may send is kept: the judge ends the run at it.
-        while list.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(true)
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for &mut Batch {
-    type Value = bool;
-
-    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
-        deserializer.deserialize_seq(self)
-    }
-}
-
-/// The results of `{"results": […]}`; `None` when the body is something else.
-fn read_batch(body: &[u8], most: u64) -> Option<Vec<Item>> {
-    let mut batch = Batch {
-        most,
-        items: Vec::new(),
-    };
-    let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let found = deserializer.deserialize_map(&mut batch).ok()?;
-    deserializer.end().ok()?;
-    found.then_some(batch.items)
+    Whole(Whole),
 }
 
 impl ResultReader {
-    pub(crate) fn new(format: ResultFormat, line_bytes: usize, limits: ResultLimits) -> Self {
-        match format {
-            ResultFormat::EventStream => {
-                let limits = SseLimits {
-                    line_bytes,
-                    event_bytes: limits.event_bytes,
-                };
-                Self::EventStream {
-                    decoder: Decoder::of_data(limits),
-                    found: Vec::new(),
-                }
-            }
-            ResultFormat::JsonLines => Self::Lines(Lines {
-                line: Vec::new(),
-                most: line_bytes,
-                is_first: true,
-            }),
-            ResultFormat::Json => Self::Whole {
-                body: Vec::new(),
-                most: DOCUMENT_BYTES.max(limits.event_bytes).min(limits.run_bytes),
-                most_results: limits.run_events,
-            },
+    pub(crate) fn new(declared: ResultFormat, line_bytes: usize, limits: ResultLimits) -> Self {
+        Self {
+            declared,
+            framing: Framing::Unknown,
+            line_bytes,
+            limits,
+            read: 0,
+            taken: 0,
+            deviations: Deviations::default(),
+            fault: None,
         }
     }
 
     /// Reads a chunk. Events that were whole before a limit was passed stand in `items`.
     pub(crate) fn push(&mut self, chunk: &[u8], items: &mut Vec<Item>) -> Result<(), TooLarge> {
-        match self {
-            Self::EventStream { decoder, found } => {
+        let before = items.len();
+        self.read += chunk.len() as u64;
+        let outcome = self.read_on(chunk, items);
+        for item in &items[before..] {
+            if let Item::Result(raw) = item {
+                self.taken += raw.len() as u64;
+            }
+        }
+        outcome?;
+        let beside = self.read.saturating_sub(self.taken);
+        let most = (self.limits.run_bytes as u64).saturating_mul(BESIDE);
+        // A document is bounded by itself.
+        if beside > most && !matches!(self.framing, Framing::Whole(_)) {
+            return Err(TooLarge::Beside);
+        }
+        Ok(())
+    }
+
+    fn read_on(&mut self, mut chunk: &[u8], items: &mut Vec<Item>) -> Result<(), TooLarge> {
+        if matches!(self.framing, Framing::Unknown) {
+            // A byte order mark, which may be cut, and line ends mean nothing in any framing.
+            let is_nothing = |byte: &&u8| matches!(byte, b'\r' | b'\n' | 0xEF | 0xBB | 0xBF);
+            let nothing = chunk.iter().take_while(is_nothing).count();
+            chunk = &chunk[nothing..];
+            let Some(first) = chunk.first() else {
+                push_life(items);
+                return Ok(());
+            };
+            self.begin(*first);
+        }
+        match &mut self.framing {
+            Framing::Unknown => Ok(()),
+            Framing::Events { decoder, found } => {
                 let outcome = decoder.push(chunk, found);
-                items.extend(found.drain(..).filter_map(|item| match item {
-                    SseItem::Comment => Some(Item::Life),
-                    SseItem::Event(event) if event.data.is_empty() => None,
-                    SseItem::Event(event) => Some(Item::Result(event.data)),
-                }));
+                if decoder.has_split() {
+                    self.deviations.add(Deviation::SingleLineBreaks);
+                }
+                for item in found.drain(..) {
+                    take_event(item, items, &mut self.deviations);
+                }
                 outcome.map_err(TooLarge::from)
             }
-            Self::Lines(lines) => lines.push(chunk, items),
-            Self::Whole { body, most, .. } => {
-                if body.len() + chunk.len() > *most {
-                    return Err(TooLarge::Document);
-                }
-                body.extend_from_slice(chunk);
+            Framing::Lines(lines) => {
+                let Some(Document { line, read }) = lines.push(chunk, items)? else {
+                    return Ok(());
+                };
+                self.deviations.add(Deviation::OtherFraming);
+                let mut whole = self.whole();
+                whole.push(&line)?;
+                whole.push(b"\n")?;
+                whole.push(&chunk[read..])?;
+                self.framing = Framing::Whole(whole);
                 Ok(())
             }
+            Framing::Whole(whole) => whole.push(chunk),
+        }
+    }
+
+    /// Chooses the framing by the first byte: no event begins with a bracket, and no JSON object with a letter or a colon.
+    fn begin(&mut self, first: u8) {
+        let is_event = matches!(first, b':' | b'd' | b'e' | b'i' | b'r');
+        let is_json = matches!(first, b'{' | b'[');
+        let found = match self.declared {
+            ResultFormat::EventStream if is_json => ResultFormat::JsonLines,
+            ResultFormat::JsonLines | ResultFormat::Json if is_event => ResultFormat::EventStream,
+            declared => declared,
+        };
+        if found != self.declared {
+            self.deviations.add(Deviation::OtherFraming);
+        }
+        self.framing = match found {
+            ResultFormat::EventStream => Framing::Events {
+                decoder: Decoder::of_data(SseLimits {
+                    line_bytes: self.line_bytes,
+                    event_bytes: self.limits.event_bytes,
+                })
+                .splitting_objects(),
+                found: Vec::new(),
+            },
+            ResultFormat::JsonLines => {
+                Framing::Lines(Lines::new(self.line_bytes, self.limits.run_events))
+            }
+            ResultFormat::Json => Framing::Whole(self.whole()),
+        };
+    }
+
+    fn whole(&self) -> Whole {
+        let limits = self.limits;
+        Whole {
+            body: Vec::new(),
+            most: DOCUMENT_BYTES.max(limits.event_bytes).min(limits.run_bytes),
+            most_results: limits.run_events,
         }
     }
 
     /// The body is over: what counts without a closing mark counts now.
     pub(crate) fn finish(&mut self, items: &mut Vec<Item>) {
-        match self {
-            Self::EventStream { .. } => {}
-            Self::Lines(lines) => lines.end(items),
-            Self::Whole {
-                body, most_results, ..
-            } => {
-                let body = without_mark(std::mem::take(body));
-                match read_batch(&body, *most_results) {
-                    Some(results) => items.extend(results),
-                    // Judged as it came: the rejection shows what was wrong.
-                    None => items.push(Item::Result(body)),
+        match &mut self.framing {
+            Framing::Unknown => self.fault = Some("its body is empty"),
+            Framing::Events { decoder, found } => {
+                let (read, taken) = (self.read, self.taken);
+                // Past a bound it is no whole event.
+                let _ = decoder.finish(found);
+                let mut is_open = false;
+                for item in found.drain(..) {
+                    let SseItem::Event(SseEvent { data, .. }) = item else {
+                        continue;
+                    };
+                    if is_terminal_result(&data) {
+                        items.push(Item::Result(data));
+                        self.deviations.add(Deviation::UnfinishedEvent);
+                    } else {
+                        is_open = true;
+                    }
                 }
+                if is_open {
+                    self.fault = Some("its last event has no empty line behind it");
+                } else if taken == 0 && read > 0 {
+                    self.fault = Some(
+                        "its body holds no event: each is `data:` and JSON on a line, then an empty line",
+                    );
+                }
+            }
+            Framing::Lines(lines) => {
+                if lines.is_cut() {
+                    self.fault = Some("its last line is cut");
+                }
+                lines.end(items);
+            }
+            Framing::Whole(whole) => {
+                let before = items.len();
+                for deviation in whole.finish(items) {
+                    self.deviations.add(deviation);
+                }
+                let mut found = items[before..].iter();
+                let is_taken = |item: &Item| matches!(item, Item::Result(raw) if is_result(raw));
+                if !found.any(is_taken) {
+                    self.fault = Some("its body is no {\"results\": […]}, and no result a line");
+                }
+            }
+        }
+    }
+
+    /// The same for a body that has no end: it counts only where all is there.
+    pub(crate) fn finish_broken(&mut self, items: &mut Vec<Item>) {
+        let mut found = Vec::new();
+        self.finish(&mut found);
+        let is_end = |item: &Item| matches!(item, Item::Result(raw) if is_terminal_result(raw));
+        if found.last().is_some_and(is_end) {
+            items.extend(found);
+        }
+    }
+
+    /// What was forgiven and not told before.
+    pub(crate) fn take_deviations(&mut self) -> Vec<Deviation> {
+        self.deviations.take()
+    }
+
+    /// How the framing of a finished body explains that it has no terminal.
+    pub(crate) fn fault(&self) -> Option<&'static str> {
+        self.fault
+    }
+}
+
+fn take_event(item: SseItem, items: &mut Vec<Item>, deviations: &mut Deviations) {
+    match item {
+        SseItem::Comment => push_life(items),
+        SseItem::Event(event) if event.data.is_empty() => {}
+        SseItem::Event(SseEvent { event, data, .. }) => {
+            if event.as_deref().is_some_and(is_foreign) && !is_result(&data) {
+                deviations.add(Deviation::ForeignEvent);
+                push_life(items);
+            } else {
+                items.push(Item::Result(data));
             }
         }
     }
 }
 
-impl Lines {
-    fn push(&mut self, chunk: &[u8], items: &mut Vec<Item>) -> Result<(), TooLarge> {
-        let mut parts = chunk.split(|byte| *byte == b'\n');
-        let last = parts.next_back().unwrap_or_default();
-        for part in parts {
-            self.extend(part)?;
-            self.end(items);
-        }
-        self.extend(last)
-    }
+/// True for a name that says neither a result type nor what an event without a name is called.
+fn is_foreign(name: &str) -> bool {
+    !name.is_empty() && name != "message" && ResultType::parse(name).is_none()
+}
 
-    fn extend(&mut self, part: &[u8]) -> Result<(), TooLarge> {
-        if self.line.len() + part.len() > self.most {
-            return Err(TooLarge::Line);
-        }
-        self.line.extend_from_slice(part);
-        Ok(())
-    }
-
-    fn end(&mut self, items: &mut Vec<Item>) {
-        let mut line = std::mem::take(&mut self.line);
-        if std::mem::take(&mut self.is_first) {
-            line = without_mark(line);
-        }
-        let is_blank = line.iter().all(u8::is_ascii_whitespace);
-        items.push(if is_blank {
-            Item::Life
-        } else {
-            Item::Result(line)
-        });
+/// One sign of life is as good as many.
+fn push_life(items: &mut Vec<Item>) {
+    if items.last() != Some(&Item::Life) {
+        items.push(Item::Life);
     }
 }
 
@@ -239,100 +292,4 @@ fn without_mark(mut text: Vec<u8>) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LIMITS: ResultLimits = ResultLimits {
-        event_bytes: 64,
-        run_bytes: 64,
-        run_events: 9,
-        state_value_bytes: 9,
-    };
-
-    fn read(format: ResultFormat, chunks: &[&str]) -> Result<Vec<String>, TooLarge> {
-        let mut reader = ResultReader::new(format, 32, LIMITS);
-        let mut items = Vec::new();
-        for chunk in chunks {
-            reader.push(chunk.as_bytes(), &mut items)?;
-        }
-        reader.finish(&mut items);
-        Ok(items
-            .into_iter()
-            .filter_map(|item| match item {
-                Item::Result(raw) => Some(String::from_utf8(raw).unwrap()),
-                Item::Life => None,
-            })
-            .collect())
-    }
-
-    #[test]
-    fn lines_are_results_wherever_chunks_are_cut() {
-        let lines = ["{\"a\":1}\n{\"b", "\":2}\r\n\n{\"c\":3}"];
-        assert_eq!(
-            read(ResultFormat::JsonLines, &lines).unwrap(),
-            ["{\"a\":1}", "{\"b\":2}\r", "{\"c\":3}"]
-        );
-        let long = "x".repeat(33);
-        assert_eq!(read(ResultFormat::JsonLines, &[&long]), Err(TooLarge::Line));
-    }
-
-    #[test]
-    fn a_whole_answer_is_a_list_of_results() {
-        let body = ["{\"results\":[{\"a\":1},", "{\"b\":2}]}"];
-        assert_eq!(
-            read(ResultFormat::Json, &body).unwrap(),
-            ["{\"a\":1}", "{\"b\":2}"]
-        );
-        assert_eq!(
-            read(ResultFormat::Json, &["{\"x\":1}"]).unwrap(),
-            ["{\"x\":1}"]
-        );
-        let many = format!("{{\"results\":[{}1]}}", "1,".repeat(20));
-        assert_eq!(
-            read(ResultFormat::Json, &[&many]).unwrap().len(),
-            10,
-            "one past the limit"
-        );
-        let long = "x".repeat(65);
-        assert_eq!(read(ResultFormat::Json, &[&long]), Err(TooLarge::Document));
-    }
-
-    #[test]
-    fn a_byte_order_mark_is_no_part_of_the_first_result_and_stands_nowhere_else() {
-        let lines = ["\u{feff}{\"a\":1}\n\u{feff}{\"b\":2}"];
-        assert_eq!(
-            read(ResultFormat::JsonLines, &lines).unwrap(),
-            ["{\"a\":1}", "\u{feff}{\"b\":2}"]
-        );
-        let body = ["\u{feff}{\"results\":[{\"a\":1}]}"];
-        assert_eq!(read(ResultFormat::Json, &body).unwrap(), ["{\"a\":1}"]);
-        // Cut within it.
-        let mut reader = ResultReader::new(ResultFormat::JsonLines, 32, LIMITS);
-        let mut items = Vec::new();
-        for byte in "\u{feff}1\n".as_bytes() {
-            reader.push(&[*byte], &mut items).unwrap();
-        }
-        assert_eq!(items, [Item::Result(b"1".to_vec())]);
-    }
-
-    #[test]
-    fn a_document_is_bounded_though_a_run_may_say_more() {
-        let fits = |bytes: usize, limits: ResultLimits| {
-            let mut reader = ResultReader::new(ResultFormat::Json, 32, limits);
-            let chunk = vec![b' '; 1024 * 1024];
-            let mut chunks = std::iter::repeat_n(&chunk, bytes / chunk.len());
-            chunks.all(|chunk| reader.push(chunk, &mut Vec::new()).is_ok())
-        };
-        let wide = ResultLimits {
-            run_bytes: 64 * 1024 * 1024,
-            ..LIMITS
-        };
-        assert!(fits(DOCUMENT_BYTES, wide));
-        assert!(!fits(DOCUMENT_BYTES + 1024 * 1024, wide));
-        let large_events = ResultLimits {
-            event_bytes: 16 * 1024 * 1024,
-            ..wide
-        };
-        assert!(fits(16 * 1024 * 1024, large_events));
-    }
-}
+mod tests;

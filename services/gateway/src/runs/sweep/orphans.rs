@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::BATCH;
 use crate::runs::Runs;
 use crate::runs::drive::TakenOver;
-use crate::runs::settle::{cancelled, settle_taken};
+use crate::runs::settle::settle_taken;
 use crate::telemetry::metrics::{self, Swept};
 
 /// Orphans that are ended at once: they share commits.
@@ -21,7 +21,7 @@ fn orphaned() -> Failure {
 /// Who was asked to end has ended so, whoever drove it.
 fn failure_of(run: &Run) -> Failure {
     match run.cancel_requested_at {
-        Some(_) => cancelled(),
+        Some(_) => Failure::cancelled(),
         None => orphaned(),
     }
 }

@@ -1,0 +1,179 @@
+//! The bytes of an event: bounds, then text, then the envelope. Characters that no string may hold are repaired first.
+
+use std::borrow::Cow;
+
+use protocol::admin::DeltaMode;
+use protocol::result::ResultType;
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::announced::kind_in;
+use super::{Judge, Reason, Rejection, Verdict};
+use crate::json_repair::{JsonPart, repair_json_part, repair_json_text, seal_halves};
+use crate::json_text::check_json_text;
+use crate::run::{Failure, FailureCode};
+
+/// The members of a result that the gateway reads.
+#[derive(Deserialize)]
+pub(super) struct Envelope<'a> {
+    #[serde(borrow)]
+    pub(super) run_id: Cow<'a, str>,
+    #[serde(borrow, rename = "type")]
+    pub(super) kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    pub(super) data: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(super) usage: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(super) sequence: Option<&'a RawValue>,
+}
+
+const NO_RESULT: &str = "an event is not an AgentRunResult";
+
+/// Why bytes are no result.
+struct Unread {
+    reason: Reason,
+    message: String,
+}
+
+impl Unread {
+    fn new(reason: Reason, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { reason, message }
+    }
+}
+
+fn read(text: &[u8]) -> Result<Envelope<'_>, Unread> {
+    let line = std::str::from_utf8(text)
+        .map_err(|_| Unread::new(Reason::InvalidUtf8, "an event is not UTF-8"))?;
+    check_json_text(text)
+        .map_err(|fault| Unread::new(Reason::InvalidJson, format!("an event {fault}")))?;
+    serde_json::from_str(line).map_err(|error| {
+        let reason = if error.is_data() {
+            Reason::InvalidEnvelope
+        } else {
+            Reason::InvalidJson
+        };
+        Unread::new(reason, NO_RESULT)
+    })
+}
+
+impl Judge<'_> {
+    /// `now`: `None` where times have been looked at before.
+    pub(super) fn judge_event<'r>(&mut self, raw: &'r [u8], now: Option<i64>) -> Verdict<'r> {
+        self.events += 1;
+        self.bytes = self.bytes.saturating_add(raw.len());
+        if self.ended {
+            return Verdict::Reject(Rejection::after_terminal(raw));
+        }
+        if let Some(message) = self.over_limit(raw) {
+            let failure = Failure::new(FailureCode::RunnerOutputLimit, message);
+            return Verdict::fail(Reason::EventTooLarge, None, raw, failure);
+        }
+        let unread = match read(raw) {
+            // Half of a character waits for what a delta begins with.
+            Ok(envelope) if self.halves.is_waiting() && says_more(&envelope) => None,
+            Ok(envelope) => return self.judge_envelope(envelope, (raw, now)),
+            Err(unread) => Some(unread),
+        };
+        // Snapshots are whole texts: no half of one meets a half of the next.
+        let part = if self.messages.delta_mode() == DeltaMode::Increment {
+            repair_json_part(raw)
+        } else {
+            let text = repair_json_text(raw);
+            JsonPart {
+                text,
+                has_halves: false,
+            }
+        };
+        match (unread, &part.text) {
+            (Some(unread), Cow::Borrowed(_)) => self.refuse_unread(&unread, raw),
+            (unread, _) => self.judge_repaired(part, unread, (raw, now)),
+        }
+    }
+
+    fn over_limit(&self, raw: &[u8]) -> Option<&'static str> {
+        if raw.len() > self.limits.event_bytes {
+            Some("an event is larger than limits.event_bytes")
+        } else if self.events > self.limits.run_events {
+            Some("the run sent more events than limits.run_events")
+        } else if self.bytes > self.limits.run_bytes {
+            Some("the run sent more bytes than limits.run_bytes")
+        } else {
+            None
+        }
+    }
+
+    fn judge_repaired(
+        &mut self,
+        part: JsonPart<'_>,
+        as_sent: Option<Unread>,
+        (raw, now): (&[u8], Option<i64>),
+    ) -> Verdict<'static> {
+        let is_repaired = matches!(part.text, Cow::Owned(_));
+        let before = self.halves.clone();
+        let text = self.joined(part);
+        let verdict = match read(&text) {
+            Ok(envelope) => self.judge_envelope(envelope, (raw, now)).into_owned(),
+            Err(unread) => {
+                // Bytes of another encoding: the repair says less of them.
+                let is_other = |sent: &Unread| {
+                    sent.reason == Reason::InvalidUtf8 && unread.message == NO_RESULT
+                };
+                let unread = as_sent.filter(is_other).unwrap_or(unread);
+                self.refuse_unread(&unread, raw)
+            }
+        };
+        match verdict {
+            Verdict::Accept(mut accepted) => {
+                accepted.is_repaired = is_repaired;
+                Verdict::Accept(accepted)
+            }
+            // What was not taken says nothing.
+            refused => {
+                self.halves = before;
+                refused
+            }
+        }
+    }
+
+    /// Joins halves that end one delta and begin the next.
+    fn joined(&mut self, part: JsonPart<'_>) -> Vec<u8> {
+        let JsonPart { text, has_halves } = part;
+        let is_joined = has_halves || self.halves.is_waiting();
+        // Nothing deep is made a value of.
+        if !is_joined || check_json_text(&text).is_err() {
+            return text.into_owned();
+        }
+        let Ok(mut result) = serde_json::from_slice::<Value>(&text) else {
+            return text.into_owned();
+        };
+        let is_delta = result["type"] == ResultType::MessageDelta.as_str();
+        if let Some(Value::String(increment)) = result.pointer_mut("/data/chunk/content")
+            && is_delta
+        {
+            self.halves.push(increment, has_halves);
+        }
+        if has_halves {
+            seal_halves(&mut result);
+        }
+        result.to_string().into_bytes()
+    }
+
+    fn refuse_unread(&mut self, unread: &Unread, raw: &[u8]) -> Verdict<'static> {
+        let kind = kind_in(raw);
+        if kind == Some(ResultType::MessageCompleted) {
+            self.note_lost_message(&unread.message);
+        }
+        // A text that no parser could read is refused by its type, any other counts.
+        let kind = kind.filter(|_| unread.reason == Reason::InvalidJson);
+        let fault = (unread.reason, unread.message.as_str());
+        self.refuse(kind, fault, None, raw)
+    }
+}
+
+/// True for a result that goes on with a text.
+fn says_more(envelope: &Envelope<'_>) -> bool {
+    envelope.kind == ResultType::MessageDelta.as_str()
+}

@@ -1,0 +1,75 @@
+//! Answers that depart from their framing and are read all the same.
+
+/// A departure that leaves no doubt about the results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deviation {
+    /// An event with a name of its own whose data are no result.
+    ForeignEvent,
+    /// Events without an empty line between them.
+    SingleLineBreaks,
+    /// The terminal has no empty line behind it.
+    UnfinishedEvent,
+    /// The body is framed in another way than `Content-Type` says.
+    OtherFraming,
+    /// Characters that no string may hold were replaced.
+    Text,
+}
+
+impl Deviation {
+    /// The name that it is counted by.
+    pub(crate) fn kind(self) -> &'static str {
+        match self {
+            Self::ForeignEvent => "foreign_event",
+            Self::SingleLineBreaks => "single_line_breaks",
+            Self::UnfinishedEvent => "unfinished_event",
+            Self::OtherFraming => "other_framing",
+            Self::Text => "text_repaired",
+        }
+    }
+
+    /// For the author of the runner.
+    pub(crate) fn note(self) -> &'static str {
+        match self {
+            Self::ForeignEvent => {
+                "an event whose name is no result type and whose data are no result counts as a heartbeat; send a comment \
+                 line (`: hi`) instead"
+            }
+            Self::SingleLineBreaks => {
+                "events have one line break between them and were taken apart; end each with an empty line"
+            }
+            Self::UnfinishedEvent => {
+                "the last event has no empty line behind it and was taken; end each event with an empty line"
+            }
+            Self::OtherFraming => {
+                "the body is not framed as its Content-Type says and was read as it is: events, lines of JSON, or \
+                 {\"results\": […]}"
+            }
+            Self::Text => {
+                "half surrogate pairs, U+0000 or bytes that are no UTF-8 were replaced by U+FFFD; write whole characters"
+            }
+        }
+    }
+}
+
+/// The deviations of one answer, each once.
+#[derive(Default)]
+pub(super) struct Deviations {
+    seen: Vec<Deviation>,
+    told: usize,
+}
+
+impl Deviations {
+    pub(super) fn add(&mut self, deviation: Deviation) {
+        if !self.seen.contains(&deviation) {
+            self.seen.push(deviation);
+        }
+    }
+
+    /// Those that were not told before.
+    pub(super) fn take(&mut self) -> Vec<Deviation> {
+        let new = self.seen.split_off(self.told.min(self.seen.len()));
+        self.seen.extend(&new);
+        self.told = self.seen.len();
+        new
+    }
+}

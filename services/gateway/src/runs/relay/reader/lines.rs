@@ -1,0 +1,89 @@
+//! Results line by line.
+
+use serde::de::IgnoredAny;
+
+use super::whole::read_batch;
+use super::{Item, TooLarge, push_life, without_mark};
+
+/// Lines of a body, each of them a result.
+pub(super) struct Lines {
+    line: Vec<u8>,
+    /// Bytes of a line.
+    most: usize,
+    most_results: u64,
+    is_first: bool,
+}
+
+/// The first line is not the whole of a JSON text: the body is one document over several lines.
+pub(super) struct Document {
+    pub(super) line: Vec<u8>,
+    /// So much of the chunk is read.
+    pub(super) read: usize,
+}
+
+impl Lines {
+    pub(super) fn new(most: usize, most_results: u64) -> Self {
+        Self {
+            line: Vec::new(),
+            most,
+            most_results,
+            is_first: true,
+        }
+    }
+
+    pub(super) fn push(
+        &mut self,
+        chunk: &[u8],
+        items: &mut Vec<Item>,
+    ) -> Result<Option<Document>, TooLarge> {
+        let mut at = 0;
+        while let Some(length) = chunk[at..].iter().position(|byte| *byte == b'\n') {
+            self.extend(&chunk[at..at + length])?;
+            at += length + 1;
+            if self.is_first && is_cut(&self.line) {
+                let line = std::mem::take(&mut self.line);
+                return Ok(Some(Document { line, read: at }));
+            }
+            self.end(items);
+        }
+        self.extend(&chunk[at..])?;
+        Ok(None)
+    }
+
+    fn extend(&mut self, part: &[u8]) -> Result<(), TooLarge> {
+        if self.line.len() + part.len() > self.most {
+            return Err(TooLarge::Line);
+        }
+        self.line.extend_from_slice(part);
+        Ok(())
+    }
+
+    /// Ends the line: at a line break, and where the body ends.
+    pub(super) fn end(&mut self, items: &mut Vec<Item>) {
+        let mut line = std::mem::take(&mut self.line);
+        if line.iter().all(u8::is_ascii_whitespace) {
+            push_life(items);
+            return;
+        }
+        if std::mem::take(&mut self.is_first) {
+            line = without_mark(line);
+            if let Some(results) = read_batch(&line, self.most_results) {
+                items.extend(results);
+                return;
+            }
+        }
+        items.push(Item::Result(line));
+    }
+
+    /// Whether the last line is not the whole of a JSON text.
+    pub(super) fn is_cut(&self) -> bool {
+        is_cut(&self.line)
+    }
+}
+
+/// True for JSON that goes on behind the end of this text.
+fn is_cut(text: &[u8]) -> bool {
+    let is_open =
+        text.trim_ascii_start().starts_with(b"{") || text.trim_ascii_start().starts_with(b"[");
+    is_open && serde_json::from_slice::<IgnoredAny>(text).is_err_and(|error| error.is_eof())
+}
