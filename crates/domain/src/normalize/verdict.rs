@@ -40,6 +40,7 @@ impl Accepted<'_> {
             kind: Cow::Owned(self.kind.into_owned()),
             data: Cow::Owned(self.data.into_owned()),
             usage: self.usage.map(|usage| Cow::Owned(usage.into_owned())),
+            shortened: self.shortened,
             runner_sequence: self.runner_sequence,
             gap: self.gap,
             message_omitted: self.message_omitted,
