@@ -464,7 +464,7 @@ async fn accepted_cancels_decide_the_status(bench: Bench) {
 }
 
 async fn messages_of_a_run_stand_in_order(bench: Bench) {
-    let mut expected = Vec::new();
+    let mut expected = Vec::<&str>::new();
     for (event, texts) in [("e-1", &["one", "two", "three"][..]), ("e-2", &["four"])] {
         let run = bench.running(event).await;
         let key = run.conversation_key.clone().unwrap();

@@ -115,7 +115,6 @@ impl ResultReader {
             let nothing = chunk.iter().take_while(is_nothing).count();
             chunk = &chunk[nothing..];
             let Some(first) = chunk.first() else {
-                push_life(items);
                 return Ok(());
             };
             self.begin(*first);
