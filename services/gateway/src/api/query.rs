@@ -20,7 +20,7 @@ use crate::api::error::{ApiError, ApiResult};
 const DEFAULT_LIMIT: u64 = 50;
 const MOST: u64 = 100;
 
-/// A query string. A parameter without a value is absent, but for `bot_id` and `thread_id`.
+/// A query string. A parameter without a value is absent, but for `bot_id`, `name` and `thread_id`.
 pub(super) struct QueryOf<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryOf<T> {
@@ -40,8 +40,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryOf<T> {
     }
 }
 
-/// Parameters whose empty value has a meaning of its own: the conversation without a bot, or without a thread.
-const MAY_BE_EMPTY: [&str; 2] = ["bot_id", "thread_id"];
+/// Parameters whose empty value says something: the conversation without a bot or a thread, and a name that its route
+/// refuses.
+const MAY_BE_EMPTY: [&str; 3] = ["bot_id", "name", "thread_id"];
 
 /// The parameters that have a value, and the names of the others: an empty parameter counts as absent.
 fn without_empty(query: &str) -> (String, BTreeSet<&str>) {
@@ -296,7 +297,7 @@ mod tests {
         after: Option<u64>,
         bot_id: Option<String>,
         #[serde(default)]
-        name: String,
+        label: String,
     }
 
     #[tokio::test]
@@ -308,15 +309,15 @@ mod tests {
             read.map(|QueryOf(asked)| asked)
                 .map_err(|error| error.message().to_owned())
         };
-        let asked = |after, bot_id: Option<&str>, name: &str| Asked {
+        let asked = |after, bot_id: Option<&str>, label: &str| Asked {
             after,
             bot_id: bot_id.map(str::to_owned),
-            name: name.to_owned(),
+            label: label.to_owned(),
         };
         for (query, expected) in [
             ("", asked(None, None, "")),
-            ("after=&name=", asked(None, None, "")),
-            ("after&name=x%3D", asked(None, None, "x=")),
+            ("after=&label=", asked(None, None, "")),
+            ("after&label=x%3D", asked(None, None, "x=")),
             ("after=7&bot_id=", asked(Some(7), Some(""), "")),
             ("after=&after=7", asked(Some(7), None, "")),
             ("&after=7&", asked(Some(7), None, "")),
