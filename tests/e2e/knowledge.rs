@@ -19,6 +19,7 @@ use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::slow::connect;
+use crate::support::terminal::Terminal;
 use crate::support::{Directory, Engine, Postgres, Sqlite, Stage, until, within};
 
 const BASES: &str = r#"
@@ -727,6 +728,145 @@ async fn an_index_that_is_lost_is_made_anew_from_what_is_kept(
     }
     assert_eq!(done, 7);
     assert_eq!(everything().await, before);
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_long_question_counts_its_rarest_words(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = stage(engine).await else {
+        return;
+    };
+    let admin = stage.gateway.admin().await;
+    let texts = |n: usize| {
+        format!(
+            "Thank you very much for the kind letter number {n} about the office, the team and the week."
+        )
+    };
+    for n in 0..16 {
+        let text = match n {
+            9 => "The espresso machine is descaled every March.".to_owned(),
+            12 => "咖啡机每年三月除垢。".to_owned(),
+            _ => texts(n),
+        };
+        let made = put(&admin, &format!("d-{n}"), "text/plain", text).await;
+        assert_eq!(made.status, 201, "{}", made.body);
+    }
+    let polite = "thank you very much for the letter about the team, and the week, and the office, dear Sir, ";
+    let mail: String = (0..120)
+        .map(|n| format!("weather{n} holiday{n} "))
+        .collect();
+    let greeting = "您好，非常感谢您上周的来信，我们全家都很高兴，祝您身体健康，工作顺利，万事如意，请允许我再次表示感谢，打扰您了。";
+    for (question, document) in [
+        (
+            polite.repeat(5) + "when is the espresso machine descaled?",
+            "d-9",
+        ),
+        (
+            format!("{mail} when is the espresso machine descaled? {mail}"),
+            "d-9",
+        ),
+        (greeting.repeat(3) + "咖啡机什么时候除垢？", "d-12"),
+    ] {
+        let found = search(&admin, json!({"query_text": question, "top_k": 5})).await;
+        let ids: Vec<_> = found
+            .iter()
+            .map(|one| one["metadata"]["document_id"].clone())
+            .collect();
+        assert_eq!(ids[0], document, "{ids:?} {question}");
+    }
+}
+
+#[tokio::test]
+async fn a_document_says_which_pages_are_missing() {
+    let stage = stage(Sqlite).await.unwrap();
+    let admin = stage.gateway.admin().await;
+    let bytes = pdf(&[
+        "Refunds are paid.",
+        "Never read.",
+        "Complaints go upstairs.",
+    ]);
+    let place = bytes
+        .windows(9)
+        .enumerate()
+        .filter(|(_, window)| *window == b"/MediaBox");
+    let second = place.map(|(place, _)| place).nth(1).unwrap();
+    // The reader panics on a page without one.
+    let mut bent = bytes.clone();
+    bent[second + 7] = b'u';
+    let made = put(&admin, "a", "application/pdf", bent).await;
+    assert_eq!(
+        (made.status, &made.body["status"]),
+        (201, &json!("ready")),
+        "{}",
+        made.body
+    );
+    let missing = made.body["error"].as_str().unwrap();
+    assert!(missing.starts_with("page 2 is not read: "), "{missing}");
+    for (question, heading) in [("refunds", "Page 1"), ("complaints", "Page 3")] {
+        let found = search(&admin, json!({"query_text": question})).await;
+        assert_eq!(found[0]["metadata"]["heading"], heading);
+    }
+    let path = "/v1/knowledge-bases/handbook/reindex";
+    let anew = admin.call(Method::POST, path, &json!({})).await.body;
+    assert_eq!(anew["documents"][0]["error"], missing, "{anew}");
+    let whole = put(&admin, "a", "application/pdf", bytes).await.body;
+    assert_eq!(whole["error"], Value::Null, "{whole}");
+}
+
+#[tokio::test]
+async fn encodings_are_named_by_page_or_command() {
+    let stage = stage(Sqlite).await.unwrap();
+    let admin = stage.gateway.admin().await;
+    let gbk = b"\xcc\xec\xc6\xf8\xba\xdc\xba\xc3".to_vec();
+    let page = [
+        b"<html><head><meta charset=\"gbk\"></head><body><p>".to_vec(),
+        gbk.clone(),
+    ]
+    .concat();
+    let made = put(&admin, "page.html", "text/html", page).await;
+    assert_eq!(made.status, 201, "{}", made.body);
+    let directory = Directory::new();
+    std::fs::write(directory.file("zh.txt"), &gbk).unwrap();
+    directory.write("steer.txt", "espresso \u{1b}]0;title\u{7}\u{9b}2J\u{8}end");
+    let kb = |arguments: &[&str]| {
+        let mut command = tokio::process::Command::new(crate::support::gateway::BINARY);
+        command.arg("kb").args(arguments);
+        command.args(["--url", &admin.url, "--key", &admin.key]);
+        command
+    };
+    let file = |name: &str| directory.file(name).to_str().unwrap().to_owned();
+    let added = crate::support::run(&mut kb(&[
+        "add",
+        "handbook",
+        &file("zh.txt"),
+        "--charset",
+        "gbk",
+    ]))
+    .await;
+    assert!(added.status.success(), "{added:?}");
+    let wrong = crate::support::run(&mut kb(&[
+        "add",
+        "handbook",
+        &file("zh.txt"),
+        "--charset",
+        "klingon",
+    ]))
+    .await;
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+    let found = search(&admin, json!({"query_text": "天气"})).await;
+    assert_eq!(found.len(), 2, "{found:?}");
+
+    // What documents say does not steer a terminal.
+    let added = crate::support::run(&mut kb(&["add", "handbook", &file("steer.txt")])).await;
+    assert!(added.status.success(), "{added:?}");
+    let mut terminal = Terminal::start(&mut kb(&["search", "handbook", "espresso"]), 200);
+    terminal.say("", "end", 1).await;
+    let screen = terminal.screen();
+    assert!(screen.contains("espresso ]0;title2Jend"), "{screen:?}");
+    assert!(
+        !screen.contains(['\u{1b}', '\u{7}', '\u{9b}', '\u{8}']),
+        "{screen:?}"
+    );
 }
 
 /// The command as people use it, with its progress and for programs.

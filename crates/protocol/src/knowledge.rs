@@ -72,7 +72,8 @@ pub struct KnowledgeDocument {
     /// The model of its vectors; null: it is found by its words alone.
     pub embedding_model: Option<String>,
     pub status: DocumentStatus,
-    /// Why the last try failed. What was searched before it still is.
+    /// Why the last try failed: what was searched before it still is. Of a document that is `ready`: what of it could not be
+    /// read and is not searched.
     pub error: Option<String>,
     /// Whether a query finds it now: also while a new version is indexed, or after that failed.
     pub searchable: bool,

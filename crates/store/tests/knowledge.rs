@@ -93,6 +93,7 @@ fn finish(bench: &Bench, id: &str, content: i64, sha256: &str) -> FinishIndexing
         characters: 10,
         chunks: 2,
         units: 6,
+        missing: None,
         at: 2,
     }
 }

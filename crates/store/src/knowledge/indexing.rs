@@ -164,6 +164,8 @@ pub struct FinishIndexing {
     pub characters: u64,
     pub chunks: u64,
     pub units: u64,
+    /// What of the document could not be read.
+    pub missing: Option<String>,
     pub at: i64,
 }
 
@@ -214,7 +216,7 @@ impl FinishIndexing {
             "UPDATE knowledge_documents SET name = $4, mime_type = $5, metadata = $6, sha256 = $7, \
              bytes = $8, characters = $9, chunks = $10, units = $11, content = $12, \
              vector_model = $13, chunk_chars = $14, chunk_overlap = $15, status = 'ready', \
-             error = NULL, pending = 0, pending_by = '', updated_at = $16 \
+             error = $17, pending = 0, pending_by = '', updated_at = $16 \
              WHERE workspace_id = $1 AND kb_id = $2 AND document_id = $3 AND pending = $12 \
              RETURNING {}",
             COLUMNS.selected()
@@ -235,6 +237,7 @@ impl FinishIndexing {
             signed(self.recipe.chunk_chars).into(),
             signed(self.recipe.chunk_overlap).into(),
             self.at.into(),
+            self.missing.clone().into(),
         ]);
         tx.query_sql(sql, values).await
     }

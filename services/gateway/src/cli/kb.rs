@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Subcommand;
+use encoding_rs::Encoding;
 use http::Method;
 use http::header::CONTENT_TYPE;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -29,6 +30,9 @@ pub(super) enum KbCommand {
         /// What filters find the files by: `name=value`, as often as you like.
         #[arg(long, value_name = "NAME=VALUE")]
         metadata: Vec<String>,
+        /// The encoding of the files that are text, such as gbk; else that of their mark or `<meta>`, else UTF-8.
+        #[arg(long, value_name = "NAME")]
+        charset: Option<String>,
         #[command(flatten)]
         gateway: GatewayArguments,
     },
@@ -85,12 +89,23 @@ pub(super) async fn kb(command: KbCommand, json: bool) -> anyhow::Result<ExitCod
             kb,
             paths,
             metadata,
+            charset,
             ..
         } => {
             let Some(metadata) = pairs(&metadata) else {
                 return Ok(ExitCode::from(USAGE));
             };
-            let files = find_files(&paths)?;
+            let is_known = |name: &String| Encoding::for_label(name.as_bytes()).is_some();
+            if let Some(name) = charset.as_ref().filter(|name| !is_known(name)) {
+                output::remark(&format!(
+                    "error: {name} is no encoding of the web, such as gbk or shift_jis"
+                ));
+                return Ok(ExitCode::from(USAGE));
+            }
+            let mut files = find_files(&paths)?;
+            if let Some(name) = charset {
+                files.iter_mut().for_each(|file| file.name_charset(&name));
+            }
             if files.is_empty() {
                 output::remark("error: no text, Markdown, HTML or PDF stands there");
                 return Ok(ExitCode::FAILURE);
@@ -161,7 +176,7 @@ fn pairs(texts: &[String]) -> Option<Map<String, Value>> {
 
 fn say(json: bool, value: &Value, line: &str) {
     if json {
-        output::line(&value.to_string());
+        output::document(value);
     } else {
         output::line(line);
     }
@@ -180,7 +195,10 @@ async fn add(
         let place = format!("[{number}/{all}] {}", file.id);
         match add_one(gateway, kb, &file, metadata, &place).await {
             Ok(document) => {
-                let line = format!("{place}  {} chunks", document["chunks"]);
+                let mut line = format!("{place}  {} chunks", document["chunks"]);
+                if let Some(missing) = document["error"].as_str() {
+                    line = format!("{line}, but {missing}");
+                }
                 say(json, &document, &line);
             }
             Err(error) => {
@@ -217,7 +235,7 @@ async fn add_one(
     );
     let request = gateway.request(Method::PUT, &format!("{path}{query}"))?;
     let request = request
-        .header(CONTENT_TYPE, file.media_type)
+        .header(CONTENT_TYPE, &file.media_type)
         .body(file.read()?);
     let sending = gateway.ask(request);
     tokio::pin!(sending);
@@ -273,7 +291,7 @@ async fn search(gateway: &Gateway, kb: &str, body: &Value, json: bool) -> anyhow
     let request = gateway.request(Method::POST, &path)?.json(body);
     let found = gateway.ask(request).await?;
     if json {
-        output::line(&found.to_string());
+        output::document(&found);
         return Ok(ExitCode::SUCCESS);
     }
     let results = found["results"]

@@ -1,6 +1,8 @@
 //! A document as text. What others have written is taken apart in a process of its own, which may take so
 //! much time and memory and no more: what breaks it breaks nothing else.
 
+mod charset;
+mod pdf;
 mod read;
 mod words;
 
@@ -12,8 +14,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{ChildStdout, Command};
 use uuid::Uuid;
 
-use read::decoded;
 pub use read::{Extracted, Kind, media_type_of, read};
+use read::{decoded, decoded_html};
 
 /// How long one document may take to be read.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -26,9 +28,8 @@ pub const COMMAND: &str = "extract-text";
 pub async fn extract(kind: Kind, bytes: &[u8]) -> Result<Extracted, String> {
     match kind {
         Kind::Text(_) => read(kind, bytes),
-        Kind::Markdown(encoding) | Kind::Html(encoding) => {
-            read_outside(kind, decoded(encoding, bytes)?.as_bytes()).await
-        }
+        Kind::Markdown(encoding) => read_outside(kind, decoded(encoding, bytes)?.as_bytes()).await,
+        Kind::Html(encoding) => read_outside(kind, decoded_html(encoding, bytes)?.as_bytes()).await,
         Kind::Pdf => read_outside(kind, bytes).await,
     }
 }
@@ -94,6 +95,7 @@ fn answer_in(told: &[u8], mark: &str) -> Result<Extracted, String> {
         None => Ok(Extracted {
             text: answer.text,
             headings: answer.headings.into_iter().map(Heading::from).collect(),
+            missing: answer.missing,
         }),
     }
 }
@@ -104,6 +106,7 @@ struct Answer {
     error: Option<String>,
     text: String,
     headings: Vec<WireHeading>,
+    missing: Option<String>,
 }
 
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -130,6 +133,7 @@ pub fn told(read: Result<Extracted, String>) -> String {
                 .into_iter()
                 .map(|heading| WireHeading(heading.at, heading.level, heading.title))
                 .collect(),
+            missing: read.missing,
         },
         Err(error) => Answer {
             error: Some(error),
@@ -152,6 +156,7 @@ mod tests {
                 level: 1,
                 title: "A".to_owned(),
             }],
+            missing: Some("page 2".to_owned()),
         };
         let told = told(Ok(read.clone()));
         let answer = answer_in(format!("noise MARK{{}} more MARK{told}").as_bytes(), "MARK");

@@ -156,6 +156,7 @@ impl Knowledge {
                 .await
                 .map_err(KnowledgeError::Unreadable)?,
         };
+        let missing = text.missing.clone();
         let written = self.write(base, &document.base, content, text).await?;
         let finish = FinishIndexing {
             base: document.base,
@@ -167,6 +168,7 @@ impl Knowledge {
             characters: written.characters,
             chunks: written.chunks,
             units: written.units,
+            missing,
             at: self.0.parts.clock.now_ms(),
         };
         let finished = self.0.parts.store.write(finish).await?;

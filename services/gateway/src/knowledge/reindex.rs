@@ -106,6 +106,12 @@ impl Knowledge {
             from += read;
         }
         let (text, headings) = join(chunks);
-        Ok(Extracted { text, headings })
+        // A failed try has put its own reason there.
+        let missing = record.error.clone().filter(|_| record.status == "ready");
+        Ok(Extracted {
+            text,
+            headings,
+            missing,
+        })
     }
 }

@@ -16,10 +16,17 @@ pub(super) struct FoundFile {
     /// Its name, or its path within the directory that was given, with `/`.
     pub(super) id: String,
     pub(super) path: PathBuf,
-    pub(super) media_type: &'static str,
+    pub(super) media_type: String,
 }
 
 impl FoundFile {
+    /// Names the encoding of a text.
+    pub(super) fn name_charset(&mut self, name: &str) {
+        if self.media_type.starts_with("text/") {
+            self.media_type = format!("{}; charset={name}", self.media_type);
+        }
+    }
+
     pub(super) fn read(&self) -> anyhow::Result<Vec<u8>> {
         let unreadable = || format!("cannot read {}", self.path.display());
         let size = fs::metadata(&self.path).with_context(unreadable)?.len();
@@ -45,7 +52,7 @@ pub(super) fn find_files(paths: &[PathBuf]) -> anyhow::Result<Vec<FoundFile>> {
         found.push(FoundFile {
             id: name.to_string_lossy().into_owned(),
             path: path.clone(),
-            media_type: media_type(path).unwrap_or("text/plain"),
+            media_type: media_type(path).unwrap_or("text/plain").to_owned(),
         });
     }
     Ok(found)
@@ -84,7 +91,7 @@ fn search(
                 .map(|part| part.as_os_str().to_string_lossy());
             found.push(FoundFile {
                 id: parts.collect::<Vec<_>>().join("/"),
-                media_type,
+                media_type: media_type.to_owned(),
                 path,
             });
         }

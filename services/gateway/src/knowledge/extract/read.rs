@@ -4,6 +4,8 @@ use domain::knowledge::chunk::Heading;
 use encoding_rs::{Encoding, UTF_8};
 use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
+use super::charset::declared;
+use super::pdf::pdf;
 use super::words::Words;
 
 /// What a document is.
@@ -11,7 +13,8 @@ use super::words::Words;
 pub enum Kind {
     Text(&'static Encoding),
     Markdown(&'static Encoding),
-    Html(&'static Encoding),
+    /// `None`: the page says it itself.
+    Html(Option<&'static Encoding>),
     Pdf,
 }
 
@@ -20,6 +23,8 @@ pub enum Kind {
 pub struct Extracted {
     pub text: String,
     pub headings: Vec<Heading>,
+    /// What of the document could not be read.
+    pub missing: Option<String>,
 }
 
 const KNOWN: &str = "text/plain, text/markdown, text/html or application/pdf";
@@ -34,14 +39,17 @@ impl Kind {
             let value = value.trim().trim_matches('"');
             name.trim().eq_ignore_ascii_case("charset").then_some(value)
         });
-        let encoding = match charset {
-            None => UTF_8,
-            Some(label) => Encoding::for_label(label.as_bytes())
-                .ok_or("has a charset that nobody knows; send it as UTF-8")?,
+        let told = match charset {
+            None => None,
+            Some(label) => Some(
+                Encoding::for_label(label.as_bytes())
+                    .ok_or("has a charset that is not known; send it as UTF-8")?,
+            ),
         };
+        let encoding = told.unwrap_or(UTF_8);
         match essence.as_str() {
             "text/markdown" | "text/x-markdown" => Ok(Self::Markdown(encoding)),
-            "text/html" | "application/xhtml+xml" => Ok(Self::Html(encoding)),
+            "text/html" | "application/xhtml+xml" => Ok(Self::Html(told)),
             "application/pdf" => Ok(Self::Pdf),
             "application/json" => Ok(Self::Text(encoding)),
             text if text.starts_with("text/") => Ok(Self::Text(encoding)),
@@ -58,12 +66,12 @@ impl Kind {
             .and_then(Self::of_media_type)
     }
 
-    /// As the process is told.
+    /// As the process is told, which gets text in UTF-8.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Text(_) => "text/plain",
             Self::Markdown(_) => "text/markdown",
-            Self::Html(_) => "text/html",
+            Self::Html(_) => "text/html; charset=utf-8",
             Self::Pdf => "application/pdf",
         }
     }
@@ -89,10 +97,11 @@ pub fn read(kind: Kind, bytes: &[u8]) -> Result<Extracted, String> {
             Ok(Extracted {
                 text,
                 headings: Vec::new(),
+                missing: None,
             })
         }
         Kind::Markdown(encoding) => Ok(markdown(decoded(encoding, bytes)?)),
-        Kind::Html(encoding) => html(&decoded(encoding, bytes)?),
+        Kind::Html(encoding) => html(&decoded_html(encoding, bytes)?),
         Kind::Pdf => pdf(bytes),
     }
 }
@@ -112,7 +121,26 @@ pub(super) fn decoded(encoding: &'static Encoding, bytes: &[u8]) -> Result<Strin
     Ok(tidy(&text))
 }
 
-fn tidy(text: &str) -> String {
+/// The text of a page: in the encoding that a header names, else in the one of its `<meta>`, else in UTF-8.
+pub(super) fn decoded_html(
+    told: Option<&'static Encoding>,
+    bytes: &[u8],
+) -> Result<String, String> {
+    let meta = match told {
+        Some(_) => None,
+        None => declared(bytes),
+    };
+    match (told, meta) {
+        (Some(encoding), _) => decoded(encoding, bytes),
+        // An editor may have saved it as UTF-8 and left its `<meta>` as it was.
+        (None, Some(encoding)) => {
+            decoded(encoding, bytes).or_else(|fault| decoded(UTF_8, bytes).map_err(|_| fault))
+        }
+        (None, None) => decoded(UTF_8, bytes),
+    }
+}
+
+pub(super) fn tidy(text: &str) -> String {
     text.replace("\r\n", "\n")
         .replace('\r', "\n")
         .replace('\0', "\u{fffd}")
@@ -145,7 +173,11 @@ fn markdown(text: String) -> Extracted {
             _ => {}
         }
     }
-    Extracted { text, headings }
+    Extracted {
+        text,
+        headings,
+        missing: None,
+    }
 }
 
 fn depth(level: HeadingLevel) -> u8 {
@@ -180,26 +212,6 @@ fn html(source: &str) -> Result<Extracted, String> {
     Ok(markdown(tidy(&rendered)))
 }
 
-/// Page by page: where a passage stands is the page's number.
-fn pdf(bytes: &[u8]) -> Result<Extracted, String> {
-    let pages = pdf_extract::extract_text_from_mem_by_pages(bytes)
-        .map_err(|error| format!("is no PDF that can be read: {error}"))?;
-    let (mut text, mut headings) = (String::new(), Vec::new());
-    for (number, page) in (1..).zip(pages) {
-        headings.push(Heading {
-            at: text.len(),
-            level: 1,
-            title: format!("Page {number}"),
-        });
-        text.push_str(tidy(&page).trim());
-        text.push_str("\n\n");
-    }
-    if text.trim().is_empty() {
-        return Err("is a PDF without text: scanned pages must be recognised first".to_owned());
-    }
-    Ok(Extracted { text, headings })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,13 +237,24 @@ mod tests {
             ("text/csv; charset=Shift_JIS", b"\x93V\x8bC", "天気"),
             ("TEXT/PLAIN", b"\xff\xfea\0", "a"),
             ("application/json", b"{\"a\":1}", "{\"a\":1}"),
+            ("text/html", b"<meta charset=gbk>\xcc\xec\xc6\xf8", "天气"),
+            (
+                "text/html",
+                b"<meta http-equiv=Content-Type content='text/html; charset=Big5'><p>\xa4\xd1\xae\xf0",
+                "天氣",
+            ),
+            ("text/html", "<meta charset=gbk>€".as_bytes(), "€"),
+            ("text/html;charset=utf-8", "<meta charset=gbk>天".as_bytes(), "天"),
+            ("text/html", "\u{feff}<meta charset=gbk>天".as_bytes(), "天"),
             ("text/plain", b"a\0b", "a\u{fffd}b"),
         ] {
-            assert_eq!(
-                text_of(media_type, bytes).unwrap().text,
-                text,
-                "{media_type}"
-            );
+            let read = text_of(media_type, bytes).unwrap().text;
+            let read = if media_type.starts_with("text/html") {
+                read.trim()
+            } else {
+                &read
+            };
+            assert_eq!(read, text, "{media_type}");
         }
         for (media_type, bytes) in [
             ("text/plain", b"\xff\xff".as_slice()),

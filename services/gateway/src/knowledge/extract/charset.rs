@@ -1,0 +1,200 @@
+//! The encoding that a page of HTML names itself, by the prescan of the WHATWG: within its first 1024 bytes.
+
+use encoding_rs::{Encoding, UTF_8, WINDOWS_1252};
+
+/// Bytes that are looked at.
+const PRESCAN: usize = 1024;
+
+/// The encoding of a page's `<meta charset>`, `<meta http-equiv>` or XML declaration, if it is known.
+pub(super) fn declared(bytes: &[u8]) -> Option<&'static Encoding> {
+    let bytes = bytes.get(..PRESCAN).unwrap_or(bytes);
+    if bytes.starts_with(b"<?xml") {
+        let end = bytes.iter().position(|byte| *byte == b'>')?;
+        let mut rest = bytes.get(..end)?;
+        while let Some((attribute, behind)) = attribute(rest) {
+            if attribute.name == b"encoding" {
+                return known(&attribute.value);
+            }
+            rest = behind;
+        }
+    }
+    let mut rest = bytes;
+    while let Some(place) = rest.iter().position(|byte| *byte == b'<') {
+        rest = rest.get(place..)?;
+        rest = if let Some(comment) = rest.strip_prefix(b"<!--") {
+            behind(comment, b"-->")?
+        } else if is_tag(rest, b"<meta") {
+            let (found, after) = meta(rest.get(5..)?);
+            if found.is_some() {
+                return found;
+            }
+            after
+        } else if matches!(rest.get(1), Some(b'!' | b'?')) {
+            behind(rest, b">")?
+        } else {
+            // A `>` within an attribute is none.
+            let mut inside = rest.get(1..)?;
+            if matches!(rest.get(1..3), Some([letter, _] | [b'/', letter]) if letter.is_ascii_alphabetic())
+            {
+                let is_end = |byte: &u8| byte.is_ascii_whitespace() || *byte == b'>';
+                inside = inside.get(inside.iter().position(is_end)?..)?;
+                while let Some((_, after)) = attribute(inside) {
+                    inside = after;
+                }
+            }
+            inside
+        };
+    }
+    None
+}
+
+fn is_tag(bytes: &[u8], tag: &[u8]) -> bool {
+    let begins = bytes
+        .get(..tag.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(tag));
+    let next = bytes.get(tag.len());
+    begins && next.is_some_and(|next| next.is_ascii_whitespace() || *next == b'/')
+}
+
+fn behind<'a>(bytes: &'a [u8], mark: &[u8]) -> Option<&'a [u8]> {
+    let place = bytes
+        .windows(mark.len())
+        .position(|window| window == mark)?;
+    bytes.get(place + mark.len()..)
+}
+
+/// What a `<meta>` says, and what stands behind its attributes.
+fn meta(mut rest: &[u8]) -> (Option<&'static Encoding>, &[u8]) {
+    let (mut charset, mut content, mut is_content_type) = (None, None, false);
+    while let Some((attribute, after)) = attribute(rest) {
+        rest = after;
+        match attribute.name.as_slice() {
+            b"charset" => charset = charset.or(Some(attribute.value)),
+            b"content" => content = content.or_else(|| in_content(&attribute.value)),
+            b"http-equiv" => is_content_type |= attribute.value == b"content-type",
+            _ => {}
+        }
+    }
+    let content = content.filter(|_| is_content_type);
+    let label = charset.or(content);
+    (label.and_then(|label| known(&label)), rest)
+}
+
+/// The label behind `charset=` of a content type.
+fn in_content(value: &[u8]) -> Option<Vec<u8>> {
+    let mut rest = value;
+    loop {
+        rest = behind(rest, b"charset")?.trim_ascii_start();
+        if let Some(label) = rest.strip_prefix(b"=") {
+            let label = label.trim_ascii_start();
+            let label = match label.first() {
+                Some(quote @ (b'"' | b'\'')) => {
+                    label.get(1..)?.split(|byte| byte == quote).next()?
+                }
+                _ => label
+                    .split(|byte| byte.is_ascii_whitespace() || *byte == b';')
+                    .next()?,
+            };
+            return Some(label.to_vec());
+        }
+    }
+}
+
+fn known(label: &[u8]) -> Option<&'static Encoding> {
+    if label.eq_ignore_ascii_case(b"x-user-defined") {
+        return Some(WINDOWS_1252);
+    }
+    // Whose tags are read as ASCII is not in UTF-16, whatever it says.
+    let encoding = Encoding::for_label(label)?;
+    Some(if encoding.is_ascii_compatible() {
+        encoding
+    } else {
+        UTF_8
+    })
+}
+
+struct Attribute {
+    /// Both in lower case.
+    name: Vec<u8>,
+    value: Vec<u8>,
+}
+
+/// The next attribute of a tag and what stands behind it; `None`: the tag ends.
+fn attribute(bytes: &[u8]) -> Option<(Attribute, &[u8])> {
+    let skipped = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b'/' | b'?');
+    let start = bytes.iter().position(|byte| !skipped(byte))?;
+    let bytes = bytes.get(start..)?;
+    if bytes.first() == Some(&b'>') {
+        return None;
+    }
+    let is_end = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b'=' | b'/' | b'>');
+    let end = bytes
+        .iter()
+        .skip(1)
+        .position(is_end)
+        .map_or(bytes.len(), |end| end + 1);
+    let (name, rest) = bytes.split_at(end);
+    let name = name.to_ascii_lowercase();
+    let Some(value) = rest.trim_ascii_start().strip_prefix(b"=") else {
+        let value = Vec::new();
+        return Some((Attribute { name, value }, rest));
+    };
+    let value = value.trim_ascii_start();
+    let (value, rest) = match value.first() {
+        Some(quote @ (b'"' | b'\'')) => {
+            let value = value.get(1..)?;
+            let end = value.iter().position(|byte| byte == quote)?;
+            (value.get(..end)?, value.get(end + 1..)?)
+        }
+        _ => {
+            let is_end = |byte: &u8| byte.is_ascii_whitespace() || *byte == b'>';
+            value.split_at(value.iter().position(is_end).unwrap_or(value.len()))
+        }
+    };
+    let value = value.to_ascii_lowercase();
+    Some((Attribute { name, value }, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_declared_encoding() {
+        for (page, name) in [
+            ("<meta charset=\"gbk\">", Some("GBK")),
+            (
+                "<html><head><META CharSet = 'shift_jis' />",
+                Some("Shift_JIS"),
+            ),
+            ("<p title='a>b'><meta charset=big5>", Some("Big5")),
+            (
+                "<meta http-equiv=\"Content-Type\" content=\"text/html; charset=gb2312\">",
+                Some("GBK"),
+            ),
+            (
+                "<meta content='text/html;charset=\"euc-kr\"' http-equiv=content-type>",
+                Some("EUC-KR"),
+            ),
+            (
+                "<?xml version=\"1.0\" encoding=\"koi8-r\"?><html>",
+                Some("KOI8-R"),
+            ),
+            (
+                "<!-- <meta charset=gbk> --><meta charset=utf-16>",
+                Some("UTF-8"),
+            ),
+            ("<meta charset=klingon><meta charset=gbk>", Some("GBK")),
+            ("<meta name=x content='charset=gbk'>", None),
+            ("<metal charset=gbk>", None),
+            ("<meta charset=", None),
+            ("<", None),
+            ("", None),
+        ] {
+            let found = declared(page.as_bytes()).map(Encoding::name);
+            assert_eq!(found, name, "{page}");
+        }
+        let late = format!("{}<meta charset=gbk>", " ".repeat(PRESCAN));
+        assert_eq!(declared(late.as_bytes()), None);
+    }
+}

@@ -1,0 +1,113 @@
+//! PDF, page by page: a page that breaks the reader costs that page alone.
+
+mod cmaps;
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use domain::knowledge::chunk::Heading;
+use pdf_extract::{Document, ObjectId, PlainTextOutput, output_doc_page};
+
+use super::read::{Extracted, tidy};
+
+/// Pages whose faults are told.
+const TOLD: usize = 8;
+/// Characters of one fault.
+const FAULT_CHARACTERS: usize = 120;
+
+/// Page by page: where a passage stands is the page's number.
+pub(super) fn pdf(bytes: &[u8]) -> Result<Extracted, String> {
+    let document = guarded(|| opened(bytes)).unwrap_or_else(Err);
+    let document = document.map_err(|error| format!("is no PDF that can be read: {error}"))?;
+    let (mut text, mut headings) = (String::new(), Vec::new());
+    let mut faults = Vec::new();
+    for (number, id) in document.get_pages() {
+        let (page, fault) = page_of(&document, number, id);
+        let page = tidy(&page);
+        let page = page.trim();
+        if let Some(fault) = fault {
+            let extent = if page.is_empty() {
+                "not read"
+            } else {
+                "read in part"
+            };
+            faults.push(format!("page {number} is {extent}: {fault}"));
+        }
+        headings.push(Heading {
+            at: text.len(),
+            level: 1,
+            title: format!("Page {number}"),
+        });
+        text.push_str(page);
+        text.push_str("\n\n");
+    }
+    let missing = (!faults.is_empty()).then(|| told(&faults));
+    match (text.trim().is_empty(), missing) {
+        (true, Some(missing)) => Err(format!("is a PDF of which no page can be read: {missing}")),
+        (true, None) => {
+            Err("is a PDF without text: scanned pages must be recognised first".to_owned())
+        }
+        (false, missing) => Ok(Extracted {
+            text,
+            headings,
+            missing,
+        }),
+    }
+}
+
+fn opened(bytes: &[u8]) -> Result<Document, String> {
+    let mut document = Document::load_mem(bytes).map_err(|error| error.to_string())?;
+    if document.is_encrypted() {
+        document
+            .decrypt("")
+            .map_err(|_| "it is encrypted with a password".to_owned())?;
+    }
+    cmaps::embed(&mut document);
+    Ok(document)
+}
+
+/// The text of a page as far as it is read, and why no further.
+fn page_of(document: &Document, number: u32, id: ObjectId) -> (String, Option<String>) {
+    let mut text = String::new();
+    let read = guarded(|| {
+        let mut output = PlainTextOutput::new(&mut text);
+        output_doc_page(document, &mut output, number).map_err(|error| error.to_string())
+    });
+    let fault = match read {
+        Ok(Ok(())) if text.trim().is_empty() => cmaps::without_unicode(document, id),
+        Ok(Ok(())) => None,
+        Ok(Err(fault)) | Err(fault) => Some(fault),
+    };
+    (text, fault)
+}
+
+/// The reader panics on what it does not know; a panic is an error with its message.
+fn guarded<T>(read: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(read)).map_err(|panic| message_of(panic.as_ref()))
+}
+
+fn message_of(panic: &(dyn Any + Send)) -> String {
+    let message = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied());
+    let message = message.unwrap_or("it is damaged");
+    let plain = message.chars().filter(|letter| !letter.is_control());
+    plain.take(FAULT_CHARACTERS).collect()
+}
+
+fn told(faults: &[String]) -> String {
+    let mut told = faults
+        .iter()
+        .take(TOLD)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join("; ");
+    if let Some(more) = faults.len().checked_sub(TOLD).filter(|more| *more > 0) {
+        told = format!("{told}; and {more} more pages");
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+use std::fmt::Write as _;
+
+use super::*;
+
+/// A PDF whose pages have a font and a string of hexadecimal digits each; `F` is Helvetica.
+fn made(pages: &[(&str, &str)]) -> Vec<u8> {
+    let kids: Vec<_> = (0..pages.len())
+        .map(|n| format!("{} 0 R", 3 + 3 * n))
+        .collect();
+    let mut objects = vec![
+        "<< /Type /Catalog /Pages 2 0 R >>".to_owned(),
+        format!(
+            "<< /Type /Pages /Kids [{}] /Count {} >>",
+            kids.join(" "),
+            pages.len()
+        ),
+    ];
+    for (n, (font, text)) in pages.iter().enumerate() {
+        objects.push(format!(
+            "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents {} 0 R \
+             /Resources << /Font << /F1 {} 0 R >> >> >>",
+            4 + 3 * n,
+            5 + 3 * n
+        ));
+        let drawn = format!("BT /F1 12 Tf 72 720 Td <{text}> Tj ET");
+        objects.push(format!(
+            "<< /Length {} >>\nstream\n{drawn}\nendstream",
+            drawn.len()
+        ));
+        objects.push((*font).to_owned());
+    }
+    let mut text = "%PDF-1.4\n".to_owned();
+    let mut places = Vec::new();
+    for (n, object) in objects.iter().enumerate() {
+        places.push(text.len());
+        let _ = write!(text, "{} 0 obj\n{object}\nendobj\n", n + 1);
+    }
+    let at = text.len();
+    let _ = write!(text, "xref\n0 {}\n0000000000 65535 f \n", places.len() + 1);
+    for place in &places {
+        let _ = write!(text, "{place:010} 00000 n \n");
+    }
+    let size = places.len() + 1;
+    let _ = write!(
+        text,
+        "trailer\n<< /Size {size} /Root 1 0 R >>\nstartxref\n{at}\n%%EOF\n"
+    );
+    text.into_bytes()
+}
+
+fn cid_font(encoding: &str, more: &str) -> String {
+    format!(
+        "<< /Type /Font /Subtype /Type0 /BaseFont /STSong-Light /Encoding /{encoding} {more} /DescendantFonts \
+         [<< /Type /Font /Subtype /CIDFontType0 /BaseFont /STSong-Light /DW 1000 >>] >>"
+    )
+}
+
+fn simple_font(encoding: &str) -> String {
+    format!("<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /{encoding} >>")
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .fold(String::new(), |text, byte| format!("{text}{byte:02X}"))
+}
+
+const PLAIN: &str = "506C61696E"; // Plain
+
+#[test]
+fn reads_predefined_cmaps() {
+    let utf16 =
+        |text: &str| -> Vec<u8> { text.encode_utf16().flat_map(u16::to_be_bytes).collect() };
+    for (encoding, bytes, text) in [
+        ("GBK-EUC-H", b"A\xcc\xec\xc6\xf8".to_vec(), "A天气"),
+        (
+            "GBK2K-V",
+            b"\xcc\xec\x82\x35\x87\x38".to_vec(),
+            "天\u{4db5}",
+        ),
+        ("90ms-RKSJ-H", b"\x93V\x8bC\xb1a".to_vec(), "天気ｱa"),
+        ("ETen-B5-H", b"\xa4\xd1\xae\xf0".to_vec(), "天氣"),
+        ("KSCms-UHC-H", b"\xb3\xaf\xbe\xbe".to_vec(), "날씨"),
+        ("KSCms-UHC-HW-V", b"\xb3\xaf".to_vec(), "날"),
+        ("EUC-H", b"\xc5\xb7\xb5\xa4".to_vec(), "天気"),
+        ("H", b"\x45\x37\x35\x24".to_vec(), "天気"),
+        ("UniGB-UCS2-H", utf16("天气 A"), "天气 A"),
+        ("UniJIS-UTF16-H", utf16("気𠮷"), "気𠮷"),
+    ] {
+        let bytes = made(&[(&cid_font(encoding, ""), &hex(&bytes))]);
+        let read = pdf(&bytes).unwrap_or_else(|error| panic!("{encoding}: {error}"));
+        assert!(read.text.contains(text), "{encoding}: {:?}", read.text);
+        assert_eq!(read.missing, None, "{encoding}");
+    }
+}
+
+#[test]
+fn replaces_maps_that_only_have_a_name() {
+    for name in ["Identity-V", "Adobe-GB1-UCS2"] {
+        let font = cid_font("GBK-EUC-H", &format!("/ToUnicode /{name}"));
+        let read = pdf(&made(&[(&font, "CCEC")])).unwrap();
+        assert!(read.text.contains('天'), "{name}: {:?}", read.text);
+    }
+}
+
+#[test]
+fn reads_simple_fonts_of_other_encodings() {
+    for encoding in ["PDFDocEncoding", "StandardEncoding", "Whatever"] {
+        let read = pdf(&made(&[(&simple_font(encoding), PLAIN)])).unwrap();
+        assert!(read.text.contains("Plain"), "{encoding}: {:?}", read.text);
+    }
+}
+
+#[test]
+fn an_unreadable_page_costs_itself_alone() {
+    let good = simple_font("WinAnsiEncoding");
+    for (font, named) in [
+        (cid_font("CNS-EUC-H", ""), "CNS-EUC-H"),
+        (cid_font("Identity-H", ""), "Identity-H"),
+        ("<< /Type /Font /Subtype /Type0 >>".to_owned(), ""),
+    ] {
+        let read = pdf(&made(&[(&good, PLAIN), (&font, "A4A1"), (&good, PLAIN)])).unwrap();
+        assert_eq!(read.text.matches("Plain").count(), 2, "{named}: {read:?}");
+        let titles: Vec<_> = read.headings.iter().map(|one| one.title.as_str()).collect();
+        assert_eq!(titles, ["Page 1", "Page 2", "Page 3"]);
+        let missing = read.missing.unwrap();
+        assert!(missing.starts_with("page 2 is not read: "), "{missing}");
+        assert!(missing.contains(named), "{missing}");
+        let alone = pdf(&made(&[(&font, "A4A1")])).unwrap_err();
+        assert!(
+            alone.contains("no page can be read") && alone.contains(named),
+            "{alone}"
+        );
+    }
+}
