@@ -1,13 +1,16 @@
 //! The event log: what came in, whoever wanted it.
 
 use protocol::id::{RunId, WorkspaceId};
-use sea_orm::{ColumnTrait, Condition, EntityTrait, ExprTrait, QueryFilter, QueryOrder};
+use sea_orm::{
+    ColumnTrait, Condition, EntityTrait, ExprTrait, QueryFilter, QueryOrder, QuerySelect, Select,
+};
 
 use crate::connect::Store;
 use crate::conversation::{ConversationsOf, of_conversations};
 use crate::entity::{events, raw_payloads};
 use crate::error::{StoreError, parsed};
-use crate::page::{Found, PageBound, PageOf};
+use crate::page::{PageBound, PageOf};
+use crate::runs::LOOKED_AT;
 use crate::sql::{Sql, padded};
 use crate::steering::DROPPED;
 
@@ -49,6 +52,14 @@ pub struct EventFilter {
 pub struct EventPosition {
     pub received_at: i64,
     pub event_id: String,
+}
+
+/// A part of a list of events.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EventsFound {
+    pub records: Vec<EventRecord>,
+    /// Where the next part begins: behind the last event, or where the look for rare types ended. `None`: there is no more.
+    pub next: Option<EventPosition>,
 }
 
 impl Store {
@@ -111,14 +122,14 @@ impl Store {
         Ok(row.map(|row| row.payload))
     }
 
-    /// Events of the workspace, newest first, after `position`.
+    /// Events of the workspace, newest first, after `position`. For certain types it looks at [`LOOKED_AT`] events at most.
     pub async fn list_events(
         &self,
         workspace: &WorkspaceId,
         filter: &EventFilter,
         after: Option<&EventPosition>,
         bound: impl Into<PageBound<'_>>,
-    ) -> Result<Found<EventRecord>, StoreError> {
+    ) -> Result<EventsFound, StoreError> {
         let own = of_conversations(
             events::Column::ConversationKey,
             workspace,
@@ -127,15 +138,16 @@ impl Store {
         );
         let own = own.unwrap_or_else(|| events::Column::WorkspaceId.eq(workspace.as_str()).into());
         let mut query = events::Entity::find().filter(own);
+        if let Some(position) = after {
+            query = query.filter(is_older(position));
+        }
+        let mut look_end = None;
         if !filter.event_types.is_empty() {
+            look_end = self.events_look_end(query.clone()).await?;
             query = query.filter(events::Column::EventType.is_in(padded(&filter.event_types)));
         }
-        if let Some(position) = after {
-            let same = events::Column::ReceivedAt
-                .eq(position.received_at)
-                .and(events::Column::EventId.lt(position.event_id.as_str()));
-            let older = events::Column::ReceivedAt.lt(position.received_at);
-            query = query.filter(Condition::any().add(older).add(same));
+        if let Some(end) = &look_end {
+            query = query.filter(is_seen(end));
         }
         let rows = PageOf {
             rows: query
@@ -146,15 +158,56 @@ impl Store {
             without: None,
         };
         let rows = rows.read::<String>(&self.readers, bound.into()).await?;
-        let mut found = Found {
-            items: Vec::with_capacity(rows.items.len()),
-            has_more: rows.has_more,
-        };
+        let has_more = rows.has_more;
+        let mut records = Vec::with_capacity(rows.items.len());
         for row in rows.items {
-            found.items.push(self.event_record(row).await?);
+            records.push(self.event_record(row).await?);
         }
-        Ok(found)
+        let last = records.last().map(|record| EventPosition {
+            received_at: record.received_at,
+            event_id: record.event_id.clone(),
+        });
+        let next = if has_more { last } else { look_end };
+        Ok(EventsFound { records, next })
     }
+
+    /// The last event that is looked at, when there are more than [`LOOKED_AT`].
+    async fn events_look_end(
+        &self,
+        all: Select<events::Entity>,
+    ) -> Result<Option<EventPosition>, StoreError> {
+        let last: Option<(i64, String)> = all
+            .select_only()
+            .column(events::Column::ReceivedAt)
+            .column(events::Column::EventId)
+            .order_by_desc(events::Column::ReceivedAt)
+            .order_by_desc(events::Column::EventId)
+            .offset(LOOKED_AT - 1)
+            .limit(1)
+            .into_tuple()
+            .one(&self.readers)
+            .await?;
+        Ok(last.map(|(received_at, event_id)| EventPosition {
+            received_at,
+            event_id,
+        }))
+    }
+}
+
+fn is_older(position: &EventPosition) -> Condition {
+    let (at, id) = (events::Column::ReceivedAt, events::Column::EventId);
+    let edge = at
+        .lt(position.received_at)
+        .or(id.lt(position.event_id.as_str()));
+    // The first half is a range of an index, the second cuts its edge.
+    Condition::all().add(at.lte(position.received_at)).add(edge)
+}
+
+/// The events up to the end of the look, itself among them.
+fn is_seen(end: &EventPosition) -> Condition {
+    let (at, id) = (events::Column::ReceivedAt, events::Column::EventId);
+    let edge = at.gt(end.received_at).or(id.gte(end.event_id.as_str()));
+    Condition::all().add(at.gte(end.received_at)).add(edge)
 }
 
 fn to_record(

@@ -1,5 +1,7 @@
 //! Runs: finding, listing, counting.
 
+mod inputs;
+
 use std::time::Duration;
 
 use domain::run::Run;
@@ -7,7 +9,7 @@ use domain::trace::TraceParent;
 use protocol::id::{EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::raw::RawJson;
 use protocol::run::RunStatus;
-use sea_orm::sea_query::{Alias, Expr, Func, Query};
+use sea_orm::sea_query::{Alias, Expr, Func, Query, SimpleExpr};
 use sea_orm::{
     ColumnTrait, Condition, ConnectionTrait, EntityTrait, ExprTrait, Order, QueryFilter,
     QueryOrder, QuerySelect, QueryTrait,
@@ -16,11 +18,12 @@ use sea_orm::{
 use crate::connect::Store;
 use crate::conversation::{ConversationsOf, of_conversations};
 use crate::database_clock::ago;
-use crate::entity::{events, runs, transcript_items};
+use crate::entity::runs;
 use crate::error::{StoreError, parsed, unsigned};
-use crate::new_run::frozen_in;
 use crate::page::{Budget, Found, PageBound, PageOf};
-use crate::sql::{Row, Sql, padded};
+use crate::sql::padded;
+
+pub use inputs::RunInputs;
 
 /// Which runs a list shows.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +51,15 @@ pub struct RunWindow<'a> {
     pub budget: Budget<'a>,
 }
 
+/// A part of a list of runs.
+#[derive(Clone, Debug, Default)]
+pub struct RunsFound {
+    pub runs: Vec<Run>,
+    /// Where the next part begins: behind the last run, or where the look ended for a filter that lets few through.
+    /// `None`: there is no more.
+    pub next: Option<RunPosition>,
+}
+
 /// The place of a run in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunPosition {
@@ -55,21 +67,8 @@ pub struct RunPosition {
     pub run_id: RunId,
 }
 
-/// What a run is made from.
-#[derive(Clone, Debug)]
-pub struct RunInputs {
-    /// The frozen agent specification, as JSON.
-    pub agent_spec: String,
-    /// The authorization snapshot, as JSON.
-    pub snapshot: String,
-    /// The envelope, as JSON.
-    pub envelope: String,
-    pub event_seq: Option<i64>,
-    /// When the event arrived, in epoch milliseconds.
-    pub arrived_at: i64,
-    /// The newest place of the transcript, the event's own message apart; 0 for none.
-    pub transcript_before: i64,
-}
+/// Runs, or events, that one request looks at for a filter without an index.
+pub(crate) const LOOKED_AT: u64 = 10_000;
 
 /// How far runs are counted: a count costs as much as it counts.
 const COUNTED: u64 = 1000;
@@ -98,27 +97,18 @@ impl Store {
         workspace: &WorkspaceId,
         filter: &RunFilter,
         window: &RunWindow<'_>,
-    ) -> Result<Found<Run>, StoreError> {
-        let mut query = runs::Entity::find().filter(of(workspace, filter));
-        if let Some(RunPosition { created_at, run_id }) = window.before {
-            let same = runs::Column::CreatedAt.eq(created_at);
-            let same = same.and(runs::Column::Id.lt(run_id.to_string()));
-            query = query.filter(runs::Column::CreatedAt.lt(created_at).or(same));
+    ) -> Result<RunsFound, StoreError> {
+        let look_end = self.look_end(workspace, filter, window).await?;
+        let mut query = runs::Entity::find()
+            .filter(of(workspace, filter))
+            .filter(within(window));
+        if let Some(end) = look_end {
+            query = query.filter(up_to(end, window));
         }
-        if let Some(RunPosition { created_at, run_id }) = window.after {
-            let same = runs::Column::CreatedAt.eq(created_at);
-            let same = same.and(runs::Column::Id.gt(run_id.to_string()));
-            query = query.filter(runs::Column::CreatedAt.gt(created_at).or(same));
-        }
-        let order = if window.forward {
-            Order::Asc
-        } else {
-            Order::Desc
-        };
         let page = PageOf {
             rows: query
-                .order_by(runs::Column::CreatedAt, order.clone())
-                .order_by(runs::Column::Id, order),
+                .order_by(runs::Column::CreatedAt, order_of(window))
+                .order_by(runs::Column::Id, order_of(window)),
             key: runs::Column::Id,
             owner: Condition::all(),
             without: None,
@@ -129,15 +119,63 @@ impl Store {
             budget: window.budget,
         };
         let found = page.read::<String>(&self.readers, bound).await?;
-        found.try_map(to_domain)
+        let Found { items, has_more } = found.try_map(to_domain)?;
+        let last = items.last().map(|run| RunPosition {
+            created_at: run.created_at,
+            run_id: run.id,
+        });
+        Ok(RunsFound {
+            next: if has_more { last } else { look_end },
+            runs: items,
+        })
     }
 
-    /// How many runs of the workspace there are; `None`: more than 1000.
+    /// The last run that is looked at, when there are more than [`LOOKED_AT`] and an index does not find those that the
+    /// filter lets through.
+    async fn look_end(
+        &self,
+        workspace: &WorkspaceId,
+        filter: &RunFilter,
+        window: &RunWindow<'_>,
+    ) -> Result<Option<RunPosition>, StoreError> {
+        if filter.has_index() {
+            return Ok(None);
+        }
+        let all = RunFilter {
+            statuses: Vec::new(),
+            runner_id: None,
+            ..filter.clone()
+        };
+        let last: Option<(i64, String)> = runs::Entity::find()
+            .filter(of(workspace, &all))
+            .filter(within(window))
+            .select_only()
+            .column(runs::Column::CreatedAt)
+            .column(runs::Column::Id)
+            .order_by(runs::Column::CreatedAt, order_of(window))
+            .order_by(runs::Column::Id, order_of(window))
+            .offset(LOOKED_AT - 1)
+            .limit(1)
+            .into_tuple()
+            .one(&self.readers)
+            .await?;
+        let position = |(created_at, id): (i64, String)| {
+            let run_id = parsed("runs.id", &id, &id)?;
+            Ok(RunPosition { created_at, run_id })
+        };
+        last.map(position).transpose()
+    }
+
+    /// How many runs of the workspace there are; `None`: more than 1000, or more than [`LOOKED_AT`] to be looked at.
     pub async fn count_runs(
         &self,
         workspace: &WorkspaceId,
         filter: &RunFilter,
     ) -> Result<Option<u64>, StoreError> {
+        let all = RunWindow::default();
+        if self.look_end(workspace, filter, &all).await?.is_some() {
+            return Ok(None);
+        }
         let some = runs::Entity::find()
             .select_only()
             .column(runs::Column::Id)
@@ -152,56 +190,6 @@ impl Store {
         let row = self.readers.query_one(&counting).await?;
         let n: i64 = row.map_or(Ok(0), |row| row.try_get("", "n"))?;
         Ok(u64::try_from(n).ok().filter(|n| *n <= COUNTED))
-    }
-
-    /// What a run is made from, read again when it is dispatched.
-    pub async fn find_run_inputs(&self, run: &Run) -> Result<Option<RunInputs>, StoreError> {
-        let frozen = self.find_frozen(run.id).await?;
-        let event = events::Entity::find_by_id((run.workspace.to_string(), run.event_id.clone()))
-            .one(&self.readers)
-            .await?;
-        let Some((frozen, event)) = frozen.zip(event) else {
-            return Ok(None);
-        };
-        let transcript_before = match &run.conversation_key {
-            None => 0,
-            Some(key) => self.transcript_before(&run.event_id, key).await?,
-        };
-        Ok(Some(RunInputs {
-            agent_spec: frozen.text("agent_spec")?,
-            snapshot: frozen.text("snapshot")?,
-            envelope: event.envelope,
-            event_seq: event.event_seq,
-            arrived_at: event.received_at,
-            transcript_before,
-        }))
-    }
-
-    /// The authorization snapshot of a run, as JSON.
-    pub async fn find_snapshot(&self, id: RunId) -> Result<Option<String>, StoreError> {
-        let frozen = self.find_frozen(id).await?;
-        frozen.map(|frozen| frozen.text("snapshot")).transpose()
-    }
-
-    async fn find_frozen(&self, id: RunId) -> Result<Option<Row>, StoreError> {
-        let (table, key) = frozen_in(self.readers.backend());
-        let sql = format!("SELECT agent_spec, snapshot FROM {table} WHERE {key} = $1");
-        let found = self.readers.query_sql(sql, vec![id.to_string().into()]);
-        Ok(found.await?.pop())
-    }
-
-    /// The newest place of the conversation, the run's own message apart.
-    async fn transcript_before(&self, event_id: &str, key: &str) -> Result<i64, StoreError> {
-        let newest: Option<i64> = transcript_items::Entity::find()
-            .select_only()
-            .column(transcript_items::Column::Seq)
-            .filter(transcript_items::Column::ConversationKey.eq(key))
-            .filter(transcript_items::Column::EventId.ne(event_id))
-            .order_by_desc(transcript_items::Column::Seq)
-            .into_tuple()
-            .one(&self.readers)
-            .await?;
-        Ok(newest.unwrap_or(0))
     }
 
     /// Runs that have waited for a dispatch since `age` ago, oldest first; all of them for `None`.
@@ -241,6 +229,56 @@ impl Store {
             .all(&self.readers)
             .await?;
         Ok(readable(models))
+    }
+}
+
+impl RunFilter {
+    /// Whether an index finds what the filter lets through: the live runs of the workspace, all runs of an agent or a
+    /// conversation.
+    fn has_index(&self) -> bool {
+        let is_of_workspace = self.agent_id.is_none()
+            && self.conversations.is_none()
+            && self.conversation_key.is_none();
+        let is_live = |status: &RunStatus| !status.is_terminal();
+        match &*self.statuses {
+            [] => self.runner_id.is_none(),
+            statuses => is_of_workspace && statuses.iter().all(is_live),
+        }
+    }
+}
+
+fn order_of(window: &RunWindow<'_>) -> Order {
+    if window.forward {
+        Order::Asc
+    } else {
+        Order::Desc
+    }
+}
+
+/// The runs between the ends of a window.
+fn within(window: &RunWindow<'_>) -> Condition {
+    let (at, id) = (runs::Column::CreatedAt, runs::Column::Id);
+    // The first half is a range of an index, the second cuts its edge.
+    let older = window.before.map(|RunPosition { created_at, run_id }| {
+        let edge = at.lt(created_at).or(id.lt(run_id.to_string()));
+        at.lte(created_at).and(edge)
+    });
+    let newer = window.after.map(|RunPosition { created_at, run_id }| {
+        let edge = at.gt(created_at).or(id.gt(run_id.to_string()));
+        at.gte(created_at).and(edge)
+    });
+    Condition::all().add_option(older).add_option(newer)
+}
+
+/// The runs up to the end of the look, itself among them.
+fn up_to(RunPosition { created_at, run_id }: RunPosition, window: &RunWindow<'_>) -> SimpleExpr {
+    let (at, id) = (runs::Column::CreatedAt, runs::Column::Id);
+    if window.forward {
+        let edge = at.lt(created_at).or(id.lte(run_id.to_string()));
+        at.lte(created_at).and(edge)
+    } else {
+        let edge = at.gt(created_at).or(id.gte(run_id.to_string()));
+        at.gte(created_at).and(edge)
     }
 }
 

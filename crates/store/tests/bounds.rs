@@ -10,6 +10,7 @@ use domain::normalize::StateUpdate;
 use domain::run::Run;
 use domain::tool_call::Decision;
 use protocol::resources::{StateScope, StorageArea, ToolEffect};
+use protocol::run::RunStatus;
 use store::{
     AppendResults, AreaAccess, BeginToolCall, BeginUpload, BlobDeleted, Budget, CHUNK_BYTES,
     CloseAppends, Closed, Defer, DeleteBlob, EventFilter, FinishToolCall, FinishUpload, Heard,
@@ -32,6 +33,7 @@ on_both!(
     the_keys_of_a_run_are_bounded_and_end_with_it,
     the_call_that_comes_past_the_most_of_a_run_is_the_last_that_is_taken,
     what_is_closed_takes_nothing_new_and_knows_what_it_has,
+    rare_runs_and_events_are_found_behind_cursors,
 );
 
 const ROOM: Quota = Quota {
@@ -290,7 +292,7 @@ async fn a_page_of_events_ends_where_its_bytes_do(bench: Bench) {
             .list_events(&bench.workspace, &filter, None, bound);
         let found = list.await.unwrap();
         assert_eq!(
-            (found.items.len(), found.has_more),
+            (found.records.len(), found.next.is_some()),
             (expected, more),
             "{limit} {bytes}"
         );
@@ -603,4 +605,94 @@ async fn the_call_that_comes_past_the_most_of_a_run_is_the_last_that_is_taken(be
         .unwrap()
         .unwrap();
     assert_eq!((last, results.len(), results[0].len()), (3, 1, 90));
+}
+
+/// Makes runs and events that came one each millisecond; only the oldest failed, and is of another type.
+async fn make_many(bench: &Bench, count: i64) {
+    let frozen = match bench.database {
+        Some(_) => (", agent_spec, snapshot", ", '{}', '{}'"),
+        None => ("", ""),
+    };
+    let numbers = format!(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
+    );
+    let id = "'00000000-0000-7000-8000-' || (100000000000 + i)";
+    let (columns, values) = frozen;
+    let runs = format!(
+        "{numbers} INSERT INTO runs (id, workspace_id, event_id, agent_id, agent_version, runner_id, endpoint_id, \
+         status, attempt, lease_epoch, last_sequence, deadline_at, snapshot_sha256, metadata, created_at, \
+         finished_at{columns}) SELECT {id}, 'default', 'e' || i, '00000000-0000-0000-0000-000000000000', 1, \
+         'plugin:a/b/c', '00000000-0000-0000-0000-000000000000', \
+         CASE WHEN i = 1 THEN 'failed' ELSE 'completed' END, 1, 1, 1, 1, '', '{{}}', i, i{values} FROM n"
+    );
+    bench.tamper(&runs).await;
+    let events = format!(
+        "{numbers} INSERT INTO events (workspace_id, event_id, dedupe_key, body_sha256, answer, event_type, \
+         source, bot_id, envelope, received_at) SELECT 'default', 'e' || i, 'd' || i, '', '{{}}', \
+         CASE WHEN i = 1 THEN 'rare' ELSE 'often' END, 's', '', '{{}}', i FROM n"
+    );
+    bench.tamper(&events).await;
+}
+
+async fn rare_runs_and_events_are_found_behind_cursors(bench: Bench) {
+    make_many(&bench, 25_000).await;
+    let filter = RunFilter {
+        statuses: vec![RunStatus::Failed],
+        ..RunFilter::default()
+    };
+    let (mut before, mut looked) = (None, Vec::new());
+    let found = loop {
+        let window = RunWindow {
+            before,
+            limit: 10,
+            bytes: i64::MAX,
+            ..RunWindow::default()
+        };
+        let found = bench.store.list_runs(&bench.workspace, &filter, &window);
+        let found = found.await.unwrap();
+        let Some(next) = found.next else {
+            break found.runs;
+        };
+        assert!(found.runs.is_empty());
+        looked.push(next.created_at);
+        before = Some(next);
+    };
+    assert_eq!(looked, [15_001, 5_001]);
+    assert_eq!((found.len(), found[0].created_at), (1, 1));
+    // What many pass is not looked through.
+    let filter = RunFilter {
+        statuses: vec![RunStatus::Completed],
+        ..RunFilter::default()
+    };
+    let window = RunWindow {
+        limit: 10,
+        bytes: i64::MAX,
+        ..RunWindow::default()
+    };
+    let found = bench.store.list_runs(&bench.workspace, &filter, &window);
+    let found = found.await.unwrap();
+    assert_eq!(
+        (found.runs.len(), found.next.unwrap().created_at),
+        (10, 24_991)
+    );
+    let count = bench.store.count_runs(&bench.workspace, &filter).await;
+    assert_eq!(count.unwrap(), None);
+
+    let filter = EventFilter {
+        event_types: vec!["rare".to_owned()],
+        ..EventFilter::default()
+    };
+    let (mut after, mut looked) = (None, Vec::new());
+    let found = loop {
+        let store = &bench.store;
+        let found = store.list_events(&bench.workspace, &filter, after.as_ref(), 10, usize::MAX);
+        let found = found.await.unwrap();
+        let Some(next) = found.next else {
+            break found.records;
+        };
+        looked.push(next.received_at);
+        after = Some(next);
+    };
+    assert_eq!(looked, [15_001, 5_001]);
+    assert_eq!((found.len(), found[0].event_id.as_str()), (1, "e1"));
 }

@@ -8,9 +8,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use protocol::id::RunId;
+use protocol::id::{AgentId, RunId};
+use protocol::run::RunStatus;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
-use store::{AuditOutcome, Ingest, Plan};
+use store::{AuditOutcome, EventFilter, Ingest, Plan, RunFilter, RunWindow};
 use support::{Bench, OwnDatabase, busy, create_database, dispatch, new_run};
 use uuid::Uuid;
 
@@ -181,26 +182,29 @@ async fn close(bench: Bench) {
     drop(bench);
 }
 
-fn fill() -> String {
+/// The id of the run with this number.
+const RUN: &str = "'00000000-0000-7000-8000-' || (100000000000 + i)";
+
+fn fill(rows: i64) -> String {
     format!(
         "INSERT INTO conversations SELECT 'k' || i, 'default', 'b', 'c' || i, '', 1, 1, 1 \
-             FROM generate_series(1, {LARGE}) i; \
+             FROM generate_series(1, {rows}) i; \
          INSERT INTO events (workspace_id, event_id, dedupe_key, body_sha256, answer, event_type, source, \
              bot_id, conversation_key, event_seq, envelope, received_at) \
              SELECT 'default', 'e' || i, 'd' || i, '', '', 't', 's', '', 'k' || i, 1, repeat('x', 300), i \
-             FROM generate_series(1, {LARGE}) i; \
+             FROM generate_series(1, {rows}) i; \
          INSERT INTO runs (id, workspace_id, event_id, agent_id, agent_version, runner_id, endpoint_id, \
              conversation_key, status, attempt, lease_epoch, last_sequence, deadline_at, snapshot_sha256, \
              metadata, created_at, finished_at, agent_spec, snapshot) \
-             SELECT 'r' || i, 'default', 'e' || i, 'a', 1, 'r', 'e', 'k' || i, 'completed', 1, 1, 1, 1, '', \
-             '{{}}', i, 1, '{{}}', '{{}}' FROM generate_series(1, {LARGE}) i; \
+             SELECT {RUN}, 'default', 'e' || i, 'a', 1, 'r', 'e', 'k' || i, 'completed', 1, 1, 1, 1, '', \
+             '{{}}', i, 1, '{{}}', '{{}}' FROM generate_series(1, {rows}) i; \
          INSERT INTO run_attempts (run_id, attempt, intent_at, context) \
-             SELECT 'r' || i, 1, 1, '{{}}' FROM generate_series(1, {LARGE}) i; \
+             SELECT {RUN}, 1, 1, '{{}}' FROM generate_series(1, {rows}) i; \
          INSERT INTO steering_items (run_id, n, event_id, status, at) \
-             SELECT 'r' || i, 1, 'e' || i, 'pulled', 1 FROM generate_series(1, {LARGE}) i; \
+             SELECT {RUN}, 1, 'e' || i, 'pulled', 1 FROM generate_series(1, {rows}) i; \
          INSERT INTO audit_entries (id, workspace_id, run_id, action, resource, operation, decision, rule, \
-             bytes, at) SELECT 'a' || i, 'default', 'r' || i, 'a', 'r', 'o', 'allow', '', 1, 1 \
-             FROM generate_series(1, {LARGE}) i"
+             bytes, at) SELECT 'a' || i, 'default', {RUN}, 'a', 'r', 'o', 'allow', '', 1, 1 \
+             FROM generate_series(1, {rows}) i"
     )
 }
 
@@ -219,7 +223,7 @@ async fn generic_plans_of_writes_scan_no_table() {
         match step {
             "empty" => {}
             "large" => run_sql(&database, "ANALYZE").await,
-            _ => run_sql(&database, &fill()).await,
+            _ => run_sql(&database, &fill(LARGE)).await,
         }
         let before = reads(&database).await;
         let bench = open(&database).await;
@@ -232,6 +236,72 @@ async fn generic_plans_of_writes_scan_no_table() {
             assert!(read < LARGE, "{read} index entries of {table}, {step}");
         }
     }
+    database.drop().await;
+}
+
+/// Filters that let nothing through, in a table much larger than what one request looks at.
+#[tokio::test]
+async fn lists_with_filters_read_a_bounded_number_of_rows() {
+    const ROWS: i64 = 80_000;
+    const MOST: i64 = 30_000;
+    let Some(database) = create_database().await else {
+        return;
+    };
+    close(open(&database).await).await;
+    run_sql(&database, &fill(ROWS)).await;
+    run_sql(&database, "ANALYZE").await;
+    let statuses = |statuses: &[RunStatus]| RunFilter {
+        statuses: statuses.to_vec(),
+        ..RunFilter::default()
+    };
+    let of_nobody = RunFilter {
+        agent_id: Some(AgentId(Uuid::now_v7())),
+        ..RunFilter::default()
+    };
+    let of_no_runner = RunFilter {
+        runner_id: Some("plugin:x/y/z".parse().unwrap()),
+        ..RunFilter::default()
+    };
+    for (filter, looks_on) in [
+        (statuses(&[RunStatus::Failed]), true),
+        (of_no_runner, true),
+        (statuses(&[RunStatus::Queued, RunStatus::Running]), false),
+        (of_nobody, false),
+    ] {
+        let before = reads(&database).await;
+        let bench = open(&database).await;
+        let window = RunWindow {
+            limit: 50,
+            bytes: i64::MAX,
+            ..RunWindow::default()
+        };
+        let found = bench.store.list_runs(&bench.workspace, &filter, &window);
+        let found = found.await.unwrap();
+        assert_eq!(
+            (found.runs.len(), found.next.is_some()),
+            (0, looks_on),
+            "{filter:?}"
+        );
+        close(bench).await;
+        let (scans, entries) = reads(&database).await["runs"];
+        let (scans_before, entries_before) = before["runs"];
+        assert_eq!(scans - scans_before, 0, "{filter:?}");
+        assert!(entries - entries_before < MOST, "{filter:?}");
+    }
+    let before = reads(&database).await;
+    let bench = open(&database).await;
+    let filter = EventFilter {
+        event_types: vec!["zzz".to_owned()],
+        ..EventFilter::default()
+    };
+    let found = bench
+        .store
+        .list_events(&bench.workspace, &filter, None, 50, 1);
+    assert!(found.await.unwrap().next.is_some());
+    close(bench).await;
+    let (scans, entries) = reads(&database).await["events"];
+    assert_eq!(scans - before["events"].0, 0);
+    assert!(entries - before["events"].1 < MOST);
     database.drop().await;
 }
 

@@ -46,19 +46,22 @@ pub(super) async fn list_part(
         budget: Budget::of(memory),
     };
     let store = state.runs.store();
-    let found = store.list_runs(workspace, filter, &window).await?;
-    let (runs, has_more) = (found.items, found.has_more);
-    let cursor = |run: &Run| {
-        let mut position = run.created_at.to_be_bytes().to_vec();
-        position.extend_from_slice(run.id.0.as_bytes());
+    let RunsFound { runs, next } = store.list_runs(workspace, filter, &window).await?;
+    let cursor = |at: RunPosition| {
+        let mut position = at.created_at.to_be_bytes().to_vec();
+        position.extend_from_slice(at.run_id.0.as_bytes());
         state.runs.cursors().encode(Kind::Runs, list, &position)
     };
+    let first = runs.first().map(|run| RunPosition {
+        created_at: run.created_at,
+        run_id: run.id,
+    });
     let page = Page {
         items: Vec::new(),
-        next_cursor: runs.last().filter(|_| has_more).map(cursor),
-        prev_cursor: runs.first().map(cursor),
+        has_more: next.is_some(),
+        next_cursor: next.map(cursor),
+        prev_cursor: first.map(cursor),
         total_count: None,
-        has_more,
     };
     Ok((runs, page))
 }

@@ -44,6 +44,9 @@ pub(in crate::api) struct EventLogQuery {
 }
 
 /// Lists events, newest first; those that no agent wanted, too.
+///
+/// With `event_types` a request looks at 10,000 events at most. A page may then be empty while `has_more` is true: go on
+/// with `next_cursor`.
 #[utoipa::path(get, path = "/v1/events", tag = "client", security(("api_key" = [])), params(EventLogQuery), responses(
     (status = 200, description = "A page", body = Page<AgentEventRecord>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
@@ -165,21 +168,23 @@ pub(in crate::api) async fn page_events(
     let found = store
         .list_events(workspace, &filter, after.as_ref(), memory.page(limit))
         .await?;
-    let has_more = found.has_more;
-    let mut items = Vec::with_capacity(found.items.len());
-    for record in found.items {
-        let mut place = record.received_at.to_be_bytes().to_vec();
-        place.extend_from_slice(record.event_id.as_bytes());
-        let cursor = cursors.encode(Kind::Events, &list, &place);
+    let cursor = |received_at: i64, event_id: &str| {
+        let mut place = received_at.to_be_bytes().to_vec();
+        place.extend_from_slice(event_id.as_bytes());
+        cursors.encode(Kind::Events, &list, &place)
+    };
+    let mut items = Vec::with_capacity(found.records.len());
+    for record in found.records {
+        let cursor = cursor(record.received_at, &record.event_id);
         items.push(view(workspace, record, Some(cursor))?);
     }
-    let last = items.last().and_then(|item| item.cursor.clone());
+    let next = found.next.as_ref();
     Ok(Page {
         items,
-        next_cursor: last.filter(|_| has_more),
+        has_more: next.is_some(),
+        next_cursor: next.map(|next| cursor(next.received_at, &next.event_id)),
         prev_cursor: None,
         total_count: None,
-        has_more,
     })
 }
 

@@ -60,6 +60,9 @@ async fn view(state: &ApiState, run: Run) -> ApiResult<AgentRun> {
 }
 
 /// Lists runs, newest first.
+///
+/// With `runner_id`, or with a status of ended runs, a request looks at 10,000 runs at most. A page may then be empty
+/// while `has_more` is true: go on with `next_cursor`.
 #[utoipa::path(get, path = "/v1/runs", tag = "client", security(("api_key" = [])), params(RunsQuery), responses(
     (status = 200, description = "A page", body = Page<AgentRun>),
     (status = 400, description = "A filter or cursor is not valid", body = ErrorBody),

@@ -79,6 +79,9 @@ pub(in crate::api) struct OwnEventsQuery {
 }
 
 /// Lists the events of the run's conversation, newest first.
+///
+/// With `event_types` a request looks at 10,000 events at most. A page may then be empty while `has_more` is true: go on
+/// with `next_cursor`.
 #[utoipa::path(get, path = "/host/v1/events", tag = "host", security(("run_token" = [])),
     params(OwnEventsQuery), responses(
     (status = 200, description = "A page", body = Page<AgentEventRecord>),

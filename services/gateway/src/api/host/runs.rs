@@ -45,7 +45,7 @@ pub(in crate::api) struct ScopeRunsQuery {
 
 /// Lists the runs of the same runner in the same conversation and thread.
 #[utoipa::path(get, path = "/host/v1/runs", tag = "host", security(("run_token" = [])), params(ScopeRunsQuery), responses(
-    (status = 200, description = "A page; `total_count` runs are in scope, null beyond 1000", body = Page<AgentRun>),
+    (status = 200, description = "A page; `total_count` runs are in scope, null beyond 1000, and where the conversation has more than 10,000", body = Page<AgentRun>),
     (status = 400, description = "A filter or cursor is not valid", body = ErrorBody),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
     (status = 403, description = "The event has no conversation, or another one was named", body = ErrorBody)))]

@@ -1,0 +1,92 @@
+//! What runs are made from, and what is frozen with them.
+
+use domain::run::Run;
+use protocol::id::RunId;
+use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
+
+use crate::connect::Store;
+use crate::entity::{events, transcript_items};
+use crate::error::StoreError;
+use crate::new_run::frozen_in;
+use crate::sql::Sql;
+
+/// What a run is made from.
+#[derive(Clone, Debug)]
+pub struct RunInputs {
+    /// The frozen agent specification, as JSON.
+    pub agent_spec: String,
+    /// The authorization snapshot, as JSON.
+    pub snapshot: String,
+    /// The envelope, as JSON.
+    pub envelope: String,
+    pub event_seq: Option<i64>,
+    /// When the event arrived, in epoch milliseconds.
+    pub arrived_at: i64,
+    /// The newest place of the transcript, the event's own message apart; 0 for none.
+    pub transcript_before: i64,
+}
+
+/// What is frozen with a run.
+struct Frozen {
+    agent_spec: String,
+    snapshot: String,
+}
+
+impl Store {
+    /// What a run is made from, read again when it is dispatched.
+    pub async fn find_run_inputs(&self, run: &Run) -> Result<Option<RunInputs>, StoreError> {
+        let frozen = self.find_frozen(run.id).await?;
+        let event = events::Entity::find_by_id((run.workspace.to_string(), run.event_id.clone()))
+            .one(&self.readers)
+            .await?;
+        let Some((frozen, event)) = frozen.zip(event) else {
+            return Ok(None);
+        };
+        let transcript_before = match &run.conversation_key {
+            None => 0,
+            Some(key) => self.transcript_before(&run.event_id, key).await?,
+        };
+        Ok(Some(RunInputs {
+            agent_spec: frozen.agent_spec,
+            snapshot: frozen.snapshot,
+            envelope: event.envelope,
+            event_seq: event.event_seq,
+            arrived_at: event.received_at,
+            transcript_before,
+        }))
+    }
+
+    /// The authorization snapshot of a run, as JSON.
+    pub async fn find_snapshot(&self, id: RunId) -> Result<Option<String>, StoreError> {
+        let frozen = self.find_frozen(id).await?;
+        Ok(frozen.map(|frozen| frozen.snapshot))
+    }
+
+    async fn find_frozen(&self, id: RunId) -> Result<Option<Frozen>, StoreError> {
+        let (table, key) = frozen_in(self.readers.backend());
+        let sql = format!("SELECT agent_spec, snapshot FROM {table} WHERE {key} = $1");
+        let row = id.to_string();
+        let found = self.readers.query_sql(sql, vec![row.as_str().into()]);
+        let Some(found) = found.await?.pop() else {
+            return Ok(None);
+        };
+        Ok(Some(Frozen {
+            agent_spec: found.text("agent_spec")?,
+            snapshot: found.text("snapshot")?,
+        }))
+    }
+
+    /// The newest place of the conversation, the run's own message apart.
+    async fn transcript_before(&self, event_id: &str, key: &str) -> Result<i64, StoreError> {
+        let newest: Option<i64> = transcript_items::Entity::find()
+            .select_only()
+            .column(transcript_items::Column::Seq)
+            .filter(transcript_items::Column::ConversationKey.eq(key))
+            .filter(transcript_items::Column::EventId.ne(event_id))
+            .order_by_desc(transcript_items::Column::Seq)
+            .into_tuple()
+            .one(&self.readers)
+            .await?;
+        Ok(newest.unwrap_or(0))
+    }
+}
