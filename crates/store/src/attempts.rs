@@ -16,6 +16,7 @@ use crate::connect::Store;
 use crate::entity::{run_attempts, runs};
 use crate::error::StoreError;
 use crate::page::{Budget, PageBound, PageOf};
+use crate::shared_parts::SharedParts;
 use crate::writer::Work;
 
 /// Moves a run into its next attempt: `created` → `running`, or a retry of a `running` one.
@@ -30,6 +31,8 @@ pub struct Dispatch {
     pub lease: Duration,
     /// The context as it will be sent.
     pub context: Arc<RawValue>,
+    /// What the context has in common with those of other runs.
+    pub shared: SharedParts,
     /// When the run must have ended: its time begins with its first attempt.
     pub deadline_at: i64,
     pub at: i64,
@@ -141,7 +144,8 @@ impl Dispatch {
         let key = (self.run.id.to_string(), i64::from(self.attempt));
         let intent = run_attempts::Entity::find_by_id(key).one(tx).await?;
         Ok(intent.is_some_and(|intent| {
-            intent.intent_at == self.at && intent.context == self.context.get()
+            intent.intent_at == self.at
+                && intent.context == self.shared.apart(self.context.get()).text
         }))
     }
 
@@ -233,6 +237,12 @@ impl Store {
         };
         let bound = PageBound { budget, ..1.into() };
         let newest = page.read::<i64>(&self.readers, bound).await?.items.pop();
-        Ok(newest.map(|attempt| attempt.context))
+        let Some(attempt) = newest else {
+            return Ok(None);
+        };
+        let stored = attempt.context.len();
+        let whole = self.whole(&attempt.run_id, attempt.context).await?;
+        budget.take(whole.len().saturating_sub(stored))?;
+        Ok(Some(whole))
     }
 }

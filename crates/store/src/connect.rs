@@ -16,6 +16,7 @@ use tokio::sync::Mutex;
 use crate::error::StoreError;
 use crate::inline::Inline;
 use crate::readers::{Quick, Readers};
+use crate::shared_parts::PartCache;
 use crate::writer::{self, Writer};
 
 /// Which database stands behind a store.
@@ -32,6 +33,7 @@ pub struct Store {
     /// For questions about single rows.
     pub(crate) quick: Quick,
     pub(crate) writer: Writer,
+    pub(crate) parts: PartCache,
     backend: Backend,
     /// Whether the database answered.
     answered: Kept<bool>,
@@ -128,6 +130,7 @@ impl Store {
                 readers,
                 quick,
                 writer,
+                parts: PartCache::default(),
                 backend,
                 answered: Arc::default(),
                 proof: Arc::default(),

@@ -20,6 +20,7 @@ pub(crate) mod run_segments;
 pub(crate) mod runner_endpoints;
 pub(crate) mod runners;
 pub(crate) mod runs;
+pub(crate) mod shared_parts;
 pub(crate) mod signing_keys;
 pub(crate) mod state_entries;
 pub(crate) mod steering_items;

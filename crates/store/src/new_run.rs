@@ -19,6 +19,7 @@ use crate::endpoints::{EndpointAddress, endpoint_addresses};
 use crate::entity::{agents, runners};
 use crate::error::StoreError;
 use crate::runners::{RunnerRecord, read_runner};
+use crate::shared_parts::{NamedParts, SharedParts};
 use crate::sql::{Sql, columns, executed, inserted, returned};
 use crate::transcript::{TranscriptWrite, terms_of};
 
@@ -45,8 +46,11 @@ pub struct NewRun {
     pub deadline_at: i64,
     /// The agent's specification, frozen, as JSON.
     pub agent_spec: Arc<str>,
+    /// The authorization snapshot, whole; its hash is that of the whole.
     pub snapshot: Arc<str>,
     pub snapshot_sha256: String,
+    /// What these texts and the run's contexts have in common with those of other runs.
+    pub shared: SharedParts,
 }
 
 /// The user's transcript item of a message event.
@@ -190,19 +194,34 @@ pub(crate) fn frozen_in(backend: DbBackend) -> (&'static str, &'static str) {
 
 /// Writes new runs, with what is frozen with them and the intents of those that begin at once.
 pub(crate) async fn insert_runs(tx: &impl Sql, rows: &[RunRow<'_>]) -> Result<(), StoreError> {
+    let mut named = NamedParts::default();
+    let frozen: Vec<_> = rows
+        .iter()
+        .map(|RunRow { run, .. }| {
+            let texts = [&run.agent_spec, &run.snapshot];
+            texts.map(|text| {
+                let apart = run.shared.apart(text);
+                named.keep(&apart);
+                Value::from(apart.text)
+            })
+        })
+        .collect();
+    named
+        .write(tx, rows.first().map_or(0, |row| row.event.at))
+        .await?;
+    let rows_frozen = rows.iter().zip(frozen);
     if tx.backend() == DbBackend::Sqlite {
         let rows_alone = rows.iter().map(own_values).collect();
         executed(tx, rows_alone, &inserting(tx.backend(), "")).await?;
-        let frozen = rows.iter().map(|row| {
-            let [agent_spec, snapshot] = frozen_values(row);
+        let frozen = rows_frozen.map(|(row, [agent_spec, snapshot])| {
             [row.run.id.to_string().into(), agent_spec, snapshot]
         });
         let into = "run_snapshots (run_id, agent_spec, snapshot)";
         inserted(tx, into, frozen.collect()).await?;
     } else {
-        let whole = rows.iter().map(|row| {
+        let whole = rows_frozen.map(|(row, frozen)| {
             let mut values = [const { Value::Bool(None) }; OWN + 2];
-            let all = own_values(row).into_iter().chain(frozen_values(row));
+            let all = own_values(row).into_iter().chain(frozen);
             values
                 .iter_mut()
                 .zip(all)
@@ -218,6 +237,7 @@ pub(crate) async fn insert_runs(tx: &impl Sql, rows: &[RunRow<'_>]) -> Result<()
             run: row.run.id,
             attempt: FirstAttempt::NUMBER,
             context: attempt.context.get(),
+            shared: &row.run.shared,
             at: row.event.at,
         })
     });
@@ -264,10 +284,6 @@ fn own_values(RunRow { event, run, begin }: &RunRow<'_>) -> [Value; OWN] {
         event.at.into(),
         run.trace_parent.map(|parent| parent.to_string()).into(),
     ]
-}
-
-fn frozen_values(row: &RunRow<'_>) -> [Value; 2] {
-    [(&*row.run.agent_spec).into(), (&*row.run.snapshot).into()]
 }
 
 /// The user's message of an event as an item of its conversation, under the run that hears it. `None`

@@ -21,7 +21,7 @@ use store::writer::Work;
 use store::{
     Append, Appended, AuditEntry, ConversationsOf, Dispatch, Dispatched, EndpointRecord,
     FoundRunner, Ingest, NewRun, Plan, RunFilter, RunWindow, SaveDiscovery, SaveEndpoint,
-    StateAccess, StateChange, Store, StoreError, Succession, Terminal, UserMessage,
+    SharedParts, StateAccess, StateChange, Store, StoreError, Succession, Terminal, UserMessage,
 };
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -544,6 +544,7 @@ pub(crate) fn new_run(id: RunId) -> NewRun {
         agent_spec: "{}".into(),
         snapshot: "{}".into(),
         snapshot_sha256: "0".to_owned(),
+        shared: SharedParts::default(),
     }
 }
 
@@ -556,6 +557,7 @@ pub(crate) fn dispatch(run: &Run) -> Dispatch {
         // Over at once.
         lease: Duration::ZERO,
         context: serde_json::value::RawValue::NULL.to_owned().into(),
+        shared: SharedParts::default(),
         deadline_at: run.deadline_at,
         at: 2_000,
     }

@@ -176,6 +176,18 @@ impl Granted {
         }
     }
 
+    /// What the texts of all its runs hold alike: of their snapshots, and of their contexts.
+    pub fn shared_texts(&self) -> [String; 3] {
+        let texts = &self.texts;
+        let mut granted = String::from("{");
+        member(&mut granted, "operations", &texts.operations);
+        member(&mut granted, "resources", &texts.resources);
+        // As they stand in a snapshot: one behind the other.
+        let granted = granted.split_off(1);
+        let resources = canonical(&*self.resources);
+        [granted, texts.decisions.clone(), resources]
+    }
+
     /// The canonical JSON of a snapshot that was made of this.
     pub fn text_of(&self, snapshot: &AuthorizationSnapshot) -> String {
         let texts = &self.texts;
@@ -214,7 +226,7 @@ impl Granted {
     }
 }
 
-/// The canonical JSON of what has no members, or has them in their order.
+/// JSON in the order of the members; canonical JSON of what has none, or has them in their order.
 fn canonical<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("our own types have string keys only")
 }

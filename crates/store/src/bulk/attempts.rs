@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 
 use protocol::id::RunId;
+use sea_orm::Value;
 
 use super::text;
 use crate::attempts::{AttemptOutcome, Dispatch, Dispatched};
 use crate::database_clock::{lease_end_sql, millis};
 use crate::error::StoreError;
+use crate::shared_parts::{NamedParts, SharedParts};
 use crate::sql::{Sql, executed, inserted, returned};
 
 /// Moves created runs into their first attempts, and others into their next. `None`: it was not as the caller
@@ -52,6 +54,7 @@ pub(super) async fn dispatch_all(
         run: dispatch.run.id,
         attempt: dispatch.attempt,
         context: dispatch.context.get(),
+        shared: &dispatch.shared,
         at: dispatch.at,
     });
     insert_intents(tx, intents).await?;
@@ -68,6 +71,7 @@ pub(crate) struct Intent<'a> {
     pub(crate) attempt: u32,
     /// The context as it will be sent.
     pub(crate) context: &'a str,
+    pub(crate) shared: &'a SharedParts,
     pub(crate) at: i64,
 }
 
@@ -76,16 +80,22 @@ pub(crate) async fn insert_intents(
     tx: &impl Sql,
     intents: impl Iterator<Item = Intent<'_>>,
 ) -> Result<(), StoreError> {
-    let rows = intents.map(|intent| {
-        [
+    let (mut named, mut at) = (NamedParts::default(), 0);
+    let mut rows: Vec<[Value; 4]> = Vec::new();
+    for intent in intents {
+        let context = intent.shared.apart(intent.context);
+        named.lend(&context, intent.run);
+        at = intent.at;
+        rows.push([
             text(intent.run),
             i64::from(intent.attempt).into(),
             intent.at.into(),
-            intent.context.into(),
-        ]
-    });
+            context.text.into(),
+        ]);
+    }
+    named.write(tx, at).await?;
     let into = "run_attempts (run_id, attempt, intent_at, context)";
-    inserted(tx, into, rows.collect()).await
+    inserted(tx, into, rows).await
 }
 
 /// Notes how attempts were answered.

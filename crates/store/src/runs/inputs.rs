@@ -26,7 +26,7 @@ pub struct RunInputs {
     pub transcript_before: i64,
 }
 
-/// What is frozen with a run.
+/// What is frozen with a run, with its shared parts.
 struct Frozen {
     agent_spec: String,
     snapshot: String,
@@ -71,8 +71,8 @@ impl Store {
             return Ok(None);
         };
         Ok(Some(Frozen {
-            agent_spec: found.text("agent_spec")?,
-            snapshot: found.text("snapshot")?,
+            agent_spec: self.whole(&row, found.text("agent_spec")?).await?,
+            snapshot: self.whole(&row, found.text("snapshot")?).await?,
         }))
     }
 

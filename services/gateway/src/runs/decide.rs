@@ -22,7 +22,7 @@ use protocol::id::{AgentId, EndpointId, RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use store::{
     Candidate, Capacities, Decide, EndpointAddress, Facts, FirstAttempt, NewRun, Plan,
-    RunnerRecord, UserMessage, occupancy, sha256_hex,
+    RunnerRecord, SharedParts, UserMessage, occupancy, sha256_hex,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -155,6 +155,8 @@ pub(super) struct Judged {
     pub(super) endpoint_id: EndpointId,
     pub(super) snapshot: AuthorizationSnapshot,
     granted: Arc<Granted>,
+    /// Of the texts of a run what is alike in others.
+    shared: SharedParts,
     /// The event can be pulled into another run.
     pub(super) steerable: bool,
 }
@@ -279,6 +281,7 @@ impl Deciding<'_> {
             agent_spec: Arc::clone(&judged.known.frozen_json),
             snapshot_sha256: sha256_hex(snapshot.as_bytes()),
             snapshot: snapshot.into(),
+            shared: judged.shared,
         };
         let made = Made {
             snapshot: judged.snapshot,
@@ -324,10 +327,11 @@ impl Deciding<'_> {
             },
         };
         let scope = EventScope::of(&subject);
-        let granted = known.grant(&self.inner.catalog.load_full(), &winner.skills, scope);
+        let (granted, shared) = known.grant(&self.inner.catalog.load_full(), &winner.skills, scope);
         Ok(Judged {
             snapshot: granted.snapshot(&subject),
             granted,
+            shared,
             steerable: manifest.capabilities.steering && self.event.event_type == MESSAGE_RECEIVED,
             endpoint_id: runner.endpoint_id,
             known,

@@ -183,6 +183,7 @@ async fn claim(
         owner: inner.owner.clone(),
         lease: inner.limits.lease,
         context: Arc::clone(&prepared.context),
+        shared: prepared.shared.clone(),
         deadline_at: run.deadline_at,
         at: inner.clock.now_ms(),
     });

@@ -9,7 +9,7 @@ use protocol::admin::AgentSpec;
 use protocol::id::AgentId;
 use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::SkillResource;
-use store::{Candidate, RunnerRecord};
+use store::{Candidate, RunnerRecord, SharedParts};
 
 /// More are forgotten, all at once.
 const MOST: usize = 1024;
@@ -34,17 +34,17 @@ pub(crate) struct KnownAgent {
 struct LastGranted {
     catalog: Option<Arc<Catalog>>,
     registered: Vec<SkillResource>,
-    by_scope: HashMap<EventScope, Arc<Granted>>,
+    by_scope: HashMap<EventScope, (Arc<Granted>, SharedParts)>,
 }
 
 impl KnownAgent {
-    /// What a run of this agent is granted, for an event of this scope.
+    /// What a run of this agent is granted, for an event of this scope; and what the texts of its runs have in common.
     pub(crate) fn grant(
         &self,
         catalog: &Arc<Catalog>,
         registered: &[SkillResource],
         event: EventScope,
-    ) -> Arc<Granted> {
+    ) -> (Arc<Granted>, SharedParts) {
         // Whole after any panic: it is emptied before it is filled.
         let mut last = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
         let is_same = last
@@ -59,12 +59,18 @@ impl KnownAgent {
             };
         }
         // By the configuration as the run is told it: what its form says by default is said.
-        let make = || Granted::to(catalog, &self.manifest, &self.frozen, registered, event);
-        Arc::clone(
-            last.by_scope
-                .entry(event)
-                .or_insert_with(|| Arc::new(make())),
-        )
+        let make = || {
+            let granted = Granted::to(catalog, &self.manifest, &self.frozen, registered, event);
+            let shared = self.shared(&granted);
+            (Arc::new(granted), shared)
+        };
+        last.by_scope.entry(event).or_insert_with(make).clone()
+    }
+
+    fn shared(&self, granted: &Granted) -> SharedParts {
+        let config = serde_json::to_string(&self.frozen.config).unwrap_or_default();
+        let texts = granted.shared_texts().into_iter();
+        SharedParts::of(texts.chain([self.frozen_json.to_string(), config]))
     }
 }
 

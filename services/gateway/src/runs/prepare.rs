@@ -14,7 +14,7 @@ use protocol::manifest::AgentRunnerManifest;
 use protocol::run::RunStatus;
 use serde_json::json;
 use serde_json::value::RawValue;
-use store::{EndpointAddress, Facts, FirstAttempt, NewRun, StoreError};
+use store::{EndpointAddress, Facts, FirstAttempt, NewRun, SharedParts, StoreError};
 use tokio::time::Instant;
 
 use crate::outbound::runner::Endpoint;
@@ -42,6 +42,8 @@ pub(super) struct Prepared {
     pub(super) interruptible: bool,
     /// The context as it is sent.
     pub(super) context: Arc<RawValue>,
+    /// What the context has in common with those of other runs.
+    pub(super) shared: SharedParts,
     /// It is dispatched already: when the database was asked for its lease.
     pub(super) begun: Option<Instant>,
 }
@@ -70,6 +72,7 @@ pub(super) struct Fresh {
     pub(super) interruptible: bool,
     /// How its runner is called; `None`: to be read.
     pub(super) endpoint: Option<Arc<EndpointAddress>>,
+    pub(super) shared: SharedParts,
     /// It is dispatched with its event.
     pub(super) beginning: Option<Beginning>,
     /// It has its place here already.
@@ -129,6 +132,7 @@ impl Fresh {
             transcript_before: at_place.transcript_before,
             interruptible: made.interruptible,
             endpoint: made.endpoint,
+            shared: new.shared.clone(),
             beginning: made.beginning,
             entered: None,
         })
@@ -167,6 +171,7 @@ pub(super) async fn prepare(
         transcript_before,
         interruptible,
         endpoint,
+        shared,
         beginning,
         entered: _,
     } = *fresh;
@@ -197,6 +202,7 @@ pub(super) async fn prepare(
     };
     let prepared = Prepared {
         context: beginning.context,
+        shared,
         begun: beginning.asked_at,
         snapshot: Arc::new(snapshot),
         agent_name: spec.name.clone(),
@@ -223,6 +229,7 @@ pub(super) async fn prepare_again(
     };
     let prepared = Prepared {
         context: RawValue::NULL.to_owned().into(),
+        shared: SharedParts::default(),
         begun: None,
         snapshot: Arc::new(read.snapshot),
         agent_name: read.spec.name.clone(),
@@ -306,6 +313,9 @@ async fn read_inputs(inner: &Inner, run: Run) -> Result<Fresh, PrepareError> {
         .await?;
     let manifest = runner
         .and_then(|runner| serde_json::from_str::<AgentRunnerManifest>(&runner.manifest).ok());
+    let json = serde_json::to_string(&*snapshot.resources).unwrap_or_default();
+    let config = serde_json::to_string(&spec.config).unwrap_or_default();
+    let shared = SharedParts::of([json, config]);
     Ok(Fresh {
         run,
         snapshot,
@@ -316,6 +326,7 @@ async fn read_inputs(inner: &Inner, run: Run) -> Result<Fresh, PrepareError> {
         transcript_before: inputs.transcript_before,
         interruptible: manifest.is_some_and(|manifest| manifest.capabilities.interrupt),
         endpoint: None,
+        shared,
         beginning: None,
         entered: None,
     })

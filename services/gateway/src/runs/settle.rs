@@ -11,8 +11,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use store::writer::Work;
 use store::{
-    Append, Appended, Dispatch, Dispatched, Leases, PullSteering, SteeredEvent, StoreError,
-    Succession, Terminal, failpoint,
+    Append, Appended, Dispatch, Dispatched, Leases, PullSteering, SharedParts, SteeredEvent,
+    StoreError, Succession, Terminal, failpoint,
 };
 use tokio::time::Instant;
 
@@ -365,6 +365,7 @@ async fn own_unbegun(inner: &Inner, run: Run) -> Result<Option<Run>, StoreError>
         owner: inner.owner.clone(),
         lease: inner.limits.lease,
         context: RawValue::NULL.to_owned().into(),
+        shared: SharedParts::default(),
         deadline_at: run.deadline_at,
         at: inner.clock.now_ms(),
         run,

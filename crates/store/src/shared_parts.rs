@@ -1,0 +1,297 @@
+//! Parts of texts that many runs have alike: stored once, under their hash.
+//!
+//! A row holds a mark and the hash where a part stood. The mark is a control character, which no JSON text contains, so
+//! rows without marks are whole.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use protocol::id::RunId;
+use sea_orm::{
+    ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter, Value,
+};
+
+use crate::connect::Store;
+use crate::database_clock::{millis, read_now};
+use crate::digest::sha256_hex;
+use crate::entity::shared_parts;
+use crate::error::StoreError;
+use crate::sql::{Sql, executed, padded, returned};
+use crate::writer::Work;
+
+/// Encloses the hash of a part.
+const MARK: char = '\u{1}';
+/// A shorter text is stored where it stands: the mark and the row that names the part cost some 200 bytes.
+const LEAST_BYTES: usize = 512;
+/// Bytes of parts that are kept in memory. With more the cache is emptied.
+const CACHE_BYTES: usize = 32 * 1024 * 1024;
+/// A part without a run is deleted after this time.
+const UNUSED_KEPT: Duration = Duration::from_hours(24);
+/// Parts of one transaction that deletes. Each may have some MiB.
+const BATCH: u64 = 20;
+
+/// Texts that occur in what is stored of a run. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct SharedParts(Arc<[Part]>);
+
+#[derive(Debug)]
+struct Part {
+    sha256: String,
+    text: String,
+}
+
+/// A text without the parts that are stored apart.
+pub(crate) struct Apart<'a> {
+    pub(crate) text: String,
+    named: Vec<&'a Part>,
+}
+
+impl Default for SharedParts {
+    fn default() -> Self {
+        Self(Arc::new([]))
+    }
+}
+
+impl SharedParts {
+    /// Of these texts those that are worth it.
+    pub fn of(texts: impl IntoIterator<Item = String>) -> Self {
+        let worth = texts.into_iter().filter(|text| text.len() >= LEAST_BYTES);
+        let mut parts: Vec<_> = worth
+            .map(|text| Part {
+                sha256: sha256_hex(text.as_bytes()),
+                text,
+            })
+            .collect();
+        // A part may contain another.
+        parts.sort_by_key(|part| std::cmp::Reverse(part.text.len()));
+        Self(parts.into())
+    }
+
+    /// Puts a mark where each part stands first.
+    pub(crate) fn apart(&self, whole: &str) -> Apart<'_> {
+        let mut apart = Apart {
+            text: whole.to_owned(),
+            named: Vec::new(),
+        };
+        for part in self.0.iter() {
+            if let Some(at) = apart.text.find(&part.text) {
+                let mark = format!("{MARK}{}{MARK}", part.sha256);
+                apart.text.replace_range(at..at + part.text.len(), &mark);
+                apart.named.push(part);
+            }
+        }
+        apart
+    }
+}
+
+/// The parts that rows of one transaction name.
+#[derive(Default)]
+pub(crate) struct NamedParts<'a> {
+    /// Whether a part is kept as long as runs are, which is for ever.
+    parts: BTreeMap<&'a str, (&'a Part, bool)>,
+    /// Parts of contexts, which go with the ledger of their runs.
+    uses: Vec<(&'a str, RunId)>,
+}
+
+impl<'a> NamedParts<'a> {
+    /// Of a text that stays with its run.
+    pub(crate) fn keep(&mut self, apart: &Apart<'a>) {
+        for part in &apart.named {
+            self.parts.insert(&part.sha256, (part, true));
+        }
+    }
+
+    /// Of a text that is pruned with the run's ledger.
+    pub(crate) fn lend(&mut self, apart: &Apart<'a>, run: RunId) {
+        for part in &apart.named {
+            self.parts.entry(&part.sha256).or_insert((part, false));
+            self.uses.push((&part.sha256, run));
+        }
+    }
+
+    /// Inserts the parts that are absent, and who uses those that may go.
+    pub(crate) async fn write(self, tx: &impl Sql, at: i64) -> Result<(), StoreError> {
+        if self.parts.is_empty() {
+            return Ok(());
+        }
+        // The lock keeps the sweep of another replica from deleting a part that is used here. Kept parts need none.
+        let lock = match tx.backend() {
+            DbBackend::Postgres if !self.uses.is_empty() => " FOR KEY SHARE OF p",
+            _ => "",
+        };
+        let find = format!(
+            "SELECT p.sha256, p.is_kept FROM rows, shared_parts p WHERE p.sha256 = ?1{lock}"
+        );
+        let hashes = self.parts.keys().map(|sha256| [(*sha256).into()]);
+        let mut there = HashMap::new();
+        for row in returned(tx, hashes.collect(), &find).await? {
+            there.insert(row.text("sha256")?, row.flag("is_kept")?);
+        }
+        let absent = self.parts.iter().filter(|(sha256, (_, is_kept))| {
+            there
+                .get(**sha256)
+                .is_none_or(|was_kept| *is_kept && !was_kept)
+        });
+        let rows = absent.map(|(sha256, (part, is_kept))| -> [Value; 4] {
+            [
+                (*sha256).into(),
+                part.text.as_str().into(),
+                (*is_kept).into(),
+                at.into(),
+            ]
+        });
+        // In the order of their hashes, as every replica inserts them.
+        let insert = "INSERT INTO shared_parts (sha256, text, is_kept, created_at) VALUES rows \
+            ON CONFLICT (sha256) DO UPDATE SET is_kept = shared_parts.is_kept OR excluded.is_kept";
+        executed(tx, rows.collect(), insert).await?;
+        let uses = self.uses.iter();
+        let uses = uses.map(|(sha256, run)| [run.to_string().into(), (*sha256).into()]);
+        let insert = "INSERT INTO part_uses (run_id, sha256) VALUES rows \
+            ON CONFLICT (run_id, sha256) DO NOTHING";
+        executed(tx, uses.collect(), insert).await
+    }
+}
+
+/// Parts that were read, by their hashes.
+#[derive(Clone, Default)]
+pub(crate) struct PartCache(Arc<Mutex<Cached>>);
+
+#[derive(Default)]
+struct Cached {
+    parts: HashMap<String, Arc<str>>,
+    bytes: usize,
+}
+
+impl PartCache {
+    fn get(&self, sha256: &str) -> Option<Arc<str>> {
+        // A map of plain values is whole after any panic.
+        let cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.parts.get(sha256).cloned()
+    }
+
+    fn put(&self, sha256: String, text: Arc<str>) {
+        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if cached.bytes.saturating_add(text.len()) > CACHE_BYTES {
+            *cached = Cached::default();
+        }
+        let bytes = text.len();
+        if bytes <= CACHE_BYTES && cached.parts.insert(sha256, text).is_none() {
+            cached.bytes += bytes;
+        }
+    }
+}
+
+/// Deletes parts that no run uses any more.
+struct SweepParts;
+
+impl Work for SweepParts {
+    type Output = u64;
+    const CHANGES_AGENTS: bool = false;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
+        let old = read_now(tx).await? - millis(UNUSED_KEPT);
+        let lock = match tx.get_database_backend() {
+            DbBackend::Postgres => "FOR UPDATE SKIP LOCKED",
+            _ => "",
+        };
+        let unused = "NOT is_kept AND NOT EXISTS \
+            (SELECT 1 FROM part_uses u WHERE u.sha256 = shared_parts.sha256)";
+        let find = format!(
+            "SELECT sha256 FROM shared_parts WHERE created_at < $1 AND {unused} \
+             ORDER BY created_at LIMIT {BATCH} {lock}"
+        );
+        let found = tx.query_sql(find, vec![old.into()]).await?;
+        let hashes = found.iter().map(|row| Ok([row.text("sha256")?.into()]));
+        let hashes = hashes.collect::<Result<Vec<_>, StoreError>>()?;
+        // Asked again under the lock: a run may have named a part before it was locked.
+        let delete = format!("DELETE FROM shared_parts WHERE sha256 = $1 AND {unused}");
+        let delete = format!("{delete} RETURNING sha256");
+        let mut deleted = 0;
+        for [hash] in hashes {
+            deleted += tx.query_sql(delete.clone(), vec![hash]).await?.len() as u64;
+        }
+        Ok(deleted)
+    }
+}
+
+impl Store {
+    /// Deletes some of the parts that no run uses any more; says how many.
+    pub async fn sweep_shared_parts(&self) -> Result<u64, StoreError> {
+        self.write(SweepParts).await
+    }
+
+    /// A stored text with its parts. `row` names it in errors.
+    pub(crate) async fn whole(&self, row: &str, stored: String) -> Result<String, StoreError> {
+        if !stored.contains(MARK) {
+            return Ok(stored);
+        }
+        // Between two marks stands a hash.
+        let named = || stored.split(MARK).skip(1).step_by(2);
+        let mut parts = HashMap::new();
+        for sha256 in named() {
+            if let Some(text) = self.parts.get(sha256) {
+                parts.insert(sha256.to_owned(), text);
+            }
+        }
+        let absent: Vec<_> = named()
+            .filter(|sha256| !parts.contains_key(*sha256))
+            .collect();
+        if !absent.is_empty() {
+            let read = shared_parts::Entity::find()
+                .filter(shared_parts::Column::Sha256.is_in(padded(absent)))
+                .all(&self.readers)
+                .await?;
+            for part in read {
+                let text: Arc<str> = part.text.into();
+                if sha256_hex(text.as_bytes()) == part.sha256 {
+                    self.parts.put(part.sha256.clone(), Arc::clone(&text));
+                    parts.insert(part.sha256, text);
+                }
+            }
+        }
+        let mut whole = String::with_capacity(stored.len());
+        for (place, piece) in stored.split(MARK).enumerate() {
+            if place % 2 == 0 {
+                whole.push_str(piece);
+                continue;
+            }
+            let part = parts.get(piece).ok_or_else(|| StoreError::Corrupt {
+                column: "shared_parts.text",
+                row: row.to_owned(),
+            })?;
+            whole.push_str(part);
+        }
+        Ok(whole)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_each_long_part_out_once() {
+        let long = "a".repeat(LEAST_BYTES);
+        let longer = format!("{long}b");
+        let parts = SharedParts::of([long.clone(), longer.clone(), "short".to_owned()]);
+        assert_eq!(parts.0.len(), 2);
+        let apart = parts.apart(&format!("[\"{longer}\",\"short\"]"));
+        let hash = sha256_hex(longer.as_bytes());
+        assert_eq!(apart.text, format!("[\"\u{1}{hash}\u{1}\",\"short\"]"));
+        assert_eq!(apart.named.len(), 1);
+        assert_eq!(SharedParts::default().apart(&long).text, long);
+    }
+
+    #[test]
+    fn empties_the_part_cache_at_its_bound() {
+        let cache = PartCache::default();
+        let third: Arc<str> = "x".repeat(CACHE_BYTES / 3).into();
+        for name in ["a", "b", "c", "d"] {
+            cache.put(name.to_owned(), Arc::clone(&third));
+        }
+        assert!(cache.get("a").is_none());
+        assert!(cache.get("d").is_some());
+        assert!(cache.0.lock().unwrap().bytes <= CACHE_BYTES);
+    }
+}

@@ -1,0 +1,291 @@
+//! What runs have alike is stored once, and read back whole.
+#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::authorization::{Catalog, EventScope, Granted, Subject};
+use domain::context::{ContextParts, build_context, context_json};
+use domain::state::Owner;
+use protocol::admin::AgentSpec;
+use protocol::context::AgentRunState;
+use protocol::event::EventEnvelope;
+use protocol::id::{EndpointId, RunId, RunnerId};
+use protocol::manifest::AgentRunnerManifest;
+use sea_orm::{ConnectionTrait, Database, Statement};
+use serde_json::json;
+use store::{Append, FirstAttempt, Ingest, NewRun, Plan, SharedParts, sha256_hex};
+use support::{AGENT, Bench, Holder, new_run, on_both};
+use uuid::Uuid;
+
+on_both!(
+    texts_with_shared_parts_are_read_whole,
+    retention_deletes_parts_without_runs,
+);
+
+/// An agent with so many tools.
+struct Agent {
+    granted: Granted,
+    spec: AgentSpec,
+    spec_json: String,
+    runner: RunnerId,
+}
+
+impl Agent {
+    fn with_tools(count: usize) -> Self {
+        let manifest: AgentRunnerManifest = serde_json::from_value(json!({
+            "id": "plugin:a/b/c", "name": "c", "label": {},
+            "permissions": {"tools": ["detail", "call"]},
+        }))
+        .unwrap();
+        let spec: AgentSpec = serde_json::from_value(json!({
+            "name": "helper", "event_types": ["message.received"], "runner_id": "plugin:a/b/c",
+            "resource_policy": {"tools": "*"},
+        }))
+        .unwrap();
+        let tool = |n: usize| {
+            json!({
+                "tool_name": format!("tool_{n}"), "operations": ["detail", "call"],
+                "description": format!("Looks up the records of department {n}, newest first."),
+                "parameters": {"type": "object", "required": ["query"], "properties": {
+                    "query": {"type": "string", "description": "What the records are to contain."},
+                    "limit": {"type": "integer", "minimum": 1, "maximum": 100},
+                    "since": {"type": "string", "format": "date-time", "description": "The oldest."},
+                }},
+            })
+        };
+        let tools: Vec<_> = (0..count).map(tool).collect();
+        let catalog = Catalog {
+            tools: serde_json::from_value(json!(tools)).unwrap(),
+            ..Catalog::default()
+        };
+        let scope = EventScope {
+            has_conversation: true,
+            ..EventScope::default()
+        };
+        Self {
+            granted: Granted::to(&catalog, &manifest, &spec, &[], scope),
+            spec_json: serde_json::to_string(&spec).unwrap(),
+            spec,
+            runner: manifest.id,
+        }
+    }
+
+    fn shared(&self) -> SharedParts {
+        let texts = self.granted.shared_texts().into_iter();
+        SharedParts::of(texts.chain([self.spec_json.clone()]))
+    }
+
+    /// An event whose run is dispatched with it, and the run's snapshot and context.
+    fn event(&self, bench: &Bench, n: usize, shared: &SharedParts) -> (Ingest, NewRun, String) {
+        let envelope: EventEnvelope = serde_json::from_value(json!({
+            "event_type": "message.received", "bot_id": "b",
+            "conversation": {"conversation_id": format!("c-{n}")},
+            "actor": {"actor_type": "user", "actor_id": format!("u-{n}"), "actor_name": "Ada"},
+            "input": {"text": "How many records were made last week?"},
+        }))
+        .unwrap();
+        let event_id = format!("e-{n}");
+        let run_id = RunId(Uuid::now_v7());
+        let base = bench.event(&event_id, &sha256_hex(event_id.as_bytes()));
+        let mut identity = base.conversation.clone().unwrap();
+        identity.conversation_id = format!("c-{n}");
+        let subject = Subject {
+            run_id,
+            agent_version: 1,
+            endpoint_id: EndpointId(Uuid::nil()),
+            event_id: &event_id,
+            has_prompt: false,
+            shows_interactions: false,
+            registered_skills: &[],
+            owner: Owner {
+                workspace: &bench.workspace,
+                runner: &self.runner,
+                agent: AGENT,
+                bot_id: Some("b"),
+                conversation: Some(&identity),
+                actor: envelope.actor.as_ref(),
+                subject: None,
+            },
+        };
+        let snapshot = self.granted.snapshot(&subject);
+        let text = self.granted.text_of(&snapshot);
+        let hash = sha256_hex(text.as_bytes());
+        let context = build_context(ContextParts {
+            snapshot: &snapshot,
+            snapshot_sha256: &hash,
+            event: &envelope,
+            event_seq: Some(1),
+            transcript_before: 0,
+            latest_cursor: None,
+            state: AgentRunState::default(),
+            state_incomplete: Vec::new(),
+            config: self.spec.config.clone(),
+            deadline_at: 9_000,
+            trace_id: "0".repeat(32),
+            limits: serde_json::Map::new(),
+            model_limits: Default::default(),
+        });
+        let context: Arc<_> = context_json(&context).into();
+        let run = NewRun {
+            agent_spec: self.spec_json.as_str().into(),
+            snapshot: text.into(),
+            snapshot_sha256: hash,
+            shared: shared.clone(),
+            ..new_run(run_id)
+        };
+        let attempt = FirstAttempt {
+            owner: "me".to_owned(),
+            lease: Duration::from_mins(1),
+            context: Arc::clone(&context),
+        };
+        let (begun, told) = (run.clone(), context.get().to_owned());
+        let decide = move |_: &_| Plan::Start {
+            run: Box::new(begun.clone()),
+            attempt: Some(Box::new(attempt.clone())),
+            message: None,
+            answer: String::new(),
+        };
+        let event = Ingest {
+            conversation: Some(identity),
+            envelope: serde_json::to_string(&envelope).unwrap(),
+            decide: Arc::new(decide),
+            ..base
+        };
+        (event, run, told)
+    }
+}
+
+/// Makes a run of 11 events, and gives it with its context.
+async fn short_run(
+    bench: &Bench,
+    agent: &Agent,
+    n: usize,
+    shared: &SharedParts,
+) -> (NewRun, String) {
+    let (event, run, context) = agent.event(bench, n, shared);
+    bench.store.ingest(event).await.unwrap();
+    let begun = bench
+        .store
+        .find_run(&bench.workspace, run.id)
+        .await
+        .unwrap();
+    let begun = begun.unwrap();
+    let line =
+        json!({"type": "message.delta", "data": {"chunk": {"content": "Last week there were "}}});
+    let line = line.to_string();
+    let lines: Vec<_> = (0..10).map(|_| line.as_str()).collect();
+    let append = bench.append(&begun, 0, &lines);
+    bench.store.write(append).await.unwrap();
+    let end = Append {
+        terminal: Some(bench.terminal(None)),
+        ..bench.append(&begun, 10, &[line.as_str()])
+    };
+    bench.store.write(end).await.unwrap();
+    (run, context)
+}
+
+async fn count(bench: &Bench, sql: &str) -> i64 {
+    let database = Database::connect(bench.url()).await.unwrap();
+    let statement = Statement::from_string(database.get_database_backend(), sql.to_owned());
+    let row = database.query_one_raw(statement).await.unwrap().unwrap();
+    let count = row.try_get_by_index(0).unwrap();
+    database.close().await.unwrap();
+    count
+}
+
+async fn texts_with_shared_parts_are_read_whole(bench: Bench) {
+    let agent = Agent::with_tools(20);
+    let mut runs = Vec::new();
+    for n in 0..3 {
+        runs.push(short_run(&bench, &agent, n, &agent.shared()).await);
+    }
+    // Nothing of these is stored apart, as of runs of an older gateway.
+    runs.push(short_run(&bench, &agent, 3, &SharedParts::default()).await);
+    for (run, context) in &runs {
+        let snapshot = bench.store.find_snapshot(run.id).await.unwrap().unwrap();
+        assert_eq!(sha256_hex(snapshot.as_bytes()), run.snapshot_sha256);
+        let told = bench.store.find_context(run.id).await.unwrap();
+        assert_eq!(told.as_ref(), Some(context));
+        let row = bench
+            .store
+            .find_run(&bench.workspace, run.id)
+            .await
+            .unwrap();
+        let inputs = bench.store.find_run_inputs(&row.unwrap()).await.unwrap();
+        assert_eq!(inputs.unwrap().agent_spec, agent.spec_json);
+    }
+    let parts = count(&bench, "SELECT COUNT(*) FROM shared_parts").await;
+    assert!((2..=4).contains(&parts), "{parts}");
+
+    bench
+        .tamper("UPDATE shared_parts SET text = text || ' '")
+        .await;
+    let (other, writer) = store::Store::open(&bench.url()).await.unwrap();
+    let mut writing = tokio::task::JoinSet::new();
+    writing.spawn(writer);
+    assert!(
+        other.find_snapshot(runs[0].0.id).await.is_err(),
+        "it was changed"
+    );
+    other.close().await;
+}
+
+async fn retention_deletes_parts_without_runs(bench: Bench) {
+    let agent = Agent::with_tools(20);
+    let (run, _) = short_run(&bench, &agent, 1, &agent.shared()).await;
+    let all = "SELECT COUNT(*) FROM shared_parts";
+    let before = count(&bench, all).await;
+    bench.tamper("UPDATE shared_parts SET created_at = 1").await;
+    assert_eq!(bench.store.sweep_shared_parts().await.unwrap(), 0, "in use");
+    assert_eq!(bench.store.prune_runs(Duration::ZERO).await.unwrap(), 1);
+    if let Some(database) = &bench.database {
+        // Another replica begins a run that names the part.
+        let hold = "SELECT 1 FROM shared_parts FOR KEY SHARE";
+        let holder = Holder::of(database, hold).await;
+        assert_eq!(bench.store.sweep_shared_parts().await.unwrap(), 0, "held");
+        holder.commit().await;
+    }
+    assert_eq!(bench.store.sweep_shared_parts().await.unwrap(), 1);
+    assert_eq!(count(&bench, all).await, before - 1);
+    // The run stays, with its authorization.
+    let snapshot = bench.store.find_snapshot(run.id).await.unwrap().unwrap();
+    assert_eq!(sha256_hex(snapshot.as_bytes()), run.snapshot_sha256);
+    // A later run brings the part again.
+    let (again, context) = short_run(&bench, &agent, 2, &agent.shared()).await;
+    let told = bench.store.find_context(again.id).await.unwrap();
+    assert_eq!(told, Some(context));
+}
+
+/// Bytes by which the database grows with a run.
+async fn bytes_of_a_run(agent: &Agent, shared: &SharedParts) -> i64 {
+    const RUNS: i64 = 200;
+    let bench = Bench::fast().await;
+    let size = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()";
+    short_run(&bench, agent, 0, shared).await;
+    let before = count(&bench, size).await;
+    for n in 1..=RUNS {
+        short_run(&bench, agent, usize::try_from(n).unwrap(), shared).await;
+    }
+    (count(&bench, size).await - before) / RUNS
+}
+
+#[tokio::test]
+async fn short_runs_share_most_of_their_bytes() {
+    let agent = Agent::with_tools(20);
+    let inlined = bytes_of_a_run(&agent, &SharedParts::default()).await;
+    let shared = bytes_of_a_run(&agent, &agent.shared()).await;
+    #[expect(
+        clippy::print_stderr,
+        reason = "figures for who reads the test's output"
+    )]
+    {
+        eprintln!("a run of 11 events with 20 tools: {inlined} bytes inlined, {shared} shared");
+    }
+    assert!(
+        shared * 2 <= inlined,
+        "{inlined} bytes inlined, {shared} shared"
+    );
+}

@@ -1,0 +1,67 @@
+//! What many runs have alike is stored once, by its hash: schemas of granted tools, agents' specifications.
+//!
+//! Rows of runs that were written before hold their whole texts, and stay so.
+
+use sea_orm_migration::prelude::*;
+use sea_orm_migration::sea_orm::{DbBackend, Statement};
+
+use crate::run;
+
+#[derive(DeriveMigrationName)]
+pub(crate) struct Migration;
+
+const UP: &[&str] = &[
+    // `is_kept`: a run's snapshot or specification names the part, and stays for as long as its run.
+    "CREATE TABLE shared_parts (
+        sha256 TEXT PRIMARY KEY, text TEXT NOT NULL, is_kept BOOLEAN NOT NULL, created_at BIGINT NOT NULL)",
+    "CREATE INDEX shared_parts_loose ON shared_parts (created_at) WHERE NOT is_kept",
+    // The contexts that name a part. They are pruned with the ledger of their runs.
+    "CREATE TABLE part_uses (
+        run_id TEXT NOT NULL, sha256 TEXT NOT NULL, PRIMARY KEY (run_id, sha256))",
+    "CREATE INDEX part_uses_part ON part_uses (sha256)",
+];
+
+#[async_trait::async_trait]
+impl MigrationTrait for Migration {
+    fn use_transaction(&self) -> Option<bool> {
+        Some(true)
+    }
+
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        run(manager, UP).await
+    }
+
+    async fn down(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // Each text gets its parts back: an older gateway reads whole texts alone.
+        let backend = manager.get_database_backend();
+        let (texts, mark) = match backend {
+            DbBackend::Sqlite => (
+                [
+                    ("run_snapshots", "snapshot"),
+                    ("run_snapshots", "agent_spec"),
+                ],
+                "char(1)",
+            ),
+            _ => ([("runs", "snapshot"), ("runs", "agent_spec")], "chr(1)"),
+        };
+        let connection = manager.get_connection();
+        let parts = Statement::from_string(backend, "SELECT sha256 FROM shared_parts");
+        for part in connection.query_all_raw(parts).await? {
+            let sha256: String = part.try_get("", "sha256")?;
+            for (table, column) in texts.into_iter().chain([("run_attempts", "context")]) {
+                let named = format!("{mark} || '{sha256}' || {mark}");
+                let whole = format!(
+                    "UPDATE {table} SET {column} = replace({column}, {named}, \
+                     (SELECT text FROM shared_parts WHERE sha256 = '{sha256}')) \
+                     WHERE {column} LIKE '%' || {named} || '%'"
+                );
+                connection.execute_unprepared(&whole).await?;
+            }
+        }
+        run(
+            manager,
+            &["DROP TABLE part_uses", "DROP TABLE shared_parts"],
+        )
+        .await
+    }
+}
