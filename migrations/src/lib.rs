@@ -41,6 +41,7 @@ mod m20261126_000044_several_messages;
 mod m20261126_000048_refused_agents;
 mod m20261126_000050_shared_parts;
 mod m20261126_000051_run_lists;
+mod m20261126_000052_shared_denials;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -84,6 +85,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261126_000048_refused_agents::Migration),
             Box::new(m20261126_000050_shared_parts::Migration),
             Box::new(m20261126_000051_run_lists::Migration),
+            Box::new(m20261126_000052_shared_denials::Migration),
         ]
     }
 }

@@ -25,6 +25,7 @@ use crate::state::Owner;
 pub use granted::{EventScope, Granted};
 
 mod asking;
+pub mod denials;
 mod granted;
 #[cfg(test)]
 mod lessening;

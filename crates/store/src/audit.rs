@@ -1,20 +1,23 @@
 //! Who touched what: a row for each host API call, allowed or denied.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use protocol::id::{RunId, WorkspaceId};
 use sea_orm::{
-    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter,
-    QueryOrder,
+    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait,
+    QueryFilter, QueryOrder, QuerySelect, Value,
 };
 use uuid::Uuid;
 
 use crate::bulk::{Done, Together};
 use crate::connect::Store;
+use crate::database_clock::{millis, read_now};
 use crate::entity::audit_entries;
 use crate::error::{StoreError, signed, unsigned};
 use crate::page::{Found, PageBound, PageOf};
-use crate::sql::{Sql, inserted};
+use crate::sql::{Sql, executed, inserted};
 use crate::writer::Work;
 
 /// One call, as the audit keeps it. Never a value, a token or a text of a user.
@@ -31,6 +34,8 @@ pub struct AuditEntry {
     pub rule: Cow<'static, str>,
     pub bytes: u64,
     pub at: i64,
+    /// It stands for many denied calls: where its id is there, it counts one more.
+    pub is_shared: bool,
 }
 
 /// A stored call.
@@ -45,6 +50,8 @@ pub struct AuditRecord {
     pub rule: String,
     pub bytes: u64,
     pub at: i64,
+    /// How many calls it stands for.
+    pub calls: u64,
     /// `ok` or an error's code; absent while the call goes on, and for calls that end at once.
     pub outcome: Option<String>,
     pub duration_ms: Option<i64>,
@@ -68,7 +75,18 @@ pub(crate) async fn insert(
     conn: &impl Sql,
     entries: impl IntoIterator<Item = &AuditEntry>,
 ) -> Result<(), StoreError> {
-    let rows = entries.into_iter().map(|entry| {
+    let (mut own, mut shared) = (Vec::new(), BTreeMap::new());
+    for entry in entries {
+        if entry.is_shared {
+            // A statement may touch a row once.
+            let key = (entry.run_id.0, entry.id);
+            let calls = shared.get(&key).map_or(0, |(_, calls)| *calls);
+            shared.insert(key, (entry, calls + 1_i64));
+        } else {
+            own.push((entry, 1));
+        }
+    }
+    let row = |(entry, calls): (&AuditEntry, i64)| -> [Value; 11] {
         [
             entry.id.to_string().into(),
             entry.workspace.to_string().into(),
@@ -80,10 +98,21 @@ pub(crate) async fn insert(
             entry.rule.as_ref().into(),
             signed(entry.bytes).into(),
             entry.at.into(),
+            calls.into(),
         ]
-    });
-    let into = "audit_entries (id, workspace_id, run_id, action, resource, operation, decision, rule, bytes, at)";
-    inserted(conn, into, rows.collect()).await
+    };
+    let into = "audit_entries (id, workspace_id, run_id, action, resource, operation, decision, rule, bytes, at, \
+        calls)";
+    inserted(conn, into, own.into_iter().map(row).collect()).await?;
+    let key = match conn.backend() {
+        DbBackend::Sqlite => "run_id, id",
+        _ => "id",
+    };
+    let counted = format!(
+        "INSERT INTO {into} VALUES rows ON CONFLICT ({key}) DO UPDATE SET \
+         calls = audit_entries.calls + excluded.calls, at = excluded.at"
+    );
+    executed(conn, shared.into_values().map(row).collect(), &counted).await
 }
 
 /// Whether a call is recorded: then all that was written with it stands.
@@ -170,7 +199,41 @@ impl Work for WriteOutcome {
     }
 }
 
+/// Deletes entries of old calls.
+struct SweepAudit {
+    kept: Duration,
+}
+
+/// Entries of one transaction.
+const OLD_ENTRIES: u64 = 1000;
+
+impl Work for SweepAudit {
+    type Output = u64;
+    const CHANGES_AGENTS: bool = false;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
+        let before = read_now(tx).await? - millis(self.kept);
+        // The ids of runs begin with their times, so that an index finds old entries.
+        let first_younger = Uuid::from_u128(u128::from(before.max(0).unsigned_abs()) << 80);
+        let ours = match tx.get_database_backend() {
+            DbBackend::Postgres => "FOR UPDATE SKIP LOCKED",
+            _ => "",
+        };
+        let delete = format!(
+            "DELETE FROM audit_entries WHERE (run_id, id) IN (SELECT run_id, id FROM audit_entries \
+             WHERE run_id < $1 AND at < $2 ORDER BY run_id, id LIMIT {OLD_ENTRIES} {ours}) RETURNING id"
+        );
+        let values = vec![first_younger.to_string().into(), before.into()];
+        Ok(tx.query_sql(delete, values).await?.len() as u64)
+    }
+}
+
 impl Store {
+    /// Deletes some of the entries of calls that are older than this; says how many.
+    pub async fn sweep_audit(&self, kept: Duration) -> Result<u64, StoreError> {
+        self.write(SweepAudit { kept }).await
+    }
+
     /// Queues what came of a call whose entry was queued before.
     pub async fn audit_outcome(&self, outcome: AuditOutcome) -> Result<(), StoreError> {
         self.write_later(WriteOutcome(outcome)).await
@@ -203,6 +266,7 @@ impl Store {
         let record = |row: audit_entries::Model| {
             Ok(AuditRecord {
                 bytes: unsigned("audit_entries.bytes", &row.id, row.bytes)?,
+                calls: unsigned("audit_entries.calls", &row.id, row.calls)?,
                 id: row.id,
                 action: row.action,
                 resource: row.resource,

@@ -223,6 +223,7 @@ impl Append {
                     rule: format!("a scope has at most {} keys", crate::state::STATE_KEYS).into(),
                     bytes: update.value.len() as u64,
                     at: self.at,
+                    is_shared: false,
                 });
             }
         }

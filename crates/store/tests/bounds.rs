@@ -9,10 +9,11 @@ use std::time::Duration;
 use domain::normalize::StateUpdate;
 use domain::run::Run;
 use domain::tool_call::Decision;
+use protocol::id::RunId;
 use protocol::resources::{StateScope, StorageArea, ToolEffect};
 use protocol::run::RunStatus;
 use store::{
-    AppendResults, AreaAccess, BeginToolCall, BeginUpload, BlobDeleted, Budget, CHUNK_BYTES,
+    AppendResults, AreaAccess, AuditEntry, BeginToolCall, BeginUpload, BlobDeleted, Budget, CHUNK_BYTES,
     CloseAppends, Closed, Defer, DeleteBlob, EventFilter, FinishToolCall, FinishUpload, Heard,
     Heartbeat, Ingested, OverBudget, PAGE_BYTES, PageBound, PageBudget, Quota, ResultsAppended,
     RunFilter, RunWindow, STATE_KEYS, StateWritten, StoreError, TOOL_CALLS, ToolCallBegun,
@@ -34,6 +35,8 @@ on_both!(
     the_call_that_comes_past_the_most_of_a_run_is_the_last_that_is_taken,
     what_is_closed_takes_nothing_new_and_knows_what_it_has,
     rare_runs_and_events_are_found_behind_cursors,
+    shared_entries_count_denied_calls,
+    old_audit_entries_are_deleted,
 );
 
 const ROOM: Quota = Quota {
@@ -695,4 +698,62 @@ async fn rare_runs_and_events_are_found_behind_cursors(bench: Bench) {
     };
     assert_eq!(looked, [15_001, 5_001]);
     assert_eq!((found.len(), found[0].event_id.as_str()), (1, "e1"));
+}
+
+async fn shared_entries_count_denied_calls(bench: Bench) {
+    let run = bench.running("e-1").await;
+    let (id, own) = (Uuid::now_v7(), Uuid::now_v7());
+    let entry = |id, at, is_shared| AuditEntry {
+        run_id: run.id,
+        allowed: false,
+        at,
+        is_shared,
+        ..audit(id)
+    };
+    // Some of them come together.
+    let entries = (0..50).map(|n| bench.store.audit(entry(id, n, true)));
+    for queued in futures_util::future::join_all(entries).await {
+        queued.unwrap();
+    }
+    bench.store.audit(entry(own, 1, false)).await.unwrap();
+    let audit = loop {
+        let audit = bench.store.list_audit(run.id, None, 10).await.unwrap();
+        if audit.iter().map(|entry| entry.calls).sum::<u64>() == 51 {
+            break audit;
+        }
+        tokio::task::yield_now().await;
+    };
+    let seen: Vec<_> = audit.iter().map(|entry| (entry.calls, entry.at)).collect();
+    assert_eq!(seen, [(50, 49), (1, 1)]);
+}
+
+async fn old_audit_entries_are_deleted(bench: Bench) {
+    let old = Uuid::from_u128(1_000_u128 << 80);
+    let now = Uuid::now_v7();
+    for (run, at) in [(old, 1_000), (old, i64::MAX), (now, 1_000)] {
+        let entry = AuditEntry {
+            run_id: RunId(run),
+            at,
+            ..audit(Uuid::now_v7())
+        };
+        bench.store.audit(entry).await.unwrap();
+    }
+    // They are written when there is time.
+    for (run, count) in [(old, 2), (now, 1)] {
+        while bench
+            .store
+            .list_audit(RunId(run), None, 10)
+            .await
+            .unwrap()
+            .len()
+            < count
+        {
+            tokio::task::yield_now().await;
+        }
+    }
+    let day = Duration::from_hours(24);
+    assert_eq!(bench.store.sweep_audit(day).await.unwrap(), 1);
+    assert_eq!(bench.store.sweep_audit(day).await.unwrap(), 0);
+    let kept = bench.store.list_audit(RunId(old), None, 10).await.unwrap();
+    assert_eq!(kept.len(), 1);
 }

@@ -215,6 +215,7 @@ pub(crate) fn audit(id: Uuid) -> AuditEntry {
         rule: "".into(),
         bytes: 1,
         at: 1,
+        is_shared: false,
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub mod appended;
 pub mod artifacts;
+pub mod denials;
 pub mod discovery;
 pub mod grant;
 pub mod keyring;
@@ -63,6 +64,7 @@ use crate::runs::artifacts::ArtifactLimits;
 use crate::runs::breakers::Breakers;
 use crate::runs::calls::Calls;
 use crate::runs::decide::LastMet;
+use crate::runs::denials::Denials;
 use crate::runs::doorbell::Doorbell;
 use crate::runs::grant::Grant;
 use crate::runs::keyring::Keyring;
@@ -97,6 +99,8 @@ pub struct RunLimits {
     pub max_deadline: Duration,
     /// How long the events of a run are kept once it has ended; `None`: for ever.
     pub retention: Option<Duration>,
+    /// How long the audit of a call is kept; `None`: for ever.
+    pub audit_kept: Option<Duration>,
     pub artifacts: ArtifactLimits,
     /// How often what happens elsewhere is looked at, should no ring be heard.
     pub poll: Duration,
@@ -148,6 +152,7 @@ pub(crate) struct Inner {
     endpoints: OpenEndpoints,
     rates: EventRates,
     calls: Calls,
+    denials: Denials,
     reserved: ReservedCalls,
     unheard: AllUnheard,
     tasks: TaskTracker,
@@ -174,6 +179,7 @@ impl Runs {
             endpoints: OpenEndpoints::default(),
             rates: EventRates::new(parts.limits.workspace_events),
             calls: Calls::default(),
+            denials: Denials::default(),
             reserved: ReservedCalls::default(),
             unheard: AllUnheard::default(),
             parts,

@@ -18,6 +18,7 @@ pub struct Model {
     pub at: i64,
     pub outcome: Option<String>,
     pub duration_ms: Option<i64>,
+    pub calls: i64,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -22,6 +22,7 @@ use crate::api::recheck::{Accepted, AfterCancel, Credential, RunAccess};
 use crate::api::refusals::Source;
 use crate::api::room::Sender;
 use crate::api_key::prefix_of;
+use crate::runs::denials::DeniedEntry;
 use crate::runs::grant::Grant;
 use crate::runs::token::TokenFault;
 
@@ -340,7 +341,7 @@ impl RunCaller {
         refusal: Option<&str>,
         bytes: usize,
     ) -> AuditEntry {
-        AuditEntry {
+        let entry = AuditEntry {
             id: Uuid::now_v7(),
             workspace: self.grant.run.workspace.clone(),
             run_id: self.grant.run.id,
@@ -354,6 +355,21 @@ impl RunCaller {
             },
             bytes: bytes as u64,
             at: state.runs.clock().now_ms(),
+            is_shared: false,
+        };
+        let Some(refusal) = refusal else {
+            return entry;
+        };
+        match state.runs.count_denial(&self.grant, call.action, refusal) {
+            DeniedEntry::Own => entry,
+            DeniedEntry::Shared { id, action, rule } => AuditEntry {
+                id,
+                action,
+                rule: rule.into(),
+                resource: String::new(),
+                is_shared: true,
+                ..entry
+            },
         }
     }
 }

@@ -224,20 +224,24 @@ impl EgressConfig {
     }
 }
 
-/// `[ledger]`: how long the events of runs are kept.
+/// `[ledger]`: how long the events of runs and their audit are kept.
 #[derive(Clone, Debug)]
 pub struct LedgerConfig {
     /// From the end of a run; `None`: for ever.
     pub retention: Option<Duration>,
+    /// From the call on; `None`: for ever.
+    pub audit_kept: Option<Duration>,
 }
 
 impl LedgerConfig {
     pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
         let retention = table.required("retention_days", days(0.0..=36_500.0));
+        let audit = table.required("audit_days", days(0.0..=36_500.0));
         table.close()?;
-        let retention = retention?;
+        let kept = |days: Duration| (days > Duration::ZERO).then_some(days);
         Ok(Self {
-            retention: (retention > Duration::ZERO).then_some(retention),
+            retention: kept(retention?),
+            audit_kept: kept(audit?),
         })
     }
 }

@@ -258,6 +258,9 @@ impl Runs {
         if let Some(retention) = self.0.limits.retention {
             swept.push(store.prune_runs(retention).await);
         }
+        if let Some(kept) = self.0.limits.audit_kept {
+            swept.push(store.sweep_audit(kept).await);
+        }
         let deleted = swept.into_iter().map(|one| {
             one.unwrap_or_else(|error| {
                 let error = &error as &dyn std::error::Error;

@@ -45,11 +45,16 @@ pub(in crate::api) struct AuditEntryView {
     /// How long such a call took.
     #[serde(skip_serializing_if = "Option::is_none")]
     duration_ms: Option<i64>,
-    /// Epoch seconds.
+    /// How many denied calls the entry stands for; absent: one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calls: Option<u64>,
+    /// Epoch seconds; of the newest of these calls.
     at: i64,
 }
 
 /// Lists every host API call of a run in its order, allowed and denied.
+///
+/// After 1,000 denied calls of a run, later ones share an entry for each action and rule.
 #[utoipa::path(get, path = "/v1/runs/{run_id}/audit", tag = "client", security(("api_key" = [])),
     params(("run_id" = String, Path, description = "The run"), AuditQuery), responses(
     (status = 200, description = "A page", body = Page<AuditEntryView>),
@@ -98,6 +103,7 @@ pub(in crate::api) async fn list_run_audit(
             bytes: record.bytes,
             outcome: record.outcome,
             duration_ms: record.duration_ms,
+            calls: (record.calls > 1).then_some(record.calls),
             at: record.at.div_euclid(1000),
         })
         .collect();

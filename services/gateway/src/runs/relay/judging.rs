@@ -236,6 +236,7 @@ impl Relay<'_> {
             rule: "a result named another run".into(),
             bytes: 0,
             at: self.inner.clock.now_ms(),
+            is_shared: false,
         }
     }
 }
