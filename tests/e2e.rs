@@ -53,6 +53,8 @@ mod dry_run;
 mod ending;
 #[path = "e2e/endpoints.rs"]
 mod endpoints;
+#[path = "e2e/event_files.rs"]
+mod event_files;
 #[path = "e2e/event_forms.rs"]
 mod event_forms;
 #[path = "e2e/event_log.rs"]

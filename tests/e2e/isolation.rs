@@ -68,6 +68,7 @@ const ROWS: &[(&str, About, u16)] = &[
     ("link_interaction", About::Interaction, 0),
     ("submit_interaction", About::Interaction, 0),
     ("submit_interaction_by_link", About::Interaction, 0),
+    ("upload_artifact", About::Own, 0),
     ("get_artifact", About::Artifact, 0),
     ("get_artifact_content", About::Artifact, 0),
     ("register_runner_endpoint", About::Own, 0),
@@ -247,7 +248,7 @@ pub fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::Re
         "submit_interaction" | "submit_interaction_by_link" => json!({"interaction_id": "q"}),
         "speak_mcp" => json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
         "search_knowledge_base" | "retrieve_knowledge" => json!({"query_text": "hello"}),
-        "put_blob" | "create_artifact" => return request.body("bytes"),
+        "put_blob" | "create_artifact" | "upload_artifact" => return request.body("bytes"),
         _ => return request,
     };
     request.json(&body)

@@ -35,4 +35,5 @@ pub mod history;
 pub mod json_repair;
 pub mod json_text;
 pub mod knowledge;
+pub mod large_text;
 pub mod text_index;

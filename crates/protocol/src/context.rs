@@ -181,7 +181,7 @@ pub struct AgentInput {
     pub interaction: Option<InteractionSubmission>,
 }
 
-/// A file that came with the event. Fields without a value are never sent: older peers refuse them.
+/// A file of the event. `id`, also posted as `artifact_id`, names an upload. Fields without a value are never sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -204,7 +204,7 @@ pub struct InputAttachment {
     pub path: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(alias = "artifact_id", skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
 }
 

@@ -150,7 +150,7 @@ pub struct ArtifactMetadata {
     /// Lower-case hex; with quotes around it, the `ETag` of the content.
     pub sha256: String,
     /// `runner`: uploaded by a run; `event`: came with an event; `file`: a file of the configuration;
-    /// `tool`: a result of a tool that was too large to be handed over.
+    /// `tool`: a result of a tool that was too large to be handed over; `client`: uploaded by a client, for an event.
     pub origin: String,
     /// The run that uploaded it, or was given it by a tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]

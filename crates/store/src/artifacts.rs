@@ -1,6 +1,7 @@
 //! Artifacts: rows of files whose bytes stand elsewhere. A row is begun before its first byte is written,
 //! is found once it is finished, and is forgotten after its bytes are gone.
 
+mod binding;
 mod scope;
 mod sweep;
 mod upload;
@@ -19,6 +20,7 @@ use crate::entity::artifacts;
 use crate::error::{StoreError, signed, unsigned};
 use crate::sql::padded;
 
+pub use binding::{BindArtifact, Bound, UnbindArtifact};
 pub use scope::Sharers;
 pub use sweep::ExpiredArtifact;
 pub(crate) use sweep::expire_of_runs;
@@ -43,6 +45,8 @@ pub enum ArtifactOrigin {
     Event,
     /// A tool gave it to a run, and it was too large to be handed over.
     Tool,
+    /// A client uploaded it, for an event that names it.
+    Client,
 }
 
 impl ArtifactOrigin {
@@ -52,6 +56,7 @@ impl ArtifactOrigin {
             Self::Runner => "runner",
             Self::Event => "event",
             Self::Tool => "tool",
+            Self::Client => "client",
         }
     }
 }

@@ -63,8 +63,8 @@ pub use agent_skills::{AgentSkillRecord, RegisterSkill, SkillRegistered, Withdra
 pub use agents::{AgentRecord, SaveAgent, SavedAgent};
 pub use api_keys::{ApiKeyRecord, LastAdmin, RevokeApiKey, Revoked};
 pub use artifacts::{
-    ArtifactFacts, ArtifactOrigin, ArtifactRecord, BeginArtifact, Begun, DropArtifact,
-    ExpiredArtifact, FinishArtifact, Finished, Sharers,
+    ArtifactFacts, ArtifactOrigin, ArtifactRecord, BeginArtifact, Begun, BindArtifact, Bound,
+    DropArtifact, ExpiredArtifact, FinishArtifact, Finished, Sharers, UnbindArtifact,
 };
 pub use attempts::{Dispatch, Dispatched, FirstAttempt, STARTED};
 pub use audit::{AuditEntry, AuditOutcome, AuditRecord};

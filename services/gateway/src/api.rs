@@ -10,6 +10,7 @@ pub mod rehearsal;
 mod admin;
 mod answers;
 mod artifact_content;
+mod artifact_upload;
 mod auth;
 mod client;
 mod docs;
@@ -51,7 +52,7 @@ use kept_call::CallsThatGoOn;
 pub use names::OwnNames;
 use refusals::Refusals;
 use room::Room;
-use stream_places::StreamPlaces;
+use stream_places::KeyPlaces;
 use watched_keys::WatchedKeys;
 
 /// The largest body of any route that names no other bound.
@@ -80,6 +81,8 @@ pub struct Api {
     pub body_bytes: usize,
     /// Bytes of answers that are in memory at once.
     pub answer_bytes: usize,
+    /// The largest body of an event or a Query, the platform's payload aside.
+    pub event_body_bytes: usize,
     /// What requests may come under; `None`: any name.
     pub own_names: Option<OwnNames>,
 }
@@ -88,7 +91,8 @@ struct Shared {
     api: Api,
     refusals: Refusals,
     watched_keys: WatchedKeys,
-    stream_places: StreamPlaces,
+    stream_places: KeyPlaces,
+    upload_places: KeyPlaces,
     calls_that_go_on: CallsThatGoOn,
     model_room: Room,
 }
@@ -98,7 +102,8 @@ impl ApiState {
         Self(Arc::new(Shared {
             refusals: Refusals::new(api.most_refusals),
             watched_keys: WatchedKeys::default(),
-            stream_places: StreamPlaces::of(api.connections),
+            stream_places: KeyPlaces::of(api.connections),
+            upload_places: KeyPlaces::of_uploads(),
             calls_that_go_on: CallsThatGoOn::default(),
             model_room: room_for_models(api.model_bytes),
             api,
@@ -121,8 +126,12 @@ impl ApiState {
         &self.0.watched_keys
     }
 
-    fn stream_places(&self) -> &StreamPlaces {
+    fn stream_places(&self) -> &KeyPlaces {
         &self.0.stream_places
+    }
+
+    fn upload_places(&self) -> &KeyPlaces {
+        &self.0.upload_places
     }
 }
 

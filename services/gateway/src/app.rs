@@ -140,6 +140,7 @@ impl App {
             model_bytes: config.limits.model_bytes,
             body_bytes: config.limits.body_bytes,
             answer_bytes: config.limits.answer_bytes,
+            event_body_bytes: config.limits.event_body_bytes,
             own_names: is_guarded(&config.server).then(|| names.clone()),
         });
         Ok(Self {

@@ -27,6 +27,7 @@ use crate::api::names::{OwnNames, host_header, refuse_foreign};
 use crate::api::query::WritesWithoutQuery;
 use crate::api::room::BodyRoom;
 use crate::telemetry::metrics;
+use domain::event::RAW_BYTES;
 use domain::knowledge::MOST_DOCUMENT_BYTES;
 
 /// What requests of any route are judged by, and given.
@@ -42,7 +43,9 @@ pub(super) struct Gate {
 impl Gate {
     /// Before the routes of this document.
     pub(super) fn before(document: &OpenApi, state: &ApiState) -> Self {
-        let largest = MOST_DOCUMENT_BYTES.max(results::most_bytes(state.runs.limits().results));
+        let results = results::most_bytes(state.runs.limits().results);
+        let event = state.event_body_bytes + RAW_BYTES;
+        let largest = MOST_DOCUMENT_BYTES.max(results).max(event);
         Self {
             served: Served::of(document),
             writes: WritesWithoutQuery::of(document),

@@ -94,8 +94,18 @@ pub(super) async fn read_body(request: Request, state: &impl ChecksSenders) -> A
 
 /// The same for JSON of whatever media type: a byte order mark before it is skipped.
 pub(super) async fn read_json(request: Request, state: &impl ChecksSenders) -> ApiResult<Held> {
+    let most = most_of(&request);
+    read_json_of(request, state, most).await
+}
+
+/// The same where the bound is the configuration's.
+pub(super) async fn read_json_of(
+    request: Request,
+    state: &impl ChecksSenders,
+    most: usize,
+) -> ApiResult<Held> {
     let sender = sender_of(&request);
-    let body = read_body(request, state).await?;
+    let body = read_body_of(request, state, most).await?;
     in_utf8(body, sender)
 }
 

@@ -13,7 +13,6 @@ use utoipa::{Modify, OpenApi, PartialSchema, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::api::client::event_body::EVENT_BODY_BYTES;
 use crate::api::json::most_bytes;
 use crate::api::{ApiState, admin, client, health, host};
 
@@ -30,17 +29,13 @@ pub(super) fn documented() -> OpenApiRouter<ApiState> {
 }
 
 fn client_routes() -> OpenApiRouter<ApiState> {
-    // What a platform sends may be large; `event_body` bounds the rest of an envelope.
-    let events = OpenApiRouter::new()
+    OpenApiRouter::new()
         .routes(routes!(
             client::events::post_event,
             client::event_log::list_events
         ))
         .routes(routes!(admin::dry_run::dry_run_event))
         .routes(routes!(admin::dry_run::dry_run_agent))
-        .layer(most_bytes(EVENT_BODY_BYTES));
-    OpenApiRouter::new()
-        .merge(events)
         .routes(routes!(client::event_log::get_raw_payload))
         .routes(routes!(client::event_log::get_event))
         .routes(routes!(client::pipeline::post_pipeline_query))
@@ -55,6 +50,7 @@ fn client_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(client::history::get_conversation_history))
         .routes(routes!(client::history::search_conversation_history))
         .merge(interaction_routes())
+        .routes(routes!(client::artifacts::upload_artifact))
         .routes(routes!(client::artifacts::get_artifact))
         .routes(routes!(client::artifacts::get_artifact_content))
 }

@@ -9,7 +9,7 @@ use protocol::id::RunId;
 
 use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
-use crate::api::stream_places::StreamPlace;
+use crate::api::stream_places::KeyPlace;
 use crate::api::watched_keys::until_revoked;
 use crate::runs::watch::WatchFrom;
 
@@ -54,7 +54,7 @@ pub(super) fn stream_run(
     caller: &ClientCaller,
     run: RunId,
     from: WatchFrom,
-    place: StreamPlace,
+    place: KeyPlace,
 ) -> Response {
     let frames = state.runs.watch(run, from, state.heartbeat);
     let revoked = until_revoked(state.clone(), caller.workspace.clone(), caller.key);

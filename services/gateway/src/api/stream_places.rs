@@ -9,38 +9,51 @@ use crate::api::error::{ApiError, ApiResult};
 
 /// Streams end with their runs: some are over by then, as a rule.
 const RETRY_AFTER_SECONDS: u32 = 5;
+/// Uploads of one key that go on at a time.
+const UPLOADS: usize = 16;
 
 /// The open streams of every key that has some: no more than there are connections.
 #[derive(Clone)]
-pub(super) struct StreamPlaces {
+pub(super) struct KeyPlaces {
     most: usize,
+    refusal: fn() -> ApiError,
     open: Arc<Mutex<HashMap<ApiKeyId, usize>>>,
 }
 
 /// A stream of a key, until it is dropped.
-pub(super) struct StreamPlace {
-    places: StreamPlaces,
+pub(super) struct KeyPlace {
+    places: KeyPlaces,
     key: ApiKeyId,
 }
 
-impl StreamPlaces {
+impl KeyPlaces {
     /// Half of the connections for each key.
     pub(super) fn of(connections: usize) -> Self {
         Self {
             most: (connections / 2).max(1),
+            refusal: too_many,
+            open: Arc::default(),
+        }
+    }
+
+    /// So many uploads of each key.
+    pub(super) fn of_uploads() -> Self {
+        Self {
+            most: UPLOADS,
+            refusal: too_many_uploads,
             open: Arc::default(),
         }
     }
 
     /// A place for one more stream of a key.
-    pub(super) fn enter(&self, key: ApiKeyId) -> ApiResult<StreamPlace> {
+    pub(super) fn enter(&self, key: ApiKeyId) -> ApiResult<KeyPlace> {
         let mut open = self.open();
         let count = open.entry(key).or_default();
         if *count >= self.most {
-            return Err(too_many());
+            return Err((self.refusal)());
         }
         *count += 1;
-        Ok(StreamPlace {
+        Ok(KeyPlace {
             places: self.clone(),
             key,
         })
@@ -52,7 +65,7 @@ impl StreamPlaces {
     }
 }
 
-impl Drop for StreamPlace {
+impl Drop for KeyPlace {
     fn drop(&mut self) {
         let mut open = self.places.open();
         if let Some(count) = open.get_mut(&self.key) {
@@ -62,6 +75,12 @@ impl Drop for StreamPlace {
             }
         }
     }
+}
+
+fn too_many_uploads() -> ApiError {
+    let message =
+        format!("{UPLOADS} uploads of this API key go on, and no more may; wait for one to end");
+    ApiError::rate_limited_by("key_uploads", message, RETRY_AFTER_SECONDS)
 }
 
 fn too_many() -> ApiError {
@@ -78,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_key_has_half_of_the_connections_for_its_streams_and_nothing_is_remembered_of_who_left() {
-        let places = StreamPlaces::of(4);
+        let places = KeyPlaces::of(4);
         let [one, other] = [1, 2].map(|number| ApiKeyId(Uuid::from_u128(number)));
         let enter = |key| places.enter(key).ok();
         let both = [enter(one), enter(one)].map(Option::unwrap);
@@ -92,6 +111,6 @@ mod tests {
         assert!(enter(one).is_some());
         drop(elsewhere);
         assert!(places.open().is_empty());
-        assert!(StreamPlaces::of(1).enter(one).is_ok());
+        assert!(KeyPlaces::of(1).enter(one).is_ok());
     }
 }

@@ -47,6 +47,8 @@ pub struct LimitsConfig {
     pub refused_credentials: u32,
     /// Large requests to models that are in memory at once, in bytes.
     pub model_bytes: usize,
+    /// The largest body of an event or a Query.
+    pub event_body_bytes: usize,
     /// Other bodies that are in memory at once, in bytes.
     pub body_bytes: usize,
     /// Answers that are in memory at once, in bytes.
@@ -71,6 +73,7 @@ impl LimitsConfig {
         let burst = table.required("workspace_event_burst", whole(0..=MOST_RUNS));
         let refused_credentials = table.required("refused_credentials", whole(10..=1_000_000));
         let model_bytes = table.required("model_bytes", whole(64 * MIB..=64 * GIB));
+        let event_body_bytes = table.required("event_body_bytes", whole(MIB..=32 * MIB));
         let body_bytes = table.required("body_bytes", whole(64 * MIB..=64 * GIB));
         let answer_bytes = table.required("answer_bytes", whole(64 * MIB..=64 * GIB));
         let order = check_order(&mut table, &line_bytes, &event_bytes, &run_bytes);
@@ -98,6 +101,7 @@ impl LimitsConfig {
             workspace_event_burst: small(burst?),
             refused_credentials: small(refused_credentials?),
             model_bytes: bytes(model_bytes?),
+            event_body_bytes: bytes(event_body_bytes?),
             body_bytes: bytes(body_bytes?),
             answer_bytes: bytes(answer_bytes?),
         })

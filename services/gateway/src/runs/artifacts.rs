@@ -4,6 +4,7 @@
 //! leaves a row that the sweep finds, and with it the bytes.
 
 mod attached;
+mod body;
 mod files;
 mod reading;
 mod sniff;
@@ -22,7 +23,8 @@ use uuid::Uuid;
 use crate::outbound::artifact::{PlaceError, Writing};
 use crate::runs::Runs;
 
-pub(super) use attached::{announced_attachments, may_have_files};
+pub(super) use attached::{AttachError, announced_attachments, may_have_files};
+pub use body::BodyFiles;
 pub use files::{FileError, OwnFile, enter_file};
 pub use reading::Readable;
 

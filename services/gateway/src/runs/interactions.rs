@@ -8,6 +8,7 @@ use protocol::interaction::{INTERACTION_SUBMITTED, InteractionSubmission};
 use store::{AnsweredBy, InteractionRecord, StoreError, answer_event_id, sha256_hex};
 
 use crate::runs::Runs;
+use crate::runs::artifacts::BodyFiles;
 use crate::runs::start::{Accepted, Incoming, StartError};
 
 /// A question that is answered.
@@ -69,6 +70,7 @@ impl Runs {
                 token_sha256: token_sha256.clone(),
             }),
         };
-        self.store_event(workspace, event, incoming).await
+        let files = BodyFiles::default();
+        self.store_event(workspace, (event, &files), incoming).await
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use domain::canonical::canonical_json;
 use domain::event::{completed, conversation_of};
 use domain::trace::TraceParent;
+use protocol::admin::Fault;
 use protocol::context::RawEventRef;
 use protocol::event::{EventAccepted, EventEnvelope};
 use protocol::id::{AgentId, RunId, RunnerId, WorkspaceId};
@@ -17,7 +18,7 @@ use uuid::Uuid;
 
 use crate::bus::Ring;
 use crate::runs::Runs;
-use crate::runs::artifacts::{UploadError, may_have_files};
+use crate::runs::artifacts::{AttachError, BodyFiles, UploadError, may_have_files};
 use crate::runs::decide::Aside;
 use crate::telemetry::metrics;
 
@@ -86,6 +87,8 @@ pub enum StartError {
     },
     #[error("a file of the event cannot be kept: {0}")]
     Attachment(UploadError),
+    #[error("{} {}", .0.pointer, .0.message)]
+    Reference(Fault),
     #[error("the agent that asked is disabled or gone; enable it and send the answer again")]
     AgentGone,
     #[error("the question cannot be answered any more")]
@@ -109,7 +112,7 @@ impl StartError {
             Self::TooFast { .. } => "too_fast",
             Self::QueueFull => "queue_full",
             Self::RunnerUnavailable { .. } => "runner_unavailable",
-            Self::Attachment(_) => "attachment",
+            Self::Attachment(_) | Self::Reference(_) => "attachment",
             Self::AgentGone => "agent_gone",
             Self::Unanswerable(_) => "unanswerable",
             Self::Stopping => "stopping",
@@ -118,18 +121,28 @@ impl StartError {
     }
 }
 
+impl From<AttachError> for StartError {
+    fn from(error: AttachError) -> Self {
+        match error {
+            AttachError::Reference(fault) => Self::Reference(fault),
+            AttachError::Upload(error) => Self::Attachment(error),
+            AttachError::Store(error) => Self::Store(error),
+        }
+    }
+}
+
 impl Runs {
     /// Takes an event of a workspace and starts its run. Returns once everything is committed. `trace`: the
-    /// `traceparent` that it came with.
+    /// `traceparent` that it came with; `files`: what was taken out of its body.
     pub async fn accept(
         &self,
         workspace: &WorkspaceId,
-        event: EventEnvelope,
+        (event, files): (EventEnvelope, &BodyFiles),
         idempotency_key: Option<&str>,
         trace: Option<&str>,
     ) -> Result<Accepted, StartError> {
         let began = Instant::now();
-        let accepted = self.decide_and_store(workspace, event, idempotency_key, trace);
+        let accepted = self.decide_and_store(workspace, (event, files), idempotency_key, trace);
         let accepted = accepted.await;
         let result = match &accepted {
             Ok(Accepted { replayed: true, .. }) => "duplicate",
@@ -153,7 +166,7 @@ impl Runs {
     async fn decide_and_store(
         &self,
         workspace: &WorkspaceId,
-        event: EventEnvelope,
+        (event, files): (EventEnvelope, &BodyFiles),
         idempotency_key: Option<&str>,
         trace: Option<&str>,
     ) -> Result<Accepted, StartError> {
@@ -175,14 +188,14 @@ impl Runs {
             only: None,
             answers: None,
         };
-        self.store_event(workspace, event, incoming).await
+        self.store_event(workspace, (event, files), incoming).await
     }
 
     /// Decides about an event that is judged, and stores it.
     pub(super) async fn store_event(
         &self,
         workspace: &WorkspaceId,
-        event: EventEnvelope,
+        (event, files): (EventEnvelope, &BodyFiles),
         incoming: Incoming,
     ) -> Result<Accepted, StartError> {
         let Incoming {
@@ -201,14 +214,14 @@ impl Runs {
             at: self.0.clock.now_ms(),
         };
         // What is known is answered as it was, also where there is no room for its files any more.
-        if may_have_files(&event)
+        if may_have_files(&event, files)
             && let Some(known) = self.0.store.find_known_event(key).await?
         {
             return accepted(known, &Aside::default());
         }
         let mut event = completed(event);
-        let attached = self.keep_attached(workspace, &event_id, &mut event).await;
-        let attached = attached.map_err(StartError::Attachment)?;
+        let attached = self.keep_attached(workspace, &event_id, &mut event, files);
+        let attached = attached.await?;
         let raw = event.raw.take().map(|raw| raw.to_string());
         if raw.is_some() {
             event.raw_ref = Some(RawEventRef {
@@ -251,24 +264,24 @@ impl Runs {
         if let Ok(ingested) = &taken
             && !matches!(ingested, Ingested::Stored { .. })
         {
-            let stays = self.stays(workspace, &stored_as, &attached).await;
+            let stays = self.stays(workspace, &stored_as, attached.first()).await;
             // Where nobody knows whether the event stands, its files stay until they expire.
             if !stays.unwrap_or(true) {
-                self.drop_attached(attached).await;
+                self.drop_attached(&stored_as, attached).await;
             }
         }
         accepted(taken?, &aside)
     }
 
-    /// Whether an event stands with these files, though its sender is told of another: an earlier try of it, whose
+    /// Whether an event stands with its files, the first of which is this one, though its sender is told of another: an earlier try of it, whose
     /// answer was lost, was committed while this one waited.
     async fn stays(
         &self,
         workspace: &WorkspaceId,
         event_id: &str,
-        files: &[Uuid],
+        first: Option<Uuid>,
     ) -> Result<bool, StoreError> {
-        let Some(first) = files.first() else {
+        let Some(first) = first else {
             return Ok(false);
         };
         let event = self.0.store.find_event(workspace, event_id).await?;

@@ -97,10 +97,13 @@ fn attachments(contents: &[ContentElement], chain: &[MessageElement]) -> Vec<Inp
 
 /// What makes two attachments the same file: its bytes, else its URL.
 fn address(attachment: &InputAttachment) -> Option<String> {
-    attachment
-        .content
-        .clone()
-        .or_else(|| attachment.url.clone())
+    // A data URL and its bare base64 are the same bytes.
+    let bare = |content: &String| match content.split_once(";base64,") {
+        Some((head, base64)) if head.starts_with("data:") => base64.to_owned(),
+        _ => content.clone(),
+    };
+    let bytes = attachment.content.as_ref().map(bare);
+    bytes.or_else(|| attachment.url.clone())
 }
 
 fn of_content(part: &ContentElement) -> Option<InputAttachment> {

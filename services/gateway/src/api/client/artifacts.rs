@@ -4,24 +4,77 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
 use futures_util::TryStreamExt as _;
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use protocol::error::ErrorBody;
 use protocol::host_api::ArtifactMetadata;
+use store::ArtifactOrigin;
 
 use crate::api::ApiState;
 use crate::api::artifact_content::Part;
+use crate::api::artifact_upload::{UploadQuery, metadata, read};
 use crate::api::auth::ClientCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::openapi::Binary;
-use crate::api::query::PathOf;
-use crate::runs::artifacts::Readable;
+use crate::api::query::{PathOf, QueryOf};
+use crate::api::recheck::StreamedBody;
+use crate::runs::artifacts::{PATIENCE, Readable, Whose};
 
 async fn find(state: &ApiState, caller: &ClientCaller, id: &str) -> ApiResult<Readable> {
     let found = state.runs.artifact_of_workspace(&caller.workspace, id);
     found.await?.ok_or_else(|| ApiError::not_found("artifact"))
 }
 
-/// Tells what is known of an artifact: a file that a run uploaded or that came with an event.
+/// Uploads a file for an event.
+///
+/// The event names it in `input`: an attachment `{"artifact_id": ID}`, or `artifact:ID` where a content or an
+/// attachment has a URL. It then belongs to that event and to no other, and the event's runs read it without a grant.
+/// An upload that no event names stays with the workspace's clients until it expires.
+#[utoipa::path(post, path = "/v1/artifacts", tag = "client", security(("api_key" = [])), params(UploadQuery),
+    request_body(content = inline(Binary), content_type = "application/octet-stream", description = "The bytes, of any type"), responses(
+    (status = 201, description = "Stored", body = ArtifactMetadata),
+    (status = 400, description = "The name or `expires_in` is not valid", body = ErrorBody),
+    (status = 401, description = "No valid API key, or it was revoked before the body ended", body = ErrorBody),
+    (status = 408, description = "The body did not come in time", body = ErrorBody),
+    (status = 413, description = "It is too large, or there is no room; `details.reason`: workspace_full, uploads_share", body = ErrorBody),
+    (status = 415, description = "Its type is not taken; or the body has a `Content-Encoding`", body = ErrorBody),
+    (status = 429, description = "`details.reason`: key_uploads; `Retry-After` tells how long to wait", body = ErrorBody),
+    (status = 503, description = "The place of artifacts does not answer", body = ErrorBody)))]
+pub(in crate::api) async fn upload_artifact(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    QueryOf(query): QueryOf<UploadQuery>,
+    headers: HeaderMap,
+    mut body: StreamedBody,
+) -> ApiResult<(StatusCode, Json<ArtifactMetadata>)> {
+    let stored = store(&state, &caller, query, &headers, &mut body).await;
+    if stored.is_err() {
+        // A client that is still sending reads no answer: let it come to its end, within bounds.
+        body.drain().await;
+    }
+    stored.map(|metadata| (StatusCode::CREATED, Json(metadata)))
+}
+
+async fn store(
+    state: &ApiState,
+    caller: &ClientCaller,
+    query: UploadQuery,
+    headers: &HeaderMap,
+    body: &mut StreamedBody,
+) -> ApiResult<ArtifactMetadata> {
+    let _place = state.upload_places().enter(caller.key)?;
+    let owner = (ArtifactOrigin::Client, None);
+    let new = query.announced(headers, caller.workspace.clone(), owner)?;
+    let mut upload = state.runs.upload(new)?;
+    if let Err(refused) = read(&mut upload, body, PATIENCE).await {
+        upload.give_up(None).await?;
+        return Err(refused);
+    }
+    let uploaded = upload.finish(Whose::default(), |_| None).await?;
+    let (unbound, now) = ((None, Whose::default()), state.runs.clock().now_seconds());
+    Ok(metadata(uploaded, owner.0, unbound, now))
+}
+
+/// Tells what is known of an artifact: a file that a run or a client uploaded, or that came with an event.
 #[utoipa::path(get, path = "/v1/artifacts/{artifact_id}", tag = "client", security(("api_key" = [])),
     params(("artifact_id" = String, Path, description = "The artifact")), responses(
     (status = 200, description = "What is known of it", body = ArtifactMetadata),

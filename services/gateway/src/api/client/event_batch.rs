@@ -42,7 +42,8 @@ pub(super) async fn accept_batch(
         let outcome = if waiting.keeps_back(conversation.as_ref()) {
             Err(ApiError::not_tried())
         } else {
-            let taken = state.runs.accept(workspace, posted.event, None, trace);
+            let event = (posted.event, &posted.files.files);
+            let taken = state.runs.accept(workspace, event, None, trace);
             let taken = taken.await;
             waiting.note(taken.as_ref().err(), conversation);
             taken.map_err(ApiError::from)

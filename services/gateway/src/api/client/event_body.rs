@@ -7,6 +7,7 @@ use axum::extract::{FromRequest, Request};
 use chrono::DateTime;
 use domain::event::{RAW_BYTES, check_posted};
 use domain::json_text::check_json_text;
+use domain::large_text::Step::{self, Each, Member};
 use http::HeaderMap;
 use percent_encoding::percent_decode_str;
 use protocol::JsonObject;
@@ -18,13 +19,9 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::api::ApiState;
+use crate::api::client::body_files::{DOCUMENT_BYTES, Document, KeptFiles, in_envelope};
 use crate::api::error::ApiError;
-use crate::api::json::{media_type, parse, parse_part, read_json};
-
-/// The largest body of an event: an envelope, and the platform's payload beside it.
-pub(in crate::api) const EVENT_BODY_BYTES: usize = ENVELOPE_BYTES + RAW_BYTES;
-/// An envelope without the platform's payload.
-const ENVELOPE_BYTES: usize = 1024 * 1024;
+use crate::api::json::{media_type, parse, parse_part, read_json_of};
 
 /// Events of one batch.
 const BATCH_EVENTS: usize = 100;
@@ -39,6 +36,8 @@ pub(in crate::api) enum EventBody {
 /// An event, and the form that its sender knows it in.
 pub(in crate::api) struct Posted {
     pub(in crate::api) event: EventEnvelope,
+    /// The files that were taken out of its body.
+    pub(in crate::api) files: KeptFiles,
     form: Form,
     /// Where it stands in the body: `/3` in a batch.
     place: String,
@@ -61,9 +60,10 @@ impl Posted {
         placed.collect()
     }
 
-    fn of(event: EventEnvelope, form: Form) -> Box<Self> {
+    fn of(event: EventEnvelope, files: KeptFiles, form: Form) -> Box<Self> {
         Box::new(Self {
             event,
+            files,
             form,
             place: String::new(),
         })
@@ -109,9 +109,21 @@ impl FromRequest<ApiState> for EventBody {
                 with `application/cloudevents+json` or `application/cloudevents-batch+json`";
             return Err(ApiError::invalid_argument(message));
         }
-        let bytes = read_json(request, state).await?;
+        let most = state.event_body_bytes;
+        let body = read_json_of(request, state, most + RAW_BYTES).await?;
+        let top: &[Step] = match media_type.as_str() {
+            one if one == batch => &[Each, Member("data")],
+            one if one == structured => &[Member("data")],
+            _ => &[],
+        };
+        let Document {
+            json: bytes,
+            files,
+            whole,
+            held: _held,
+        } = Document::of(body, &in_envelope(top)).await;
         if media_type == batch {
-            return read_batch(&bytes).map(Self::Batch);
+            return read_batch(&bytes, &files).map(Self::Batch);
         }
         let (event, form) = if media_type == structured {
             let event = from_structured(parse(&bytes)?);
@@ -132,16 +144,23 @@ impl FromRequest<ApiState> for EventBody {
         } else {
             (parse(&bytes)?, Form::Envelope)
         };
-        bounded(bytes.len(), &event)?;
-        Ok(Self::One(Posted::of(event, form)))
+        let told = format!("{most} bytes (limits.event_body_bytes)");
+        bounded(whole, &event, most, &told)?;
+        bounded(
+            bytes.len(),
+            &event,
+            DOCUMENT_BYTES,
+            "1 MiB, its files aside",
+        )?;
+        Ok(Self::One(Posted::of(event, files, form)))
     }
 }
 
 /// Refuses an envelope that is too large even without the platform's payload.
-fn bounded(bytes: usize, event: &EventEnvelope) -> Result<(), ApiError> {
+fn bounded(bytes: usize, event: &EventEnvelope, most: usize, told: &str) -> Result<(), ApiError> {
     let raw = || event.raw.as_ref().map_or(0, |raw| raw.to_string().len());
-    if bytes > ENVELOPE_BYTES && bytes.saturating_sub(raw()) > ENVELOPE_BYTES {
-        let message = "an envelope has at most 1 MiB, `raw` aside";
+    if bytes > most && bytes.saturating_sub(raw()) > most {
+        let message = format!("an envelope has at most {told}; `raw` does not count");
         return Err(ApiError::too_large(message));
     }
     Ok(())
@@ -178,7 +197,7 @@ impl<'de> Deserialize<'de> for Bounded {
 }
 
 /// JSON batch format: a list of structured events.
-fn read_batch(bytes: &[u8]) -> Result<Vec<Posted>, ApiError> {
+fn read_batch(bytes: &[u8], files: &KeptFiles) -> Result<Vec<Posted>, ApiError> {
     check_json_text(bytes).map_err(|fault| ApiError::invalid("", fault.to_string()))?;
     let Bounded(list) = serde_json::from_slice(bytes)
         .map_err(|_| ApiError::invalid("", "must be a JSON list of CloudEvents"))?;
@@ -192,9 +211,11 @@ fn read_batch(bytes: &[u8]) -> Result<Vec<Posted>, ApiError> {
         let place = format!("/{index}");
         match parse_part(text.get().as_bytes()).and_then(from_structured) {
             Ok(event) => {
-                bounded(text.get().len(), &event)?;
+                let told = "1 MiB, its files aside";
+                bounded(text.get().len(), &event, DOCUMENT_BYTES, told)?;
                 batch.push(Posted {
                     event,
+                    files: files.clone(),
                     form: Form::Structured,
                     place,
                 });

@@ -12,6 +12,7 @@ use protocol::run::AgentRunEvent;
 
 use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
+use crate::api::client::body_files::KeptFiles;
 use crate::api::client::event_batch::accept_batch;
 use crate::api::client::event_body::EventBody;
 use crate::api::client::runs::cursor;
@@ -42,6 +43,10 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 /// is another event, with another run. A key on an event without an `event_id` is forgotten after seven days: then it
 /// names another event.
 ///
+/// Files come as base64 (`image_base64`, `file_base64`, `content`, `data:` URLs), or are uploaded before by
+/// `POST /v1/artifacts` and named here: by `artifact_id` of an attachment, or by `artifact:ID` where a URL stands. What
+/// has more than 64 KiB becomes an artifact, which the event's runs read without a grant.
+///
 /// Here as on every route, JSON has at most 64 levels and 100,000 values, without U+0000 and halves of surrogate
 /// pairs, and a body with a `Content-Encoding` is refused.
 #[utoipa::path(post, path = "/v1/events", tag = "client", security(("api_key" = [])),
@@ -66,7 +71,7 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
     (status = 429, description = "`details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events, and key_streams where a stream is asked for; `Retry-After` tells how long to wait", body = ErrorBody,
         headers(("Retry-After" = i64, description = "Seconds"))),
     (status = 410, description = "Repeated for its stream: the events are no longer kept; `details.snapshot_url` tells the outcome", body = ErrorBody),
-    (status = 413, description = "The envelope is larger than 1 MiB, `raw` aside; or a file of it finds no room, `details.reason`: workspace_full", body = ErrorBody),
+    (status = 413, description = "The envelope is larger than `limits.event_body_bytes` (16 MiB), or than 1 MiB without its files, `raw` aside; or a file of it finds no room, `details.reason`: workspace_full", body = ErrorBody),
     (status = 415, description = "The body has a `Content-Encoding`; or a file of it is of a kind that is not taken, `details.reason`: mime_type_refused", body = ErrorBody),
     (status = 503, description = "Try again after `Retry-After`", body = ErrorBody)))]
 pub(in crate::api) async fn post_event(
@@ -85,7 +90,7 @@ pub(in crate::api) async fn post_event(
     if !faults.is_empty() {
         return Err(ApiError::faults(&faults));
     }
-    accept_event(&state, &caller, &headers, posted.event).await
+    accept_event(&state, &caller, &headers, (posted.event, &posted.files)).await
 }
 
 /// Takes a sound event and answers: with the run, or with its stream.
@@ -93,7 +98,7 @@ pub(super) async fn accept_event(
     state: &ApiState,
     caller: &ClientCaller,
     headers: &HeaderMap,
-    event: EventEnvelope,
+    (event, files): (EventEnvelope, &KeptFiles),
 ) -> ApiResult<Response> {
     let workspace = &caller.workspace;
     let key = single_header(headers, IDEMPOTENCY_KEY)?;
@@ -106,6 +111,7 @@ pub(super) async fn accept_event(
     // Before anything is stored: who is refused a stream has posted nothing.
     let place = wants_stream(headers).then(|| state.stream_places().enter(caller.key));
     let place = place.transpose()?;
+    let event = (event, &files.files);
     let accepted = state.runs.accept(workspace, event, key, trace).await?;
     let replayed = accepted.replayed;
     let mut response = match (accepted.answer.run_id, place) {

@@ -3,6 +3,7 @@
 use axum::extract::State;
 use axum::response::Response;
 use domain::adapter::pipeline::{QueryIdentity, check_query, identity, to_event};
+use domain::canonical::canonical_json;
 use http::HeaderMap;
 use protocol::error::ErrorBody;
 use protocol::event::EventAccepted;
@@ -12,9 +13,9 @@ use store::sha256_hex;
 
 use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
+use crate::api::client::body_files::{DOCUMENT_BYTES, QueryBody};
 use crate::api::client::events::accept_event;
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::json::JsonBody;
 
 /// Posts a bot pipeline's Query: a `message.received` of source `host_adapter`, with the answers of `POST /v1/events`.
 ///
@@ -38,14 +39,14 @@ use crate::api::json::JsonBody;
     (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
     (status = 429, description = "`details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events, and key_streams where a stream is asked for; `Retry-After` tells how long to wait", body = ErrorBody),
     (status = 410, description = "Repeated for its stream: the events are no longer kept; `details.snapshot_url` tells the outcome", body = ErrorBody),
-    (status = 413, description = "The Query is larger than 1 MiB; or a file of it finds no room, `details.reason`: workspace_full", body = ErrorBody),
+    (status = 413, description = "The Query is larger than `limits.event_body_bytes` (16 MiB), or than 1 MiB without its files; or a file of it finds no room, `details.reason`: workspace_full", body = ErrorBody),
     (status = 415, description = "A file of it is of a kind that is not taken, `details.reason`: mime_type_refused; or the body has a `Content-Encoding`", body = ErrorBody),
     (status = 503, description = "Try again after `Retry-After`", body = ErrorBody)))]
 pub(in crate::api) async fn post_pipeline_query(
     caller: ClientCaller,
     State(state): State<ApiState>,
     headers: HeaderMap,
-    JsonBody(query): JsonBody<PipelineQuery>,
+    QueryBody { query, files }: QueryBody,
 ) -> ApiResult<Response> {
     let event_id = match identity(&query) {
         QueryIdentity::Own(id) => id,
@@ -56,5 +57,10 @@ pub(in crate::api) async fn post_pipeline_query(
     if !faults.is_empty() {
         return Err(ApiError::faults(&faults));
     }
-    accept_event(&state, &caller, &headers, event).await
+    // Its files are marks by now.
+    if canonical_json(&event).len() > DOCUMENT_BYTES {
+        let message = "what a Query says has at most 1 MiB, its files aside";
+        return Err(ApiError::too_large(message));
+    }
+    accept_event(&state, &caller, &headers, (event, &files)).await
 }

@@ -96,6 +96,7 @@ impl From<StartError> for ApiError {
                     .retryable_after(10)
             }
             StartError::Attachment(error) => error.into(),
+            StartError::Reference(fault) => Self::faults(&[fault]),
             StartError::Stopping => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message)
                     .with("reason", json!("stopping"))

@@ -11,10 +11,10 @@ use http::{HeaderMap, StatusCode};
 use protocol::error::ErrorBody;
 use protocol::host_api::ArtifactMetadata;
 use protocol::resources::ArtifactOperation;
-use serde::Deserialize;
 
 use crate::api::ApiState;
 use crate::api::artifact_content::Part;
+use crate::api::artifact_upload::UploadQuery;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host_call::HostCall;
@@ -26,19 +26,6 @@ use crate::runs::artifacts::Readable;
 
 /// The rule in the audit of a file that no grant opens.
 const OF_EVENT: &str = "came with an event that this agent had in this conversation";
-
-/// What an upload is called, and how long it is kept.
-#[derive(Debug, Deserialize, utoipa::IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(in crate::api) struct UploadQuery {
-    /// 1 to 255 bytes without slashes; `artifact` when absent.
-    #[param(min_length = 1, max_length = 255)]
-    name: Option<String>,
-    /// Seconds, at most 90 days; without it, what the operator has set.
-    #[param(minimum = 1, maximum = 7_776_000)]
-    expires_in: Option<u64>,
-}
 
 /// Uploads a file. It is seen once all of it is stored.
 ///

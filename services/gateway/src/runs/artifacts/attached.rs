@@ -1,7 +1,11 @@
-//! Files that stand in an event itself: what is large becomes an artifact, and the event keeps a reference.
+//! Files of an event: what is large becomes an artifact, uploads of clients become the event's, and the event keeps
+//! references.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+mod references;
+
+use domain::artifact::{
+    INLINE_BYTES, base64_of, base64_of_attachment, has_artifacts, is_large, url_of,
+};
 use domain::canonical::canonical_json;
 use protocol::context::{AgentInput, InputAttachment};
 use protocol::event::EventEnvelope;
@@ -10,50 +14,95 @@ use protocol::message::{ContentElement, ImageUrl};
 use store::{ArtifactOrigin, ArtifactRecord};
 use uuid::Uuid;
 
+use super::body::{BodyFiles, Pieces, declared_type, digest};
 use crate::runs::Runs;
 use crate::runs::artifacts::{NewArtifact, UploadError, Uploaded, Whose};
 
-/// What stays in the event: smaller ones cost nobody a call.
-const INLINE_BYTES: usize = 64 * 1024;
+pub(in crate::runs) use references::AttachError;
+use references::names_upload;
+
 const NAME: &str = "attachment";
 
-/// A file of an event, decoded.
-struct File<'a> {
-    bytes: Vec<u8>,
+/// What was made or bound for an event that is not stored yet.
+#[derive(Debug, Default)]
+pub(in crate::runs) struct Attached {
+    made: Vec<Uuid>,
+    bound: Vec<Uuid>,
+}
+
+impl Attached {
+    /// One of them.
+    pub(in crate::runs) fn first(&self) -> Option<Uuid> {
+        self.made.iter().chain(&self.bound).next().copied()
+    }
+}
+
+/// A large file of an event. Its base64 stands in the event, or in the body that the event came with.
+struct File {
+    sha256: String,
+    size: u64,
     declared: Option<String>,
-    name: Option<&'a str>,
+    name: Option<String>,
+}
+
+impl File {
+    /// The file of a base64 text; `None`: it is small, or it is something else, and stays as it is.
+    async fn of(text: &str, files: &BodyFiles) -> Option<Self> {
+        let (declared, base64) = declared_type(text);
+        let (sha256, size) = match files.find(base64) {
+            Some(file) => (file.sha256.clone(), file.size),
+            None if is_large(base64) => digest(Pieces::plain(base64)).await?,
+            None => return None,
+        };
+        let declared = declared.map(str::to_owned);
+        (size > INLINE_BYTES as u64).then_some(Self {
+            sha256,
+            size,
+            declared,
+            name: None,
+        })
+    }
 }
 
 impl Runs {
-    /// Makes artifacts of what is large in an event. Whoever does not store the event then drops them again.
+    /// Makes artifacts of the large files of an event, and binds those that it names. A caller that does not store
+    /// the event gives them up by [`Self::drop_attached`].
     pub(in crate::runs) async fn keep_attached(
         &self,
         workspace: &WorkspaceId,
         event_id: &str,
         event: &mut EventEnvelope,
-    ) -> Result<Vec<Uuid>, UploadError> {
-        let mut kept = Vec::new();
+        files: &BodyFiles,
+    ) -> Result<Attached, AttachError> {
+        let mut attached = Attached::default();
         let Some(input) = &mut event.input else {
-            return Ok(kept);
+            return Ok(attached);
         };
-        let done = self.keep_all(workspace, event_id, input, &mut kept).await;
-        match done {
-            Ok(()) => Ok(kept),
+        let keeping = async {
+            self.bind_named(workspace, event_id, input, &mut attached.bound)
+                .await?;
+            self.keep_all(workspace, event_id, input, files, &mut attached.made)
+                .await?;
+            Ok(())
+        };
+        match keeping.await {
+            Ok(()) => Ok(attached),
             Err(error) => {
-                self.drop_attached(kept).await;
+                self.drop_attached(event_id, attached).await;
                 Err(error)
             }
         }
     }
 
-    /// Drops artifacts of an event that was not stored. What cannot be dropped now expires.
-    pub(in crate::runs) async fn drop_attached(&self, kept: Vec<Uuid>) {
-        for id in kept {
+    /// Gives up the artifacts of an event that was not stored. What cannot be dropped now expires.
+    pub(in crate::runs) async fn drop_attached(&self, event_id: &str, attached: Attached) {
+        for id in attached.made {
             if let Err(error) = self.drop_artifact(id).await {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(artifact.id = %id, error, "an artifact of a refused event stays until it expires");
             }
         }
+        self.unbind(event_id, attached.bound).await;
     }
 
     async fn keep_all(
@@ -61,27 +110,28 @@ impl Runs {
         workspace: &WorkspaceId,
         event_id: &str,
         input: &mut AgentInput,
-        kept: &mut Vec<Uuid>,
+        files: &BodyFiles,
+        made: &mut Vec<Uuid>,
     ) -> Result<(), UploadError> {
-        for element in &mut input.contents {
-            if let Some(file) = file_of_content(element) {
-                let uploaded = self.keep(workspace, event_id, file).await?;
-                kept.push(uploaded.id);
-                input.attachments.push(attachment_of(&uploaded));
-                refer(element, &uploaded);
+        let found = files_of(input, files).await;
+        let mut kept: Vec<(String, Uploaded)> = Vec::new();
+        for (text, file) in texts_of(input).zip(&found) {
+            let Some(file) = file else { continue };
+            if kept.iter().any(|(sha256, _)| *sha256 == file.sha256) {
+                continue;
             }
+            // The same bytes may stand there again, with a name.
+            let mut same = found.iter().flatten();
+            let named = same.find(|one| one.sha256 == file.sha256 && one.name.is_some());
+            let name = named.and_then(|one| one.name.as_deref());
+            let uploaded = self
+                .keep(workspace, event_id, (file, name), (text, files))
+                .await?;
+            made.push(uploaded.id);
+            kept.push((file.sha256.clone(), uploaded));
         }
-        for attachment in &mut input.attachments {
-            if let Some(file) = file_of_attachment(attachment) {
-                let uploaded = self.keep(workspace, event_id, file).await?;
-                kept.push(uploaded.id);
-                let known = attachment_of(&uploaded);
-                attachment.content = None;
-                attachment.mime_type = known.mime_type;
-                attachment.size = known.size;
-                attachment.url = known.url;
-                attachment.id = known.id;
-            }
+        if !kept.is_empty() {
+            refer_to(input, &found, &kept);
         }
         Ok(())
     }
@@ -90,21 +140,27 @@ impl Runs {
         &self,
         workspace: &WorkspaceId,
         event_id: &str,
-        file: File<'_>,
+        (file, name): (&File, Option<&str>),
+        (text, files): (&str, &BodyFiles),
     ) -> Result<Uploaded, UploadError> {
-        let name = file.name.filter(|name| domain::artifact::is_name(name));
         let mut upload = self.upload(NewArtifact {
             workspace: workspace.clone(),
             origin: ArtifactOrigin::Event,
             run: None,
             name: name.unwrap_or(NAME).to_owned(),
-            declared: file.declared,
-            announced: Some(file.bytes.len() as u64),
+            declared: file.declared.clone(),
+            announced: Some(file.size),
             keep: None,
         })?;
-        if let Err(error) = upload.take(&file.bytes).await {
-            upload.give_up(None).await?;
-            return Err(error);
+        let (_, base64) = declared_type(text);
+        let found = files.find(base64);
+        let mut pieces = found.map_or_else(|| Pieces::plain(base64), |file| file.pieces());
+        // It was decoded before, to its end.
+        while let Some(Ok(piece)) = pieces.next() {
+            if let Err(error) = upload.take(&piece).await {
+                upload.give_up(None).await?;
+                return Err(error);
+            }
         }
         let whose = Whose {
             event_id: Some(event_id.to_owned()),
@@ -114,6 +170,92 @@ impl Runs {
     }
 }
 
+/// The texts of an input that may be files: those of its contents, then those of its attachments.
+fn texts_of(input: &AgentInput) -> impl Iterator<Item = &str> {
+    let of_contents = input.contents.iter().map(base64_of);
+    let of_attachments = input.attachments.iter().map(base64_of_attachment);
+    let texts = of_contents.chain(of_attachments);
+    texts.map(Option::unwrap_or_default)
+}
+
+/// The large files among these texts, in the same places.
+async fn files_of(input: &AgentInput, files: &BodyFiles) -> Vec<Option<File>> {
+    let of_contents = input.contents.iter().map(|one| (&one.file_name, None));
+    let of_attachments = input.attachments.iter();
+    let of_attachments = of_attachments.map(|one| (&one.name, one.mime_type.as_ref()));
+    let told = of_contents.chain(of_attachments);
+    let mut found = Vec::new();
+    for (text, (name, declared)) in texts_of(input).zip(told) {
+        let file = File::of(text, files).await;
+        found.push(file.map(|file| File {
+            declared: file.declared.or_else(|| declared.cloned()),
+            name: name.clone().filter(|name| domain::artifact::is_name(name)),
+            ..file
+        }));
+    }
+    found
+}
+
+/// Puts references in the place of files: each artifact is one attachment, but for other names of the same bytes.
+fn refer_to(input: &mut AgentInput, found: &[Option<File>], kept: &[(String, Uploaded)]) {
+    let uploaded = |file: &Option<File>| {
+        let sha256 = &file.as_ref()?.sha256;
+        let mut kept = kept.iter();
+        kept.find(|(of, _)| of == sha256).map(|(_, one)| one)
+    };
+    let (in_contents, in_attachments) = found.split_at(input.contents.len());
+    for (element, file) in input.contents.iter_mut().zip(in_contents) {
+        if let Some(uploaded) = uploaded(file) {
+            refer(element, uploaded);
+        }
+    }
+    for (attachment, file) in input.attachments.iter_mut().zip(in_attachments) {
+        if let Some(uploaded) = uploaded(file) {
+            attachment.content = None;
+            attach(attachment, attachment_of(uploaded));
+        }
+    }
+    let further = kept.iter().map(|(_, uploaded)| attachment_of(uploaded));
+    input.attachments.extend(further);
+    let mut attachments: Vec<InputAttachment> = Vec::new();
+    for one in std::mem::take(&mut input.attachments) {
+        if !attachments.iter_mut().any(|known| is_same(known, &one)) {
+            attachments.push(one);
+        }
+    }
+    input.attachments = attachments;
+}
+
+/// Whether an attachment tells nothing that another of the same artifact does not tell.
+fn is_same(known: &mut InputAttachment, one: &InputAttachment) -> bool {
+    let is_artifact = known.url == one.url
+        && known
+            .url
+            .as_ref()
+            .is_some_and(|url| url.starts_with(domain::artifact::SCHEME));
+    let names_differ = match (&known.name, &one.name) {
+        (Some(known), Some(one)) => known != one && known != NAME && one != NAME,
+        _ => false,
+    };
+    if !is_artifact || names_differ {
+        return false;
+    }
+    if known.name.as_deref().is_none_or(|name| name == NAME) {
+        known.name.clone_from(&one.name);
+    }
+    true
+}
+
+/// Makes an attachment one of an artifact, and keeps what else it tells.
+fn attach(attachment: &mut InputAttachment, artifact: InputAttachment) {
+    attachment.mime_type = artifact.mime_type;
+    attachment.size = artifact.size;
+    attachment.url = artifact.url;
+    attachment.id = artifact.id;
+    attachment.kind = attachment.kind.take().or(artifact.kind);
+    attachment.name = attachment.name.take().or(artifact.name);
+}
+
 /// The artifacts that a run has announced, as its message in the transcript names them: a JSON list.
 pub(in crate::runs) fn announced_attachments(announced: &[ArtifactRecord]) -> String {
     let refs = announced.iter();
@@ -121,20 +263,10 @@ pub(in crate::runs) fn announced_attachments(announced: &[ArtifactRecord]) -> St
     canonical_json(&refs.collect::<Vec<_>>())
 }
 
-/// Whether an event may have a file that becomes an artifact.
-pub(in crate::runs) fn may_have_files(event: &EventEnvelope) -> bool {
-    let Some(input) = &event.input else {
-        return false;
-    };
-    let of_contents = input.contents.iter().filter_map(text_of_content);
-    let of_attachments = input.attachments.iter();
-    let of_attachments = of_attachments.filter_map(|attachment| attachment.content.as_ref());
-    of_contents.chain(of_attachments).any(|text| is_large(text))
-}
-
-/// `artifact:ID`: where a URL stands, and no URL that anybody would fetch.
-fn url_of(id: &str) -> String {
-    format!("artifact:{id}")
+/// Whether an event may have files that become its artifacts.
+pub(in crate::runs) fn may_have_files(event: &EventEnvelope, files: &BodyFiles) -> bool {
+    let input = event.input.as_ref();
+    !files.is_empty() || input.is_some_and(|input| has_artifacts(input) || names_upload(input))
 }
 
 fn attachment_of(uploaded: &Uploaded) -> InputAttachment {
@@ -168,74 +300,12 @@ fn reference_to(id: &str, name: &str, mime_type: &str, size: u64) -> InputAttach
 
 fn refer(element: &mut ContentElement, uploaded: &Uploaded) {
     let url = url_of(&uploaded.id.to_string());
-    if element.image_base64.take().is_some() {
+    if element.image_base64.take().is_some() || element.image_url.is_some() {
         "image_url".clone_into(&mut element.kind);
         element.image_url = Some(ImageUrl { url });
     } else {
         element.file_base64 = None;
         "file_url".clone_into(&mut element.kind);
         element.file_url = Some(url);
-    }
-}
-
-fn file_of_content(element: &ContentElement) -> Option<File<'_>> {
-    let (bytes, declared) = decode(text_of_content(element)?)?;
-    let name = element.file_name.as_deref();
-    Some(File {
-        bytes,
-        declared,
-        name,
-    })
-}
-
-fn text_of_content(element: &ContentElement) -> Option<&String> {
-    let image = element.image_base64.as_ref();
-    image.or(element.file_base64.as_ref())
-}
-
-fn file_of_attachment(attachment: &InputAttachment) -> Option<File<'_>> {
-    let (bytes, declared) = decode(attachment.content.as_ref()?)?;
-    Some(File {
-        bytes,
-        declared: declared.or_else(|| attachment.mime_type.clone()),
-        name: attachment.name.as_deref(),
-    })
-}
-
-/// The bytes of a large base64 text, and the type that a `data:` URL says. `None`: it is small, or it is
-/// something else, and stays as it is.
-fn decode(text: &str) -> Option<(Vec<u8>, Option<String>)> {
-    if !is_large(text) {
-        return None;
-    }
-    let (declared, text) = match text.strip_prefix("data:") {
-        Some(url) => {
-            let (kind, text) = url.split_once(";base64,")?;
-            (Some(kind.to_owned()), text)
-        }
-        None => (None, text),
-    };
-    let bytes = STANDARD.decode(text).ok()?;
-    (bytes.len() > INLINE_BYTES).then_some((bytes, declared))
-}
-
-/// Whether a base64 text may be too much to stay in its event.
-fn is_large(text: &str) -> bool {
-    text.len() / 4 * 3 > INLINE_BYTES
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_is_large_and_base64_is_decoded() {
-        let large = STANDARD.encode(vec![7; INLINE_BYTES + 1]);
-        assert_eq!(decode(&large).unwrap().0.len(), INLINE_BYTES + 1);
-        let (_, declared) = decode(&format!("data:image/png;base64,{large}")).unwrap();
-        assert_eq!(declared.as_deref(), Some("image/png"));
-        assert!(decode(&STANDARD.encode(vec![7; INLINE_BYTES])).is_none());
-        assert!(decode(&"no base64 ".repeat(INLINE_BYTES)).is_none());
-        assert!(decode(&format!("data:image/png,{large}")).is_none());
     }
 }

@@ -1,0 +1,147 @@
+//! Large texts at known places of a JSON document, found in one pass before a parser copies them.
+
+use std::ops::Range;
+
+use memchr::memchr2;
+
+use crate::json_text::DEPTH;
+
+/// One step from the top of a document to a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The member of an object.
+    Member(&'static str),
+    /// Each element of a list.
+    Each,
+}
+
+/// Where the scan stands within one object or list.
+enum Level {
+    Object {
+        name: Range<usize>,
+        /// The next text is a name.
+        is_name: bool,
+    },
+    List,
+}
+
+/// The texts of at least `least` bytes at one of `places`, in the order of the document, without their quotes.
+/// Finds none behind what no parser takes; a name with escapes matches no step.
+pub fn large_texts<P: AsRef<[Step]>>(json: &[u8], places: &[P], least: usize) -> Vec<Range<usize>> {
+    let mut levels: Vec<Level> = Vec::new();
+    let (mut found, mut at) = (Vec::new(), 0);
+    while let Some(byte) = json.get(at) {
+        match byte {
+            b'"' => {
+                let text = at + 1..end_of_text(json, at + 1);
+                at = text.end + 1;
+                if let Some(Level::Object {
+                    name,
+                    is_name: true,
+                }) = levels.last_mut()
+                {
+                    *name = text;
+                } else if text.len() >= least && stands_at(json, &levels, places) {
+                    found.push(text);
+                }
+                continue;
+            }
+            b'{' | b'[' if levels.len() == DEPTH => return found,
+            b'{' => levels.push(Level::Object {
+                name: 0..0,
+                is_name: true,
+            }),
+            b'[' => levels.push(Level::List),
+            b'}' | b']' => {
+                levels.pop();
+            }
+            b',' | b':' => {
+                if let Some(Level::Object { is_name, .. }) = levels.last_mut() {
+                    *is_name = *byte == b',';
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    found
+}
+
+/// The place of the closing quote, or the end of the document.
+fn end_of_text(json: &[u8], mut at: usize) -> usize {
+    while let Some(rest) = json.get(at..) {
+        match memchr2(b'"', b'\\', rest) {
+            Some(step) if rest[step] == b'"' => return at + step,
+            Some(step) => at += step + 2,
+            None => break,
+        }
+    }
+    json.len()
+}
+
+fn stands_at<P: AsRef<[Step]>>(json: &[u8], levels: &[Level], places: &[P]) -> bool {
+    let is_step = |(level, step): (&Level, &Step)| match (level, step) {
+        (Level::Object { name, .. }, Step::Member(member)) => {
+            &json[name.clone()] == member.as_bytes()
+        }
+        (Level::List, Step::Each) => true,
+        _ => false,
+    };
+    let is_place =
+        |place: &[Step]| place.len() == levels.len() && levels.iter().zip(place).all(is_step);
+    places.iter().any(|place| is_place(place.as_ref()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Step::{Each, Member};
+    use super::*;
+
+    const PLACES: &[&[Step]] = &[
+        &[Member("input"), Member("contents"), Each, Member("image")],
+        &[Member("data")],
+    ];
+
+    fn check(json: &str, expected: &[&str]) {
+        let found = large_texts(json.as_bytes(), PLACES, 4);
+        let found: Vec<_> = found.into_iter().map(|range| &json[range]).collect();
+        assert_eq!(found, expected, "{json}");
+    }
+
+    #[test]
+    fn finds_large_texts_at_their_places() {
+        check(
+            r#"{"input": {"contents": [{"image": "AAAA"}, {"image":"BBBB", "x": 1}]}}"#,
+            &["AAAA", "BBBB"],
+        );
+        check(r#"{"data":"a\"b\\", "input":{}}"#, &[r#"a\"b\\"#]);
+        check(r#"{"x":{"y":[1,"data"]},"data":"CCCC"}"#, &["CCCC"]);
+    }
+
+    #[test]
+    fn skips_other_places_and_small_texts() {
+        for json in [
+            r#"{"data":"AAA"}"#,
+            r#"{"other":"AAAA","data":{"data":"AAAA"}}"#,
+            r#"["data","AAAA"]"#,
+            r#"{"input":{"contents":{"image":"AAAA"}}}"#,
+            r#"{"input":{"contents":[["AAAA"],{"imag\u0065":"AAAA"}]}}"#,
+            r#""AAAA""#,
+            "",
+        ] {
+            check(json, &[]);
+        }
+    }
+
+    #[test]
+    fn ends_on_malformed_documents() {
+        for json in [
+            r#"{"data":"AAAA"#,
+            r#"{"data":"AAAA\"#,
+            "}}]]{",
+            &"[".repeat(1000),
+        ] {
+            large_texts(json.as_bytes(), PLACES, 4);
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Base64 files of a request's body: decoded piece by piece where they stand, so that no parser copies them.
+
+use std::sync::Arc;
+
+use aws_lc_rs::digest::{Context, SHA256};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Bytes, BytesMut};
+use domain::artifact::{FILE_MARK, INLINE_BYTES};
+use domain::large_text::{Step, large_texts};
+
+/// Base64 of one piece, in bytes: whole groups of four.
+const PIECE_BYTES: usize = 64 * 1024;
+/// Between the media type of a `data:` URL and its base64.
+const BASE64: &str = ";base64,";
+/// The longest head of a `data:` URL that is looked for.
+const HEAD_BYTES: usize = 256;
+
+/// The files that were taken out of a body. The document has their marks: `runnel-file:` and the SHA-256. A mark that a
+/// client writes itself names nothing but a file of the same body.
+#[derive(Clone, Debug, Default)]
+pub struct BodyFiles(Arc<[BodyFile]>);
+
+#[derive(Debug)]
+pub(super) struct BodyFile {
+    pub(super) sha256: String,
+    pub(super) size: u64,
+    /// The base64 as the body has it, escapes included.
+    text: Bytes,
+}
+
+impl BodyFiles {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The file of a mark.
+    pub(super) fn find(&self, mark: &str) -> Option<&BodyFile> {
+        let sha256 = mark.strip_prefix(FILE_MARK)?;
+        self.0.iter().find(|file| file.sha256 == sha256)
+    }
+
+    /// Takes large files out of a JSON body at these places: the document without them, and the files. What is no
+    /// base64 stays in the document.
+    pub async fn take_out<P: AsRef<[Step]>>(body: &Bytes, places: &[P]) -> (Bytes, Self) {
+        let mut files: Vec<BodyFile> = Vec::new();
+        let mut rest = BytesMut::new();
+        let mut copied = 0;
+        for range in large_texts(body, places, INLINE_BYTES / 3 * 4) {
+            let text = body.slice(range.clone());
+            let head = head_of(&text);
+            let text = text.slice(head..);
+            let Some((sha256, size)) = digest(Pieces::escaped(&text)).await else {
+                continue;
+            };
+            if size <= INLINE_BYTES as u64 {
+                continue;
+            }
+            rest.extend_from_slice(&body[copied..range.start + head]);
+            rest.extend_from_slice(FILE_MARK.as_bytes());
+            rest.extend_from_slice(sha256.as_bytes());
+            copied = range.end;
+            if files.iter().all(|file| file.sha256 != sha256) {
+                files.push(BodyFile { sha256, size, text });
+            }
+        }
+        if files.is_empty() {
+            return (body.clone(), Self::default());
+        }
+        rest.extend_from_slice(&body[copied..]);
+        (rest.freeze(), Self(files.into()))
+    }
+}
+
+impl BodyFile {
+    pub(super) fn pieces(&self) -> Pieces<'_> {
+        Pieces::escaped(&self.text)
+    }
+}
+
+/// Where the base64 of a `data:` URL begins; 0 for other texts.
+fn head_of(text: &[u8]) -> usize {
+    let head = &text[..text.len().min(HEAD_BYTES)];
+    let comma = head
+        .windows(BASE64.len())
+        .position(|window| window == BASE64.as_bytes());
+    match comma {
+        Some(at) if head.starts_with(b"data:") => at + BASE64.len(),
+        _ => 0,
+    }
+}
+
+/// The media type of a `data:` URL, and the base64 of it or of a bare text.
+pub(super) fn declared_type(text: &str) -> (Option<&str>, &str) {
+    let head = head_of(text.as_bytes());
+    let url = text.get(..head).and_then(|head| head.strip_prefix("data:"));
+    let declared = url.and_then(|url| url.strip_suffix(BASE64));
+    (declared, text.get(head..).unwrap_or_default())
+}
+
+/// The SHA-256 and the size of what a base64 text holds; `None`: it is no base64.
+pub(super) async fn digest(mut pieces: Pieces<'_>) -> Option<(String, u64)> {
+    let (mut digest, mut size) = (Context::new(&SHA256), 0);
+    while let Some(piece) = pieces.next() {
+        let piece = piece.ok()?;
+        digest.update(&piece);
+        size += piece.len() as u64;
+        // Many mebibytes are no reason to keep others of this worker waiting.
+        tokio::task::yield_now().await;
+    }
+    Some((store::hex(digest.finish().as_ref()), size))
+}
+
+/// A text that is no base64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NoBase64;
+
+/// Decodes base64 piece by piece.
+pub(super) struct Pieces<'a> {
+    rest: &'a [u8],
+    is_escaped: bool,
+}
+
+impl<'a> Pieces<'a> {
+    /// Of a text that a parser has read.
+    pub(super) fn plain(text: &'a str) -> Self {
+        Self {
+            rest: text.as_bytes(),
+            is_escaped: false,
+        }
+    }
+
+    /// Of a text between the quotes of a JSON document: some writers escape each slash.
+    fn escaped(text: &'a [u8]) -> Self {
+        Self {
+            rest: text,
+            is_escaped: true,
+        }
+    }
+
+    pub(super) fn next(&mut self) -> Option<Result<Vec<u8>, NoBase64>> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let mut text = Vec::with_capacity(PIECE_BYTES);
+        while text.len() < PIECE_BYTES && !self.rest.is_empty() {
+            let most = self.rest.len().min(PIECE_BYTES - text.len());
+            let plain = &self.rest[..most];
+            match plain.iter().position(|byte| *byte == b'\\') {
+                None => {
+                    text.extend_from_slice(plain);
+                    self.rest = &self.rest[most..];
+                }
+                Some(at) if self.is_escaped && self.rest.get(at + 1) == Some(&b'/') => {
+                    text.extend_from_slice(&plain[..at]);
+                    text.push(b'/');
+                    self.rest = &self.rest[at + 2..];
+                }
+                Some(_) => return Some(Err(NoBase64)),
+            }
+        }
+        // Padding ends the whole, not a piece.
+        if !self.rest.is_empty() && text.contains(&b'=') {
+            return Some(Err(NoBase64));
+        }
+        Some(STANDARD.decode(text).map_err(|_| NoBase64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::large_text::Step::{Each, Member};
+
+    use super::*;
+
+    const PLACES: &[&[Step]] = &[&[Member("files"), Each]];
+
+    fn decoded(mut pieces: Pieces<'_>) -> Option<Vec<u8>> {
+        let mut all = Vec::new();
+        while let Some(piece) = pieces.next() {
+            all.extend(piece.ok()?);
+        }
+        Some(all)
+    }
+
+    #[tokio::test]
+    async fn leaves_marks_in_place_of_large_files() {
+        let file: Vec<u8> = (0..200_001_u32)
+            .map(|n| n.to_le_bytes()[0] ^ 0xff)
+            .collect();
+        let text = STANDARD.encode(&file);
+        let escaped = text.replace('/', "\\/");
+        assert_ne!(text, escaped);
+        let small = STANDARD.encode(&file[..INLINE_BYTES]);
+        let broken = format!("{}={text}", &text[..3]);
+        let body = format!(
+            r#"{{"files":["{text}","data:image\/png;base64,{escaped}","{small}","{broken}"],"other":["{text}"]}}"#
+        );
+        let body = Bytes::from(body);
+        let (rest, files) = BodyFiles::take_out(&body, PLACES).await;
+        let rest: serde_json::Value = serde_json::from_slice(&rest).unwrap();
+        let mark = rest["files"][0].as_str().unwrap();
+        let found = files.find(mark).unwrap();
+        assert_eq!(found.size, file.len() as u64);
+        assert_eq!(decoded(found.pieces()).unwrap(), file);
+        let url = rest["files"][1].as_str().unwrap();
+        assert_eq!(declared_type(url), (Some("image/png"), mark));
+        assert_eq!(rest["files"][2], small);
+        assert_eq!(rest["files"][3], broken);
+        assert_eq!(rest["other"][0], text);
+        assert_eq!(files.0.len(), 1, "the same bytes are one file");
+        assert!(files.find("runnel-file:00").is_none());
+    }
+
+    #[tokio::test]
+    async fn returns_bodies_without_files_unchanged() {
+        for body in [r#"{"files":["a"]}"#, "", "{", r#"{"files":[1]}"#] {
+            let body = Bytes::from(body);
+            let (rest, files) = BodyFiles::take_out(&body, PLACES).await;
+            assert_eq!(rest, body);
+            assert!(files.is_empty());
+        }
+    }
+
+    #[test]
+    fn decodes_whole_base64_only() {
+        let bytes = vec![7; 100_000];
+        let text = STANDARD.encode(&bytes);
+        assert_eq!(decoded(Pieces::plain(&text)).unwrap(), bytes);
+        for wrong in [&text[1..], "AA\\/A", "no base64", "AA==AAAA"] {
+            assert!(decoded(Pieces::plain(wrong)).is_none(), "{wrong:.20}");
+        }
+        let inner = format!("{}A==={text}", &text[..PIECE_BYTES - 4]);
+        assert!(decoded(Pieces::plain(&inner)).is_none());
+    }
+}

@@ -1,0 +1,444 @@
+//! Files of events: large bodies, uploads of clients, and which runs read them.
+
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use reqwest::Method;
+use reqwest::header::CONTENT_TYPE;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::pipeline_adapter::query;
+use crate::support::client::{Answer, Client, message, send};
+use crate::support::database::rows;
+use crate::support::gateway::{Agent, Config};
+use crate::support::held::HeldRun;
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
+use crate::support::script::sse;
+use crate::support::{Engine, Postgres, Sqlite, Stage, until, within};
+
+const OTHER_EVENT: &str = "other.happened";
+const QUERIES: &str = "/v1/adapters/pipeline/queries";
+
+/// Two agents of one runner that asks for no permission of artifacts.
+async fn stage(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<Stage> {
+    let runner = StubRunner::start_as(manifest(RUNNER_ID)).await;
+    Stage::of(engine, runner, |config| {
+        config.agents.push(Agent {
+            name: "other",
+            event_types: OTHER_EVENT,
+            ..Agent::default()
+        });
+        configure(config);
+    })
+    .await
+}
+
+fn picture(bytes: usize) -> Vec<u8> {
+    let body =
+        (0..u32::try_from(bytes).unwrap()).map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()[0]);
+    b"\x89PNG\r\n\x1a\n".iter().copied().chain(body).collect()
+}
+
+fn data_url(bytes: &[u8]) -> String {
+    format!("data:image/png;base64,{}", BASE64_STANDARD.encode(bytes))
+}
+
+fn with_picture(event_id: &str, bytes: &[u8]) -> Value {
+    let mut event = message(event_id);
+    event["input"]["contents"] = json!([{"type": "image_base64", "image_base64": data_url(bytes)}]);
+    event
+}
+
+fn to_other(mut event: Value) -> Value {
+    event["event_type"] = json!(OTHER_EVENT);
+    event
+}
+
+fn elsewhere(mut event: Value) -> Value {
+    event["conversation"]["conversation_id"] = json!("c-8");
+    event
+}
+
+fn attachment_of(run: &HeldRun) -> Value {
+    let attachments = run.asked["context"]["input"]["attachments"]
+        .as_array()
+        .unwrap();
+    assert_eq!(attachments.len(), 1, "{attachments:?}");
+    attachments[0].clone()
+}
+
+fn id_of(attachment: &Value) -> String {
+    attachment["id"].as_str().unwrap().to_owned()
+}
+
+async fn content(run: &HeldRun, id: &str) -> (u16, Vec<u8>) {
+    let request = run.request(Method::GET, &format!("/artifacts/{id}/content"));
+    let response = within("a content", request.send()).await.unwrap();
+    let status = response.status().as_u16();
+    (status, response.bytes().await.unwrap().to_vec())
+}
+
+async fn statuses(run: &HeldRun, id: &str) -> [u16; 2] {
+    let metadata = run.get(&format!("/artifacts/{id}")).await.status;
+    [metadata, content(run, id).await.0]
+}
+
+async fn ready(stage: &Stage) -> usize {
+    let sql = "SELECT id FROM artifacts WHERE status = 'ready'";
+    rows(&stage.gateway.database_url(), sql).await.len()
+}
+
+#[rstest]
+#[tokio::test]
+async fn runs_read_files_of_their_events_without_grants(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage(engine, |_| {}).await else {
+        return;
+    };
+    let bytes = picture(100_000);
+    let run = HeldRun::start(&stage, &with_picture("m-1", &bytes)).await;
+    let apis = &run.asked["context"]["context"]["available_apis"];
+    assert_eq!(
+        (&apis["artifact_metadata"], &apis["artifact_read"]),
+        (&json!(true), &json!(true))
+    );
+    let id = id_of(&attachment_of(&run));
+    assert_eq!(content(&run, &id).await, (200, bytes));
+    let told = run.get(&format!("/artifacts/{id}")).await;
+    assert_eq!(
+        (told.status, &told.body["mime_type"]),
+        (200, &json!("image/png"))
+    );
+    let upload = run.request(Method::POST, "/artifacts").body("mine");
+    assert_eq!(send(upload).await.unwrap().status, 403);
+    assert_eq!(statuses(&run, "x").await, [403, 403]);
+
+    let path = format!("/v1/runs/{}/authorization", run.run_id);
+    let explained = stage.client.get(&path).await.body;
+    let decisions = explained["decisions"].as_array().unwrap();
+    let found = decisions.iter().find(|one| one["kind"] == "event_artifact");
+    let rule = found.unwrap()["rule"].as_str().unwrap();
+    assert!(rule.contains("came with an event"), "{rule}");
+    let path = format!("/v1/runs/{}/audit", run.run_id);
+    until("the reading to be on record", async || {
+        let audit = stage.client.get(&path).await.body;
+        audit["items"].as_array().unwrap().iter().any(|row| {
+            row["action"] == "artifact_read"
+                && row["decision"] == "allow"
+                && row["rule"].as_str().unwrap().contains("came with an event")
+                && row["bytes"] == 100_008
+        })
+    })
+    .await;
+    run.end(&stage).await;
+
+    let later = HeldRun::start(&stage, &message("m-2")).await;
+    assert_eq!(statuses(&later, &id).await, [200, 200]);
+    later.end(&stage).await;
+    for event in [
+        to_other(message("m-3")),
+        elsewhere(message("m-4")),
+        to_other(elsewhere(message("m-5"))),
+    ] {
+        let run = HeldRun::start(&stage, &event).await;
+        assert_eq!(statuses(&run, &id).await, [403, 403], "{event}");
+        run.end(&stage).await;
+    }
+    let mut alone = with_picture("m-6", &picture(70_000));
+    alone.as_object_mut().unwrap().remove("conversation");
+    let alone = HeldRun::start(&stage, &alone).await;
+    assert_eq!(
+        statuses(&alone, &id_of(&attachment_of(&alone))).await,
+        [200, 200]
+    );
+    assert_eq!(statuses(&alone, &id).await, [403, 403]);
+    alone.end(&stage).await;
+}
+
+#[tokio::test]
+async fn uploads_of_runs_stay_closed_without_grants() {
+    let mut manifest = manifest(RUNNER_ID);
+    manifest["permissions"]["artifacts"] = json!(["create", "read", "metadata"]);
+    let runner = StubRunner::start_as(manifest).await;
+    let stage = Stage::of(Sqlite, runner, |config| {
+        config.agents[0].resources = r#"artifacts = ["create"]"#;
+    });
+    let stage = stage.await.unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let upload = run.request(Method::POST, "/artifacts").body("mine");
+    let made = send(upload).await.unwrap();
+    assert_eq!(made.status, 201, "{}", made.body);
+    let id = made.body["artifact_id"].as_str().unwrap();
+    assert_eq!(statuses(&run, id).await, [403, 403]);
+    run.end(&stage).await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn photos_come_in_bodies_of_many_mebibytes(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = stage(engine, |_| {}).await else {
+        return;
+    };
+    let warm = HeldRun::start(&stage, &with_picture("m-0", &picture(100_000))).await;
+    warm.end(&stage).await;
+    let before = stage.gateway.peak_memory();
+    let large = picture(11 << 20);
+    let run = HeldRun::start(&stage, &with_picture("m-1", &large)).await;
+    assert!(content(&run, &id_of(&attachment_of(&run))).await == (200, large));
+    run.end(&stage).await;
+
+    // As LangBot dumps it: the same picture in the chain, in the platform's event and in the message.
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+    let bytes = picture(3 << 20);
+    let mut dumped = query("q-1");
+    let base64 = BASE64_STANDARD.encode(&bytes);
+    dumped["message_chain"][2] =
+        json!({"type": "Image", "image_id": "i-1", "base64": data_url(&bytes)});
+    dumped["message_event"]["message_chain"] = dumped["message_chain"].clone();
+    dumped["user_message"] = json!({"role": "user", "content": [
+        {"type": "text", "text": "what is this?"}, {"type": "image_base64", "image_base64": base64},
+    ]});
+    dumped["message_chain"][2]["url"] = json!("");
+    let posted = post(&stage.client, QUERIES, &dumped).await;
+    assert_eq!(posted.status, 202, "{}", posted.body);
+    let context = context_of(&stage, &posted.run_id()).await;
+    let attachments = context["input"]["attachments"].as_array().unwrap();
+    assert_eq!(attachments.len(), 1, "{attachments:?}");
+    let id = id_of(&attachments[0]);
+    let contents = context["input"]["contents"].as_array().unwrap();
+    assert_eq!(contents[1]["image_url"]["url"], format!("artifact:{id}"));
+    assert!(!context.to_string().contains("runnel-file"), "{context}");
+    let read = stage
+        .client
+        .request(Method::GET, &format!("/v1/artifacts/{id}/content"));
+    let read = within("a content", read.send()).await.unwrap();
+    assert!(read.bytes().await.unwrap() == bytes);
+    assert_eq!(ready(&stage).await, 3);
+    if let (Some(before), Some(after)) = (before, stage.gateway.peak_memory()) {
+        // The body, once; it grows by doubling.
+        assert!(after - before < 64 * 1024, "{before} to {after} KiB");
+    }
+    let again = post(&stage.client, QUERIES, &dumped).await;
+    assert!(again.is_replay() && again.run_id() == posted.run_id());
+    assert_eq!(ready(&stage).await, 3);
+}
+
+#[tokio::test]
+async fn bodies_have_a_bound_and_so_has_their_text() {
+    let stage = stage(Sqlite, |config| {
+        "event_body_bytes = 2000000".clone_into(&mut config.limits);
+    });
+    let stage = stage.await.unwrap();
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+    let fits = stage
+        .client
+        .post(&with_picture("m-1", &picture(1_400_000)))
+        .await;
+    assert_eq!(fits.status, 202, "{}", fits.body);
+    let large = stage
+        .client
+        .post(&with_picture("m-2", &picture(1_600_000)))
+        .await;
+    assert_eq!(large.status, 413, "{}", large.body);
+    let mut text = message("m-3");
+    text["input"]["text"] = json!("a b".repeat(400_000));
+    let text = stage.client.post(&text).await;
+    assert_eq!(text.status, 413, "{}", text.body);
+    let mut dumped = query("q-1");
+    dumped["message_chain"][1]["text"] = json!("a b".repeat(400_000));
+    assert_eq!(post(&stage.client, QUERIES, &dumped).await.status, 413);
+    dumped["message_chain"][1]["text"] = json!("a b".repeat(800_000));
+    assert_eq!(post(&stage.client, QUERIES, &dumped).await.status, 413);
+}
+
+#[rstest]
+#[tokio::test]
+async fn same_bytes_are_one_artifact_and_one_attachment(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(stage) = stage(engine, |_| {}).await else {
+        return;
+    };
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+    for (number, size, artifacts) in [(1, 20_000, 0), (2, 150_000, 1)] {
+        let bytes = picture(size);
+        let mut dumped = query(format!("q-{number}"));
+        dumped["message_chain"][2] =
+            json!({"type": "Image", "image_id": "i-1", "base64": BASE64_STANDARD.encode(&bytes)});
+        dumped["user_message"] = json!({"role": "user", "content": [
+            {"type": "image_base64", "image_base64": data_url(&bytes)},
+        ]});
+        let posted = post(&stage.client, QUERIES, &dumped).await;
+        let context = context_of(&stage, &posted.run_id()).await;
+        let attachments = context["input"]["attachments"].as_array().unwrap();
+        assert_eq!(attachments.len(), 1, "{size}: {attachments:?}");
+        assert_eq!(attachments[0]["type"], "image");
+        assert_eq!(ready(&stage).await, artifacts, "{size}");
+    }
+    // Two names of the same bytes are two attachments of one artifact.
+    let text = BASE64_STANDARD.encode(picture(70_000));
+    let mut event = message("m-1");
+    event["input"]["contents"] = json!([
+        {"type": "file_base64", "file_base64": text},
+        {"type": "image_url", "image_url": {"url": format!("data:image/png;base64,{text}")}},
+    ]);
+    event["input"]["attachments"] =
+        json!([{"name": "a.png", "content": text}, {"name": "b.png", "content": text}]);
+    let run = HeldRun::start(&stage, &event).await;
+    let input = &run.asked["context"]["input"];
+    let attachments = input["attachments"].as_array().unwrap();
+    let names: Vec<_> = attachments.iter().map(|one| &one["name"]).collect();
+    assert_eq!(names, ["a.png", "b.png"]);
+    let id = id_of(&attachments[0]);
+    assert_eq!(attachments[1]["id"], id);
+    assert_eq!(input["contents"][0]["file_url"], format!("artifact:{id}"));
+    assert_eq!(
+        input["contents"][1]["image_url"]["url"],
+        format!("artifact:{id}")
+    );
+    assert_eq!(ready(&stage).await, 2);
+    run.end(&stage).await;
+}
+
+async fn post(client: &Client, path: &str, body: &Value) -> Answer {
+    send(client.request(Method::POST, path).json(body))
+        .await
+        .unwrap()
+}
+
+/// What the runner of a run was told, by its ledger's first entry.
+async fn context_of(stage: &Stage, run_id: &str) -> Value {
+    let of_run = |request: &crate::support::runner::Request| {
+        request.is_run() && request.header("runnel-run-id") == Some(run_id)
+    };
+    let asked = stage.runner.asked("the run", of_run).await.json();
+    asked["context"].clone()
+}
+
+async fn upload(client: &Client, query: &str, bytes: Vec<u8>) -> Answer {
+    let request = client.request(Method::POST, &format!("/v1/artifacts{query}"));
+    send(request.header(CONTENT_TYPE, "image/png").body(bytes))
+        .await
+        .unwrap()
+}
+
+async fn client_key(stage: &Stage) -> (Client, String) {
+    let admin = stage.gateway.admin().await;
+    let made = admin
+        .create("/v1/api-keys", &json!({"name": "app", "role": "client"}))
+        .await;
+    assert_eq!(made.status, 201, "{}", made.body);
+    let key = made.body["key"]
+        .as_str()
+        .or(made.body["secret"].as_str())
+        .unwrap();
+    let id = made.body["id"].as_str().unwrap().to_owned();
+    (Client::new(&stage.client.url, key), id)
+}
+
+#[rstest]
+#[tokio::test]
+async fn clients_upload_files_that_events_name(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = stage(engine, |_| {}).await else {
+        return;
+    };
+    let (client, _) = client_key(&stage).await;
+    let bytes = picture(200_000);
+    let made = upload(&client, "?name=cat.png&expires_in=3600", bytes.clone()).await;
+    assert_eq!(made.status, 201, "{}", made.body);
+    assert_eq!(
+        (&made.body["origin"], &made.body["name"], &made.body["size"]),
+        (&json!("client"), &json!("cat.png"), &json!(200_008))
+    );
+    let kept =
+        made.body["expires_at"].as_i64().unwrap() - made.body["created_at"].as_i64().unwrap();
+    assert!((3595..=3605).contains(&kept), "{}", made.body);
+    let id = made.body["artifact_id"].as_str().unwrap().to_owned();
+    let other = upload(&client, "", picture(10)).await.body["artifact_id"].clone();
+
+    // No run reads it before an event names it.
+    let early = HeldRun::start(&stage, &message("m-0")).await;
+    assert_eq!(statuses(&early, &id).await, [403, 403]);
+    early.end(&stage).await;
+    let mut event = message("m-1");
+    event["input"]["contents"] =
+        json!([{"type": "image_url", "image_url": {"url": format!("artifact:{id}")}}]);
+    event["input"]["attachments"] = json!([{"artifact_id": other}]);
+    let run = HeldRun::start_as(&stage, &client, &event).await;
+    let attachments = run.asked["context"]["input"]["attachments"]
+        .as_array()
+        .unwrap();
+    assert_eq!(attachments.len(), 2, "{attachments:?}");
+    assert_eq!(
+        attachments[0]["url"],
+        json!(format!("artifact:{}", other.as_str().unwrap()))
+    );
+    assert_eq!(attachments[0]["mime_type"], "image/png");
+    assert_eq!(attachments[1]["id"], json!(id));
+    assert_eq!(attachments[1]["name"], "cat.png");
+    assert_eq!(content(&run, &id).await, (200, bytes));
+    run.end(&stage).await;
+    assert!(client.post(&event).await.is_replay());
+
+    // It belongs to that event; another one needs an upload of its own.
+    let mut second = event.clone();
+    second["event_id"] = json!("m-2");
+    let taken = client.post(&second).await;
+    assert_eq!(
+        (taken.status, taken.detail("pointer")),
+        (400, &json!("/input/contents/0/image_url/url"))
+    );
+    second["input"]["contents"][0]["image_url"]["url"] =
+        json!("artifact:01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61");
+    let absent = client.post(&second).await;
+    assert_eq!(
+        (absent.status, absent.detail("pointer")),
+        (400, &json!("/input/contents/0/image_url/url"))
+    );
+}
+
+#[tokio::test]
+async fn refused_events_leave_their_uploads_free() {
+    let stage = stage(Sqlite, |config| config.agents[0].concurrency = "reject")
+        .await
+        .unwrap();
+    let id = upload(&stage.client, "", picture(10)).await.body["artifact_id"].clone();
+    let active = HeldRun::start(&stage, &message("m-1")).await;
+    let mut event = message("m-2");
+    event["input"]["attachments"] = json!([{"url": format!("artifact:{}", id.as_str().unwrap())}]);
+    assert_eq!(stage.client.post(&event).await.status, 409);
+    active.end(&stage).await;
+    event["event_id"] = json!("m-3");
+    let run = HeldRun::start(&stage, &event).await;
+    assert_eq!(statuses(&run, id.as_str().unwrap()).await, [200, 200]);
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn uploads_of_revoked_keys_are_refused_at_their_end() {
+    let stage = stage(Sqlite, |_| {}).await.unwrap();
+    let admin = stage.gateway.admin().await;
+    let (client, key) = client_key(&stage).await;
+    let (parts, body) = tokio::sync::mpsc::channel::<Result<Vec<u8>, std::io::Error>>(1);
+    let body =
+        futures_util::stream::unfold(body, async |mut body| Some((body.recv().await?, body)));
+    let request = client.request(Method::POST, "/v1/artifacts");
+    let sending = send(request.body(reqwest::Body::wrap_stream(body)));
+    let revoking = async {
+        parts.send(Ok(picture(10_000))).await.unwrap();
+        // Its row shows that the gateway has judged the key and begun.
+        until("the upload to begin", async || {
+            !rows(&stage.gateway.database_url(), "SELECT id FROM artifacts")
+                .await
+                .is_empty()
+        })
+        .await;
+        let revoked = admin.delete(&format!("/v1/api-keys/{key}")).await;
+        assert!(revoked.status < 300, "{}", revoked.body);
+        parts.send(Ok(picture(10))).await.unwrap();
+        drop(parts);
+    };
+    let (answer, ()) = tokio::join!(sending, revoking);
+    assert_eq!(answer.unwrap().status, 401);
+    assert_eq!(ready(&stage).await, 0);
+}
