@@ -38,6 +38,7 @@ mod m20261125_000041_who_and_why;
 mod m20261126_000042_closed_appends;
 mod m20261126_000043_append_digests;
 mod m20261126_000044_several_messages;
+mod m20261126_000046_quota_shares;
 mod m20261126_000048_refused_agents;
 mod m20261126_000050_shared_parts;
 mod m20261126_000051_run_lists;
@@ -82,6 +83,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261126_000042_closed_appends::Migration),
             Box::new(m20261126_000043_append_digests::Migration),
             Box::new(m20261126_000044_several_messages::Migration),
+            Box::new(m20261126_000046_quota_shares::Migration),
             Box::new(m20261126_000048_refused_agents::Migration),
             Box::new(m20261126_000050_shared_parts::Migration),
             Box::new(m20261126_000051_run_lists::Migration),

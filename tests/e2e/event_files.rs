@@ -442,3 +442,161 @@ async fn uploads_of_revoked_keys_are_refused_at_their_end() {
     assert_eq!(answer.unwrap().status, 401);
     assert_eq!(ready(&stage).await, 0);
 }
+
+#[rstest]
+#[tokio::test]
+async fn operators_delete_artifacts(#[values(Sqlite, Postgres)] engine: Engine) {
+    let mut manifest = manifest(RUNNER_ID);
+    manifest["permissions"]["artifacts"] = json!(["create", "read"]);
+    let runner = StubRunner::start_as(manifest).await;
+    let staged = Stage::of(engine, runner, |config| {
+        config.agents[0].resources = r#"artifacts = ["create", "read"]"#;
+    });
+    let Some(stage) = staged.await else {
+        return;
+    };
+    let admin = stage.gateway.admin().await;
+    let (client, _) = client_key(&stage).await;
+    let run = HeldRun::start(&stage, &with_picture("m-1", &picture(100_000))).await;
+    let of_event = id_of(&attachment_of(&run));
+    let upload = run.request(Method::POST, "/artifacts").body("mine");
+    let of_run = send(upload).await.unwrap().body["artifact_id"].clone();
+    let of_run = of_run.as_str().unwrap().to_owned();
+    for id in [&of_event, &of_run] {
+        let path = format!("/v1/artifacts/{id}");
+        assert_eq!(client.delete(&path).await.status, 403);
+        assert_eq!(content(&run, id).await.0, 200);
+        assert_eq!(admin.delete(&path).await.status, 204);
+        assert_eq!(admin.delete(&path).await.status, 404);
+        assert_eq!(client.get(&path).await.status, 404);
+        assert_eq!(content(&run, id).await.0, 404);
+    }
+    run.end(&stage).await;
+    let audit = stage
+        .client
+        .get(&format!("/v1/runs/{}/audit?limit=100", run.run_id))
+        .await
+        .body;
+    let deleted = audit["items"].as_array().unwrap().iter();
+    let deleted: Vec<_> = deleted
+        .filter(|row| row["action"] == "artifact_delete")
+        .collect();
+    assert_eq!(deleted.len(), 1, "{audit}");
+    assert_eq!(deleted[0]["resource"], json!(of_run));
+}
+
+/// A run that holds its place and uploads until it is refused.
+async fn fill(run: &HeldRun, bytes: usize) -> (usize, Value) {
+    for count in 0..100 {
+        let request = run
+            .request(Method::POST, "/artifacts")
+            .body(vec![b'x'; bytes]);
+        let answer = send(request).await.unwrap();
+        if answer.status != 201 {
+            assert_eq!(answer.status, 413, "{}", answer.body);
+            return (count, answer.detail("reason").clone());
+        }
+    }
+    panic!("it is never full");
+}
+
+#[rstest]
+#[tokio::test]
+async fn runs_and_agents_leave_room_for_events(#[values(Sqlite, Postgres)] engine: Engine) {
+    let mut manifest = manifest(RUNNER_ID);
+    manifest["permissions"]["artifacts"] = json!(["create"]);
+    let runner = StubRunner::start_as(manifest).await;
+    let create = r#"artifacts = ["create"]"#;
+    let staged = Stage::of(engine, runner, |config| {
+        config.agents[0].resources = create;
+        config.agents.push(Agent {
+            name: "other",
+            event_types: OTHER_EVENT,
+            resources: create,
+            ..Agent::default()
+        });
+        "max_bytes = 400000\nworkspace_bytes = 2000000".clone_into(&mut config.artifacts);
+    });
+    let Some(stage) = staged.await else {
+        return;
+    };
+    let first = HeldRun::start(&stage, &message("m-1")).await;
+    assert_eq!(fill(&first, 100_000).await, (5, json!("run_share")));
+    let second = HeldRun::start(&stage, &elsewhere(message("m-2"))).await;
+    assert_eq!(fill(&second, 100_000).await, (5, json!("run_share")));
+    let third = HeldRun::start(&stage, &message("m-3")).await;
+    assert_eq!(fill(&third, 100_000).await, (0, json!("agent_share")));
+    let other = HeldRun::start(&stage, &to_other(message("m-4"))).await;
+    assert_eq!(fill(&other, 100_000).await, (5, json!("run_share")));
+    let last = HeldRun::start(&stage, &to_other(message("m-5"))).await;
+    assert_eq!(fill(&last, 100_000).await, (0, json!("runs_share")));
+    for run in [first, second, third, other, last] {
+        run.end(&stage).await;
+    }
+    let event = HeldRun::start(&stage, &with_picture("m-6", &picture(100_000))).await;
+    event.end(&stage).await;
+}
+
+#[tokio::test]
+async fn unnamed_uploads_leave_room_for_events() {
+    let stage = stage(Sqlite, |config| {
+        "max_bytes = 400000\nworkspace_bytes = 1000000".clone_into(&mut config.artifacts);
+    });
+    let stage = stage.await.unwrap();
+    for _ in 0..5 {
+        let made = upload(&stage.client, "", vec![b'x'; 100_000]).await;
+        assert_eq!(made.status, 201, "{}", made.body);
+    }
+    let full = upload(&stage.client, "", vec![b'x'; 100_000]).await;
+    assert_eq!(
+        (full.status, full.detail("reason")),
+        (413, &json!("uploads_share"))
+    );
+    let event = HeldRun::start(&stage, &with_picture("m-1", &picture(100_000))).await;
+    event.end(&stage).await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn runs_leave_room_in_the_storage_of_the_workspace(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let mut manifest = manifest(RUNNER_ID);
+    manifest["permissions"]["storage"] = json!(["workspace"]);
+    let runner = StubRunner::start_as(manifest).await;
+    let storage = r#"storage = ["workspace"]"#;
+    let staged = Stage::of(engine, runner, |config| {
+        config.agents[0].resources = storage;
+        config.agents.push(Agent {
+            name: "other",
+            event_types: OTHER_EVENT,
+            resources: storage,
+            ..Agent::default()
+        });
+        config.limits = "storage_blob_bytes = 400000\nstorage_area_bytes = 2000000".to_owned();
+    });
+    let Some(stage) = staged.await else {
+        return;
+    };
+    let put = async |run: &HeldRun, key: &str, bytes: usize| {
+        let request = run.request(Method::PUT, &format!("/storage/workspace/{key}"));
+        let answer = send(request.body(vec![7; bytes])).await.unwrap();
+        let is_full = answer.status == 413;
+        assert!(is_full || answer.status == 204, "{}", answer.body);
+        is_full.then(|| answer.detail("reason").clone())
+    };
+    let share = || Some(json!("area_share"));
+    let first = HeldRun::start(&stage, &message("m-1")).await;
+    assert_eq!(put(&first, "a", 400_000).await, None);
+    assert_eq!(put(&first, "b", 200_000).await, share());
+    assert_eq!(put(&first, "b", 100_000).await, None);
+    let second = HeldRun::start(&stage, &message("m-2")).await;
+    assert_eq!(put(&second, "c", 400_000).await, None);
+    let third = HeldRun::start(&stage, &message("m-3")).await;
+    assert_eq!(put(&third, "d", 300_000).await, share(), "of the agent");
+    let other = HeldRun::start(&stage, &to_other(message("m-4"))).await;
+    assert_eq!(put(&other, "e", 400_000).await, None);
+    for run in [first, second, third, other] {
+        run.end(&stage).await;
+    }
+}

@@ -70,6 +70,7 @@ const ROWS: &[(&str, About, u16)] = &[
     ("submit_interaction_by_link", About::Interaction, 0),
     ("upload_artifact", About::Own, 0),
     ("get_artifact", About::Artifact, 0),
+    ("delete_artifact", About::Artifact, 0),
     ("get_artifact_content", About::Artifact, 0),
     ("register_runner_endpoint", About::Own, 0),
     ("list_runner_endpoints", About::Own, 0),

@@ -24,7 +24,10 @@ pub use binding::{BindArtifact, Bound, UnbindArtifact};
 pub use scope::Sharers;
 pub use sweep::ExpiredArtifact;
 pub(crate) use sweep::expire_of_runs;
-pub use upload::{ArtifactFacts, BeginArtifact, Begun, DropArtifact, FinishArtifact, Finished};
+pub use upload::{
+    ArtifactFacts, ArtifactShares, BeginArtifact, Begun, DropArtifact, FinishArtifact, Finished,
+    ShareOf,
+};
 
 /// Its bytes are on their way.
 const PENDING: &str = "pending";

@@ -48,6 +48,7 @@ mod retention;
 mod runners;
 mod runs;
 mod shared_parts;
+mod shares;
 mod signing_keys;
 mod skills;
 mod state;
@@ -63,8 +64,9 @@ pub use agent_skills::{AgentSkillRecord, RegisterSkill, SkillRegistered, Withdra
 pub use agents::{AgentRecord, SaveAgent, SavedAgent};
 pub use api_keys::{ApiKeyRecord, LastAdmin, RevokeApiKey, Revoked};
 pub use artifacts::{
-    ArtifactFacts, ArtifactOrigin, ArtifactRecord, BeginArtifact, Begun, BindArtifact, Bound,
-    DropArtifact, ExpiredArtifact, FinishArtifact, Finished, Sharers, UnbindArtifact,
+    ArtifactFacts, ArtifactOrigin, ArtifactRecord, ArtifactShares, BeginArtifact, Begun,
+    BindArtifact, Bound, DropArtifact, ExpiredArtifact, FinishArtifact, Finished, ShareOf, Sharers,
+    UnbindArtifact,
 };
 pub use attempts::{Dispatch, Dispatched, FirstAttempt, STARTED};
 pub use audit::{AuditEntry, AuditOutcome, AuditRecord};

@@ -5,12 +5,12 @@ mod upload;
 
 use std::time::Duration;
 
-use protocol::id::{AgentId, WorkspaceId};
+use protocol::id::{AgentId, RunId, WorkspaceId};
 use protocol::resources::StorageArea;
 use sea_orm::sea_query::{Alias, Expr, ExprTrait, Func, SimpleExpr};
 use sea_orm::{
-    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter,
-    QueryOrder, QuerySelect, Value,
+    ActiveValue::Set, ColumnTrait, Condition, ConnectionTrait, DatabaseTransaction, EntityTrait,
+    QueryFilter, QueryOrder, QuerySelect, Value,
 };
 use uuid::Uuid;
 
@@ -19,6 +19,7 @@ use crate::connect::Store;
 use crate::database_clock::{database_now, millis, read_now};
 use crate::entity::{storage_blobs, storage_chunks, storage_garbage};
 use crate::error::{StoreError, parsed, signed, unsigned};
+use crate::shares;
 use crate::sql::Sql;
 use crate::state::hold_live_run;
 use crate::writer::Work;
@@ -75,7 +76,7 @@ pub struct BlobRecord {
 /// Removes a name on behalf of a live run.
 #[derive(Clone, Debug)]
 pub struct DeleteBlob {
-    pub run_id: protocol::id::RunId,
+    pub run_id: RunId,
     pub access: AreaAccess,
     pub key: String,
     pub audit: AuditEntry,
@@ -167,6 +168,8 @@ async fn discard(
         owner: Set(access.owner.clone()),
         size: Set(blob.size),
         expires_at: Set(read_now(tx).await? + millis(READING)),
+        run_id: Set(Some(blob.run_id.clone())),
+        agent_id: Set(blob.agent_id.clone()),
     };
     storage_garbage::Entity::insert(row)
         .exec_without_returning(tx)
@@ -207,10 +210,37 @@ pub(crate) async fn discard_area(
 
 /// What an owner keeps in an area: its contents, those that wait to be deleted, and the names.
 async fn usage(tx: &DatabaseTransaction, access: &AreaAccess) -> Result<Quota, StoreError> {
+    usage_of(tx, access, None).await
+}
+
+/// The column and value that tell whose part of an area is counted.
+#[derive(Clone, Copy)]
+enum Part<'a> {
+    Run(&'a str),
+    Agent(&'a str),
+}
+
+/// The same of a run or an agent alone.
+async fn usage_of(
+    tx: &DatabaseTransaction,
+    access: &AreaAccess,
+    part: Option<Part<'_>>,
+) -> Result<Quota, StoreError> {
     // The sum of BIGINTs is a NUMERIC on one of the two databases.
     let sum = |column: SimpleExpr| {
         let total = Func::coalesce([Func::sum(column).into(), SimpleExpr::from(0)]);
         SimpleExpr::from(Func::cast_as(SimpleExpr::from(total), Alias::new("BIGINT")))
+    };
+    let (of_blobs, of_garbage) = match part {
+        None => (Condition::all(), Condition::all()),
+        Some(Part::Run(run)) => (
+            Condition::all().add(storage_blobs::Column::RunId.eq(run)),
+            Condition::all().add(storage_garbage::Column::RunId.eq(run)),
+        ),
+        Some(Part::Agent(agent)) => (
+            Condition::all().add(storage_blobs::Column::AgentId.eq(agent)),
+            Condition::all().add(storage_garbage::Column::AgentId.eq(agent)),
+        ),
     };
     let (kept, keys): (i64, i64) = storage_blobs::Entity::find()
         .select_only()
@@ -219,6 +249,7 @@ async fn usage(tx: &DatabaseTransaction, access: &AreaAccess) -> Result<Quota, S
         .filter(storage_blobs::Column::WorkspaceId.eq(access.workspace.as_str()))
         .filter(storage_blobs::Column::Area.eq(access.area.as_str()))
         .filter(storage_blobs::Column::Owner.eq(access.owner.as_str()))
+        .filter(of_blobs)
         .into_tuple()
         .one(tx)
         .await?
@@ -229,6 +260,7 @@ async fn usage(tx: &DatabaseTransaction, access: &AreaAccess) -> Result<Quota, S
         .filter(storage_garbage::Column::WorkspaceId.eq(access.workspace.as_str()))
         .filter(storage_garbage::Column::Area.eq(access.area.as_str()))
         .filter(storage_garbage::Column::Owner.eq(access.owner.as_str()))
+        .filter(of_garbage)
         .into_tuple()
         .one(tx)
         .await?;
@@ -241,6 +273,33 @@ async fn usage(tx: &DatabaseTransaction, access: &AreaAccess) -> Result<Quota, S
         keys: unsigned("storage_blobs.key", &access.owner, keys)?,
     })
 }
+
+/// The agent of a run that may write this many bytes more to an area, or that its share or its agent's is full.
+/// `freed`: bytes of the run and its agent that go with the same commit. Each may have one blob, however small
+/// the share is.
+async fn within_shares(
+    tx: &DatabaseTransaction,
+    access: &AreaAccess,
+    area_bytes: u64,
+    run: RunId,
+    (more, freed): (u64, u64),
+) -> Result<Result<Option<String>, ShareFull>, StoreError> {
+    let (of_run, of_agent) = shares::of_area(access.area, area_bytes);
+    let (id, agent) = (run.to_string(), shares::agent_of(tx, run).await?);
+    let mut parts = vec![(Part::Run(&id), of_run)];
+    parts.extend(agent.as_deref().map(|agent| (Part::Agent(agent), of_agent)));
+    for (part, most) in parts {
+        let used = usage_of(tx, access, Some(part)).await?.bytes;
+        let used = used.saturating_sub(freed);
+        if used > 0 && used.saturating_add(more) > most {
+            return Ok(Err(ShareFull));
+        }
+    }
+    Ok(Ok(agent))
+}
+
+/// A share of an area has no room.
+struct ShareFull;
 
 struct SweepStorage;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use protocol::id::{RunId, WorkspaceId};
 use sea_orm::sea_query::{Alias, Expr, Func, SimpleExpr};
 use sea_orm::{
-    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait,
-    PaginatorTrait, QueryFilter, QuerySelect,
+    ActiveValue::Set, ColumnTrait, Condition, ConnectionTrait, DatabaseTransaction, EntityTrait,
+    ExprTrait, PaginatorTrait, QueryFilter, QuerySelect,
 };
 use uuid::Uuid;
 
@@ -15,6 +15,7 @@ use crate::audit::AuditEntry;
 use crate::database_clock::{lease_end, millis, read_now};
 use crate::entity::artifacts;
 use crate::error::{StoreError, signed};
+use crate::shares::agent_of;
 use crate::state::hold_live_run;
 use crate::writer::Work;
 
@@ -31,6 +32,7 @@ pub struct BeginArtifact {
     pub reserved: u64,
     /// What a workspace may keep.
     pub workspace_bytes: u64,
+    pub shares: ArtifactShares,
     /// Artifacts that one run may make.
     pub run_artifacts: u64,
     /// It is given up after this time.
@@ -39,12 +41,35 @@ pub struct BeginArtifact {
     pub at: i64,
 }
 
+/// Parts of what a workspace may keep, in bytes: none of these fills it alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArtifactShares {
+    pub run: u64,
+    /// All runs of one agent.
+    pub agent: u64,
+    /// All runs together.
+    pub runs: u64,
+    /// Uploads of clients that no event has named.
+    pub uploads: u64,
+}
+
+/// The owner of a share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShareOf {
+    Run,
+    Agent,
+    Runs,
+    Uploads,
+}
+
 /// What became of the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begun {
     Begun,
     /// The workspace has no room for it.
     Full,
+    /// This share of the workspace has no room for it.
+    ShareFull(ShareOf),
     /// The run has made as many as it may.
     TooMany,
     /// The run has ended.
@@ -76,9 +101,16 @@ impl Work for BeginArtifact {
                 return Ok(Begun::TooMany);
             }
         }
-        let used = usage(tx, &self.workspace).await?;
-        if used.saturating_add(self.reserved) > self.workspace_bytes {
+        let all = usage(tx, &self.workspace, Condition::all()).await?;
+        if all.saturating_add(self.reserved) > self.workspace_bytes {
             return Ok(Begun::Full);
+        }
+        let agent = match self.run {
+            Some(run) => agent_of(tx, run).await?,
+            None => None,
+        };
+        if let Some(full) = self.full_share(tx, agent.as_deref()).await? {
+            return Ok(Begun::ShareFull(full));
         }
         let row = artifacts::ActiveModel {
             id: Set(self.id.to_string()),
@@ -86,6 +118,7 @@ impl Work for BeginArtifact {
             origin: Set(self.origin.as_str().to_owned()),
             status: Set(PENDING.to_owned()),
             run_id: Set(self.run.map(|run| run.to_string())),
+            agent_id: Set(agent),
             name: Set(String::new()),
             mime_type: Set(String::new()),
             size: Set(signed(self.reserved)),
@@ -107,8 +140,42 @@ impl Work for BeginArtifact {
     }
 }
 
-/// The bytes of a workspace's artifacts, those on their way included.
-async fn usage(tx: &DatabaseTransaction, workspace: &WorkspaceId) -> Result<u64, StoreError> {
+impl BeginArtifact {
+    /// The first share that has no room for it.
+    async fn full_share(
+        &self,
+        tx: &DatabaseTransaction,
+        agent: Option<&str>,
+    ) -> Result<Option<ShareOf>, StoreError> {
+        use artifacts::Column::{AgentId, EventId, Origin, RunId};
+        let mut asked = Vec::new();
+        if let Some(run) = self.run {
+            let of_run = RunId.eq(run.to_string());
+            asked.push((ShareOf::Run, self.shares.run, of_run));
+            let of_agent = agent.map(|agent| AgentId.eq(agent));
+            asked.extend(of_agent.map(|agent| (ShareOf::Agent, self.shares.agent, agent)));
+            asked.push((ShareOf::Runs, self.shares.runs, AgentId.is_not_null()));
+        } else if self.origin == ArtifactOrigin::Client {
+            let unnamed = Origin.eq(self.origin.as_str()).and(EventId.is_null());
+            asked.push((ShareOf::Uploads, self.shares.uploads, unnamed));
+        }
+        for (share, most, part) in asked {
+            let used = usage(tx, &self.workspace, Condition::all().add(part)).await?;
+            // Each owner may have one artifact, however small its share is.
+            if used > 0 && used.saturating_add(self.reserved) > most {
+                return Ok(Some(share));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The bytes of a part of a workspace's artifacts, those on their way included.
+async fn usage(
+    tx: &DatabaseTransaction,
+    workspace: &WorkspaceId,
+    part: Condition,
+) -> Result<u64, StoreError> {
     // The sum of BIGINTs is a NUMERIC on one of the two databases.
     let size = Func::sum(Expr::col(artifacts::Column::Size));
     let total = Func::coalesce([size.into(), SimpleExpr::from(0)]);
@@ -117,6 +184,7 @@ async fn usage(tx: &DatabaseTransaction, workspace: &WorkspaceId) -> Result<u64,
         .select_only()
         .expr_as(SimpleExpr::from(total), "bytes")
         .filter(artifacts::Column::WorkspaceId.eq(workspace.as_str()))
+        .filter(part)
         .into_tuple()
         .one(tx)
         .await?;

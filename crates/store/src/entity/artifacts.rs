@@ -11,6 +11,7 @@ pub struct Model {
     pub origin: String,
     pub status: String,
     pub run_id: Option<String>,
+    pub agent_id: Option<String>,
     pub runner_id: Option<String>,
     pub conversation_key: Option<String>,
     pub event_id: Option<String>,

@@ -18,6 +18,7 @@ pub struct Model {
     pub sha256: String,
     pub content_type: String,
     pub run_id: String,
+    pub agent_id: Option<String>,
     pub updated_at: i64,
 }
 

@@ -12,6 +12,8 @@ pub struct Model {
     pub owner: String,
     pub size: i64,
     pub expires_at: i64,
+    pub run_id: Option<String>,
+    pub agent_id: Option<String>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

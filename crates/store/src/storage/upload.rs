@@ -11,7 +11,7 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use super::{AreaAccess, Quota, area_lock, discard, find_row, freed_at_once, usage};
+use super::{AreaAccess, Quota, area_lock, discard, find_row, freed_at_once, usage, within_shares};
 use crate::audit::AuditEntry;
 use crate::database_clock::{lease_end, millis, read_now};
 use crate::entity::{storage_blobs, storage_chunks, storage_garbage};
@@ -25,6 +25,8 @@ pub enum Uploaded {
     Written,
     /// The area has no room for it.
     Full,
+    /// The run, or its agent, has taken its share of the area.
+    ShareFull,
     /// The run has ended.
     RunEnded,
     /// It took too long and was given up.
@@ -63,6 +65,11 @@ impl Work for BeginUpload {
         if used.bytes.saturating_add(self.reserved) > self.quota.bytes {
             return Ok(Uploaded::Full);
         }
+        let room = (self.reserved, 0);
+        let shared = within_shares(tx, &self.access, self.quota.bytes, self.run_id, room);
+        let Ok(agent) = shared.await? else {
+            return Ok(Uploaded::ShareFull);
+        };
         let row = storage_garbage::ActiveModel {
             content_id: Set(self.content_id.to_string()),
             workspace_id: Set(self.access.workspace.to_string()),
@@ -70,6 +77,8 @@ impl Work for BeginUpload {
             owner: Set(self.access.owner.clone()),
             size: Set(signed(self.reserved)),
             expires_at: Set(read_now(tx).await? + millis(self.patience)),
+            run_id: Set(Some(self.run_id.to_string())),
+            agent_id: Set(agent),
         };
         storage_garbage::Entity::insert(row)
             .exec_without_returning(tx)
@@ -246,25 +255,41 @@ impl Work for FinishUpload {
         let kept = used.bytes.saturating_sub(freed);
         if kept.saturating_add(self.size) > self.quota.bytes || used.keys + is_new > self.quota.keys
         {
-            return self.give_up(tx).await;
+            return self.give_up(tx, Uploaded::Full).await;
         }
+        let of_run = before
+            .as_ref()
+            .filter(|blob| blob.run_id == self.run_id.to_string());
+        let room = (self.size, of_run.map_or(0, freed_at_once));
+        let shared = within_shares(tx, &self.access, self.quota.bytes, self.run_id, room);
+        let Ok(agent) = shared.await? else {
+            return self.give_up(tx, Uploaded::ShareFull).await;
+        };
         insert_chunk(tx, self.content_id, self.last, &self.bytes).await?;
         if let Some(before) = &before {
             discard(tx, &self.access, before).await?;
         }
-        self.point(tx).await?;
+        self.point(tx, agent).await?;
         crate::audit::insert(tx, [&self.audit]).await?;
         Ok(Uploaded::Written)
     }
 }
 
 impl FinishUpload {
-    async fn give_up(&self, tx: &DatabaseTransaction) -> Result<Uploaded, StoreError> {
+    async fn give_up(
+        &self,
+        tx: &DatabaseTransaction,
+        full: Uploaded,
+    ) -> Result<Uploaded, StoreError> {
         super::delete_chunks(tx, &self.content_id.to_string()).await?;
-        Ok(Uploaded::Full)
+        Ok(full)
     }
 
-    async fn point(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+    async fn point(
+        &self,
+        tx: &DatabaseTransaction,
+        agent: Option<String>,
+    ) -> Result<(), StoreError> {
         let row = storage_blobs::ActiveModel {
             workspace_id: Set(self.access.workspace.to_string()),
             area: Set(self.access.area.as_str().to_owned()),
@@ -275,6 +300,7 @@ impl FinishUpload {
             sha256: Set(self.sha256.clone()),
             content_type: Set(self.content_type.clone()),
             run_id: Set(self.run_id.to_string()),
+            agent_id: Set(agent),
             updated_at: Set(self.at),
         };
         let on_conflict = OnConflict::columns([
@@ -289,6 +315,7 @@ impl FinishUpload {
             storage_blobs::Column::Sha256,
             storage_blobs::Column::ContentType,
             storage_blobs::Column::RunId,
+            storage_blobs::Column::AgentId,
             storage_blobs::Column::UpdatedAt,
         ])
         .to_owned();

@@ -51,7 +51,10 @@ fn client_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(client::history::search_conversation_history))
         .merge(interaction_routes())
         .routes(routes!(client::artifacts::upload_artifact))
-        .routes(routes!(client::artifacts::get_artifact))
+        .routes(routes!(
+            client::artifacts::get_artifact,
+            client::artifacts::delete_artifact
+        ))
         .routes(routes!(client::artifacts::get_artifact_content))
 }
 

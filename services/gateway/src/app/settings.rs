@@ -210,6 +210,7 @@ pub(crate) fn run_limits(config: &Config) -> RunLimits {
         artifacts: ArtifactLimits {
             max_bytes: config.artifacts.max_bytes,
             workspace_bytes: config.artifacts.workspace_bytes,
+            shares: artifacts::shares(&config.artifacts),
             expires: config.artifacts.expires,
             mime_types: config.artifacts.mime_types.clone(),
         },

@@ -29,6 +29,10 @@ pub struct ArtifactsConfig {
     pub max_bytes: u64,
     /// All artifacts of one workspace.
     pub workspace_bytes: u64,
+    /// Of these, what one run has at most.
+    pub run_percent: u64,
+    /// Of these, what all runs of one agent have at most.
+    pub agent_percent: u64,
     /// How long one is kept when nobody says otherwise.
     pub expires: Duration,
     /// Exact types, `image/*`, or `*/*`.
@@ -53,6 +57,8 @@ impl ArtifactsConfig {
         let secret_access_key = table.optional("secret_access_key", parsed);
         let max_bytes = table.required("max_bytes", whole(1..=5 * GIB));
         let workspace_bytes = table.required("workspace_bytes", whole(1..=1024 * 1024 * GIB));
+        let run_percent = table.required("run_percent", whole(1..=100));
+        let agent_percent = table.required("agent_percent", whole(1..=100));
         let expires = table.required("expires_seconds", seconds(1.0..=90.0 * DAY));
         let mime_types = table.items("mime_types", |pointer, value, faults| {
             media_type_rule(value).map_err(|message| {
@@ -73,6 +79,8 @@ impl ArtifactsConfig {
             secret_access_key: secret_access_key?,
             max_bytes: max_bytes?,
             workspace_bytes: workspace_bytes?,
+            run_percent: run_percent?,
+            agent_percent: agent_percent?,
             expires: expires?,
             mime_types: mime_types?,
         })

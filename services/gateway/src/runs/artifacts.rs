@@ -7,6 +7,7 @@ mod attached;
 mod body;
 mod files;
 mod reading;
+mod removal;
 mod sniff;
 
 use std::time::Duration;
@@ -15,8 +16,8 @@ use aws_lc_rs::digest::{Context, SHA256};
 use domain::artifact::is_allowed;
 use protocol::id::{RunId, WorkspaceId};
 use store::{
-    ArtifactFacts, ArtifactOrigin, AuditEntry, BeginArtifact, Begun, DropArtifact, FinishArtifact,
-    Finished, StoreError,
+    ArtifactFacts, ArtifactOrigin, ArtifactShares, AuditEntry, BeginArtifact, Begun, DropArtifact,
+    FinishArtifact, Finished, ShareOf, StoreError,
 };
 use uuid::Uuid;
 
@@ -40,6 +41,8 @@ pub const LONGEST: Duration = Duration::from_hours(90 * 24);
 pub struct ArtifactLimits {
     pub max_bytes: u64,
     pub workspace_bytes: u64,
+    /// Of these bytes, what one owner has at most.
+    pub shares: ArtifactShares,
     pub expires: Duration,
     pub mime_types: Vec<String>,
 }
@@ -55,6 +58,8 @@ pub enum UploadError {
         "the workspace has no room for it (artifacts.workspace_bytes); others must expire first"
     )]
     Full,
+    #[error("{}", share_full(*.0))]
+    ShareFull(ShareOf),
     #[error("a run makes at most {MOST_OF_RUN} artifacts")]
     TooMany,
     #[error("the run has ended")]
@@ -65,6 +70,26 @@ pub enum UploadError {
     Place(#[from] PlaceError),
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+fn share_full(share: ShareOf) -> &'static str {
+    match share {
+        ShareOf::Run => {
+            "this run has its share of the workspace's artifacts (artifacts.run_percent); keep fewer or smaller ones"
+        }
+        ShareOf::Agent => {
+            "the runs of this agent have their share of the workspace's artifacts (artifacts.agent_percent); \
+             others must expire first, or an operator deletes some"
+        }
+        ShareOf::Runs => {
+            "the runs of this workspace have three quarters of its artifacts (artifacts.workspace_bytes), the rest is \
+             for events; others must expire first, or an operator deletes some"
+        }
+        ShareOf::Uploads => {
+            "uploads that no event names have half of the workspace's artifacts (artifacts.workspace_bytes); post \
+             the events that name them, or wait until some expire"
+        }
+    }
 }
 
 /// What is said of an artifact before its first byte.
@@ -139,31 +164,6 @@ impl Runs {
             stage: Stage::Head(Vec::new()),
         })
     }
-
-    /// Gives up a finished artifact: it is not found any more.
-    pub async fn drop_artifact(&self, id: Uuid) -> Result<(), StoreError> {
-        self.0.store.write(DropArtifact { id, audit: None }).await
-    }
-
-    /// Deletes artifacts that have had their time, bytes first; says how many.
-    pub(super) async fn sweep_artifacts(&self) -> Result<u64, StoreError> {
-        let claimed = self.0.store.claim_expired_artifacts().await?;
-        let mut gone = Vec::with_capacity(claimed.len());
-        for one in &claimed {
-            match self.0.artifacts.delete(&one.place).await {
-                Ok(()) => gone.push(one.id),
-                Err(error) => {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(artifact.id = %one.id, error, "the bytes of an artifact could not be deleted, trying again later");
-                }
-            }
-        }
-        let count = gone.len() as u64;
-        if count > 0 {
-            self.0.store.forget_artifacts(gone).await?;
-        }
-        Ok(count)
-    }
 }
 
 impl Uploading {
@@ -211,6 +211,7 @@ impl Uploading {
             place: place.clone(),
             reserved: self.new.announced.unwrap_or(limits.max_bytes),
             workspace_bytes: limits.workspace_bytes,
+            shares: limits.shares,
             run_artifacts: MOST_OF_RUN,
             patience: PATIENCE,
             at: self.runs.0.clock.now_ms(),
@@ -218,6 +219,7 @@ impl Uploading {
         match self.runs.0.store.write(begun).await? {
             Begun::Begun => {}
             Begun::Full => return Err(UploadError::Full),
+            Begun::ShareFull(share) => return Err(UploadError::ShareFull(share)),
             Begun::TooMany => return Err(UploadError::TooMany),
             Begun::RunEnded => return Err(UploadError::RunEnded),
         }

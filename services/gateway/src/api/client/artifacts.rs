@@ -12,7 +12,7 @@ use store::ArtifactOrigin;
 use crate::api::ApiState;
 use crate::api::artifact_content::Part;
 use crate::api::artifact_upload::{UploadQuery, metadata, read};
-use crate::api::auth::ClientCaller;
+use crate::api::auth::{AdminCaller, ClientCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::openapi::Binary;
 use crate::api::query::{PathOf, QueryOf};
@@ -72,6 +72,27 @@ async fn store(
     let uploaded = upload.finish(Whose::default(), |_| None).await?;
     let (unbound, now) = ((None, Whose::default()), state.runs.clock().now_seconds());
     Ok(metadata(uploaded, owner.0, unbound, now))
+}
+
+/// Deletes an artifact. Runs and clients that ask for it get 404 from then on, and its room is free.
+///
+/// That of a run is on record in the audit of its run.
+#[utoipa::path(delete, path = "/v1/artifacts/{artifact_id}", tag = "admin", security(("api_key" = [])),
+    params(("artifact_id" = String, Path, description = "The artifact")), responses(
+    (status = 204, description = "It is gone"),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 403, description = "The key is not of role admin", body = ErrorBody),
+    (status = 404, description = "No such artifact, or it has expired", body = ErrorBody)))]
+pub(in crate::api) async fn delete_artifact(
+    caller: AdminCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<String>,
+) -> ApiResult<StatusCode> {
+    let deleted = state
+        .runs
+        .delete_artifact(&caller.workspace, &id, caller.key);
+    let gone = deleted.await?.then_some(StatusCode::NO_CONTENT);
+    gone.ok_or_else(|| ApiError::not_found("artifact"))
 }
 
 /// Tells what is known of an artifact: a file that a run or a client uploaded, or that came with an event.

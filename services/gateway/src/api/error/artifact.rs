@@ -2,6 +2,7 @@
 
 use http::StatusCode;
 use serde_json::json;
+use store::ShareOf;
 
 use super::ApiError;
 use crate::outbound::artifact::PlaceError;
@@ -11,6 +12,12 @@ impl ApiError {
     pub(in crate::api) fn area_full() -> Self {
         let message = "this storage area is full; delete what is not needed any more";
         Self::too_large(message).with("reason", json!("area_full"))
+    }
+
+    pub(in crate::api) fn area_share_full() -> Self {
+        let message = "this run, or its agent, has its share of this storage area, and the rest is for others; \
+                       delete what is not needed any more";
+        Self::too_large(message).with("reason", json!("area_share"))
     }
 
     /// None of the bytes that a range names.
@@ -41,6 +48,15 @@ impl From<UploadError> for ApiError {
         match error {
             UploadError::TooLarge { .. } => Self::too_large(message),
             UploadError::Full => Self::too_large(message).with("reason", json!("workspace_full")),
+            UploadError::ShareFull(share) => {
+                let reason = match share {
+                    ShareOf::Run => "run_share",
+                    ShareOf::Agent => "agent_share",
+                    ShareOf::Runs => "runs_share",
+                    ShareOf::Uploads => "uploads_share",
+                };
+                Self::too_large(message).with("reason", json!(reason))
+            }
             UploadError::TypeRefused(kind) => {
                 let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
                 Self::new(status, "invalid_argument", message)

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::config::{ArtifactUrl, Config, ConfigFault, SecretRef};
+use store::ArtifactShares;
+
+use crate::config::{ArtifactUrl, ArtifactsConfig, Config, ConfigFault, SecretRef};
 use crate::outbound::artifact::{ArtifactPlace, BucketSettings};
 use crate::outbound::egress::Egress;
 
@@ -31,6 +33,17 @@ pub(super) fn place(
                 &config.database.url,
             )))
         }
+    }
+}
+
+/// What each owner has of a workspace's artifacts. Runs leave a quarter for events, clients leave half for them.
+pub(super) fn shares(config: &ArtifactsConfig) -> ArtifactShares {
+    let all = config.workspace_bytes;
+    ArtifactShares {
+        run: all / 100 * config.run_percent,
+        agent: all / 100 * config.agent_percent,
+        runs: all / 4 * 3,
+        uploads: all / 2,
     }
 }
 

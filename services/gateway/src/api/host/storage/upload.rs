@@ -200,6 +200,7 @@ fn written(outcome: Uploaded) -> ApiResult<()> {
     match outcome {
         Uploaded::Written => Ok(()),
         Uploaded::Full => Err(ApiError::area_full()),
+        Uploaded::ShareFull => Err(ApiError::area_share_full()),
         Uploaded::RunEnded => Err(ApiError::unauthenticated()),
         Uploaded::Expired => Err(ApiError::slow_body()),
     }
