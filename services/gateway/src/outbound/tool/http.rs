@@ -64,7 +64,7 @@ fn request(
 /// Refuses parameters that would leave their segment of the path, or stand in the query under a name that is not
 /// theirs.
 pub(super) fn check(spec: &HttpToolSpec, parameters: &JsonObject) -> Result<(), Vec<Fault>> {
-    let at = |name: &str| format!("/{}", domain::form::escape_pointer(name));
+    let at = |name: &str| format!("/parameters/{}", domain::form::escape_pointer(name));
     let placed = place(spec, parameters);
     let (url, rest) =
         placed.map_err(|error| vec![Fault::new(at(error.name()), error.to_string())])?;

@@ -214,7 +214,11 @@ mod tests {
     }
 
     /// Calls that never end.
-    fn stuck(places: &Places, count: usize, caller: &Caller) -> impl Future<Output = Vec<()>> {
+    fn stuck(
+        places: &Places,
+        count: usize,
+        caller: &Caller,
+    ) -> impl Future<Output = Vec<()>> + use<> {
         let calls: Vec<_> = (0..count)
             .map(|_| {
                 let (places, caller) = (places.clone(), caller.clone());
@@ -239,7 +243,7 @@ mod tests {
         called.unwrap_err().reason()
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn endpoints_leave_places_for_others() {
         let places = Places::new(8);
         let mut slow = Box::pin(stuck(&places, 20, &caller(1, "slow")));
@@ -260,7 +264,7 @@ mod tests {
         assert!(state.waiting.is_empty());
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn waiting_calls_run_when_places_become_free() {
         let places = Places::new(4);
         let first = stuck(&places, 3, &caller(1, "slow"));
