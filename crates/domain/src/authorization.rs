@@ -211,7 +211,11 @@ impl AuthorizationSnapshot {
     /// Whether files that came with events may be read: those of the run's own event, and of events that earlier
     /// runs of its agent had in its conversation.
     pub fn event_artifacts(&self) -> Result<(), NotGranted> {
-        self.granted("event_artifacts:read")
+        // The token's scope has grants alone: this right is the event's.
+        let is_it = |one: &Decision| one.kind == "event_artifact" && one.granted;
+        let operation = "event_artifacts:read";
+        let found = self.decisions.iter().any(is_it);
+        found.then_some(()).ok_or(NotGranted { operation })
     }
 
     /// A granted file of the operator. Who was granted it may read it, whatever else was granted.
@@ -465,7 +469,7 @@ mod tests {
         );
         assert_eq!(
             full.scope_claim(),
-            "event_artifacts:read history:page knowledge_bases:list knowledge_bases:retrieve models:invoke models:stream \
+            "history:page knowledge_bases:list knowledge_bases:retrieve models:invoke models:stream \
              runs:list state:conversation tools:call tools:detail"
         );
         let limits = catalog().first_limits(&full.resources);

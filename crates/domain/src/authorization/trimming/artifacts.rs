@@ -43,7 +43,6 @@ impl Trimming<'_> {
             layer: Layer::EventScope,
             rule: OF_EVENT.into(),
         });
-        self.operations.insert("event_artifacts:read".to_owned());
     }
 
     /// Which are granted: metadata, read. Creating needs no flag of its own.
