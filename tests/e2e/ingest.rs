@@ -141,7 +141,10 @@ async fn who_writes_a_body_that_is_too_large_to_its_end_reads_why_it_was_refused
     let read = socket.read_to_string(&mut answer);
     within("the answer", read).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
-    assert!(answer.contains("larger than the 5242880 bytes"), "{answer}");
+    assert!(
+        answer.contains("larger than the 16777216 bytes"),
+        "{answer}"
+    );
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use protocol::id::{RunId, WorkspaceId};
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait,
-    QueryFilter, QueryOrder, QuerySelect, Value,
+    QueryFilter, QueryOrder, Value,
 };
 use uuid::Uuid;
 

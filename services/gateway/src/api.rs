@@ -81,7 +81,7 @@ pub struct Api {
     pub body_bytes: usize,
     /// Bytes of answers that are in memory at once.
     pub answer_bytes: usize,
-    /// The largest body of an event or a Query, the platform's payload aside.
+    /// The largest body of an event or a Query.
     pub event_body_bytes: usize,
     /// What requests may come under; `None`: any name.
     pub own_names: Option<OwnNames>,

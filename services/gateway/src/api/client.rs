@@ -2,7 +2,7 @@
 
 pub(super) mod artifacts;
 pub(super) mod audit;
-mod body_files;
+pub(super) mod body_files;
 mod event_batch;
 pub(super) mod event_body;
 pub(super) mod event_log;

@@ -19,6 +19,7 @@ use utoipa::openapi::OpenApi;
 
 use crate::api::ApiState;
 use crate::api::answers::AnswerRoom;
+use crate::api::client::body_files::most_of_event;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host::results;
 use crate::api::json::BodyPatience;
@@ -27,7 +28,6 @@ use crate::api::names::{OwnNames, host_header, refuse_foreign};
 use crate::api::query::WritesWithoutQuery;
 use crate::api::room::BodyRoom;
 use crate::telemetry::metrics;
-use domain::event::RAW_BYTES;
 use domain::knowledge::MOST_DOCUMENT_BYTES;
 
 /// What requests of any route are judged by, and given.
@@ -44,7 +44,7 @@ impl Gate {
     /// Before the routes of this document.
     pub(super) fn before(document: &OpenApi, state: &ApiState) -> Self {
         let results = results::most_bytes(state.runs.limits().results);
-        let event = state.event_body_bytes + RAW_BYTES;
+        let event = most_of_event(state);
         let largest = MOST_DOCUMENT_BYTES.max(results).max(event);
         Self {
             served: Served::of(document),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
+use domain::event::RAW_BYTES;
 use domain::large_text::Step::{self, Each, Member};
 use protocol::pipeline::PipelineQuery;
 
@@ -15,6 +16,11 @@ use crate::runs::artifacts::BodyFiles;
 
 /// What the document of an event has at most, its files and the platform's payload aside.
 pub(in crate::api) const DOCUMENT_BYTES: usize = 1024 * 1024;
+
+/// The largest body of an event, the platform's payload included. Without files, an event fits always.
+pub(in crate::api) fn most_of_event(state: &ApiState) -> usize {
+    state.event_body_bytes.max(DOCUMENT_BYTES + RAW_BYTES)
+}
 
 /// The files of a body. The body keeps its room until they are dropped.
 #[derive(Clone, Default)]

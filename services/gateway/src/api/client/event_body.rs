@@ -5,7 +5,7 @@ use std::fmt;
 
 use axum::extract::{FromRequest, Request};
 use chrono::DateTime;
-use domain::event::{RAW_BYTES, check_posted};
+use domain::event::check_posted;
 use domain::json_text::check_json_text;
 use domain::large_text::Step::{self, Each, Member};
 use http::HeaderMap;
@@ -19,7 +19,9 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::api::ApiState;
-use crate::api::client::body_files::{DOCUMENT_BYTES, Document, KeptFiles, in_envelope};
+use crate::api::client::body_files::{
+    DOCUMENT_BYTES, Document, KeptFiles, in_envelope, most_of_event,
+};
 use crate::api::error::ApiError;
 use crate::api::json::{media_type, parse, parse_part, read_json_of};
 
@@ -110,7 +112,7 @@ impl FromRequest<ApiState> for EventBody {
             return Err(ApiError::invalid_argument(message));
         }
         let most = state.event_body_bytes;
-        let body = read_json_of(request, state, most + RAW_BYTES).await?;
+        let body = read_json_of(request, state, most_of_event(state)).await?;
         let top: &[Step] = match media_type.as_str() {
             one if one == batch => &[Each, Member("data")],
             one if one == structured => &[Member("data")],
