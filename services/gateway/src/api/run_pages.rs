@@ -6,7 +6,7 @@ use protocol::id::{RunId, WorkspaceId};
 use protocol::run::{AgentRun, Page, RunStatus};
 use serde::Serialize;
 use serde_json::value::RawValue;
-use store::{Budget, PAGE_BYTES, RunFilter, RunPosition, RunWindow, StoreError};
+use store::{Budget, PAGE_BYTES, RunFilter, RunPosition, RunWindow, RunsFound, StoreError};
 use uuid::Uuid;
 
 use crate::api::ApiState;

@@ -35,6 +35,7 @@ impl Runs {
             rule: format!("deleted by an operator with API key {by}").into(),
             bytes: row.size,
             at: self.0.clock.now_ms(),
+            is_shared: false,
         });
         let Ok(id) = row.id.parse() else {
             return Ok(false);
