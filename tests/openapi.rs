@@ -1,8 +1,10 @@
 //! The committed OpenAPI documents are what the binary prints.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
+
+use serde_json::Value;
 
 #[track_caller]
 fn check(document: &str) {
@@ -92,6 +94,87 @@ fn collect_types(directory: &Path, types: &mut BTreeMap<String, Vec<String>>) {
                 .entry(name.unwrap_or_default().to_owned())
                 .or_default()
                 .push(place.to_owned());
+        }
+    }
+}
+
+/// A list without a bound is work without one.
+#[test]
+fn every_list_and_text_of_a_request_is_bounded() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../openapi/gateway.json");
+    let document = std::fs::read_to_string(file).expect("it is committed");
+    let document: Value = serde_json::from_str(&document).expect("it is JSON");
+    let mut walk = Walk {
+        document: &document,
+        seen: BTreeSet::new(),
+        unbounded: Vec::new(),
+        lists: 0,
+    };
+    let operations = document["paths"].as_object().expect("paths").iter();
+    for (path, item) in operations {
+        for operation in item.as_object().expect("operations").values() {
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                walk.schema(
+                    &parameter["schema"],
+                    &format!("{path} {}", parameter["name"]),
+                );
+            }
+            let contents = operation["requestBody"]["content"].as_object();
+            for content in contents.into_iter().flatten().map(|(_, content)| content) {
+                walk.schema(&content["schema"], path);
+            }
+        }
+    }
+    assert!(walk.unbounded.is_empty(), "{:#?}", walk.unbounded);
+    assert!(walk.lists > 20, "{} lists", walk.lists);
+}
+
+struct Walk<'a> {
+    document: &'a Value,
+    seen: BTreeSet<&'a str>,
+    unbounded: Vec<String>,
+    lists: usize,
+}
+
+impl<'a> Walk<'a> {
+    fn schema(&mut self, schema: &'a Value, place: &str) {
+        if let Some(reference) = schema["$ref"].as_str() {
+            if self.seen.insert(reference) {
+                let schema = self.document.pointer(&reference[1..]);
+                self.schema(schema.expect("it is there"), reference);
+            }
+            return;
+        }
+        let is = |kind: &str| {
+            let several = schema["type"].as_array();
+            schema["type"] == kind
+                || several.is_some_and(|kinds| kinds.iter().any(|one| one == kind))
+        };
+        if is("array") {
+            self.lists += 1;
+            if !schema["maxItems"].is_u64() {
+                self.unbounded.push(format!("list: {place}"));
+            }
+            self.schema(&schema["items"], &format!("{place}[]"));
+        }
+        let is_known = schema["enum"].is_array() || schema["format"] == "binary";
+        if is("string") && !is_known && !schema["maxLength"].is_u64() {
+            self.unbounded.push(format!("text: {place}"));
+        }
+        for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+            self.schema(property, &format!("{place}.{name}"));
+        }
+        self.schema_if_any(&schema["additionalProperties"], place);
+        for several in ["oneOf", "anyOf", "allOf"] {
+            for part in schema[several].as_array().into_iter().flatten() {
+                self.schema(part, place);
+            }
+        }
+    }
+
+    fn schema_if_any(&mut self, schema: &'a Value, place: &str) {
+        if schema.is_object() {
+            self.schema(schema, &format!("{place}.*"));
         }
     }
 }

@@ -239,6 +239,42 @@ fn a_file_has_400_lines_at_most_without_its_tests() {
     assert_none(long);
 }
 
+/// A list that is no page reads rows without a bound of bytes.
+#[test]
+fn lists_of_the_store_are_pages() {
+    /// Keys alone, which are short, and lists whose length their tables bound.
+    const SHORT: &[&str] = &[
+        "list_state_keys",
+        "list_blob_keys",
+        "list_agent_skills",
+        "list_signing_keys",
+    ];
+    let files = rust_files();
+    let store = files
+        .iter()
+        .filter(|file| file.path.starts_with("crates/store/src/"));
+    let unbounded = store.flat_map(|file| {
+        let lists = file
+            .text
+            .split("pub async fn ")
+            .skip(1)
+            .filter_map(|function| {
+                let (name, rest) = function.split_once('(')?;
+                let signature = rest
+                    .split_once('{')
+                    .map_or(rest, |(signature, _)| signature);
+                let is_list = name.starts_with("list_") || name.starts_with("page_");
+                let is_page = ["PageBound", "RunWindow", "HistoryQuery"]
+                    .iter()
+                    .any(|bound| signature.contains(bound));
+                (is_list && !is_page && !SHORT.contains(&name))
+                    .then(|| format!("{}: {name}", file.path))
+            });
+        lists.collect::<Vec<_>>()
+    });
+    assert_none(unbounded);
+}
+
 #[test]
 fn runners_of_others_are_known_to_the_migration_alone() {
     const NAMES: &[&str] = &[

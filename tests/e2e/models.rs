@@ -718,7 +718,7 @@ async fn a_run_calls_so_many_models_at_once_and_leaves_room_for_others() {
     let mut apart = message("m-2");
     apart["conversation"]["conversation_id"] = json!("c-2");
     let other = HeldRun::start(&stage, &apart).await;
-    for _ in 0..65 {
+    for _ in 0..49 {
         upstream.reply(Reply::Hold(vec![chunk(&json!({"content": "hi"}))]));
     }
     let ask = |run: &HeldRun| {
@@ -731,10 +731,10 @@ async fn a_run_calls_so_many_models_at_once_and_leaves_room_for_others() {
             upstream.asked().len() == n
         })
     };
-    let mut streams = Box::pin(join_all((0..64).map(|_| ask(&run))));
+    let mut streams = Box::pin(join_all((0..48).map(|_| ask(&run))));
     tokio::select! {
         ended = &mut streams => panic!("{ended:?}"),
-        () = asked(64) => {}
+        () = asked(48) => {}
     }
     let refused = run.call("/models/remote/invoke", &says("hi")).await;
     let why = (refused.status, refused.detail("reason"));
@@ -743,10 +743,10 @@ async fn a_run_calls_so_many_models_at_once_and_leaves_room_for_others() {
     let mut another = Box::pin(ask(&other));
     tokio::select! {
         ended = &mut another => panic!("{ended:?}"),
-        () = asked(65) => {}
+        () = asked(49) => {}
     }
     drop((streams, another));
-    upstream.left(65).await;
+    upstream.left(49).await;
     upstream.reply(Reply::Events(vec![chunk(&json!({"content": "hi"}))]));
     until("a place to be free", async || {
         let answer = run.call("/models/remote/invoke", &says("hi")).await;

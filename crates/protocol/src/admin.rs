@@ -9,9 +9,11 @@ use serde_json::Value;
 
 use crate::JsonObject;
 use crate::id::{AgentId, EndpointId, RunnerId};
-use crate::resources::{
-    ArtifactOperation, EventOperation, HistoryOperation, StateScope, StorageArea,
-};
+use crate::lists;
+
+mod policy;
+
+pub use policy::{AgentFilters, IdList, ResourcePolicy, Star, StatePolicy};
 
 pub use fault::{FAULT_CHARS, Fault, MOST_FAULTS};
 
@@ -28,6 +30,7 @@ pub struct AgentSpec {
     #[serde(default)]
     pub priority: i64,
     /// Exact names, `prefix.*`, or `*` for all.
+    #[serde(deserialize_with = "lists::bounded")]
     pub event_types: Vec<String>,
     #[serde(default)]
     pub scope: AgentScope,
@@ -89,90 +92,6 @@ impl ScopeKind {
             Self::Workspace => "workspace",
             Self::Bot => "bot",
             Self::Conversation => "conversation",
-        }
-    }
-}
-
-/// Exact lists; all that are given must hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct AgentFilters {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub source: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bot_id: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub actor_id: Option<Vec<String>>,
-    /// The pipelines whose queries the agent wants. Other events have no pipeline and do not pass.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pipeline_id: Option<Vec<String>>,
-}
-
-/// What the agent lets its runs touch: layer `agent_policy` of the authorization. Empty by default.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct ResourcePolicy {
-    pub models: IdList,
-    pub tools: IdList,
-    pub knowledge_bases: IdList,
-    pub skills: IdList,
-    pub storage: Vec<StorageArea>,
-    pub history: Vec<HistoryOperation>,
-    pub events: Vec<EventOperation>,
-    pub artifacts: Vec<ArtifactOperation>,
-    /// Names of `[[files]]`.
-    pub files: IdList,
-}
-
-/// Ids of the catalog, or `"*"` for all that it has.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(untagged, expecting = "must be \"*\" or a list of names")]
-pub enum IdList {
-    Ids(Vec<String>),
-    All(Star),
-}
-
-impl Default for IdList {
-    fn default() -> Self {
-        Self::Ids(Vec::new())
-    }
-}
-
-impl IdList {
-    /// True when the list names the id, or all.
-    pub fn names(&self, id: &str) -> bool {
-        match self {
-            Self::All(_) => true,
-            Self::Ids(ids) => ids.iter().any(|listed| listed == id),
-        }
-    }
-}
-
-/// The text `*`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub enum Star {
-    #[serde(rename = "*")]
-    Star,
-}
-
-/// Which state a run may keep. Needs no manifest permission.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct StatePolicy {
-    pub enabled: bool,
-    pub scopes: Vec<StateScope>,
-}
-
-impl Default for StatePolicy {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            scopes: vec![StateScope::Conversation, StateScope::Actor],
         }
     }
 }
@@ -283,6 +202,7 @@ pub struct EndpointSpec {
     pub headers: BTreeMap<String, String>,
     /// The manifests of an endpoint that cannot list them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "lists::bounded_if_any")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<Object>>))]
     pub manifests: Option<Vec<Value>>,
     /// The most runs that it may have at once; 0 or absent: no bound.

@@ -173,10 +173,11 @@ pub struct SubjectContext {
 pub struct AgentInput {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    #[serde(deserialize_with = "crate::lists::bounded")]
     pub contents: Vec<ContentElement>,
+    #[serde(deserialize_with = "crate::lists::bounded")]
     pub attachments: Vec<InputAttachment>,
-    /// The checked answer when the event is `interaction.submitted`. Written by the gateway alone:
-    /// refused in what clients post.
+    /// The checked answer of `interaction.submitted`, by the gateway; refused in what clients post.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interaction: Option<InteractionSubmission>,
 }
@@ -329,8 +330,7 @@ pub struct AvailableApis {
     pub run_finalize: bool,
 }
 
-/// A snapshot of the state entries of the granted scopes, taken at dispatch: of each, at most 100 keys and 256 KiB.
-/// `runtime.metadata.state_incomplete` names the scopes of which something is left out.
+/// State entries at dispatch, of each scope 100 keys and 256 KiB; `runtime.metadata.state_incomplete` names cut scopes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]

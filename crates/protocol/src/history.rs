@@ -64,9 +64,11 @@ pub struct HistorySearch {
 pub struct HistoryFilters {
     /// Only items of these roles; all when empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 16))]
     pub roles: Vec<String>,
     /// Only items of these types; all when empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 16))]
     pub item_types: Vec<String>,
     /// Only items before this one: the last item of a result goes on with what is older.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -171,7 +171,9 @@ pub struct InteractionSubmission {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct InteractionDeliveryCapabilities {
+    #[serde(deserialize_with = "crate::lists::each_once")]
     pub field_types: Vec<InteractionFieldType>,
+    #[serde(deserialize_with = "crate::lists::each_once")]
     pub action_styles: Vec<InteractionActionStyle>,
     /// True when a question that was shown can be changed afterwards.
     pub supports_updates: bool,

@@ -23,6 +23,7 @@ pub mod error;
 pub mod history;
 pub mod host_api;
 pub mod knowledge;
+pub mod lists;
 pub mod model;
 pub mod raw;
 pub mod run;

@@ -19,6 +19,7 @@ pub struct Message {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<MessageContent>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "crate::lists::bounded_if_any")]
     pub tool_calls: Option<Vec<ToolCall>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
@@ -58,6 +59,7 @@ impl Message {
 #[serde(untagged)]
 pub enum MessageContent {
     Text(String),
+    #[serde(deserialize_with = "crate::lists::bounded")]
     Parts(Vec<ContentElement>),
 }
 
@@ -174,6 +176,7 @@ pub struct MessageChunk {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "crate::lists::bounded_if_any")]
     pub tool_calls: Option<Vec<ToolCall>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,

@@ -31,6 +31,8 @@ pub struct PipelineQuery {
     pub message_event: JsonObject,
     /// What was sent, element by element.
     #[serde(default)]
+    #[serde(deserialize_with = "crate::lists::bounded")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 1000))]
     pub message_chain: Vec<MessageElement>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bot_uuid: Option<String>,
@@ -92,6 +94,7 @@ pub struct PipelineConversation {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PipelinePrompt {
+    #[serde(deserialize_with = "crate::lists::bounded")]
     pub messages: Vec<Message>,
 }
 
@@ -132,5 +135,6 @@ pub struct MessageElement {
     /// What a `Quote` quotes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(no_recursion))]
+    #[serde(deserialize_with = "crate::lists::bounded")]
     pub origin: Vec<Self>,
 }

@@ -12,6 +12,7 @@ mod answers;
 mod artifact_content;
 mod artifact_upload;
 mod auth;
+mod catalog_work;
 mod client;
 mod docs;
 mod drain;

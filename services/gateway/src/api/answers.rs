@@ -106,6 +106,15 @@ impl AnswerMemory {
         self.take(bytes).map_err(ApiError::from)
     }
 
+    /// Refuses where the share of the sender is full already.
+    pub(in crate::api) fn has_room(&self) -> ApiResult<()> {
+        let mut state = self.state();
+        let bytes = state.taken.bytes();
+        state.taken.grow(bytes + SMALL + 1)?;
+        state.taken.shrink(bytes);
+        Ok(())
+    }
+
     /// A page of so many rows that this memory counts.
     pub(in crate::api) fn page(&self, limit: u64) -> PageBound<'_> {
         PageBound::new(limit, self)

@@ -51,7 +51,6 @@ impl RunCaller {
         call: Call<'_>,
         asked: Result<T, NotGranted>,
     ) -> ApiResult<(HostCall, T)> {
-        self.access.check_known(state).await?;
         let refusal = asked.as_ref().err().map(ToString::to_string);
         let entry = self.audit_entry(state, call, refusal.as_deref(), 0);
         let begun = self.begun(state, entry).await?;
@@ -71,6 +70,9 @@ impl RunCaller {
     }
 
     async fn begun(&self, state: &ApiState, entry: AuditEntry) -> ApiResult<HostCall> {
+        self.access.check_known(state).await?;
+        // What it does cannot be taken back for want of memory for its answer.
+        self.answer.has_room()?;
         let (id, allowed) = (entry.id, entry.allowed);
         state.runs.store().audit(entry).await?;
         Ok(HostCall {

@@ -1,5 +1,6 @@
 //! The documents that clients are generated from: `gateway.json` and `runner.json`.
 
+mod bounds;
 mod general;
 
 use std::collections::BTreeMap;
@@ -198,6 +199,7 @@ pub fn gateway_document() -> utoipa::openapi::OpenApi {
         .map(|(path, item)| (path.replace("{*", "{"), item))
         .collect();
     general::add_refusals(&mut document);
+    bounds::bound_requests(&mut document);
     if let Some(components) = &mut document.components {
         refer_to_items(&mut components.schemas);
         open_parts(&mut components.schemas);

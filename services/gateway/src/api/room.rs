@@ -216,6 +216,10 @@ impl Taken {
         (head, in_pieces(json.into(), self)).into_response()
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Gives back what is more than these bytes.
     pub(super) fn shrink(&mut self, bytes: usize) {
         let less = self.bytes.saturating_sub(bytes);

@@ -23,6 +23,8 @@ const HOST_CALLS: usize = 64;
 const MODEL_CALLS: usize = 48;
 /// Searches in knowledge bases of one run at once.
 const RETRIEVALS: usize = 8;
+/// Works on the whole catalog of one run at once; the next one waits.
+const CATALOG_WORKS: usize = 1;
 /// Calls of one run that wait at once for its runner's answer to be known: each of them looks again and again.
 const WAITS: usize = 1;
 /// Host calls of one run in one second.
@@ -49,6 +51,7 @@ struct Count {
     tool_calls: Places<TOOL_CALLS>,
     model_calls: Places<MODEL_CALLS>,
     retrievals: Places<RETRIEVALS>,
+    catalog_works: Places<CATALOG_WORKS>,
 }
 
 /// Room for so many at once, made when it is first needed.
@@ -57,14 +60,17 @@ struct Places<const MOST: usize>(Option<Arc<Semaphore>>);
 
 impl<const MOST: usize> Places<MOST> {
     fn take(&mut self) -> Option<OwnedSemaphorePermit> {
+        self.all().try_acquire_owned().ok()
+    }
+
+    fn all(&mut self) -> Arc<Semaphore> {
         let all = || Arc::new(Semaphore::new(MOST));
-        let all = Arc::clone(self.0.get_or_insert_with(all));
-        all.try_acquire_owned().ok()
+        Arc::clone(self.0.get_or_insert_with(all))
     }
 
     fn are_free(&self) -> bool {
         let all = self.0.as_ref();
-        all.is_none_or(|all| all.available_permits() == MOST)
+        all.is_none_or(|all| all.available_permits() == MOST && Arc::strong_count(all) == 1)
     }
 }
 
@@ -75,7 +81,8 @@ impl Count {
             && self.waits.are_free()
             && self.tool_calls.are_free()
             && self.model_calls.are_free()
-            && self.retrievals.are_free();
+            && self.retrievals.are_free()
+            && self.catalog_works.are_free();
         self.second != second && is_quiet
     }
 }
@@ -185,6 +192,14 @@ impl Runs {
     /// The same for a search in a knowledge base.
     pub fn begin_retrieval(&self, grant: &Grant) -> Option<OwnedSemaphorePermit> {
         self.place(grant, |count| &mut count.retrievals)
+    }
+
+    /// The turn of a work on the whole catalog of a run.
+    pub async fn catalog_turn(&self, grant: &Grant) -> Option<OwnedSemaphorePermit> {
+        let second = self.0.clock.now_ms().div_euclid(1000);
+        let of_run = |count: &mut Count| count.catalog_works.all();
+        let all = self.0.calls.with(grant.run.id, second, of_run)?;
+        all.acquire_owned().await.ok()
     }
 
     /// The same for an upload or a delete.

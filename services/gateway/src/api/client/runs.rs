@@ -18,6 +18,7 @@ use store::{CancelOutcome, RunFilter, StoreError};
 
 use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
+use crate::api::catalog_work::in_turn;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf, conversations_of, page_limit, single_header};
 use crate::api::run_pages::{
@@ -314,21 +315,25 @@ pub(in crate::api) async fn get_run_authorization(
     caller: ClientCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<RunId>,
-) -> ApiResult<Json<RunAuthorization>> {
+) -> ApiResult<Response> {
     let run = find_run(&state, &caller, id).await?;
     let stored = state.runs.store().find_snapshot(id).await?;
-    let snapshot =
-        read_snapshot(stored.as_deref().unwrap_or_default()).map_err(|_| StoreError::Corrupt {
+    let explain = move || -> Result<Response, StoreError> {
+        let snapshot = read_snapshot(stored.as_deref().unwrap_or_default());
+        let snapshot = snapshot.map_err(|_| StoreError::Corrupt {
             column: "of the authorization snapshot",
             row: id.to_string(),
         })?;
-    Ok(Json(RunAuthorization {
-        run_id: id,
-        snapshot_sha256: run.snapshot_sha256,
-        resources: Arc::unwrap_or_clone(snapshot.resources),
-        available_apis: snapshot.available_apis,
-        decisions: snapshot.decisions.to_vec(),
-    }))
+        let explained = RunAuthorization {
+            run_id: id,
+            snapshot_sha256: run.snapshot_sha256,
+            resources: Arc::unwrap_or_clone(snapshot.resources),
+            available_apis: snapshot.available_apis,
+            decisions: snapshot.decisions.to_vec(),
+        };
+        Ok(Json(explained).into_response())
+    };
+    Ok(in_turn(explain).await??)
 }
 
 /// Cancels a run: 202 while it lives, 200 once it has ended. Cancelling again changes nothing.

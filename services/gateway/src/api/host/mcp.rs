@@ -5,11 +5,13 @@
 
 mod own;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
+use domain::authorization::AuthorizationSnapshot;
 use domain::json_text::check_json_text;
 use http::StatusCode;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
@@ -25,12 +27,15 @@ use rmcp::transport::streamable_http_server::session::never::NeverSessionManager
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::{Value, json};
+use tokio::runtime::Handle;
 
 use super::tools::{ToolCalling, schema_of};
 use crate::api::auth::{Call, LiveCaller, RunCaller};
+use crate::api::catalog_work::{aside, of_run};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::{media_type, read_json};
 use crate::api::{ApiState, BODY_BYTES};
+use crate::runs::grant::Grant;
 use own::OwnTool;
 
 /// Of what the SDK says of a request that it refuses, so much is passed on.
@@ -99,6 +104,7 @@ pub(in crate::api) async fn speak_mcp(
     }
     let request = Request::from_parts(parts, Body::from(bytes.bytes.clone()));
     let face = Face(Arc::new(Caller { caller, state }));
+    let asked = face.clone();
     // Names and origins were judged before, see `names`.
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
@@ -111,7 +117,14 @@ pub(in crate::api) async fn speak_mcp(
         Arc::new(NeverSessionManager::default()),
         config,
     );
-    let response = service.handle(request).await.map(Body::new);
+    let response = if is_of_catalog(&bytes) {
+        let runtime = Handle::current();
+        let answering = move |_: &Grant| runtime.block_on(service.handle(request));
+        of_run(&asked.0.caller, &asked.0.state, answering).await?
+    } else {
+        service.handle(request).await
+    };
+    let response = response.map(Body::new);
     let is_json = response
         .headers()
         .get(CONTENT_TYPE)
@@ -120,6 +133,33 @@ pub(in crate::api) async fn speak_mcp(
         return Err(not_mcp(response, sent_json).await);
     }
     Ok(response)
+}
+
+/// Whether an answer is made of the whole catalog of its run. What cannot be told counts so.
+fn is_of_catalog(message: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Message<'a> {
+        #[serde(borrow)]
+        method: Option<Cow<'a, str>>,
+        #[serde(borrow, default)]
+        params: Option<Named<'a>>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Named<'a> {
+        #[serde(borrow, default)]
+        name: Option<Cow<'a, str>>,
+    }
+    let Ok(Message { method, params }) = serde_json::from_slice(message) else {
+        return true;
+    };
+    match method.as_deref() {
+        Some("tools/list") => true,
+        Some("tools/call") => {
+            let name = params.and_then(|params| params.name);
+            name.is_none_or(|name| OwnTool::parse(&name) == Some(OwnTool::ListAssets))
+        }
+        _ => false,
+    }
 }
 
 /// What the SDK refuses before it is a message, as everything else is refused.
@@ -156,12 +196,12 @@ impl ServerHandler for Face {
         };
         let recorded = caller.record(state, call, None).await;
         recorded.map_err(unanswered)?;
-        let snapshot = &caller.grant.snapshot;
-        let can_be_called = |tool: &&ToolResource| tool.operations.contains(&ToolOperation::Call);
-        let granted = snapshot.resources.tools.iter().filter(can_be_called);
-        let own = OwnTool::granted(snapshot).map(|tool| tool.described(snapshot));
-        let tools = granted.map(described).chain(own).collect();
-        Ok(ListToolsResult::with_all_items(tools))
+        let grant = Arc::clone(&caller.grant);
+        // Its message has the turn of its run.
+        let tools = aside(move || tools_of(&grant.snapshot)).await;
+        tools
+            .map(ListToolsResult::with_all_items)
+            .map_err(unanswered)
     }
 
     async fn call_tool(
@@ -172,7 +212,7 @@ impl ServerHandler for Face {
         let Caller { caller, state } = self.0.as_ref();
         let arguments = request.arguments.unwrap_or_default();
         let called = match OwnTool::parse(&request.name) {
-            Some(own) => own.call(caller, state, arguments).await.map(structured),
+            Some(own) => own.call(caller, state, arguments).await,
             None => self.call_granted(&request.name, arguments).await,
         };
         match called {
@@ -208,6 +248,13 @@ impl Face {
             structured(result)
         })
     }
+}
+
+fn tools_of(snapshot: &AuthorizationSnapshot) -> Vec<Tool> {
+    let can_be_called = |tool: &&ToolResource| tool.operations.contains(&ToolOperation::Call);
+    let granted = snapshot.resources.tools.iter().filter(can_be_called);
+    let own = OwnTool::granted(snapshot).map(|tool| tool.described(snapshot));
+    granted.map(described).chain(own).collect()
 }
 
 fn described(tool: &ToolResource) -> Tool {

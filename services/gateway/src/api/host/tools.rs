@@ -1,9 +1,11 @@
 //! The granted tools: listed, described, called.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
 use domain::authorization::NotGranted;
 use http::HeaderMap;
 use protocol::JsonObject;
@@ -15,6 +17,7 @@ use store::{ActivateSkill, StateAccess};
 
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
+use crate::api::catalog_work::of_run;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host_call::{HostCall, Spend};
 use crate::api::json::JsonBody;
@@ -22,6 +25,7 @@ use crate::api::kept_call::KeptCall;
 use crate::api::large_result::hand_over;
 use crate::api::query::{PathOf, single_header};
 use crate::outbound::tool::{KnownTool, RegisteredPackage, Registrar, SkillsOfRun};
+use crate::runs::grant::Grant;
 
 /// Lists the tools that the run was granted, with their schemas.
 #[utoipa::path(get, path = "/host/v1/tools", tag = "host", security(("run_token" = [])), responses(
@@ -30,15 +34,18 @@ use crate::outbound::tool::{KnownTool, RegisteredPackage, Registrar, SkillsOfRun
 pub(in crate::api) async fn list_granted_tools(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
-) -> ApiResult<Json<ToolList>> {
+) -> ApiResult<Response> {
     let call = Call {
         action: "list_tools",
         resource: "tool",
         operation: "list",
     };
     caller.record(&state, call, None).await?;
-    let tools = caller.grant.snapshot.resources.tools.clone();
-    Ok(Json(ToolList { tools }))
+    let list = |grant: &Grant| {
+        let tools = &grant.snapshot.resources.tools;
+        Json(BTreeMap::from([("tools", tools)])).into_response()
+    };
+    of_run(&caller, &state, list).await
 }
 
 /// Describes a tool as it was granted.

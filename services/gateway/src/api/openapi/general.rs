@@ -112,7 +112,7 @@ pub(super) fn add_refusals(document: &mut OpenApi) {
     describe(document.components.get_or_insert_default());
 }
 
-fn operations_of(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+pub(super) fn operations_of(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
     let all = [
         &mut item.get,
         &mut item.put,

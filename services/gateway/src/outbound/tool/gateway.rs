@@ -27,6 +27,7 @@ impl GatewayTool {
             "properties": {"utc_offset": {
                 "type": "string",
                 "description": "The offset of the wanted local time from UTC, like +08:00. UTC when it is absent.",
+                "maxLength": 6,
                 "pattern": "^[+-](0[0-9]|1[0-4]):[0-5][0-9]$",
             }},
             "additionalProperties": false,

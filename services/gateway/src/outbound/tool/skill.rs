@@ -5,7 +5,7 @@ mod register;
 
 use std::collections::BTreeMap;
 
-use domain::skill::skill_md;
+use domain::skill::{NAME_BYTES, PATH_BYTES, skill_md};
 use protocol::JsonObject;
 use protocol::resources::{SkillResource, ToolEffect, ToolOperation, ToolResource};
 use serde_json::{Value, json};
@@ -91,7 +91,7 @@ impl SkillTool {
 
     /// How it is offered.
     pub fn resource(self) -> ToolResource {
-        let skill = json!({"type": "string", "description": "A skill_name of list_skills."});
+        let skill = json!({"type": "string", "maxLength": NAME_BYTES, "description": "A skill_name of list_skills."});
         let (name, description, properties, required) = match self {
             Self::List => (
                 "list_skills",
@@ -109,7 +109,7 @@ impl SkillTool {
                 "read_skill_file",
                 "Reads a file of a skill.",
                 json!({"skill_name": skill,
-                    "path": {"type": "string", "description": "As activate has named it."}}),
+                    "path": {"type": "string", "maxLength": PATH_BYTES, "description": "As activate has named it."}}),
                 json!(["skill_name", "path"]),
             ),
         };

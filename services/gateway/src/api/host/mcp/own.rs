@@ -4,16 +4,19 @@ use std::sync::Arc;
 
 use domain::authorization::AuthorizationSnapshot;
 use protocol::JsonObject;
-use protocol::resources::{AgentResources, HistoryOperation, KnowledgeOperation};
-use rmcp::model::{Tool, ToolAnnotations};
+use protocol::lists::KnownSet;
+use protocol::resources::{AgentResources, HistoryOperation, KnowledgeOperation, ToolResource};
+use rmcp::model::{CallToolResult, Tool, ToolAnnotations};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::super::{events, history, knowledge};
-use crate::api::ApiState;
+use super::structured;
 use crate::api::auth::{Call, RunCaller};
+use crate::api::catalog_work::aside;
 use crate::api::error::{ApiError, ApiResult};
+use crate::api::{ApiState, BODY_BYTES};
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,11 +34,14 @@ const ALL: [OwnTool; 4] = [
     OwnTool::RetrieveKnowledge,
 ];
 
+/// Bytes of the id of a conversation.
+const MOST_ID_BYTES: usize = 512;
+
 /// What `list_assets` is asked.
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct AssetQuery {
-    asset_types: Vec<AssetType>,
+    asset_types: KnownSet<AssetType>,
     include_schemas: bool,
 }
 
@@ -48,15 +54,28 @@ enum AssetType {
     Skills,
 }
 
+impl AssetType {
+    const ALL: [Self; 4] = [
+        Self::Models,
+        Self::Tools,
+        Self::KnowledgeBases,
+        Self::Skills,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Models => "models",
+            Self::Tools => "tools",
+            Self::KnowledgeBases => "knowledge_bases",
+            Self::Skills => "skills",
+        }
+    }
+}
+
 impl Default for AssetQuery {
     fn default() -> Self {
         Self {
-            asset_types: vec![
-                AssetType::Models,
-                AssetType::Tools,
-                AssetType::KnowledgeBases,
-                AssetType::Skills,
-            ],
+            asset_types: KnownSet::from(AssetType::ALL),
             include_schemas: false,
         }
     }
@@ -97,8 +116,8 @@ impl OwnTool {
             Self::ListAssets => (
                 "Lists the models, tools, knowledge bases and skills that this run may use.",
                 json!({
-                    "asset_types": {"type": "array", "items": {"enum": ["models", "tools", "knowledge_bases", "skills"]},
-                        "description": "Only these; all when absent."},
+                    "asset_types": {"type": "array", "items": {"enum": AssetType::ALL.map(AssetType::name)},
+                        "maxItems": AssetType::ALL.len(), "description": "Only these; all when absent."},
                     "include_schemas": {"type": "boolean", "description": "With the schemas of the tools."},
                 }),
             ),
@@ -106,9 +125,10 @@ impl OwnTool {
             Self::HistoryPage => (
                 "Reads the transcript of this run's conversation, a page at a time.",
                 json!({
-                    "conversation_id": {"type": "string", "description": "This run's own, when it is given."},
-                    "before_cursor": {"type": "string"},
-                    "after_cursor": {"type": "string"},
+                    "conversation_id": {"type": "string", "maxLength": MOST_ID_BYTES,
+                        "description": "This run's own, when it is given."},
+                    "before_cursor": {"type": "string", "maxLength": BODY_BYTES},
+                    "after_cursor": {"type": "string", "maxLength": BODY_BYTES},
                     "limit": {"type": "integer", "minimum": 1, "maximum": 100},
                     "direction": {"enum": ["backward", "forward"]},
                     "include_attachments": {"type": "boolean"},
@@ -118,7 +138,7 @@ impl OwnTool {
                 "Finds the passages of a knowledge base that are closest to a query.",
                 json!({
                     "kb_id": {"enum": retrievable(snapshot)},
-                    "query_text": {"type": "string"},
+                    "query_text": {"type": "string", "maxLength": BODY_BYTES},
                     "top_k": {"type": "integer", "minimum": 1, "maximum": 50},
                     "filters": {"type": "object", "description": "Values of metadata that must hold."},
                 }),
@@ -137,7 +157,7 @@ impl OwnTool {
         caller: &RunCaller,
         state: &ApiState,
         arguments: JsonObject,
-    ) -> ApiResult<Value> {
+    ) -> ApiResult<CallToolResult> {
         match self {
             Self::ListAssets => {
                 let query: AssetQuery = read(&arguments)?;
@@ -147,21 +167,28 @@ impl OwnTool {
                     operation: "list",
                 };
                 caller.record(state, call, None).await?;
-                assets(&caller.grant.snapshot.resources, &query)
+                let grant = Arc::clone(&caller.grant);
+                // Its message has the turn of its run.
+                let list = move || assets(&grant.snapshot.resources, &query).map(structured);
+                aside(list).await?
             }
             Self::GetCurrentEvent => {
                 let Nothing {} = read(&arguments)?;
                 let event_id = caller.grant.run.event_id.clone();
-                told(&events::read_event(caller, state, &event_id).await?)
+                told(&events::read_event(caller, state, &event_id).await?).map(structured)
             }
-            Self::HistoryPage => told(&history::read_page(caller, state, read(&arguments)?).await?),
+            Self::HistoryPage => {
+                let page = history::read_page(caller, state, read(&arguments)?).await?;
+                told(&page).map(structured)
+            }
             Self::RetrieveKnowledge => {
                 let mut query = arguments;
                 let Some(Value::String(kb_id)) = query.remove("kb_id") else {
                     let message = "must be a knowledge base of this run";
                     return Err(ApiError::invalid("/kb_id", message));
                 };
-                told(&knowledge::retrieve(caller, state, &kb_id, &read(&query)?).await?)
+                let found = knowledge::retrieve(caller, state, &kb_id, &read(&query)?).await?;
+                told(&found).map(structured)
             }
         }
     }
@@ -178,26 +205,32 @@ fn retrievable(snapshot: &AuthorizationSnapshot) -> Vec<&str> {
 
 fn assets(resources: &AgentResources, query: &AssetQuery) -> ApiResult<Value> {
     let mut assets = JsonObject::new();
-    for kind in &query.asset_types {
-        let (name, items) = match kind {
-            AssetType::Models => ("models", told(&resources.models)?),
-            AssetType::Tools => ("tools", tools(resources, query.include_schemas)?),
-            AssetType::KnowledgeBases => ("knowledge_bases", told(&resources.knowledge_bases)?),
-            AssetType::Skills => ("skills", told(&resources.skills)?),
+    for kind in query.asset_types.iter() {
+        let items = match kind {
+            AssetType::Models => told(&resources.models)?,
+            AssetType::Tools if query.include_schemas => told(&resources.tools)?,
+            AssetType::Tools => {
+                let tools = resources.tools.iter().map(without_schema);
+                told(&tools.collect::<Vec<_>>())?
+            }
+            AssetType::KnowledgeBases => told(&resources.knowledge_bases)?,
+            AssetType::Skills => told(&resources.skills)?,
         };
-        assets.insert(name.to_owned(), items);
+        assets.insert(kind.name().to_owned(), items);
     }
     Ok(Value::Object(assets))
 }
 
-fn tools(resources: &AgentResources, with_schemas: bool) -> ApiResult<Value> {
-    let mut tools = resources.tools.clone();
-    if !with_schemas {
-        for tool in &mut tools {
-            tool.parameters = None;
-        }
+fn without_schema(tool: &ToolResource) -> ToolResource {
+    ToolResource {
+        tool_name: tool.tool_name.clone(),
+        tool_type: tool.tool_type.clone(),
+        description: tool.description.clone(),
+        operations: tool.operations.clone(),
+        parameters: None,
+        source: tool.source.clone(),
+        effect: tool.effect,
     }
-    told(&tools)
 }
 
 fn told<T: Serialize>(value: &T) -> ApiResult<Value> {
@@ -207,4 +240,43 @@ fn told<T: Serialize>(value: &T) -> ApiResult<Value> {
 fn read<T: DeserializeOwned>(arguments: &JsonObject) -> ApiResult<T> {
     let text = serde_json::to_vec(arguments).map_err(|_| ApiError::panicked())?;
     crate::api::json::parse(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeated_asset_types_are_read_once() {
+        let list = vec![json!("tools"); 1000];
+        let query: AssetQuery = serde_json::from_value(json!({"asset_types": list})).unwrap();
+        assert!(*query.asset_types == [AssetType::Tools]);
+        let all = AssetQuery::default().asset_types;
+        let names = all.iter().map(|kind| kind.name()).collect::<Vec<_>>();
+        let named: AssetQuery = serde_json::from_value(json!({"asset_types": names})).unwrap();
+        assert!(named.asset_types == all);
+    }
+
+    #[test]
+    fn every_list_and_text_of_a_tool_is_bounded() {
+        let snapshot = json!({
+            "v": 1, "run_id": uuid::Uuid::nil(), "workspace_id": "default", "agent_id": uuid::Uuid::nil(),
+            "agent_version": 1, "runner_id": "plugin:a/b/c", "endpoint_id": uuid::Uuid::nil(), "event_id": "e",
+            "conversation": null, "resources": {}, "available_apis": {}, "operations": [], "state": {},
+            "decisions": [],
+        });
+        let snapshot = serde_json::from_value(snapshot).unwrap();
+        for tool in ALL {
+            let described = tool.described(&snapshot);
+            let properties = described.input_schema["properties"].as_object().unwrap();
+            for (name, schema) in properties {
+                let bound = match schema["type"].as_str() {
+                    Some("array") => &schema["maxItems"],
+                    Some("string") => &schema["maxLength"],
+                    _ => continue,
+                };
+                assert!(bound.is_u64(), "{} of {}", name, tool.name());
+            }
+        }
+    }
 }

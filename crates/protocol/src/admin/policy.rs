@@ -1,0 +1,102 @@
+//! What an agent wants of events, and lets its runs touch.
+
+use serde::{Deserialize, Serialize};
+
+use crate::lists;
+use crate::resources::{
+    ArtifactOperation, EventOperation, HistoryOperation, StateScope, StorageArea,
+};
+
+/// Exact lists; all that are given must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct AgentFilters {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "lists::bounded_if_any")]
+    pub source: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "lists::bounded_if_any")]
+    pub bot_id: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "lists::bounded_if_any")]
+    pub actor_id: Option<Vec<String>>,
+    /// The pipelines whose queries the agent wants. Other events have no pipeline and do not pass.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "lists::bounded_if_any")]
+    pub pipeline_id: Option<Vec<String>>,
+}
+
+/// What the agent lets its runs touch: layer `agent_policy` of the authorization. Empty by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct ResourcePolicy {
+    pub models: IdList,
+    pub tools: IdList,
+    pub knowledge_bases: IdList,
+    pub skills: IdList,
+    #[serde(deserialize_with = "lists::each_once")]
+    pub storage: Vec<StorageArea>,
+    #[serde(deserialize_with = "lists::each_once")]
+    pub history: Vec<HistoryOperation>,
+    #[serde(deserialize_with = "lists::each_once")]
+    pub events: Vec<EventOperation>,
+    #[serde(deserialize_with = "lists::each_once")]
+    pub artifacts: Vec<ArtifactOperation>,
+    /// Names of `[[files]]`.
+    pub files: IdList,
+}
+
+/// Ids of the catalog, or `"*"` for all that it has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(untagged, expecting = "must be \"*\" or a list of names")]
+pub enum IdList {
+    #[serde(deserialize_with = "lists::bounded")]
+    Ids(Vec<String>),
+    All(Star),
+}
+
+impl Default for IdList {
+    fn default() -> Self {
+        Self::Ids(Vec::new())
+    }
+}
+
+impl IdList {
+    /// True when the list names the id, or all.
+    pub fn names(&self, id: &str) -> bool {
+        match self {
+            Self::All(_) => true,
+            Self::Ids(ids) => ids.iter().any(|listed| listed == id),
+        }
+    }
+}
+
+/// The text `*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum Star {
+    #[serde(rename = "*")]
+    Star,
+}
+
+/// Which state a run may keep. Needs no manifest permission.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct StatePolicy {
+    pub enabled: bool,
+    #[serde(deserialize_with = "lists::each_once")]
+    pub scopes: Vec<StateScope>,
+}
+
+impl Default for StatePolicy {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            scopes: vec![StateScope::Conversation, StateScope::Actor],
+        }
+    }
+}

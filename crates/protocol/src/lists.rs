@@ -1,0 +1,156 @@
+//! Lists that a peer may lengthen: sets of known names, and lists of bounded length.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+
+use serde::de::{Deserialize, Deserializer, Error as _, SeqAccess, Visitor};
+
+/// Items of a list that names no bound of its own.
+pub const MOST_ITEMS: usize = 10_000;
+
+/// A set of known names, in the order in which they first occur. Repeated names are dropped while it is read, so it never
+/// holds more than there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownSet<T>(Vec<T>);
+
+impl<T> Deref for KnownSet<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<T, const N: usize> From<[T; N]> for KnownSet<T> {
+    fn from(names: [T; N]) -> Self {
+        Self(names.into())
+    }
+}
+
+impl<'de, T: Deserialize<'de> + PartialEq> Deserialize<'de> for KnownSet<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        each_once(deserializer).map(Self)
+    }
+}
+
+/// Reads a list of known names, each once.
+pub(crate) fn each_once<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + PartialEq,
+{
+    struct Once<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de> + PartialEq> Visitor<'de> for Once<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
+            let mut names = Vec::new();
+            while let Some(name) = items.next_element()? {
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+            Ok(names)
+        }
+    }
+
+    deserializer.deserialize_seq(Once(PhantomData))
+}
+
+/// Reads a list of [`MOST_ITEMS`] at most.
+pub(crate) fn bounded<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct Bounded<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Bounded<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
+            let mut all = Vec::new();
+            while let Some(item) = items.next_element()? {
+                if all.len() == MOST_ITEMS {
+                    return Err(A::Error::custom(format_args!(
+                        "must have at most {MOST_ITEMS} items"
+                    )));
+                }
+                all.push(item);
+            }
+            Ok(all)
+        }
+    }
+
+    deserializer.deserialize_seq(Bounded(PhantomData))
+}
+
+/// The same for a list that may be absent.
+pub(crate) fn bounded_if_any<'de, D, T>(deserializer: D) -> Result<Option<Vec<T>>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    #[derive(serde::Deserialize)]
+    #[serde(bound = "T: Deserialize<'de>")]
+    struct List<T>(#[serde(deserialize_with = "bounded")] Vec<T>);
+
+    let list = Option::<List<T>>::deserialize(deserializer)?;
+    Ok(list.map(|List(items)| items))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::{AgentFilters, ResourcePolicy};
+    use crate::context::AgentInput;
+    use crate::resources::StorageArea;
+
+    #[test]
+    fn keeps_known_names_once() {
+        let list = format!("[{}\"plugin\"]", "\"workspace\",".repeat(90_000));
+        let set: KnownSet<StorageArea> = serde_json::from_str(&list).unwrap();
+        assert_eq!(*set, [StorageArea::Workspace, StorageArea::Plugin]);
+        assert!(serde_json::from_str::<KnownSet<StorageArea>>("[\"other\"]").is_err());
+        let policy: ResourcePolicy =
+            serde_json::from_str(&format!("{{\"storage\":{list}}}")).unwrap();
+        assert_eq!(policy.storage.len(), 2);
+    }
+
+    #[test]
+    fn refuses_one_item_too_many() {
+        let names = |many: usize| format!("[{}]", vec!["\"a\""; many].join(","));
+        let filters = |many| {
+            let filters = format!("{{\"source\":{}}}", names(many));
+            serde_json::from_str::<AgentFilters>(&filters)
+        };
+        assert_eq!(
+            filters(MOST_ITEMS).unwrap().source.unwrap().len(),
+            MOST_ITEMS
+        );
+        let refused = filters(MOST_ITEMS + 1).unwrap_err().to_string();
+        assert!(
+            refused.contains("must have at most 10000 items"),
+            "{refused}"
+        );
+        let contents = vec!["{\"type\":\"text\"}"; MOST_ITEMS + 1].join(",");
+        let input = format!("{{\"contents\":[{contents}]}}");
+        assert!(serde_json::from_str::<AgentInput>(&input).is_err());
+        assert_eq!(
+            serde_json::from_str::<AgentFilters>("{\"source\":null}")
+                .unwrap()
+                .source,
+            None
+        );
+    }
+}

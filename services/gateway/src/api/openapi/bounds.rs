@@ -1,0 +1,130 @@
+//! Bounds of what requests hold, where a type names none: the bounds that readers of requests obey.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use protocol::lists::MOST_ITEMS;
+use utoipa::openapi::schema::{
+    AdditionalProperties, ArrayItems, KnownFormat, Schema, SchemaFormat, SchemaType, Type,
+};
+use utoipa::openapi::{OpenApi, RefOr};
+
+use super::general::operations_of;
+use crate::api::host::models::BODY_BYTES;
+
+/// Bytes of the head of a request: no parameter has more.
+const HEAD_BYTES: usize = 64 * 1024;
+
+/// Gives every list and text of a request its bound. Bodies bound their texts; a list of known names holds each once.
+pub(super) fn bound_requests(document: &mut OpenApi) {
+    let schemas = document.components.get_or_insert_default();
+    let mut schemas = std::mem::take(&mut schemas.schemas);
+    let known = schemas.clone();
+    let mut reached = BTreeSet::new();
+    for operation in (document.paths.paths.values_mut()).flat_map(operations_of) {
+        for parameter in operation.parameters.iter_mut().flatten() {
+            if let RefOr::T(parameter) = parameter
+                && let Some(schema) = &mut parameter.schema
+            {
+                let mut of_head = Bounding::new(&known, HEAD_BYTES);
+                of_head.bound(schema);
+            }
+        }
+        if let Some(RefOr::T(body)) = &mut operation.request_body {
+            for content in body.content.values_mut() {
+                let mut of_body = Bounding::new(&known, BODY_BYTES);
+                if let RefOr::T(content) = content
+                    && let Some(schema) = &mut content.schema
+                {
+                    of_body.bound(schema);
+                }
+                reached.append(&mut of_body.reached);
+            }
+        }
+    }
+    let mut done = BTreeSet::new();
+    while let Some(name) = reached.pop_first() {
+        if let Some(schema) = schemas.get_mut(&name)
+            && done.insert(name)
+        {
+            let mut of_body = Bounding::new(&known, BODY_BYTES);
+            of_body.bound(schema);
+            reached.append(&mut of_body.reached);
+        }
+    }
+    document.components.get_or_insert_default().schemas = schemas;
+}
+
+struct Bounding<'a> {
+    known: &'a BTreeMap<String, RefOr<Schema>>,
+    text_bytes: usize,
+    /// Names of schemas that are referred to.
+    reached: BTreeSet<String>,
+}
+
+impl<'a> Bounding<'a> {
+    fn new(known: &'a BTreeMap<String, RefOr<Schema>>, text_bytes: usize) -> Self {
+        Self {
+            known,
+            text_bytes,
+            reached: BTreeSet::new(),
+        }
+    }
+
+    fn bound(&mut self, schema: &mut RefOr<Schema>) {
+        match schema {
+            RefOr::Ref(reference) => {
+                self.reached.extend(name_of(&reference.ref_location));
+            }
+            RefOr::T(Schema::Object(object)) => {
+                let is_binary =
+                    object.format == Some(SchemaFormat::KnownFormat(KnownFormat::Binary));
+                if is_text(&object.schema_type) && object.enum_values.is_none() && !is_binary {
+                    object.max_length.get_or_insert(self.text_bytes);
+                }
+                for property in object.properties.values_mut() {
+                    self.bound(property);
+                }
+                if let Some(more) = &mut object.additional_properties
+                    && let AdditionalProperties::RefOr(more) = more.as_mut()
+                {
+                    self.bound(more);
+                }
+            }
+            RefOr::T(Schema::Array(array)) => {
+                if let ArrayItems::RefOrSchema(items) = &mut array.items {
+                    let names = self.names_of(items);
+                    array.max_items.get_or_insert(names.unwrap_or(MOST_ITEMS));
+                    self.bound(items);
+                }
+            }
+            RefOr::T(Schema::OneOf(one)) => one.items.iter_mut().for_each(|item| self.bound(item)),
+            RefOr::T(Schema::AllOf(all)) => all.items.iter_mut().for_each(|item| self.bound(item)),
+            RefOr::T(Schema::AnyOf(any)) => any.items.iter_mut().for_each(|item| self.bound(item)),
+            RefOr::T(_) => {}
+        }
+    }
+
+    /// How many names there are, where items are known names.
+    fn names_of(&self, items: &RefOr<Schema>) -> Option<usize> {
+        let items = match items {
+            RefOr::Ref(reference) => self.known.get(&name_of(&reference.ref_location)?)?,
+            items => items,
+        };
+        match items {
+            RefOr::T(Schema::Object(object)) => object.enum_values.as_ref().map(Vec::len),
+            _ => None,
+        }
+    }
+}
+
+fn is_text(schema_type: &SchemaType) -> bool {
+    match schema_type {
+        SchemaType::Type(one) => *one == Type::String,
+        SchemaType::Array(several) => several.contains(&Type::String),
+        SchemaType::AnyValue => false,
+    }
+}
+
+fn name_of(location: &str) -> Option<String> {
+    location.rsplit_once('/').map(|(_, name)| name.to_owned())
+}
