@@ -752,9 +752,10 @@ async fn a_long_question_counts_its_rarest_words(#[values(Sqlite, Postgres)] eng
         assert_eq!(made.status, 201, "{}", made.body);
     }
     let polite = "thank you very much for the letter about the team, and the week, and the office, dear Sir, ";
-    let mail: String = (0..120)
+    let words: Vec<_> = (0..120)
         .map(|n| format!("weather{n} holiday{n} "))
         .collect();
+    let mail = words.concat();
     let greeting = "您好，非常感谢您上周的来信，我们全家都很高兴，祝您身体健康，工作顺利，万事如意，请允许我再次表示感谢，打扰您了。";
     for (question, document) in [
         (

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::support::client::{Answer, Client, message, send};
 use crate::support::gateway::{Agent, BINARY, Config, STUB_API_KEY};
 use crate::support::held::HeldRun;
-use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
+use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
 use crate::support::script::{Gate, Step, send as step, sse_head};
 use crate::support::tool_server::{TIMEOUT, ToolServer, listed};
 use crate::support::{Directory, Engine, Postgres, Printed, Sqlite, Stage, run, until, within};
@@ -411,10 +411,7 @@ async fn runs_on_slow_tools_leave_places_for_other_endpoints() {
     let mut event = message("m-second");
     event["event_type"] = json!("test.second");
     stage.client.post(&event).await.run_id();
-    let asked = second
-        .asked("the run", |request| request.is_run())
-        .await
-        .json();
+    let asked = second.asked("the run", Request::is_run).await.json();
     let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
     let host = Client::new(&text("base_url"), &text("token"));
     let body = json!({"parameters": {}});

@@ -279,8 +279,7 @@ impl Runner {
         let content_type = match self.bend {
             Bend::AnswersHtml => "text/<b>&\"html\"",
             Bend::SpeaksLines => "application/x-ndjson; charset=utf-8",
-            Bend::SaysJsonForEvents => "application/json",
-            Bend::AnswersAtOnce => "application/json",
+            Bend::SaysJsonForEvents | Bend::AnswersAtOnce => "application/json",
             _ => "text/event-stream",
         };
         let mut response = ([("content-type", content_type)], body).into_response();
@@ -474,6 +473,7 @@ impl Runner {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each fault")]
     fn frames(&self, run: &Run) -> Vec<String> {
         let text = match self.bend {
             Bend::LeaksTheToken => format!("I am {}", run.token),

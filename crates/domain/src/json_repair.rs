@@ -329,8 +329,8 @@ mod tests {
             // Without the placeholders' own range, NUL, and with an escape for each unit.
             let units: Vec<_> = units.into_iter().filter(|unit| *unit != 0 && !is_own_high(*unit)).collect();
             let escaped = |units: &[u16]| -> String {
-                let units: String = units.iter().map(|unit| format!("\\u{unit:04x}")).collect();
-                format!("\"{units}\"")
+                let units: Vec<_> = units.iter().map(|unit| format!("\\u{unit:04x}")).collect();
+                format!("\"{}\"", units.concat())
             };
             let (first, second) = units.split_at(cut.min(units.len()));
             let joined = increments(&[&escaped(first), &escaped(second)]);

@@ -13,11 +13,11 @@ use protocol::id::RunId;
 use protocol::resources::{StateScope, StorageArea, ToolEffect};
 use protocol::run::RunStatus;
 use store::{
-    AppendResults, AreaAccess, AuditEntry, BeginToolCall, BeginUpload, BlobDeleted, Budget, CHUNK_BYTES,
-    CloseAppends, Closed, Defer, DeleteBlob, EventFilter, FinishToolCall, FinishUpload, Heard,
-    Heartbeat, Ingested, OverBudget, PAGE_BYTES, PageBound, PageBudget, Quota, ResultsAppended,
-    RunFilter, RunWindow, STATE_KEYS, StateWritten, StoreError, TOOL_CALLS, ToolCallBegun,
-    ToolCallEnd, Uploaded, WriteChunk, result_digest,
+    AppendResults, AreaAccess, AuditEntry, BeginToolCall, BeginUpload, BlobDeleted, Budget,
+    CHUNK_BYTES, CloseAppends, Closed, Defer, DeleteBlob, EventFilter, FinishToolCall,
+    FinishUpload, Heard, Heartbeat, Ingested, OverBudget, PAGE_BYTES, PageBound, PageBudget, Quota,
+    ResultsAppended, RunFilter, RunWindow, STATE_KEYS, StateWritten, StoreError, TOOL_CALLS,
+    ToolCallBegun, ToolCallEnd, Uploaded, WriteChunk, result_digest,
 };
 use support::{Bench, audit, on_both};
 use uuid::Uuid;

@@ -80,14 +80,8 @@ impl App {
         let store = open_store(config, &tasks).await?;
         let clock = Clock::system();
         let master_key = Arc::new(master_key);
-        let keys = Keyring::open(
-            store.clone(),
-            Arc::clone(&master_key),
-            clock,
-            public_url,
-            config.auth.signing_key_age,
-        )
-        .await?;
+        let (sealed, age) = (Arc::clone(&master_key), config.auth.signing_key_age);
+        let keys = Keyring::open(store.clone(), sealed, clock, public_url, age).await?;
         let egress = guarded(config, listener, metrics)?;
         let bases = std::mem::take(&mut declared.knowledge);
         let knowledge_egress = egress.clone();

@@ -91,7 +91,7 @@ mod tests {
             one.replace("\"a\":1", "\"a\":2"),
             one.replace("\"x\"", "\"y\""),
             one.replace("\"é\"", "\"\\ud800\""),
-            one.replace("}", ""),
+            one.replace('}', ""),
         ] {
             assert_ne!(result_digest(one), result_digest(&other), "{other}");
         }

@@ -104,7 +104,9 @@ pub(super) async fn kb(command: KbCommand, json: bool) -> anyhow::Result<ExitCod
             }
             let mut files = find_files(&paths)?;
             if let Some(name) = charset {
-                files.iter_mut().for_each(|file| file.name_charset(&name));
+                for file in &mut files {
+                    file.name_charset(&name);
+                }
             }
             if files.is_empty() {
                 output::remark("error: no text, Markdown, HTML or PDF stands there");

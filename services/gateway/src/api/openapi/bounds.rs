@@ -108,7 +108,7 @@ impl<'a> Bounding<'a> {
     fn names_of(&self, items: &RefOr<Schema>) -> Option<usize> {
         let items = match items {
             RefOr::Ref(reference) => self.known.get(&name_of(&reference.ref_location)?)?,
-            items => items,
+            RefOr::T(_) => items,
         };
         match items {
             RefOr::T(Schema::Object(object)) => object.enum_values.as_ref().map(Vec::len),

@@ -140,16 +140,13 @@ fn attribute(bytes: &[u8]) -> Option<(Attribute, &[u8])> {
         return Some((Attribute { name, value }, rest));
     };
     let value = value.trim_ascii_start();
-    let (value, rest) = match value.first() {
-        Some(quote @ (b'"' | b'\'')) => {
-            let value = value.get(1..)?;
-            let end = value.iter().position(|byte| byte == quote)?;
-            (value.get(..end)?, value.get(end + 1..)?)
-        }
-        _ => {
-            let is_end = |byte: &u8| byte.is_ascii_whitespace() || *byte == b'>';
-            value.split_at(value.iter().position(is_end).unwrap_or(value.len()))
-        }
+    let (value, rest) = if let Some(quote @ (b'"' | b'\'')) = value.first() {
+        let value = value.get(1..)?;
+        let end = value.iter().position(|byte| byte == quote)?;
+        (value.get(..end)?, value.get(end + 1..)?)
+    } else {
+        let is_end = |byte: &u8| byte.is_ascii_whitespace() || *byte == b'>';
+        value.split_at(value.iter().position(is_end).unwrap_or(value.len()))
     };
     let value = value.to_ascii_lowercase();
     Some((Attribute { name, value }, rest))

@@ -38,7 +38,7 @@ fn made(pages: &[(&str, &str)]) -> Vec<u8> {
     let at = text.len();
     let _ = write!(text, "xref\n0 {}\n0000000000 65535 f \n", places.len() + 1);
     for place in &places {
-        let _ = write!(text, "{place:010} 00000 n \n");
+        let _ = writeln!(text, "{place:010} 00000 n ");
     }
     let size = places.len() + 1;
     let _ = write!(
