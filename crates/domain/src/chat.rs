@@ -2,15 +2,19 @@
 //! give the latter, whatever they are themselves; runners see the former.
 
 use protocol::JsonObject;
-use protocol::message::{
-    ContentElement, FunctionCall, LlmTokenUsage, Message, MessageContent, ToolCall,
-};
+use protocol::message::{ContentElement, FunctionCall, Message, MessageContent, ToolCall};
 use protocol::model::{LlmInvokeResult, LlmTool};
 use serde_json::{Value, json};
 
+mod assembled;
+mod calls;
+mod counted;
 mod stream;
 mod think;
 
+pub use assembled::Assembler;
+pub use calls::{CallTracker, tell_calls_apart};
+pub use counted::{add_usage, count, usage, usage_of};
 pub use stream::ChunkReader;
 pub use think::{ThinkFilter, without_thinking};
 
@@ -121,10 +125,10 @@ pub fn answer(completion: &JsonObject, remove_think: bool) -> Option<LlmInvokeRe
             .get("id")
             .and_then(Value::as_str)
             .map(str::to_owned),
-        provider_specific_fields: finish_reason(choice),
+        provider_specific_fields: finish_reason(choice).map(reason_fields),
         ..Message::text("assistant", text)
     };
-    let usage = completion.get("usage").and_then(usage);
+    let usage = usage_of(completion);
     Some(LlmInvokeResult { message, usage })
 }
 
@@ -166,29 +170,19 @@ fn text_said(said: &Value) -> String {
     }
 }
 
-fn finish_reason(choice: &Value) -> Option<JsonObject> {
-    let reason = choice
-        .get("finish_reason")
-        .filter(|reason| reason.is_string())?;
-    let mut fields = JsonObject::new();
-    fields.insert("finish_reason".to_owned(), reason.clone());
-    Some(fields)
+/// Why a choice has ended. `None`: it has not, or its `finish_reason` says nothing.
+pub fn finish_reason(choice: &Value) -> Option<&str> {
+    let reason = choice.get("finish_reason")?.as_str()?;
+    let says_nothing = ["", "null", "none"]
+        .iter()
+        .any(|empty| reason.trim().eq_ignore_ascii_case(empty));
+    (!says_nothing).then_some(reason)
 }
 
-/// The tokens that a provider counted. `None`: it did not, or miscounted.
-pub fn usage(usage: &Value) -> Option<LlmTokenUsage> {
-    let usage = usage.as_object()?;
-    let usage: LlmTokenUsage = serde_json::from_value(Value::Object(usage.clone())).ok()?;
-    let counts = [
-        usage.prompt_tokens,
-        usage.completion_tokens,
-        usage.total_tokens,
-    ];
-    counts
-        .iter()
-        .flatten()
-        .all(|count| *count >= 0)
-        .then_some(usage)
+fn reason_fields(reason: &str) -> JsonObject {
+    let mut fields = JsonObject::new();
+    fields.insert("finish_reason".to_owned(), json!(reason));
+    fields
 }
 
 /// Thinking that a provider sends beside the text.

@@ -1,15 +1,11 @@
 //! The chunks of a completion that streams, one after the other.
 
-use std::collections::HashSet;
-
 use protocol::JsonObject;
-use protocol::message::{FunctionCall, LlmTokenUsage, MessageChunk, MessageContent, ToolCall};
-use serde_json::{Value, json};
+use protocol::message::{LlmTokenUsage, MessageChunk, MessageContent, ToolCall};
+use serde_json::Value;
 
-use super::{ThinkFilter, arguments_of, is_id, reasoning, text_of, text_said, usage};
-
-/// Calls that deltas may still go on with: more than any model makes at once.
-const MOST_OPEN: usize = 128;
+use super::calls::{CallPiece, CallTracker};
+use super::{ThinkFilter, add_usage, finish_reason, reason_fields, reasoning, text_said, usage_of};
 
 /// Reads the chunks of one completion and gives the protocol's. Content is an increment; the id of a tool
 /// call stands in each of its deltas and is no other call's, its name in the first.
@@ -18,9 +14,7 @@ pub struct ChunkReader {
     filter: Option<ThinkFilter>,
     /// Thinking comes beside the text, and has not been closed yet.
     is_thinking: bool,
-    calls: Vec<OpenCall>,
-    /// Of all calls, as runners see them.
-    ids: HashSet<String>,
+    calls: CallTracker,
     response_id: Option<String>,
     finish_reason: Option<String>,
     usage: Option<LlmTokenUsage>,
@@ -31,8 +25,7 @@ impl ChunkReader {
         Self {
             filter: remove_think.then(ThinkFilter::default),
             is_thinking: false,
-            calls: Vec::new(),
-            ids: HashSet::new(),
+            calls: CallTracker::default(),
             response_id: None,
             finish_reason: None,
             usage: None,
@@ -41,15 +34,15 @@ impl ChunkReader {
 
     /// What one chunk adds; `None`: nothing that is said.
     pub fn read(&mut self, chunk: &JsonObject) -> Option<MessageChunk> {
-        if let Some(usage) = chunk.get("usage").and_then(usage) {
-            self.usage = Some(usage);
+        if let Some(told) = usage_of(chunk) {
+            add_usage(&mut self.usage, told);
         }
         if self.response_id.is_none() {
             self.response_id = chunk.get("id").and_then(Value::as_str).map(str::to_owned);
         }
         let choice = chunk.get("choices")?.get(0)?;
-        if let Some(reason) = text_of(choice, "finish_reason") {
-            self.finish_reason = Some(reason);
+        if let Some(reason) = finish_reason(choice) {
+            self.finish_reason = Some(reason.to_owned());
         }
         let delta = choice.get("delta")?;
         let text = self.text(delta);
@@ -78,14 +71,10 @@ impl ChunkReader {
             rest.push_str("\n</think>\n");
         }
         let reason = self.finish_reason.take();
-        let fields = reason.map(|reason| {
-            let fields = json!({"finish_reason": reason});
-            fields.as_object().cloned().unwrap_or_default()
-        });
         let last = MessageChunk {
             content: (!rest.is_empty()).then_some(MessageContent::Text(rest)),
             is_final: true,
-            provider_specific_fields: fields,
+            provider_specific_fields: reason.as_deref().map(reason_fields),
             ..self.chunk()
         };
         (last, self.usage)
@@ -120,132 +109,15 @@ impl ChunkReader {
     fn calls(&mut self, delta: &Value) -> Vec<ToolCall> {
         let calls = delta.get("tool_calls").and_then(Value::as_array);
         let calls = calls.into_iter().flatten().enumerate();
-        calls.map(|(n, call)| self.call(n as u64, call)).collect()
-    }
-
-    fn call(&mut self, n: u64, call: &Value) -> ToolCall {
-        let delta = CallDelta::of(call, n);
-        let last = self.calls.len().saturating_sub(MOST_OPEN);
-        let open = delta.place_in(&self.calls[last..]);
-        let place = open.map_or(self.calls.len(), |place| last + place);
-        if open.is_none() {
-            let id = self.unused_id(&delta);
-            self.calls.push(OpenCall::of(&delta, id));
-        }
-        let call = &mut self.calls[place];
-        // Said again in each chunk by some.
-        let name = if call.name.is_empty() || open.is_none() {
-            call.name.clone_from(&delta.name);
-            delta.name
-        } else {
-            String::new()
-        };
-        call.ends_object = match delta.arguments.trim_end() {
-            "" => call.ends_object,
-            arguments => arguments.ends_with('}'),
-        };
-        ToolCall {
-            id: call.id.clone(),
-            kind: "function".to_owned(),
-            function: FunctionCall {
-                name,
-                arguments: delta.arguments,
-            },
-            provider_specific_fields: None,
-        }
-    }
-
-    /// The provider's id, unless another call has it.
-    fn unused_id(&mut self, delta: &CallDelta) -> String {
-        let mut id = delta.id.clone().unwrap_or_default();
-        let mut number = self.calls.len();
-        while id.is_empty() || self.ids.contains(&id) {
-            id = format!("call_{number}");
-            number += 1;
-        }
-        self.ids.insert(id.clone());
-        id
-    }
-}
-
-/// A call that deltas may go on with.
-#[derive(Debug)]
-struct OpenCall {
-    /// As runners see it.
-    id: String,
-    /// As the provider calls it; `None`: it does not.
-    provider_id: Option<String>,
-    index: u64,
-    name: String,
-    /// Its arguments end as an object does.
-    ends_object: bool,
-}
-
-impl OpenCall {
-    fn of(delta: &CallDelta, id: String) -> Self {
-        Self {
-            id,
-            provider_id: delta.id.clone(),
-            index: delta.index,
-            name: String::new(),
-            ends_object: false,
-        }
-    }
-}
-
-/// What one chunk says of one call.
-struct CallDelta {
-    index: u64,
-    is_numbered: bool,
-    id: Option<String>,
-    name: String,
-    arguments: String,
-}
-
-impl CallDelta {
-    /// `n`: its place in the chunk, which stands for an index that is not there.
-    fn of(call: &Value, n: u64) -> Self {
-        let index = call.get("index").and_then(Value::as_u64);
-        let function = call.get("function").unwrap_or(&Value::Null);
-        Self {
-            index: index.unwrap_or(n),
-            is_numbered: index.is_some(),
-            id: text_of(call, "id").filter(|id| is_id(id)),
-            name: text_of(function, "name").unwrap_or_default(),
-            arguments: arguments_of(function),
-        }
-    }
-
-    /// The call that this goes on with, among those that are open. Not every provider numbers its calls, gives each an id
-    /// of its own, or says the same id with each delta: without a name it is more of the newest at its index.
-    fn place_in(&self, open: &[OpenCall]) -> Option<usize> {
-        let of_id = |call: &OpenCall| {
-            let is_same = self.id.is_some() && call.provider_id == self.id;
-            is_same && (call.index == self.index || !self.is_numbered) && !self.is_another(call)
-        };
-        let at_index = |call: &OpenCall| {
-            let is_meant = self.id.is_none() || call.provider_id.is_none() || self.name.is_empty();
-            let has_place = call.index == self.index && (self.is_numbered || self.id.is_none());
-            is_meant && has_place && !self.is_another(call)
-        };
-        open.iter()
-            .rposition(of_id)
-            .or_else(|| open.iter().rposition(at_index))
-    }
-
-    /// Whether it begins anew: under another name, or, where nobody gives ids, with arguments behind the end of an object.
-    fn is_another(&self, call: &OpenCall) -> bool {
-        let begins_behind_end = self.id.is_none()
-            && call.provider_id.is_none()
-            && call.ends_object
-            && self.arguments.trim_start().starts_with('{');
-        let is_named_anew = !self.name.is_empty() && !call.name.is_empty();
-        is_named_anew && (self.name != call.name || begins_behind_end)
+        let pieces = calls.flat_map(|(n, call)| self.calls.read(n as u64, call));
+        pieces.map(CallPiece::into_call).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn read(reader: &mut ChunkReader, delta: &Value) -> Option<Value> {
@@ -364,6 +236,33 @@ mod tests {
                     json!([d(Some(0), "", "look", one)]),
                 ],
                 vec![("look", one), ("look", one)],
+            ),
+            // One index and one id for all, whole objects, in deltas or in one.
+            (
+                vec![
+                    json!([d(Some(0), "call_0", "look", one)]),
+                    json!([d(Some(0), "call_0", "look", " {\"q\":")]),
+                    json!([d(Some(0), "call_0", "", "2}\n")]),
+                    json!([d(Some(0), "call_0", "look", "{\"q\":\"}{\"}")]),
+                ],
+                vec![
+                    ("look", "{\"q\":1} "),
+                    ("look", "{\"q\":2}\n"),
+                    ("look", "{\"q\":\"}{\"}"),
+                ],
+            ),
+            (
+                vec![json!([d(
+                    Some(0),
+                    "c",
+                    "look",
+                    "{\"q\":1} {} {\"q\":[{}]}"
+                )])],
+                vec![
+                    ("look", "{\"q\":1} "),
+                    ("look", "{} "),
+                    ("look", "{\"q\":[{}]}"),
+                ],
             ),
             // One index for both, and ids.
             (

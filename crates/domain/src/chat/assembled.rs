@@ -1,0 +1,155 @@
+//! A whole completion out of chunks: some providers stream where a document was asked.
+
+use std::collections::BTreeMap;
+
+use protocol::JsonObject;
+use serde_json::{Value, json};
+
+use super::finish_reason;
+
+/// Texts that add up; of other members of a delta the last value stays.
+const TEXTS: [&str; 4] = ["content", "reasoning_content", "reasoning", "refusal"];
+
+/// Puts one completion together. Each call in its chunks has an index of its own, as
+/// [`CallTracker::settle`](super::CallTracker::settle) gives it.
+#[derive(Debug, Default)]
+pub struct Assembler {
+    members: JsonObject,
+    choices: BTreeMap<u64, Assembled>,
+}
+
+#[derive(Debug, Default)]
+struct Assembled {
+    message: JsonObject,
+    calls: BTreeMap<u64, Value>,
+    reason: Option<String>,
+}
+
+impl Assembler {
+    pub fn add(&mut self, mut chunk: JsonObject) {
+        let choices = chunk.remove("choices");
+        for choice in choices.iter().filter_map(Value::as_array).flatten() {
+            let index = choice["index"].as_u64().unwrap_or_default();
+            let assembled = self.choices.entry(index).or_default();
+            if let Some(reason) = finish_reason(choice) {
+                assembled.reason = Some(reason.to_owned());
+            }
+            for (name, told) in choice["delta"].as_object().into_iter().flatten() {
+                assembled.add(name, told);
+            }
+        }
+        self.members.extend(chunk);
+    }
+
+    /// The completion.
+    pub fn finish(mut self) -> JsonObject {
+        let choices = self.choices.into_iter().map(|(index, mut choice)| {
+            let message = &mut choice.message;
+            message.entry("role").or_insert_with(|| json!("assistant"));
+            message.entry("content").or_insert(Value::Null);
+            if !choice.calls.is_empty() {
+                let calls = choice.calls.into_values().map(without_index).collect();
+                message.insert("tool_calls".to_owned(), calls);
+            }
+            json!({"index": index, "message": choice.message, "finish_reason": choice.reason})
+        });
+        self.members.insert("choices".to_owned(), choices.collect());
+        self.members
+            .insert("object".to_owned(), json!("chat.completion"));
+        self.members
+    }
+}
+
+impl Assembled {
+    fn add(&mut self, name: &str, told: &Value) {
+        if name == "tool_calls" {
+            for call in told.as_array().into_iter().flatten() {
+                self.add_call(call);
+            }
+            return;
+        }
+        match (self.message.get_mut(name), told) {
+            (_, Value::Null) => {}
+            (Some(Value::String(known)), Value::String(told)) if TEXTS.contains(&name) => {
+                known.push_str(told);
+            }
+            _ => {
+                self.message.insert(name.to_owned(), told.clone());
+            }
+        }
+    }
+
+    fn add_call(&mut self, told: &Value) {
+        let index = told["index"].as_u64().unwrap_or_default();
+        let Some(call) = self.calls.get_mut(&index) else {
+            self.calls.insert(index, told.clone());
+            return;
+        };
+        let arguments = text_at(call, "arguments") + &text_at(told, "arguments");
+        let name = text_at(call, "name");
+        let members = told.as_object().into_iter().flatten();
+        for (member, value) in
+            members.filter(|(member, value)| *member != "function" && !value.is_null())
+        {
+            call[member] = value.clone();
+        }
+        if name.is_empty() {
+            call["function"]["name"] = json!(text_at(told, "name"));
+        }
+        call["function"]["arguments"] = json!(arguments);
+    }
+}
+
+fn text_at(call: &Value, member: &str) -> String {
+    call["function"][member]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+fn without_index(mut call: Value) -> Value {
+    if let Some(call) = call.as_object_mut() {
+        call.remove("index");
+    }
+    call
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_add_up_to_a_completion() {
+        let mut assembler = Assembler::default();
+        for (delta, reason) in [
+            (
+                json!({"role": "assistant", "content": "a", "reasoning_content": "x"}),
+                Value::Null,
+            ),
+            (
+                json!({"content": "b", "reasoning_content": null}),
+                Value::Null,
+            ),
+            (
+                json!({"tool_calls": [{"index": 1, "id": "c", "function": {"name": "f", "arguments": "{"}}]}),
+                Value::Null,
+            ),
+            (
+                json!({"tool_calls": [{"index": 1, "function": {"arguments": "}"}}]}),
+                json!("tool_calls"),
+            ),
+        ] {
+            let chunk = json!({"id": "r", "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]});
+            assembler.add(chunk.as_object().unwrap().clone());
+        }
+        let usage = json!({"choices": [], "usage": {"prompt_tokens": 1}});
+        assembler.add(usage.as_object().unwrap().clone());
+        let call = json!({"id": "c", "function": {"name": "f", "arguments": "{}"}});
+        assert_eq!(
+            Value::Object(assembler.finish()),
+            json!({"id": "r", "object": "chat.completion", "usage": {"prompt_tokens": 1}, "choices": [{"index": 0,
+                "finish_reason": "tool_calls", "message": {"role": "assistant", "content": "ab",
+                "reasoning_content": "x", "tool_calls": [call]}}]})
+        );
+    }
+}

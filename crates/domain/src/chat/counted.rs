@@ -1,0 +1,166 @@
+//! Tokens that providers have counted, under the names and in the places that they use.
+
+use protocol::JsonObject;
+use protocol::message::LlmTokenUsage;
+use serde_json::Value;
+
+/// A whole count. Some write it as `1200.0`, or as text.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "it is whole and within what a double counts exactly"
+)]
+pub fn count(value: &Value) -> Option<i64> {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    let whole = value.as_i64().or_else(|| {
+        let number = value
+            .as_f64()
+            .filter(|number| number.fract() == 0.0 && number.abs() < EXACT);
+        number.map(|number| number as i64)
+    });
+    let whole = whole.or_else(|| value.as_str()?.trim().parse().ok());
+    whole.filter(|count| *count >= 0)
+}
+
+/// The tokens that a provider counted. `None`: it did not, or miscounted.
+pub fn usage(usage: &Value) -> Option<LlmTokenUsage> {
+    let told = usage.as_object()?;
+    let of = |names: [&str; 2]| {
+        names
+            .iter()
+            .filter_map(|name| count(told.get(*name)?))
+            .max()
+    };
+    let mut further = told.clone();
+    for name in ["prompt_tokens", "completion_tokens", "total_tokens"] {
+        further.remove(name);
+    }
+    let read = LlmTokenUsage {
+        prompt_tokens: of(["prompt_tokens", "input_tokens"]),
+        completion_tokens: of(["completion_tokens", "output_tokens"]),
+        total_tokens: of(["total_tokens", "total_tokens"]),
+        further,
+    };
+    let counts = [
+        read.prompt_tokens,
+        read.completion_tokens,
+        read.total_tokens,
+    ];
+    counts.iter().any(Option::is_some).then_some(read)
+}
+
+/// The tokens that a completion or a chunk of one tells, wherever they stand in it.
+pub fn usage_of(answer: &JsonObject) -> Option<LlmTokenUsage> {
+    let in_choice =
+        |answer: &JsonObject| answer.get("choices")?.get(0)?.get("usage").and_then(usage);
+    let of_groq = |answer: &JsonObject| answer.get("x_groq")?.get("usage").and_then(usage);
+    let mut known = answer.get("usage").and_then(usage);
+    for told in [in_choice(answer), of_groq(answer)].into_iter().flatten() {
+        add_usage(&mut known, told);
+    }
+    known
+}
+
+/// Adds what is told later: a smaller number tells nothing.
+pub fn add_usage(known: &mut Option<LlmTokenUsage>, told: LlmTokenUsage) {
+    let Some(known) = known else {
+        *known = Some(told);
+        return;
+    };
+    known.prompt_tokens = known.prompt_tokens.max(told.prompt_tokens);
+    known.completion_tokens = known.completion_tokens.max(told.completion_tokens);
+    let sum = known
+        .prompt_tokens
+        .unwrap_or(0)
+        .saturating_add(known.completion_tokens.unwrap_or(0));
+    let total = known.total_tokens.max(told.total_tokens);
+    known.total_tokens = total.map(|total| total.max(sum));
+    for (name, value) in told.further {
+        add_further(&mut known.further, name, value);
+    }
+}
+
+/// Details are counts, too, or objects of them.
+fn add_further(known: &mut JsonObject, name: String, told: Value) {
+    match (known.get_mut(&name), told) {
+        (Some(Value::Object(known)), Value::Object(told)) => {
+            for (name, value) in told {
+                add_further(known, name, value);
+            }
+        }
+        (Some(known), told) if told.is_null() || count(known) > count(&told) => {}
+        (_, told) => {
+            known.insert(name, told);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn counts(usage: Option<LlmTokenUsage>) -> Option<[Option<i64>; 3]> {
+        usage.map(|usage| {
+            [
+                usage.prompt_tokens,
+                usage.completion_tokens,
+                usage.total_tokens,
+            ]
+        })
+    }
+
+    #[test]
+    fn reads_counts_under_every_name_and_form() {
+        for (told, expected) in [
+            (
+                json!({"prompt_tokens": 3, "completion_tokens": 4}),
+                Some([Some(3), Some(4), None]),
+            ),
+            (
+                json!({"input_tokens": 1200.0, "output_tokens": "7"}),
+                Some([Some(1200), Some(7), None]),
+            ),
+            (
+                json!({"prompt_tokens": 0, "input_tokens": 9}),
+                Some([Some(9), None, None]),
+            ),
+            (
+                json!({"total_tokens": 5, "prompt_tokens": -1}),
+                Some([None, None, Some(5)]),
+            ),
+            (json!({"prompt_tokens": 1.5}), None),
+            (json!({"prompt_tokens": 1e300}), None),
+            (json!({"x": 1}), None),
+            (json!([1]), None),
+        ] {
+            assert_eq!(counts(usage(&told)), expected, "{told}");
+        }
+        let usage = json!({"prompt_tokens": 2, "completion_tokens": 1});
+        for answer in [
+            json!({"usage": usage}),
+            json!({"usage": null, "choices": [{"usage": usage}]}),
+            json!({"choices": [], "x_groq": {"usage": usage}}),
+        ] {
+            let told = usage_of(answer.as_object().unwrap());
+            assert_eq!(counts(told), Some([Some(2), Some(1), None]), "{answer}");
+        }
+    }
+
+    #[test]
+    fn smaller_later_counts_tell_nothing() {
+        let mut known = None;
+        for told in [
+            json!({"prompt_tokens": 1200, "completion_tokens": 1, "total_tokens": 1201, "d": {"cached": 4}}),
+            json!({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "d": {"cached": 0, "a": 1}}),
+            json!({"completion_tokens": 9}),
+        ] {
+            add_usage(&mut known, usage(&told).unwrap());
+        }
+        assert_eq!(
+            counts(known.clone()),
+            Some([Some(1200), Some(9), Some(1209)])
+        );
+        assert_eq!(known.unwrap().further["d"], json!({"cached": 4, "a": 1}));
+    }
+}
