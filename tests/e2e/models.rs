@@ -2,6 +2,8 @@
 
 #[path = "models/bounds.rs"]
 mod bounds;
+#[path = "models/forgiven.rs"]
+mod forgiven;
 #[path = "models/hung_up.rs"]
 mod hung_up;
 #[path = "models/images.rs"]

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -28,6 +29,10 @@ pub enum Reply {
     Cut(Vec<String>),
     /// Server-sent events, and silence for as long as somebody listens.
     Hold(Vec<String>),
+    /// Server-sent events, and a comment again and again for as long as somebody listens.
+    Beats(Vec<String>),
+    /// A stream of events, to the byte.
+    Raw(Vec<u8>),
 }
 
 /// One request that came.
@@ -116,9 +121,22 @@ async fn answer(
         }
         Reply::Events(events) => streamed().body(Body::from_stream(frames(events))),
         Reply::Cut(events) => {
-            let cut = stream::once(async { Err(std::io::Error::other("cut")) });
+            let cut = stream::once(async {
+                // What came before is sent first.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                Err(std::io::Error::other("cut"))
+            });
             streamed().body(Body::from_stream(frames(events).chain(cut)))
         }
+        Reply::Beats(events) => {
+            let beats = stream::repeat_with(|| Ok(": still here\n\n".to_owned()));
+            let beats = beats.then(|beat| async {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                beat
+            });
+            streamed().body(Body::from_stream(frames(events).chain(beats)))
+        }
+        Reply::Raw(body) => streamed().body(Body::from(body)),
         Reply::Hold(events) => {
             let leaving = Leaving(shared.left.clone());
             let hold = stream::once(async move {

@@ -1,6 +1,8 @@
 //! What runners and models exchange through the gateway (`/host/v1/models`), and how their providers stand
 //! (`/v1/model-providers`).
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::JsonObject;
@@ -211,6 +213,9 @@ pub struct ModelProvider {
     pub last_error: Option<ModelProviderError>,
     /// Failures since the last answer. Requests that it refused for what stood in them do not count.
     pub consecutive_failures: u64,
+    /// Answers that departed from the protocol and were accepted, by the kind of deviation.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub deviations: BTreeMap<String, u64>,
 }
 
 /// A key of a provider.

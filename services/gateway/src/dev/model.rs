@@ -15,7 +15,7 @@ use url::Url;
 use super::files::write_private;
 use crate::config::{AllowRule, OpenAiVariables, SecretRef, parse_plain_url, parse_toml};
 use crate::outbound::egress::Egress;
-use crate::outbound::model::{OpenAi, ProviderAddress};
+use crate::outbound::model::{Notes, OpenAi, ProviderAddress};
 
 const SCRIPT: &str = include_str!("script.toml");
 const SCRIPT_FILE: &str = "script.toml";
@@ -134,6 +134,7 @@ async fn first_listed(
         api_keys: keys?,
         headers: BTreeMap::new(),
         idle: LISTING,
+        notes: Notes::new("openai"),
     };
     let provider = OpenAi::new(Egress::new(rules?, CONNECT)?, address);
     let first = provider.list_models().await?.into_iter().next();

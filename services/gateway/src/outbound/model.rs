@@ -18,10 +18,12 @@ mod api_keys;
 mod bounds;
 mod embedded;
 mod exchange;
+mod notes;
 mod openai;
 mod scripted;
 mod tokens;
 mod watched;
+mod whole;
 
 pub use anthropic::{Anthropic, Thinking};
 pub use api_keys::Rest;
@@ -30,6 +32,7 @@ pub use bounds::{
 };
 pub use embedded::{Embedded, EmbeddedText};
 pub use exchange::ProviderAddress;
+pub use notes::Notes;
 pub use openai::OpenAi;
 pub use scripted::{Script, ScriptFault, Scripted};
 pub use tokens::{TokenCount, Vocabulary};
@@ -67,6 +70,10 @@ pub trait Provider: Send + Sync {
     /// Its keys in their order, and which of them rest.
     fn resting_keys(&self) -> Vec<Option<Rest>> {
         Vec::new()
+    }
+    /// How many of its answers were accepted in spite of a deviation from the protocol, by kind.
+    fn deviations(&self) -> BTreeMap<String, u64> {
+        BTreeMap::new()
     }
 }
 

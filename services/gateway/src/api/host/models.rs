@@ -158,7 +158,7 @@ impl Asking<'_> {
         let (body, _images) = self.prepare(call, request).await?;
         let completion = call.within(self.model.provider.complete(body)).await?;
         call.say(said_bytes(&completion, "message"));
-        call.count(completion.get("usage").and_then(domain::chat::usage));
+        call.count(domain::chat::usage_of(&completion));
         let said = answer(&completion, request.remove_think);
         let said = said
             .ok_or_else(|| UpstreamError::Malformed("a completion without a message".to_owned()))?;

@@ -110,7 +110,7 @@ pub(in crate::api) async fn create_chat_completion(
         let (body, _images) = prepare(&caller, &state, &mut call, (&id, model), body).await?;
         let mut completion = call.within(model.provider.complete(body)).await?;
         complete(&mut completion, &id, "chat.completion");
-        call.count(completion.get("usage").and_then(domain::chat::usage));
+        call.count(domain::chat::usage_of(&completion));
         call.say(said_bytes(&completion, "message"));
         let said = Value::Object(completion);
         call.add_bytes(said.to_string().len());
@@ -189,7 +189,7 @@ fn frames(
             let frame = match chunks.next().await {
                 Some(Ok(mut chunk)) => {
                     complete(&mut chunk, &id, "chat.completion.chunk");
-                    call.count(chunk.get("usage").and_then(domain::chat::usage));
+                    call.count(domain::chat::usage_of(&chunk));
                     call.say(said_bytes(&chunk, "delta"));
                     has_finished |= finishes(&chunk);
                     let frame = shown(chunk, wants_usage)
@@ -219,7 +219,7 @@ fn frames(
 fn finishes(chunk: &JsonObject) -> bool {
     let choices = chunk.get("choices").and_then(Value::as_array);
     let mut choices = choices.into_iter().flatten();
-    choices.any(|choice| choice["finish_reason"].is_string())
+    choices.any(|choice| domain::chat::finish_reason(choice).is_some())
 }
 
 /// An error as the last frame; the call has ended with it.

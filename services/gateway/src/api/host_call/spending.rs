@@ -144,14 +144,17 @@ impl Spending {
     fn used(&self, ended: &Ended) -> (u64, u64, bool) {
         let number = |count: Option<i64>| Some(u64::try_from(count?).ok()?.min(MOST_COUNTED));
         if let Some(counted) = &self.counted {
-            let prompt = number(counted.prompt_tokens);
-            let total = number(counted.total_tokens);
+            // Zero is no count of what was asked, nor of what was heard.
+            let prompt = number(counted.prompt_tokens).filter(|prompt| *prompt > 0);
+            let total = number(counted.total_tokens).filter(|total| *total > 0);
             let prompt = prompt.or(total).unwrap_or(self.spend.prompt_tokens);
             let rest = total.map(|total| total.saturating_sub(prompt));
             let completion = number(counted.completion_tokens).or(rest);
             // A count of nothing amid an answer is not its last word.
             let is_last = ended.consumed != Consumed::Unheard;
-            let completion = completion.filter(|completion| is_last || *completion > 0);
+            let says_nothing = counted.completion_tokens == Some(0) && (self.said > 0 || !is_last);
+            let completion =
+                completion.filter(|completion| *completion > 0 || (is_last && !says_nothing));
             let said = self.said_of(ended.consumed);
             let is_estimate = completion.is_none() && said > 0;
             return (prompt, completion.unwrap_or(said), is_estimate);

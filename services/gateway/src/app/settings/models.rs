@@ -10,8 +10,8 @@ use crate::clock::Clock;
 use crate::config::{Config, ConfigFault, ModelEntry, ProviderEntry, parse_toml};
 use crate::outbound::egress::Egress;
 use crate::outbound::model::{
-    Anthropic, BOUNDS, Model, Models, OpenAi, Price, Provider, ProviderAddress, Script, Scripted,
-    Thinking, TokenCount, Vocabulary, Watched,
+    Anthropic, BOUNDS, Model, Models, Notes, OpenAi, Price, Provider, ProviderAddress, Script,
+    Scripted, Thinking, TokenCount, Vocabulary, Watched,
 };
 
 /// A script is read whole.
@@ -118,6 +118,7 @@ fn provider(
         api_keys,
         headers: super::secrets::headers(&entry.headers, place, faults),
         idle: entry.idle,
+        notes: Notes::new(&entry.name),
     };
     Some(match entry.kind.as_str() {
         "anthropic" => DeclaredProvider::Anthropic(Arc::new(address)),

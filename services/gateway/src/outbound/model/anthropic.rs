@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use futures_util::StreamExt as _;
-use futures_util::future;
+use futures_util::{StreamExt as _, stream};
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
-use super::exchange::{Exchange, KeyHeader, ProviderAddress, streamed_error};
-use super::openai::until_error;
+use super::exchange::{Event, Exchange, Item, Items, KeyHeader, ProviderAddress, error_in};
+use super::whole::{Said, Saying, assembled, settled};
 use super::{Chunks, Embedded, Provider, Rest, ThoughtCount};
 use crate::outbound::egress::Egress;
 use crate::outbound::upstream::UpstreamError;
@@ -51,33 +50,65 @@ impl Anthropic {
         let told = self.thinking.get(model).copied();
         ask::messages(body, told.unwrap_or_else(|| Thinking::of_model(model)))
     }
+
+    async fn ask(&self, asked: &JsonObject, accept: &'static str) -> Result<Items, UpstreamError> {
+        self.exchange
+            .complete(&["v1", "messages"], asked, accept)
+            .await
+    }
+
+    fn chunks(&self, items: Items) -> Chunks {
+        let redactor = self.exchange.redactor();
+        let mut reader = answer::EventReader::default();
+        let said = items.flat_map(move |item| {
+            let said = item.map(|item| match item {
+                Item::End => vec![Ok(Said::End)],
+                Item::Document(document) => match error_in(&redactor, &document) {
+                    Some(failed) => vec![Err(failed)],
+                    None => match answer::completion(&document) {
+                        Ok(completion) => vec![Ok(Said::whole(completion)), Ok(Said::End)],
+                        Err(failed) => vec![Err(failed)],
+                    },
+                },
+                Item::Event(Event {
+                    data, has_halves, ..
+                }) => match error_in(&redactor, &data) {
+                    Some(failed) => vec![Err(failed)],
+                    None if data.get("type") == Some(&json!("message_stop")) => vec![Ok(Said::End)],
+                    None => {
+                        let chunk = reader.read(&Value::Object(data));
+                        let said = chunk.map(|chunk| Ok(Said::Chunk { chunk, has_halves }));
+                        said.into_iter().collect()
+                    }
+                },
+            });
+            stream::iter(said.unwrap_or_else(|failed| vec![Err(failed)]))
+        });
+        let said: Saying = said.boxed();
+        settled(said, 1, self.exchange.noted())
+    }
 }
 
 #[async_trait]
 impl Provider for Anthropic {
     async fn complete(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
         let asked = self.asked(&body)?;
-        let said = self.exchange.post(&["v1", "messages"], &asked).await?;
-        answer::completion(&said)
+        let mut items = self.ask(&asked, "application/json").await?;
+        let first = match items.next().await {
+            Some(Ok(Item::Document(document))) => {
+                let failed = error_in(&self.exchange.redactor(), &document);
+                return failed.map_or_else(|| answer::completion(&document), Err);
+            }
+            first => stream::iter(first),
+        };
+        assembled(self.chunks(first.chain(items).boxed())).await
     }
 
     async fn stream(&self, body: JsonObject) -> Result<Chunks, UpstreamError> {
         let mut asked = self.asked(&body)?;
         asked.insert("stream".to_owned(), json!(true));
-        let events = self.exchange.stream(&["v1", "messages"], &asked).await?;
-        let redactor = self.exchange.redactor();
-        let mut reader = answer::EventReader::default();
-        let chunks = events.filter_map(move |event| {
-            let chunk = match event {
-                Err(error) => Some(Err(error)),
-                Ok((_, event)) if event["type"] == "error" => {
-                    Some(Err(streamed_error(&redactor, &event["error"])))
-                }
-                Ok((_, event)) => reader.read(&event).map(Ok),
-            };
-            future::ready(chunk)
-        });
-        Ok(until_error(chunks.boxed()))
+        let items = self.ask(&asked, "text/event-stream").await?;
+        Ok(self.chunks(items))
     }
 
     async fn embed(&self, _: JsonObject) -> Result<Embedded, UpstreamError> {
@@ -101,5 +132,9 @@ impl Provider for Anthropic {
 
     fn resting_keys(&self) -> Vec<Option<Rest>> {
         self.exchange.resting_keys()
+    }
+
+    fn deviations(&self) -> BTreeMap<String, u64> {
+        self.exchange.deviations()
     }
 }

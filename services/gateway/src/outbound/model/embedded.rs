@@ -40,7 +40,7 @@ impl Embedded {
         let usage = usage.filter(|usage| check_json_text(usage.as_bytes()).is_ok());
         Ok(Self {
             vectors: answer.data,
-            usage: usage.and_then(|usage| serde_json::from_str(usage).ok()),
+            usage: usage.and_then(usage_told),
         })
     }
 
@@ -59,6 +59,10 @@ impl Embedded {
         }
         Ok(vectors)
     }
+}
+
+fn usage_told(text: &str) -> Option<LlmTokenUsage> {
+    domain::chat::usage(&serde_json::from_str(text).ok()?)
 }
 
 #[cfg(test)]

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use domain::json_text::check_json_text;
 use futures_util::StreamExt as _;
-use futures_util::stream::{self, BoxStream};
+use futures_util::stream;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use protocol::JsonObject;
@@ -15,15 +14,21 @@ use serde_json::Value;
 use url::Url;
 
 use super::api_keys::{ApiKeys, Rest};
+use super::notes::{Noted, Notes};
 use crate::outbound::egress::{Egress, EgressError};
 use crate::outbound::redact::Redactor;
 use crate::outbound::upstream::UpstreamError;
 
 mod answer;
 mod reading;
+mod refused;
 
-use answer::AnswerReader;
+pub(super) use answer::AnswerReader;
+pub(super) use reading::{Event, Item, Items};
+pub(super) use refused::error_in;
+
 use reading::Reading;
+use refused::error_message;
 
 /// A whole answer.
 const ANSWER_BYTES: usize = 32 * 1024 * 1024;
@@ -41,6 +46,8 @@ pub struct ProviderAddress {
     pub headers: BTreeMap<String, SecretString>,
     /// How long it may be silent: until its answer begins, and between two pieces of it.
     pub idle: Duration,
+    /// Keeps its deviations from the protocol.
+    pub notes: Notes,
 }
 
 /// How a key is shown.
@@ -64,9 +71,6 @@ pub(super) struct Exchange {
     reader: AnswerReader,
 }
 
-/// Server-sent events of a provider: their names and their data.
-pub(super) type Events = BoxStream<'static, Result<(Option<String>, Value), UpstreamError>>;
-
 impl Exchange {
     pub(super) fn new(egress: Egress, address: ProviderAddress, key_header: KeyHeader) -> Self {
         let secrets = address.api_keys.iter().chain(address.headers.values());
@@ -86,7 +90,7 @@ impl Exchange {
             key_header,
             headers,
             idle: address.idle,
-            reader: AnswerReader::new(redactor.clone()),
+            reader: AnswerReader::new(redactor.clone(), address.notes),
             redactor,
         }
     }
@@ -126,8 +130,18 @@ impl Exchange {
             .await
     }
 
+    /// An object that is no error: some servers tell theirs under 200.
     async fn object(&self, response: Response) -> Result<JsonObject, UpstreamError> {
-        self.reader.object(&self.text(response).await?)
+        let object = self.reader.object(&self.text(response).await?)?;
+        let failed = error_in(&self.redactor, &object);
+        failed.map_or(Ok(object), Err)
+    }
+
+    /// The error that the text of an answer under 200 tells.
+    pub(super) fn error_of(&self, text: &[u8]) -> Option<UpstreamError> {
+        let is_short = text.len() <= ERROR_BYTES;
+        let object = is_short.then(|| self.reader.object(text).ok()).flatten()?;
+        error_in(&self.redactor, &object)
     }
 
     async fn text(&self, response: Response) -> Result<Vec<u8>, UpstreamError> {
@@ -138,26 +152,35 @@ impl Exchange {
         Ok(bytes)
     }
 
-    /// Posts and gives the events of the answer as they come.
-    pub(super) async fn stream(
+    /// Posts and gives what comes of a completion: its events, or one document, whichever was asked for. A failure that is
+    /// told before the first of them fails the call itself, unless the answer says that it streams.
+    pub(super) async fn complete(
         &self,
         path: &[&str],
         body: &JsonObject,
-    ) -> Result<Events, UpstreamError> {
-        let response = self.send(path, Some(body), "text/event-stream").await?;
-        let content_type = response.headers().get(CONTENT_TYPE);
-        let content_type = content_type
-            .and_then(|value| value.to_str().ok())
-            .unwrap_or_default();
-        if !content_type
-            .to_ascii_lowercase()
-            .starts_with("text/event-stream")
-        {
-            let message = "it does not stream, but answers at once";
-            return Err(UpstreamError::Malformed(message.to_owned()));
-        }
+        accept: &'static str,
+    ) -> Result<Items, UpstreamError> {
+        let response = self.send(path, Some(body), accept).await?;
         let reading = Reading::new(response, self.reader.clone(), self.idle);
-        Ok(stream::unfold(reading, Reading::next).boxed())
+        if reading.says_that_it_streams() {
+            return Ok(stream::unfold(reading, Reading::next).boxed());
+        }
+        let Some((first, reading)) = reading.next().await else {
+            return Ok(stream::empty().boxed());
+        };
+        let first = first?;
+        if let Item::Document(document) = &first
+            && let Some(failed) = error_in(&self.redactor, document)
+        {
+            return Err(failed);
+        }
+        let rest = stream::unfold(reading, Reading::next);
+        Ok(stream::iter([Ok(first)]).chain(rest).boxed())
+    }
+
+    /// What its answers do against the protocol, of one answer.
+    pub(super) fn noted(&self) -> Noted {
+        self.reader.noted()
     }
 
     /// Sends with one key after the other, as long as they are refused or told to wait. Nothing of an
@@ -293,7 +316,7 @@ impl Exchange {
             return Err(self.refusal(response).await);
         }
         let bytes = self.read(response, ANSWER_BYTES).await?;
-        let answer = self.reader.value(&bytes).unwrap_or_default();
+        let answer = Value::Object(self.reader.object(&bytes).unwrap_or_default());
         // A part of a list says of no model that it is not there.
         if answer["has_more"] == Value::Bool(true) {
             return Ok(Vec::new());
@@ -303,56 +326,13 @@ impl Exchange {
         Ok(ids.collect())
     }
 
+    /// Deviations of its answers, by kind.
+    pub(super) fn deviations(&self) -> BTreeMap<String, u64> {
+        self.reader.deviations()
+    }
+
     /// Takes this provider's secrets out of texts.
     pub(super) fn redactor(&self) -> Redactor {
         self.redactor.clone()
     }
-}
-
-/// `{"error": {…}}` in the middle of a stream.
-pub(super) fn streamed_error(redactor: &Redactor, error: &Value) -> UpstreamError {
-    let message = message_in(error).unwrap_or_else(|| error.to_string());
-    let code = error.get("code").and_then(Value::as_u64);
-    let status = code.and_then(|code| u16::try_from(code).ok());
-    let status = status.and_then(|code| http::StatusCode::from_u16(code).ok());
-    let kind = error
-        .get("type")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    let status = status.unwrap_or(match kind {
-        "rate_limit_error" => http::StatusCode::TOO_MANY_REQUESTS,
-        "invalid_request_error" => http::StatusCode::BAD_REQUEST,
-        "authentication_error" | "permission_error" => http::StatusCode::UNAUTHORIZED,
-        _ => http::StatusCode::BAD_GATEWAY,
-    });
-    UpstreamError::of_status(status, &HeaderMap::new(), &redactor.redact(&message))
-}
-
-/// What an error body says: most have `error.message`; else its beginning.
-fn error_message(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(body);
-    let is_sound = check_json_text(body).is_ok();
-    let parsed: Option<Value> = is_sound
-        .then(|| serde_json::from_slice(body).ok())
-        .flatten();
-    let said = parsed.as_ref().and_then(message_in);
-    said.unwrap_or_else(|| text.chars().take(500).collect())
-}
-
-fn message_in(body: &Value) -> Option<String> {
-    let error = body.get("error").unwrap_or(body);
-    let message = match error {
-        Value::String(text) => text.clone(),
-        error => {
-            let message = ["message", "detail"]
-                .iter()
-                .find_map(|key| error.get(*key)?.as_str());
-            let code = error
-                .get("code")
-                .and_then(Value::as_str)
-                .map(|code| format!(" ({code})"));
-            format!("{}{}", message?, code.unwrap_or_default())
-        }
-    };
-    Some(message)
 }

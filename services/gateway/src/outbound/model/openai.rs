@@ -1,12 +1,15 @@
 //! Providers that speak OpenAI's API: chat completions and embeddings, and the rerank of Cohere and Jina at
 //! the same base URL. Bodies pass unchanged, both ways.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
-use futures_util::{StreamExt as _, future};
+use futures_util::{StreamExt as _, stream};
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
-use super::exchange::{Exchange, KeyHeader, ProviderAddress, streamed_error};
+use super::exchange::{Event, Exchange, Item, Items, KeyHeader, ProviderAddress, error_in};
+use super::whole::{Said, Saying, asked_answers, assembled, completion, settled};
 use super::{BOUNDS, Chunks, Embedded, Provider, Rest};
 use crate::outbound::egress::Egress;
 use crate::outbound::upstream::UpstreamError;
@@ -55,6 +58,49 @@ impl OpenAi {
         let names = listed.iter().filter_map(|model| model["id"].as_str());
         Ok(names.map(str::to_owned).collect())
     }
+
+    async fn ask(&self, body: &JsonObject, accept: &'static str) -> Result<Items, UpstreamError> {
+        let path = ["chat", "completions"];
+        self.exchange.complete(&path, body, accept).await
+    }
+
+    fn chunks(&self, items: Items, body: &JsonObject) -> Chunks {
+        let redactor = self.exchange.redactor();
+        let said = items.flat_map(move |item| {
+            let said = item.map(|item| match item {
+                Item::End => vec![Ok(Said::End)],
+                Item::Document(document) => match error_in(&redactor, &document) {
+                    Some(failed) => vec![Err(failed)],
+                    None => match completion(document) {
+                        Ok(completion) => vec![Ok(Said::whole(completion)), Ok(Said::End)],
+                        Err(failed) => vec![Err(failed)],
+                    },
+                },
+                Item::Event(Event {
+                    name,
+                    data,
+                    has_halves,
+                }) => {
+                    let mut failed = error_in(&redactor, &data);
+                    if failed.is_none() && name.as_deref() == Some("error") {
+                        let told = JsonObject::from_iter([(
+                            "error".to_owned(),
+                            Value::Object(data.clone()),
+                        )]);
+                        failed = error_in(&redactor, &told);
+                    }
+                    let chunk = Said::Chunk {
+                        chunk: data,
+                        has_halves,
+                    };
+                    vec![failed.map_or(Ok(chunk), Err)]
+                }
+            });
+            stream::iter(said.unwrap_or_else(|failed| vec![Err(failed)]))
+        });
+        let said: Saying = said.boxed();
+        settled(said, asked_answers(body), self.exchange.noted())
+    }
 }
 
 #[async_trait]
@@ -62,7 +108,15 @@ impl Provider for OpenAi {
     async fn complete(&self, mut body: JsonObject) -> Result<JsonObject, UpstreamError> {
         body.remove("stream");
         body.remove("stream_options");
-        self.exchange.post(&["chat", "completions"], &body).await
+        let mut items = self.ask(&body, "application/json").await?;
+        let first = match items.next().await {
+            Some(Ok(Item::Document(document))) => {
+                let failed = error_in(&self.exchange.redactor(), &document);
+                return failed.map_or_else(|| completion(document), Err);
+            }
+            first => stream::iter(first),
+        };
+        assembled(self.chunks(first.chain(items).boxed(), &body)).await
     }
 
     async fn stream(&self, mut body: JsonObject) -> Result<Chunks, UpstreamError> {
@@ -73,24 +127,13 @@ impl Provider for OpenAi {
         };
         options.insert("include_usage".to_owned(), json!(true));
         body.insert("stream_options".to_owned(), Value::Object(options));
-        let events = self
-            .exchange
-            .stream(&["chat", "completions"], &body)
-            .await?;
-        let redactor = self.exchange.redactor();
-        let chunks = events.map(move |event| match event?.1 {
-            Value::Object(chunk) => match chunk.get("error") {
-                Some(error) if !error.is_null() => Err(streamed_error(&redactor, error)),
-                _ => Ok(chunk),
-            },
-            _ => Err(UpstreamError::Malformed("a chunk is no object".to_owned())),
-        });
-        Ok(until_error(chunks.boxed()))
+        let items = self.ask(&body, "text/event-stream").await?;
+        Ok(self.chunks(items, &body))
     }
 
     async fn embed(&self, body: JsonObject) -> Result<Embedded, UpstreamError> {
         let text = self.exchange.post_for_text(&["embeddings"], &body).await?;
-        Embedded::read(&text)
+        Embedded::read(&text).map_err(|unread| self.exchange.error_of(&text).unwrap_or(unread))
     }
 
     async fn rerank(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
@@ -108,15 +151,10 @@ impl Provider for OpenAi {
     fn resting_keys(&self) -> Vec<Option<Rest>> {
         self.exchange.resting_keys()
     }
-}
 
-/// The same chunks; an error is the last item.
-pub(super) fn until_error(chunks: Chunks) -> Chunks {
-    let ended = chunks.scan(false, |has_failed, chunk| {
-        let goes_on = !std::mem::replace(has_failed, chunk.is_err());
-        future::ready(goes_on.then_some(chunk))
-    });
-    ended.boxed()
+    fn deviations(&self) -> BTreeMap<String, u64> {
+        self.exchange.deviations()
+    }
 }
 
 #[cfg(test)]
@@ -124,6 +162,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::outbound::model::Notes;
 
     #[test]
     fn a_bound_has_the_name_that_its_server_reads() {
@@ -132,8 +171,9 @@ mod tests {
             let address = ProviderAddress {
                 base_url: url.parse().unwrap(),
                 api_keys: Vec::new(),
-                headers: std::collections::BTreeMap::new(),
+                headers: BTreeMap::new(),
                 idle: Duration::from_secs(1),
+                notes: Notes::new("p"),
             };
             OpenAi::new(egress, address)
         };

@@ -129,6 +129,7 @@ impl Watched {
             last_failure_at: seen.last_failure_at,
             last_error: seen.last_error,
             consecutive_failures: seen.consecutive_failures,
+            deviations: self.provider.deviations(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use domain::chat::count;
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
@@ -48,7 +49,7 @@ fn finish_reason(reason: &Value) -> &'static str {
 
 /// Cached tokens were read as well: they count as prompt.
 fn usage(usage: &Value) -> Value {
-    let of = |key: &str| usage[key].as_u64().unwrap_or(0);
+    let of = |key: &str| count(&usage[key]).unwrap_or(0);
     let cached = of("cache_read_input_tokens");
     let prompt = of("input_tokens") + cached + of("cache_creation_input_tokens");
     let completion = of("output_tokens");
@@ -90,10 +91,10 @@ impl EventReader {
             "content_block_delta" => self.delta(event),
             "message_delta" => {
                 self.count(&event["usage"]);
-                let reason = event["delta"]
-                    .get("stop_reason")
-                    .filter(|reason| !reason.is_null())?;
-                let mut last = self.chunk(&json!({}), Some(finish_reason(reason)));
+                let stop_reason = json!({"finish_reason": event["delta"]["stop_reason"]});
+                let says_why = domain::chat::finish_reason(&stop_reason).is_some();
+                let reason = says_why.then(|| finish_reason(&stop_reason["finish_reason"]));
+                let mut last = self.chunk(&json!({}), reason);
                 last.insert(
                     "usage".to_owned(),
                     usage(&Value::Object(self.usage.clone())),
@@ -132,11 +133,12 @@ impl EventReader {
         object(chunk)
     }
 
-    /// The first event counts what was asked, the last what was said.
+    /// The first event counts what was asked, the last what was said. A smaller later number tells nothing.
     fn count(&mut self, usage: &Value) {
         for (key, value) in usage.as_object().into_iter().flatten() {
-            if value.is_u64() {
-                self.usage.insert(key.clone(), value.clone());
+            let told = count(value);
+            if told > self.usage.get(key).and_then(count) {
+                self.usage.insert(key.clone(), json!(told));
             }
         }
     }
@@ -177,7 +179,7 @@ mod tests {
             json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hi"}}),
             json!({"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use", "id": "t", "name": "f", "input": {}}}),
             json!({"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": "{}"}}),
-            json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 7}}),
+            json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"input_tokens": 0, "output_tokens": 7.0}}),
             json!({"type": "message_stop"}),
         ];
         let (mut events_in, mut reader) = (EventReader::default(), ChunkReader::new(false));

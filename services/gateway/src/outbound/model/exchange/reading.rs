@@ -1,68 +1,126 @@
-//! An answer that streams, read event by event.
+//! The answer to a completion, read as it comes: events, or one document, whichever was asked for.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use protocol::sse::{Decoder, SseItem, SseLimits};
+use futures_util::stream::BoxStream;
+use http::header::CONTENT_TYPE;
+use protocol::JsonObject;
+use protocol::sse::{Decoder, SseEvent, SseItem, SseLimits};
 use reqwest::Response;
 use serde_json::Value;
 
+use super::ANSWER_BYTES;
 use super::answer::AnswerReader;
 use crate::outbound::egress::EgressError;
+use crate::outbound::model::notes::Noted;
 use crate::outbound::upstream::UpstreamError;
 
 /// A stream: one event, and all of them.
 const EVENT_BYTES: usize = 1024 * 1024;
 const STREAM_BYTES: usize = 64 * 1024 * 1024;
 
-/// The name of an event and its data.
-type Item = (Option<String>, Value);
+const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+/// Fields that a stream of events begins with.
+const FIELDS: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
+/// Names of events that belong to an answer. Others are signs of life where their data are none.
+const ANSWER_EVENTS: [&str; 10] = [
+    "message",
+    "error",
+    "completion",
+    "chat.completion.chunk",
+    "message_start",
+    "message_delta",
+    "message_stop",
+    "content_block_start",
+    "content_block_delta",
+    "content_block_stop",
+];
+
+/// One event.
+pub(in crate::outbound::model) struct Event {
+    pub(in crate::outbound::model) name: Option<String>,
+    pub(in crate::outbound::model) data: JsonObject,
+    /// As [`JsonPart::has_halves`](domain::json_repair::JsonPart).
+    pub(in crate::outbound::model) has_halves: bool,
+}
+
+/// What comes of an answer.
+pub(in crate::outbound::model) enum Item {
+    Event(Event),
+    /// `[DONE]`, the last item.
+    End,
+    /// A whole document, the only item.
+    Document(JsonObject),
+}
+
+/// Items as they come. A `Malformed` one is an event that cannot be read, and others may follow; all other errors are the
+/// last item.
+pub(in crate::outbound::model) type Items = BoxStream<'static, Result<Item, UpstreamError>>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Framing {
+    Events,
+    Document,
+}
 
 pub(super) struct Reading {
     response: Response,
+    content_type: String,
     reader: AnswerReader,
+    noted: Noted,
+    /// `None`: too little has come to tell.
+    framing: Option<Framing>,
+    /// What has come before the framing is known, or of a document.
+    buffer: Vec<u8>,
     decoder: Decoder,
-    items: VecDeque<Item>,
+    items: VecDeque<Result<Item, UpstreamError>>,
     bytes: usize,
     idle: Duration,
-    /// Why it is over, told behind what came before that.
-    failed: Option<UpstreamError>,
     is_over: bool,
 }
 
 impl Reading {
     /// Reads a response whose server may be silent for `idle` between two pieces.
     pub(super) fn new(response: Response, reader: AnswerReader, idle: Duration) -> Self {
+        let content_type = response.headers().get(CONTENT_TYPE);
+        let content_type = content_type.and_then(|value| value.to_str().ok());
+        let limits = SseLimits {
+            line_bytes: EVENT_BYTES,
+            event_bytes: EVENT_BYTES,
+        };
         Self {
+            content_type: content_type.unwrap_or_default().to_ascii_lowercase(),
             response,
+            noted: reader.noted(),
             reader,
-            decoder: Decoder::new(SseLimits {
-                line_bytes: EVENT_BYTES,
-                event_bytes: EVENT_BYTES,
-            }),
+            framing: None,
+            buffer: Vec::new(),
+            decoder: Decoder::new(limits).splitting_objects(),
             items: VecDeque::new(),
             bytes: 0,
             idle,
-            failed: None,
             is_over: false,
         }
     }
 
-    /// The next event. An error is the last item.
+    pub(super) fn says_that_it_streams(&self) -> bool {
+        self.content_type.starts_with("text/event-stream")
+    }
+
+    /// The next item.
     pub(super) async fn next(mut self) -> Option<(Result<Item, UpstreamError>, Self)> {
         loop {
             if let Some(item) = self.items.pop_front() {
-                return Some((Ok(item), self));
-            }
-            if let Some(error) = self.failed.take() {
-                return Some((Err(error), self));
+                return Some((item, self));
             }
             if self.is_over {
                 return None;
             }
             if let Err(error) = self.read_more().await {
-                self.failed = Some(error);
                 self.is_over = true;
+                self.take_rest(true);
+                self.items.push_back(Err(error));
             }
         }
     }
@@ -72,26 +130,157 @@ impl Reading {
         let chunk = chunk.map_err(|_| UpstreamError::Timeout)?;
         let Some(chunk) = chunk.map_err(EgressError::from)? else {
             self.is_over = true;
+            self.take_rest(false);
             return Ok(());
         };
         self.bytes += chunk.len();
         if self.bytes > STREAM_BYTES {
             return Err(UpstreamError::TooLarge { most: STREAM_BYTES });
         }
+        if self.framing == Some(Framing::Events) {
+            return self.decode(&chunk);
+        }
+        self.buffer.extend_from_slice(&chunk);
+        if self.buffer.len() > ANSWER_BYTES {
+            return Err(UpstreamError::TooLarge { most: ANSWER_BYTES });
+        }
+        if self.framing.is_none() {
+            self.framing = framing_of(&self.buffer, self.says_that_it_streams(), false);
+        }
+        if self.framing == Some(Framing::Events) {
+            let begin = std::mem::take(&mut self.buffer);
+            return self.decode(&begin);
+        }
+        Ok(())
+    }
+
+    fn decode(&mut self, chunk: &[u8]) -> Result<(), UpstreamError> {
         let mut items = Vec::new();
-        let pushed = self.decoder.push(&chunk, &mut items);
+        let pushed = self.decoder.push(chunk, &mut items);
+        self.take(items, false);
+        // Nothing behind the end mark counts.
+        if self.is_over {
+            return Ok(());
+        }
+        pushed.map_err(|_| UpstreamError::TooLarge { most: EVENT_BYTES })
+    }
+
+    /// Takes what has no end of its own. `is_broken`: the body broke off, so what cannot be read is not told beside that.
+    fn take_rest(&mut self, is_broken: bool) {
+        let streams = self.says_that_it_streams();
+        let framing = self
+            .framing
+            .or_else(|| framing_of(&self.buffer, streams, true));
+        if framing == Some(Framing::Document) {
+            let document = self.document();
+            if !is_broken || document.is_ok() {
+                self.items.push_back(document);
+            }
+            return;
+        }
+        let mut items = Vec::new();
+        let begin = std::mem::take(&mut self.buffer);
+        let pushed = self.decoder.push(&begin, &mut items);
+        if pushed
+            .and_then(|()| self.decoder.finish(&mut items))
+            .is_ok()
+            && !items.is_empty()
+        {
+            self.noted.note("last_event_without_blank_line");
+        }
+        self.take(items, is_broken);
+    }
+
+    fn document(&self) -> Result<Item, UpstreamError> {
+        let text = self
+            .buffer
+            .strip_prefix(BYTE_ORDER_MARK)
+            .unwrap_or(&self.buffer);
+        let value = self.reader.value(text, &self.noted);
+        let value = match value {
+            Ok(Value::Array(items)) if items.len() == 1 => items.into_iter().next(),
+            Ok(value) => Some(value),
+            Err(error) if text.trim_ascii_start().starts_with(b"{") => return Err(error),
+            Err(_) => None,
+        };
+        match value {
+            Some(Value::Object(document)) => Ok(Item::Document(document)),
+            _ => Err(UpstreamError::Malformed(format!(
+                "it is neither a JSON object nor a stream of events; its content type is `{}`",
+                self.content_type
+                    .chars()
+                    .take(80)
+                    .collect::<String>()
+                    .escape_debug()
+            ))),
+        }
+    }
+
+    fn take(&mut self, items: Vec<SseItem>, only_readable: bool) {
         for item in items {
             let SseItem::Event(event) = item else {
                 continue;
             };
-            if event.data == b"[DONE]" {
-                self.is_over = true;
-                break;
+            match self.item(event) {
+                None => {}
+                Some(Err(_)) if only_readable => {}
+                Some(Ok(Item::End)) => {
+                    self.items.push_back(Ok(Item::End));
+                    self.is_over = true;
+                    return;
+                }
+                Some(item) => self.items.push_back(item),
             }
-            let data = self.reader.value(&event.data)?;
-            self.items.push_back((event.event, data));
         }
-        pushed.map_err(|_| UpstreamError::TooLarge { most: EVENT_BYTES })
+    }
+
+    /// `None`: a sign of life.
+    fn item(&self, event: SseEvent) -> Option<Result<Item, UpstreamError>> {
+        let text = event.data.trim_ascii();
+        if text == b"[DONE]" || text == b"\"[DONE]\"" {
+            return Some(Ok(Item::End));
+        }
+        if text.is_empty() || text == b"null" {
+            self.noted.note("empty_event");
+            return None;
+        }
+        let name = event.event.as_deref().unwrap_or_default();
+        let is_of_answer = name.is_empty() || ANSWER_EVENTS.contains(&name);
+        match self.reader.part(text, &self.noted) {
+            Ok((Value::Object(data), has_halves)) => Some(Ok(Item::Event(Event {
+                name: event.event,
+                data,
+                has_halves,
+            }))),
+            _ if !is_of_answer => {
+                self.noted.note("heartbeat_with_data");
+                None
+            }
+            Ok(_) => Some(Err(UpstreamError::Malformed(
+                "a chunk is no object".to_owned(),
+            ))),
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+/// How a body is framed, by its beginning; servers name the wrong content type. `None`: more must come.
+fn framing_of(begin: &[u8], says_that_it_streams: bool, is_all: bool) -> Option<Framing> {
+    if !is_all && begin.len() < 3 && BYTE_ORDER_MARK.starts_with(begin) {
+        return None;
+    }
+    let begin = begin
+        .strip_prefix(BYTE_ORDER_MARK)
+        .unwrap_or(begin)
+        .trim_ascii_start();
+    let begins = |field: &&[u8]| begin.starts_with(field);
+    let may_begin = |field: &&[u8]| !is_all && field.starts_with(begin);
+    match begin.first() {
+        None if !is_all => None,
+        Some(b'{' | b'[') => Some(Framing::Document),
+        _ if says_that_it_streams || FIELDS.iter().any(begins) => Some(Framing::Events),
+        _ if FIELDS.iter().any(may_begin) => None,
+        _ => Some(Framing::Document),
     }
 }
 
@@ -100,20 +289,33 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::outbound::model::notes::Notes;
     use crate::outbound::redact::Redactor;
 
-    async fn read(text: String) -> Vec<Result<Value, UpstreamError>> {
-        let response = Response::from(http::Response::new(text));
-        let reader = AnswerReader::new(Redactor::new(["key-of-ours".into()]));
+    async fn read_as(
+        content_type: &str,
+        text: impl Into<Vec<u8>>,
+    ) -> Vec<Result<Value, UpstreamError>> {
+        let body = http::Response::builder().header(CONTENT_TYPE, content_type);
+        let response = Response::from(body.body(text.into()).unwrap());
+        let reader = AnswerReader::new(Redactor::new(["key-of-ours".into()]), Notes::new("p"));
         let mut reading = Some(Reading::new(response, reader, Duration::from_mins(1)));
         let mut all = Vec::new();
         while let Some(now) = reading.take() {
             if let Some((item, rest)) = now.next().await {
-                all.push(item.map(|(_, data)| data));
+                all.push(item.map(|item| match item {
+                    Item::Event(event) => Value::Object(event.data),
+                    Item::End => json!("end"),
+                    Item::Document(document) => json!({"document": document}),
+                }));
                 reading = Some(rest);
             }
         }
         all
+    }
+
+    async fn read(text: impl Into<Vec<u8>>) -> Vec<Result<Value, UpstreamError>> {
+        read_as("text/event-stream; charset=utf-8", text).await
     }
 
     #[tokio::test]
@@ -127,8 +329,55 @@ mod tests {
 
     #[tokio::test]
     async fn events_come_without_our_secrets_until_the_last() {
-        let all = read("data: {\"a\":\"<key-of-ours>\"}\n\ndata: [DONE]\n\ndata: 7\n\n".to_owned());
+        let all = read("data: {\"a\":\"<key-of-ours>\"}\n\ndata: [DONE]\n\ndata: 7\n\n");
         let all: Vec<_> = all.await.into_iter().map(Result::unwrap).collect();
-        assert_eq!(all, [json!({"a": "<[redacted]>"})]);
+        assert_eq!(all, [json!({"a": "<[redacted]>"}), json!("end")]);
+    }
+
+    #[tokio::test]
+    async fn heartbeats_and_empty_events_say_nothing() {
+        let beats = "event: ping\ndata: ping\n\nevent: ping\ndata: {\n\nevent: keep\ndata: 42\n\n\
+                     data:\n\ndata: null\n\ndata: [DONE] \n\n";
+        let all: Vec<_> = read(beats).await.into_iter().map(Result::unwrap).collect();
+        assert_eq!(all, [json!("end")]);
+        let garbage = read("data: ping\n\ndata: {\"a\":1}\n\n").await;
+        assert!(matches!(garbage[0], Err(UpstreamError::Malformed(_))));
+        assert_eq!(garbage[1].as_ref().unwrap(), &json!({"a": 1}));
+    }
+
+    #[tokio::test]
+    async fn the_framing_is_told_by_the_body() {
+        let object = json!({"a": 1});
+        let document = json!({"document": object});
+        for (content_type, text, expected) in [
+            ("text/event-stream", "\u{feff} {\"a\":1}\n", vec![&document]),
+            ("text/plain", "{\"a\":\n1}", vec![&document]),
+            ("application/json", "[{\"a\":1}]", vec![&document]),
+            (
+                "application/json",
+                ": hi\n\ndata: {\"a\":1}\n\n",
+                vec![&object],
+            ),
+            (
+                "",
+                "data: {\"a\":1}\ndata: {\"a\":1}",
+                vec![&object, &object],
+            ),
+            (
+                "text/event-stream",
+                "event: x\ndata: {\"a\":1}\n",
+                vec![&object],
+            ),
+        ] {
+            let all = read_as(content_type, text).await;
+            let all: Vec<_> = all.iter().map(|item| item.as_ref().unwrap()).collect();
+            assert_eq!(all, expected, "{text}");
+        }
+        let html = read_as("text/html", "<p>data: {}").await;
+        let told = html[0].as_ref().unwrap_err().to_string();
+        assert!(
+            told.contains("neither a JSON object nor a stream of events"),
+            "{told}"
+        );
     }
 }

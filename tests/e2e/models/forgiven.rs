@@ -1,0 +1,573 @@
+//! Answers of providers that depart from the protocol and are whole all the same, on both faces of the host API.
+
+use serde_json::{Value, json};
+
+use super::{END, chunk, events_in, remote, said, says, text_of};
+use crate::support::Stage;
+use crate::support::held::HeldRun;
+use crate::support::upstream::{Reply, Upstream};
+use reqwest::Method;
+
+const DONE: &str = "data: [DONE]";
+
+struct Asking {
+    stage: Stage,
+    run: HeldRun,
+    upstream: Upstream,
+}
+
+/// What came of one answer on one face.
+#[derive(Debug)]
+struct Heard {
+    text: String,
+    reasoning: String,
+    /// Id, name and arguments of each call.
+    calls: Vec<(String, String, String)>,
+    /// The code of the error, and what else it says.
+    failed: Option<(String, String)>,
+    usage: Value,
+}
+
+impl Heard {
+    fn code(&self) -> &str {
+        self.failed.as_ref().map_or("", |(code, _)| code)
+    }
+}
+
+impl Asking {
+    async fn start() -> Self {
+        let (stage, run, upstream) = remote("").await;
+        Self {
+            stage,
+            run,
+            upstream,
+        }
+    }
+
+    async fn ask(&self, path: &str, body: &Value, reply: Reply) -> (u16, String) {
+        self.upstream.reply(reply);
+        let asking = self.run.request(Method::POST, path).json(body);
+        text_of(asking).await
+    }
+
+    /// The stream of the protocol's own face.
+    async fn native(&self, model: &str, reply: Reply) -> Heard {
+        let path = format!("/models/{model}/stream");
+        let (status, text) = self.ask(&path, &says("hi"), reply).await;
+        let mut heard = Heard::nothing();
+        if status != 200 {
+            heard.fail(&serde_json::from_str(&text).unwrap());
+            return heard;
+        }
+        let events = events_in(&text);
+        heard.text = said(&events);
+        for (name, data) in &events {
+            match name.as_str() {
+                "error" => heard.fail(data),
+                "usage" => heard.usage = data["usage"].clone(),
+                _ => heard.add_calls(&data["chunk"]["tool_calls"], "id"),
+            }
+        }
+        heard
+    }
+
+    /// The stream of OpenAI's face.
+    async fn openai(&self, model: &str, reply: Reply) -> Heard {
+        let mut body = says("hi");
+        (body["model"], body["stream"]) = (json!(model), json!(true));
+        body["stream_options"] = json!({"include_usage": true});
+        let (status, text) = self.ask("/openai/v1/chat/completions", &body, reply).await;
+        let mut heard = Heard::nothing();
+        if status != 200 {
+            heard.fail(&serde_json::from_str(&text).unwrap());
+            return heard;
+        }
+        let frames: Vec<_> = text.split_terminator("\n\n").collect();
+        for frame in &frames {
+            let data = frame.strip_prefix("data: ").unwrap();
+            if data == "[DONE]" {
+                continue;
+            }
+            let data: Value = serde_json::from_str(data).unwrap();
+            if !data["error"].is_null() {
+                heard.fail(&data);
+                continue;
+            }
+            if !data["usage"].is_null() {
+                heard.usage = data["usage"].clone();
+            }
+            let delta = &data["choices"][0]["delta"];
+            heard.text += delta["content"].as_str().unwrap_or_default();
+            heard.reasoning += delta["reasoning_content"].as_str().unwrap_or_default();
+            heard.add_calls(&delta["tool_calls"], "index");
+        }
+        assert_eq!(heard.failed.is_none(), frames.contains(&DONE), "{text}");
+        heard
+    }
+
+    /// The answer is whole and says this, on both faces. `reply` makes the answer of the provider.
+    async fn check(&self, model: &str, reply: impl Fn() -> Reply, text: &str) {
+        for heard in [
+            self.native(model, reply()).await,
+            self.openai(model, reply()).await,
+        ] {
+            assert_eq!(heard.failed, None, "{heard:?}");
+            assert_eq!(heard.text, text, "{heard:?}");
+        }
+    }
+
+    async fn end(self) {
+        self.run.end(&self.stage).await;
+    }
+}
+
+impl Heard {
+    fn nothing() -> Self {
+        Self {
+            text: String::new(),
+            reasoning: String::new(),
+            calls: Vec::new(),
+            failed: None,
+            usage: Value::Null,
+        }
+    }
+
+    fn fail(&mut self, data: &Value) {
+        let code = data["error"]["code"].as_str().unwrap_or_default();
+        self.failed = Some((code.to_owned(), data["error"].to_string()));
+    }
+
+    /// Puts calls together by this member, as clients do.
+    fn add_calls(&mut self, calls: &Value, key: &str) {
+        for call in calls.as_array().into_iter().flatten() {
+            let of = |pointer: &str| {
+                call.pointer(pointer)
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+                    .to_owned()
+            };
+            let place = match key {
+                "id" => self.calls.iter().position(|(id, ..)| *id == of("/id")),
+                _ => call["index"]
+                    .as_u64()
+                    .map(|index| usize::try_from(index).unwrap()),
+            };
+            let place = place.unwrap_or(self.calls.len());
+            if place >= self.calls.len() {
+                self.calls.push((of("/id"), String::new(), String::new()));
+            }
+            if self.calls[place].1.is_empty() {
+                self.calls[place].1 = of("/function/name");
+            }
+            self.calls[place].2 += &of("/function/arguments");
+        }
+    }
+}
+
+fn hi() -> String {
+    chunk(&json!({"content": "hi"}))
+}
+
+fn with(events: &[&str]) -> Vec<String> {
+    events.iter().map(|event| (*event).to_owned()).collect()
+}
+
+#[tokio::test]
+async fn nothing_behind_a_whole_answer_fails_it() {
+    let asking = Asking::start().await;
+    let usage = r#"data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2}}"#;
+    let whole = with(&[&hi(), END, usage]);
+    for tail in [
+        "data: [DONE] ",
+        "data:",
+        "data: null",
+        "data: bye",
+        "data: {\"error\":{\"message\":\"late\",\"code\":500}}",
+        "event: error\ndata: {\"message\":\"late\"}",
+        "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"more\"}}]}",
+    ] {
+        let reply = || Reply::Events([whole.clone(), with(&[tail])].concat());
+        asking.check("remote", reply, "hi").await;
+    }
+    asking
+        .check("remote", || Reply::Cut(whole.clone()), "hi")
+        .await;
+    asking
+        .check("remote", || Reply::Hold(whole.clone()), "hi")
+        .await;
+    asking
+        .check("remote", || Reply::Beats(whole.clone()), "hi")
+        .await;
+    let late = with(&[&hi(), END, "data: bye", usage]);
+    let heard = asking.native("remote", Reply::Events(late)).await;
+    assert_eq!(heard.usage["prompt_tokens"], 9, "{heard:?}");
+    asking.end().await;
+}
+
+fn of_anthropic(reason: &Value, tail: &[&str]) -> Vec<String> {
+    let events = [
+        json!({"type": "message_start", "message": {"id": "m", "usage": {"input_tokens": 1200, "output_tokens": 1}}}),
+        json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}),
+        json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hi"}}),
+        json!({"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"input_tokens": 0, "output_tokens": 7}}),
+    ];
+    let events = events
+        .iter()
+        .map(|event| format!("event: {}\ndata: {event}", event["type"].as_str().unwrap()));
+    events.chain(with(tail)).collect()
+}
+
+const STOP: &str = "event: message_stop\ndata: {\"type\":\"message_stop\"}";
+
+#[tokio::test]
+async fn nothing_behind_message_stop_fails_it() {
+    let asking = Asking::start().await;
+    let error = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"late\"}}";
+    for (reason, tail) in [
+        (json!("end_turn"), &[STOP, "data: bye"][..]),
+        (json!("end_turn"), &[error]),
+        (json!("end_turn"), &["data: bye", STOP]),
+        (json!(null), &[STOP]),
+        (json!(""), &[STOP, error]),
+    ] {
+        asking
+            .check(
+                "claude",
+                || Reply::Events(of_anthropic(&reason, tail)),
+                "hi",
+            )
+            .await;
+    }
+    let held = || Reply::Hold(of_anthropic(&json!("end_turn"), &[]));
+    asking.check("claude", held, "hi").await;
+    let cut = asking
+        .native("claude", Reply::Events(of_anthropic(&json!(null), &[])))
+        .await;
+    assert_eq!(cut.code(), "runtime_error", "{cut:?}");
+    let counted = asking
+        .native(
+            "claude",
+            Reply::Events(of_anthropic(&json!("end_turn"), &[STOP])),
+        )
+        .await;
+    let usage = &counted.usage;
+    assert_eq!(
+        (&usage["prompt_tokens"], &usage["completion_tokens"]),
+        (&json!(1200), &json!(7))
+    );
+    asking.end().await;
+}
+
+#[tokio::test]
+async fn only_a_reason_or_the_end_mark_completes_an_answer() {
+    let asking = Asking::start().await;
+    let of = |reason: Value| {
+        let chunk =
+            json!({"choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": reason}]});
+        format!("data: {chunk}")
+    };
+    for reason in [json!(""), json!("null"), json!(null)] {
+        let half = with(&[&of(reason.clone())]);
+        for heard in [
+            asking.native("remote", Reply::Events(half.clone())).await,
+            asking.openai("remote", Reply::Events(half.clone())).await,
+        ] {
+            let told = heard.failed.unwrap().1;
+            assert!(
+                told.contains("the stream ended before the answer did"),
+                "{told}"
+            );
+        }
+        let marked = with(&[&of(reason), DONE]);
+        asking
+            .check("remote", || Reply::Events(marked.clone()), "hi")
+            .await;
+    }
+    asking.end().await;
+}
+
+#[tokio::test]
+async fn errors_under_200_have_their_own_code() {
+    let asking = Asking::start().await;
+    let limited = json!({"error": {"message": "slow down", "code": 429}});
+    let unknown = json!({"error": {"message": "who are you", "code": 401}});
+    for (error, code) in [(&limited, "rate_limited"), (&unknown, "runtime_error")] {
+        let whole = || Reply::Json(200, error.clone());
+        let streamed = || Reply::Events(with(&[&format!("data: {error}")]));
+        let bare = || Reply::Raw(error.to_string().into_bytes());
+        for reply in [whole(), streamed(), bare()] {
+            assert_eq!(asking.native("remote", reply).await.code(), code);
+        }
+        for reply in [whole(), streamed(), bare()] {
+            assert_eq!(asking.openai("remote", reply).await.code(), code);
+        }
+        let mut body = says("hi");
+        body["model"] = json!("remote");
+        for (path, body) in [
+            ("/models/remote/invoke", &says("hi")),
+            ("/openai/v1/chat/completions", &body),
+        ] {
+            let (status, text) = asking.ask(path, body, whole()).await;
+            let told: Value = serde_json::from_str(&text).unwrap();
+            assert_ne!(status, 200);
+            assert_eq!(told["error"]["code"], code, "{text}");
+        }
+    }
+    asking.end().await;
+}
+
+#[tokio::test]
+async fn whole_completions_answer_streams_and_streams_answer_requests() {
+    let asking = Asking::start().await;
+    let calls =
+        json!([{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]);
+    let completion = json!({"id": "x", "object": "chat.completion", "choices": [{"index": 0,
+        "finish_reason": "tool_calls", "message": {"role": "assistant", "content": "hi", "tool_calls": calls}}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}});
+    for framing in ["document", "event", "document under a stream's type"] {
+        let reply = || match framing {
+            "document" => Reply::Json(200, completion.clone()),
+            "event" => Reply::Events(vec![format!("data: {completion}")]),
+            _ => Reply::Raw(completion.to_string().into_bytes()),
+        };
+        for heard in [
+            asking.native("remote", reply()).await,
+            asking.openai("remote", reply()).await,
+        ] {
+            assert_eq!(
+                (heard.failed.as_ref(), heard.text.as_str()),
+                (None, "hi"),
+                "{heard:?}"
+            );
+            assert_eq!(
+                heard.calls,
+                [("c".to_owned(), "f".to_owned(), "{}".to_owned())]
+            );
+            assert_eq!(heard.usage["prompt_tokens"], 3);
+        }
+    }
+    let stream = || Reply::Events(with(&[&hi(), &chunk(&json!({"content": "!"})), END, DONE]));
+    let mut body = says("hi");
+    body["model"] = json!("remote");
+    let (_, text) = asking
+        .ask("/openai/v1/chat/completions", &body, stream())
+        .await;
+    let told: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(told["choices"][0]["message"]["content"], "hi!", "{text}");
+    let (_, text) = asking
+        .ask("/models/remote/invoke", &says("hi"), stream())
+        .await;
+    let told: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(told["message"]["content"], "hi!", "{text}");
+    let half = Reply::Events(with(&[&hi()]));
+    let (status, text) = asking.ask("/models/remote/invoke", &says("hi"), half).await;
+    assert_eq!(status, 502);
+    assert!(
+        text.contains("a stream of events where a document was asked"),
+        "{text}"
+    );
+    asking.end().await;
+}
+
+#[tokio::test]
+async fn events_without_blank_lines_are_read() {
+    let asking = Asking::start().await;
+    let lines = format!(
+        "{}\n{}\n{END}\n{DONE}\n",
+        hi(),
+        chunk(&json!({"content": "!"}))
+    );
+    let crlf = lines.replace('\n', "\r\n");
+    let last_bare = format!("{}\n\n{}\n\n{END}", hi(), chunk(&json!({"content": "!"})));
+    for body in [lines, crlf, last_bare] {
+        asking
+            .check("remote", || Reply::Raw(body.clone().into_bytes()), "hi!")
+            .await;
+    }
+    asking.end().await;
+}
+
+#[tokio::test]
+async fn heartbeats_with_data_end_no_stream() {
+    let asking = Asking::start().await;
+    for beat in [
+        "event: ping\ndata: ping",
+        "event: ping\ndata: {}",
+        "event: keepalive\ndata: 7",
+        "data:",
+        "data: null",
+    ] {
+        let events = with(&[beat, &hi(), beat, END, beat, DONE]);
+        asking
+            .check("remote", || Reply::Events(events.clone()), "hi")
+            .await;
+    }
+    asking.end().await;
+}
+
+#[tokio::test]
+async fn broken_characters_do_not_end_a_stream() {
+    let asking = Asking::start().await;
+    let deltas = |member: &str, texts: &[&[u8]]| {
+        let mut body = Vec::new();
+        for text in texts {
+            body.extend_from_slice(br#"data: {"choices":[{"index":0,"delta":{""#);
+            body.extend_from_slice(member.as_bytes());
+            body.extend_from_slice(br#"":""#);
+            body.extend_from_slice(text);
+            body.extend_from_slice(
+                b"\"},\"logprobs\":{\"content\":[{\"token\":\"\\ud83d\",\"bytes\":null}]}}]}\n\n",
+            );
+        }
+        body.extend_from_slice(format!("{END}\n\n{DONE}\n\n").as_bytes());
+        body
+    };
+    for (texts, expected) in [
+        (&[&br"a\ud83d"[..], br"\ude00b"][..], "a😀b"),
+        (&[br"a\ud83d", b"b"], "a\u{FFFD}b"),
+        (&[br"a\ud83d"], "a\u{FFFD}"),
+        (&[br"a\u0000b"], "a\u{FFFD}b"),
+        (&[b"a\xFFb"], "a\u{FFFD}b"),
+    ] {
+        let content = deltas("content", texts);
+        asking
+            .check("remote", || Reply::Raw(content.clone()), expected)
+            .await;
+        let reasoning = asking
+            .openai("remote", Reply::Raw(deltas("reasoning_content", texts)))
+            .await;
+        assert_eq!(
+            (reasoning.reasoning.as_str(), reasoning.failed),
+            (expected, None)
+        );
+    }
+    let call = |arguments: &str| {
+        format!(
+            r#"data: {{"choices":[{{"index":0,"delta":{{"tool_calls":[{{"index":0,"id":"c","function":{{"name":"f","arguments":"{arguments}"}}}}]}}}}]}}"#
+        )
+    };
+    let events = with(&[
+        &call(r#"{\"q\":\"\ud83d"#),
+        &call(r#"\ude00\u0000\"}"#),
+        END,
+    ]);
+    for heard in [
+        asking.native("remote", Reply::Events(events.clone())).await,
+        asking.openai("remote", Reply::Events(events.clone())).await,
+    ] {
+        assert_eq!(heard.failed, None);
+        assert_eq!(heard.calls[0].2, "{\"q\":\"😀\u{FFFD}\"}");
+    }
+    let half = json!({"choices": [{"message": {"role": "assistant", "content": "a#"}, "finish_reason": "stop"}]});
+    let body = half.to_string().replace('#', "\\ud83d\\u0000");
+    let json = vec![("content-type", "application/json".to_owned())];
+    let (status, text) = asking
+        .ask(
+            "/models/remote/invoke",
+            &says("hi"),
+            Reply::Headed(200, json, body),
+        )
+        .await;
+    assert_eq!(status, 200, "{text}");
+    assert!(text.contains("a\u{FFFD}\u{FFFD}"), "{text}");
+    asking.end().await;
+}
+
+#[tokio::test]
+async fn calls_under_one_id_are_told_apart() {
+    let asking = Asking::start().await;
+    let delta = |arguments: &str| {
+        let function = json!({"name": "look", "arguments": arguments});
+        chunk(
+            &json!({"tool_calls": [{"index": 0, "id": "call_0", "type": "function", "function": function}]}),
+        )
+    };
+    let objects = ["{\"q\":1}", "{\"q\":2}", "{\"q\":3}"];
+    let events = [objects.map(|object| delta(object)).to_vec(), with(&[END])].concat();
+    for heard in [
+        asking.native("remote", Reply::Events(events.clone())).await,
+        asking.openai("remote", Reply::Events(events.clone())).await,
+    ] {
+        let arguments: Vec<_> = heard.calls.iter().map(|call| call.2.as_str()).collect();
+        assert_eq!(arguments, objects, "{heard:?}");
+        assert!(heard.calls.iter().all(|call| call.1 == "look"), "{heard:?}");
+    }
+    let calls = objects.map(|object| json!({"id": "call_0", "type": "function", "function": {"name": "look", "arguments": object}}));
+    let completion = json!({"choices": [{"message": {"role": "assistant", "tool_calls": calls}, "finish_reason": "tool_calls"}]});
+    let mut body = says("hi");
+    body["model"] = json!("remote");
+    for (path, body, place) in [
+        ("/models/remote/invoke", &says("hi"), "/message/tool_calls"),
+        (
+            "/openai/v1/chat/completions",
+            &body,
+            "/choices/0/message/tool_calls",
+        ),
+    ] {
+        let (_, text) = asking
+            .ask(path, body, Reply::Json(200, completion.clone()))
+            .await;
+        let told: Value = serde_json::from_str(&text).unwrap();
+        let calls = told.pointer(place).unwrap().as_array().unwrap().clone();
+        let mut ids: Vec<_> = calls
+            .iter()
+            .map(|call| call["id"].as_str().unwrap())
+            .collect();
+        ids.dedup();
+        assert_eq!(ids.len(), 3, "{text}");
+    }
+    asking.end().await;
+}
+
+#[tokio::test]
+async fn usage_is_read_wherever_it_stands_and_never_wiped() {
+    let asking = Asking::start().await;
+    let counted = json!({"prompt_tokens": 1200.0, "completion_tokens": 30.0, "total_tokens": 1230});
+    let zeros = r#"data: {"choices":[],"usage":{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0}}"#;
+    let of_groq = format!(
+        "data: {}",
+        json!({"choices": [], "x_groq": {"usage": counted}})
+    );
+    let in_choice = format!(
+        "data: {}",
+        json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "usage": counted}]})
+    );
+    let named = r#"data: {"choices":[],"usage":{"input_tokens":1200,"output_tokens":30}}"#;
+    for events in [
+        vec![hi(), END.to_owned(), of_groq, zeros.to_owned()],
+        vec![hi(), in_choice, zeros.to_owned()],
+        vec![hi(), END.to_owned(), named.to_owned(), zeros.to_owned()],
+    ] {
+        for heard in [
+            asking.native("remote", Reply::Events(events.clone())).await,
+            asking.openai("remote", Reply::Events(events.clone())).await,
+        ] {
+            let usage = &heard.usage;
+            assert_eq!(
+                (&usage["prompt_tokens"], &usage["completion_tokens"]),
+                (&json!(1200), &json!(30)),
+                "{events:?}"
+            );
+        }
+    }
+    asking.end().await;
+}
+
+#[tokio::test]
+async fn deviations_show_in_the_health_of_the_provider() {
+    let asking = Asking::start().await;
+    let events = with(&[&hi(), END, "data: bye", "data: [DONE]"]);
+    asking
+        .check("remote", || Reply::Events(events.clone()), "hi")
+        .await;
+    let admin = asking.stage.gateway.admin().await;
+    let providers = admin.get("/v1/model-providers").await.body;
+    let items = providers["items"].as_array().unwrap();
+    let provider = items.iter().find(|one| one["name"] == "openai").unwrap();
+    assert_eq!(
+        provider["deviations"],
+        json!({"failure_behind_answer": 2}),
+        "{provider}"
+    );
+    asking.end().await;
+}
