@@ -35,6 +35,8 @@ pub struct Store {
     pub(crate) writer: Writer,
     pub(crate) parts: PartCache,
     backend: Backend,
+    /// The connection that renews leases: see [`Store::lease_keeper`].
+    pub(crate) renewing: Option<Arc<ConnectOptions>>,
     /// Whether the database answered.
     answered: Kept<bool>,
     /// Whether something small could be written.
@@ -118,6 +120,11 @@ impl Store {
                 Database::connect(options(WRITE_PLACES)).await?
             }
         };
+        let renewing = (backend == Backend::Postgres).then(|| {
+            let mut renewing = options(1);
+            renewing.connect_lazy(true);
+            Arc::new(renewing)
+        });
         let reading = self::options(url, backend, READERS, session(lock_wait, &READING));
         let readers = Readers::new(Database::connect(reading).await?);
         let path = sqlite_file(url);
@@ -132,6 +139,7 @@ impl Store {
                 writer,
                 parts: PartCache::default(),
                 backend,
+                renewing,
                 answered: Arc::default(),
                 proof: Arc::default(),
             },

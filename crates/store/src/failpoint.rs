@@ -3,7 +3,8 @@
 //!
 //! `FAILPOINTS='ingest.after_commit=1*return(abort);relay.before_commit=return(delay)'` breaks such a
 //! binary at its start: `return(abort)` ends the process at that moment as SIGKILL would, `return(panic)`
-//! panics, `return(error)` fails as a database does that went away, `return(delay)` waits two seconds.
+//! panics, `return(error)` fails as a database does that went away, `return(delay)` waits two seconds, `return(block)`
+//! keeps its thread for four.
 //! Counts and chances are those of the crate `fail`.
 
 use std::time::Duration;
@@ -45,6 +46,9 @@ pub const NAMES: [&str; 23] = [
     "writer.after_commit",
 ];
 
+/// How long `return(block)` keeps its thread.
+const BLOCK: Duration = Duration::from_secs(4);
+
 /// Sets what the variable `FAILPOINTS` says, once, in a build for tests. Any other build has nothing
 /// to set.
 pub fn arm() {
@@ -78,6 +82,8 @@ async fn take(name: &'static str, action: &str) -> Result<(), StoreError> {
     match action {
         "abort" => std::process::abort(),
         "panic" => panic!("failpoint {name}"),
+        // Blocks the thread, as work does that never waits.
+        "block" => std::thread::sleep(BLOCK),
         "delay" => tokio::time::sleep(Duration::from_secs(2)).await,
         _ => return Err(StoreError::Unreachable),
     }

@@ -9,8 +9,8 @@ use protocol::id::RunId;
 use protocol::run::RunStatus;
 use sea_orm::sea_query::{Expr, ExprTrait};
 use sea_orm::{
-    ColumnTrait, Condition, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait,
-    PaginatorTrait, QueryFilter, QueryOrder, QuerySelect,
+    ColumnTrait, Condition, ConnectionTrait, Database, DatabaseConnection, DatabaseTransaction,
+    DbBackend, EntityTrait, PaginatorTrait, QueryFilter, QueryOrder, QuerySelect, TransactionTrait,
 };
 use uuid::Uuid;
 
@@ -84,6 +84,19 @@ impl Store {
         .await
     }
 
+    /// Renews leases on the runtime that calls this. It depends on no other runtime: the writer of `SQLite` has a thread
+    /// of its own, and on `PostgreSQL` the keeper has a connection of its own.
+    pub async fn lease_keeper(&self) -> Result<LeaseKeeper, StoreError> {
+        let own = match &self.renewing {
+            Some(options) => Some(Database::connect(options.as_ref().clone()).await?),
+            None => None,
+        };
+        Ok(LeaseKeeper {
+            store: self.clone(),
+            own,
+        })
+    }
+
     /// Takes over a run: a new epoch, so that its old owner writes nothing more. `None`: its lease is
     /// not among those that may be taken, or it was renewed, taken or ended meanwhile.
     pub async fn take_over(
@@ -138,6 +151,40 @@ impl Store {
             .await?;
         let read = |(id, at): (String, i64)| Ok((parsed("runs.id", &id, &id)?, at));
         rows.into_iter().map(read).collect()
+    }
+}
+
+/// Renews the leases of one process.
+pub struct LeaseKeeper {
+    store: Store,
+    own: Option<DatabaseConnection>,
+}
+
+impl LeaseKeeper {
+    /// Renews the leases that `owner` holds on these runs, except those whose rows are locked. It takes no longer than
+    /// half of a lease.
+    pub async fn renew(
+        &self,
+        owner: &str,
+        ids: Vec<RunId>,
+        lease: Duration,
+    ) -> Result<Renewed, StoreError> {
+        let Some(own) = &self.own else {
+            return self.store.renew_leases(owner, ids, lease).await;
+        };
+        let work = RenewLeases {
+            owner: owner.to_owned(),
+            ids,
+            lease,
+        };
+        let renewing = async {
+            let tx = own.begin().await?;
+            let renewed = work.apply(&tx).await?;
+            tx.commit().await?;
+            Ok(renewed)
+        };
+        let renewed = tokio::time::timeout(lease / 2, renewing).await;
+        renewed.unwrap_or(Err(StoreError::Unreachable))
     }
 }
 

@@ -98,7 +98,7 @@ pub use knowledge::{
     FinishIndexing, FoundChunk, IndexingBegun, NewChunk, Posting, Recipe, StoredVector,
     SweepKnowledge, WriteChunks,
 };
-pub use leases::Leases;
+pub use leases::{LeaseKeeper, Leases};
 pub use ledger::{Append, Appended, Line, RejectionRecord, Terminal};
 pub use new_run::{Candidate, NewRun, UserMessage};
 pub use page::{Budget, Found, OverBudget, PAGE_BYTES, PageBound, PageBudget};

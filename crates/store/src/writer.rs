@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use sea_orm::{ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend};
-use tokio::runtime::Handle;
+use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -253,13 +253,18 @@ pub(crate) fn writer(
     (writer, work)
 }
 
-/// For work that blocks: statements and commits that run where they are called.
+/// For work that blocks: statements and commits that run where they are called. Its runtime is its own, too: the pool
+/// takes connections back by tasks, which would wait for busy workers of the caller's.
 async fn on_a_thread_of_its_own(work: impl Future<Output = ()> + Send + 'static) {
     let (done, ended) = oneshot::channel::<()>();
-    let runtime = Handle::current();
     let thread = std::thread::Builder::new().name("writer".to_owned());
     let spawned = thread.spawn(move || {
-        runtime.block_on(work);
+        match Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime.block_on(work),
+            Err(error) => {
+                tracing::error!(%error, "the writer has no runtime, nothing can be stored");
+            }
+        }
         drop(done);
     });
     match spawned {

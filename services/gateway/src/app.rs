@@ -197,6 +197,9 @@ impl App {
             runs.keep_leases().await;
         });
         keep(&self.tasks, &self.runs, |runs| async move {
+            runs.keep_sweeps().await;
+        });
+        keep(&self.tasks, &self.runs, |runs| async move {
             runs.keep_ringing().await;
         });
         keep(&self.tasks, &self.runs, |runs| async move {

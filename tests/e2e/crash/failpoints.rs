@@ -11,7 +11,7 @@ use super::checks::Book;
 use super::journal::Talk;
 use super::load::Load;
 use super::stage;
-use crate::support::runner::Request;
+use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
 use crate::support::script::{Gate, Step, send, sse, sse_head};
 use crate::support::{Engine, Postgres, Sqlite, Stage, until};
 
@@ -172,6 +172,51 @@ async fn a_panic_in_the_task_of_one_run_ends_that_run_alone() {
     spared.assert("completed", &["message.delta", "run.completed"]);
     let after = stage.play(|run| sse(run.talk(1).concat())).await;
     after.assert("completed", &["message.delta", "run.completed"]);
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn busy_workers_orphan_no_run(#[values(Sqlite, Postgres)] engine: Engine) {
+    let runner = StubRunner::start_as(manifest(RUNNER_ID)).await;
+    let staged = Stage::of(engine, runner, |config| {
+        config.runs = format!("lease_seconds = {LEASE}");
+        config
+            .environment
+            .push(("TOKIO_WORKER_THREADS", "2".to_owned()));
+    });
+    let Some(mut stage) = staged.await else {
+        return;
+    };
+    let gate = Gate::new();
+    let hold = gate.clone();
+    stage.gateway.kill().await;
+    // Both workers, for four leases.
+    let both = "run.task=1*off->2*return(block)";
+    assert!(stage.gateway.start_breaking(both).await);
+    let spared = stage
+        .start(move |run| {
+            let end = run.completed(2);
+            vec![
+                sse_head(),
+                send(run.delta(1, "one")),
+                Step::Hold(hold.clone()),
+                send(end),
+            ]
+        })
+        .await;
+    let mut watching = stage.client.follow(&spared, 0).await;
+    assert_eq!(watching.event().await.unwrap().id, Some(1));
+    let first = stage.start(|run| sse(run.talk(1).concat())).await;
+    let second = stage.start(|run| sse(run.talk(1).concat())).await;
+    for blocked in [first, second] {
+        let blocked = stage.outcome(&blocked).await;
+        blocked.assert("completed", &["message.delta", "run.completed"]);
+    }
+    let log = stage.gateway.log();
+    assert_eq!(log.matches(&met("run.task", "block")).count(), 2, "{log}");
+    gate.cancel();
+    let spared = stage.outcome(&spared).await;
+    spared.assert("completed", &["message.delta", "run.completed"]);
 }
 
 #[tokio::test]

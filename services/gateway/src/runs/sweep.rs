@@ -1,12 +1,13 @@
 //! Leases, orphans, runs that nobody has dispatched (runs §2), and transcripts that nobody has indexed.
 
 mod orphans;
+mod renewal;
 
 use std::time::Duration;
 
 use domain::run::{Failure, FailureCode, Run};
 use protocol::run::RunStatus;
-use store::{Backend, Leases, StoreError, failpoint};
+use store::{Backend, Leases, StoreError};
 use tokio::time::Instant;
 
 use crate::runs::Runs;
@@ -49,11 +50,10 @@ impl Runs {
         self.dispatch_created(age).await
     }
 
-    /// Renews leases, and sweeps, deletes and indexes beside that, until the process stops.
-    pub async fn keep_leases(&self) {
+    /// Sweeps, deletes and indexes until the process stops.
+    pub async fn keep_sweeps(&self) {
         let all = async {
             tokio::join!(
-                self.keep_renewing(),
                 self.keep_reservations(),
                 self.keep_letting_go(),
                 self.keep_comparing_clocks(),
@@ -66,20 +66,6 @@ impl Runs {
         tokio::select! {
             () = self.0.closing.cancelled() => {}
             _ = all => {}
-        }
-    }
-
-    /// Five times within a lease: an outage of the database of two thirds of it costs no run.
-    async fn keep_renewing(&self) {
-        let mut tick = tick_of(self.0.limits.lease / 5);
-        loop {
-            tick.tick().await;
-            if let Err(error) = self.renew_leases().await {
-                tracing::error!(
-                    error = &error as &dyn std::error::Error,
-                    "leases could not be renewed"
-                );
-            }
         }
     }
 
@@ -182,45 +168,6 @@ impl Runs {
 
     fn tick(&self) -> tokio::time::Interval {
         tick_of(self.0.limits.lease / 3)
-    }
-
-    /// Renews what lives here, hears of cancels that came by another way, and lets go of runs
-    /// whose lease somebody else has taken.
-    async fn renew_leases(&self) -> Result<(), StoreError> {
-        let ids = self.0.live.leased();
-        if ids.is_empty() {
-            return Ok(());
-        }
-        // Before the database's clock is asked: ours ends first.
-        let until = Instant::now() + self.0.limits.lease;
-        failpoint::pass("lease.before_renew").await?;
-        let renewed = self
-            .0
-            .store
-            .renew_leases(&self.0.owner, ids.clone(), self.0.limits.lease)
-            .await?;
-        for id in ids {
-            let Some(live) = self.0.live.get(id) else {
-                continue;
-            };
-            match renewed.held.get(&id) {
-                Some(cancel_requested_at) => {
-                    live.hold_until(until);
-                    if let Some(at) = cancel_requested_at {
-                        live.request_cancel(*at);
-                    }
-                }
-                // What was let go is counted.
-                None if live.is_ending() || live.lost.is_cancelled() => {}
-                // Its lease goes on to its end.
-                None if renewed.busy.contains(&id) => {}
-                None => {
-                    metrics::lease_lost();
-                    live.lost.cancel();
-                }
-            }
-        }
-        Ok(())
     }
 
     async fn sweep(&self) -> Result<(), StoreError> {
