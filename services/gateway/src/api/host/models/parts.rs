@@ -8,11 +8,13 @@ use crate::outbound::egress::EgressError;
 
 /// What is no place that anybody fetches from.
 const INLINE: [&str; 2] = ["data:", "artifact:"];
+/// Schemes whose addresses are read without a slash, too, as `http:10.0.0.1`.
+const SCHEMES: [&str; 6] = ["http", "https", "file", "ftp", "ws", "wss"];
 /// Members of a part whose texts are read, not fetched.
 const WORDS: [&str; 7] = [
     "text", "refusal", "thinking", "name", "filename", "title", "context",
 ];
-/// Members of a message that are words, whatever stands in them.
+/// Members of a message that are words where they are strings.
 const MESSAGE_WORDS: [&str; 6] = [
     "role",
     "name",
@@ -30,6 +32,8 @@ const CALL_WORDS: [&str; 6] = [
     "parameters",
     "input_schema",
 ];
+/// Those of them that are read as a whole: what a model writes or reads.
+const WHOLE: [&str; 4] = ["function", "custom", "parameters", "input_schema"];
 /// A picture: where it is, or what holds that.
 const IMAGE: &str = "image_url";
 /// Members that say of which type the data beside them are.
@@ -136,7 +140,7 @@ fn walk_message(
                         .map_err(|fault| under(&format!("/{n}"), fault))
                 })
             }
-            (name, _) if MESSAGE_WORDS.contains(&name) => Ok(()),
+            (name, Value::String(_)) if MESSAGE_WORDS.contains(&name) => Ok(()),
             (name, value) => walk_part(name, value, &look),
         };
         checked.map_err(|fault| under(&format!("/{name}"), fault))?;
@@ -144,7 +148,7 @@ fn walk_message(
     Ok(())
 }
 
-/// Looks at what an object has beside these members. `of`: the member that it is.
+/// Looks at what an object has beside these members, and into those of them that are no strings. `of`: the member that it is.
 fn walk_members(
     of: &str,
     value: &Value,
@@ -153,7 +157,10 @@ fn walk_members(
 ) -> Result<(), Fault> {
     let members = value.as_object().into_iter().flatten();
     members
-        .filter(|(name, _)| !words.contains(&name.as_str()))
+        .filter(|(name, value)| {
+            let is_read = value.is_string() || WHOLE.contains(&name.as_str());
+            !(is_read && words.contains(&name.as_str()))
+        })
         .try_for_each(|(name, value)| {
             let known = if of == IMAGE && name == "url" {
                 of
@@ -186,7 +193,7 @@ fn is_place(name: &str, text: &str) -> bool {
     !is_inline && (is_named || begins_as_address(text, !DATA.contains(&name)))
 }
 
-/// Whether it begins as `scheme:/`, and it may be `//`, as those read it who fetch: with what stands before, with either
+/// Whether it begins as `scheme:/`, as one of [`SCHEMES`] with its colon, and it may be `//`, as those read it who fetch: with what stands before, with either
 /// slash, and with line ends and tabs anywhere.
 fn begins_as_address(text: &str, may_lack_scheme: bool) -> bool {
     let read = text.chars().filter(|letter| !"\t\n\r".contains(*letter));
@@ -197,8 +204,14 @@ fn begins_as_address(text: &str, may_lack_scheme: bool) -> bool {
         .collect();
     let is_of_scheme = |letter: char| letter.is_ascii_alphanumeric() || "+.-".contains(letter);
     let behind = beginning.trim_start_matches(is_of_scheme);
-    let has_scheme = behind.len() < beginning.len();
-    (has_scheme && behind.starts_with(":/")) || (may_lack_scheme && beginning.starts_with("//"))
+    let scheme = &beginning[..beginning.len() - behind.len()];
+    let is_fetched = SCHEMES
+        .iter()
+        .any(|known| scheme.eq_ignore_ascii_case(known));
+    let has_slash = !scheme.is_empty() && behind.starts_with(":/");
+    has_slash
+        || (is_fetched && behind.starts_with(':'))
+        || (may_lack_scheme && beginning.starts_with("//"))
 }
 
 fn under(pointer: &str, mut fault: Fault) -> Fault {
@@ -325,6 +338,23 @@ mod tests {
             (json!({"image": "http:\\\\169.254.169.254"}), "image"),
             (json!({"image": "\u{1}ht\ttp://10.0.0.1/"}), "image"),
             (json!({"image": "//10.0.0.1/"}), "image"),
+            (json!({"image": "http:127.0.0.1/"}), "image"),
+            (json!({"image": " HT\ntP:127.0.0.1"}), "image"),
+            (
+                json!({"file": {"file_data": "file:etc/passwd"}}),
+                "file/file_data",
+            ),
+            (json!({"audio": ["ftp:10.0.0.1"]}), "audio/0"),
+            (
+                json!({"title": {"image": "http://10.0.0.1/"}}),
+                "title/image",
+            ),
+            (json!({"text": {"url": "http:10.0.0.1"}}), "text/url"),
+            (
+                json!({"context": [{"src": "https:10.0.0.1"}]}),
+                "context/0/src",
+            ),
+            (json!({"name": [["//10.0.0.1/"]]}), "name/0/0"),
         ] {
             let refused = check(&json!([{"type": "text", "text": "http://10.0.0.1/"}, part]));
             assert_eq!(refused, Err(format!("/messages/1/content/1/{pointer}")));
@@ -336,6 +366,8 @@ mod tests {
             json!({"file": {"file_data": "AAAA", "filename": "a.pdf"}}),
             json!({"input_audio": {"data": "//uQxAAA", "format": "mp3"}}),
             json!({"note": "see: /a, or c://"}),
+            json!({"note": "mailto:a@b.c"}),
+            json!({"title": "http:10.0.0.1", "context": "https://10.0.0.1/"}),
             json!(7),
         ] {
             assert_eq!(check(&json!([part])), Ok(()), "{part}");
@@ -359,6 +391,11 @@ mod tests {
             ),
             (json!({"content": "x", "image_url": inside}), "image_url"),
             (json!({"content": "x", "images": [inside]}), "images/0"),
+            (
+                json!({"reasoning": {"image": "http:10.0.0.1"}}),
+                "reasoning/image",
+            ),
+            (json!({"refusal": [{"url": inside}]}), "refusal/0/url"),
             (
                 json!({"tool_calls": [{"image_url": inside}]}),
                 "tool_calls/0/image_url",
