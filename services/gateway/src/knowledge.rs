@@ -142,6 +142,11 @@ impl Knowledge {
         }
     }
 
+    /// The model that makes a vector of each query to this base.
+    pub fn embedding_model(&self, kb_id: &str) -> Option<&str> {
+        self.embedded(kb_id).ok()?.embedding_model.as_deref()
+    }
+
     /// Waits for what is still being indexed; it ends with the process's stop.
     pub async fn end(&self) {
         self.0.tasks.close();

@@ -68,3 +68,44 @@ async fn searches_count_as_calls_of_the_budget(
     );
     run.end(&stage).await;
 }
+
+#[rstest]
+#[tokio::test]
+async fn searches_by_meaning_take_tokens_of_the_budget(#[values(Sqlite, Postgres)] engine: Engine) {
+    let staged = stage_with(engine, |config| {
+        let bases = BASES.replacen(
+            "chunk_chars",
+            "embedding_model = \"embedder\"\nchunk_chars",
+            1,
+        );
+        config.rest = format!(
+            "[[model_providers]]\nname = \"script\"\nkind = \"scripted\"\n\
+             [[models]]\nmodel_id = \"embedder\"\nprovider = \"script\"\noperations = [\"invoke\"]\n\
+             input_price = 1000.0\n{bases}\
+             [[budgets]]\nname = \"few\"\nscope = \"run\"\ntokens = 14\n"
+        );
+    });
+    let Some(stage) = staged.await else { return };
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let query = json!({"query_text": "vacation days for every employee"});
+    let search = async || run.call("/knowledge-bases/handbook/retrieve", &query).await;
+    let path = format!("/v1/runs/{}/usage", run.run_id);
+    for (calls, tokens) in [(1, 5), (2, 10)] {
+        let found = search().await;
+        assert_eq!(found.status, 200, "{}", found.body);
+        until("the usage", async || {
+            let total = &stage.client.get(&path).await.body["total"];
+            total["calls"] == calls && total["prompt_tokens"] == tokens
+        })
+        .await;
+    }
+    let refused = search().await;
+    assert_eq!(
+        (refused.status, refused.error("code")),
+        (429, &json!("rate_limited"))
+    );
+    assert_eq!(refused.error("details")["limit"], "tokens");
+    let usage = stage.client.get(&path).await.body;
+    assert_eq!(usage["total"]["cost"], 0.01, "{usage}");
+    run.end(&stage).await;
+}

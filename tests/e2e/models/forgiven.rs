@@ -571,3 +571,50 @@ async fn deviations_show_in_the_health_of_the_provider() {
     );
     asking.end().await;
 }
+
+#[tokio::test]
+async fn batches_that_are_too_large_are_halved() {
+    let asking = Asking::start().await;
+    let vectors = |count: usize| {
+        let data: Vec<_> = (0..count)
+            .map(|n| json!({"index": n, "embedding": [1, n]}))
+            .collect();
+        Reply::Json(
+            200,
+            json!({"data": data, "usage": {"prompt_tokens": 10 * count, "total_tokens": 10 * count}}),
+        )
+    };
+    asking.upstream.reply(Reply::Json(
+        413,
+        json!({"error": "batch size 5 > maximum allowed batch size 2"}),
+    ));
+    let refused = json!({"error": {"message": "input must not have more than 1 item: too many"}});
+    asking.upstream.reply(Reply::Json(400, refused));
+    // Once behind the refusals, and once knowing the size.
+    for _ in 0..10 {
+        asking.upstream.reply(vectors(1));
+    }
+    for _ in 0..2 {
+        let body = json!({"texts": ["a", "b", "c", "d", "e"]});
+        let answer = asking.run.call("/models/remote/embed", &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        assert_eq!(answer.body["vectors"].as_array().unwrap().len(), 5);
+        assert_eq!(answer.body["usage"]["prompt_tokens"], 50);
+    }
+    let sizes: Vec<_> = asking
+        .upstream
+        .asked()
+        .iter()
+        .map(|asked| asked.body["input"].as_array().unwrap().len())
+        .collect();
+    assert_eq!(sizes, [5, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
+    asking
+        .upstream
+        .reply(Reply::Json(413, json!({"error": "too large"})));
+    let alone = asking
+        .run
+        .call("/models/remote/embed", &json!({"texts": ["a"]}))
+        .await;
+    assert_eq!(alone.status, 400, "{}", alone.body);
+    asking.end().await;
+}

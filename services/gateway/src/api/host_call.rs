@@ -14,6 +14,7 @@ use uuid::Uuid;
 use crate::api::ApiState;
 use crate::api::auth::{Call, RunCaller};
 use crate::api::error::{ApiError, ApiResult, Consumed};
+use crate::outbound::model::Paid;
 use crate::outbound::upstream::UpstreamError;
 use crate::runs::Runs;
 use crate::runs::grant::Grant;
@@ -107,11 +108,21 @@ impl HostCall {
         Ok(())
     }
 
-    /// Takes the most that it may use out of the budgets that it counts for: 429 when it does not fit.
-    pub(super) async fn reserve(&mut self, spend: Spend) -> ApiResult<()> {
+    /// Takes the most that it may use out of the budgets that it counts for: 429 when it does not fit. Providers of
+    /// vectors want the [`Paid`] that this gives.
+    pub(super) async fn reserve(&mut self, spend: Spend) -> ApiResult<Paid> {
         let spending = Spending::reserve(&self.runs, &self.grant, self.id, spend).await?;
         self.spending = Some(spending);
-        Ok(())
+        Ok(Paid::reserved())
+    }
+
+    /// Counts what a provider of vectors has read: what it told, else what was reserved, and nothing where none was asked.
+    pub(super) fn count_paid(&mut self, paid: &Paid) {
+        if paid.is_used() {
+            self.count(paid.counted());
+        } else if let Some(spending) = &mut self.spending {
+            spending.read_nothing();
+        }
     }
 
     /// What the provider has counted.

@@ -193,6 +193,8 @@ pub struct ModelEntry {
     pub vocabulary: String,
     /// `None`: 1 at providers of kind `openai`, else more.
     pub token_margin: Option<f64>,
+    /// Texts of one request for embedding at most. `None`: as many as its provider was seen to take.
+    pub embedding_batch: Option<u64>,
     /// What a million tokens cost, in the operator's currency.
     pub input_price: Option<f64>,
     pub output_price: Option<f64>,
@@ -214,6 +216,7 @@ impl ModelEntry {
         let thinking = table.optional("thinking", one_of(&["budget", "adaptive", "none"]));
         let vocabulary = table.optional("vocabulary", one_of(&["o200k", "cl100k"]));
         let token_margin = table.optional("token_margin", number(1.0, 10.0));
+        let embedding_batch = table.optional("embedding_batch", whole(1..=2048));
         let input_price = table.optional("input_price", number(0.0, 1e6));
         let output_price = table.optional("output_price", number(0.0, 1e6));
         table.close()?;
@@ -228,6 +231,7 @@ impl ModelEntry {
             thinking: thinking?,
             vocabulary: vocabulary?.unwrap_or_else(|| "o200k".to_owned()),
             token_margin: token_margin?,
+            embedding_batch: embedding_batch?,
             input_price: input_price?,
             output_price: output_price?,
         })

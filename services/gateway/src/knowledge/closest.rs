@@ -11,6 +11,7 @@ use store::{BaseKey, FoundChunk};
 use crate::knowledge::index::on_a_thread;
 use crate::knowledge::prepare::{embed, passage, scope};
 use crate::knowledge::{EmbeddedBase, Knowledge, KnowledgeError};
+use crate::outbound::model::Paid;
 
 /// Passages whose texts are looked at.
 const CANDIDATES: usize = 200;
@@ -34,13 +35,21 @@ impl Knowledge {
         text: &str,
         filters: &Filters,
         top: usize,
+        paid: &Paid,
     ) -> Result<Vec<Close>, KnowledgeError> {
         let (corpus, version) = self.0.parts.store.knowledge_corpus(key).await?;
         let by_words = self.by_words(key, text, filters, corpus).await?;
         let Some(model) = &base.embedding_model else {
             return Ok(by_words.into_iter().take(top).collect());
         };
-        let by_meaning = self.by_meaning(model, key, text, filters, version).await?;
+        let vector = self.query_vector(model, key, text, paid).await;
+        let by_meaning = match vector {
+            Some(vector) => {
+                self.by_meaning(model, key, vector, filters, version)
+                    .await?
+            }
+            None => Vec::new(),
+        };
         self.together(key, by_words, by_meaning, top).await
     }
 
@@ -109,22 +118,18 @@ impl Knowledge {
         scored.await
     }
 
-    /// The ids of the chunks whose vectors are closest, the closest first. A provider that fails takes only
-    /// this away: words still find.
-    async fn by_meaning(
+    /// The vector of a query. A provider that fails takes only this away: words still find.
+    async fn query_vector(
         &self,
         model: &str,
         key: &BaseKey,
         text: &str,
-        filters: &Filters,
-        version: i64,
-    ) -> Result<Vec<i64>, KnowledgeError> {
-        let Some(embedder) = &self.0.parts.embedder else {
-            return Ok(Vec::new());
-        };
+        paid: &Paid,
+    ) -> Option<Vec<f32>> {
+        let embedder = self.0.parts.embedder.as_ref()?;
         let texts = [text.to_owned()];
-        let query = match embed(embedder.as_ref(), model, &texts, EMBEDDING).await {
-            Ok(mut vectors) => vectors.pop().unwrap_or_default(),
+        match embed(embedder.as_ref(), model, &texts, EMBEDDING, paid).await {
+            Ok(mut vectors) => vectors.pop(),
             Err(error) => {
                 let reason = error.reason();
                 tracing::warn!(
@@ -134,9 +139,20 @@ impl Knowledge {
                     "no vector for a query: knowledge base {} is searched by words alone",
                     key.kb_id
                 );
-                return Ok(Vec::new());
+                None
             }
-        };
+        }
+    }
+
+    /// The ids of the chunks whose vectors are closest, the closest first.
+    async fn by_meaning(
+        &self,
+        model: &str,
+        key: &BaseKey,
+        query: Vec<f32>,
+        filters: &Filters,
+        version: i64,
+    ) -> Result<Vec<i64>, KnowledgeError> {
         let found = self
             .0
             .vectors

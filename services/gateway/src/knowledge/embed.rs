@@ -6,7 +6,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use crate::outbound::model::{Model, Models};
+use crate::outbound::model::{Model, Models, Paid};
 use crate::outbound::upstream::UpstreamError;
 use crate::telemetry::metrics;
 
@@ -18,27 +18,28 @@ pub trait Embedder: Send + Sync {
         model: &'a str,
         texts: &'a [String],
         patience: Duration,
+        paid: &'a Paid,
     ) -> BoxFuture<'a, Result<Vec<Vec<f32>>, UpstreamError>>;
 }
 
 /// Texts that providers take at once.
 const AT_ONCE: usize = 256;
 
-/// The models of the catalog. What they embed for knowledge bases is the operator's own use: no run pays, and the
-/// metrics of models have it.
+/// The models of the catalog. What they embed for knowledge bases stands in the metrics of models, by runs and by operators.
 impl Embedder for Models {
     fn embed<'a>(
         &'a self,
         model: &'a str,
         texts: &'a [String],
         patience: Duration,
+        paid: &'a Paid,
     ) -> BoxFuture<'a, Result<Vec<Vec<f32>>, UpstreamError>> {
         let until = Instant::now() + patience;
         let embedding = async move {
             let known = self.find(model)?;
             let mut vectors = Vec::with_capacity(texts.len());
             for texts in texts.chunks(AT_ONCE) {
-                vectors.extend(counted(model, known, texts, until).await?);
+                vectors.extend(counted(model, known, texts, until, paid).await?);
             }
             Ok(vectors)
         };
@@ -51,15 +52,17 @@ async fn counted(
     model: &Model,
     texts: &[String],
     until: Instant,
+    paid: &Paid,
 ) -> Result<Vec<Vec<f32>>, UpstreamError> {
     let price = model.price.unwrap_or_default();
     let of = |tokens| (tokens, price.cost(tokens, 0));
     // A provider that has been asked may bill it, whether it is heard or not.
     let call = metrics::ModelCall::begin(id, of(model.count.of_texts(texts.iter())));
-    let embedded = tokio::time::timeout_at(until, model.vectors(texts)).await;
+    let before = prompt_of(paid);
+    let embedded = tokio::time::timeout_at(until, model.vectors(texts, paid)).await;
     match embedded.unwrap_or(Err(UpstreamError::Timeout)) {
-        Ok((vectors, usage)) => {
-            let said = usage.and_then(|usage| usage.prompt_tokens.or(usage.total_tokens));
+        Ok(vectors) => {
+            let said = prompt_of(paid).map(|said| said - before.unwrap_or(0));
             let said = said.and_then(|said| u32::try_from(said).ok());
             call.end("ok", said.map(u64::from).map(of));
             Ok(vectors)
@@ -77,4 +80,10 @@ async fn counted(
             Err(error)
         }
     }
+}
+
+/// What was counted of the texts so far.
+fn prompt_of(paid: &Paid) -> Option<i64> {
+    let usage = paid.counted()?;
+    usage.prompt_tokens.or(usage.total_tokens)
 }

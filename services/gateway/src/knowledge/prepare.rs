@@ -8,6 +8,7 @@ use domain::text_index::passage_terms;
 use store::{BaseKey, NewChunk};
 
 use crate::knowledge::embed::Embedder;
+use crate::outbound::model::Paid;
 use crate::outbound::upstream::UpstreamError;
 
 /// How long the provider of vectors may take for one batch.
@@ -56,7 +57,8 @@ pub(super) async fn add_vectors(
         .iter()
         .map(|chunk| passage(chunk.heading.as_deref(), &chunk.text))
         .collect();
-    let vectors = embed(embedder, model, &texts, EMBEDDING).await?;
+    // What an operator adds counts for no run's budget.
+    let vectors = embed(embedder, model, &texts, EMBEDDING, &Paid::by_operator()).await?;
     for (chunk, vector) in chunks.iter_mut().zip(vectors) {
         chunk.vector = Some(vector_bytes(&vector));
     }
@@ -69,8 +71,9 @@ pub(super) async fn embed(
     model: &str,
     texts: &[String],
     patience: Duration,
+    paid: &Paid,
 ) -> Result<Vec<Vec<f32>>, UpstreamError> {
-    let vectors = embedder.embed(model, texts, patience).await?;
+    let vectors = embedder.embed(model, texts, patience, paid).await?;
     if vectors.len() != texts.len() {
         let message = format!("{} vectors for {} texts", vectors.len(), texts.len());
         return Err(UpstreamError::Malformed(message));

@@ -10,13 +10,15 @@ use store::BaseKey;
 
 use crate::knowledge::closest::Close;
 use crate::knowledge::{Base, Knowledge, KnowledgeError};
+use crate::outbound::model::Paid;
 
 impl Knowledge {
-    /// The passages of a base that are closest to a query. Who may ask has been decided before.
+    /// The passages of a base that are closest to a query. Who may ask has been decided before, and who pays for its vector.
     pub async fn retrieve(
         &self,
         base: &BaseKey,
         query: &RetrievalQuery,
+        paid: &Paid,
     ) -> Result<Vec<RetrievalResultEntry>, KnowledgeError> {
         let mut faults = check_query(query);
         let filters = check_filters(&query.filters).unwrap_or_else(|found| {
@@ -31,7 +33,7 @@ impl Knowledge {
         match self.base(&base.kb_id)? {
             Base::Embedded(embedded) => {
                 let found = self
-                    .closest(embedded, base, &query.query_text, &filters, top)
+                    .closest(embedded, base, &query.query_text, &filters, top, paid)
                     .await?;
                 Ok(found.into_iter().map(entry).collect())
             }

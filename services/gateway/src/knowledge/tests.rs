@@ -38,6 +38,7 @@ impl Embedder for Meanings {
         _model: &'a str,
         texts: &'a [String],
         patience: Duration,
+        _paid: &'a Paid,
     ) -> BoxFuture<'a, Result<Vec<Vec<f32>>, UpstreamError>> {
         async move {
             self.asked.fetch_add(1, Ordering::SeqCst);
@@ -147,7 +148,11 @@ impl Bench {
             top_k: None,
             filters: serde_json::from_value(filters).unwrap(),
         };
-        let found = self.knowledge.retrieve(&self.base, &query).await.unwrap();
+        let found = self
+            .knowledge
+            .retrieve(&self.base, &query, &Paid::by_operator())
+            .await
+            .unwrap();
         let id = |entry: &protocol::knowledge::RetrievalResultEntry| {
             entry.metadata["document_id"].as_str().unwrap().to_owned()
         };

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use protocol::JsonObject;
-use protocol::message::LlmTokenUsage;
 use protocol::model::ModelProvider;
 use serde_json::{Value, json};
 
@@ -15,11 +14,13 @@ use crate::outbound::upstream::UpstreamError;
 
 mod anthropic;
 mod api_keys;
+mod batches;
 mod bounds;
 mod embedded;
 mod exchange;
 mod notes;
 mod openai;
+mod paid;
 mod scripted;
 mod tokens;
 mod watched;
@@ -27,6 +28,7 @@ mod whole;
 
 pub use anthropic::{Anthropic, Thinking};
 pub use api_keys::Rest;
+pub use batches::BatchSize;
 pub use bounds::{
     BOUNDS, LEAST, THOUGHTS, ThoughtCount, UNSAID_TOKENS, UNSAID_WINDOW_TOKENS, value_at,
 };
@@ -34,6 +36,7 @@ pub use embedded::{Embedded, EmbeddedText};
 pub use exchange::ProviderAddress;
 pub use notes::Notes;
 pub use openai::OpenAi;
+pub use paid::Paid;
 pub use scripted::{Script, ScriptFault, Scripted};
 pub use tokens::{TokenCount, Vocabulary};
 pub use watched::{Probed, Watched};
@@ -110,6 +113,7 @@ pub struct Model {
     pub extra_members: Arc<[String]>,
     pub price: Option<Price>,
     pub count: TokenCount,
+    pub batch_size: BatchSize,
     /// Knows where a provider may be sent.
     pub egress: Egress,
     /// Its provider is where only `egress.allow` leads: inside, as far as one can know.
@@ -196,17 +200,6 @@ impl Model {
         }
         body
     }
-
-    /// Asks for the vectors of texts, in their order, and what that has used.
-    pub async fn vectors(
-        &self,
-        texts: &[String],
-    ) -> Result<(Vec<Vec<f32>>, Option<LlmTokenUsage>), UpstreamError> {
-        let body = json!({"input": texts, "encoding_format": "float"});
-        let mut embedded = self.provider.embed(self.asked(object(body))).await?;
-        let usage = embedded.usage.take();
-        Ok((embedded.in_order(texts.len())?, usage))
-    }
 }
 
 /// The members of a value that was made as an object.
@@ -242,6 +235,7 @@ mod tests {
                 vocabulary: Vocabulary::O200k,
                 margin: 1.0,
             },
+            batch_size: BatchSize::new(None),
             egress,
             is_own: false,
         };

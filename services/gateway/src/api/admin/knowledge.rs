@@ -25,6 +25,7 @@ use crate::api::query::{PathOf, QueryOf, single_header};
 use crate::cursor::Kind as CursorKind;
 use crate::knowledge::extract::Kind;
 use crate::knowledge::index::{Indexed, NewDocument, Source};
+use crate::outbound::model::Paid;
 
 /// What is said of a document beside its bytes.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -271,6 +272,9 @@ pub(in crate::api) async fn search_knowledge_base(
     JsonBody(query): JsonBody<RetrievalQuery>,
 ) -> ApiResult<Json<RetrievalResults>> {
     let base = key(&caller, kb_id);
-    let results = state.knowledge.retrieve(&base, &query).await?;
+    let results = state
+        .knowledge
+        .retrieve(&base, &query, &Paid::by_operator())
+        .await?;
     Ok(Json(RetrievalResults { results }))
 }

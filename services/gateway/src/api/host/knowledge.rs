@@ -80,16 +80,21 @@ pub(in crate::api) async fn retrieve(
     if let Err(refused) = host_call.keep(place, FULL) {
         return host_call.end(Err(refused));
     }
-    if let Err(refused) = host_call.reserve(Spend::of_retrieval(kb_id)).await {
-        return host_call.end(Err(refused));
-    }
+    let embedding = state.knowledge.embedding_model(kb_id);
+    let embedding = embedding.and_then(|id| state.runs.models().find(id).ok());
+    let spend = Spend::of_retrieval(kb_id, &query.query_text, embedding);
+    let paid = match host_call.reserve(spend).await {
+        Ok(paid) => paid,
+        Err(refused) => return host_call.end(Err(refused)),
+    };
     let base = BaseKey {
         workspace: caller.grant.run.workspace.clone(),
         kb_id: kb_id.to_owned(),
     };
     let found = host_call
-        .within(state.knowledge.retrieve(&base, query))
+        .within(state.knowledge.retrieve(&base, query, &paid))
         .await;
+    host_call.count_paid(&paid);
     let found = found.map(|results| RetrievalResults { results });
     if let Ok(found) = &found {
         let texts = found.results.iter().flat_map(|entry| &entry.content);

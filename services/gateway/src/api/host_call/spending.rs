@@ -8,7 +8,7 @@ use store::{BudgetLine, ReserveBudget, SettleUsage, UsedCall};
 use uuid::Uuid;
 
 use crate::api::error::{ApiError, Consumed};
-use crate::outbound::model::Price;
+use crate::outbound::model::{Model, Price};
 use crate::runs::grant::Grant;
 use crate::runs::{Reservation, Runs};
 use crate::telemetry::metrics;
@@ -106,6 +106,11 @@ impl Spending {
         }
     }
 
+    /// No model was asked.
+    pub(super) fn read_nothing(&mut self) {
+        self.spend.prompt_tokens = 0;
+    }
+
     /// Text that the model has said, in bytes.
     pub(super) fn say(&mut self, bytes: usize) {
         self.said += bytes as u64;
@@ -184,9 +189,18 @@ impl Spend {
         Self::without_tokens("tool", name)
     }
 
-    /// A search in a knowledge base.
-    pub(in crate::api) fn of_retrieval(kb_id: &str) -> Self {
-        Self::without_tokens("knowledge", kb_id)
+    /// A search in a knowledge base; `embedding`: the model that makes a vector of its text.
+    pub(in crate::api) fn of_retrieval(
+        kb_id: &str,
+        query: &String,
+        embedding: Option<&Model>,
+    ) -> Self {
+        let of_query = |model: &Model| model.count.of_texts([query].into_iter());
+        Self {
+            prompt_tokens: embedding.map_or(0, of_query),
+            price: embedding.and_then(|model| model.price),
+            ..Self::without_tokens("knowledge", kb_id)
+        }
     }
 
     fn without_tokens(kind: &'static str, resource: &str) -> Self {

@@ -10,8 +10,8 @@ use crate::clock::Clock;
 use crate::config::{Config, ConfigFault, ModelEntry, ProviderEntry, parse_toml};
 use crate::outbound::egress::Egress;
 use crate::outbound::model::{
-    Anthropic, BOUNDS, Model, Models, Notes, OpenAi, Price, Provider, ProviderAddress, Script,
-    Scripted, Thinking, TokenCount, Vocabulary, Watched,
+    Anthropic, BOUNDS, BatchSize, Model, Models, Notes, OpenAi, Price, Provider, ProviderAddress,
+    Script, Scripted, Thinking, TokenCount, Vocabulary, Watched,
 };
 
 /// A script is read whole.
@@ -179,6 +179,11 @@ impl DeclaredModels {
                 max_output_tokens: entry.max_output_tokens,
                 egress: egress.clone(),
                 is_own: declared.base_url().is_some_and(|url| egress.is_opened(url)),
+                batch_size: BatchSize::new(
+                    entry
+                        .embedding_batch
+                        .and_then(|most| usize::try_from(most).ok()),
+                ),
                 price: (entry.input_price.is_some() || entry.output_price.is_some())
                     .then_some(price),
                 count: TokenCount {

@@ -7,7 +7,7 @@ use futures_util::StreamExt as _;
 use protocol::JsonObject;
 use protocol::model::{ModelProvider, ModelProviderError, ModelProviderKey};
 
-use super::{Chunks, Embedded, Provider, Rest, ThoughtCount};
+use super::{Chunks, Embedded, Paid, Provider, Rest, ThoughtCount};
 use crate::clock::Clock;
 use crate::outbound::upstream::UpstreamError;
 
@@ -104,14 +104,23 @@ impl Watched {
         Ok(noted.boxed())
     }
 
-    /// As [`Provider::embed`].
-    pub async fn embed(&self, body: JsonObject) -> Result<Embedded, UpstreamError> {
-        self.health.noted(self.provider.embed(body).await)
+    /// As [`Provider::embed`], paid for.
+    pub async fn embed(&self, body: JsonObject, paid: &Paid) -> Result<Embedded, UpstreamError> {
+        // One that is given up may be billed.
+        let asking = Asking(Some(paid));
+        let embedded = self.provider.embed(body).await;
+        asking.end(embedded.as_ref().err());
+        self.health.noted(embedded)
     }
 
     /// As [`Provider::rerank`].
     pub async fn rerank(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
         self.health.noted(self.provider.rerank(body).await)
+    }
+
+    /// Its name in the configuration.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// How it stands; `models` are asked there.
@@ -182,6 +191,25 @@ impl Health {
     // What was seen is whole after any panic.
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request that its provider may bill, unless it ends otherwise.
+struct Asking<'a>(Option<&'a Paid>);
+
+impl Asking<'_> {
+    fn end(mut self, failed: Option<&UpstreamError>) {
+        if failed.is_some_and(UpstreamError::is_undone) {
+            self.0 = None;
+        }
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if let Some(paid) = self.0 {
+            paid.ask();
+        }
     }
 }
 

@@ -102,7 +102,7 @@ async fn rerank(
     let answer = call
         .within(model.provider.rerank(model.asked(body)))
         .await?;
-    call.count(answer.get("usage").and_then(domain::chat::usage));
+    call.count(domain::chat::usage_of(&answer));
     Ok(ranking(&answer, count, top)?)
 }
 
@@ -122,10 +122,11 @@ pub(in crate::api::host) async fn embed(
 ) -> ApiResult<(Vec<Vec<f32>>, Option<LlmTokenUsage>)> {
     let vectors = texts.len().saturating_mul(VECTOR_BYTES);
     room.grow_to(vectors.min(MOST_VECTOR_BYTES))?;
-    call.reserve(reading_spend(id, model, texts.iter())).await?;
-    let (vectors, usage) = call.within(model.vectors(texts)).await?;
-    call.count(usage.clone());
-    Ok((vectors, usage))
+    let paid = call.reserve(reading_spend(id, model, texts.iter())).await?;
+    let vectors = call.within(model.vectors(texts, &paid)).await;
+    // What was counted of some batches counts, too, where a later one fails.
+    call.count(paid.counted());
+    Ok((vectors?, paid.counted()))
 }
 
 /// An answer as text, without a value for each number in between.
