@@ -373,6 +373,210 @@ async fn a_call_that_breaks_ends_no_other_call_of_the_same_server() {
 }
 
 #[tokio::test]
+async fn begins_new_sessions_and_repeats_refused_calls() {
+    let server = ToolServer::start().await;
+    let stage = stage_with(Sqlite, server_at(&server.url, ""))
+        .await
+        .unwrap();
+    let admin = stage.gateway.admin().await;
+    ready(&admin).await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let calls = || {
+        let is_call =
+            |seen: &crate::support::tool_server::Seen| seen.body["method"] == "tools/call";
+        server
+            .seen("/mcp")
+            .iter()
+            .filter(|seen| is_call(seen))
+            .count()
+    };
+    let json = "application/json";
+    let null = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request"}}"#;
+    let own = r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32001,"message":"Session not found"}}"#;
+    let event = format!(
+        "data: {}\n\n",
+        null.replace("Bad Request", "No valid session")
+    );
+    for (status, kind, body) in [
+        (400, json, null),
+        (200, json, null),
+        (200, json, own),
+        (404, json, own),
+        (400, "text/plain", "bad request"),
+        (404, "text/plain", ""),
+        (410, "text/plain", "gone"),
+        (500, "text/plain", "oops"),
+        (200, "text/event-stream", &event),
+    ] {
+        let before = calls();
+        server.forget_session(status, kind, body);
+        let answer = call(&run, "echo", &json!({"text": "hi"})).await;
+        assert_eq!(
+            answer.body,
+            json!({"result": "{\"text\":\"hi\"}"}),
+            "{status} {body}"
+        );
+        assert_eq!(calls() - before, 2, "{status} {body}");
+    }
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn errors_without_id_end_their_call() {
+    let server = ToolServer::start().await;
+    let catalog = server_at(&server.url, "").replace("= 2.0", "= 50.0");
+    let stage = stage_with(Sqlite, catalog).await.unwrap();
+    let admin = stage.gateway.admin().await;
+    let names = ["no_id", "no_id_event", "fail", "garbled"];
+    let tools: Vec<_> = names.iter().map(|name| listed(name, &json!({}))).collect();
+    server.list(json!(tools)).await;
+    server_is(&admin, "the list", |server| server["tools"] == json!(names)).await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    for name in ["no_id", "no_id_event"] {
+        let refused = call(&run, name, &json!({})).await;
+        assert_eq!(
+            refused.detail("reason"),
+            "upstream_failing",
+            "{name}: {}",
+            refused.body
+        );
+        assert!(
+            refused.body.to_string().contains("who is it"),
+            "{}",
+            refused.body
+        );
+    }
+    let refused = call(&run, "fail", &json!({})).await;
+    assert_eq!(
+        refused.detail("reason"),
+        "upstream_failing",
+        "{}",
+        refused.body
+    );
+    let is_start = |seen: &&crate::support::tool_server::Seen| seen.body["method"] == "initialize";
+    let starts = server.seen("/mcp").iter().filter(is_start).count();
+    assert_eq!(starts, 1, "the session was alive");
+    let garbled = call(&run, "garbled", &json!({})).await;
+    assert_eq!(
+        garbled.body,
+        json!({"result": "a\u{fffd}b\u{fffd}c\u{fffd}d"})
+    );
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn bad_tools_are_left_out_alone() {
+    let server = ToolServer::start().await;
+    server.repeat_cursor("again");
+    let stage = stage_with(Sqlite, server_at(&server.url, ""))
+        .await
+        .unwrap();
+    let admin = stage.gateway.admin().await;
+    let schema = json!({"type": "object"});
+    let long = "x".repeat(70);
+    let tools = json!([
+        listed("echo", &json!({})),
+        {"name": "bare"},
+        {"name": "listy", "inputSchema": []},
+        {"inputSchema": schema},
+        {"name": "hints", "inputSchema": schema, "description": 5, "annotations": {"readOnlyHint": "yes"}},
+        {"name": "dotted.name", "inputSchema": schema},
+        {"name": long, "inputSchema": schema},
+    ]);
+    server.list(tools).await;
+    let told = server_is(&admin, "the list", |server| {
+        server["tools"]
+            .as_array()
+            .is_some_and(|tools| tools.len() == 4)
+    })
+    .await;
+    let left_out = told["left_out"].as_array().unwrap();
+    assert_eq!(left_out.len(), 3, "{told}");
+    for reason in [
+        "bare: has no `inputSchema`",
+        "listy: its `inputSchema` is a list",
+        "tool 4: has no name",
+    ] {
+        assert!(told["left_out"].to_string().contains(reason), "{told}");
+    }
+    for note in [
+        "hints: its `description`",
+        "hints: its `annotations`",
+        "dotted.name is offered as",
+        "repeated cursor",
+    ] {
+        assert!(told["notes"].to_string().contains(note), "{told}");
+    }
+    let offered = told["tools"].as_array().unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    for (offered, real) in [(&offered[2], "dotted.name"), (&offered[3], long.as_str())] {
+        let offered = offered.as_str().unwrap();
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+        assert!(
+            offered.len() <= 64 && offered.bytes().all(is_plain),
+            "{offered}"
+        );
+        assert_eq!(call(&run, offered, &json!({})).await.status, 200);
+        server
+            .saw("the real name", |seen| seen.body["params"]["name"] == real)
+            .await;
+    }
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn lines_that_are_no_messages_are_not_answered() {
+    let directory = Directory::new();
+    let heard = directory.file("heard");
+    // A server that logs to its standard output, and notes what it gets.
+    let script = directory.write(
+        "server.py",
+        &format!(
+            r#"import json, sys
+def say(text):
+    print(text, flush=True)
+heard = open({heard:?}, "a")
+for line in sys.stdin:
+    heard.write(line)
+    heard.flush()
+    asked = json.loads(line)
+    for noise in ['{{"level":30,"msg":"x"}}', "42", "null", "[]", "plain", json.dumps({{"got": asked}})]:
+        say(noise)
+    result = {{"initialize": {{"protocolVersion": "2025-06-18", "capabilities": {{"tools": {{}}}},
+        "serverInfo": {{"name": "n", "version": "1"}}}},
+        "tools/list": {{"tools": [{{"name": "echo", "inputSchema": {{"type": "object"}}}}]}},
+        "tools/call": {{"content": [{{"type": "text", "text": "done"}}]}}}}.get(asked.get("method"))
+    if result is not None:
+        say(json.dumps({{"jsonrpc": "2.0", "id": asked["id"], "result": result}}))
+"#,
+            heard = heard.display().to_string()
+        ),
+    );
+    let catalog = format!(
+        "[[mcp_servers]]\nname = \"noisy\"\ncommand = [\"python3\", {:?}]\n",
+        script.display().to_string()
+    );
+    let stage = stage_with(Sqlite, catalog).await.unwrap();
+    let admin = stage.gateway.admin().await;
+    ready(&admin).await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    assert_eq!(
+        call(&run, "echo", &json!({})).await.body,
+        json!({"result": "done"})
+    );
+    let heard = std::fs::read_to_string(&heard).unwrap();
+    assert_eq!(heard.lines().count(), 4, "{heard}");
+    let notes = servers(&admin).await[0]["notes"].to_string();
+    assert!(
+        notes.contains("lines on standard output were no messages"),
+        "{notes}"
+    );
+    let log = stage.gateway.log();
+    assert_eq!(log.matches("no JSON-RPC messages").count(), 1);
+    run.end(&stage).await;
+}
+
+#[tokio::test]
 async fn a_run_that_is_cancelled_tells_the_server() {
     let server = ToolServer::start().await;
     let catalog = server_at(&server.url, "").replace("= 2.0", "= 50.0");

@@ -34,6 +34,19 @@ struct Shared {
     is_deaf: AtomicBool,
     streams: watch::Sender<usize>,
     left: watch::Sender<u32>,
+    /// The number of the current session; others are refused like this.
+    session: Mutex<(u32, Refusal)>,
+    /// The `nextCursor` of each page.
+    cursor: Mutex<Option<String>>,
+}
+
+/// How a request under a forgotten session is refused.
+#[derive(Clone, Debug, Default)]
+pub struct Refusal {
+    pub status: u16,
+    /// With ID in place of the id of the request.
+    pub body: String,
+    pub kind: String,
 }
 
 /// A request that came.
@@ -77,6 +90,8 @@ impl ToolServer {
             is_deaf: AtomicBool::new(false),
             streams: watch::Sender::default(),
             left: watch::Sender::default(),
+            session: Mutex::default(),
+            cursor: Mutex::default(),
         });
         let router = Router::new()
             .fallback(answer)
@@ -119,6 +134,18 @@ impl ToolServer {
         *self.shared.tools.lock().unwrap() = tools;
         let changed = json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"});
         self.push(&changed.to_string());
+    }
+
+    /// Forgets the session, and refuses requests under it like this.
+    pub fn forget_session(&self, status: u16, kind: &str, body: &str) {
+        let mut session = self.shared.session.lock().unwrap();
+        let (body, kind) = (body.to_owned(), kind.to_owned());
+        *session = (session.0 + 1, Refusal { status, body, kind });
+    }
+
+    /// Gives this `nextCursor` with each page.
+    pub fn repeat_cursor(&self, cursor: &str) {
+        *self.shared.cursor.lock().unwrap() = Some(cursor.to_owned());
     }
 
     /// Asks whoever listens so many times at once, and takes no answer from now on.
@@ -219,18 +246,49 @@ async fn mcp(shared: &Shared, seen: &Seen) -> Response {
         message["method"].as_str().unwrap_or_default(),
         &message["params"],
     );
+    let (session, refusal) = shared
+        .session
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    let session = format!("s-{session}");
+    let is_known = seen.header("mcp-session-id") == Some(&session);
+    if method != "initialize" && !is_known {
+        let body = refusal.body.replace("ID", &message["id"].to_string());
+        let status = StatusCode::from_u16(refusal.status).unwrap();
+        return (status, [(CONTENT_TYPE, refusal.kind)], body).into_response();
+    }
     let result = match method {
+        "ping" => json!({}),
         "initialize" => json!({"protocolVersion": params["protocolVersion"],
             "capabilities": {"tools": {"listChanged": true}},
             "serverInfo": {"name": "stub", "version": "1"}}),
         "tools/list" => {
             let tools = shared.tools.lock().unwrap_or_else(PoisonError::into_inner);
-            json!({"tools": *tools})
+            let cursor = shared.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+            json!({"tools": *tools, "nextCursor": *cursor})
         }
         "tools/call" => match params["name"].as_str().unwrap() {
             "slow" => std::future::pending().await,
             "drop" | "redirect" | "fail" => {
                 return behave(params["name"].as_str().unwrap(), seen).await;
+            }
+            "garbled" => {
+                let head = format!(r#"{{"jsonrpc":"2.0","id":{},"result":"#, message["id"]);
+                let text = br#"{"content":[{"type":"text","text":"a\ud83db\u0000c"#;
+                let body = [head.as_bytes(), text, b"\xFFd\"}]}}"].concat();
+                return ([(CONTENT_TYPE, "application/json")], body).into_response();
+            }
+            "no_id" => {
+                let error =
+                    r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"who is it"}}"#;
+                return ([(CONTENT_TYPE, "application/json")], error).into_response();
+            }
+            "no_id_event" => {
+                let error = "data: {\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32600,\"message\":\"who is it\"}}\n\n";
+                let first = futures_util::stream::iter([Ok::<_, std::io::Error>(error)]);
+                let body = Body::from_stream(first.chain(futures_util::stream::pending()));
+                return ([(CONTENT_TYPE, "text/event-stream")], body).into_response();
             }
             "huge" => json!({"content": [{"type": "text", "text": "x".repeat(5 << 20)}]}),
             "many" => json!({"content": [], "structuredContent": {"many": vec![0; 200_000]}}),
@@ -244,7 +302,7 @@ async fn mcp(shared: &Shared, seen: &Seen) -> Response {
     };
     let answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
     // A session opens the stream by which a client hears of changes.
-    ([("mcp-session-id", "s-1")], axum::Json(answer)).into_response()
+    ([("mcp-session-id", session)], axum::Json(answer)).into_response()
 }
 
 /// How long a slow tool is waited for in tests.

@@ -82,6 +82,9 @@ pub struct McpServer {
     pub tools: Vec<String>,
     /// Tools of its list that are not served, each with the reason; the first 50.
     pub left_out: Vec<String>,
+    /// What of its messages departs from the protocol and was accepted; the first 50.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// Why it cannot be called; absent while it can.
     pub last_error: Option<String>,
 }

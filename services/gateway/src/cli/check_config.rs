@@ -144,6 +144,9 @@ fn show(faults: &[ConfigFault], remarks: &[String], reached: Option<&Reached>, j
         for left_out in &server.left_out {
             output::remark(&format!("{name} leaves out {left_out}"));
         }
+        for note in &server.notes {
+            output::remark(&format!("{name}: {note}"));
+        }
     }
     reached.runners.show();
 }

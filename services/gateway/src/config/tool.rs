@@ -85,6 +85,12 @@ impl ToolEntry {
 
 fn tool_name(value: Value) -> Result<String, &'static str> {
     let name = name(value)?;
+    let is_plain = |letter: u8| letter.is_ascii_alphanumeric() || b"_-".contains(&letter);
+    if name.len() > 64 || !name.bytes().all(is_plain) {
+        return Err(
+            "must be at most 64 letters, digits, `_` and `-`: models take no other names of tools",
+        );
+    }
     if RESERVED_TOOLS.contains(&name.as_str()) {
         return Err("is a name that the MCP face of the gateway has already; choose another");
     }

@@ -3,10 +3,16 @@
 mod answers;
 mod child;
 mod client;
+mod events;
+mod listed_tool;
+mod listener;
 mod listing;
+mod offered_name;
 mod outcome;
+mod sessions;
 mod sound;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,17 +20,14 @@ use arc_swap::ArcSwapOption;
 use domain::foreign_text::shown;
 use protocol::JsonObject;
 use protocol::tool::{McpServer, McpServerState};
-use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, ClientCapabilities, Implementation,
-    InitializeRequestParams, ProtocolVersion,
-};
-use rmcp::service::{NotificationContext, Peer, RoleClient, ServiceExt};
+use rmcp::ServiceError;
+use rmcp::model::{CallToolRequestParams, CallToolResponse, ErrorCode};
+use rmcp::service::{Peer, RoleClient, ServiceExt};
 use rmcp::transport::Transport;
 use rmcp::transport::common::client_side_sse::ExponentialBackoff;
 use rmcp::transport::streamable_http_client::{
     StreamableHttpClientTransport, StreamableHttpClientTransportConfig,
 };
-use rmcp::{ClientHandler, ServiceError};
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
@@ -37,6 +40,8 @@ use crate::outbound::redact::Redactor;
 use crate::outbound::upstream::UpstreamError;
 use answers::{Answering, TOO_MANY};
 use client::GuardedClient;
+use listener::Listener;
+use sessions::{SESSION_LOST, Sessions};
 
 /// A server that has not said what it is by then is given up, and so is one that does not list its tools.
 const START: Duration = Duration::from_secs(30);
@@ -64,6 +69,8 @@ pub(super) struct Server {
     /// A call found the connection broken: the server is asked whether it still lists its tools.
     broken: Notify,
     places: Places,
+    /// Lines of its process on standard output that are no messages.
+    noise: Arc<AtomicU64>,
 }
 
 struct Status {
@@ -74,6 +81,8 @@ struct Status {
     /// Names that another source has.
     taken: Vec<String>,
     unusable: Vec<String>,
+    /// Deviations of its list that were accepted.
+    notes: Vec<String>,
 }
 
 impl Server {
@@ -88,11 +97,13 @@ impl Server {
                 served: Vec::new(),
                 taken: Vec::new(),
                 unusable: Vec::new(),
+                notes: Vec::new(),
             }),
             listed: Mutex::default(),
             peer: ArcSwapOption::empty(),
             broken: Notify::new(),
             places: Places::new(CALLS),
+            noise: Arc::default(),
         }
     }
 
@@ -132,6 +143,12 @@ impl Server {
         let status = self.status();
         let taken = status.taken.iter();
         let taken = taken.map(|name| format!("{name}: another source has this name; set `prefix`"));
+        let noise = Some(self.noise.load(Ordering::Relaxed)).filter(|lines| *lines > 0);
+        let noise = noise.map(|lines| {
+            format!(
+                "{lines} lines on standard output were no messages: let it log to standard error"
+            )
+        });
         McpServer {
             name: self.spec.name.clone(),
             transport: self.spec.transport.name().to_owned(),
@@ -142,7 +159,25 @@ impl Server {
                 .chain(status.unusable.iter().cloned())
                 .take(LEFT_OUT)
                 .collect(),
+            notes: noise
+                .into_iter()
+                .chain(status.notes.iter().cloned())
+                .collect(),
             last_error: status.last_error.clone(),
+        }
+    }
+
+    /// Logs what the last list did not say already.
+    fn tell_new(&self, list: &listing::List) {
+        let status = self.status();
+        let name = &self.spec.name;
+        let is_new = |reason: &&String| !status.unusable.contains(reason);
+        for reason in list.unusable.iter().filter(is_new) {
+            tracing::warn!(mcp.server = name, "a tool is left out: {reason}");
+        }
+        let is_new = |note: &&String| !status.notes.contains(note);
+        for note in list.notes.iter().filter(is_new) {
+            tracing::info!(mcp.server = name, "MCP server {name}: {note}");
         }
     }
 
@@ -173,7 +208,13 @@ impl Server {
         };
         let request = CallToolRequestParams::new(name.to_owned()).with_arguments(parameters);
         let calling = async {
-            match peer.call_tool_once(request).await {
+            let mut called = peer.call_tool_once(request.clone()).await;
+            // Refused within a stream, the call was not executed: the client begins a new session for this one.
+            if matches!(&called, Err(ServiceError::McpError(error)) if error.code == ErrorCode(SESSION_LOST))
+            {
+                called = peer.call_tool_once(request).await;
+            }
+            match called {
                 Ok(CallToolResponse::Complete(result)) => outcome::result(&result),
                 Ok(_) => Err(UpstreamError::Unsupported(
                     "the tool asks the user something, or goes on in the background; the gateway \
@@ -193,7 +234,10 @@ impl Server {
         let failure = outcome::failure(redactor, error);
         let is_broken = matches!(
             failure,
-            UpstreamError::Unreachable(_) | UpstreamError::Broken(_) | UpstreamError::Lost(_)
+            UpstreamError::Unreachable(_)
+                | UpstreamError::Broken(_)
+                | UpstreamError::Lost(_)
+                | UpstreamError::Away(_)
         );
         if is_broken {
             self.broken.notify_one();
@@ -231,6 +275,8 @@ async fn connect(server: &Arc<Server>, tools: &Tools) -> String {
     match &server.spec.transport {
         McpTransport::Http { url, headers } => {
             let client = GuardedClient {
+                server: server.spec.name.as_str().into(),
+                sessions: Sessions::default(),
                 egress: tools.0.egress.clone(),
                 headers: headers.clone(),
                 patience: server.spec.timeout.max(START),
@@ -254,7 +300,8 @@ async fn connect(server: &Arc<Server>, tools: &Tools) -> String {
                 Ok(child) => child,
                 Err(error) => return format!("it cannot be started: {error}"),
             };
-            let Some(transport) = child.transport() else {
+            server.noise.store(0, Ordering::Relaxed);
+            let Some(transport) = child.transport(&server.spec.name, &server.noise) else {
                 return "it has no standard input or output".to_owned();
             };
             tokio::select! {
@@ -265,24 +312,6 @@ async fn connect(server: &Arc<Server>, tools: &Tools) -> String {
     }
 }
 
-/// Hears that the list has changed, and offers the server nothing.
-struct Listener {
-    changed: Arc<Notify>,
-}
-
-impl ClientHandler for Listener {
-    async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
-        self.changed.notify_one();
-    }
-
-    fn get_info(&self) -> InitializeRequestParams {
-        let ours = Implementation::new("runnel", env!("CARGO_PKG_VERSION"));
-        // The last version that has this handshake.
-        InitializeRequestParams::new(ClientCapabilities::default(), ours)
-            .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
-    }
-}
-
 async fn talk<T>(server: &Arc<Server>, tools: &Tools, transport: T) -> String
 where
     T: Transport<RoleClient> + 'static,
@@ -290,9 +319,7 @@ where
     let overrun = CancellationToken::new();
     let transport = Answering::new(transport, overrun.clone());
     let changed = Arc::new(Notify::new());
-    let listener = Listener {
-        changed: Arc::clone(&changed),
-    };
+    let listener = Listener::new(Arc::clone(&changed));
     let service = match timeout(START, listener.serve(transport)).await {
         Ok(Ok(service)) => service,
         _ if overrun.is_cancelled() => return TOO_MANY.to_owned(),
@@ -347,19 +374,17 @@ fn is_only_busy(slow: u32, calling: usize) -> bool {
 }
 
 fn publish(server: &Arc<Server>, tools: &Tools, peer: &Arc<Peer<RoleClient>>, list: listing::List) {
-    let (known, unusable) = list.finish(&server.spec);
-    let unusable: Vec<_> = unusable.iter().map(|reason| shown(reason)).collect();
-    for reason in &unusable {
-        if !server.status().unusable.contains(reason) {
-            tracing::warn!(
-                mcp.server = server.spec.name,
-                "a tool is left out: {reason}"
-            );
-        }
+    let mut list = list.finish(&server.spec);
+    for reason in list.unusable.iter_mut().chain(&mut list.notes) {
+        *reason = shown(reason);
     }
-    let count = known.len();
-    *server.listed.lock().unwrap_or_else(PoisonError::into_inner) = known;
-    server.status().unusable = unusable;
+    server.tell_new(&list);
+    let count = list.known.len();
+    *server.listed.lock().unwrap_or_else(PoisonError::into_inner) = list.known;
+    {
+        let mut status = server.status();
+        (status.unusable, status.notes) = (list.unusable, list.notes);
+    }
     tools.publish();
     server.peer.store(Some(Arc::clone(peer)));
     if server.status().state != McpServerState::Ready {

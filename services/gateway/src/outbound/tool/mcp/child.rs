@@ -2,6 +2,8 @@
 
 use std::io;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
 use rmcp::service::RoleClient;
@@ -65,9 +67,14 @@ impl Child {
     }
 
     /// What it is spoken with. To be taken once.
-    pub(super) fn transport(&mut self) -> Option<AsyncRwTransport<RoleClient, Said, ChildStdin>> {
+    pub(super) fn transport(
+        &mut self,
+        server: &str,
+        noise: &Arc<AtomicU64>,
+    ) -> Option<AsyncRwTransport<RoleClient, Said, ChildStdin>> {
         let (stdout, stdin) = (self.process.stdout.take()?, self.process.stdin.take()?);
-        let said = FramedRead::new(stdout, SoundLines::new(2 * ANSWER_BYTES));
+        let lines = SoundLines::new(server.into(), Arc::clone(noise), 2 * ANSWER_BYTES);
+        let said = FramedRead::new(stdout, lines);
         let transport = AsyncRwTransport::new_client(StreamReader::new(said), stdin);
         Some(transport.with_max_line_length(2 * ANSWER_BYTES))
     }

@@ -8,24 +8,27 @@ use std::time::Duration;
 
 use domain::foreign_text::shown;
 use domain::json_text::check_json_text;
-use futures_util::stream::{self, BoxStream};
-use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt as _, TryStreamExt as _};
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use reqwest::{RequestBuilder, Response};
-use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, RequestId, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_client::{
     HttpStatusError, SseError, StreamableHttpClient, StreamableHttpError,
     StreamableHttpPostResponse,
 };
-use sse_stream::{Sse, SseStream};
-use tokio::time::{Instant, sleep_until, timeout};
+use sse_stream::Sse;
+use tokio::time::{Instant, timeout};
 use url::Url;
 
 use super::super::ANSWER_BYTES;
-use super::sound::{Unsound, look_at};
+use super::events::{ending_after, events};
+use super::sessions::{Doubt, Ping, Sessions, addressed, doubt_of};
+use super::sound::mended;
 use crate::outbound::egress::{Egress, EgressError};
 use crate::outbound::runner::read_at_most;
+use crate::telemetry::tolerance::{Peer, tolerated};
 
 type McpError = StreamableHttpError<EgressError>;
 type Events = BoxStream<'static, Result<Sse, SseError>>;
@@ -38,12 +41,15 @@ const JSON: &str = "application/json";
 const REFUSAL_BYTES: usize = 64 * 1024;
 /// A stream that is asked for ends no sooner: whoever ends it is asked again at this pace.
 const STREAM_REST: Duration = Duration::from_secs(1);
-/// All that one answer may hold, its events together.
-const STREAM_BYTES: usize = 4 * ANSWER_BYTES;
+/// A lost session is asked after for so long at most.
+const PING_TIME: Duration = Duration::from_secs(5);
 
 /// The guarded client with the static headers of one server.
 #[derive(Clone)]
 pub(super) struct GuardedClient {
+    /// The server's name in the configuration.
+    pub(super) server: Arc<str>,
+    pub(super) sessions: Sessions,
     pub(super) egress: Egress,
     pub(super) headers: HeaderMap,
     /// How long a server may take to answer one request, its stream included.
@@ -73,6 +79,113 @@ impl GuardedClient {
         Ok(request)
     }
 
+    /// Sends one message, and judges the answer.
+    async fn post(
+        &self,
+        uri: &str,
+        message: &ClientJsonRpcMessage,
+        session: Option<&str>,
+        headers: &HashMap<HeaderName, HeaderValue>,
+    ) -> Posted {
+        let request = match self.request(Method::POST, uri, session, headers.clone()) {
+            Ok(request) => request,
+            Err(error) => return Posted::failed(error),
+        };
+        let request = request.header(ACCEPT, format!("{EVENT_STREAM}, {JSON}"));
+        let response = match self.send(request.json(message)).await {
+            Ok(response) => response,
+            Err(error) => return Posted::failed(error),
+        };
+        let status = response.status();
+        if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
+            return Posted::answered(StreamableHttpPostResponse::Accepted);
+        }
+        let opened = response.headers().get(SESSION);
+        let opened = opened.and_then(|value| value.to_str().ok());
+        let opened = opened.map(str::to_owned);
+        let kind = content_type(&response);
+        if status.is_success() && kind.starts_with(EVENT_STREAM) {
+            let events = events(response, &self.server);
+            let events = events.take_until(tokio::time::sleep(self.patience));
+            return Posted::answered(StreamableHttpPostResponse::Sse(events.boxed(), opened));
+        }
+        let most = if status.is_success() {
+            ANSWER_BYTES
+        } else {
+            REFUSAL_BYTES
+        };
+        let body = timeout(self.patience, read_at_most(response, most + 1)).await;
+        let body = match body.unwrap_or(Err(EgressError::Timeout)) {
+            Ok(body) if body.len() > most => {
+                return Posted::failed(StreamableHttpError::ResponseBodyTooLarge {
+                    max_size: most,
+                });
+            }
+            Ok(body) => body,
+            Err(error) => return Posted::failed(StreamableHttpError::Client(error)),
+        };
+        let body = mended(&body, &self.server);
+        let read = read_json(message, status, &kind, &body);
+        Posted {
+            doubt: doubt_of(status, read.as_ref().ok().and_then(Option::as_ref), &body),
+            answer: read.map(|answer| match answer {
+                Some(answer) => StreamableHttpPostResponse::Json(answer, opened),
+                None => StreamableHttpPostResponse::Accepted,
+            }),
+        }
+    }
+
+    /// Asks whether a session is known, where a refusal leaves it open.
+    async fn ping(
+        &self,
+        uri: &str,
+        session: &str,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Ping {
+        let asking = async {
+            let request = self
+                .request(Method::POST, uri, Some(session), headers)
+                .ok()?;
+            let request = request.header(ACCEPT, format!("{EVENT_STREAM}, {JSON}"));
+            let request = request.json(&Ping::request());
+            let response = self.egress.send(request).await.ok()?;
+            let status = response.status();
+            if !content_type(&response).starts_with(EVENT_STREAM) {
+                let body = read_at_most(response, REFUSAL_BYTES).await.ok()?;
+                return Some(Ping::read(status, &body));
+            }
+            let mut events = events(response, &self.server).boxed();
+            while let Some(Ok(event)) = events.next().await {
+                let told = event.data.unwrap_or_default();
+                match Ping::read(status, told.as_bytes()) {
+                    Ping::NoAnswer => {}
+                    clear => return Some(clear),
+                }
+            }
+            Some(Ping::NoAnswer)
+        };
+        let told = timeout(PING_TIME.min(self.patience), asking).await;
+        told.ok().flatten().unwrap_or(Ping::Unreached)
+    }
+
+    /// An event of the answer to this request. An error without an id is the request's.
+    fn addressed_to(&self, mut event: Sse, asked: &RequestId, session: Option<&str>) -> Sse {
+        let data = event.data.as_deref().unwrap_or_default();
+        let Some(error) = addressed(data, asked) else {
+            if let Some(session) = session.filter(|_| data.contains("\"result\"")) {
+                self.sessions.note_worked(session);
+            }
+            return event;
+        };
+        tolerated(Peer::ToolServer, "error_without_id", &self.server);
+        let lost = session.filter(|_| error.speaks_of_session);
+        event.data = Some(lost.map_or_else(|| error.message(), |_| error.lost_session()));
+        if let Some(session) = lost {
+            self.sessions.lose(session);
+        }
+        event
+    }
+
     async fn send(&self, request: RequestBuilder) -> Result<Response, McpError> {
         let sent = timeout(self.patience, self.egress.send(request)).await;
         let response = sent
@@ -99,40 +212,57 @@ impl StreamableHttpClient for GuardedClient {
         _auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, McpError> {
-        let request = self.request(Method::POST, &uri, session_id.as_deref(), custom_headers)?;
-        let request = request.header(ACCEPT, format!("{EVENT_STREAM}, {JSON}"));
-        let response = self.send(request.json(&message)).await?;
-        let status = response.status();
-        if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
-            return Ok(StreamableHttpPostResponse::Accepted);
-        }
-        if status == StatusCode::NOT_FOUND && session_id.is_some() {
+        let session = session_id.as_deref();
+        let asked = asked_id(&message);
+        // A notification refused by a lost session needs no answer.
+        let known = session.filter(|session| asked.is_some() && self.sessions.has_worked(session));
+        if known.is_some_and(|session| self.sessions.is_lost(session)) {
             return Err(StreamableHttpError::SessionExpired);
         }
-        let session = response.headers().get(SESSION);
-        let session = session.and_then(|value| value.to_str().ok());
-        let session = session.map(str::to_owned);
-        let kind = content_type(&response);
-        if status.is_success() && kind.starts_with(EVENT_STREAM) {
-            let events = events(response).take_until(tokio::time::sleep(self.patience));
-            return Ok(StreamableHttpPostResponse::Sse(events.boxed(), session));
-        }
-        let most = if status.is_success() {
-            ANSWER_BYTES
-        } else {
-            REFUSAL_BYTES
+        let posted = self.post(&uri, &message, session, &custom_headers).await;
+        let Some(asked) = asked else {
+            return posted.answer;
         };
-        let body = timeout(self.patience, read_at_most(response, most + 1)).await;
-        let body = body
-            .unwrap_or(Err(EgressError::Timeout))
-            .map_err(StreamableHttpError::Client)?;
-        if body.len() > most {
-            return Err(StreamableHttpError::ResponseBodyTooLarge { max_size: most });
+        if let Some(known) = known {
+            let is_lost = match posted.doubt {
+                Doubt::None => false,
+                Doubt::Lost => true,
+                Doubt::UnlessAlive => {
+                    self.ping(&uri, known, custom_headers).await != Ping::Answered
+                }
+                Doubt::IfRefused => {
+                    let ping = self.ping(&uri, known, custom_headers).await;
+                    matches!(ping, Ping::Refused | Ping::NoAnswer)
+                }
+            };
+            if is_lost {
+                tolerated(Peer::ToolServer, "lost_session", &self.server);
+                return Err(StreamableHttpError::SessionExpired);
+            }
+        } else if posted.doubt == Doubt::Lost && session.is_some() {
+            return Err(StreamableHttpError::SessionExpired);
         }
-        read_json(&message, status, &kind, &body).map(|answer| match answer {
-            Some(answer) => StreamableHttpPostResponse::Json(answer, session),
-            None => StreamableHttpPostResponse::Accepted,
-        })
+        match posted.answer? {
+            StreamableHttpPostResponse::Sse(events, opened) => {
+                let client = self.clone();
+                let known = session.map(str::to_owned);
+                let events = events
+                    .map_ok(move |event| client.addressed_to(event, &asked, known.as_deref()));
+                Ok(StreamableHttpPostResponse::Sse(events.boxed(), opened))
+            }
+            StreamableHttpPostResponse::Json(mut answer, opened) => {
+                if let JsonRpcMessage::Error(error) = &mut answer
+                    && error.id.is_none()
+                {
+                    tolerated(Peer::ToolServer, "error_without_id", &self.server);
+                    error.id = Some(asked);
+                } else if let (JsonRpcMessage::Response(_), Some(session)) = (&answer, session) {
+                    self.sessions.note_worked(session);
+                }
+                Ok(StreamableHttpPostResponse::Json(answer, opened))
+            }
+            accepted => Ok(accepted),
+        }
     }
 
     async fn delete_session(
@@ -177,7 +307,43 @@ impl StreamableHttpClient for GuardedClient {
                 &kind,
             ))));
         }
-        Ok(ending_after(rest, events(response)).boxed())
+        Ok(ending_after(rest, events(response, &self.server)).boxed())
+    }
+}
+
+/// An answer to one POST.
+struct Posted {
+    answer: Result<StreamableHttpPostResponse, McpError>,
+    /// Whether it says that the session is gone.
+    doubt: Doubt,
+}
+
+impl Posted {
+    fn answered(answer: StreamableHttpPostResponse) -> Self {
+        Self {
+            answer: Ok(answer),
+            doubt: Doubt::None,
+        }
+    }
+
+    fn failed(error: McpError) -> Self {
+        let is_failing =
+            matches!(&error, StreamableHttpError::HttpStatus(error) if error.status >= 500);
+        Self {
+            answer: Err(error),
+            doubt: if is_failing {
+                Doubt::IfRefused
+            } else {
+                Doubt::None
+            },
+        }
+    }
+}
+
+fn asked_id(message: &ClientJsonRpcMessage) -> Option<RequestId> {
+    match message {
+        ClientJsonRpcMessage::Request(request) => Some(request.id.clone()),
+        _ => None,
     }
 }
 
@@ -204,7 +370,8 @@ fn read_json(
         None if status.is_success() => Err(StreamableHttpError::UnexpectedContentType(Some(
             shown(kind),
         ))),
-        // What it says beside the status may be anything, also what it was sent.
+        // The body may hold anything, also our credentials.
+        _ if status.is_client_error() => Err(HttpStatusError::new(status.as_u16(), None).into()),
         _ => Err(unexpected(format!("HTTP {status}"))),
     }
 }
@@ -225,89 +392,4 @@ fn content_type(response: &Response) -> String {
     let kind = response.headers().get(CONTENT_TYPE);
     let kind = kind.and_then(|value| value.to_str().ok());
     kind.unwrap_or_default().trim().to_ascii_lowercase()
-}
-
-/// Why a stream of events is not read on.
-#[derive(Debug, thiserror::Error)]
-enum StreamFault {
-    #[error(transparent)]
-    Egress(#[from] EgressError),
-    #[error("an event or the whole stream is too large")]
-    TooLarge,
-}
-
-/// The events of a response. A stream that goes on without an empty line, and one that holds too much,
-/// end with an error.
-fn events(response: Response) -> impl Stream<Item = Result<Sse, SseError>> + Send {
-    let (mut open, mut whole) = (0_usize, 0_usize);
-    let mut last = b'\n';
-    let bounded = response
-        .bytes_stream()
-        .map_err(|error| StreamFault::from(EgressError::from(error)))
-        .and_then(move |chunk| {
-            whole = whole.saturating_add(chunk.len());
-            for &byte in &chunk {
-                let ends = byte == b'\n' && last == b'\n';
-                open = if ends { 0 } else { open + 1 };
-                if byte != b'\r' {
-                    last = byte;
-                }
-            }
-            std::future::ready(if open > 2 * ANSWER_BYTES || whole > STREAM_BYTES {
-                Err(StreamFault::TooLarge)
-            } else {
-                Ok(chunk)
-            })
-        });
-    SseStream::from_bytes_stream(bounded).map_ok(sound)
-}
-
-/// An event whose message may be read.
-fn sound(mut event: Sse) -> Sse {
-    let message = event.data.as_deref().unwrap_or_default();
-    if let Err(Unsound { instead }) = look_at(message.as_bytes()) {
-        event.data = instead;
-    }
-    event
-}
-
-/// The same events; the end, good or bad, is told no sooner than then.
-fn ending_after<E: Send>(
-    rest: Instant,
-    events: impl Stream<Item = Result<Sse, E>> + Send,
-) -> impl Stream<Item = Result<Sse, E>> + Send {
-    let end = stream::once(sleep_until(rest)).filter_map(|()| std::future::ready(None));
-    let events = events.then(move |event| async move {
-        if event.is_err() {
-            sleep_until(rest).await;
-        }
-        event
-    });
-    events.chain(end)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_stream_that_ends_at_once_is_not_asked_for_at_once() {
-        let event = || Ok::<_, &str>(Sse::default());
-        for said in [vec![], vec![event()], vec![event(), Err("broken")]] {
-            let begun = Instant::now();
-            let rest = begun + Duration::from_millis(50);
-            let count = said.len();
-            let told: Vec<_> = ending_after(rest, stream::iter(said)).collect().await;
-            assert_eq!(told.len(), count);
-            assert!(Instant::now() >= rest);
-        }
-        let begun = Instant::now();
-        let mut events =
-            ending_after(begun + Duration::from_hours(1), stream::iter([event()])).boxed();
-        assert!(events.next().await.unwrap().is_ok());
-        assert!(
-            begun.elapsed() < Duration::from_hours(1),
-            "an event waits for nothing"
-        );
-    }
 }

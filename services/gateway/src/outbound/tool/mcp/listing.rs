@@ -1,17 +1,25 @@
 //! The list of a server's tools, as they are offered.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use domain::json_text::check_json_text;
 use protocol::resources::{ToolEffect, ToolOperation, ToolResource};
 use rmcp::ServiceError;
-use rmcp::model::{PaginatedRequestParams, Tool};
-use rmcp::service::{Peer, RoleClient};
+use rmcp::model::{
+    ClientRequest, CustomResult, ListToolsRequest, PaginatedRequestParams, ServerResult, Tool,
+};
+use rmcp::service::{Peer as Connection, RoleClient};
+use serde_json::{Value, json};
+use store::sha256_hex;
 
 use super::super::schema::Schema;
 use super::super::{Callee, KnownTool, McpServerSpec};
 use super::Server;
+use super::listed_tool::{self, ListedTool};
+use super::offered_name::offered_name;
 use crate::outbound::redact::Redactor;
+use crate::telemetry::tolerance::{Peer, tolerated};
 
 /// Tools of one server.
 const MOST_TOOLS: usize = 256;
@@ -23,12 +31,19 @@ const DESCRIPTION_BYTES: usize = 8 * 1024;
 const LIST_BYTES: usize = 8 * 1024 * 1024;
 const LIST_PATTERNS: usize = 512;
 
+/// Of what was accepted though it is not as it should be, so much is noted.
+const MOST_NOTES: usize = 50;
+
 /// What a server lists, judged page by page: so much of it as is wanted.
 #[derive(Default)]
 pub(super) struct List {
-    known: Vec<Arc<KnownTool>>,
+    pub(super) known: Vec<Arc<KnownTool>>,
     /// Why others cannot be offered.
-    unusable: Vec<String>,
+    pub(super) unusable: Vec<String>,
+    /// What is not as it should be, and was accepted.
+    pub(super) notes: Vec<String>,
+    /// Entries of the pages so far.
+    read: usize,
     bytes: usize,
     patterns: usize,
     /// There were more.
@@ -38,22 +53,34 @@ pub(super) struct List {
 /// Asks for the tools that are wanted of a server.
 pub(super) async fn list(
     server: &Arc<Server>,
-    peer: &Peer<RoleClient>,
+    peer: &Connection<RoleClient>,
     redactor: &Redactor,
 ) -> Result<List, ServiceError> {
     let mut list = List::default();
-    let mut cursor = None;
+    let mut cursor: Option<String> = None;
+    let (mut cursors, mut pages) = (HashSet::new(), HashSet::new());
     for _ in 0..MOST_PAGES {
-        let page = PaginatedRequestParams::default().with_cursor(cursor);
-        let page = peer.list_tools(Some(page)).await?;
-        cursor = page.next_cursor;
-        let (server, redactor) = (Arc::clone(server), redactor.clone());
-        // Schemas take their time to compile.
-        let judging = move || list.with_page(&server, page.tools, &redactor);
+        let page = page(peer, cursor.take()).await?;
+        let next = page.next;
+        // A server that does not look at cursors lists the same page again.
+        let is_new = pages.insert(sha256_hex(json!(page.tools).to_string().as_bytes()));
+        if !is_new {
+            list.note_cursor(&server.spec.name);
+            break;
+        }
+        let (judge, redactor) = (Arc::clone(server), redactor.clone());
+        // Compiling schemas takes time.
+        let judging = move || list.with_page(&judge, page.tools, &redactor);
         let judging = tokio::task::spawn_blocking(judging);
         let judged = judging.await;
         list = judged.map_err(|_| ServiceError::TransportClosed)?;
-        if cursor.is_none() || list.cut {
+        let Some(next) = next else { break };
+        if next.is_empty() || !cursors.insert(next.clone()) {
+            list.note_cursor(&server.spec.name);
+            break;
+        }
+        cursor = Some(next);
+        if list.cut {
             break;
         }
     }
@@ -61,30 +88,128 @@ pub(super) async fn list(
     Ok(list)
 }
 
+/// One page of a list. Its entries are not judged yet.
+struct Page {
+    tools: Vec<Value>,
+    next: Option<String>,
+}
+
+/// Asks for one page. `list_tools` of the SDK refuses a page for one entry that it cannot read.
+async fn page(peer: &Connection<RoleClient>, cursor: Option<String>) -> Result<Page, ServiceError> {
+    let params = PaginatedRequestParams::default().with_cursor(cursor);
+    let request = ListToolsRequest::with_param(params);
+    match peer
+        .send_request(ClientRequest::ListToolsRequest(request))
+        .await?
+    {
+        ServerResult::ListToolsResult(page) => {
+            let tools = page.tools.iter().map(serde_json::to_value);
+            let tools: Result<_, _> = tools.collect();
+            Ok(Page {
+                tools: tools.map_err(|_| ServiceError::UnexpectedResponse)?,
+                next: page.next_cursor,
+            })
+        }
+        ServerResult::CustomResult(CustomResult(Value::Object(mut page))) => {
+            let next = page.remove("nextCursor");
+            match page.remove("tools") {
+                Some(Value::Array(tools)) => Ok(Page {
+                    tools,
+                    next: next.as_ref().and_then(Value::as_str).map(str::to_owned),
+                }),
+                _ => Err(ServiceError::UnexpectedResponse),
+            }
+        }
+        _ => Err(ServiceError::UnexpectedResponse),
+    }
+}
+
 impl List {
     /// Judges the tools of one page, and keeps those that can be offered.
-    fn with_page(mut self, server: &Arc<Server>, tools: Vec<Tool>, redactor: &Redactor) -> Self {
+    fn with_page(mut self, server: &Arc<Server>, tools: Vec<Value>, redactor: &Redactor) -> Self {
         let named = server.spec.tools.as_ref();
-        let is_wanted = |tool: &Tool| named.is_none_or(|names| names.contains(tool.name.as_ref()));
-        for tool in tools.into_iter().filter(is_wanted) {
+        let is_wanted = |entry: &Value| {
+            let name = entry.get("name").and_then(Value::as_str);
+            named.is_none_or(|names| name.is_none_or(|name| names.contains(name)))
+        };
+        let first = self.read;
+        self.read += tools.len();
+        for (place, entry) in (first..).zip(tools).filter(|(_, entry)| is_wanted(entry)) {
             if self.known.len() + self.unusable.len() == MOST_TOOLS {
                 self.cut = true;
                 break;
             }
-            let resource = resource(&server.spec, &tool, redactor);
-            match resource.and_then(|tool| self.with_room_for(tool)) {
-                Ok((resource, schema)) => self.known.push(Arc::new(KnownTool {
-                    resource,
-                    schema: Some(schema),
-                    callee: Callee::Mcp {
-                        server: Arc::clone(server),
-                        name: tool.name.to_string(),
-                    },
-                })),
-                Err(reason) => self.unusable.push(reason),
-            }
+            let Err(reason) = self.take(server, entry, place, redactor) else {
+                continue;
+            };
+            tolerated(Peer::ToolServer, "tool_left_out", &server.spec.name);
+            // It may repeat what the server was sent to know us by.
+            self.unusable
+                .push(redactor.redact_known(&reason).into_owned());
         }
         self
+    }
+
+    /// Keeps one tool, if it can be offered.
+    fn take(
+        &mut self,
+        server: &Arc<Server>,
+        entry: Value,
+        place: usize,
+        redactor: &Redactor,
+    ) -> Result<(), String> {
+        let ListedTool { tool, dropped } = listed_tool::read(entry, place)?;
+        let (resource, schema) = resource(&server.spec, &tool, redactor)?;
+        let offered = resource.tool_name.clone();
+        let is_it = |known: &&Arc<KnownTool>| known.resource.tool_name == offered;
+        if let Some(known) = self.known.iter().find(is_it) {
+            if known.resource == resource {
+                return Ok(());
+            }
+            self.note("tool_listed_twice", &server.spec.name, || {
+                format!("{offered} is listed more than once; the first one counts")
+            });
+            return Ok(());
+        }
+        let (resource, schema) = self.with_room_for((resource, schema))?;
+        for member in dropped {
+            self.note("tool_member_dropped", &server.spec.name, || {
+                format!("{offered}: its `{member}` cannot be read and is left out")
+            });
+        }
+        let full = format!("{}{}", server.spec.prefix, tool.name);
+        if full != offered {
+            self.note("tool_renamed", &server.spec.name, || {
+                format!("{full} is offered as {offered}: models take no other names")
+            });
+        }
+        self.known.push(Arc::new(KnownTool {
+            resource,
+            schema: Some(schema),
+            callee: Callee::Mcp {
+                server: Arc::clone(server),
+                name: tool.name.to_string(),
+            },
+        }));
+        Ok(())
+    }
+
+    fn note_cursor(&mut self, server: &str) {
+        self.note("cursor_repeats", server, || {
+            "its list goes on at an empty or repeated cursor; the list ends there".to_owned()
+        });
+    }
+
+    /// Notes a deviation that was accepted, once.
+    fn note(&mut self, kind: &'static str, server: &str, text: impl FnOnce() -> String) {
+        if self.notes.len() == MOST_NOTES {
+            return;
+        }
+        let text = text();
+        if !self.notes.contains(&text) {
+            tolerated(Peer::ToolServer, kind, server);
+            self.notes.push(text);
+        }
     }
 
     /// Counts a tool, if it fits beside those that are kept.
@@ -110,7 +235,7 @@ impl List {
     }
 
     /// The tools that can be offered, and why the others cannot.
-    pub(super) fn finish(mut self, spec: &McpServerSpec) -> (Vec<Arc<KnownTool>>, Vec<String>) {
+    pub(super) fn finish(mut self, spec: &McpServerSpec) -> Self {
         if let Some(names) = &spec.tools {
             let has = |name: &str| {
                 self.known.iter().any(|tool| match &tool.callee {
@@ -127,7 +252,7 @@ impl List {
             self.unusable
                 .push("all beyond the first 256 tools".to_owned());
         }
-        (self.known, self.unusable)
+        self
     }
 }
 
@@ -140,14 +265,15 @@ fn resource(
     if redactor.finds_known(&tool.name) {
         return Err("a name that holds a credential of ours is offered to nobody".to_owned());
     }
-    let name = format!("{}{}", spec.prefix, tool.name);
-    let is_plain = |letter: u8| letter.is_ascii_alphanumeric() || b"-_.".contains(&letter);
-    if name.is_empty() || name.len() > NAME_BYTES || !name.bytes().all(is_plain) {
-        let shown: String = name.escape_debug().take(40).collect();
+    let full = format!("{}{}", spec.prefix, tool.name);
+    let is_known = |letter: u8| letter.is_ascii_alphanumeric() || b"-_./:".contains(&letter);
+    if full.len() > NAME_BYTES || !full.bytes().all(is_known) {
+        let shown: String = full.escape_debug().take(40).collect();
         return Err(format!(
-            "{shown}: a name has at most 128 letters, digits, `-`, `_` and `.`"
+            "{shown}: a name has at most 128 letters, digits, `-`, `_`, `.`, `/` and `:`"
         ));
     }
+    let name = offered_name(&full);
     let mut parameters = tool.input_schema.as_ref().clone();
     redactor.take_known_out_of(&mut parameters);
     let schema = Schema::compile(&parameters).map_err(|why| format!("{name}: {why}"))?;
@@ -183,7 +309,6 @@ mod tests {
     use std::time::Duration;
 
     use protocol::JsonObject;
-    use serde_json::{Value, json};
 
     use super::super::super::McpTransport;
     use super::*;
@@ -229,11 +354,9 @@ mod tests {
     #[test]
     fn a_list_is_bounded_as_a_whole() {
         let server = Arc::new(Server::new(spec(), Clock::system()));
-        let page = |schema: &Value| -> Vec<Tool> {
+        let page = |schema: &Value| -> Vec<Value> {
             let tools = (0..300).map(|at| json!({"name": format!("t{at}"), "inputSchema": schema}));
-            tools
-                .map(|tool| serde_json::from_value(tool).unwrap())
-                .collect()
+            tools.collect()
         };
         let large = json!({"description": "x".repeat(60_000)});
         let properties = (0..64).map(|at| (format!("p{at}"), json!({"pattern": "^a+$"})));
@@ -241,8 +364,51 @@ mod tests {
         for (schema, kept) in [(json!({}), 256), (large, 139), (patterns, 8)] {
             let list = List::default().with_page(&server, page(&schema), &Redactor::default());
             assert!(list.cut);
-            let (known, unusable) = list.finish(&server.spec);
-            assert_eq!((known.len(), unusable.len()), (kept, 257 - kept));
+            let list = list.finish(&server.spec);
+            assert_eq!((list.known.len(), list.unusable.len()), (kept, 257 - kept));
+        }
+    }
+
+    #[test]
+    fn bad_entries_cost_no_other_tool() {
+        let server = Arc::new(Server::new(spec(), Clock::system()));
+        let page = vec![
+            json!({"name": "a", "inputSchema": {}}),
+            json!({"name": "b"}),
+            json!({"name": "c", "inputSchema": {}, "description": 5}),
+            json!({"name": "a", "inputSchema": {"type": "object"}}),
+            json!({"name": "d.e", "inputSchema": {}}),
+            json!(7),
+        ];
+        let list = List::default().with_page(&server, page, &Redactor::default());
+        let list = list.finish(&server.spec);
+        let names: Vec<_> = list
+            .known
+            .iter()
+            .map(|tool| &tool.resource.tool_name)
+            .collect();
+        assert_eq!(names[..2], ["p_a", "p_c"]);
+        assert!(
+            names[2].starts_with("p_d_e_") && names.len() == 3,
+            "{names:?}"
+        );
+        assert!(
+            list.unusable[0].starts_with("b: has no"),
+            "{:?}",
+            list.unusable
+        );
+        assert!(
+            list.unusable[1].starts_with("tool 6: is no"),
+            "{:?}",
+            list.unusable
+        );
+        let notes = list.notes.join("\n");
+        for note in [
+            "p_c: its `description`",
+            "p_a is listed more than once",
+            "p_d.e is offered as",
+        ] {
+            assert_eq!(notes.matches(note).count(), 1, "{notes}");
         }
     }
 

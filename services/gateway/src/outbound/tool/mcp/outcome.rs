@@ -112,6 +112,14 @@ fn transport(error: DynamicTransportError, told: impl Fn(&str) -> String) -> Ups
         | StreamableHttpError::Deserialize(_)) => {
             UpstreamError::Malformed(told(&error.to_string()))
         }
+        // The server did not execute what it refused for its session.
+        StreamableHttpError::SessionExpired => UpstreamError::Away(
+            "it refused its session, and the new one as well; read its log".to_owned(),
+        ),
+        StreamableHttpError::ReinitializationFailed(error) => UpstreamError::Away(format!(
+            "it forgot its session and refused a new one: {}",
+            told(&error.message)
+        )),
         error => UpstreamError::Lost(told(&error.to_string())),
     }
 }

@@ -1,12 +1,19 @@
 //! Messages of a server, looked at before any value is built of them.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use bytes::{Bytes, BytesMut};
+use domain::json_repair::repair_json_text;
 use domain::json_text::check_json_text;
 use rmcp::model::RequestId;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::json;
 use tokio_util::codec::Decoder;
+
+use crate::telemetry::tolerance::{Peer, tolerated};
 
 /// The code of the error that stands for an answer which nobody may read.
 pub(super) const UNREADABLE: i32 = -31_999;
@@ -41,8 +48,79 @@ pub(super) fn look_at(message: &[u8]) -> Result<(), Unsound> {
     Err(Unsound { instead })
 }
 
-/// Lines of a process that are sound, or what is read instead. Lines that are longer than the most are dropped.
+/// The members by which a message of JSON-RPC is known.
+#[derive(Deserialize)]
+struct Marks<'a> {
+    #[serde(borrow)]
+    jsonrpc: Option<Cow<'a, str>>,
+    method: Option<Cow<'a, str>>,
+    result: Option<IgnoredAny>,
+    error: Option<IgnoredAny>,
+}
+
+/// Whether a line is a message. Anything else on standard output is noise, such as a log.
+fn is_message(line: &[u8]) -> bool {
+    let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line);
+    let begins = line.iter().find(|byte| !byte.is_ascii_whitespace());
+    let marks: Option<Marks<'_>> = serde_json::from_slice(line).ok();
+    // A list would be read as the members in their order.
+    begins == Some(&b'{')
+        && marks.is_some_and(|marks| {
+            let says = marks.method.is_some() || marks.result.is_some() || marks.error.is_some();
+            marks.jsonrpc.as_deref() == Some("2.0") && says
+        })
+}
+
+/// A message with U+FFFD for what no text may hold. Anything else that is wrong with it stays.
+pub(super) fn mended<'a>(message: &'a [u8], server: &str) -> Cow<'a, [u8]> {
+    let mended = repair_json_text(message);
+    if matches!(mended, Cow::Owned(_)) {
+        tolerated(Peer::ToolServer, "text_repaired", server);
+    }
+    mended
+}
+
+/// Puts U+FFFD for bytes that are no UTF-8 in a stream of chunks. A character may be cut between two of them.
+#[derive(Debug, Default)]
+pub(super) struct Mender {
+    /// The beginning of a character.
+    open: Vec<u8>,
+}
+
+impl Mender {
+    pub(super) fn push(&mut self, chunk: Bytes) -> Bytes {
+        if self.open.is_empty() && std::str::from_utf8(&chunk).is_ok() {
+            return chunk;
+        }
+        let mut bytes = std::mem::take(&mut self.open);
+        bytes.extend_from_slice(&chunk);
+        let (mut text, mut rest) = (String::new(), bytes.as_slice());
+        loop {
+            let fault = match std::str::from_utf8(rest) {
+                Ok(valid) => {
+                    text.push_str(valid);
+                    break;
+                }
+                Err(fault) => fault,
+            };
+            let (valid, bad) = rest.split_at(fault.valid_up_to());
+            text.push_str(std::str::from_utf8(valid).unwrap_or_default());
+            let Some(length) = fault.error_len() else {
+                self.open = bad.to_vec();
+                break;
+            };
+            text.push(char::REPLACEMENT_CHARACTER);
+            rest = &bad[length..];
+        }
+        text.into()
+    }
+}
+
+/// Lines of a process that are sound messages, or what is read instead. Noise and lines that are longer than the most are
+/// dropped.
 pub(super) struct SoundLines {
+    server: Arc<str>,
+    noise: Arc<AtomicU64>,
     most: usize,
     /// Bytes of an open line that were looked through.
     looked: usize,
@@ -50,11 +128,26 @@ pub(super) struct SoundLines {
 }
 
 impl SoundLines {
-    pub(super) fn new(most: usize) -> Self {
+    /// `noise` counts lines that are no messages.
+    pub(super) fn new(server: Arc<str>, noise: Arc<AtomicU64>, most: usize) -> Self {
         Self {
+            server,
+            noise,
             most,
             looked: 0,
             is_dropping: false,
+        }
+    }
+
+    fn count_noise(&self) {
+        if self.noise.fetch_add(1, Ordering::Relaxed) == 0 {
+            tolerated(Peer::ToolServer, "noise_on_stdout", &self.server);
+            tracing::warn!(
+                mcp.server = &*self.server,
+                "MCP server {} writes lines to standard output that are no JSON-RPC messages; they are ignored and \
+                 counted: let it log to standard error",
+                self.server
+            );
         }
     }
 }
@@ -72,11 +165,16 @@ impl Decoder for SoundLines {
             let line = read.split_to(self.looked + end + 1);
             self.looked = 0;
             let is_dropped = std::mem::take(&mut self.is_dropping) || line.len() > self.most;
-            if is_dropped {
+            if is_dropped || line.trim_ascii().is_empty() {
                 continue;
             }
+            let line = match mended(&line, &self.server) {
+                Cow::Borrowed(_) => line.freeze(),
+                Cow::Owned(mended) => mended.into(),
+            };
             match look_at(&line) {
-                Ok(()) => return Ok(Some(line.freeze())),
+                Ok(()) if is_message(&line) => return Ok(Some(line)),
+                Ok(()) => self.count_noise(),
                 Err(Unsound { instead: None }) => {}
                 Err(Unsound {
                     instead: Some(error),
@@ -118,8 +216,6 @@ mod tests {
         for (message, id) in [
             (r#"{"jsonrpc":"2.0","id":7,"result":MANY}"#, json!(7)),
             (r#"{"result":MANY,"id":"a","jsonrpc":"2.0"}"#, json!("a")),
-            (r#"{"id":7,"result":{"a":"\u0000"}}"#, json!(7)),
-            (r#"{"id":7,"result":{"a":"\ud800"}}"#, json!(7)),
         ] {
             let unsound = look_at(many(message).as_bytes()).unwrap_err();
             let error: Value = serde_json::from_str(&unsound.instead.unwrap()).unwrap();
@@ -143,8 +239,11 @@ mod tests {
     async fn a_process_is_heard_line_by_line() {
         let deep = format!(r#"{{"id":7,"result":{}}}"#, "[".repeat(70_000));
         let long = "x".repeat(100_001);
-        let said = format!("{{\"id\":1}}\r\n\n{long}\nb\n{deep}\n{long}{long}\nc\nrest");
-        let lines = FramedRead::new(said.as_bytes(), SoundLines::new(100_000));
+        let message = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
+        let said = format!("{message}\r\n\n{long}\nb\n{deep}\n{long}{long}\n{message}\nrest");
+        let (noise, server) = (Arc::<AtomicU64>::default(), "s".into());
+        let lines = SoundLines::new(server, Arc::clone(&noise), 100_000);
+        let lines = FramedRead::new(said.as_bytes(), lines);
         let lines: Vec<_> = lines.try_collect().await.unwrap();
         let lines: Vec<_> = lines
             .iter()
@@ -152,8 +251,52 @@ mod tests {
             .collect();
         assert_eq!(
             lines,
-            ["{\"id\":1}\r\n", "\n", "b\n", "c\n"],
+            [format!("{message}\r\n"), format!("{message}\n")],
             "deep is no JSON"
         );
+        assert_eq!(noise.load(Ordering::Relaxed), 1, "b");
+    }
+
+    #[test]
+    fn only_json_rpc_objects_are_messages() {
+        for (line, expected) in [
+            (r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, true),
+            ("\u{feff}{\"jsonrpc\":\"2.0\",\"method\":\"m\"}", true),
+            (r#" {"id":null,"error":{},"jsonrpc":"2.0"}"#, true),
+            (r#"{"jsonrpc":"2.0"}"#, false),
+            (r#"{"jsonrpc":"1.0","method":"m"}"#, false),
+            (r#"{"jsonrpc":2.0,"method":"m"}"#, false),
+            (r#"{"level":30,"msg":"x"}"#, false),
+            (r#"["2.0","m",{},{}]"#, false),
+            ("42", false),
+            ("null", false),
+            ("[]", false),
+            ("listening on stdio", false),
+        ] {
+            assert_eq!(is_message(line.as_bytes()), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn replaces_bytes_across_chunks() {
+        let mut mender = Mender::default();
+        let text = "aä€😀".as_bytes();
+        let mut read = Vec::new();
+        for byte in text.iter().copied().chain([0xFF, b'b', 0xC3, b'c']) {
+            read.extend(mender.push(Bytes::copy_from_slice(&[byte])));
+        }
+        assert_eq!(String::from_utf8(read).unwrap(), "aä€😀\u{fffd}b\u{fffd}c");
+    }
+
+    #[tokio::test]
+    async fn bad_characters_cost_only_themselves() {
+        let said = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"a\\u0000b\\ud800c\xFFd\"}\n";
+        let lines = SoundLines::new("s".into(), Arc::default(), 1000);
+        let lines: Vec<_> = FramedRead::new(&said[..], lines)
+            .try_collect()
+            .await
+            .unwrap();
+        let read: Value = serde_json::from_slice(&lines[0]).unwrap();
+        assert_eq!(read["result"], "a\u{fffd}b\u{fffd}c\u{fffd}d");
     }
 }

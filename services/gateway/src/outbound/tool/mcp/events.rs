@@ -1,0 +1,113 @@
+//! The events of a server's stream: bounded, and mended before they are read.
+
+use std::sync::Arc;
+
+use futures_util::stream;
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
+use reqwest::Response;
+use rmcp::transport::streamable_http_client::SseError;
+use sse_stream::{Sse, SseStream};
+use tokio::time::{Instant, sleep_until};
+
+use super::super::ANSWER_BYTES;
+use super::sound::{Mender, Unsound, look_at, mended};
+use crate::outbound::egress::EgressError;
+
+/// All that one answer may hold, its events together.
+const STREAM_BYTES: usize = 4 * ANSWER_BYTES;
+
+/// Why a stream of events is not read on.
+#[derive(Debug, thiserror::Error)]
+enum StreamFault {
+    #[error(transparent)]
+    Egress(#[from] EgressError),
+    #[error("an event or the whole stream is too large")]
+    TooLarge,
+}
+
+/// The events of a response. A stream that goes on without an empty line, and one that holds too much,
+/// end with an error.
+pub(super) fn events(
+    response: Response,
+    server: &Arc<str>,
+) -> impl Stream<Item = Result<Sse, SseError>> + Send + use<> {
+    let server = Arc::clone(server);
+    let (mut open, mut whole) = (0_usize, 0_usize);
+    let mut last = b'\n';
+    let mut mender = Mender::default();
+    let bounded = response
+        .bytes_stream()
+        .map_err(|error| StreamFault::from(EgressError::from(error)))
+        .and_then(move |chunk| {
+            whole = whole.saturating_add(chunk.len());
+            for &byte in &chunk {
+                let ends = byte == b'\n' && last == b'\n';
+                open = if ends { 0 } else { open + 1 };
+                if byte != b'\r' {
+                    last = byte;
+                }
+            }
+            std::future::ready(if open > 2 * ANSWER_BYTES || whole > STREAM_BYTES {
+                Err(StreamFault::TooLarge)
+            } else {
+                Ok(mender.push(chunk))
+            })
+        });
+    SseStream::from_bytes_stream(bounded).map_ok(move |event| sound(event, &server))
+}
+
+/// An event whose message may be read.
+fn sound(mut event: Sse, server: &str) -> Sse {
+    let Some(message) = event.data.take() else {
+        return event;
+    };
+    let message = mended(message.as_bytes(), server);
+    event.data = match look_at(&message) {
+        Ok(()) => Some(String::from_utf8_lossy(&message).into_owned()),
+        Err(Unsound { instead }) => instead,
+    };
+    event
+}
+
+/// The same events; the end, good or bad, is told no sooner than then.
+pub(super) fn ending_after<E: Send>(
+    rest: Instant,
+    events: impl Stream<Item = Result<Sse, E>> + Send,
+) -> impl Stream<Item = Result<Sse, E>> + Send {
+    let end = stream::once(sleep_until(rest)).filter_map(|()| std::future::ready(None));
+    let events = events.then(move |event| async move {
+        if event.is_err() {
+            sleep_until(rest).await;
+        }
+        event
+    });
+    events.chain(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stream_that_ends_at_once_is_not_asked_for_at_once() {
+        let event = || Ok::<_, &str>(Sse::default());
+        for said in [vec![], vec![event()], vec![event(), Err("broken")]] {
+            let begun = Instant::now();
+            let rest = begun + Duration::from_millis(50);
+            let count = said.len();
+            let told: Vec<_> = ending_after(rest, stream::iter(said)).collect().await;
+            assert_eq!(told.len(), count);
+            assert!(Instant::now() >= rest);
+        }
+        let begun = Instant::now();
+        let mut events =
+            ending_after(begun + Duration::from_hours(1), stream::iter([event()])).boxed();
+        assert!(events.next().await.unwrap().is_ok());
+        assert!(
+            begun.elapsed() < Duration::from_hours(1),
+            "an event waits for nothing"
+        );
+    }
+}

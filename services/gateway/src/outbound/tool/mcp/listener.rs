@@ -1,0 +1,32 @@
+//! What the gateway hears from a server beside answers.
+
+use std::sync::Arc;
+
+use rmcp::ClientHandler;
+use rmcp::model::{ClientCapabilities, Implementation, InitializeRequestParams, ProtocolVersion};
+use rmcp::service::{NotificationContext, RoleClient};
+use tokio::sync::Notify;
+
+/// Hears that the list has changed, and offers the server nothing.
+pub(super) struct Listener {
+    changed: Arc<Notify>,
+}
+
+impl Listener {
+    pub(super) fn new(changed: Arc<Notify>) -> Self {
+        Self { changed }
+    }
+}
+
+impl ClientHandler for Listener {
+    async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
+        self.changed.notify_one();
+    }
+
+    fn get_info(&self) -> InitializeRequestParams {
+        let ours = Implementation::new("runnel", env!("CARGO_PKG_VERSION"));
+        // The last version that has this handshake.
+        InitializeRequestParams::new(ClientCapabilities::default(), ours)
+            .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+    }
+}

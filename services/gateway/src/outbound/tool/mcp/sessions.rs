@@ -1,0 +1,284 @@
+//! Sessions of one server: whether a refusal means that the server has forgotten ours.
+//!
+//! A server that forgot a session has not executed the request: a new session begins, and the request is sent once more.
+//! The SDK does both on `SessionExpired`. Recovery ends other calls of the session, so unclear refusals are checked by a
+//! ping first.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use domain::json_text::check_json_text;
+use http::StatusCode;
+use rmcp::model::{ErrorData, JsonRpcMessage, RequestId, ServerJsonRpcMessage};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+
+/// The code of the error that stands for a refused session. The call is made once more.
+pub(super) const SESSION_LOST: i32 = -31_998;
+/// Bytes of a refusal that are searched for a word about sessions.
+const SEARCHED: usize = 4096;
+
+/// The sessions of one connection.
+#[derive(Clone, Default)]
+pub(super) struct Sessions(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    /// The last session that answered a request. A refusal by any other is no sign of a lost session.
+    worked: Option<String>,
+    /// The server has forgotten it.
+    lost: Option<String>,
+}
+
+impl Sessions {
+    pub(super) fn note_worked(&self, session: &str) {
+        let mut state = self.state();
+        if state.worked.as_deref() != Some(session) {
+            state.worked = Some(session.to_owned());
+        }
+    }
+
+    pub(super) fn has_worked(&self, session: &str) -> bool {
+        self.state().worked.as_deref() == Some(session)
+    }
+
+    pub(super) fn lose(&self, session: &str) {
+        self.state().lost = Some(session.to_owned());
+    }
+
+    pub(super) fn is_lost(&self, session: &str) -> bool {
+        self.state().lost.as_deref() == Some(session)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether an answer says that the session is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Doubt {
+    None,
+    Lost,
+    /// Lost, unless the session answers a ping.
+    UnlessAlive,
+    /// Lost, if the session refuses a ping or does not answer it: the request itself may have failed.
+    IfRefused,
+}
+
+/// Judges an answer to a request. `read`: the message in its body.
+pub(super) fn doubt_of(
+    status: StatusCode,
+    read: Option<&ServerJsonRpcMessage>,
+    body: &[u8],
+) -> Doubt {
+    if matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE) {
+        return Doubt::Lost;
+    }
+    match read {
+        Some(JsonRpcMessage::Error(error)) => {
+            match (error.id.is_some(), speaks_of_session(&error.error.message)) {
+                (false, true) => Doubt::Lost,
+                (false, false) | (true, true) => Doubt::UnlessAlive,
+                (true, false) => Doubt::None,
+            }
+        }
+        None if status == StatusCode::BAD_REQUEST => {
+            let text = &body[..body.len().min(SEARCHED)];
+            if speaks_of_session(&String::from_utf8_lossy(text)) {
+                Doubt::Lost
+            } else {
+                Doubt::UnlessAlive
+            }
+        }
+        _ => Doubt::None,
+    }
+}
+
+fn speaks_of_session(text: &str) -> bool {
+    let text = text.to_lowercase();
+    ["session", "not initialized", "uninitialized"]
+        .iter()
+        .any(|word| text.contains(word))
+}
+
+/// The answer to a ping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ping {
+    Answered,
+    Refused,
+    /// Taken, and not answered.
+    NoAnswer,
+    /// The server could not be asked.
+    Unreached,
+}
+
+impl Ping {
+    const ID: &'static str = "runnel-session-check";
+
+    pub(super) fn request() -> Value {
+        json!({"jsonrpc": "2.0", "id": Self::ID, "method": "ping"})
+    }
+
+    pub(super) fn read(status: StatusCode, body: &[u8]) -> Self {
+        if !status.is_success() {
+            return Self::Refused;
+        }
+        let body = Some(body).filter(|body| check_json_text(body).is_ok());
+        let told: Option<Value> = body.and_then(|body| serde_json::from_slice(body).ok());
+        let Some(told) = told else {
+            return Self::NoAnswer;
+        };
+        let is_ours = told["id"] == Self::ID;
+        let message = told.pointer("/error/message").and_then(Value::as_str);
+        match (is_ours, told.get("result"), told.get("error")) {
+            (true, Some(_), _) => Self::Answered,
+            // A server without pings knows the session all the same.
+            (true, _, Some(_)) if !message.is_some_and(speaks_of_session) => Self::Answered,
+            (_, _, Some(_)) => Self::Refused,
+            _ => Self::NoAnswer,
+        }
+    }
+}
+
+/// An error without an id, as an answer to the request of its stream.
+pub(super) struct Addressed {
+    asked: RequestId,
+    error: ErrorData,
+    pub(super) speaks_of_session: bool,
+}
+
+impl Addressed {
+    pub(super) fn message(&self) -> String {
+        self.with_code(self.error.code.0)
+    }
+
+    /// The same with the code by which the call is made once more.
+    pub(super) fn lost_session(&self) -> String {
+        self.with_code(SESSION_LOST)
+    }
+
+    fn with_code(&self, code: i32) -> String {
+        let error = json!({"code": code, "message": self.error.message});
+        json!({"jsonrpc": "2.0", "id": self.asked, "error": error}).to_string()
+    }
+}
+
+/// Reads an error without an id; `None`: any other message.
+pub(super) fn addressed(data: &str, asked: &RequestId) -> Option<Addressed> {
+    #[derive(Deserialize)]
+    struct WithoutId {
+        id: Option<IgnoredAny>,
+        method: Option<IgnoredAny>,
+        error: Option<ErrorData>,
+    }
+    if !data.contains("\"error\"") {
+        return None;
+    }
+    let read: WithoutId = serde_json::from_str(data).ok()?;
+    let error = read
+        .error
+        .filter(|_| read.id.is_none() && read.method.is_none())?;
+    Some(Addressed {
+        asked: asked.clone(),
+        speaks_of_session: speaks_of_session(&error.message),
+        error,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn doubt(status: u16, body: &Value) -> Doubt {
+        let read = serde_json::from_value(body.clone()).ok();
+        let body = body.to_string();
+        doubt_of(
+            StatusCode::from_u16(status).unwrap(),
+            read.as_ref(),
+            body.as_bytes(),
+        )
+    }
+
+    #[test]
+    fn separates_lost_sessions_from_failed_calls() {
+        let error = |id: Value, message: &str| json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32000, "message": message}});
+        for (status, body, expected) in [
+            (404, json!("x"), Doubt::Lost),
+            (410, json!("x"), Doubt::Lost),
+            (400, json!("No valid session ID"), Doubt::Lost),
+            (400, json!("x"), Doubt::UnlessAlive),
+            (
+                400,
+                error(Value::Null, "Server not initialized"),
+                Doubt::Lost,
+            ),
+            (200, error(Value::Null, "Session not found"), Doubt::Lost),
+            (200, error(Value::Null, "bad"), Doubt::UnlessAlive),
+            (200, error(json!(1), "no such session"), Doubt::UnlessAlive),
+            (200, error(json!(1), "bad argument"), Doubt::None),
+            (400, error(json!(1), "bad argument"), Doubt::None),
+            (405, json!("x"), Doubt::None),
+            (
+                200,
+                json!({"jsonrpc": "2.0", "id": 1, "result": {}}),
+                Doubt::None,
+            ),
+        ] {
+            assert_eq!(doubt(status, &body), expected, "{status} {body}");
+        }
+    }
+
+    #[test]
+    fn reads_answers_to_pings() {
+        let id = Ping::ID;
+        for (status, body, expected) in [
+            (200, json!({"id": id, "result": {}}), Ping::Answered),
+            (
+                200,
+                json!({"id": id, "error": {"code": -32601, "message": "no ping"}}),
+                Ping::Answered,
+            ),
+            (
+                200,
+                json!({"id": id, "error": {"code": -32000, "message": "session unknown"}}),
+                Ping::Refused,
+            ),
+            (
+                200,
+                json!({"id": null, "error": {"code": -32000, "message": "x"}}),
+                Ping::Refused,
+            ),
+            (400, json!({}), Ping::Refused),
+            (202, json!(""), Ping::NoAnswer),
+            (
+                200,
+                json!({"method": "notifications/message"}),
+                Ping::NoAnswer,
+            ),
+        ] {
+            let status = StatusCode::from_u16(status).unwrap();
+            let told = Ping::read(status, body.to_string().as_bytes());
+            assert_eq!(told, expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn errors_without_id_belong_to_their_request() {
+        let asked = RequestId::Number(7);
+        let read = |data: &str| addressed(data, &asked).map(|error| error.message());
+        let told = read(r#"{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"m"}}"#);
+        let told: Value = serde_json::from_str(&told.unwrap()).unwrap();
+        assert_eq!(
+            (&told["id"], &told["error"]["code"]),
+            (&json!(7), &json!(-1))
+        );
+        for other in [
+            r#"{"id":7,"error":{"code":-1,"message":"m"}}"#,
+            r#"{"id":7,"result":{"error":{}}}"#,
+            r#"{"method":"m","params":{"error":{}}}"#,
+        ] {
+            assert_eq!(read(other), None, "{other}");
+        }
+    }
+}
