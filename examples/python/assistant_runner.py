@@ -36,7 +36,7 @@ def messages_of(context, host):  # what was said before, oldest first, and what 
     return messages + [{"role": "user", "content": question}]
 
 def ask(host, model, messages, tools):  # yields the pieces of what the model says, and in the end its message
-    message, calls = {"role": "assistant", "content": ""}, {}
+    message, calls, fields = {"role": "assistant", "content": ""}, {}, {}
     body = {"messages": messages, "tools": tools, "remove_think": True}
     for line in call_host(host, route("models", model, "stream"), body):
         if not line.startswith(b"data: "):
@@ -46,14 +46,16 @@ def ask(host, model, messages, tools):  # yields the pieces of what the model sa
             raise Refused(event["error"])
         chunk = event.get("chunk") or {}
         if chunk.get("content"):
-            message["content"] += chunk["content"]
+            message["content"] = chunk.get("all_content") or message["content"] + chunk["content"]
             yield chunk["content"]
+        if chunk.get("provider_specific_fields"):  # with what the provider wants back with the results of tools
+            fields = {"provider_specific_fields": chunk["provider_specific_fields"]}
         for call in chunk.get("tool_calls") or []:  # each piece has its call's id, and more of its arguments
             if call["id"] in calls:
                 calls[call["id"]]["function"]["arguments"] += call["function"]["arguments"]
             else:
                 calls[call["id"]] = call
-    yield {**message, "tool_calls": list(calls.values())} if calls else message
+    yield {**message, **fields, "tool_calls": list(calls.values())} if calls else message
 
 def call_tool(host, name, parameters):  # what it has answered, and what went wrong
     try:

@@ -800,6 +800,66 @@ async fn a_runner_that_leaves_lets_the_provider_go() {
 }
 
 #[tokio::test]
+async fn thoughts_and_signatures_go_back_to_their_model() {
+    let (_stage, run, upstream) = remote("").await;
+    let call = json!({"index": 0, "id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"},
+        "extra_content": {"google": {"thought_signature": "S"}}});
+    let whole = json!({"id": "x", "choices": [{"finish_reason": "tool_calls",
+        "message": {"content": null, "reasoning_content": "T", "tool_calls": [call]}}]});
+    let done =
+        json!({"id": "y", "choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]});
+    let asked = upstream.asked().len();
+    upstream.reply(Reply::Json(200, whole));
+    let told = run.call("/models/remote/invoke", &says("look")).await.body["message"].clone();
+    upstream.reply(Reply::Events(vec![
+        chunk(&json!({"reasoning_content": "T"})),
+        chunk(&json!({"tool_calls": [call]})),
+        END.replace("stop", "tool_calls"),
+        "data: [DONE]".to_owned(),
+    ]));
+    let mut streamed = json!({"role": "assistant"});
+    for (_, event) in events(&run, "/models/remote/stream", &says("look")).await {
+        for member in ["tool_calls", "provider_specific_fields"] {
+            if !event["chunk"][member].is_null() {
+                streamed[member] = event["chunk"][member].clone();
+            }
+        }
+    }
+    for said in [told, streamed] {
+        let result = json!({"role": "tool", "tool_call_id": "c", "content": "sunny"});
+        let mut request = says("look");
+        let messages = request["messages"].as_array_mut().unwrap();
+        messages.extend([said, result]);
+        upstream.reply(Reply::Json(200, done.clone()));
+        assert_eq!(
+            run.call("/models/remote/invoke", &request).await.status,
+            200
+        );
+        let back = upstream.asked().pop().unwrap().body["messages"][1].clone();
+        assert_eq!(back["reasoning_content"], "T", "{back}");
+        let signature = &back["tool_calls"][0]["extra_content"]["google"]["thought_signature"];
+        assert_eq!(signature, "S", "{back}");
+        assert!(
+            !back["content"].to_string().contains('T'),
+            "thoughts are no text: {back}"
+        );
+        // Another model gets neither.
+        let answer = json!({"id": "m", "content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn", "usage": {}});
+        upstream.reply(Reply::Json(200, answer));
+        assert_eq!(
+            run.call("/models/claude/invoke", &request).await.status,
+            200
+        );
+        let other = upstream.asked().pop().unwrap().body["messages"].to_string();
+        assert!(
+            !other.contains("thought_signature") && !other.contains("reasoning"),
+            "{other}"
+        );
+    }
+    assert_eq!(upstream.asked().len() - asked, 6);
+}
+
+#[tokio::test]
 async fn messages_of_anthropic_are_completions_to_a_runner() {
     let (_stage, run, upstream) = remote("").await;
     let event = |data: Value| format!("event: {}\ndata: {data}", data["type"].as_str().unwrap());

@@ -8,22 +8,27 @@ use serde_json::{Value, json};
 
 mod assembled;
 mod calls;
+mod carried;
 mod counted;
 mod stream;
-mod think;
 
 pub use assembled::Assembler;
 pub use calls::{CallTracker, tell_calls_apart};
 pub use counted::{add_usage, count, usage, usage_of};
+pub use carried::{carried_texts, mark_model};
+pub use protocol::thinking::{ThinkFilter, without_thinking};
 pub use stream::ChunkReader;
-pub use think::{ThinkFilter, without_thinking};
 
-/// A message as chat completions have it. Thinking that a provider once said is not said back to it.
-pub fn chat_message(message: &Message) -> Value {
+/// A message as chat completions of this model have it. Thoughts are taken out of what the assistant said; those of a
+/// message with calls go back as the model gave them, beside the text.
+pub fn chat_message(message: &Message, model: &str) -> Value {
     let mut chat = JsonObject::new();
     chat.insert("role".to_owned(), json!(message.role));
     let content = match &message.content {
         None => Value::Null,
+        Some(MessageContent::Text(text)) if message.role == "assistant" => {
+            json!(without_shown_thoughts(text))
+        }
         Some(MessageContent::Text(text)) => json!(text),
         Some(MessageContent::Parts(parts)) => parts.iter().map(chat_part).collect(),
     };
@@ -36,8 +41,11 @@ pub fn chat_message(message: &Message) -> Value {
         .as_ref()
         .filter(|calls| !calls.is_empty())
     {
-        let calls: Vec<_> = calls.iter().map(chat_call).collect();
+        let calls: Vec<_> = calls.iter().map(|call| chat_call(call, model)).collect();
         chat.insert("tool_calls".to_owned(), json!(calls));
+    }
+    for (name, value) in carried::thoughts_for(message, model) {
+        chat.insert(name.clone(), value.clone());
     }
     if let Some(id) = &message.tool_call_id {
         chat.insert("tool_call_id".to_owned(), json!(id));
@@ -45,9 +53,24 @@ pub fn chat_message(message: &Message) -> Value {
     Value::Object(chat)
 }
 
-fn chat_call(call: &ToolCall) -> Value {
-    json!({"id": call.id, "type": "function",
-        "function": {"name": call.function.name, "arguments": call.function.arguments}})
+/// What an assistant said, without the thoughts at its beginning as the gateway shows them.
+fn without_shown_thoughts(text: &str) -> &str {
+    let Some(thoughts) = text.strip_prefix("<think>\n") else {
+        return text;
+    };
+    match thoughts.split_once("\n</think>\n") {
+        Some((_, said)) => said,
+        None => text,
+    }
+}
+
+fn chat_call(call: &ToolCall, model: &str) -> Value {
+    let mut chat = json!({"id": call.id, "type": "function",
+        "function": {"name": call.function.name, "arguments": call.function.arguments}});
+    for (name, value) in carried::members_for(call, model) {
+        chat[name] = value.clone();
+    }
+    chat
 }
 
 fn chat_part(part: &ContentElement) -> Value {
@@ -119,13 +142,20 @@ pub fn answer(completion: &JsonObject, remove_think: bool) -> Option<LlmInvokeRe
         .enumerate()
         .map(|(n, call)| whole_call(n, call))
         .collect();
+    let reason = finish_reason(choice).map(reason_fields);
+    let mut fields = reason.unwrap_or_default();
+    if !calls.is_empty() {
+        let mut thoughts = carried::Thoughts::default();
+        thoughts.add(said);
+        fields.extend(thoughts.members());
+    }
     let message = Message {
         tool_calls: (!calls.is_empty()).then_some(calls),
         resp_message_id: completion
             .get("id")
             .and_then(Value::as_str)
             .map(str::to_owned),
-        provider_specific_fields: finish_reason(choice).map(reason_fields),
+        provider_specific_fields: (!fields.is_empty()).then_some(fields),
         ..Message::text("assistant", text)
     };
     let usage = usage_of(completion);
@@ -142,7 +172,7 @@ fn whole_call(n: usize, call: &Value) -> ToolCall {
             name: text_of(function, "name").unwrap_or_default(),
             arguments: arguments_of(function),
         },
-        provider_specific_fields: None,
+        provider_specific_fields: carried::of_call(call),
     }
 }
 
@@ -188,9 +218,8 @@ fn reason_fields(reason: &str) -> JsonObject {
 /// Thinking that a provider sends beside the text.
 fn reasoning(said: &Value) -> Option<&str> {
     let of = |key| said.get(key).and_then(Value::as_str);
-    of("reasoning_content")
-        .or_else(|| of("reasoning"))
-        .filter(|text| !text.is_empty())
+    let texts = [of("reasoning_content"), of("reasoning")];
+    texts.into_iter().flatten().find(|text| !text.is_empty())
 }
 
 fn plain_text(content: &Value) -> String {
@@ -230,7 +259,7 @@ mod tests {
                 "provider_specific_fields": {"x": 1}}]}))
         .unwrap();
         assert_eq!(
-            chat_message(&message),
+            chat_message(&message, "m"),
             json!({"role": "assistant", "content": [
                 {"type": "text", "text": "see"},
                 {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
@@ -243,7 +272,7 @@ mod tests {
             ..Message::text("tool", "4")
         };
         assert_eq!(
-            chat_message(&tool),
+            chat_message(&tool, "m"),
             json!({"role": "tool", "content": "4", "tool_call_id": "c1"})
         );
     }
@@ -260,7 +289,7 @@ mod tests {
         assert_eq!(
             serde_json::to_value(&said).unwrap(),
             json!({"message": {"role": "assistant", "content": "", "resp_message_id": "r1",
-                "provider_specific_fields": {"finish_reason": "tool_calls"},
+                "provider_specific_fields": {"finish_reason": "tool_calls", "reasoning_content": "hm"},
                 "tool_calls": [{"id": "call_0", "type": "function",
                     "function": {"name": "f", "arguments": "{\"a\":1}"}}]},
                 "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7, "extra": {"cached": 1}}})

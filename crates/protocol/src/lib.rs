@@ -33,6 +33,7 @@ pub mod stats;
 pub mod tool;
 
 pub mod sse;
+pub mod thinking;
 
 mod lenient;
 

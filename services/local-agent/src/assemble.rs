@@ -7,6 +7,7 @@ use protocol::context::{AgentInput, AgentRunContext};
 use protocol::message::Message;
 use runner_kit::HostError;
 
+use crate::clock;
 use crate::config::Config;
 use crate::context::budget::Budget;
 use crate::context::checkpoint::{self, Checkpoint};
@@ -85,6 +86,10 @@ async fn prompt(
     }
     if prompt.is_empty() {
         prompt.clone_from(&config.prompt);
+    }
+    if config.date_grounding {
+        let today = format!("Today is {} (UTC).", clock::day(clock::now()));
+        prompt.push(Message::text("system", today));
     }
     prompt.extend(reference_data::skills_message(&context.resources.skills));
     Ok(prompt)

@@ -22,6 +22,8 @@ pub struct Config {
     /// For entries that bring no prompt of their own.
     pub prompt: Vec<Message>,
     pub remove_think: bool,
+    /// The model is told the day.
+    pub date_grounding: bool,
     pub knowledge_bases: Vec<String>,
     /// Passages asked of each knowledge base.
     pub retrieval_top_k: u64,
@@ -66,6 +68,7 @@ impl Config {
             timeout: timeout(config.get("timeout")),
             prompt: prompt(config.get("prompt")),
             remove_think: config.get("remove-think") == Some(&Value::Bool(true)),
+            date_grounding: config.get("date-grounding") == Some(&Value::Bool(true)),
             knowledge_bases: knowledge_bases(config.get("knowledge-bases"), resources),
             retrieval_top_k: integer(config, "retrieval-top-k", 1, 5),
             rerank: rerank(config, resources),

@@ -13,6 +13,7 @@ pub mod pictures; // those that the gateway keeps
 pub mod reference_data; // how input, knowledge, files and skills are put to a model
 pub mod references;
 pub mod summary;
+pub mod wire; // the order in which a model gets them
 
 #[cfg(test)]
 mod testing;

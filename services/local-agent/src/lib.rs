@@ -12,6 +12,7 @@ pub mod manifest;
 
 mod acts;
 mod assemble;
+mod clock;
 mod line;
 mod model;
 mod speaker;

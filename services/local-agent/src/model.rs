@@ -196,8 +196,11 @@ async fn listen(mut stream: ModelStream, speaker: &mut Speaker) -> Result<Answer
         match event {
             Ok(event) => {
                 let heard = collected.add(event);
+                if heard.starts_over {
+                    speaker.start_turn_over();
+                }
                 if collected.has_begun() {
-                    speaker.say(&heard).await;
+                    speaker.say(&heard.text).await;
                 }
             }
             Err(failed) if !collected.has_begun() => return Err(before_first(failed)),

@@ -30,6 +30,8 @@ pub(crate) struct Speaker {
     /// Where the present turn begins.
     turn: usize,
     sequence: i64,
+    /// The client has text that was taken back: the next delta carries the whole text.
+    has_taken_back: bool,
 }
 
 impl Speaker {
@@ -44,6 +46,7 @@ impl Speaker {
             told_whole: 0,
             turn: 0,
             sequence: 0,
+            has_taken_back: false,
         }
     }
 
@@ -85,6 +88,14 @@ impl Speaker {
         }
     }
 
+    /// What the model said in this turn was thoughts.
+    pub(crate) fn start_turn_over(&mut self) {
+        self.said.truncate(self.turn);
+        self.has_taken_back |= self.sent > self.turn;
+        self.sent = self.sent.min(self.turn);
+        self.told_whole = self.told_whole.min(self.turn);
+    }
+
     /// Sends what waits: without the whole text where little of it is new.
     pub(crate) async fn flush(&mut self) {
         if self.sent < self.said.len() {
@@ -95,8 +106,8 @@ impl Speaker {
     /// The turn is over. Its tool calls go along with its last delta.
     pub(crate) async fn end_turn(&mut self, calls: &[ToolCall]) {
         let has_spoken = self.said.len() > self.turn;
-        if has_spoken || !calls.is_empty() {
-            let calls = (!calls.is_empty()).then(|| calls.to_vec());
+        if has_spoken || self.has_taken_back || !calls.is_empty() {
+            let calls = (!calls.is_empty()).then(|| shown(calls));
             self.delta(true, calls).await;
         }
     }
@@ -109,6 +120,7 @@ impl Speaker {
         let mut message = if self.said.is_empty() || is_all {
             Message {
                 provider_specific_fields: None,
+                tool_calls: last.tool_calls.as_deref().map(shown),
                 ..last.clone()
             }
         } else {
@@ -150,7 +162,8 @@ impl Speaker {
     async fn chunk(&mut self, new: String, is_final: bool, tool_calls: Option<Vec<ToolCall>>) {
         self.sequence += 1;
         let is_much_new = (self.sent - self.told_whole) * REPEATS >= self.sent;
-        let whole = (is_final || is_much_new).then(|| self.said[..self.sent].to_owned());
+        let tells_whole = is_final || is_much_new || self.has_taken_back;
+        let whole = tells_whole.then(|| self.said[..self.sent].to_owned());
         let chunk = MessageChunk {
             role: "assistant".to_owned(),
             content: (!new.is_empty()).then_some(MessageContent::Text(new)),
@@ -166,9 +179,19 @@ impl Speaker {
         }
         if payload.chunk.all_content.is_some() {
             self.told_whole = self.sent;
+            self.has_taken_back = false;
         }
         self.send(known(ResultType::MessageDelta, &payload)).await;
     }
+}
+
+/// Calls as users see them: without what providers want back.
+fn shown(calls: &[ToolCall]) -> Vec<ToolCall> {
+    let shown = calls.iter().map(|call| ToolCall {
+        provider_specific_fields: None,
+        ..call.clone()
+    });
+    shown.collect()
 }
 
 fn is_streaming(context: &AgentRunContext) -> bool {

@@ -6,13 +6,14 @@ use protocol::resources::ModelOperation;
 use runner_kit::HostError;
 
 use crate::assemble::Assembled;
+use crate::clock;
 use crate::context::budget::Budget;
 use crate::context::checkpoint::{self, Checkpoint};
 use crate::context::compact::{Anchor, Compacted, Counter, Summarizer, compact};
 use crate::context::conversation::Conversation;
 use crate::context::estimate;
-use crate::context::pictures;
 use crate::context::summary::request::SummaryRequest;
+use crate::context::{pictures, wire};
 use crate::host::AgentHost;
 use crate::turns::Work;
 
@@ -89,7 +90,7 @@ impl<'a, H: AgentHost> Window<'a, H> {
 
     /// All messages of the next request.
     pub(crate) fn messages(&self) -> Vec<Message> {
-        self.conversation.messages()
+        wire::messages(&self.conversation)
     }
 
     /// The model has answered the last request.
@@ -187,7 +188,7 @@ impl<'a, H: AgentHost> Window<'a, H> {
             summary,
             covers_until,
             tokens_before: compacted.tokens_before,
-            created_at: now(),
+            created_at: clock::now(),
             conversation_id,
         };
         let written = self
@@ -203,18 +204,6 @@ impl<'a, H: AgentHost> Window<'a, H> {
             Ok(()) => Ok(()),
         }
     }
-}
-
-/// Epoch seconds, for people who look at a checkpoint.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the one place where the agent reads the clock"
-)]
-fn now() -> i64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| {
-        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
-    })
 }
 
 /// The model that counts and summarises.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::finish_reason;
 
-/// Texts that add up; of other members of a delta the last value stays.
+/// Texts that add up. Lists add up, too; of other members of a delta the last value stays.
 const TEXTS: [&str; 4] = ["content", "reasoning_content", "reasoning", "refusal"];
 
 /// Puts one completion together. Each call in its chunks has an index of its own, as
@@ -73,6 +73,7 @@ impl Assembled {
             (Some(Value::String(known)), Value::String(told)) if TEXTS.contains(&name) => {
                 known.push_str(told);
             }
+            (Some(Value::Array(known)), Value::Array(told)) => known.extend(told.iter().cloned()),
             _ => {
                 self.message.insert(name.to_owned(), told.clone());
             }

@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 
+use protocol::JsonObject;
 use protocol::message::{FunctionCall, ToolCall};
 use serde_json::{Value, json};
 
-use super::{arguments_of, is_id, text_of};
+use super::{arguments_of, carried, is_id, text_of};
 
 /// Calls that deltas may still go on with: more than any model makes at once.
 const MOST_OPEN: usize = 128;
@@ -54,6 +55,8 @@ pub(super) struct CallPiece {
     /// Only with the first piece that has one.
     name: String,
     arguments: String,
+    /// Members of the call that go back to its model, with the first piece of a delta.
+    carried: Option<JsonObject>,
 }
 
 impl CallPiece {
@@ -65,7 +68,7 @@ impl CallPiece {
                 name: self.name,
                 arguments: self.arguments,
             },
-            provider_specific_fields: None,
+            provider_specific_fields: self.carried,
         }
     }
 }
@@ -118,6 +121,7 @@ impl CallTracker {
         if begins {
             self.begin(&delta);
         }
+        let carried = carried::of_call(call);
         let mut pieces = Vec::new();
         let mut rest = delta.arguments.as_str();
         loop {
@@ -130,6 +134,9 @@ impl CallTracker {
                 pieces.push(self.piece(place, begins, &delta.name, arguments));
             }
             if cut.is_none() {
+                if let Some(first) = pieces.first_mut() {
+                    first.carried = carried;
+                }
                 return pieces;
             }
             let name = self.calls[place].name.clone();
@@ -159,6 +166,7 @@ impl CallTracker {
                 String::new()
             },
             arguments: arguments.to_owned(),
+            carried: None,
         }
     }
 

@@ -5,6 +5,7 @@ use protocol::message::{LlmTokenUsage, MessageChunk, MessageContent, ToolCall};
 use serde_json::Value;
 
 use super::calls::{CallPiece, CallTracker};
+use super::carried::{self, Thoughts};
 use super::{ThinkFilter, add_usage, finish_reason, reason_fields, reasoning, text_said, usage_of};
 
 /// Reads the chunks of one completion and gives the protocol's. Content is an increment; the id of a tool
@@ -14,6 +15,9 @@ pub struct ChunkReader {
     filter: Option<ThinkFilter>,
     /// Thinking comes beside the text, and has not been closed yet.
     is_thinking: bool,
+    thoughts: Thoughts,
+    /// The granted model that is asked: what it wants back is marked with it.
+    model: String,
     calls: CallTracker,
     response_id: Option<String>,
     finish_reason: Option<String>,
@@ -25,6 +29,8 @@ impl ChunkReader {
         Self {
             filter: remove_think.then(ThinkFilter::default),
             is_thinking: false,
+            thoughts: Thoughts::default(),
+            model: String::new(),
             calls: CallTracker::default(),
             response_id: None,
             finish_reason: None,
@@ -32,7 +38,14 @@ impl ChunkReader {
         }
     }
 
-    /// What one chunk adds; `None`: nothing that is said.
+    /// The same for the answer of this granted model.
+    #[must_use]
+    pub fn of_model(mut self, model: &str) -> Self {
+        model.clone_into(&mut self.model);
+        self
+    }
+
+    /// What one chunk adds; `None`: nothing that is said. With `all_content`, what was said before was thoughts.
     pub fn read(&mut self, chunk: &JsonObject) -> Option<MessageChunk> {
         if let Some(told) = usage_of(chunk) {
             add_usage(&mut self.usage, told);
@@ -45,10 +58,13 @@ impl ChunkReader {
             self.finish_reason = Some(reason.to_owned());
         }
         let delta = choice.get("delta")?;
-        let text = self.text(delta);
-        let calls = self.calls(delta);
-        let is_silent = text.is_empty() && calls.is_empty();
+        self.thoughts.add(delta);
+        let (text, starts_over) = self.text(delta);
+        let mut calls = self.calls(delta);
+        carried::mark_model(None, Some(&mut calls), &self.model);
+        let is_silent = text.is_empty() && calls.is_empty() && !starts_over;
         (!is_silent).then(|| MessageChunk {
+            all_content: starts_over.then(|| text.clone()),
             content: (!text.is_empty()).then_some(MessageContent::Text(text)),
             tool_calls: (!calls.is_empty()).then_some(calls),
             ..self.chunk()
@@ -71,10 +87,15 @@ impl ChunkReader {
             rest.push_str("\n</think>\n");
         }
         let reason = self.finish_reason.take();
+        let mut fields = reason.as_deref().map(reason_fields).unwrap_or_default();
+        if self.calls.has_calls() {
+            fields.extend(std::mem::take(&mut self.thoughts).members());
+            carried::mark_model(Some(&mut fields), None, &self.model);
+        }
         let last = MessageChunk {
             content: (!rest.is_empty()).then_some(MessageContent::Text(rest)),
             is_final: true,
-            provider_specific_fields: reason.as_deref().map(reason_fields),
+            provider_specific_fields: (!fields.is_empty()).then_some(fields),
             ..self.chunk()
         };
         (last, self.usage)
@@ -88,10 +109,12 @@ impl ChunkReader {
         }
     }
 
-    fn text(&mut self, delta: &Value) -> String {
+    /// The text that is new, and whether it is the whole text so far.
+    fn text(&mut self, delta: &Value) -> (String, bool) {
         let content = text_said(delta);
         if let Some(filter) = &mut self.filter {
-            return filter.push(&content);
+            let said = filter.push(&content);
+            return (said.text, said.starts_over);
         }
         let mut text = String::new();
         if let Some(thought) = reasoning(delta) {
@@ -103,7 +126,7 @@ impl ChunkReader {
         if !content.is_empty() && std::mem::take(&mut self.is_thinking) {
             text.push_str("\n</think>\n");
         }
-        text + &content
+        (text + &content, false)
     }
 
     fn calls(&mut self, delta: &Value) -> Vec<ToolCall> {
@@ -360,5 +383,29 @@ mod tests {
             assert_eq!(text, said);
             assert_eq!(reader.finish().0.content, None);
         }
+    }
+
+    #[test]
+    fn closing_marks_alone_take_back_what_was_said() {
+        let mut reader = ChunkReader::new(true);
+        let said = read(&mut reader, &json!({"content": "thoughts"})).unwrap();
+        assert_eq!(said["content"], "thoughts");
+        let over = read(&mut reader, &json!({"content": "</think>\nanswer"})).unwrap();
+        assert_eq!(
+            (&over["content"], &over["all_content"]),
+            (&json!("answer"), &json!("answer"))
+        );
+        let more = read(&mut reader, &json!({"content": "."})).unwrap();
+        assert_eq!(
+            (&more["content"], &more["all_content"]),
+            (&json!("."), &Value::Null)
+        );
+    }
+
+    #[test]
+    fn reads_reasoning_beside_an_empty_reasoning_content() {
+        let mut reader = ChunkReader::new(false);
+        let delta = json!({"reasoning_content": "", "reasoning": "a"});
+        assert_eq!(read(&mut reader, &delta).unwrap()["content"], "<think>\na");
     }
 }

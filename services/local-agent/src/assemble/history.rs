@@ -15,6 +15,7 @@ use crate::context::checkpoint::Checkpoint;
 use crate::context::estimate;
 use crate::context::pictures;
 use crate::host::AgentHost;
+use crate::model::without_thinking;
 
 use super::over;
 
@@ -189,7 +190,16 @@ fn message_of(item: &TranscriptItem) -> Option<Message> {
     let told = text.map(|text| Message::text(&item.role, text));
     let message = whole.filter(says_something).or(told)?;
     let is_said = matches!(message.role.as_str(), "user" | "assistant" | "tool");
-    is_said.then(|| pictures::told(message))
+    if !is_said {
+        return None;
+    }
+    // Thoughts and signatures go back within their run alone.
+    let mut message = without_thinking(&pictures::told(message));
+    message.provider_specific_fields = None;
+    for call in message.tool_calls.iter_mut().flatten() {
+        call.provider_specific_fields = None;
+    }
+    says_something(&message).then_some(message)
 }
 
 fn says_something(message: &Message) -> bool {

@@ -52,7 +52,19 @@ pub fn message(message: &Message) -> u64 {
         .sum();
     let names = [&message.name, &message.tool_call_id];
     let names: u64 = names.into_iter().flatten().map(|name| text(name)).sum();
-    around(&message.role) + content + calls + names
+    around(&message.role) + content + calls + names + carried(message)
+}
+
+/// The tokens of what goes back to the provider beside texts and calls.
+fn carried(message: &Message) -> u64 {
+    let calls = message.tool_calls.iter().flatten();
+    let fields = calls.map(|call| &call.provider_specific_fields);
+    let fields = fields.chain([&message.provider_specific_fields]);
+    fields
+        .flatten()
+        .flatten()
+        .map(|(_, value)| text(&value.to_string()))
+        .sum()
 }
 
 /// The tokens of several messages.

@@ -4,6 +4,7 @@ pub mod local; // made here, when no model can
 pub mod request; // asked of a model
 
 use protocol::message::Message;
+use protocol::thinking::without_thinking;
 
 use crate::context::references::References;
 use crate::context::{estimate, fit};
@@ -95,7 +96,8 @@ impl Summary {
 
     /// Takes what a model wrote. `None`: it wrote nothing.
     pub fn of_model(text: &str, count: u64, references: References) -> Option<Self> {
-        let text = without_thinking(text).trim();
+        let text = without_thinking(text);
+        let text = text.trim();
         let prose = if text.starts_with(OPEN) {
             Self::parse(text).prose
         } else {
@@ -183,15 +185,6 @@ fn is_our_tag(tag: &str) -> bool {
     OUR_TAGS
         .iter()
         .any(|ours| name[..end].eq_ignore_ascii_case(ours))
-}
-
-/// A model's answer without the thoughts before it.
-fn without_thinking(text: &str) -> &str {
-    let text = text.trim_start();
-    if !text.starts_with("<think") {
-        return text;
-    }
-    text.split_once("</think>").map_or("", |(_, answer)| answer)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! One answer of a model, put together from its chunks.
 
+use protocol::JsonObject;
 use protocol::message::{LlmTokenUsage, Message, MessageChunk, MessageContent, ToolCall};
 use protocol::model::LlmStreamEvent;
 use uuid::Uuid;
@@ -19,30 +20,53 @@ pub(super) struct Collected {
     places: Vec<usize>,
     usage: Option<LlmTokenUsage>,
     response_id: Option<String>,
+    /// What the provider gave beside the text; some of it goes back with the results of tools.
+    fields: JsonObject,
     ending: Ending,
+}
+
+/// What is new to the listener.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Heard {
+    pub(super) text: String,
+    /// What was heard before was thoughts: `text` is all that was said.
+    pub(super) starts_over: bool,
 }
 
 impl Collected {
     /// Takes an event; answers the text that is new to the listener.
-    pub(super) fn add(&mut self, event: LlmStreamEvent) -> String {
+    pub(super) fn add(&mut self, event: LlmStreamEvent) -> Heard {
         if event.usage.is_some() {
             self.usage = event.usage;
         }
         let Some(chunk) = event.chunk else {
-            return String::new();
+            return Heard::default();
         };
         if self.response_id.is_none() {
             self.response_id.clone_from(&chunk.resp_message_id);
         }
         self.ending = self.ending.or(chunk.provider_specific_fields.as_ref());
         let had_begun = self.has_begun();
+        let starts_over = self.starts_over(&chunk);
+        if starts_over {
+            self.text.clear();
+        }
         let new = self.new_text(&chunk);
         self.text.push_str(&new);
+        self.fields
+            .extend(chunk.provider_specific_fields.unwrap_or_default());
         let calls = chunk.tool_calls.unwrap_or_default();
         for (place, call) in calls.into_iter().enumerate() {
             self.add_call(place, call);
         }
-        if had_begun { new } else { self.text.clone() }
+        let text = if had_begun { new } else { self.text.clone() };
+        Heard { text, starts_over }
+    }
+
+    /// Whether a text so far takes back what was said.
+    fn starts_over(&self, chunk: &MessageChunk) -> bool {
+        let whole = chunk.all_content.as_deref();
+        whole.is_some_and(|whole| !whole.starts_with(self.text.as_str()))
     }
 
     /// Whether anything was said that is not blank.
@@ -56,6 +80,7 @@ impl Collected {
             content: (!self.text.is_empty()).then_some(MessageContent::Text(self.text)),
             tool_calls: (!self.calls.is_empty()).then_some(self.calls),
             resp_message_id: self.response_id,
+            provider_specific_fields: (!self.fields.is_empty()).then_some(self.fields),
             ..Message::text("assistant", "")
         };
         Answer {
@@ -96,6 +121,12 @@ impl Collected {
                     known.function.name = call.function.name;
                 }
                 known.function.arguments.push_str(&call.function.arguments);
+                if let Some(fields) = call.provider_specific_fields {
+                    known
+                        .provider_specific_fields
+                        .get_or_insert_default()
+                        .extend(fields);
+                }
             }
         }
     }
@@ -139,7 +170,7 @@ mod tests {
             let event = serde_json::from_value(json!({"chunk": chunk})).unwrap();
             let new = collected.add(event);
             heard.push(if collected.has_begun() {
-                new
+                new.text
             } else {
                 "-".to_owned()
             });
@@ -169,6 +200,9 @@ mod tests {
         let whole = |all: &str| json!({"role": "assistant", "content": "?", "all_content": all});
         let (heard, answer) = collect(&[whole("It"), whole("It is"), whole("It is")]);
         assert_eq!(heard, ["It", " is", ""]);
+        assert_eq!(answer.message.plain_text(), "It is");
+        let (heard, answer) = collect(&[text("thoughts"), whole("It"), text(" is")]);
+        assert_eq!(heard, ["thoughts", "It", " is"]);
         assert_eq!(answer.message.plain_text(), "It is");
     }
 

@@ -1,41 +1,34 @@
-//! What a model thinks aloud, which is nothing that it needs to read again.
+//! Thoughts of a model are shown to the user or not; the model never reads them again as text.
 
 use protocol::message::{Message, MessageContent};
+use protocol::thinking;
 
-/// The message as it goes back to the model: without `<think>…</think>` where it goes on with tool calls.
+/// The message as it goes back to the model: its text without thoughts. Thoughts that the provider wants back with the
+/// results of tools stand in `provider_specific_fields`.
 pub(crate) fn without_thinking(message: &Message) -> Message {
     let mut message = message.clone();
-    if message.tool_calls.is_some()
-        && let Some(MessageContent::Text(text)) = &message.content
-    {
-        let text = strip(text);
-        message.content = (!text.is_empty()).then_some(MessageContent::Text(text));
+    if message.role != "assistant" {
+        return message;
+    }
+    match &mut message.content {
+        Some(MessageContent::Text(text)) => {
+            let said = thinking::without_thinking(text);
+            if said.len() < text.len() {
+                said.trim().clone_into(text);
+            }
+            if text.is_empty() {
+                message.content = None;
+            }
+        }
+        Some(MessageContent::Parts(parts)) => {
+            for text in parts.iter_mut().filter_map(|part| part.text.as_mut()) {
+                *text = thinking::without_thinking(text);
+            }
+            parts.retain(|part| part.text.as_deref() != Some(""));
+        }
+        None => {}
     }
     message
-}
-
-fn strip(text: &str) -> String {
-    let mut kept = String::new();
-    let mut rest = text;
-    while let Some(start) = opening(rest) {
-        kept.push_str(&rest[..start]);
-        let inside = &rest[start..];
-        // What is never closed is thought to its end.
-        rest = inside
-            .find("</think>")
-            .map_or("", |end| &inside[end + "</think>".len()..]);
-    }
-    kept.push_str(rest);
-    kept.trim().to_owned()
-}
-
-/// Where `<think>` or `<think …>` stands.
-fn opening(text: &str) -> Option<usize> {
-    let mut places = text.match_indices("<think").map(|(place, _)| place);
-    places.find(|place| {
-        let next = text[place + "<think".len()..].chars().next();
-        next.is_some_and(|next| next == '>' || next.is_whitespace())
-    })
 }
 
 #[cfg(test)]
@@ -45,13 +38,18 @@ mod tests {
     #[test]
     fn thinking_goes_and_everything_else_stays() {
         for (text, expected) in [
-            ("plain", "plain"),
+            ("plain ", "plain "),
             ("<think>a</think> b", "b"),
             ("a <think kind=\"x\">b</think>c<think>d</think>", "a c"),
             ("a <think>never closed", "a"),
             ("a <thinker> b", "a <thinker> b"),
+            ("thoughts</think>b", "b"),
+            ("<think>only</think>", ""),
         ] {
-            assert_eq!(strip(text), expected, "{text}");
+            let said = without_thinking(&Message::text("assistant", text));
+            assert_eq!(said.plain_text(), expected, "{text}");
         }
+        let user = Message::text("user", "<think>a</think>b");
+        assert_eq!(without_thinking(&user), user);
     }
 }

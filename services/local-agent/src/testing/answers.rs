@@ -139,6 +139,9 @@ impl AgentHost for TestHost {
                         let calls: Vec<_> = serde_json::from_value(calls.clone()).unwrap();
                         message.tool_calls.get_or_insert_default().extend(calls);
                     }
+                    if let Some(fields) = chunk["provider_specific_fields"].as_object() {
+                        message.provider_specific_fields = Some(fields.clone());
+                    }
                 }
                 Step::Usage(value) => usage = serde_json::from_value(value).unwrap(),
                 Step::Fail(failed) => return Err(error(&failed)),

@@ -109,8 +109,8 @@ async fn what_joins_a_run_is_heard_once() {
         let messages = host.request(place).into_iter().skip(1);
         messages.map(|message| message.plain_text()).collect()
     };
-    assert_eq!(texts(0), ["before", "hi"]);
-    assert_eq!(texts(1), ["before", "hi", "ok", "and quickly"]);
+    assert_eq!(texts(0), ["before\n\nhi"]);
+    assert_eq!(texts(1), ["before\n\nhi", "ok", "and quickly"]);
 }
 
 #[tokio::test]
@@ -155,10 +155,9 @@ async fn a_whole_message_of_the_history_wins_over_its_text() {
     let expected = [
         said("user", "the whole of it"),
         said("assistant", "as told"),
-        said("user", "only a text"),
+        said("user", "only a text\n\nhi"),
     ];
-    assert_eq!(asked[1..4], expected);
-    assert_eq!(asked.len(), 5);
+    assert_eq!(asked[1..], expected);
 }
 
 #[tokio::test]
@@ -174,7 +173,7 @@ async fn the_history_is_read_back_to_its_beginning_while_the_budget_has_room() {
     });
     host.script().history = items.collect();
     let asked = asked(&host, context("hi", &prompt("p"))).await;
-    assert_eq!(asked.len(), 122);
+    assert_eq!(asked.len(), 122, "prompt, 120 messages and the input");
     assert_eq!(host.calls("history").len(), 3, "fifty at a time");
 
     let host = super::assembly::host();
@@ -237,8 +236,9 @@ async fn a_page_that_is_too_large_is_read_in_smaller_ones_and_an_item_that_is_en
                 host.script().state.extend([kept]);
             }
             let asked = asked(&host, context("hi", &json!({}))).await;
-            let said = asked.iter().filter(|(_, text)| text.starts_with('x'));
-            let said: Vec<_> = said.map(|(_, text)| text.len()).collect();
+            let said = asked.iter().flat_map(|(_, text)| text.split("\n\n"));
+            let said = said.filter(|text| text.starts_with('x'));
+            let said: Vec<_> = said.map(str::len).collect();
             assert_eq!(said, expected, "{lengths:?} {with_checkpoint}");
         }
     }
@@ -262,15 +262,8 @@ async fn what_a_checkpoint_covers_is_not_read_again() {
         .map(|seq| item(seq, "user", &format!("message {seq}")))
         .collect();
     let asked = asked(&host, context("hi", &prompt("p"))).await;
-    assert!(asked[1].1.contains("Ada likes tea."));
-    assert_eq!(
-        asked[2..],
-        [
-            said("user", "message 3"),
-            said("user", "message 4"),
-            said("user", "hi")
-        ]
-    );
+    assert!(asked[0].1.starts_with("p\n\n") && asked[0].1.contains("Ada likes tea."));
+    assert_eq!(asked[1..], [said("user", "message 3\n\nmessage 4\n\nhi")]);
     assert_eq!(host.calls("history"), ["history Some(\"2\") None"]);
 }
 
@@ -285,7 +278,7 @@ async fn a_checkpoint_of_something_else_is_ignored() {
         host.script().state.insert(CHECKPOINT.to_owned(), stored);
         host.script().history = vec![item(1, "user", "message 1")];
         let asked = asked(&host, context("hi", &prompt("p"))).await;
-        assert_eq!(asked[1], said("user", "message 1"));
+        assert_eq!(asked[1], said("user", "message 1\n\nhi"));
     }
     let host = host();
     host.script()
@@ -298,7 +291,7 @@ async fn a_checkpoint_of_something_else_is_ignored() {
 }
 
 #[tokio::test]
-async fn what_was_retrieved_stands_apart_as_data_without_its_metadata() {
+async fn retrieved_passages_are_data_in_the_users_message() {
     let host = host();
     let passages = vec![
         json!([{"type": "text", "text": "Tea is"}, {"type": "text", "text": "\"hot\""}]),
@@ -315,8 +308,14 @@ async fn what_was_retrieved_stands_apart_as_data_without_its_metadata() {
         context("tea?", &json!({"knowledge-bases": ["faq", "docs"]})),
     )
     .await;
-    let (role, data) = &asked[asked.len() - 2];
-    assert_eq!(role, "system");
+    let (role, text) = asked.last().unwrap();
+    let (data, words) = text.split_once("\n\n").unwrap();
+    assert_eq!((role.as_str(), words), ("user", "tea?"));
+    assert!(
+        !asked[..asked.len() - 1]
+            .iter()
+            .any(|(_, text)| text.contains("Tea"))
+    );
     let data: Value = serde_json::from_str(data).unwrap();
     assert_eq!(data["trust"], "untrusted_reference_data");
     assert_eq!(
@@ -324,7 +323,6 @@ async fn what_was_retrieved_stands_apart_as_data_without_its_metadata() {
         json!([{"index": 1, "content": "Tea is \"hot\""}])
     );
     assert!(!data.to_string().contains("row 7"));
-    assert_eq!(asked.last().unwrap(), &said("user", "tea?"));
 }
 
 #[tokio::test]
@@ -338,7 +336,7 @@ async fn a_knowledge_base_that_is_slow_is_left_out() {
         .insert("docs".to_owned(), Ok(passages));
     let bases = json!({"knowledge-bases": ["faq", "docs"]});
     let asked = asked(&host, context("tea?", &bases)).await;
-    assert!(asked[asked.len() - 2].1.contains("Tea is hot"), "{asked:?}");
+    assert!(asked.last().unwrap().1.contains("Tea is hot"), "{asked:?}");
 }
 
 #[tokio::test]
@@ -371,7 +369,8 @@ async fn passages_are_ranked_where_a_model_ranks_and_cut_to_their_number() {
         let mut context = context("hi", &json!({"knowledge-bases": ["docs", "faq"]}));
         context.config.extend(config.as_object().unwrap().clone());
         let asked = asked(&host, context).await;
-        let data: Value = serde_json::from_str(&asked[asked.len() - 2].1).unwrap();
+        let (data, _) = asked.last().unwrap().1.split_once("\n\n").unwrap();
+        let data: Value = serde_json::from_str(data).unwrap();
         let shown: Vec<_> = data["data"]["chunks"]
             .as_array()
             .unwrap()
@@ -420,6 +419,58 @@ async fn skills_are_told_with_how_to_activate_them() {
 }
 
 #[tokio::test]
+async fn prompt_date_skills_and_summary_are_one_instruction() {
+    let host = host();
+    let kept = (CHECKPOINT.to_owned(), checkpoint("c-7"));
+    host.script().state.extend([kept]);
+    let mut context = context("hi", &prompt("Be brief."));
+    context
+        .config
+        .insert("date-grounding".to_owned(), json!(true));
+    let skills = json!([{"skill_name": "pdf"}]);
+    context.resources.skills = serde_json::from_value(skills).unwrap();
+    let asked = asked(&host, context).await;
+    let roles: Vec<_> = asked.iter().map(|(role, _)| role.as_str()).collect();
+    assert_eq!(roles, ["system", "user"]);
+    for part in [
+        "Be brief.",
+        "Today is ",
+        "(UTC)",
+        "<name>pdf</name>",
+        "Ada likes tea.",
+    ] {
+        assert!(asked[0].1.contains(part), "{part} in {}", asked[0].1);
+    }
+}
+
+#[tokio::test]
+async fn thoughts_of_earlier_answers_are_left_out() {
+    let host = host();
+    let mut called = item(2, "assistant", "");
+    called.content_json = Some(
+        json!({"role": "assistant", "content": "<think>\nT1\n</think>\nHello\n\n<thinking>T2</thinking> Ada",
+        "provider_specific_fields": {"model": "m", "reasoning_content": "T3"}}),
+    );
+    let only_thoughts = item(4, "assistant", "T4</think>");
+    host.script().history = vec![
+        item(1, "user", "I am Ada"),
+        called,
+        item(3, "user", "so?"),
+        only_thoughts,
+    ];
+    run(&host, context("hi", &prompt("p"))).await;
+    let sent = serde_json::to_value(host.request(0)).unwrap();
+    assert_eq!(sent[2]["content"], "Hello\n\nAda");
+    assert_eq!(sent[3]["content"], "so?\n\nhi");
+    assert!(
+        !["T1", "T2", "T3", "T4"]
+            .iter()
+            .any(|thought| sent.to_string().contains(thought)),
+        "{sent}"
+    );
+}
+
+#[tokio::test]
 async fn texts_pictures_and_files_are_one_message_of_the_user() {
     let host = host();
     let mut context = context("what is this?", &json!({}));
@@ -442,7 +493,7 @@ async fn texts_pictures_and_files_are_one_message_of_the_user() {
 
 #[tokio::test]
 async fn a_picture_that_the_gateway_keeps_is_shown_where_it_may_be_read_and_told_of_later() {
-    for (may_read, expected) in [(true, "image_url"), (false, "text")] {
+    for may_read in [true, false] {
         let host = host();
         let picture = json!({"type": "image_url", "image_url": {"url": "artifact:one"}});
         let mut before = item(1, "user", "an earlier one");
@@ -453,11 +504,14 @@ async fn a_picture_that_the_gateway_keeps_is_shown_where_it_may_be_read_and_told
         context.input.contents = serde_json::from_value(json!([picture])).unwrap();
         run(&host, context).await;
         let asked = serde_json::to_value(host.request(0)).unwrap();
-        assert_eq!(
-            asked[0]["content"][0]["text"], "[picture artifact:one: not shown]",
-            "{asked}"
-        );
-        assert_eq!(asked[1]["content"][1]["type"], expected, "{asked}");
+        let told = "[picture artifact:one: not shown]";
+        if may_read {
+            assert_eq!(asked[0]["content"][0]["text"], told, "{asked}");
+            assert_eq!(asked[0]["content"][2]["type"], "image_url", "{asked}");
+        } else {
+            let words = format!("{told}\n\nwhat is this?{told}");
+            assert_eq!(asked[0]["content"], words, "{asked}");
+        }
     }
 }
 

@@ -57,8 +57,8 @@ async fn old_history_becomes_a_summary_and_the_rest_stays() {
         "{texts:?}"
     );
     assert!(texts[0].contains("Tea for Ada."));
-    assert!(texts[texts.len() - 2].contains("message 100 "));
-    assert_eq!(texts.last().unwrap(), "and now?");
+    assert!(texts.join("\n").contains("message 100 "));
+    assert!(texts.last().unwrap().ends_with("and now?"));
 
     let checkpoint = host.script().state[KEY].clone();
     assert_eq!(

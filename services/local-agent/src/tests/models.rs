@@ -421,3 +421,63 @@ async fn usage_is_summed_over_the_turns() {
     );
     assert_eq!(used["turns"].as_array().unwrap().len(), 2);
 }
+
+#[tokio::test]
+async fn thoughts_and_signatures_go_back_with_results_of_tools() {
+    for streams in [true, false] {
+        let host = TestHost::default();
+        host.tool_says("look", json!("sunny"));
+        let fields = json!({"finish_reason": "tool_calls", "model": "m", "reasoning_content": "T"});
+        let mut called = json!({"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}});
+        called["provider_specific_fields"] =
+            json!({"model": "m", "extra_content": {"signature": "S"}});
+        let chunk = json!({"role": "assistant", "content": "<think>\nT\n</think>\n", "tool_calls": [called],
+            "provider_specific_fields": fields, "is_final": true});
+        host.model("m", vec![Step::Chunk(chunk)]);
+        host.model("m", vec![text("done"), end()]);
+        let mut context = context("hi", &json!({}));
+        context.delivery.supports_streaming = streams;
+        let results = run(&host, context).await;
+        assert_eq!(ending(&results).0, "run.completed");
+        let back = serde_json::to_value(host.request(1)).unwrap();
+        let message = back
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|message| message["role"] == "assistant")
+            .unwrap();
+        assert_eq!(
+            message["provider_specific_fields"]["reasoning_content"], "T",
+            "{streams}: {back}"
+        );
+        let call = &message["tool_calls"][0]["provider_specific_fields"];
+        assert_eq!(call["extra_content"]["signature"], "S", "{streams}: {back}");
+        assert!(message["content"].is_null(), "thoughts are no text: {back}");
+        let shown = json!(
+            results
+                .iter()
+                .map(|result| &result.data)
+                .collect::<Vec<_>>()
+        )
+        .to_string();
+        assert!(!shown.contains("signature"), "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn text_that_was_thoughts_is_taken_back() {
+    let host = TestHost::default();
+    let over = json!({"role": "assistant", "content": "answer", "all_content": "answer"});
+    host.model(
+        "m",
+        vec![text("thoughts"), Step::Chunk(over), text("."), end()],
+    );
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(answer(&results), "answer.");
+    let chunks: Vec<_> = results
+        .iter()
+        .filter_map(|result| result.data.get("chunk"))
+        .collect();
+    assert_eq!(chunks[0]["content"], "thoughts");
+    assert_eq!(chunks[1]["all_content"], "answer");
+}

@@ -12,7 +12,7 @@ use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::response::Response;
-use domain::chat::{ChunkReader, answer, chat_message, chat_tool};
+use domain::chat::{ChunkReader, answer, chat_message, chat_tool, mark_model};
 use futures_util::{Stream, StreamExt as _, stream};
 use protocol::JsonObject;
 use protocol::admin::Fault;
@@ -160,8 +160,11 @@ impl Asking<'_> {
         call.say(said_bytes(&completion, "message"));
         call.count(domain::chat::usage_of(&completion));
         let said = answer(&completion, request.remove_think);
-        let said = said
+        let mut said = said
             .ok_or_else(|| UpstreamError::Malformed("a completion without a message".to_owned()))?;
+        let message = &mut said.message;
+        let calls = message.tool_calls.as_mut();
+        mark_model(message.provider_specific_fields.as_mut(), calls, self.id);
         call.add_bytes(said.message.plain_text().len());
         Ok(said)
     }
@@ -178,7 +181,7 @@ impl Asking<'_> {
         request: &LlmRequest,
     ) -> ApiResult<(JsonObject, Vec<Taken>)> {
         let Self { model, id, .. } = self;
-        let mut body = chat_body(request, model)?;
+        let mut body = chat_body(request, model, id)?;
         let images = with_images(self.caller, self.state, &mut body).await?;
         let body = model.asked_to_complete(body);
         let beside = asked_texts(&request.extra_args);
@@ -221,7 +224,7 @@ pub(in crate::api) async fn stream_model(
     };
     match asking.stream(&mut call, &request).await {
         Ok(chunks) => {
-            let reader = ChunkReader::new(request.remove_think);
+            let reader = ChunkReader::new(request.remove_think).of_model(&id);
             Ok(event_stream(Body::from_stream(frames(
                 call, chunks, reader,
             ))))
@@ -323,12 +326,13 @@ pub(in crate::api) async fn count_model_tokens(
     Ok(Json(CountedTokens { tokens }))
 }
 
-/// A request as chat completions have it.
-fn chat_body(request: &LlmRequest, model: &Model) -> ApiResult<JsonObject> {
+/// A request to the model granted under this id, as chat completions have it.
+fn chat_body(request: &LlmRequest, model: &Model, id: &str) -> ApiResult<JsonObject> {
     check_count("/messages", request.messages.len(), MOST_MESSAGES)?;
     check_most_items("/tools", request.tools.len(), MOST_TOOLS)?;
     let mut body = extra_args(&request.extra_args, &NOT_EXTRA, model)?;
-    let messages: Vec<_> = request.messages.iter().map(chat_message).collect();
+    let messages = request.messages.iter();
+    let messages: Vec<_> = messages.map(|message| chat_message(message, id)).collect();
     body.insert("messages".to_owned(), json!(messages));
     if !request.tools.is_empty() {
         let tools: Vec<_> = request.tools.iter().map(chat_tool).collect();

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use dashmap::DashMap;
+use domain::chat::carried_texts;
 use protocol::message::{ContentElement, Message, MessageContent, ToolCall};
 use protocol::model::LlmTool;
 
@@ -98,7 +99,8 @@ impl TokenCount {
             .flatten()
             .map(|name| 1 + self.of_text(name))
             .sum();
-        MESSAGE + content + calls + names
+        let carried = carried_texts(message).map(|text| self.of_text(&text));
+        MESSAGE + content + calls + names + carried.sum::<u64>()
     }
 
     fn of_part(&self, part: &ContentElement) -> u64 {
@@ -190,7 +192,9 @@ fn text_bytes(message: &Message) -> usize {
     let calls = message.tool_calls.iter().flatten();
     let of_call =
         |call: &ToolCall| call.id.len() + call.function.name.len() + call.function.arguments.len();
-    content + calls.map(of_call).sum::<usize>() + sum([&message.name, &message.tool_call_id])
+    let carried = carried_texts(message).map(|text| text.len()).sum::<usize>();
+    let names = sum([&message.name, &message.tool_call_id]);
+    content + calls.map(of_call).sum::<usize>() + names + carried
 }
 
 #[cfg(test)]

@@ -1,0 +1,308 @@
+//! Thoughts of a model within its text: `<think>…</think>` and its kin, in any case, however the text is cut.
+
+/// How one family of models marks its thoughts.
+struct Marks {
+    open: &'static str,
+    close: &'static str,
+    /// `open` is the beginning of a tag that ends with `>` and may have attributes.
+    is_tag: bool,
+}
+
+const MARKS: [Marks; 5] = [
+    Marks {
+        open: "<think",
+        close: "</think>",
+        is_tag: true,
+    },
+    Marks {
+        open: "<thinking",
+        close: "</thinking>",
+        is_tag: true,
+    },
+    Marks {
+        open: "<seed:think",
+        close: "</seed:think>",
+        is_tag: true,
+    },
+    Marks {
+        open: "[THINK]",
+        close: "[/THINK]",
+        is_tag: false,
+    },
+    Marks {
+        open: "◁think▷",
+        close: "◁/think▷",
+        is_tag: false,
+    },
+];
+
+/// Takes thoughts out of a text that comes in pieces.
+///
+/// A closing mark without an opening one marks all before it as thoughts: chat templates of some models write the opening
+/// mark themselves. A mark directly behind a backtick is text.
+#[derive(Debug, Default)]
+pub struct ThinkFilter {
+    place: Place,
+    /// The end of the text so far, where it may be the beginning of a mark.
+    held: String,
+    /// The last character before `held` is a backtick.
+    is_quoted: bool,
+}
+
+/// What one piece adds to the text without thoughts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filtered {
+    pub text: String,
+    /// All text before this one was thoughts: `text` is the whole text so far.
+    pub starts_over: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    #[default]
+    Outside,
+    /// In the opening tag of these marks.
+    Tag(usize),
+    Inside(usize),
+    /// Behind thoughts: blanks are dropped.
+    Behind,
+}
+
+/// A place in a text where it goes on differently.
+enum Found {
+    /// From `at` to `end`, what follows is in `place`.
+    Mark {
+        at: usize,
+        end: usize,
+        place: Place,
+    },
+    /// From here on the text may be the beginning of a mark.
+    Perhaps(usize),
+    Nothing,
+}
+
+impl ThinkFilter {
+    /// Reads one more piece and gives what of it is no thought.
+    pub fn push(&mut self, piece: &str) -> Filtered {
+        let text = std::mem::take(&mut self.held) + piece;
+        let mut rest = text.as_str();
+        let mut said = Filtered::default();
+        loop {
+            if self.place == Place::Behind {
+                rest = rest.trim_start();
+                if rest.is_empty() {
+                    return said;
+                }
+                self.place = Place::Outside;
+            }
+            let (before, next) = match find(rest, self.place, self.is_quoted) {
+                Found::Mark { at, end, place } => (at, Some((end, place))),
+                Found::Perhaps(at) => (at, None),
+                Found::Nothing => (rest.len(), None),
+            };
+            if self.place == Place::Outside {
+                said.text.push_str(&rest[..before]);
+                if let Some(last) = rest[..before].chars().next_back() {
+                    self.is_quoted = last == '`';
+                }
+            }
+            let Some((end, place)) = next else {
+                rest[before..].clone_into(&mut self.held);
+                return said;
+            };
+            if self.place == Place::Outside && place == Place::Behind {
+                said.text.clear();
+                said.starts_over = true;
+            }
+            self.is_quoted = false;
+            self.place = place;
+            rest = &rest[end..];
+        }
+    }
+
+    /// The end of the text: what was held is text, unless it belongs to thoughts that never ended.
+    pub fn finish(&mut self) -> String {
+        let held = std::mem::take(&mut self.held);
+        if self.place == Place::Outside {
+            held
+        } else {
+            String::new()
+        }
+    }
+}
+
+/// What a text begins with.
+enum Begins {
+    /// A mark of this length, behind which the text is in this place.
+    Mark(usize, Place),
+    /// The text ends before it is known.
+    Perhaps,
+    Other,
+}
+
+/// The first mark in `text` that counts at this place.
+fn find(text: &str, place: Place, is_quoted: bool) -> Found {
+    let mut is_quoted = is_quoted;
+    for (at, letter) in text.char_indices() {
+        let rest = &text[at..];
+        let found = match place {
+            Place::Tag(marks) if letter == '>' => Begins::Mark(1, Place::Inside(marks)),
+            Place::Tag(_) => Begins::Other,
+            Place::Inside(marks) => closing(rest, marks),
+            Place::Outside | Place::Behind if is_quoted => Begins::Other,
+            Place::Outside | Place::Behind => any_mark(rest),
+        };
+        match found {
+            Begins::Mark(length, place) => {
+                let end = at + length;
+                return Found::Mark { at, end, place };
+            }
+            Begins::Perhaps => return Found::Perhaps(at),
+            Begins::Other => is_quoted = letter == '`',
+        }
+    }
+    Found::Nothing
+}
+
+fn any_mark(text: &str) -> Begins {
+    if !text.starts_with(['<', '[', '◁']) {
+        return Begins::Other;
+    }
+    let mut found = Begins::Other;
+    for marks in 0..MARKS.len() {
+        for begins in [opening(text, marks), closing(text, marks)] {
+            match begins {
+                Begins::Mark(..) => return begins,
+                Begins::Perhaps => found = Begins::Perhaps,
+                Begins::Other => {}
+            }
+        }
+    }
+    found
+}
+
+fn closing(text: &str, marks: usize) -> Begins {
+    let mark = MARKS[marks].close;
+    if !is_alike(text, mark) {
+        Begins::Other
+    } else if text.len() < mark.len() {
+        Begins::Perhaps
+    } else {
+        Begins::Mark(mark.len(), Place::Behind)
+    }
+}
+
+/// `<think` counts where `>` or a blank follows: `<thinker>` is text.
+fn opening(text: &str, marks: usize) -> Begins {
+    let Marks { open, is_tag, .. } = MARKS[marks];
+    if !is_alike(text, open) {
+        return Begins::Other;
+    }
+    if text.len() < open.len() {
+        return Begins::Perhaps;
+    }
+    if !is_tag {
+        return Begins::Mark(open.len(), Place::Inside(marks));
+    }
+    match text[open.len()..].chars().next() {
+        None => Begins::Perhaps,
+        Some('>') => Begins::Mark(open.len() + 1, Place::Inside(marks)),
+        Some(letter) if letter.is_whitespace() => Begins::Mark(open.len(), Place::Tag(marks)),
+        Some(_) => Begins::Other,
+    }
+}
+
+/// Whether a text begins with this mark, or the mark with the text. Case does not count.
+fn is_alike(text: &str, mark: &str) -> bool {
+    let length = text.len().min(mark.len());
+    let (text, mark) = (&text.as_bytes()[..length], &mark.as_bytes()[..length]);
+    text.eq_ignore_ascii_case(mark)
+}
+
+/// A whole text without thoughts.
+pub fn without_thinking(text: &str) -> String {
+    let mut filter = ThinkFilter::default();
+    filter.push(text).text + &filter.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn thinking_is_taken_out_and_the_rest_is_kept() {
+        for (text, said) in [
+            ("plain", "plain"),
+            ("<think>a</think>\n\nb", "b"),
+            ("a <think x=1>b</think>c", "a c"),
+            ("a<think>b</think>c<think>d</think>e", "ace"),
+            ("<thinker>a", "<thinker>a"),
+            ("a < b <th", "a < b <th"),
+            ("a<think>never ends", "a"),
+            ("a<think", "a<think"),
+            ("<thinking>a</thinking>b", "b"),
+            ("[THINK]a[/THINK] b", "b"),
+            ("◁think▷a◁/think▷b", "b"),
+            ("<THINK>a</Think>b", "b"),
+            ("<thinking>a</think>b</thinking>c", "c"),
+            ("<seed:think>a</seed:think>b", "b"),
+            ("[think]a[/think]b", "b"),
+            ("[a](b) [THIN", "[a](b) [THIN"),
+        ] {
+            assert_eq!(without_thinking(text), said, "{text}");
+        }
+    }
+
+    #[test]
+    fn closing_marks_alone_end_thoughts() {
+        for (text, said) in [
+            ("thoughts</think>answer", "answer"),
+            ("thoughts\n</THINK>\n\nanswer", "answer"),
+            ("</think>a", "a"),
+            ("a</thinking>b", "b"),
+            ("a[/THINK]b", "b"),
+            ("a◁/think▷b", "b"),
+            ("<think>a<think>b</think>c</think>d", "d"),
+            ("write `</think>` behind it", "write `</think>` behind it"),
+            ("write `<think>` before it", "write `<think>` before it"),
+        ] {
+            assert_eq!(without_thinking(text), said, "{text}");
+        }
+        let mut filter = ThinkFilter::default();
+        assert_eq!(filter.push("thoughts</thi").text, "thoughts");
+        let over = filter.push("nk> answer");
+        assert_eq!((over.text.as_str(), over.starts_over), ("answer", true));
+        assert!(!filter.push(" goes on").starts_over);
+    }
+
+    proptest! {
+        #[test]
+        fn it_does_not_matter_where_it_is_cut(
+            parts in prop::collection::vec(
+                "(<think>|</think>|<think |<thi|</THINKING>|<thinking>|\\[THINK\\]|\\[/THINK\\]|◁think▷|◁/think▷|a|>|\n|`|界)",
+                0..20
+            ),
+            cuts in prop::collection::vec(0usize..200, 0..8),
+        ) {
+            let text = parts.concat();
+            let mut places: Vec<_> = cuts
+                .into_iter()
+                .filter(|at| *at <= text.len() && text.is_char_boundary(*at))
+                .collect();
+            places.sort_unstable();
+            let (mut filter, mut said, mut from) = (ThinkFilter::default(), String::new(), 0);
+            for at in places.into_iter().chain([text.len()]) {
+                let piece = filter.push(&text[from..at]);
+                if piece.starts_over {
+                    said.clear();
+                }
+                said += &piece.text;
+                from = at;
+            }
+            said += &filter.finish();
+            prop_assert_eq!(said, without_thinking(&text));
+        }
+    }
+}

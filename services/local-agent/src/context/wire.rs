@@ -1,0 +1,207 @@
+//! The order of messages that chat templates of all models take: one instruction at the beginning, then users and the
+//! assistant in turns.
+
+use protocol::message::{ContentElement, Message, MessageContent};
+
+use crate::context::conversation::Conversation;
+use crate::context::legal;
+
+/// Stands before a conversation whose beginning was left out: templates demand that a user speaks first.
+const BEGINS_EARLIER: &str = "[The conversation began before this.]";
+
+/// Between two texts that become one.
+const BETWEEN: &str = "\n\n";
+
+/// The messages of a conversation as a model gets them. What knowledge bases said stands within the message of the user,
+/// before the user's words. Two messages of one role in a row are one.
+pub fn messages(conversation: &Conversation) -> Vec<Message> {
+    let Conversation {
+        prompt,
+        summaries,
+        history,
+        retrieved,
+        current,
+    } = conversation;
+    let mut current = current.clone();
+    if let Some(retrieved) = retrieved {
+        let of_user = current.iter().position(|message| message.role == "user");
+        let data = Message {
+            role: "user".to_owned(),
+            ..retrieved.clone()
+        };
+        current.insert(of_user.unwrap_or(0), data);
+    }
+    let before = prompt.iter().chain(summaries).chain(history);
+    let (instructions, said): (Vec<_>, Vec<_>) = before
+        .cloned()
+        .chain(current)
+        .partition(legal::is_instruction);
+    let mut sent = Vec::new();
+    for mut instruction in instructions {
+        "system".clone_into(&mut instruction.role);
+        add(&mut sent, instruction);
+    }
+    if said.first().is_some_and(|first| first.role == "assistant") {
+        sent.push(Message::text("user", BEGINS_EARLIER));
+    }
+    for message in said {
+        add(&mut sent, message);
+    }
+    sent
+}
+
+/// Adds a message to the last one where both have the same role.
+fn add(sent: &mut Vec<Message>, message: Message) {
+    let is_alone = message.role == "tool";
+    match sent.last_mut() {
+        Some(last) if last.role == message.role && !is_alone && last.tool_calls.is_none() => {
+            let (one, other) = (last.content.take(), message.content);
+            last.content = match (one, other) {
+                (Some(one), Some(other)) => Some(joined(one, other)),
+                (one, other) => one.or(other),
+            };
+            if last.name != message.name {
+                last.name = None;
+            }
+            last.tool_calls = message.tool_calls;
+            last.resp_message_id = message.resp_message_id;
+            last.provider_specific_fields = message.provider_specific_fields;
+        }
+        _ => sent.push(message),
+    }
+}
+
+/// Texts are joined by a blank line; pictures and files stay as they are.
+fn joined(one: MessageContent, other: MessageContent) -> MessageContent {
+    let is_text = |content: &MessageContent| match content {
+        MessageContent::Text(_) => true,
+        MessageContent::Parts(parts) => parts.iter().all(|part| part.kind == "text"),
+    };
+    if is_text(&one) && is_text(&other) {
+        let (one, other) = (one.plain_text(), other.plain_text());
+        return MessageContent::Text(format!("{one}{BETWEEN}{other}"));
+    }
+    let mut all = parts(one);
+    let mut others = parts(other);
+    if let (Some(last), Some(first)) = (all.last(), others.first_mut())
+        && last.kind == "text"
+        && let Some(text) = first.text.as_mut().filter(|_| first.kind == "text")
+    {
+        // Templates put the texts of parts together as they are.
+        text.insert_str(0, BETWEEN);
+    }
+    all.extend(others);
+    MessageContent::Parts(all)
+}
+
+fn parts(content: MessageContent) -> Vec<ContentElement> {
+    match content {
+        MessageContent::Text(text) => vec![ContentElement::text(text)],
+        MessageContent::Parts(parts) => parts,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::reference_data;
+    use crate::context::testing::{Generator, assert_legal, call, result};
+
+    fn text(role: &str, text: &str) -> Message {
+        Message::text(role, text)
+    }
+
+    fn said(messages: &[Message]) -> Vec<(&str, String)> {
+        let said = messages.iter();
+        said.map(|message| (message.role.as_str(), message.plain_text()))
+            .collect()
+    }
+
+    #[test]
+    fn one_instruction_then_users_and_assistant_in_turns() {
+        let conversation = Conversation {
+            prompt: vec![
+                text("system", "p"),
+                text("developer", "skills"),
+                text("user", "example"),
+            ],
+            summaries: vec![text("system", "summary")],
+            history: vec![
+                text("user", "failed"),
+                text("user", "again"),
+                text("assistant", "a"),
+            ],
+            retrieved: reference_data::retrieved_message(&["chunk".to_owned()]),
+            current: vec![
+                text("user", "now"),
+                text("user", "and quickly"),
+                call(&["c"]),
+                result("c", "found"),
+                text("user", "wait"),
+            ],
+        };
+        let sent = messages(&conversation);
+        let roles: Vec<_> = sent.iter().map(|message| message.role.as_str()).collect();
+        assert_eq!(
+            roles,
+            [
+                "system",
+                "user",
+                "assistant",
+                "user",
+                "assistant",
+                "tool",
+                "user"
+            ]
+        );
+        assert_eq!(sent[0].plain_text(), "p\n\nskills\n\nsummary");
+        assert_eq!(sent[1].plain_text(), "example\n\nfailed\n\nagain");
+        let asked = sent[3].plain_text();
+        assert!(asked.contains("untrusted_reference_data") && asked.contains("chunk"));
+        assert!(asked.ends_with("\n\nnow\n\nand quickly"), "{asked}");
+    }
+
+    #[test]
+    fn parts_are_kept_beside_texts() {
+        let image = ContentElement {
+            kind: "image_url".to_owned(),
+            ..ContentElement::default()
+        };
+        let conversation = Conversation {
+            history: vec![text("assistant", "hello"), text("user", "a")],
+            current: vec![Message {
+                content: Some(MessageContent::Parts(vec![image.clone()])),
+                ..text("user", "")
+            }],
+            ..Conversation::default()
+        };
+        let sent = messages(&conversation);
+        assert_eq!(
+            said(&sent)[..2],
+            [
+                ("user", BEGINS_EARLIER.to_owned()),
+                ("assistant", "hello".to_owned())
+            ]
+        );
+        let parts = vec![ContentElement::text("a"), image];
+        assert_eq!(sent[2].content, Some(MessageContent::Parts(parts)));
+    }
+
+    #[test]
+    fn any_conversation_alternates() {
+        for seed in 0..500 {
+            let conversation = Generator::new(seed).conversation(6);
+            let sent = messages(&conversation);
+            assert_legal(&sent);
+            for (before, after) in sent.iter().zip(&sent[1..]) {
+                assert_ne!(after.role, "system", "seed {seed}");
+                let is_same = before.role == after.role;
+                assert!(
+                    !is_same || after.role == "tool",
+                    "seed {seed}: {}",
+                    after.role
+                );
+            }
+        }
+    }
+}
