@@ -6,7 +6,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::authorization::{Catalog, EventScope, Granted, Subject};
+use domain::authorization::{Catalog, EventScope, Granted, ModelLimits, Subject};
 use domain::context::{ContextParts, build_context, context_json};
 use domain::state::Owner;
 use protocol::admin::AgentSpec;
@@ -126,7 +126,7 @@ impl Agent {
             deadline_at: 9_000,
             trace_id: "0".repeat(32),
             limits: serde_json::Map::new(),
-            model_limits: Default::default(),
+            model_limits: ModelLimits::default(),
         });
         let context: Arc<_> = context_json(&context).into();
         let run = NewRun {
