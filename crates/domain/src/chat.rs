@@ -14,8 +14,8 @@ mod stream;
 
 pub use assembled::Assembler;
 pub use calls::{CallTracker, tell_calls_apart};
-pub use counted::{add_usage, count, usage, usage_of};
 pub use carried::{carried_texts, mark_model};
+pub use counted::{add_usage, count, usage, usage_of};
 pub use protocol::thinking::{ThinkFilter, without_thinking};
 pub use stream::ChunkReader;
 
