@@ -58,7 +58,7 @@ async fn stores_no_answer_by_replaced_link_or_to_cancelled_run(bench: Bench) {
         },
     };
     let id = question.id.to_string();
-    let mut asking = bench.append(&run, 1, &["asks"]);
+    let mut asking = bench.append(&run, 0, &["asks"]);
     asking.interactions.push(question);
     assert_eq!(bench.store.write(asking).await.unwrap(), WRITTEN);
     let link = async |token: &str| {
