@@ -475,6 +475,7 @@ async fn refuses_an_unfit_agent_and_serves_the_rest(#[values(Sqlite, Postgres)] 
         stage.gateway.kill().await;
     }
     stage.gateway.start_again().await;
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     let client = stage.gateway.client();
     let run_id = client.post(&message("m-1")).await.run_id();
     assert_eq!(client.finished(&run_id).await["status"], "completed");
