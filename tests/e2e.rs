@@ -13,6 +13,8 @@ mod support;
 mod agents;
 #[path = "e2e/api_keys.rs"]
 mod api_keys;
+#[path = "e2e/answers.rs"]
+mod answers;
 #[path = "e2e/appended.rs"]
 mod appended;
 #[path = "e2e/artifacts.rs"]
