@@ -198,6 +198,9 @@ enum Unread {
     Refused(ApiError),
 }
 
+/// A body of more bytes gets one allocation of the most that it may have; what it does not fill is no memory.
+const LARGE_BYTES: usize = 1024 * 1024;
+
 async fn read_frames(
     frames: &mut BodyDataStream,
     room: &mut Option<Taken>,
@@ -218,6 +221,10 @@ async fn read_frames(
         if bytes == frame.len() {
             first = frame;
             continue;
+        }
+        // Growing step by step would leave several times its bytes to the allocator.
+        if bytes > LARGE_BYTES && whole.capacity() < most {
+            whole.reserve(most.saturating_sub(whole.len()));
         }
         whole.extend_from_slice(&std::mem::take(&mut first));
         whole.extend_from_slice(&frame);
