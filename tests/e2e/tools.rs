@@ -125,12 +125,6 @@ tool_name = "get_current_time"
         (json!({"id": 1}), "/parameters/id"),
         (json!({"id": "a", "n": 0}), "/parameters/n"),
         (json!({}), "/parameters"),
-        (json!({"id": "a/../b"}), "/parameters/id"),
-        (json!({"id": "a\\b"}), "/parameters/id"),
-        (json!({"id": "a\nb"}), "/parameters/id"),
-        (json!({"id": ".."}), "/parameters/id"),
-        (json!({"id": "a", "n ": 1}), "/parameters/n "),
-        (json!({"id": "a", "other": 1}), "/parameters/other"),
     ] {
         let refused = call(&run, "find", &parameters).await;
         assert_eq!(refused.status, 400, "{}", refused.body);
@@ -322,9 +316,12 @@ async fn a_large_result_that_is_not_to_be_read_or_cannot_be_kept_is_shown_by_its
 async fn operators_open_path_parameters_for_slashes() {
     let server = ToolServer::start().await;
     let catalog = format!(
-        "[[tools]]\ntool_name = \"file\"\nurl = \"{}/files/{{path}}\"\nmethod = \"GET\"\n\
+        "[[tools]]\ntool_name = \"file\"\nurl = \"{0}/files/{{path}}\"\nmethod = \"GET\"\n\
          path_slashes = [\"path\"]\nparameters = {{ type = \"object\", required = [\"path\"], \
-         properties = {{ path = {{ type = \"string\" }} }} }}\n",
+         properties = {{ path = {{ type = \"string\" }} }} }}\n\
+         [[tools]]\ntool_name = \"find\"\nurl = \"{0}/items/{{id}}\"\nmethod = \"GET\"\n\
+         parameters = {{ type = \"object\", required = [\"id\"], \
+         properties = {{ id = {{ type = \"string\" }}, n = {{ type = \"integer\" }} }} }}\n",
         server.url
     );
     let stage = stage_with(Sqlite, catalog).await.unwrap();
@@ -335,6 +332,22 @@ async fn operators_open_path_parameters_for_slashes() {
         "{}",
         answer.body
     );
+    for (parameters, pointer) in [
+        (json!({"id": "a/../b"}), "/parameters/id"),
+        (json!({"id": "a\\b"}), "/parameters/id"),
+        (json!({"id": "a\nb"}), "/parameters/id"),
+        (json!({"id": ".."}), "/parameters/id"),
+        (json!({"id": "a", "n ": 1}), "/parameters/n "),
+        (json!({"id": "a", "other": 1}), "/parameters/other"),
+    ] {
+        let refused = call(&run, "find", &parameters).await;
+        assert_eq!(
+            (refused.status, refused.detail("pointer")),
+            (400, &json!(pointer)),
+            "{}",
+            refused.body
+        );
+    }
     for path in ["src/../main.rs", "..", "./x", "a\\..\\b"] {
         let refused = call(&run, "file", &json!({"path": path})).await;
         assert_eq!(
