@@ -11,10 +11,10 @@ mod support;
 
 #[path = "e2e/agents.rs"]
 mod agents;
-#[path = "e2e/api_keys.rs"]
-mod api_keys;
 #[path = "e2e/answers.rs"]
 mod answers;
+#[path = "e2e/api_keys.rs"]
+mod api_keys;
 #[path = "e2e/appended.rs"]
 mod appended;
 #[path = "e2e/artifacts.rs"]
