@@ -332,7 +332,7 @@ async fn every_column_of_a_run_counts_in_a_page(bench: Bench) {
     };
     let found = bench.store.list_runs(&bench.workspace, &all, &window);
     let found = found.await.unwrap();
-    assert_eq!((found.items.len(), found.has_more), (2, true));
+    assert_eq!((found.runs.len(), found.next.is_some()), (2, true));
     window.budget = Budget::of(&Small);
     let refused = bench.store.list_runs(&bench.workspace, &all, &window);
     let refused = refused.await.unwrap_err();
@@ -648,7 +648,7 @@ async fn rare_runs_and_events_are_found_behind_cursors(bench: Bench) {
         let window = RunWindow {
             before,
             limit: 10,
-            bytes: i64::MAX,
+            bytes: usize::MAX,
             ..RunWindow::default()
         };
         let found = bench.store.list_runs(&bench.workspace, &filter, &window);
@@ -669,7 +669,7 @@ async fn rare_runs_and_events_are_found_behind_cursors(bench: Bench) {
     };
     let window = RunWindow {
         limit: 10,
-        bytes: i64::MAX,
+        bytes: usize::MAX,
         ..RunWindow::default()
     };
     let found = bench.store.list_runs(&bench.workspace, &filter, &window);
@@ -688,7 +688,7 @@ async fn rare_runs_and_events_are_found_behind_cursors(bench: Bench) {
     let (mut after, mut looked) = (None, Vec::new());
     let found = loop {
         let store = &bench.store;
-        let found = store.list_events(&bench.workspace, &filter, after.as_ref(), 10, usize::MAX);
+        let found = store.list_events(&bench.workspace, &filter, after.as_ref(), 10);
         let found = found.await.unwrap();
         let Some(next) = found.next else {
             break found.records;
@@ -718,12 +718,16 @@ async fn shared_entries_count_denied_calls(bench: Bench) {
     bench.store.audit(entry(own, 1, false)).await.unwrap();
     let audit = loop {
         let audit = bench.store.list_audit(run.id, None, 10).await.unwrap();
-        if audit.iter().map(|entry| entry.calls).sum::<u64>() == 51 {
+        if audit.items.iter().map(|entry| entry.calls).sum::<u64>() == 51 {
             break audit;
         }
         tokio::task::yield_now().await;
     };
-    let seen: Vec<_> = audit.iter().map(|entry| (entry.calls, entry.at)).collect();
+    let seen: Vec<_> = audit
+        .items
+        .iter()
+        .map(|entry| (entry.calls, entry.at))
+        .collect();
     assert_eq!(seen, [(50, 49), (1, 1)]);
 }
 
@@ -745,6 +749,7 @@ async fn old_audit_entries_are_deleted(bench: Bench) {
             .list_audit(RunId(run), None, 10)
             .await
             .unwrap()
+            .items
             .len()
             < count
         {
@@ -755,5 +760,5 @@ async fn old_audit_entries_are_deleted(bench: Bench) {
     assert_eq!(bench.store.sweep_audit(day).await.unwrap(), 1);
     assert_eq!(bench.store.sweep_audit(day).await.unwrap(), 0);
     let kept = bench.store.list_audit(RunId(old), None, 10).await.unwrap();
-    assert_eq!(kept.len(), 1);
+    assert_eq!(kept.items.len(), 1);
 }

@@ -272,7 +272,7 @@ async fn lists_with_filters_read_a_bounded_number_of_rows() {
         let bench = open(&database).await;
         let window = RunWindow {
             limit: 50,
-            bytes: i64::MAX,
+            bytes: usize::MAX,
             ..RunWindow::default()
         };
         let found = bench.store.list_runs(&bench.workspace, &filter, &window);
@@ -294,9 +294,7 @@ async fn lists_with_filters_read_a_bounded_number_of_rows() {
         event_types: vec!["zzz".to_owned()],
         ..EventFilter::default()
     };
-    let found = bench
-        .store
-        .list_events(&bench.workspace, &filter, None, 50, 1);
+    let found = bench.store.list_events(&bench.workspace, &filter, None, 50);
     assert!(found.await.unwrap().next.is_some());
     close(bench).await;
     let (scans, entries) = reads(&database).await["events"];

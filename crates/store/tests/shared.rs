@@ -16,7 +16,7 @@ use protocol::id::{EndpointId, RunId, RunnerId};
 use protocol::manifest::AgentRunnerManifest;
 use sea_orm::{ConnectionTrait, Database, Statement};
 use serde_json::json;
-use store::{Append, FirstAttempt, Ingest, NewRun, Plan, SharedParts, sha256_hex};
+use store::{Append, Budget, FirstAttempt, Ingest, NewRun, Plan, SharedParts, sha256_hex};
 use support::{AGENT, Bench, Holder, new_run, on_both};
 use uuid::Uuid;
 
@@ -97,6 +97,7 @@ impl Agent {
             agent_version: 1,
             endpoint_id: EndpointId(Uuid::nil()),
             event_id: &event_id,
+            has_artifacts: false,
             has_prompt: false,
             shows_interactions: false,
             registered_skills: &[],
@@ -118,6 +119,7 @@ impl Agent {
             snapshot_sha256: &hash,
             event: &envelope,
             event_seq: Some(1),
+            arrived_at: 1_000,
             transcript_before: 0,
             latest_cursor: None,
             state: AgentRunState::default(),
@@ -207,7 +209,11 @@ async fn texts_with_shared_parts_are_read_whole(bench: Bench) {
     for (run, context) in &runs {
         let snapshot = bench.store.find_snapshot(run.id).await.unwrap().unwrap();
         assert_eq!(sha256_hex(snapshot.as_bytes()), run.snapshot_sha256);
-        let told = bench.store.find_context(run.id).await.unwrap();
+        let told = bench
+            .store
+            .find_context(run.id, Budget::default())
+            .await
+            .unwrap();
         assert_eq!(told.as_ref(), Some(context));
         let row = bench
             .store
@@ -255,7 +261,11 @@ async fn retention_deletes_parts_without_runs(bench: Bench) {
     assert_eq!(sha256_hex(snapshot.as_bytes()), run.snapshot_sha256);
     // A later run brings the part again.
     let (again, context) = short_run(&bench, &agent, 2, &agent.shared()).await;
-    let told = bench.store.find_context(again.id).await.unwrap();
+    let told = bench
+        .store
+        .find_context(again.id, Budget::default())
+        .await
+        .unwrap();
     assert_eq!(told, Some(context));
 }
 

@@ -459,7 +459,7 @@ async fn accepted_cancels_decide_the_status(bench: Bench) {
         assert_eq!(found.status, RunStatus::Cancelled);
         let told = found.status_reason.as_deref();
         assert_eq!(told, Some(reason.unwrap_or("cancelled")));
-        assert_eq!(found.error.unwrap()["code"], "cancelled");
+        assert_eq!(found.error.unwrap().value()["code"], "cancelled");
     }
 }
 

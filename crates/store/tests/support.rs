@@ -328,7 +328,7 @@ impl Bench {
             .list_runs(&self.workspace, &filter, &newest_first(10))
             .await
             .unwrap()
-            .items;
+            .runs;
         assert_eq!(runs.len(), 1);
         runs.remove(0)
     }
@@ -354,7 +354,7 @@ impl Bench {
         };
         let newest = newest_first(10);
         let created = self.store.list_runs(&self.workspace, &filter, &newest);
-        created.await.unwrap().items.swap_remove(0)
+        created.await.unwrap().runs.swap_remove(0)
     }
 
     pub(crate) fn append(&self, run: &Run, from: u64, texts: &[&str]) -> Append {
@@ -407,7 +407,7 @@ impl Bench {
             .list_runs(&self.workspace, &newest, &newest_first(6))
             .await
             .unwrap()
-            .items;
+            .runs;
         runs.into_iter().find(|run| run.event_id == event_id)
     }
 

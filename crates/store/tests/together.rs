@@ -264,5 +264,5 @@ async fn runs(bench: &Bench) -> Vec<domain::run::Run> {
     };
     let all = RunFilter::default();
     let found = bench.store.list_runs(&bench.workspace, &all, &window);
-    found.await.unwrap().items
+    found.await.unwrap().runs
 }

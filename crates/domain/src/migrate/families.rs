@@ -106,7 +106,7 @@ impl Family {
     /// The settings that its runner does not know.
     pub(super) fn unknown(&self, to: Target) -> &'static [&'static str] {
         match to.ids {
-            _ if self.is_runnel(to) => &["date-grounding"],
+            _ if self.is_runnel(to) => &[],
             RunnerIds::Newer => &[],
             RunnerIds::Older => self.newer,
         }

@@ -710,7 +710,7 @@ fn binds_local_agents_to_runnel() {
         agent.members["runner_id"],
         "plugin:runnel/local-agent/default"
     );
-    assert_eq!(agent.members["config"].get("date-grounding"), None);
+    assert_eq!(agent.members["config"]["date-grounding"], true);
     let coze = pipeline("coze-api", section("coze-api"));
     let file = Document {
         file: "p.json",

@@ -17,6 +17,7 @@ use uuid::Uuid;
 use super::extract::Kind;
 use super::index::{Indexed, NewDocument, Source};
 use super::*;
+use crate::outbound::model::Paid;
 
 const MEANINGS: [&[&str]; 3] = [
     &["car", "automobile", "garage"],

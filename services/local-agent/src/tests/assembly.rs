@@ -449,7 +449,8 @@ async fn thoughts_of_earlier_answers_are_left_out() {
     let mut called = item(2, "assistant", "");
     called.content_json = Some(
         json!({"role": "assistant", "content": "<think>\nT1\n</think>\nHello\n\n<thinking>T2</thinking> Ada",
-        "provider_specific_fields": {"model": "m", "reasoning_content": "T3"}}),
+        "provider_specific_fields": {"model": "m", "reasoning_content": "T3"}})
+        .into(),
     );
     let only_thoughts = item(4, "assistant", "T4</think>");
     host.script().history = vec![
