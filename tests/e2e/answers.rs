@@ -24,7 +24,7 @@ const SHARE_KIB: u64 = 32 * 1024;
 const BESIDE_KIB: u64 = 48 * 1024;
 
 fn small_budget(config: &mut Config) {
-    config.limits = format!("answer_bytes = {}", 64 * MIB);
+    config.limits = format!("answer_bytes = {}\nline_bytes = {MIB}", 64 * MIB);
     config.agents[0].resources = r#"history = ["page", "search"], events = ["get", "page"]"#;
 }
 

@@ -44,7 +44,7 @@ fn results(run: &Run, words: &str) -> Vec<String> {
         of(
             "message.delta",
             json!({"chunk": {
-                "role": words, "content": words, "tool_calls": [call], words.clone(): words,
+                "role": "assistant", "content": words, "tool_calls": [call], words.clone(): words,
             }}),
             usage.clone(),
         ),
@@ -76,7 +76,7 @@ fn results(run: &Run, words: &str) -> Vec<String> {
         ),
         of(
             "message.completed",
-            json!({"message": {"role": words, "content": words, "name": words}}),
+            json!({"message": {"role": "assistant", "content": words, "name": words}}),
             usage,
         ),
     ]

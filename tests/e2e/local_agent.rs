@@ -214,7 +214,7 @@ async fn two_turns_show_a_tool_knowledge_and_memory(#[values(Sqlite, Postgres)] 
     let asked = talker.asked();
     assert_eq!(asked[0].system(0), PROMPT);
     assert!(
-        asked[0].system(1).contains("behind the red door"),
+        asked[0].last().contains("behind the red door"),
         "{:?}",
         asked[0]
     );

@@ -295,7 +295,7 @@ async fn unreadable_configuration_names_file_and_user() {
     let printed = run(&mut command).await;
     assert!(!printed.status.success());
     let last = printed.stderr.lines().last().unwrap();
-    let (path, user) = (config.display().to_string(), format!("user {user} "));
+    let (path, user) = (config.display().to_string(), format!("user {user}:"));
     assert!(last.contains(&path) && last.contains(&user), "{printed:?}");
     assert!(last.contains("chmod"), "{printed:?}");
 }

@@ -103,6 +103,17 @@ fn values() -> Vec<(&'static str, String, bool)> {
     ]
 }
 
+/// Values that no string may hold, and that a result may.
+const REPAIRED: [&str; 7] = [
+    "NUL",
+    "NUL in a key",
+    "a raw NUL",
+    "a raw control character",
+    "half a pair",
+    "the other half",
+    "halves in the wrong order",
+];
+
 async fn stage(engine: Engine) -> Option<Stage> {
     let mut reader = manifest(RUNNER_ID);
     reader["permissions"] = json!({
@@ -205,6 +216,8 @@ async fn play_value(
     index: usize,
     (what, value, taken): (&str, String, bool),
 ) -> Vec<String> {
+    // A runner's texts are repaired, where a client's are refused.
+    let taken = taken || REPAIRED.contains(&what);
     let mut verdicts = Vec::new();
     let in_chunk = format!(r#"{{"chunk":{{"role":"assistant","content":"a","v":{value}}}}}"#);
     let in_state = format!(r#"{{"scope":"actor","key":"k{index}","value":{value}}}"#);
@@ -445,7 +458,6 @@ async fn a_page_and_a_search_have_their_size_at_most() {
         "1000000",
         "18446744073709551615",
         "1.5",
-        "",
         "a",
     ] {
         for path in [

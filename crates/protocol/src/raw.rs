@@ -1,6 +1,7 @@
 //! JSON that passes on as text: stored documents are not parsed on their way through a list.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -34,6 +35,27 @@ impl From<Value> for RawJson {
     fn from(value: Value) -> Self {
         let text = RawValue::from_string(value.to_string());
         Self(text.expect("a value serialises to JSON"))
+    }
+}
+
+/// Reads JSON that must be an object.
+pub(crate) fn object<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RawJson, D::Error> {
+    let raw = RawJson::deserialize(deserializer)?;
+    if raw.is_object() {
+        Ok(raw)
+    } else {
+        Err(Error::custom("must be a JSON object"))
+    }
+}
+
+/// The same; `None` for null.
+pub(crate) fn object_if_any<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<RawJson>, D::Error> {
+    let raw = Option::<RawJson>::deserialize(deserializer)?;
+    match raw {
+        Some(raw) if !raw.is_object() => Err(Error::custom("must be a JSON object or null")),
+        raw => Ok(raw),
     }
 }
 

@@ -104,6 +104,7 @@ pub struct AgentRun {
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub error: Option<RawJson>,
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
+    #[serde(default, deserialize_with = "crate::raw::object_if_any")]
     pub usage: Option<RawJson>,
     /// What the run cost, where somebody prices usage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -111,6 +112,7 @@ pub struct AgentRun {
     pub cost: Option<JsonObject>,
     /// `rejected`, `duplicates` and `gaps`: what the runner sent that was not taken as it stood.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    #[serde(deserialize_with = "crate::raw::object")]
     pub metadata: RawJson,
 }
 

@@ -59,6 +59,9 @@ enum Keep {
     Data,
 }
 
+/// What providers send as the data of their last event.
+const END_MARK: &[u8] = b"[DONE]";
+
 /// Whether two objects in the data of one event stay together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Objects {
@@ -77,6 +80,8 @@ pub struct Decoder {
     after_cr: bool,
     event: SseEvent,
     has_data: bool,
+    /// The last byte of the data that is no white space: looking for it in the data would cost a scan for each line.
+    last_byte: Option<u8>,
     last_id: Option<String>,
     /// Events that ended because another began.
     split: u64,
@@ -93,6 +98,7 @@ impl Decoder {
             after_cr: false,
             event: SseEvent::default(),
             has_data: false,
+            last_byte: None,
             last_id: None,
             split: 0,
         }
@@ -179,6 +185,7 @@ impl Decoder {
         };
         if line.is_empty() {
             let event = std::mem::take(&mut self.event);
+            self.last_byte = None;
             if let Some(id) = &event.id {
                 self.last_id = Some(id.clone());
             }
@@ -198,12 +205,23 @@ impl Decoder {
         let value = value.strip_prefix(b" ").unwrap_or(value);
         if self.objects == Objects::Split
             && self.has_data
-            && begins_event(name, value, &self.event.data)
+            && self.is_whole()
+            && begins_event(name, value)
         {
             self.split += 1;
             self.end_line(b"", items)?;
         }
         self.take_field(name, value)
+    }
+
+    /// Whether the data ends as an object does, or is the end mark.
+    fn is_whole(&self) -> bool {
+        let data = &self.event.data;
+        match self.last_byte {
+            Some(b'}') => true,
+            Some(b']') => data.len() <= 2 * END_MARK.len() && data.trim_ascii_end() == END_MARK,
+            _ => false,
+        }
     }
 
     fn take_field(&mut self, name: &[u8], value: &[u8]) -> Result<(), SseError> {
@@ -216,6 +234,7 @@ impl Decoder {
                     self.event.data.push(b'\n');
                 }
                 self.event.data.extend_from_slice(value);
+                self.last_byte = value.trim_ascii_end().last().copied().or(self.last_byte);
             }
             b"id" if self.keep == Keep::Data => {}
             b"event" => self.event.event = std::str::from_utf8(value).ok().map(str::to_owned),
@@ -229,15 +248,13 @@ impl Decoder {
 }
 
 /// Whether a field belongs to an event behind the one whose data is a whole object or the end mark.
-fn begins_event(name: &[u8], value: &[u8], data: &[u8]) -> bool {
-    let (data, value) = (data.trim_ascii_end(), value.trim_ascii());
-    let is_whole = data.ends_with(b"}") || data == b"[DONE]";
-    is_whole
-        && match name {
-            b"data" => value.starts_with(b"{") || value == b"[DONE]",
-            b"event" => true,
-            _ => false,
-        }
+fn begins_event(name: &[u8], value: &[u8]) -> bool {
+    let value = value.trim_ascii();
+    match name {
+        b"data" => value.starts_with(b"{") || value == END_MARK,
+        b"event" => true,
+        _ => false,
+    }
 }
 
 #[cfg(test)]

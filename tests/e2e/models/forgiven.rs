@@ -483,7 +483,7 @@ async fn calls_under_one_id_are_told_apart() {
         )
     };
     let objects = ["{\"q\":1}", "{\"q\":2}", "{\"q\":3}"];
-    let events = [objects.map(|object| delta(object)).to_vec(), with(&[END])].concat();
+    let events = [objects.map(delta).to_vec(), with(&[END])].concat();
     for heard in [
         asking.native("remote", Reply::Events(events.clone())).await,
         asking.openai("remote", Reply::Events(events.clone())).await,

@@ -110,17 +110,15 @@ fn place_of_null(value: &Value) -> Option<String> {
 
 fn read_file(path: &Path) -> Result<String, ConfigFault> {
     fs::read_to_string(path).map_err(|error| {
-        let remedy = match error.kind() {
-            ErrorKind::PermissionDenied => {
-                "; make it readable for that user, for example by `chmod go+r`"
-            }
-            _ => "",
-        };
-        let (path, user) = (path.display(), geteuid().as_raw());
-        ConfigFault::new(
-            "",
-            format_args!("user {user} cannot read {path}: {error}{remedy}"),
-        )
+        let shown = path.display();
+        if error.kind() != ErrorKind::PermissionDenied {
+            return ConfigFault::new("", format_args!("{shown} cannot be read: {error}"));
+        }
+        let user = geteuid().as_raw();
+        let message = format_args!(
+            "{shown} cannot be read by user {user}: {error}; make it readable, for example by `chmod go+r`"
+        );
+        ConfigFault::new("", message)
     })
 }
 

@@ -37,9 +37,7 @@ pub(super) struct Trace {
     pub(super) closed: bool,
     /// The run's token stood in what came.
     pub(super) leaked: bool,
-    /// What the gateway forgives, each once.
     pub(super) deviations: Vec<Deviation>,
-    /// How the framing explains that there is no terminal.
     pub(super) framing_fault: Option<&'static str>,
 }
 

@@ -11,8 +11,8 @@ use utoipa::openapi::{OpenApi, RefOr};
 use super::general::operations_of;
 use crate::api::host::models::BODY_BYTES;
 
-/// Bytes of the head of a request: no parameter has more.
-const HEAD_BYTES: usize = 64 * 1024;
+/// Characters of a parameter. Percent-encoded, so many fit the head of a request whatever they are.
+const PARAMETER_CHARS: usize = 2_000;
 
 /// Gives every list and text of a request its bound. Bodies bound their texts; a list of known names holds each once.
 pub(super) fn bound_requests(document: &mut OpenApi) {
@@ -25,7 +25,7 @@ pub(super) fn bound_requests(document: &mut OpenApi) {
             if let RefOr::T(parameter) = parameter
                 && let Some(schema) = &mut parameter.schema
             {
-                let mut of_head = Bounding::new(&known, HEAD_BYTES);
+                let mut of_head = Bounding::new(&known, PARAMETER_CHARS);
                 of_head.bound(schema);
             }
         }

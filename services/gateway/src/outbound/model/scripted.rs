@@ -48,8 +48,8 @@ struct Turn {
     /// Fits so often in the life of the process.
     times: Option<u32>,
     /// `{input}` is the newest user message, `{first}` and `{before}` the first and the last of those before it,
-    /// `{tool}` the newest result of a tool, `{passage}` the first of the passages in the newest system message
-    /// that is JSON with `data.chunks[0].content`. What is not there is empty.
+    /// `{tool}` the newest result of a tool, `{passage}` the first of the passages in the newest user or system
+    /// message that begins with JSON with `data.chunks[0].content`. What is not there is empty.
     answer: String,
     /// The same in the pieces that stream.
     chunks: Vec<String>,

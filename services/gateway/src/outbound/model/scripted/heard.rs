@@ -29,7 +29,13 @@ impl<'a> Heard<'a> {
             let messages = items("messages").filter(move |message| message["role"] == role);
             messages.map(|message| text(&message["content"])).rev()
         };
-        let mut said = of_role("user");
+        let found = ["user", "system"].map(|role| of_role(role).find_map(|text| retrieved(&text)));
+        let passage = found.into_iter().flatten().next();
+        let words = |text: String| match retrieved(&text) {
+            Some((_, words)) => words,
+            None => text,
+        };
+        let mut said = of_role("user").map(words);
         let input = said.next().unwrap_or_default();
         let before = said.next().unwrap_or_default();
         let first = said.next_back().unwrap_or_else(|| before.clone());
@@ -40,9 +46,7 @@ impl<'a> Heard<'a> {
             before,
             tool: of_role("tool").next().unwrap_or_default(),
             is_after_tool: last.is_some_and(|last| last["role"] == "tool"),
-            passage: of_role("system")
-                .find_map(|message| passage(&message))
-                .unwrap_or_default(),
+            passage: passage.map(|(passage, _)| passage).unwrap_or_default(),
             offered: items("tools")
                 .filter_map(|tool| tool["function"]["name"].as_str())
                 .collect(),
@@ -80,11 +84,13 @@ impl<'a> Heard<'a> {
     }
 }
 
-/// The first passage, where a message is one of retrieved data.
-fn passage(message: &str) -> Option<String> {
-    let retrieved: Value = serde_json::from_str(message).ok()?;
-    let passage = retrieved["data"]["chunks"][0]["content"].as_str()?;
-    Some(passage.to_owned())
+/// The first passage of retrieved data that a message begins with, and the words behind the data.
+fn retrieved(message: &str) -> Option<(String, String)> {
+    let mut values = serde_json::Deserializer::from_str(message).into_iter::<Value>();
+    let data = values.next()?.ok()?;
+    let passage = data["data"]["chunks"][0]["content"].as_str()?;
+    let words = message.get(values.byte_offset()..)?.trim_start();
+    Some((passage.to_owned(), words.to_owned()))
 }
 
 fn text(content: &Value) -> String {
@@ -129,6 +135,9 @@ mod tests {
             all,
             "a|b|c|t|p",
         );
+        let data = json!({"data": {"chunks": [{"index": 1, "content": "p"}]}});
+        let said = format!("{data}\n\nb\n\nc");
+        check(&json!([user("a"), user(&said)]), all, "a|a|b\n\nc||p");
     }
 
     #[test]
