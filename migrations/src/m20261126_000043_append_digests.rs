@@ -1,4 +1,4 @@
-//! What each appended result was: another one under its number is refused. Calls of an older gateway have none.
+//! Digests of appended results: another result under an accepted number is refused. Calls of an older gateway have none.
 
 use sea_orm_migration::prelude::*;
 

@@ -1,4 +1,4 @@
-//! What many runs have alike is stored once, by its hash: schemas of granted tools, agents' specifications.
+//! Parts that many runs share are stored once, by hash: schemas of granted tools, agents' specifications.
 //!
 //! Rows of runs that were written before hold their whole texts, and stay so.
 

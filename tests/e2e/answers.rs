@@ -18,9 +18,9 @@ use crate::tools::stage_of;
 
 const MIB: usize = 1024 * 1024;
 const READERS: usize = 64;
-/// What one sender may leave unread: half of the budget.
+/// The share of one sender: half of the budget.
 const SHARE_KIB: u64 = 32 * 1024;
-/// What a gateway takes beside: buffers of connections, pages under way, an allocator that keeps some.
+/// Other memory of a gateway: buffers of connections, pages under way, an allocator that keeps some.
 const BESIDE_KIB: u64 = 48 * 1024;
 
 fn small_budget(config: &mut Config) {

@@ -620,7 +620,7 @@ async fn repairs_texts_of_appended_results() {
     assert!(outcome.rejections.is_empty());
 }
 
-/// Whatever its runner appends, also through a replica that has not heard of the cancel.
+/// The runner's results do not matter, also through a replica without notice of the cancel.
 #[tokio::test]
 async fn cancelled_runs_that_append_end_as_cancelled() {
     let grace = |config: &mut Config| "cancel_grace_seconds = 50".clone_into(&mut config.runs);

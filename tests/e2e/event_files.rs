@@ -306,7 +306,7 @@ async fn post(client: &Client, path: &str, body: &Value) -> Answer {
         .unwrap()
 }
 
-/// What the runner of a run was told, by its ledger's first entry.
+/// The context that the runner of a run got, by its ledger's first entry.
 async fn context_of(stage: &Stage, run_id: &str) -> Value {
     let of_run = |request: &crate::support::runner::Request| {
         request.is_run() && request.header("runnel-run-id") == Some(run_id)

@@ -102,7 +102,7 @@ const ENDINGS: [(&str, Script); 6] = [
     ("timeout deadline_exceeded", |run| {
         sse_and_wait(run.delta(1, "a"))
     }),
-    // The code of a cancel that nobody asked for.
+    // The code of a cancel without a request.
     ("failed runner.error", |run| {
         vec![
             sse_head(),

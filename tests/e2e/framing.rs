@@ -271,7 +271,7 @@ async fn takes_whole_terminals_without_their_empty_line() {
 /// Writes two results as one body.
 type WriteTwo = fn(&[String; 2]) -> String;
 
-/// What a body may be under another content type, and how the message names what is missing.
+/// Bodies under another content type, and how the message names the missing part.
 #[tokio::test]
 async fn reads_bodies_of_another_framing_where_all_is_there() {
     let stage = Stage::new().await;

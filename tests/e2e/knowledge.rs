@@ -857,7 +857,7 @@ async fn encodings_are_named_by_page_or_command() {
     let found = search(&admin, json!({"query_text": "天气"})).await;
     assert_eq!(found.len(), 2, "{found:?}");
 
-    // What documents say does not steer a terminal.
+    // Texts of documents do not steer a terminal.
     let added = crate::support::run(&mut kb(&["add", "handbook", &file("steer.txt")])).await;
     assert!(added.status.success(), "{added:?}");
     let mut terminal = Terminal::start(&mut kb(&["search", "handbook", "espresso"]), 200);

@@ -21,7 +21,7 @@ pub struct HalfSent {
     accepted: Instant,
 }
 
-/// What is sent, and by whom.
+/// The request, and its credential.
 pub struct Sent<'a> {
     pub method: &'a Method,
     pub path: &'a str,

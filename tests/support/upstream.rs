@@ -29,7 +29,7 @@ pub enum Reply {
     Cut(Vec<String>),
     /// Server-sent events, and silence for as long as somebody listens.
     Hold(Vec<String>),
-    /// Server-sent events, and a comment again and again for as long as somebody listens.
+    /// Server-sent events, and then comments for as long as the connection is open.
     Beats(Vec<String>),
     /// A stream of events, to the byte.
     Raw(Vec<u8>),
@@ -122,7 +122,7 @@ async fn answer(
         Reply::Events(events) => streamed().body(Body::from_stream(frames(events))),
         Reply::Cut(events) => {
             let cut = stream::once(async {
-                // What came before is sent first.
+                // Earlier pieces are sent first.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 Err(std::io::Error::other("cut"))
             });

@@ -5,9 +5,9 @@ use std::ops::Range;
 use protocol::context::{AgentInput, InputAttachment};
 use protocol::message::ContentElement;
 
-/// What stands before an artifact's id where a URL would stand.
+/// Prefix of an artifact's id in place of a URL.
 pub const SCHEME: &str = "artifact:";
-/// What stands before the SHA-256 of a file that was taken out of the body of its event's request.
+/// Prefix of the SHA-256 of a file that was taken out of its event's request body.
 pub const FILE_MARK: &str = "runnel-file:";
 /// The largest file that stays in its event; larger ones become artifacts.
 pub const INLINE_BYTES: usize = 64 * 1024;

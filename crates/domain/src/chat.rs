@@ -53,7 +53,7 @@ pub fn chat_message(message: &Message, model: &str) -> Value {
     Value::Object(chat)
 }
 
-/// What an assistant said, without the thoughts at its beginning as the gateway shows them.
+/// The assistant's text without the leading thoughts that the gateway shows.
 fn without_shown_thoughts(text: &str) -> &str {
     let Some(thoughts) = text.strip_prefix("<think>\n") else {
         return text;

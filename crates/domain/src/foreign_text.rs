@@ -4,7 +4,7 @@
 /// Characters of one text, escapes and the mark of what is left out included.
 pub const SHOWN_CHARS: usize = 200;
 
-/// The text as a reason holds it: escaped as `escape_debug` does, quotes apart, which harm nobody, and cut.
+/// The text as a reason holds it: escaped as `escape_debug` does, except for quotes, which are harmless, and cut.
 pub fn shown(text: &str) -> String {
     let mut shown = String::new();
     let mut escaped = text.escape_debug().peekable();

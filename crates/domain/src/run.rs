@@ -140,7 +140,7 @@ impl FailureCode {
     }
 }
 
-/// What codes of the gateway that are still to come begin with.
+/// Prefixes that later codes of the gateway have.
 const RESERVED_PREFIX: &str = "host.";
 
 /// True for a code that only the gateway may give: operators and clients act on it. Case, white space and characters

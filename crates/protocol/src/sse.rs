@@ -59,7 +59,7 @@ enum Keep {
     Data,
 }
 
-/// What providers send as the data of their last event.
+/// The data of a provider's last event.
 const END_MARK: &[u8] = b"[DONE]";
 
 /// Whether two objects in the data of one event stay together.

@@ -49,7 +49,7 @@ pub struct ThinkFilter {
     is_quoted: bool,
 }
 
-/// What one piece adds to the text without thoughts.
+/// The text without thoughts that one piece adds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filtered {
     pub text: String,
@@ -131,7 +131,7 @@ impl ThinkFilter {
     }
 }
 
-/// What a text begins with.
+/// The beginning of a text.
 enum Begins {
     /// A mark of this length, behind which the text is in this place.
     Mark(usize, Place),

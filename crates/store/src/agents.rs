@@ -61,7 +61,7 @@ pub enum SaveAgent {
         new_id: AgentId,
         workspace: WorkspaceId,
         spec: AgentSpec,
-        /// What its runner finds wrong: it is entered disabled.
+        /// Faults by the schema of its runner: the agent is disabled.
         refused: Vec<Fault>,
         at: i64,
     },

@@ -31,7 +31,7 @@ pub struct Dispatch {
     pub lease: Duration,
     /// The context as it will be sent.
     pub context: Arc<RawValue>,
-    /// What the context has in common with those of other runs.
+    /// The parts of the context that other runs share.
     pub shared: SharedParts,
     /// When the run must have ended: its time begins with its first attempt.
     pub deadline_at: i64,

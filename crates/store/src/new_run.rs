@@ -49,7 +49,7 @@ pub struct NewRun {
     /// The authorization snapshot, whole; its hash is that of the whole.
     pub snapshot: Arc<str>,
     pub snapshot_sha256: String,
-    /// What these texts and the run's contexts have in common with those of other runs.
+    /// The parts of these texts and of the run's contexts that other runs share.
     pub shared: SharedParts,
 }
 

@@ -662,7 +662,7 @@ async fn rare_runs_and_events_are_found_behind_cursors(bench: Bench) {
     };
     assert_eq!(looked, [15_001, 5_001]);
     assert_eq!((found.len(), found[0].created_at), (1, 1));
-    // What many pass is not looked through.
+    // A filter that many rows pass needs no bounded look.
     let filter = RunFilter {
         statuses: vec![RunStatus::Completed],
         ..RunFilter::default()

@@ -1,4 +1,4 @@
-//! What runs have alike is stored once, and read back whole.
+//! Parts that runs share are stored once and read back whole.
 #![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
 
 mod support;

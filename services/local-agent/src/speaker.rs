@@ -88,7 +88,7 @@ impl Speaker {
         }
     }
 
-    /// What the model said in this turn was thoughts.
+    /// The text of this turn so far was thoughts.
     pub(crate) fn start_turn_over(&mut self) {
         self.said.truncate(self.turn);
         self.has_taken_back |= self.sent > self.turn;

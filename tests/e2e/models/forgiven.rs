@@ -16,7 +16,7 @@ struct Asking {
     upstream: Upstream,
 }
 
-/// What came of one answer on one face.
+/// The outcome of one answer on one face.
 #[derive(Debug)]
 struct Heard {
     text: String,

@@ -1,4 +1,4 @@
-//! What becomes of a run whose calls are denied again and again.
+//! Bounds of denied calls: a run ends after too many.
 
 /// Denied calls of a run with an audit entry each. Later ones share an entry for each action and rule.
 const ENTRY_EACH: u64 = 1_000;
@@ -8,7 +8,7 @@ pub const MOST_DENIALS: u64 = 10_000;
 /// The reason of a run that ends for its denied calls.
 pub const DENIED_CALLS: &str = "runner.denied_calls";
 
-/// What follows from a denied call.
+/// The consequence of a denied call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterDenial {
     /// An entry of its own.

@@ -176,7 +176,7 @@ impl Granted {
         }
     }
 
-    /// What the texts of all its runs hold alike: of their snapshots, and of their contexts.
+    /// The texts that snapshots and contexts of all its runs share.
     pub fn shared_texts(&self) -> [String; 3] {
         let texts = &self.texts;
         let mut granted = String::from("{");

@@ -46,7 +46,7 @@ pub struct CallTracker {
     indexes: HashSet<u64>,
 }
 
-/// What one delta adds to one call.
+/// The part of one call in one delta.
 pub(super) struct CallPiece {
     id: String,
     index: u64,
@@ -205,7 +205,7 @@ struct OpenCall {
     arguments: ObjectScan,
 }
 
-/// What one chunk says of one call.
+/// One call as one chunk states it.
 struct CallDelta {
     index: u64,
     is_numbered: bool,

@@ -1,4 +1,4 @@
-//! What a provider gives with a message that calls tools, and wants back with their results: its thoughts, and members of
+//! Members that a provider gives with a message that calls tools and wants back with their results: thoughts, and members of
 //! calls that this protocol does not know, such as signatures. Both stand in `provider_specific_fields`, with the model
 //! that gave them as `model`. They go back to that model alone, and with messages that call tools alone.
 

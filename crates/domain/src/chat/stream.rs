@@ -45,7 +45,7 @@ impl ChunkReader {
         self
     }
 
-    /// What one chunk adds; `None`: nothing that is said. With `all_content`, what was said before was thoughts.
+    /// The text and calls of one chunk; `None` without either. With `all_content`, the text so far was thoughts.
     pub fn read(&mut self, chunk: &JsonObject) -> Option<MessageChunk> {
         if let Some(told) = usage_of(chunk) {
             add_usage(&mut self.usage, told);

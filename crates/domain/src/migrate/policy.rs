@@ -134,7 +134,7 @@ fn names_of(value: Option<&Value>) -> Value {
     }
 }
 
-/// What `extensions_preferences` limits.
+/// The limits of `extensions_preferences`.
 struct Bounds<'a> {
     /// `None`: it cannot be read, so nothing is granted.
     preferences: Option<&'a JsonObject>,

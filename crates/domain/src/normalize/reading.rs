@@ -130,7 +130,7 @@ impl Judge<'_> {
                 accepted.is_repaired = is_repaired;
                 Verdict::Accept(accepted)
             }
-            // What was not taken says nothing.
+            // A rejected result adds no text.
             refused => {
                 self.halves = before;
                 refused

@@ -76,7 +76,7 @@ const GATHERED_BYTES: usize = 4 * 1024 * 1024;
 /// Whole messages of a run that are kept for its transcript; the last one always is.
 const KEPT_MESSAGES: usize = 100;
 
-/// What a run has said in whole messages, in order.
+/// The whole messages of a run, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Said {
     /// Of very many, or very long ones, the first and the last.
@@ -174,7 +174,7 @@ impl Messages {
         self.said.count += 1;
     }
 
-    /// What came as `message.completed`.
+    /// Messages of `message.completed`.
     pub(super) fn said(&self) -> &Said {
         &self.said
     }

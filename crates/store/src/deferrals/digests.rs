@@ -1,4 +1,4 @@
-//! What each accepted result was, to tell a call that is made again from another result under an accepted number.
+//! Digests of accepted results: a repeated call is told from another result under an accepted number.
 
 use std::collections::HashMap;
 

@@ -164,7 +164,7 @@ pub struct FinishIndexing {
     pub characters: u64,
     pub chunks: u64,
     pub units: u64,
-    /// What of the document could not be read.
+    /// The parts of the document that could not be read.
     pub missing: Option<String>,
     pub at: i64,
 }

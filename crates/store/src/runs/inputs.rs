@@ -1,4 +1,4 @@
-//! What runs are made from, and what is frozen with them.
+//! Inputs of runs: frozen texts and the event.
 
 use domain::run::Run;
 use protocol::id::RunId;
@@ -10,7 +10,7 @@ use crate::error::StoreError;
 use crate::new_run::frozen_in;
 use crate::sql::Sql;
 
-/// What a run is made from.
+/// The inputs of a run.
 #[derive(Clone, Debug)]
 pub struct RunInputs {
     /// The frozen agent specification, as JSON.
@@ -26,14 +26,14 @@ pub struct RunInputs {
     pub transcript_before: i64,
 }
 
-/// What is frozen with a run, with its shared parts.
+/// Frozen texts of a run, whole.
 struct Frozen {
     agent_spec: String,
     snapshot: String,
 }
 
 impl Store {
-    /// What a run is made from, read again when it is dispatched.
+    /// The inputs of a run, read again at its dispatch.
     pub async fn find_run_inputs(&self, run: &Run) -> Result<Option<RunInputs>, StoreError> {
         let frozen = self.find_frozen(run.id).await?;
         let event = events::Entity::find_by_id((run.workspace.to_string(), run.event_id.clone()))

@@ -84,7 +84,7 @@ pub(super) async fn read(
     read.map_err(|_| ApiError::slow_body()).flatten()
 }
 
-/// What its sender is told of a stored artifact.
+/// The metadata of a stored artifact, for its sender.
 pub(super) fn metadata(
     uploaded: Uploaded,
     origin: ArtifactOrigin,

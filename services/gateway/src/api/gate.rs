@@ -68,7 +68,7 @@ impl Gate {
 
     async fn answer(&self, mut request: Request, route: Option<&str>, next: Next) -> Response {
         if let Err(refused) = refuse_framed(request.headers()) {
-            // What follows on this connection may be a part of the body.
+            // The bytes that follow on this connection may belong to the body.
             let close = [(CONNECTION, HeaderValue::from_static("close"))];
             return (close, refused).into_response();
         }

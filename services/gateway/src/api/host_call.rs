@@ -72,7 +72,7 @@ impl RunCaller {
 
     async fn begun(&self, state: &ApiState, entry: AuditEntry) -> ApiResult<HostCall> {
         self.access.check_known(state).await?;
-        // What it does cannot be taken back for want of memory for its answer.
+        // Check the memory for the answer before the call: its effect cannot be undone.
         self.answer.has_room()?;
         let (id, allowed) = (entry.id, entry.allowed);
         state.runs.store().audit(entry).await?;

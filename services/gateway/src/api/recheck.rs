@@ -30,7 +30,7 @@ pub(super) struct Accepted {
     at: Instant,
 }
 
-/// What the second check looks up.
+/// The credential that the second check looks up.
 #[derive(Clone)]
 pub(super) enum Credential {
     Run(RunAccess),

@@ -221,7 +221,7 @@ fn check_head(trace: &Trace, book: &mut Book<'_>) -> bool {
     true
 }
 
-/// What the gateway forgives.
+/// Deviations that the gateway accepts.
 fn check_framing(trace: &Trace, book: &mut Book<'_>) {
     let of_framing = |deviation: &&Deviation| **deviation != Deviation::Text;
     let notes = trace.deviations.iter().filter(of_framing);

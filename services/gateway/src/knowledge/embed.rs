@@ -82,7 +82,7 @@ async fn counted(
     }
 }
 
-/// What was counted of the texts so far.
+/// Tokens counted so far.
 fn prompt_of(paid: &Paid) -> Option<i64> {
     let usage = paid.counted()?;
     usage.prompt_tokens.or(usage.total_tokens)

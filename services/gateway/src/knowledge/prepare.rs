@@ -57,7 +57,7 @@ pub(super) async fn add_vectors(
         .iter()
         .map(|chunk| passage(chunk.heading.as_deref(), &chunk.text))
         .collect();
-    // What an operator adds counts for no run's budget.
+    // Documents of operators count for no run's budget.
     let vectors = embed(embedder, model, &texts, EMBEDDING, &Paid::by_operator()).await?;
     for (chunk, vector) in chunks.iter_mut().zip(vectors) {
         chunk.vector = Some(vector_bytes(&vector));

@@ -14,7 +14,7 @@ use crate::runs::grant::Grant;
 const SHARED_ENTRIES: usize = 64;
 /// Runs that are counted before those past their deadline are forgotten.
 const TIDY_AT: usize = 1024;
-/// What the entry says that denials of many rules share.
+/// The rule of an entry that denials of many rules share.
 const MANY: &str = "many";
 
 /// Denials by runs. A run has a count until its deadline is over.

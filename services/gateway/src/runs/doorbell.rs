@@ -98,7 +98,7 @@ pub(crate) struct Bell {
     waker: Option<Arc<Waiting>>,
 }
 
-/// What those have in common who wait here for one run.
+/// The state that all local waiters of one run share.
 #[derive(Default)]
 struct Waiting {
     ring: Notify,
@@ -143,7 +143,7 @@ impl Rings {
     }
 }
 
-/// What a run's row says.
+/// The state in a run's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Look {
     /// When it was asked for.

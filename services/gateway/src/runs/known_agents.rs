@@ -38,7 +38,7 @@ struct LastGranted {
 }
 
 impl KnownAgent {
-    /// What a run of this agent is granted, for an event of this scope; and what the texts of its runs have in common.
+    /// The grants of a run of this agent for an event of this scope, and the parts that its runs share.
     pub(crate) fn grant(
         &self,
         catalog: &Arc<Catalog>,

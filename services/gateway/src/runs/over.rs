@@ -49,7 +49,7 @@ impl LastLook {
     }
 }
 
-/// What the row of a run says about one of its attempts.
+/// The state of one attempt in the row of its run.
 struct RowState {
     cancelled: bool,
     lives: bool,

@@ -42,7 +42,7 @@ pub(super) struct Prepared {
     pub(super) interruptible: bool,
     /// The context as it is sent.
     pub(super) context: Arc<RawValue>,
-    /// What the context has in common with those of other runs.
+    /// The parts of the context that other runs share.
     pub(super) shared: SharedParts,
     /// It is dispatched already: when the database was asked for its lease.
     pub(super) begun: Option<Instant>,

@@ -20,16 +20,16 @@ pub(super) struct Collected {
     places: Vec<usize>,
     usage: Option<LlmTokenUsage>,
     response_id: Option<String>,
-    /// What the provider gave beside the text; some of it goes back with the results of tools.
+    /// Members of the provider besides the text; some go back with the results of tools.
     fields: JsonObject,
     ending: Ending,
 }
 
-/// What is new to the listener.
+/// The text that is new to the listener.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Heard {
     pub(super) text: String,
-    /// What was heard before was thoughts: `text` is all that was said.
+    /// The text so far was thoughts: `text` is the whole answer.
     pub(super) starts_over: bool,
 }
 

@@ -14,7 +14,7 @@ use crate::api::json::{json_bytes_of, parse};
 use crate::api::room::Held;
 use crate::runs::artifacts::BodyFiles;
 
-/// What the document of an event has at most, its files and the platform's payload aside.
+/// Bytes of an event's document without its files and the platform's payload.
 pub(in crate::api) const DOCUMENT_BYTES: usize = 1024 * 1024;
 
 /// The largest body of an event, the platform's payload included. Without files, an event fits always.

@@ -26,7 +26,7 @@ pub(super) struct Appends {
     /// All up to this number are accepted.
     through: u64,
     bytes: usize,
-    /// What each accepted result was.
+    /// Digests of accepted results.
     digests: Vec<String>,
     /// Accepted, and not judged yet.
     waiting: Vec<String>,

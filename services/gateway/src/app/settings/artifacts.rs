@@ -36,7 +36,7 @@ pub(super) fn place(
     }
 }
 
-/// What each owner has of a workspace's artifacts. Runs leave a quarter for events, clients leave half for them.
+/// Shares of a workspace's artifacts by owner. Runs leave a quarter for events, clients leave half for them.
 pub(super) fn shares(config: &ArtifactsConfig) -> ArtifactShares {
     let all = config.workspace_bytes;
     ArtifactShares {

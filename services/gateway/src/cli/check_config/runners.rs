@@ -1,4 +1,4 @@
-//! What the runner endpoints list, and whether the agents fit their runners.
+//! Lists of the runner endpoints, and whether the agents fit their runners.
 
 use domain::agent::check_agent_for;
 use domain::manifest::Discovered;

@@ -63,7 +63,7 @@ fn behind<'a>(bytes: &'a [u8], mark: &[u8]) -> Option<&'a [u8]> {
     bytes.get(place + mark.len()..)
 }
 
-/// What a `<meta>` says, and what stands behind its attributes.
+/// The charset of a `<meta>`, and the bytes behind its attributes.
 fn meta(mut rest: &[u8]) -> (Option<&'static Encoding>, &[u8]) {
     let (mut charset, mut content, mut is_content_type) = (None, None, false);
     while let Some((attribute, after)) = attribute(rest) {

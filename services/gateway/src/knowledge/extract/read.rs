@@ -23,7 +23,7 @@ pub enum Kind {
 pub struct Extracted {
     pub text: String,
     pub headings: Vec<Heading>,
-    /// What of the document could not be read.
+    /// The parts of the document that could not be read.
     pub missing: Option<String>,
 }
 

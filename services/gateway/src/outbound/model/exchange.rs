@@ -178,7 +178,7 @@ impl Exchange {
         Ok(stream::iter([Ok(first)]).chain(rest).boxed())
     }
 
-    /// What its answers do against the protocol, of one answer.
+    /// Deviations of one answer from the protocol.
     pub(super) fn noted(&self) -> Noted {
         self.reader.noted()
     }

@@ -1,4 +1,4 @@
-//! Who pays for what a provider of vectors reads, decided before it is asked.
+//! Payment for embedding requests, decided before the provider is called.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -54,7 +54,7 @@ impl Paid {
         self.used().is_asked
     }
 
-    /// What all answers together have counted. `None`: one of them did not.
+    /// The sum over all answers. `None`: one answer had no count.
     pub fn counted(&self) -> Option<LlmTokenUsage> {
         let used = self.used();
         used.counted.clone().filter(|_| !used.is_uncounted)

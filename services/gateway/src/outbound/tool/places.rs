@@ -26,7 +26,7 @@ const OF_ALL: (&str, &str) = (
     "as many calls go on there as may, and none ended in time",
 );
 
-/// Who calls, and what.
+/// The caller's endpoint and the tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Caller {
     pub(super) endpoint: EndpointId,

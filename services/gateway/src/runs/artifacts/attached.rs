@@ -23,7 +23,7 @@ use references::names_upload;
 
 const NAME: &str = "attachment";
 
-/// What was made or bound for an event that is not stored yet.
+/// Artifacts made or bound for an event that is not stored yet.
 #[derive(Debug, Default)]
 pub(in crate::runs) struct Attached {
     made: Vec<Uuid>,

@@ -8,7 +8,7 @@ use super::{Outcome, header_map};
 use crate::outbound::runner::{Endpoint, RunnerClient};
 use crate::outbound::signature::SigningSecret;
 
-/// What an endpoint lists; an error says why it gives no list.
+/// The runners that an endpoint lists; an error says why there is no list.
 pub async fn list_of(client: &RunnerClient, spec: &EndpointSpec) -> Result<Discovered, String> {
     if let Some(manifests) = &spec.manifests {
         return Ok(judge_list(manifests));

@@ -32,7 +32,7 @@ pub(crate) enum TooLarge {
     Event,
     /// One JSON document, which is read to its end before its first result is.
     Document,
-    /// What is no result: comments, empty lines, unknown fields, foreign events.
+    /// Bytes beside results: comments, empty lines, unknown fields, foreign events.
     Beside,
 }
 
@@ -242,7 +242,7 @@ impl ResultReader {
         }
     }
 
-    /// What was forgiven and not told before.
+    /// Accepted deviations that were not reported yet.
     pub(crate) fn take_deviations(&mut self) -> Vec<Deviation> {
         self.deviations.take()
     }

@@ -84,7 +84,7 @@ impl Runs {
                         live.request_cancel(*at);
                     }
                 }
-                // What was let go is counted.
+                // Released runs are counted.
                 None if live.is_ending() || live.lost.is_cancelled() => {}
                 // Its lease goes on to its end.
                 None if renewed.busy.contains(&id) => {}

@@ -124,7 +124,7 @@ pub(in crate::api::host) async fn embed(
     room.grow_to(vectors.min(MOST_VECTOR_BYTES))?;
     let paid = call.reserve(reading_spend(id, model, texts.iter())).await?;
     let vectors = call.within(model.vectors(texts, &paid)).await;
-    // What was counted of some batches counts, too, where a later one fails.
+    // Tokens of earlier batches count although a later batch fails.
     call.count(paid.counted());
     Ok((vectors?, paid.counted()))
 }

@@ -218,7 +218,7 @@ fn adapt(font: &mut Dictionary, names: &HashMap<ObjectId, Vec<u8>>, maps: &Maps)
         let codes = encoding_name(font, names).and_then(Codes::of);
         if let Some((own, to_unicode)) = codes.and_then(|codes| maps.get(&codes)) {
             font.set("Encoding", own.clone());
-            // What is no stream names a map that the reader does not know.
+            // A name here is a map that the reader does not know.
             if named(font, b"ToUnicode", names).is_some() || !font.has(b"ToUnicode") {
                 font.set("ToUnicode", to_unicode.clone());
             }

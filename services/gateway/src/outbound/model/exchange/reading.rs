@@ -45,7 +45,7 @@ pub(in crate::outbound::model) struct Event {
     pub(in crate::outbound::model) has_halves: bool,
 }
 
-/// What comes of an answer.
+/// The outcome of reading an answer.
 pub(in crate::outbound::model) enum Item {
     Event(Event),
     /// `[DONE]`, the last item.
@@ -71,7 +71,7 @@ pub(super) struct Reading {
     noted: Noted,
     /// `None`: too little has come to tell.
     framing: Option<Framing>,
-    /// What has come before the framing is known, or of a document.
+    /// Bytes before the framing is known, or of a document.
     buffer: Vec<u8>,
     decoder: Decoder,
     items: VecDeque<Result<Item, UpstreamError>>,

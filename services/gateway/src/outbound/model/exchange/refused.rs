@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::outbound::redact::Redactor;
 use crate::outbound::upstream::UpstreamError;
 
-/// What an answer has that is one.
+/// The error in an answer.
 const ANSWERS: [&str; 4] = ["choices", "data", "results", "content"];
 
 /// The error in a document or an event of a provider: `{"error": …}`, or an object that calls itself one.
@@ -98,7 +98,7 @@ fn status_of_kind(error: &Value) -> StatusCode {
     known.map_or(StatusCode::BAD_GATEWAY, |(_, status)| *status)
 }
 
-/// What an error body says: most have `error.message`; else its beginning.
+/// The message of an error body: `error.message`, else its beginning.
 pub(super) fn error_message(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let is_sound = check_json_text(body).is_ok();

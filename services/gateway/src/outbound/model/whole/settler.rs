@@ -15,7 +15,7 @@ const MOST_TEXTS: usize = 128;
 /// Texts of a delta that arrive in increments.
 const TEXTS: [&str; 4] = ["content", "reasoning_content", "reasoning", "refusal"];
 
-/// What comes of one piece.
+/// The outcome of one piece.
 pub(super) enum Step {
     Nothing,
     Give(JsonObject),
@@ -277,7 +277,7 @@ mod tests {
         chunk(&json!({"content": text}), &Value::Null)
     }
 
-    /// What comes of pieces of JSON text, `[DONE]` and the end of the body, up to the end or the error.
+    /// Outcomes of pieces of JSON text, `[DONE]` and the end of the body, up to the end or the error.
     fn settle_of(answers: usize, pieces: &[&str]) -> (Vec<Value>, Option<String>) {
         let mut settler = Settler::new(answers, Notes::new("p").of_answer());
         let said = pieces.iter().map(|piece| {

@@ -1,4 +1,4 @@
-//! What the gateway hears from a server beside answers.
+//! Messages of a server besides answers.
 
 use std::sync::Arc;
 

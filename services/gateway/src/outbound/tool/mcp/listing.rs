@@ -40,7 +40,7 @@ pub(super) struct List {
     pub(super) known: Vec<Arc<KnownTool>>,
     /// Why others cannot be offered.
     pub(super) unusable: Vec<String>,
-    /// What is not as it should be, and was accepted.
+    /// Accepted deviations.
     pub(super) notes: Vec<String>,
     /// Entries of the pages so far.
     read: usize,
