@@ -11,8 +11,12 @@ use utoipa::openapi::{OpenApi, RefOr};
 use super::general::operations_of;
 use crate::api::host::models::BODY_BYTES;
 
-/// Characters of a parameter. Percent-encoded, so many fit the head of a request whatever they are.
-const PARAMETER_CHARS: usize = 2_000;
+/// Characters of a parameter. Percent-encoded, all parameters of a request fit its head, whatever they hold.
+const PARAMETER_CHARS: usize = 500;
+/// The same of names that are joined by commas.
+const NAMES_CHARS: usize = 2_000;
+/// Parameters that hold names, joined by commas.
+const OF_NAMES: [&str; 2] = ["statuses", "event_types"];
 
 /// Gives every list and text of a request its bound. Bodies bound their texts; a list of known names holds each once.
 pub(super) fn bound_requests(document: &mut OpenApi) {
@@ -25,7 +29,13 @@ pub(super) fn bound_requests(document: &mut OpenApi) {
             if let RefOr::T(parameter) = parameter
                 && let Some(schema) = &mut parameter.schema
             {
-                let mut of_head = Bounding::new(&known, PARAMETER_CHARS);
+                let has_names = OF_NAMES.contains(&parameter.name.as_str());
+                let most = if has_names {
+                    NAMES_CHARS
+                } else {
+                    PARAMETER_CHARS
+                };
+                let mut of_head = Bounding::new(&known, most);
                 of_head.bound(schema);
             }
         }

@@ -98,9 +98,6 @@ const OPEN_IN_GRACE: [&str; 6] = [
     "run_heartbeat",
 ];
 
-/// The name of the answer to a request whose head is too large, before there is a route. It has no body.
-const HEAD_TOO_LARGE: &str = "HeadTooLarge";
-
 /// Adds to each operation the refusals of its kind, where it says nothing of that status itself.
 pub(super) fn add_refusals(document: &mut OpenApi) {
     let operations = document.paths.paths.values_mut().flat_map(operations_of);
@@ -111,11 +108,6 @@ pub(super) fn add_refusals(document: &mut OpenApi) {
             let reference = Ref::from_response_name(refusal.name);
             responses.entry(name).or_insert_with(|| reference.into());
         }
-        let reference = Ref::from_response_name(HEAD_TOO_LARGE);
-        operation
-            .responses
-            .responses
-            .insert("431".to_owned(), reference.into());
     }
     describe(document.components.get_or_insert_default());
 }
@@ -156,14 +148,6 @@ fn refusals_of(operation: &Operation) -> Vec<&'static Refusal> {
 }
 
 fn describe(components: &mut Components) {
-    let head = ResponseBuilder::new()
-        .description(
-            "The head of the request has more than 32 KiB; no body, and the connection closes",
-        )
-        .build();
-    components
-        .responses
-        .insert(HEAD_TOO_LARGE.to_owned(), head.into());
     let single = [&OF_OPERATORS, &OF_LATE_RUNS, &OF_CANCELLED_RUNS];
     let all = OF_ALL.iter().chain(&OF_CALLERS).chain(&OF_BODIES);
     for refusal in all.chain(single) {
