@@ -1,27 +1,30 @@
-//! API keys: what clients and operators of a workspace call the gateway with.
+//! API keys: credentials of clients and operators.
 
 use serde::{Deserialize, Serialize};
 
 use crate::id::ApiKeyId;
 
-/// What an API key opens.
+/// The routes that an API key opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum KeyRole {
-    /// Everything a client may, and endpoints, runners, agents, catalog, API keys.
+    /// Make and list workspaces, and nothing in them. Made by the command line alone.
+    Owner,
+    /// Everything a client may, and endpoints, runners, agents, catalog, API keys of its workspace.
     Admin,
-    /// Post events, read runs.
+    /// Post events, read runs of its workspace.
     Client,
 }
 
 impl KeyRole {
     /// Every role.
-    pub const ALL: [Self; 2] = [Self::Admin, Self::Client];
+    pub const ALL: [Self; 3] = [Self::Owner, Self::Admin, Self::Client];
 
     /// The name on the wire, in the database and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Owner => "owner",
             Self::Admin => "admin",
             Self::Client => "client",
         }

@@ -47,7 +47,10 @@ uuid_id!(
     ApiKeyId
 );
 
-/// A tenant. Migration 1 makes `default`; every row that a request enters by carries one.
+/// The workspace that migration 1 makes. Agents and endpoints of the configuration belong to it.
+pub const DEFAULT_WORKSPACE: &str = "default";
+
+/// A tenant. Migration 1 makes [`DEFAULT_WORKSPACE`]; every row that a request enters by carries one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct WorkspaceId(pub String);

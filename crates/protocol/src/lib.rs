@@ -31,6 +31,7 @@ pub mod runtime;
 pub mod skill;
 pub mod stats;
 pub mod tool;
+pub mod workspace;
 
 pub mod sse;
 pub mod thinking;

@@ -56,12 +56,12 @@ impl Work for ApiKeyRecord {
     }
 }
 
-/// What happens to a workspace's last admin key.
+/// What a revocation may take beside plain keys: a workspace's last admin key, and owner keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastAdmin {
-    /// It is refused: nobody could come in any more.
+    /// They are refused: the admin API revokes them, and could not make others.
     Stays,
-    /// It goes like any other: who asks can make a new one in the database.
+    /// They go like any other: the command line revokes them, and can make others.
     Goes,
 }
 
@@ -85,6 +85,8 @@ pub enum Revoked {
     /// It was revoked before, and stays so since then.
     Before(ApiKeyRecord),
     LastAdmin,
+    /// It is of role owner, and only the command line revokes those.
+    Owner,
     Unknown,
 }
 
@@ -110,6 +112,9 @@ impl Work for RevokeApiKey {
         let mut key = record(row)?;
         if key.revoked_at.is_some() {
             return Ok(Revoked::Before(key));
+        }
+        if key.role == KeyRole::Owner && self.last_admin == LastAdmin::Stays {
+            return Ok(Revoked::Owner);
         }
         let was_last_admin = key.role == KeyRole::Admin && self.is_last_admin(tx).await?;
         if was_last_admin && self.last_admin == LastAdmin::Stays {

@@ -222,15 +222,19 @@ impl Store {
         Ok(found.into_iter().next())
     }
 
-    /// The name of an endpoint of any workspace: for operators, never for clients.
-    pub async fn find_endpoint_name(&self, id: EndpointId) -> Result<Option<String>, StoreError> {
-        let name = runner_endpoints::Entity::find_by_id(id.to_string())
+    /// The workspace and the name of an endpoint: for metrics, never for clients.
+    pub async fn find_endpoint_name(
+        &self,
+        id: EndpointId,
+    ) -> Result<Option<(WorkspaceId, String)>, StoreError> {
+        let found: Option<(String, String)> = runner_endpoints::Entity::find_by_id(id.to_string())
             .select_only()
+            .column(runner_endpoints::Column::WorkspaceId)
             .column(runner_endpoints::Column::Name)
             .into_tuple()
             .one(&self.readers)
             .await?;
-        Ok(name)
+        Ok(found.map(|(workspace, name)| (WorkspaceId(workspace), name)))
     }
 
     /// An endpoint of the workspace by its name.

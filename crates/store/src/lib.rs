@@ -21,6 +21,7 @@ pub mod meter;
 mod page;
 mod readers;
 mod sql;
+mod workspaces;
 pub mod writer;
 
 mod agent_skills;
@@ -119,3 +120,4 @@ pub use tool_calls::{
 };
 pub use transcript::{TranscriptWrite, terms_of};
 pub use usage::{BudgetLine, ReserveBudget, SettleUsage, UsageOfRun, UsedBudget, UsedCall};
+pub use workspaces::{CreateWorkspace, WorkspaceRecord};

@@ -4,10 +4,11 @@
 use aws_lc_rs::rand;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use protocol::api_key::{ApiKey, ApiKeySpec};
+use protocol::api_key::{ApiKey, ApiKeySpec, CreatedApiKey, KeyRole};
 use protocol::id::{ApiKeyId, WorkspaceId};
+use protocol::workspace::{CreatedWorkspace, Workspace, WorkspaceSpec};
 use secrecy::{ExposeSecret, SecretString};
-use store::{ApiKeyRecord, Store, StoreError, sha256_hex};
+use store::{ApiKeyRecord, CreateWorkspace, Store, StoreError, WorkspaceRecord, sha256_hex};
 use uuid::Uuid;
 
 use crate::clock::Clock;
@@ -27,23 +28,81 @@ pub(crate) async fn issue(
 ) -> Result<(ApiKeyRecord, SecretString), StoreError> {
     let mut tries = 1;
     loop {
-        let (prefix, key) = generate();
-        let record = ApiKeyRecord {
-            id: ApiKeyId(Uuid::now_v7()),
-            workspace: workspace.clone(),
-            name: spec.name.clone(),
-            role: spec.role,
-            prefix,
-            hash: sha256_hex(key.expose_secret().as_bytes()),
-            created_at: clock.now_ms(),
-            revoked_at: None,
-        };
+        let (record, key) = fresh(clock, workspace, spec);
         match store.write(record.clone()).await {
             Err(StoreError::Taken) if tries < TRIES => tries += 1,
             Err(error) => return Err(error),
             Ok(()) => return Ok((record, key)),
         }
     }
+}
+
+/// Makes a workspace with its first key, of role admin. `None`: the id is taken.
+pub(crate) async fn issue_workspace(
+    store: &Store,
+    clock: &Clock,
+    spec: &WorkspaceSpec,
+) -> Result<Option<CreatedWorkspace>, StoreError> {
+    let id = WorkspaceId(spec.id.clone());
+    let workspace = WorkspaceRecord {
+        name: spec.name.clone().unwrap_or_else(|| spec.id.clone()),
+        created_at: clock.now_ms(),
+        id: id.clone(),
+    };
+    let first = ApiKeySpec {
+        name: "first admin".to_owned(),
+        role: KeyRole::Admin,
+    };
+    let mut tries = 1;
+    loop {
+        let (record, key) = fresh(clock, &id, &first);
+        let create = CreateWorkspace {
+            workspace: workspace.clone(),
+            key: record.clone(),
+        };
+        match store.write(create).await {
+            Err(StoreError::Taken) if tries < TRIES => tries += 1,
+            Err(error) => return Err(error),
+            Ok(false) => return Ok(None),
+            Ok(true) => {
+                return Ok(Some(CreatedWorkspace {
+                    workspace: shown_workspace(workspace),
+                    api_key: CreatedApiKey {
+                        api_key: shown(record),
+                        key: key.expose_secret().to_owned(),
+                    },
+                }));
+            }
+        }
+    }
+}
+
+/// A workspace as the API shows it.
+pub(crate) fn shown_workspace(record: WorkspaceRecord) -> Workspace {
+    Workspace {
+        id: record.id.0,
+        name: record.name,
+        created_at: record.created_at.div_euclid(1000),
+    }
+}
+
+fn fresh(
+    clock: &Clock,
+    workspace: &WorkspaceId,
+    spec: &ApiKeySpec,
+) -> (ApiKeyRecord, SecretString) {
+    let (prefix, key) = generate();
+    let record = ApiKeyRecord {
+        id: ApiKeyId(Uuid::now_v7()),
+        workspace: workspace.clone(),
+        name: spec.name.clone(),
+        role: spec.role,
+        prefix,
+        hash: sha256_hex(key.expose_secret().as_bytes()),
+        created_at: clock.now_ms(),
+        revoked_at: None,
+    };
+    (record, key)
 }
 
 /// What may be shown of a key at any time.

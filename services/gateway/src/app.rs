@@ -41,9 +41,6 @@ pub(crate) use database::open_store;
 pub(crate) use metrics::Metrics;
 pub(crate) use settings::{Declared, declared, run_limits, strangers};
 
-/// The workspace that migration 1 makes.
-pub(crate) const DEFAULT_WORKSPACE: &str = "default";
-
 /// A gateway that is ready to serve.
 pub(crate) struct App {
     runs: Runs,

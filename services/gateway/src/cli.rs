@@ -16,6 +16,7 @@ mod own_memory;
 mod send;
 mod serve;
 mod token;
+mod workspace;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -50,6 +51,9 @@ enum Command {
     /// Manage API keys in the configured database.
     #[command(subcommand)]
     Token(token::TokenCommand),
+    /// Manage workspaces in the configured database.
+    #[command(subcommand)]
+    Workspace(workspace::WorkspaceCommand),
     /// Make agents and runner endpoints of `LangBot`'s pipelines; prints them unless told to write.
     MigrateConfig(migrate_config::MigrateArguments),
     /// Manage the keys that sign run tokens and cursors, in the configured database.
@@ -65,6 +69,9 @@ enum Command {
     /// Read a document from standard input: what the gateway asks of itself, in a process of its own.
     #[command(name = crate::knowledge::extract::COMMAND, hide = true)]
     ExtractText(extract_text::ExtractArguments),
+    /// Print the moments at which tests break this program, one a line.
+    #[command(hide = true)]
+    Failpoints,
     /// Check a runner endpoint against the runner contract.
     Conform(Box<conform::ConformArguments>),
 }
@@ -109,15 +116,24 @@ pub async fn run() -> ExitCode {
         Command::MigrateConfig(arguments) => migrate_config::migrate_config(&arguments, json),
         Command::Openapi(arguments) => openapi::openapi(&arguments),
         Command::Token(command) => token::token(command, json).await,
+        Command::Workspace(command) => workspace::workspace(command, json).await,
         Command::Keys(command) => keys::keys(command, json).await,
         Command::Send(arguments) => send::send(arguments, json).await,
         Command::Explain(arguments) => explain::explain(arguments, json).await,
         Command::Kb(command) => kb::kb(command, json).await,
         Command::ExtractText(arguments) => extract_text::extract_text(&arguments),
+        Command::Failpoints => Ok(failpoints()),
         Command::Conform(arguments) => Ok(conform::conform(*arguments, json).await),
     };
     outcome.unwrap_or_else(|error| {
         output::error(&error, json);
         ExitCode::FAILURE
     })
+}
+
+fn failpoints() -> ExitCode {
+    for name in store::failpoint::NAMES {
+        output::line(name);
+    }
+    ExitCode::SUCCESS
 }

@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use protocol::api_key::{ApiKeySpec, KeyRole};
-use protocol::id::WorkspaceId;
+use protocol::id::{DEFAULT_WORKSPACE, WorkspaceId};
 use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
 
 use crate::api_key::{issue, prefix_of};
-use crate::app::{App, DEFAULT_WORKSPACE};
+use crate::app::App;
 use crate::clock::Clock;
 use crate::http_server::bind;
 use crate::shutdown::Signals;

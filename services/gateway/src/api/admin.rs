@@ -1,4 +1,4 @@
-//! The admin API: what stands behind events. Role `admin`.
+//! The admin API. Role `admin`, and `owner` for workspaces.
 
 pub(super) mod agent_skills;
 pub(super) mod agents;
@@ -12,3 +12,4 @@ pub(super) mod knowledge;
 pub(super) mod mcp_servers;
 pub(super) mod model_providers;
 pub(super) mod runners;
+pub(super) mod workspaces;

@@ -44,6 +44,13 @@ pub(super) struct AdminCaller {
     pub(super) answer: AnswerMemory,
 }
 
+/// The holder of an API key of role `owner`: it makes workspaces, and enters none.
+pub(super) struct OwnerCaller {
+    /// The key that they called with.
+    pub(super) key: ApiKeyId,
+    pub(super) answer: AnswerMemory,
+}
+
 /// A runner with the token of a run that lives. The run may be ending after a cancel.
 pub(super) struct RunCaller {
     pub(super) grant: Arc<Grant>,
@@ -72,6 +79,22 @@ impl FromRequestParts<ApiState> for ClientCaller {
                 key,
                 answer: AnswerMemory::of(&parts.extensions)?,
             }),
+            KeyRole::Owner => Err(needs("client or admin")),
+        }
+    }
+}
+
+impl FromRequestParts<ApiState> for OwnerCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        let record = authenticate_key(parts, state).await?;
+        match record.role {
+            KeyRole::Owner => Ok(Self {
+                key: record.id,
+                answer: AnswerMemory::of(&parts.extensions)?,
+            }),
+            KeyRole::Admin | KeyRole::Client => Err(needs("owner")),
         }
     }
 }
@@ -87,9 +110,7 @@ impl FromRequestParts<ApiState> for AdminCaller {
                 key: record.id,
                 answer: AnswerMemory::of(&parts.extensions)?,
             }),
-            KeyRole::Client => Err(ApiError::unauthorized(
-                "this route needs an API key of role admin",
-            )),
+            KeyRole::Owner | KeyRole::Client => Err(needs("admin")),
         }
     }
 }
@@ -112,6 +133,10 @@ impl FromRequestParts<ApiState> for LiveCaller {
         }
         Ok(Self(caller))
     }
+}
+
+fn needs(role: &str) -> ApiError {
+    ApiError::unauthorized(format!("this route needs an API key of role {role}"))
 }
 
 /// The bearer credential: one header, one scheme, no other place.

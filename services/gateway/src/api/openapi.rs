@@ -106,6 +106,10 @@ fn admin_routes() -> OpenApiRouter<ApiState> {
             admin::api_keys::get_api_key,
             admin::api_keys::revoke_api_key
         ))
+        .routes(routes!(
+            admin::workspaces::create_workspace,
+            admin::workspaces::list_workspaces
+        ))
         .routes(routes!(admin::budgets::list_budgets))
         .routes(routes!(admin::catalog::list_models))
         .routes(routes!(admin::catalog::list_tools))
@@ -287,6 +291,7 @@ pub fn runner_document() -> utoipa::openapi::OpenApi {
     tags(
         (name = "client", description = "Post events, read runs. API key of role client or admin."),
         (name = "admin", description = "Endpoints, runners, agents, catalog, API keys. API key of role admin."),
+        (name = "owner", description = "Workspaces. API key of role owner."),
         (name = "host", description = "What a runner calls back. Run token."),
         (name = "operation", description = "Health and documents. No credential."),
     ),

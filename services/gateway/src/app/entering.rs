@@ -7,12 +7,12 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use domain::agent::check_agent_for;
 use protocol::admin::{AgentSpec, Fault};
-use protocol::id::{AgentId, RunnerId, WorkspaceId};
+use protocol::id::{AgentId, DEFAULT_WORKSPACE, RunnerId, WorkspaceId};
 use protocol::manifest::AgentRunnerManifest;
 use store::{RunnerRecord, SaveAgent, SaveEndpoint, Store, StoreError};
 use uuid::Uuid;
 
-use super::{DEFAULT_WORKSPACE, Declared, strangers};
+use super::{Declared, strangers};
 use crate::runs::Runs;
 use crate::runs::discovery::AskedEndpoint;
 

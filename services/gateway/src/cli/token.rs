@@ -7,14 +7,14 @@ use clap::Subcommand;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use domain::agent::is_name;
 use protocol::api_key::{ApiKeySpec, KeyRole};
-use protocol::id::WorkspaceId;
+use protocol::id::{DEFAULT_WORKSPACE, WorkspaceId};
 use secrecy::ExposeSecret;
 use serde_json::json;
 use store::{ApiKeyRecord, LastAdmin, RevokeApiKey, Revoked, Store};
 use tokio_util::task::TaskTracker;
 
 use crate::api_key::{issue, prefix_of, shown};
-use crate::app::{DEFAULT_WORKSPACE, open_store};
+use crate::app::open_store;
 use crate::cli::{ConfigArgument, output};
 use crate::clock::Clock;
 
@@ -32,10 +32,14 @@ pub(super) enum TokenCommand {
         #[arg(long)]
         name: String,
         #[command(flatten)]
+        of: WorkspaceArgument,
+        #[command(flatten)]
         config: ConfigArgument,
     },
     /// List the API keys, oldest first, with those that were revoked.
     List {
+        #[command(flatten)]
+        of: WorkspaceArgument,
         #[command(flatten)]
         config: ConfigArgument,
     },
@@ -45,13 +49,24 @@ pub(super) enum TokenCommand {
         #[arg(value_name = "ID|PREFIX")]
         key: String,
         #[command(flatten)]
+        of: WorkspaceArgument,
+        #[command(flatten)]
         config: ConfigArgument,
     },
+}
+
+/// The workspace that keys belong to.
+#[derive(clap::Args)]
+pub(super) struct WorkspaceArgument {
+    /// The id of the keys' workspace.
+    #[arg(long, value_name = "ID", default_value = DEFAULT_WORKSPACE)]
+    workspace: String,
 }
 
 fn roles() -> impl TypedValueParser<Value = KeyRole> {
     let possible = KeyRole::ALL.map(|role| {
         let help = match role {
+            KeyRole::Owner => "Make and list workspaces, and nothing in them",
             KeyRole::Admin => "Everything a client may, and endpoints, runners, agents, API keys",
             KeyRole::Client => "Post events, read runs",
         };
@@ -63,10 +78,10 @@ fn roles() -> impl TypedValueParser<Value = KeyRole> {
 
 /// Runs a `token` command.
 pub(super) async fn token(command: TokenCommand, json: bool) -> anyhow::Result<ExitCode> {
-    let workspace = WorkspaceId(DEFAULT_WORKSPACE.to_owned());
-    let (TokenCommand::Create { config, .. }
-    | TokenCommand::List { config }
-    | TokenCommand::Revoke { config, .. }) = &command;
+    let (TokenCommand::Create { config, of, .. }
+    | TokenCommand::List { config, of }
+    | TokenCommand::Revoke { config, of, .. }) = &command;
+    let workspace = of.workspace.clone();
     let settings = config.load_for_database()?;
     if let TokenCommand::Create { name, .. } = &command {
         ensure!(
@@ -74,16 +89,39 @@ pub(super) async fn token(command: TokenCommand, json: bool) -> anyhow::Result<E
             "--name must have 1 to 128 bytes and no control characters"
         );
     }
+    if let TokenCommand::Create { role, .. } = &command {
+        let is_elsewhere = *role == KeyRole::Owner && workspace != DEFAULT_WORKSPACE;
+        ensure!(
+            !is_elsewhere,
+            "a key of role owner belongs to no workspace: leave --workspace out"
+        );
+    }
     let store = open_store(&settings, &TaskTracker::new()).await?;
-    let done = match command {
-        TokenCommand::Create { role, name, .. } => {
-            create(&store, &workspace, &ApiKeySpec { name, role }, json).await
-        }
-        TokenCommand::List { .. } => list(&store, &workspace, json).await,
-        TokenCommand::Revoke { key, .. } => revoke(&store, workspace, &key, json).await,
-    };
+    let done = run(&store, &workspace, command, json).await;
     store.close().await;
     done.map(|()| ExitCode::SUCCESS)
+}
+
+async fn run(
+    store: &Store,
+    workspace: &str,
+    command: TokenCommand,
+    json: bool,
+) -> anyhow::Result<()> {
+    let Some(workspace) = store.find_workspace(workspace).await? else {
+        bail!(
+            "there is no workspace {workspace}; `runnel workspace list` shows them, and \
+             `runnel workspace create` makes one"
+        );
+    };
+    let workspace = workspace.id;
+    match command {
+        TokenCommand::Create { role, name, .. } => {
+            create(store, &workspace, &ApiKeySpec { name, role }, json).await
+        }
+        TokenCommand::List { .. } => list(store, &workspace, json).await,
+        TokenCommand::Revoke { key, .. } => revoke(store, workspace, &key, json).await,
+    }
 }
 
 async fn create(
@@ -164,7 +202,9 @@ async fn revoke(
             was_last_admin,
         } => (key, was_last_admin),
         Revoked::Before(key) => (key, false),
-        Revoked::LastAdmin | Revoked::Unknown => bail!("the API key went away meanwhile"),
+        Revoked::LastAdmin | Revoked::Owner | Revoked::Unknown => {
+            bail!("the API key went away meanwhile")
+        }
     };
     let since = key.revoked_at.map(output::time).unwrap_or_default();
     if json {

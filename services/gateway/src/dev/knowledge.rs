@@ -2,10 +2,10 @@
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use protocol::id::WorkspaceId;
+use protocol::id::{DEFAULT_WORKSPACE, WorkspaceId};
 use store::{BaseKey, DocumentFacts, sha256_hex};
 
-use crate::app::{App, DEFAULT_WORKSPACE};
+use crate::app::App;
 use crate::knowledge::extract::Kind;
 use crate::knowledge::index::{Indexed, NewDocument, Source};
 

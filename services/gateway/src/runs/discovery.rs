@@ -19,6 +19,7 @@ use crate::config::outgoing_header_name;
 use crate::outbound::runner::{Endpoint, ListError};
 use crate::outbound::signature::SigningSecret;
 use crate::runs::Runs;
+use crate::runs::gauges::endpoint_label;
 use crate::seal::MasterKey;
 use crate::telemetry::metrics;
 
@@ -188,7 +189,8 @@ impl Runs {
             (Outcome::Found(judge_list(manifests)), None)
         } else {
             let outcome = self.ask(record).await;
-            metrics::discovered(&record.name, outcome.health());
+            let label = endpoint_label(&record.workspace, &record.name);
+            metrics::discovered(&label, outcome.health());
             (outcome, Some(self.0.clock.now_ms() - asked_at))
         };
         Discovery {

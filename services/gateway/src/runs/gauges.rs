@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use domain::breaker::Circuit;
-use protocol::id::EndpointId;
+use protocol::id::{DEFAULT_WORKSPACE, EndpointId, WorkspaceId};
 use store::Condition;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -15,6 +15,16 @@ use crate::telemetry::metrics::{self, Breaker, Here};
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 /// A database that has not answered by then is not ready.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The label of an endpoint: its name, which is unique in its workspace, with the workspace before it unless that is
+/// the default one.
+pub(in crate::runs) fn endpoint_label(workspace: &WorkspaceId, name: &str) -> String {
+    if workspace.as_str() == DEFAULT_WORKSPACE {
+        name.to_owned()
+    } else {
+        format!("{workspace}/{name}")
+    }
+}
 
 impl Runs {
     /// Looks at the database, and has `settle` put in order what was counted, until the process stops.
@@ -50,10 +60,10 @@ impl Runs {
         let circuits: HashMap<_, _> = self.open_circuits().into_iter().collect();
         for id in circuits.keys() {
             if !failing.contains_key(id)
-                && let Ok(Ok(Some(name))) =
+                && let Ok(Ok(Some((workspace, name)))) =
                     timeout(PATIENCE, self.0.store.find_endpoint_name(*id)).await
             {
-                failing.insert(*id, name);
+                failing.insert(*id, endpoint_label(&workspace, &name));
             }
         }
         failing.retain(|id, name| {
@@ -76,5 +86,17 @@ impl Runs {
             live_runs: self.0.live.count(),
             queued_writes: self.0.store.queued_writes(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_tell_endpoints_of_workspaces_apart() {
+        let label = |workspace: &str| endpoint_label(&WorkspaceId(workspace.to_owned()), "stub");
+        assert_eq!(label(DEFAULT_WORKSPACE), "stub");
+        assert_eq!(label("team-a"), "team-a/stub");
     }
 }

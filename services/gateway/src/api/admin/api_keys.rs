@@ -4,11 +4,12 @@ use axum::Json;
 use axum::extract::State;
 use domain::agent::is_name;
 use http::StatusCode;
-use protocol::api_key::{ApiKey, ApiKeySpec, CreatedApiKey};
+use protocol::api_key::{ApiKey, ApiKeySpec, CreatedApiKey, KeyRole};
 use protocol::error::ErrorBody;
 use protocol::id::ApiKeyId;
 use protocol::run::Page;
 use secrecy::ExposeSecret;
+use serde_json::json;
 use store::{LastAdmin, RevokeApiKey, Revoked};
 
 use crate::api::ApiState;
@@ -19,13 +20,13 @@ use crate::api::json::JsonBody;
 use crate::api::query::{PathOf, QueryOf};
 use crate::api_key::{issue, shown};
 
-/// Makes an API key of the caller's workspace.
+/// Makes an API key of the caller's workspace. Keys of role owner are made by `runnel token create` alone.
 #[utoipa::path(post, path = "/v1/api-keys", tag = "admin", security(("api_key" = [])),
     request_body = ApiKeySpec, responses(
     (status = 201, description = "Made; `key` is shown here and never again", body = CreatedApiKey),
     (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
-    (status = 403, description = "The caller's key is not of role admin", body = ErrorBody)))]
+    (status = 403, description = "The caller's key is not of role admin, or the new one's would be owner", body = ErrorBody)))]
 pub(in crate::api) async fn create_api_key(
     caller: AdminCaller,
     State(state): State<ApiState>,
@@ -34,6 +35,10 @@ pub(in crate::api) async fn create_api_key(
     if !is_name(&spec.name) {
         let message = "must have 1 to 128 bytes and no control characters";
         return Err(ApiError::invalid("/name", message));
+    }
+    if spec.role == KeyRole::Owner {
+        let message = "only `runnel token create --role owner` makes a key of role owner";
+        return Err(ApiError::unauthorized(message).with("pointer", json!("/role")));
     }
     let runs = &state.runs;
     let (record, key) = issue(runs.store(), runs.clock(), &caller.workspace, &spec).await?;
@@ -92,12 +97,12 @@ pub(in crate::api) async fn get_api_key(
 }
 
 /// Revokes an API key: the next request with it, to any replica, is answered by 401, and a stream that
-/// it watches ends within two seconds. The runs that it began go on. A key that is revoked already stays so. The last key of role admin is refused.
+/// it watches ends within two seconds. The runs that it began go on. A key that is revoked already stays so. The last key of role admin is refused, and keys of role owner are.
 #[utoipa::path(delete, path = "/v1/api-keys/{api_key_id}", tag = "admin", security(("api_key" = [])),
     params(("api_key_id" = String, Path, description = "The key's id")), responses(
     (status = 204, description = "It opens nothing any more"),
     (status = 401, description = "No valid API key", body = ErrorBody),
-    (status = 403, description = "The caller's key is not of role admin", body = ErrorBody),
+    (status = 403, description = "The caller's key is not of role admin, or this one is of role owner", body = ErrorBody),
     (status = 404, description = "No such API key", body = ErrorBody),
     (status = 409, description = "`last_admin_key`: it is the workspace's last of role admin", body = ErrorBody)))]
 pub(in crate::api) async fn revoke_api_key(
@@ -119,6 +124,10 @@ pub(in crate::api) async fn revoke_api_key(
         }
         Revoked::Before(_) => Ok(StatusCode::NO_CONTENT),
         Revoked::Unknown => Err(ApiError::not_found("API key")),
+        Revoked::Owner => {
+            let message = "only `runnel token revoke` revokes a key of role owner";
+            Err(ApiError::unauthorized(message))
+        }
         Revoked::LastAdmin => {
             let message = "this is the last key of role admin, without it nobody could come in \
                 any more; make another one first, with POST /v1/api-keys";

@@ -1,0 +1,100 @@
+//! Workspaces. What they hold is everywhere else.
+
+use protocol::id::WorkspaceId;
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder,
+};
+
+use crate::api_keys::ApiKeyRecord;
+use crate::connect::Store;
+use crate::entity::{api_keys, workspaces};
+use crate::error::StoreError;
+use crate::page::{Found, PageBound, PageOf};
+use crate::writer::Work;
+
+/// A workspace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkspaceRecord {
+    pub id: WorkspaceId,
+    pub name: String,
+    pub created_at: i64,
+}
+
+/// Stores a workspace with its first API key: both or neither. False: the id is taken. [`StoreError::Taken`]: another
+/// key has this one's public part, or the id was taken at the same moment.
+#[derive(Clone, Debug)]
+pub struct CreateWorkspace {
+    pub workspace: WorkspaceRecord,
+    pub key: ApiKeyRecord,
+}
+
+impl Work for CreateWorkspace {
+    type Output = bool;
+    const SAVEPOINT: bool = true;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
+        let WorkspaceRecord {
+            id,
+            name,
+            created_at,
+        } = &self.workspace;
+        let taken = workspaces::Entity::find_by_id(id.as_str()).one(tx).await?;
+        if taken.is_some() {
+            return Ok(false);
+        }
+        let row = workspaces::ActiveModel {
+            id: Set(id.to_string()),
+            name: Set(name.clone()),
+            created_at: Set(*created_at),
+        };
+        workspaces::Entity::insert(row)
+            .exec_without_returning(tx)
+            .await?;
+        self.key.apply(tx).await?;
+        Ok(true)
+    }
+
+    // The caller must get the key, also when the answer to the commit was lost.
+    async fn stands(&self, tx: &DatabaseTransaction, told: &bool) -> Result<bool, StoreError> {
+        let key = api_keys::Entity::find_by_id(self.key.id.to_string());
+        Ok(*told && key.one(tx).await?.is_some())
+    }
+}
+
+impl Store {
+    /// Workspaces after the id `after`, in the order of their ids.
+    pub async fn list_workspaces(
+        &self,
+        after: Option<&str>,
+        bound: impl Into<PageBound<'_>>,
+    ) -> Result<Found<WorkspaceRecord>, StoreError> {
+        let mut rows = workspaces::Entity::find().order_by_asc(workspaces::Column::Id);
+        if let Some(after) = after {
+            rows = rows.filter(workspaces::Column::Id.gt(after));
+        }
+        let page = PageOf {
+            rows,
+            key: workspaces::Column::Id,
+            owner: workspaces::Column::Id.is_not_null().into(),
+            without: None,
+        };
+        let found = page.read::<String>(&self.readers, bound.into()).await?;
+        Ok(found.map(record))
+    }
+
+    /// The workspace with this id.
+    pub async fn find_workspace(&self, id: &str) -> Result<Option<WorkspaceRecord>, StoreError> {
+        let row = workspaces::Entity::find_by_id(id)
+            .one(&self.readers)
+            .await?;
+        Ok(row.map(record))
+    }
+}
+
+fn record(row: workspaces::Model) -> WorkspaceRecord {
+    WorkspaceRecord {
+        id: WorkspaceId(row.id),
+        name: row.name,
+        created_at: row.created_at,
+    }
+}

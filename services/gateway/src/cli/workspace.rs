@@ -1,0 +1,109 @@
+//! `runnel workspace`: workspaces, in the configured database itself.
+
+use std::process::ExitCode;
+
+use anyhow::{anyhow, bail};
+use clap::Subcommand;
+use protocol::workspace::WorkspaceSpec;
+use serde_json::json;
+use store::{Store, WorkspaceRecord};
+use tokio_util::task::TaskTracker;
+
+use crate::api_key::{issue_workspace, shown_workspace};
+use crate::app::open_store;
+use crate::cli::{ConfigArgument, output};
+use crate::clock::Clock;
+
+/// Workspaces of one query.
+const PAGE: u64 = 100;
+
+#[derive(Subcommand)]
+pub(super) enum WorkspaceCommand {
+    /// Make a workspace with an API key of role admin. The key is printed once and kept only as a hash.
+    Create {
+        /// Its id, never changed: 1 to 64 of a-z, 0-9, - and _, beginning with a letter or digit.
+        id: String,
+        /// A name for people. Without it: the id.
+        #[arg(long)]
+        name: Option<String>,
+        #[command(flatten)]
+        config: ConfigArgument,
+    },
+    /// List the workspaces.
+    List {
+        #[command(flatten)]
+        config: ConfigArgument,
+    },
+}
+
+/// Runs a `workspace` command.
+pub(super) async fn workspace(command: WorkspaceCommand, json: bool) -> anyhow::Result<ExitCode> {
+    let (WorkspaceCommand::Create { config, .. } | WorkspaceCommand::List { config }) = &command;
+    let settings = config.load_for_database()?;
+    let spec = match command {
+        WorkspaceCommand::Create { id, name, .. } => Some(WorkspaceSpec { id, name }),
+        WorkspaceCommand::List { .. } => None,
+    };
+    if let Some((pointer, message)) = spec.as_ref().and_then(WorkspaceSpec::fault) {
+        bail!(
+            "the workspace's {} {message}",
+            pointer.trim_start_matches('/')
+        );
+    }
+    let store = open_store(&settings, &TaskTracker::new()).await?;
+    let done = match spec {
+        Some(spec) => create(&store, &spec, json).await,
+        None => list(&store, json).await,
+    };
+    store.close().await;
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+async fn create(store: &Store, spec: &WorkspaceSpec, json: bool) -> anyhow::Result<()> {
+    let created = issue_workspace(store, &Clock::system(), spec).await?;
+    let created = created.ok_or_else(|| {
+        anyhow!(
+            "there is a workspace {id} already; take another id, or make a key of it with \
+             `runnel token create --workspace {id} --role admin --name …`",
+            id = spec.id
+        )
+    })?;
+    if json {
+        output::document(&json!(created));
+    } else {
+        output::line(&created.api_key.key);
+        output::remark(&format!(
+            "workspace {} was made; this is its first API key, of role admin",
+            spec.id
+        ));
+    }
+    Ok(())
+}
+
+async fn list(store: &Store, json: bool) -> anyhow::Result<()> {
+    let mut all: Vec<WorkspaceRecord> = Vec::new();
+    loop {
+        let after = all.last().map(|workspace| workspace.id.to_string());
+        let page = store.list_workspaces(after.as_deref(), PAGE).await?;
+        all.extend(page.items);
+        if !page.has_more {
+            break;
+        }
+    }
+    if json {
+        let items: Vec<_> = all.into_iter().map(shown_workspace).collect();
+        output::document(&json!({ "items": items }));
+        return Ok(());
+    }
+    output::line(&format!("{:36}  {:20}  name", "id", "created"));
+    for workspace in all {
+        let id = workspace.id.as_str();
+        let created = match workspace.created_at {
+            // Of a migration.
+            0 => "-".to_owned(),
+            at => output::time(at),
+        };
+        output::line(&format!("{id:36}  {created:20}  {}", workspace.name));
+    }
+    Ok(())
+}
