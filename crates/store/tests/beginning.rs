@@ -1,11 +1,8 @@
 //! A run that is dispatched by the commit of its event, and what is seen of its conversation before.
-#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
-
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{Bench, dispatch, new_run, on_both};
 use protocol::id::RunId;
 use protocol::run::RunStatus;
 use serde_json::value::RawValue;
@@ -13,7 +10,6 @@ use store::{
     Appended, Budget, ConversationNow, Dispatch, Dispatched, FirstAttempt, Ingest, Ingested,
     Leases, Plan,
 };
-use support::{Bench, dispatch, new_run, on_both};
 use uuid::Uuid;
 
 on_both!(

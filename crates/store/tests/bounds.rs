@@ -1,11 +1,8 @@
 //! What the store bounds: contents that nobody names, keys of a scope, bytes of a page.
-#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
-
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{Bench, audit, on_both};
 use domain::normalize::StateUpdate;
 use domain::run::Run;
 use domain::tool_call::Decision;
@@ -19,7 +16,6 @@ use store::{
     ResultsAppended, RunFilter, RunWindow, STATE_KEYS, StateWritten, StoreError, TOOL_CALLS,
     ToolCallBegun, ToolCallEnd, Uploaded, WriteChunk, result_digest,
 };
-use support::{Bench, audit, on_both};
 use uuid::Uuid;
 
 on_both!(

@@ -1,16 +1,12 @@
 //! What budgets say beside what was reserved, settled and given back, on both databases.
-#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::support::{Bench, Dice, on_both};
 use domain::budget::{Amount, Budget, BudgetScope, BudgetWindow};
 use domain::run::Run;
 use protocol::id::WorkspaceId;
 use store::{BudgetLine, ReserveBudget, SettleUsage, UsedCall};
-use support::{Bench, Dice, on_both};
 use uuid::Uuid;
 
 on_both!(

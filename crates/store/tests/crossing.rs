@@ -1,12 +1,9 @@
 //! Replicas that write the same rows in one moment: a test plays the other one.
-#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
-
-mod support;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::{Bench, Holder, OwnDatabase, busy, dispatch, new_run};
 use domain::run::Run;
 use futures_util::future::join_all;
 use protocol::admin::AgentSpec;
@@ -15,7 +12,6 @@ use store::{
     Append, Appended, Condition, Dispatched, Ingest, Ingested, Leases, Plan, RunnerStatus,
     SaveAgent, SavedAgent, StateWritten, Store, StoreError, Succession,
 };
-use support::{Bench, Holder, OwnDatabase, busy, dispatch, new_run};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;

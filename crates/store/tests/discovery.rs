@@ -1,13 +1,9 @@
 //! What discovery leaves in the tables, on both databases.
-#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
-
-mod support;
-
+use crate::support::{Bench, on_both};
 use protocol::id::{AgentId, EndpointId};
 use store::{
     EndpointRecord, HealthRecord, RunnerStatus, SaveAgent, SaveEndpoint, SaveFailure, SavedAgent,
 };
-use support::{Bench, on_both};
 use uuid::Uuid;
 
 on_both!(

@@ -1,19 +1,15 @@
 //! Random interleavings of events and endings in one conversation, against a naive model: the tables
 //! and the model admit the same, and nothing waits for ever.
-#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
-
-mod support;
-
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
+use crate::support::{AGENT, Bench, Dice, dispatch, new_run, variable};
 use domain::admission::{Admission, admit};
 use domain::event::ConversationIdentity;
 use protocol::admin::Concurrency;
 use protocol::id::RunId;
 use protocol::run::RunStatus;
 use store::{Append, Appended, Facts, Ingested, Plan, Succession, occupancy};
-use support::{AGENT, Bench, Dice, dispatch, new_run, variable};
 use uuid::Uuid;
 
 /// Interleavings of each policy, unless `RUNNEL_TEST_ROUNDS` says otherwise.

@@ -1,15 +1,11 @@
 //! API keys and signing keys on both databases.
-#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
-
-mod support;
-
+use crate::support::{Bench, on_both};
 use domain::signing_key::{
     KeyPhase, KeyPurpose, KeyTimes, LEAD_MS, Occasion, RotationPlan, key_phases,
 };
 use protocol::api_key::KeyRole;
 use protocol::id::ApiKeyId;
 use store::{ApiKeyRecord, ForgetKeys, LastAdmin, RevokeApiKey, Revoked, RotateKey, StoreError};
-use support::{Bench, on_both};
 use uuid::Uuid;
 
 on_both!(

@@ -1,8 +1,5 @@
 //! Documents of knowledge bases: SQLite always, PostgreSQL when `RUNNEL_TEST_POSTGRES_URL` is set.
-#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
-
-mod support;
-
+use crate::support::{Bench, Holder, on_both};
 use domain::knowledge::filter::Filters;
 use domain::knowledge::rank::{Corpus, vector_bytes};
 use domain::text_index::{RankedQuery, passage_terms};
@@ -11,7 +8,6 @@ use store::{
     BaseKey, BeginIndexing, DeleteDocument, DocumentFacts, DocumentRecord, FailIndexing,
     FinishIndexing, IndexingBegun, NewChunk, Recipe, WriteChunks,
 };
-use support::{Bench, Holder, on_both};
 
 on_both!(
     a_document_is_seen_whole_or_not_at_all,

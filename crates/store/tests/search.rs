@@ -1,10 +1,7 @@
 //! Full-text search of transcripts: SQLite always, PostgreSQL when `RUNNEL_TEST_POSTGRES_URL` is set.
-#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{Bench, create_database, new_run, on_both, sqlite_url};
 use domain::authorization::FrozenConversation;
 use domain::event::ConversationIdentity;
 use domain::text_index::TextQuery;
@@ -15,7 +12,6 @@ use store::{
     Budget, HistoryMatch, HistoryQuery, Ingest, Ingested, PAGE_BYTES, Plan, Store, StoreError,
     UserMessage,
 };
-use support::{Bench, create_database, new_run, on_both, sqlite_url};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 

@@ -1,11 +1,8 @@
 //! Parts that runs share are stored once and read back whole.
-#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
-
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{AGENT, Bench, Holder, new_run, on_both};
 use domain::authorization::{Catalog, EventScope, Granted, ModelLimits, Subject};
 use domain::context::{ContextParts, build_context, context_json};
 use domain::state::Owner;
@@ -17,7 +14,6 @@ use protocol::manifest::AgentRunnerManifest;
 use sea_orm::{ConnectionTrait, Database, Statement};
 use serde_json::json;
 use store::{Append, Budget, FirstAttempt, Ingest, NewRun, Plan, SharedParts, sha256_hex};
-use support::{AGENT, Bench, Holder, new_run, on_both};
 use uuid::Uuid;
 
 on_both!(

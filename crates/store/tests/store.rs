@@ -1,12 +1,9 @@
 //! The store on its real databases: SQLite always, PostgreSQL when `RUNNEL_TEST_POSTGRES_URL` is set.
-#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
-
-mod support;
-
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::{Bench, audit, create_database, dispatch, on_both, sqlite_url};
 use domain::normalize::{Question, Reason, Rejection, StateUpdate};
 use domain::run::Run;
 use migrations::{Migrator, MigratorTrait};
@@ -20,7 +17,6 @@ use store::{
     Ingested, Leases, LinkInteraction, NewInteraction, Plan, StateAccess, StateWritten, Store,
     Terminal, TranscriptWrite, Unanswerable, terms_of,
 };
-use support::{Bench, audit, create_database, dispatch, on_both, sqlite_url};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 

@@ -1,11 +1,4 @@
 //! A store on a database of its own, and rows to begin with.
-#![allow(
-    dead_code,
-    unused_macros,
-    unused_imports,
-    reason = "each test crate uses its part of it"
-)]
-
 use std::sync::Arc;
 use std::time::Duration;
 

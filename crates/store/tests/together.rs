@@ -1,16 +1,12 @@
 //! What comes together is written in few statements: each of it fares as if it had come alone.
-#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{Bench, busy, dispatch, on_both};
 use futures_util::future::join_all;
 use store::{
     Append, Appended, Dispatched, HistoryQuery, Ingest, Ingested, Plan, RunFilter, RunWindow,
     Terminal, TranscriptWrite, terms_of,
 };
-use support::{Bench, busy, dispatch, on_both};
 use uuid::Uuid;
 
 on_both!(

@@ -1,12 +1,9 @@
 //! The writer: what passes what, and what survives what.
-#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
-
-mod support;
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::{Bench, audit, busy, on_both};
 use futures_util::future::join_all;
 use protocol::resources::StorageArea;
 use sea_orm::{ConnectionTrait, DatabaseTransaction, DbBackend, Statement};
@@ -15,7 +12,6 @@ use store::writer::Work;
 use store::{
     AreaAccess, Condition, FinishUpload, Ingest, Ingested, Quota, Store, StoreError, Uploaded,
 };
-use support::{Bench, audit, busy, on_both};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 

@@ -1,0 +1,19 @@
+//! The store on both databases: one theme per file, what they stand on in `support`.
+#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
+
+mod support;
+
+mod beginning;
+mod bounds;
+mod budgets;
+mod crossing;
+mod discovery;
+mod interleavings;
+mod keys;
+mod knowledge;
+mod plans;
+mod search;
+mod shared;
+mod store;
+mod together;
+mod writer;
