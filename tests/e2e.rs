@@ -9,6 +9,9 @@
 
 mod support;
 
+#[path = "e2e/longest.rs"]
+mod _longest;
+
 #[path = "e2e/agents.rs"]
 mod agents;
 #[path = "e2e/answers.rs"]
@@ -39,8 +42,6 @@ mod commands;
 mod conform;
 #[path = "e2e/context.rs"]
 mod context;
-#[path = "e2e/crash.rs"]
-mod crash;
 #[path = "e2e/dev.rs"]
 mod dev;
 #[path = "e2e/deviations.rs"]
@@ -95,8 +96,6 @@ mod interactions;
 mod isolation;
 #[path = "e2e/knowledge.rs"]
 mod knowledge;
-#[path = "e2e/langbot_entities.rs"]
-mod langbot_entities;
 #[path = "e2e/langbot_peer.rs"]
 mod langbot_peer;
 #[path = "e2e/late_bodies.rs"]
@@ -119,34 +118,22 @@ mod models;
 mod one_of_many;
 #[path = "e2e/onward.rs"]
 mod onward;
-#[path = "e2e/outage.rs"]
-mod outage;
 #[path = "e2e/packaging.rs"]
 mod packaging;
 #[path = "e2e/pipeline_adapter.rs"]
 mod pipeline_adapter;
-#[path = "e2e/poison.rs"]
-mod poison;
 #[path = "e2e/policies.rs"]
 mod policies;
-#[path = "e2e/pressure.rs"]
-mod pressure;
 #[path = "e2e/races.rs"]
 mod races;
 #[path = "e2e/reading.rs"]
 mod reading;
-#[path = "e2e/replicas.rs"]
-mod replicas;
-#[path = "e2e/resume.rs"]
-mod resume;
 #[path = "e2e/retention.rs"]
 mod retention;
 #[path = "e2e/rights.rs"]
 mod rights;
 #[path = "e2e/same_ledger.rs"]
 mod same_ledger;
-#[path = "e2e/shapes.rs"]
-mod shapes;
 #[path = "e2e/signing_keys.rs"]
 mod signing_keys;
 #[path = "e2e/skills.rs"]
@@ -165,3 +152,5 @@ mod tools;
 mod traces;
 #[path = "e2e/transport.rs"]
 mod transport;
+#[path = "e2e/workspaces.rs"]
+mod workspaces;

@@ -13,53 +13,37 @@ pub mod ledger;
 pub mod listening;
 pub mod nats;
 pub mod node;
+pub mod peer;
 pub mod playground;
+pub mod programs;
 pub mod proxy;
 pub mod python;
+pub mod repository;
 pub mod routes;
 pub mod runner;
 pub mod script;
+pub mod shared;
 pub mod slow;
 pub mod stage;
 pub mod stream;
 pub mod talker;
+pub mod template;
 pub mod terminal;
 pub mod tool_server;
+pub mod twins;
 pub mod upstream;
+pub mod waiting;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
-use std::sync::Once;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use tokio::process::Command;
 use uuid::Uuid;
 
 pub use database::Engine::{self, Postgres, Sqlite};
-pub use stage::Stage;
-
-/// Far more than anything here takes: it only tells slow from never.
-const PATIENCE: Duration = Duration::from_mins(1);
-
-/// Waits for `future` and names what did not come.
-pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    let waited = tokio::time::timeout(PATIENCE, future).await;
-    waited.unwrap_or_else(|_| panic!("waited {PATIENCE:?} for {what}"))
-}
-
-/// Says once that tests are left out, unless `RUNNEL_TEST_REQUIRE` names what they need.
-pub fn skipped(once: &Once, need: &str, why: &str) {
-    let required = std::env::var("RUNNEL_TEST_REQUIRE").unwrap_or_default();
-    assert!(
-        !required.contains(need),
-        "RUNNEL_TEST_REQUIRE names {need}, but {why}"
-    );
-    // Not by `eprintln`, which is shown for failed tests only.
-    once.call_once(|| {
-        let _ = writeln!(std::io::stderr(), "SKIPPED {need}: {why}");
-    });
-}
+pub use stage::{OwnStage, Stage};
+pub use waiting::{skipped, until, within};
 
 /// Two small digits a byte.
 pub fn hex(bytes: &[u8]) -> String {
@@ -87,16 +71,6 @@ pub fn seed() -> u64 {
 
 fn given(variable: &str) -> Option<String> {
     std::env::var(variable).ok()
-}
-
-/// Returns once `holds`; looks again and again, with a breath in between.
-pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    within(what, async {
-        while !holds().await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await;
 }
 
 /// What a command printed, once it has ended.
@@ -146,6 +120,6 @@ impl Drop for Directory {
 
 /// The directory of a skill of the fixtures.
 pub fn skill(name: &str) -> String {
-    let root = env!("CARGO_MANIFEST_DIR");
-    format!("{root}/../../tests/fixtures/skills/{name}")
+    let directory = repository::repository_file("tests/fixtures/skills");
+    directory.join(name).display().to_string()
 }

@@ -93,7 +93,7 @@ fn the_domain_waits_for_nothing_and_reads_no_clock() {
 // --- imports point down ---
 
 /// Our crates and which of ours each may depend on. The gateway stands above them all.
-const BELOW: [(&str, &[&str]); 7] = [
+const BELOW: [(&str, &[&str]); 8] = [
     ("crates/protocol", &[]),
     ("crates/domain", &["protocol"]),
     ("migrations", &[]),
@@ -101,6 +101,7 @@ const BELOW: [(&str, &[&str]); 7] = [
     ("crates/runner-kit", &["protocol"]),
     ("examples/rust", &["protocol", "runner-kit"]),
     ("services/local-agent", &["protocol", "runner-kit"]),
+    ("tests", &["protocol", "runner-kit"]),
 ];
 const OURS: [&str; 8] = [
     "domain",
@@ -519,7 +520,7 @@ const THREATS: &Promises = &[
     ("O", &[1..=19]),
     ("D", &[1..=22]),
     ("H", &[1..=20]),
-    ("A", &[1..=36]),
+    ("A", &[1..=37]),
 ];
 
 #[test]
@@ -655,7 +656,7 @@ fn assert_none(faults: impl IntoIterator<Item = String>) {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 fn rust_files() -> Vec<File> {

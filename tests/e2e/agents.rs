@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use crate::support::client::{Answer, Client, message, send};
 use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
 use crate::support::script::sse;
-use crate::support::{Engine, Postgres, Sqlite, Stage};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
 const AGENTS: &str = "/v1/agents";
 
-async fn stage() -> (Stage, Client) {
-    let stage = Stage::new().await;
-    let admin = stage.gateway.admin().await;
+async fn stage() -> (OwnStage, Client) {
+    let stage = OwnStage::new().await;
+    let admin = stage.admin.clone();
     (stage, admin)
 }
 
@@ -65,7 +65,7 @@ async fn an_agent_is_created_as_it_was_sent_and_gets_the_events(
     let Some(stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     let spec = json!({
         "name": "hello", "enabled": true, "priority": 0, "event_types": ["test.event"],
@@ -180,7 +180,7 @@ async fn the_config_is_held_against_the_runners_form() {
     let stage = Stage::of(Sqlite, runner, |config| config.agents.clear())
         .await
         .unwrap();
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let mut spec = small("formed");
     spec["config"] = json!({"top/k": "three", "mode": "c", "color": 1});
     let answer = admin.create(AGENTS, &spec).await;
@@ -209,8 +209,8 @@ async fn the_config_is_held_against_the_runners_form() {
 
 #[tokio::test]
 async fn a_runner_that_has_changed_keeps_nobody_from_starting_or_from_disabling_its_agents() {
-    let mut stage = Stage::new().await;
-    let admin = stage.gateway.admin().await;
+    let mut stage = OwnStage::new().await;
+    let admin = stage.admin.clone();
     let agent = created(&admin, &small("bound")).await;
     let mut formed = manifest(RUNNER_ID);
     formed["config_schema"] = json!([{"type": "string", "name": "tone", "required": true}]);
@@ -235,7 +235,7 @@ async fn an_agent_is_changed_by_version(#[values(Sqlite, Postgres)] engine: Engi
     let Some(stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let agent = created(&admin, &small("changing")).await;
     let mut spec = small("changed");
     spec["enabled"] = json!(false);

@@ -13,7 +13,7 @@ use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{Run, sse};
 use crate::support::slow::{self, processor_ticks, resident_kib};
 use crate::support::tool_server::{ToolServer, listed};
-use crate::support::{Engine, Postgres, Sqlite, Stage, until, within};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until, within};
 use crate::tools::stage_of;
 
 const MIB: usize = 1024 * 1024;
@@ -59,7 +59,7 @@ async fn refusal(client: &Client, path: &str) -> Option<Value> {
 }
 
 /// Full pages under one credential are held up to its share of the budget; others still read.
-async fn unread_pages_are_bounded(stage: &Stage, client: &Client, other: &Client, path: &str) {
+async fn unread_pages_are_bounded(stage: &OwnStage, client: &Client, other: &Client, path: &str) {
     let page = client.get(path).await;
     assert_eq!(page.status, 200, "{path}");
     let bytes = page.body.to_string().len();
@@ -93,7 +93,7 @@ async fn unread_pages_stay_within_the_answer_budget(#[values(Sqlite, Postgres)] 
     manifest["permissions"] = json!({"history": ["page", "search"], "events": ["get", "page"]});
     let runner = StubRunner::start_as(manifest).await;
     runner.answer_all(|run| sse(says_much(run)));
-    let Some(stage) = Stage::of(engine, runner, small_budget).await else {
+    let Some(stage) = OwnStage::of(engine, runner, small_budget).await else {
         return;
     };
     let mut run_id = String::new();
@@ -106,7 +106,7 @@ async fn unread_pages_stay_within_the_answer_budget(#[values(Sqlite, Postgres)] 
         let run = stage.client.finished(&run_id).await;
         assert_eq!(run["status"], "completed", "{}", run["error"]);
     }
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let events = format!("/v1/runs/{run_id}/events?limit=100");
     for path in [
         "/v1/runs?limit=100",
@@ -177,7 +177,7 @@ async fn repeated_asset_types_cost_one_list() {
     let large = json!({"q": {"type": "string", "description": "d".repeat(20_000)}});
     let tools: Vec<_> = (0..50).map(|n| listed(&format!("t-{n}"), &large)).collect();
     server.list(json!(tools)).await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     until("the list", async || {
         let servers = admin.get("/v1/mcp-servers").await.body;
         servers["items"][0]["tools"]

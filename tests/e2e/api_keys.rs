@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Client, message};
 use crate::support::held::HeldRun;
-use crate::support::{Engine, Postgres, Printed, Sqlite, Stage};
+use crate::support::{Engine, OwnStage, Postgres, Printed, Sqlite, Stage};
 
 /// Makes a key over the API and gives its id and a client that calls with it.
 async fn made(admin: &Client, name: &str, role: &str) -> (String, Client) {
@@ -46,17 +46,17 @@ async fn own_id(client: &Client, admin: &Client) -> String {
 async fn a_key_opens_what_its_role_does_until_it_is_revoked_on_every_replica(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
+    let Some(stage) = OwnStage::on(engine, |_| {}).await else {
         return;
     };
-    let mut urls = vec![stage.gateway.url.clone()];
+    let mut urls = vec![stage.client.url.clone()];
     let replica = match engine {
         Postgres => Some(stage.gateway.beside().await),
         // The embedded database has one gateway.
         Sqlite => None,
     };
     urls.extend(replica.as_ref().map(|replica| replica.client.url.clone()));
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let (id, client) = made(&admin, "billing", "client").await;
     let everywhere: Vec<_> = urls
         .iter()
@@ -122,7 +122,7 @@ async fn a_key_opens_what_its_role_does_until_it_is_revoked_on_every_replica(
 #[tokio::test]
 async fn the_last_key_of_role_admin_stays() {
     let stage = Stage::new().await;
-    let first = stage.gateway.admin().await;
+    let first = stage.admin.clone();
     let first_id = own_id(&first, &first).await;
     let (client_id, _) = made(&first, "a client counts for nothing", "client").await;
     for _ in 0..2 {
@@ -144,7 +144,7 @@ async fn the_last_key_of_role_admin_stays() {
 #[tokio::test]
 async fn what_is_wrong_with_a_key_is_said_by_pointer_and_nothing_is_made() {
     let stage = Stage::new().await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let before = listed(&admin).await;
     for (spec, pointer) in [
         (json!({"role": "client"}), "/name"),
@@ -178,7 +178,7 @@ async fn keys_are_listed_page_by_page_in_the_order_of_their_making(
     let Some(stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let mut ids = Vec::new();
     // Names may be the same.
     for _ in 0..5 {
@@ -220,10 +220,10 @@ fn json_of(printed: &Printed) -> Value {
 async fn the_command_line_lists_keys_and_revokes_them_while_the_gateway_serves(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
+    let Some(stage) = OwnStage::on(engine, |_| {}).await else {
         return;
     };
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let mut keys = Vec::new();
     for name in ["by id", "by prefix", "by key"] {
         keys.push(made(&admin, name, "client").await);
@@ -276,7 +276,7 @@ async fn the_command_line_lists_keys_and_revokes_them_while_the_gateway_serves(
 async fn a_stream_ends_with_the_key_that_it_was_opened_by() {
     let often = "heartbeat_seconds = 0.2";
     let stage = Stage::with(|config| often.clone_into(&mut config.server)).await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let (id, client) = made(&admin, "viewer", "client").await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let (theirs, ours) = (

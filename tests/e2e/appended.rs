@@ -13,7 +13,7 @@ use crate::support::forger::Forger;
 use crate::support::gateway::Config;
 use crate::support::runner::Request;
 use crate::support::script::{Gate, Run, Step, head, send as send_bytes, sse_head};
-use crate::support::{Engine, Postgres, Sqlite, Stage, until};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until};
 
 #[rstest]
 #[tokio::test]
@@ -173,7 +173,7 @@ async fn a_call_about_state_comes_behind_the_results_that_were_appended_before(
         // Tokens are issued in the name that replicas share.
         "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
     };
-    let Some(stage) = Stage::on(engine, named).await else {
+    let Some(stage) = OwnStage::on(engine, named).await else {
         return;
     };
     let beside = match engine {
@@ -263,7 +263,7 @@ async fn another_replica_takes_results_and_the_owner_writes_them() {
         // Tokens are issued in the name that replicas share.
         "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
     };
-    let Some(stage) = Stage::on(Postgres, rings).await else {
+    let Some(stage) = OwnStage::on(Postgres, rings).await else {
         return;
     };
     let beside = stage.gateway.beside().await;
@@ -315,7 +315,7 @@ async fn results_that_nobody_has_looked_at_are_judged_before_the_deadline_ends_t
         "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
         config.agents[0].timeout_seconds = 5.0;
     };
-    let Some(stage) = Stage::on(Postgres, configure).await else {
+    let Some(stage) = OwnStage::on(Postgres, configure).await else {
         return;
     };
     let beside = stage.gateway.beside().await;
@@ -504,7 +504,7 @@ async fn the_first_heartbeat_waits_for_the_answer_of_its_runner() {
 async fn nobody_appends_to_a_run_but_who_has_its_token_of_this_attempt(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
+    let Some(stage) = OwnStage::on(engine, |_| {}).await else {
         return;
     };
     let apart = |event_id: &str| {

@@ -15,23 +15,23 @@ use crate::support::client::{Answer, Client, message, send};
 use crate::support::database::rows;
 use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
-use crate::support::python::environment;
+use crate::support::peer::environment;
 use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
 use crate::support::script::{Gate, Step, head, send as step, sse_head};
-use crate::support::{Engine, Postgres, Sqlite, Stage, hex, skipped, until, within};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, hex, skipped, until, within};
 
 const OTHER: &str = "plugin:runnel/other/default";
 const ALL: &str = r#"artifacts = ["metadata", "read", "create"], files = ["rules.txt"]"#;
 
 /// A runner that may do all there is with artifacts, and files of kind `config`.
-async fn stage(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<Stage> {
+async fn stage(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<OwnStage> {
     let mut manifests = json!([manifest(RUNNER_ID), manifest(OTHER)]);
     for manifest in manifests.as_array_mut().unwrap() {
         manifest["permissions"]["artifacts"] = json!(["metadata", "read", "create"]);
         manifest["permissions"]["files"] = json!(["config"]);
     }
     let runner = StubRunner::start_listing(manifests).await;
-    Stage::of(engine, runner, |config| {
+    OwnStage::of(engine, runner, |config| {
         config.agents[0].resources = ALL;
         configure(config);
     })
@@ -309,7 +309,7 @@ async fn what_was_not_granted_is_refused_and_leaves_nothing() {
     let mut manifest = manifest(RUNNER_ID);
     manifest["permissions"]["artifacts"] = json!(["read"]);
     let runner = StubRunner::start_as(manifest).await;
-    let stage = Stage::of(Sqlite, runner, |config| config.agents[0].resources = ALL)
+    let stage = OwnStage::of(Sqlite, runner, |config| config.agents[0].resources = ALL)
         .await
         .unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
@@ -341,7 +341,7 @@ async fn what_is_too_large_or_of_a_wrong_kind_is_refused_and_leaves_no_bytes(
         (refused.status, refused.detail("mime_type")),
         (415, &json!("image/png"))
     );
-    let elf = std::fs::read(crate::support::gateway::BINARY).unwrap()[..4096].to_vec();
+    let elf = std::fs::read(crate::support::programs::runnel()).unwrap()[..4096].to_vec();
     assert_eq!(
         upload(&run, "", "application/octet-stream", elf)
             .await

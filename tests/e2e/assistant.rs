@@ -11,9 +11,11 @@ use tokio::process::Command;
 use uuid::Uuid;
 
 use crate::support::client::{Client, message, send};
-use crate::support::gateway::{BINARY, Config, Gateway};
+use crate::support::gateway::{Config, Gateway};
 use crate::support::listening::Listening;
-use crate::support::python::{example, python_with_openai, repository_file};
+use crate::support::programs::runnel;
+use crate::support::python::{example, python_with_openai};
+use crate::support::repository::repository_file;
 use crate::support::runner::SECRET;
 use crate::support::talker::{Said, Talker};
 use crate::support::{Directory, Sqlite, run};
@@ -75,7 +77,7 @@ impl Desk {
             .push(("OPENAI_API_KEY", "sk-of-a-test".to_owned()));
         let gateway = Gateway::start(Sqlite, config).await.unwrap();
 
-        let admin = gateway.admin().await;
+        let admin = gateway.admin();
         crate::tool_servers::ready(&admin).await;
         let page = "/v1/knowledge-bases/handbook/documents/rooms";
         let put = admin
@@ -227,7 +229,7 @@ async fn the_configuration_of_the_assistant_is_valid_as_it_stands() {
     std::fs::write(data.join("serve.key"), key.concat()).unwrap();
     std::fs::write(data.join("runner.secret"), SECRET).unwrap();
     let file: PathBuf = repository_file("examples/python/assistant.toml");
-    let mut check = Command::new(BINARY);
+    let mut check = Command::new(runnel());
     check
         .args(["check-config", "--config"])
         .arg(file)

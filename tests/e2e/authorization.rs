@@ -6,7 +6,7 @@ use crate::support::client::{Client, message};
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
 use crate::support::script::sse;
-use crate::support::{Sqlite, Stage, skill};
+use crate::support::{OwnStage, Sqlite, Stage, skill};
 
 const CATALOG: &str = r#"
 [[model_providers]]
@@ -42,7 +42,7 @@ directory = "{SKILL}"
 "#;
 
 /// An agent of the test beside the configured one, over a catalog.
-async fn stage() -> (Stage, Client) {
+async fn stage() -> (OwnStage, Client) {
     let mut manifest = manifest(RUNNER_ID);
     manifest["permissions"] = json!({
         "models": ["invoke", "count_tokens"], "tools": ["detail", "call"],
@@ -51,12 +51,12 @@ async fn stage() -> (Stage, Client) {
     manifest["config_schema"] = json!([{"type": "select-llm-model", "name": "model"}]);
     let runner = StubRunner::start_as(manifest).await;
     runner.answer_all(|run| sse(run.talk(1).concat()));
-    let stage = Stage::of(Sqlite, runner, |config| {
+    let stage = OwnStage::of(Sqlite, runner, |config| {
         config.rest = CATALOG.replace("{SKILL}", &skill("summary"));
     })
     .await;
     let stage = stage.expect("SQLite is always at hand");
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let agent = json!({
         "name": "careful", "event_types": ["test.event"], "runner_id": RUNNER_ID,
         "config": {"model": "picked"},
@@ -131,7 +131,7 @@ async fn a_selector_that_the_form_fills_in_picks_as_if_the_agent_had() {
     })
     .await
     .unwrap();
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let agent = json!({
         "name": "brief", "event_types": ["test.event"], "runner_id": RUNNER_ID,
         "resource_policy": {"models": "*", "tools": "*"},

@@ -8,10 +8,10 @@ use futures_util::{StreamExt, stream};
 use reqwest::{Body, Method};
 use serde_json::json;
 
-use crate::support::Stage;
 use crate::support::client::{message, send as ask};
 use crate::support::held::HeldRun;
 use crate::support::script::{Run, Script, Step, answer, head, send, sse, sse_head, sse_in_chunks};
+use crate::support::{OwnStage, Stage};
 
 /// What a series of bombs may add to the memory of the process, in KiB.
 const ROOM: u64 = 64 * 1024;
@@ -127,7 +127,7 @@ fn gzip_bomb() -> Vec<u8> {
 
 #[tokio::test]
 async fn no_stream_of_a_runner_grows_the_gateway() {
-    let stage = Stage::with(|config| {
+    let stage = OwnStage::with(|config| {
         config.limits = "first_byte_seconds = 4.0\nsilence_seconds = 4.0".into();
     })
     .await;
@@ -192,7 +192,7 @@ async fn a_text_is_gathered_as_far_as_a_message_may_be_long() {
     assert_eq!(outcome.run["output"]["content"], "in short");
 }
 
-fn assert_flat(stage: &Stage, before: Option<u64>) {
+fn assert_flat(stage: &OwnStage, before: Option<u64>) {
     let Some((before, after)) = before.zip(stage.gateway.peak_memory()) else {
         return;
     };
@@ -230,8 +230,8 @@ const CODINGS: [&str; 8] = [
 
 #[tokio::test]
 async fn a_body_that_is_packed_is_refused_on_every_route() {
-    let stage = Stage::new().await;
-    let admin = stage.gateway.admin().await;
+    let stage = OwnStage::new().await;
+    let admin = stage.admin.clone();
     let run = HeldRun::start(&stage, &message("held")).await;
     for coding in CODINGS {
         let requests = [
@@ -281,7 +281,7 @@ fn amplifiers() -> Vec<(&'static str, String)> {
 
 #[tokio::test]
 async fn no_body_of_a_client_grows_the_gateway() {
-    let stage = Stage::new().await;
+    let stage = OwnStage::new().await;
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     // What 4 MiB of a plain payload take is what any such bomb may take.
     let mut event = message("large");
@@ -307,8 +307,8 @@ async fn no_body_of_a_client_grows_the_gateway() {
 
 #[tokio::test]
 async fn a_body_without_a_length_is_heard_out_to_a_bound_and_no_further() {
-    let stage = Stage::new().await;
-    let admin = stage.gateway.admin().await;
+    let stage = OwnStage::new().await;
+    let admin = stage.admin.clone();
     let before = stage.gateway.peak_memory();
     let sent = Arc::new(AtomicUsize::new(0));
     let endless = || {

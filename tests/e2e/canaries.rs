@@ -19,7 +19,7 @@ use crate::support::held::HeldRun;
 use crate::support::routes::{Face, operations};
 use crate::support::runner::{Request, SECRET};
 use crate::support::script::answer;
-use crate::support::{Engine, Postgres, Sqlite, Stage, within};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, within};
 
 /// A secret, and the places where it may stand all the same.
 struct Canary {
@@ -187,7 +187,7 @@ async fn ask_everything(client: &Client, admin: &Client, run: &HeldRun, all: &mu
 async fn no_secret_stands_in_a_log_a_table_an_answer_or_a_request(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let staged = Stage::on(engine, |config: &mut Config| {
+    let staged = OwnStage::on(engine, |config: &mut Config| {
         config.environment.push(("RUNNEL_LOG", "trace".to_owned()));
         config.database_at = Some(Box::new(with_password));
         config.endpoint = format!("headers = {{ x-api-key = \"env:{}\" }}", STUB_API_KEY.0);
@@ -195,7 +195,7 @@ async fn no_secret_stands_in_a_log_a_table_an_answer_or_a_request(
     let Some(stage) = staged.await else {
         return;
     };
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let mut all = Haystack::default();
 
     let made = admin
@@ -256,7 +256,7 @@ async fn no_secret_stands_in_a_log_a_table_an_answer_or_a_request(
         // `explain` reads no configuration.
         let printed = match arguments[0] {
             "explain" => {
-                let mut command = tokio::process::Command::new(crate::support::gateway::BINARY);
+                let mut command = tokio::process::Command::new(crate::support::programs::runnel());
                 crate::support::run(command.args(arguments)).await
             }
             _ => stage.gateway.command(arguments).await,

@@ -1,19 +1,15 @@
 //! How much one workspace and one endpoint may have: 429, `Retry-After`, and nothing left behind. F93, F94, D14.
 
-use std::path::Path;
-
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
-use sqlx::ConnectOptions;
-use sqlx::sqlite::SqliteConnectOptions;
 
 use crate::support::client::{Answer, Client, message, send};
 use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{Gate, Run, Step, send as step, sse, sse_and_wait, sse_head};
-use crate::support::{Engine, Postgres, Sqlite, Stage, number};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, number};
 
 /// A message in a conversation of its own.
 fn apart(event_id: &str) -> Value {
@@ -74,7 +70,7 @@ async fn a_run_beyond_the_most_of_a_workspace_is_refused_and_leaves_nothing_behi
 #[tokio::test]
 async fn replicas_together_make_no_run_too_many(#[values(3, 7)] most: usize) {
     let bound = |config: &mut Config| config.limits = format!("workspace_runs = {most}");
-    let Some(stage) = Stage::on(Postgres, bound).await else {
+    let Some(stage) = OwnStage::on(Postgres, bound).await else {
         return;
     };
     stage
@@ -144,7 +140,7 @@ async fn an_endpoint_that_is_full_refuses_its_events_and_its_neighbour_takes_the
         stage.outcome(&run_id).await;
     }
 
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let shown = admin.get("/v1/runner-endpoints").await.body;
     let bounds: Vec<_> = shown["items"].as_array().unwrap().iter().collect();
     let most = |name: &str| {
@@ -198,7 +194,7 @@ async fn a_dry_run_tells_of_the_bound_and_how_near_it_is() {
         config.endpoint = "max_runs = 1".into();
     })
     .await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let dry = async || admin.create("/v1/agents/dry-run", &apart("m-2")).await.body;
     let before = dry().await;
     let admission = &before["agent"]["admission"];
@@ -244,32 +240,12 @@ async fn behind_an_event_of_a_batch_that_has_no_room_nothing_overtakes() {
     assert_eq!(answer.status, 207);
 }
 
-/// Workspaces are made in the tables alone: the key made last is moved into a new one.
-async fn move_newest_key(database: &str, workspace: &str) {
-    let path = Path::new(database.trim_start_matches("sqlite://"));
-    let mut database = SqliteConnectOptions::new()
-        .filename(path)
-        .connect()
-        .await
-        .unwrap();
-    sqlx::query("INSERT INTO workspaces (id, name, created_at) VALUES (?, ?, 0)")
-        .bind(workspace)
-        .bind(workspace)
-        .execute(&mut database)
-        .await
-        .unwrap();
-    let sql = "UPDATE api_keys SET workspace_id = ? WHERE id = (SELECT max(id) FROM api_keys)";
-    sqlx::query(sql)
-        .bind(workspace)
-        .execute(&mut database)
-        .await
-        .unwrap();
-}
-
 /// An admin of another workspace, in which an agent of the same runner answers.
-async fn neighbour(stage: &Stage) -> Client {
-    let admin = stage.gateway.admin().await;
-    move_newest_key(&stage.gateway.database_url(), "neighbour").await;
+async fn neighbour(stage: &OwnStage) -> Client {
+    let spec = json!({"id": "neighbour"});
+    let made = stage.gateway.owner().create("/v1/workspaces", &spec).await;
+    let key = made.body["api_key"]["key"].as_str().unwrap();
+    let admin = Client::new(&stage.client.url, key);
     let endpoint = json!({"name": "stub", "base_url": stage.runner.url,
         "secret": crate::support::runner::SECRET});
     let registered = admin.create("/v1/runner-endpoints", &endpoint).await;
@@ -284,7 +260,7 @@ async fn neighbour(stage: &Stage) -> Client {
 #[tokio::test]
 async fn a_workspace_that_floods_is_refused_and_its_neighbour_goes_on() {
     let limits = "workspace_events_per_second = 1\nworkspace_event_burst = 20\nworkspace_runs = 15";
-    let stage = Stage::with(|config| config.limits = limits.into()).await;
+    let stage = OwnStage::with(|config| config.limits = limits.into()).await;
     stage
         .runner
         .answer_all(|run| sse_and_wait(run.delta(1, "a")));
@@ -369,7 +345,7 @@ async fn a_neighbour_neither_steers_nor_cancels_a_run_in_a_conversation_of_the_s
     let mut steerable = manifest(RUNNER_ID);
     steerable["capabilities"]["steering"] = json!(true);
     let runner = StubRunner::start_as(steerable).await;
-    let staged = Stage::of(Sqlite, runner, |config| {
+    let staged = OwnStage::of(Sqlite, runner, |config| {
         config.agents[0].concurrency = "steer";
     });
     let stage = staged.await.unwrap();

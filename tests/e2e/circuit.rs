@@ -54,7 +54,7 @@ async fn runners_that_hang_up_after_a_cancel_before_they_answer_open_no_circuit(
         gate.cancel();
         assert_eq!(stage.outcome(&run_id).await.ending(), "cancelled cancelled");
     }
-    let state = breaker(&stage.gateway.admin().await, "stub").await;
+    let state = breaker(&stage.admin.clone(), "stub").await;
     let closed = json!({"state": "closed", "failures": 0, "opened_at": null, "retry_at": null});
     assert_eq!(state, closed);
 }
@@ -76,7 +76,7 @@ async fn an_endpoint_that_fails_in_a_row_is_left_alone_and_its_neighbour_is_not(
         });
     })
     .await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     for failures in 0..3 {
         let state = breaker(&admin, "stub").await;
         assert_eq!(
@@ -121,7 +121,7 @@ async fn an_endpoint_that_fails_in_a_row_is_left_alone_and_its_neighbour_is_not(
 #[tokio::test]
 async fn one_run_tries_after_the_wait_and_an_answer_lets_all_others_go() {
     let stage = Stage::with(three_and(0.05)).await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     for _ in 0..3 {
         stage.play(broken).await;
     }

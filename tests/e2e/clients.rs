@@ -10,8 +10,9 @@ use tokio::process::Command;
 
 use crate::support::client::Client;
 use crate::support::node::{Project, files_of, fingerprint};
+use crate::support::peer::environment;
 use crate::support::playground::Playground;
-use crate::support::python::{environment, repository_file};
+use crate::support::repository::repository_file;
 use crate::support::{Directory, run, skipped};
 
 static TYPESCRIPT: Project = Project::at("tests/clients/typescript");

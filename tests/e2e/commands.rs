@@ -4,9 +4,8 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::support::client::send;
-use crate::support::gateway::BINARY;
 use crate::support::runner::SECRET;
-use crate::support::{Directory, Printed, Stage, run};
+use crate::support::{Directory, Printed, Stage, programs, run};
 
 const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
@@ -31,7 +30,7 @@ runner_id = "plugin:runnel/echo/default"
 "#;
 
 async fn runnel(arguments: &[&str], directory: &Directory) -> Printed {
-    let mut command = Command::new(BINARY);
+    let mut command = Command::new(programs::runnel());
     command
         .args(arguments)
         .current_dir(directory.file(""))
@@ -219,12 +218,6 @@ async fn a_bus_that_cannot_be_had_is_refused_with_what_to_do() {
 
 #[tokio::test]
 async fn a_nats_server_that_cannot_be_used_is_refused_with_what_to_do() {
-    if cfg!(not(feature = "nats")) {
-        let said = faults_of_bus(POSTGRES, NATS).await;
-        let advice = "built without NATS: build it with the feature `nats`, or take \"postgres\"";
-        assert!(said.contains(advice), "{said}");
-        return;
-    }
     for (more, fault) in [
         ("", ""),
         ("user = \"u\"\npassword = \"env:E2E_SECRET\"", ""),

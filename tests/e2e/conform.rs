@@ -7,13 +7,12 @@ use std::sync::Once;
 
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::process::Command;
-use tokio::task::JoinSet;
 
 use crate::support::bent::{BENT_ID, Bend, BentRunner};
-use crate::support::gateway::BINARY;
+use crate::support::listening::rust_echo;
 use crate::support::node::typescript_echo;
+use crate::support::programs::runnel;
 use crate::support::python::python_echo;
 use crate::support::runner::{SECRET, StubRunner};
 use crate::support::{Directory, Printed, run, skipped};
@@ -22,7 +21,7 @@ use crate::support::{Directory, Printed, run, skipped};
 const AT_A_TIME: usize = 8;
 
 async fn conform(url: &str, arguments: &[&str]) -> Printed {
-    let mut command = Command::new(BINARY);
+    let mut command = Command::new(runnel());
     command
         .args(["conform", url, "--secret", "env:E2E_SECRET"])
         .args(arguments)
@@ -56,26 +55,6 @@ fn finding<'a>(report: &'a Value, id: &str) -> &'a Value {
 
 // --- who keeps the contract ---
 
-/// The Rust example, as its own server serves it.
-struct RustEcho {
-    url: String,
-    _tasks: JoinSet<()>,
-}
-
-impl RustEcho {
-    async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let router = runner_kit::router(vec![echo_runner::echo()], SECRET.parse().unwrap());
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
-            let stop = runner_kit::CancellationToken::new();
-            runner_kit::serve(listener, router, stop).await.unwrap();
-        });
-        Self { url, _tasks: tasks }
-    }
-}
-
 /// Examples of one file remember no ids and bound no call: the contract asks for neither.
 const SMALL: [&str; 2] = ["signature.runs_an_id_once", "deadline.respected"];
 const SMALL_SKIPS: [&str; 2] = ["discovery.health", "cancel.unsupported"];
@@ -93,13 +72,13 @@ async fn passes(url: &str, arguments: &[&str], warnings: &[&str], skipped: &[&st
 
 #[tokio::test]
 async fn the_rust_example_keeps_the_contract() {
-    let runner = RustEcho::start().await;
+    let runner = rust_echo().await;
     passes(&runner.url, &[], &[], &["cancel.unsupported"]).await;
 }
 
 #[tokio::test]
 async fn the_rust_example_keeps_the_contract_at_a_single_url() {
-    let runner = RustEcho::start().await;
+    let runner = rust_echo().await;
     let single = ["--mode", "single_url"];
     let skipped = ["discovery.health", "cancel.unsupported"];
     passes(&runner.url, &single, &[], &skipped).await;
@@ -488,7 +467,7 @@ async fn static_headers_and_given_manifests_are_used() {
 
 #[tokio::test]
 async fn wrong_usage_ends_with_2_and_repeats_no_secret() {
-    let runner = RustEcho::start().await;
+    let runner = rust_echo().await;
     let url = runner.url.as_str();
     for (url, arguments, told) in [
         ("http://127.0.0.1:1", &[][..], "cannot be reached"),
@@ -522,7 +501,7 @@ async fn wrong_usage_ends_with_2_and_repeats_no_secret() {
         (url, &["--timeout", "0"], "--timeout"),
         (url, &["--mode", "upside-down"], "--mode"),
     ] {
-        let mut command = Command::new(BINARY);
+        let mut command = Command::new(runnel());
         command.args(["conform", url]);
         if !arguments.contains(&"--secret") {
             command.args(["--secret", "env:E2E_SECRET"]);

@@ -169,7 +169,7 @@ async fn triggers_without_a_time_have_that_of_arrival() {
     assert_eq!(context["event"].get("event_time"), None);
     let metadata = &context["runtime"]["metadata"];
     assert_eq!(metadata["bot_id"], "b-7");
-    assert_eq!(metadata["workspace_id"], "default");
+    assert_eq!(metadata["workspace_id"], stage.workspace);
 }
 
 #[tokio::test]
@@ -358,7 +358,7 @@ async fn two_agents_of_one_runner_differ_in_what_they_configure_and_grant_alone(
     let runner = StubRunner::start_as(formed).await;
     runner.answer_all(|run| sse(run.talk(1).concat()));
     let stage = Stage::of(Sqlite, runner, |_| {}).await.unwrap();
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     bound(&admin, "api", &json!({"config": {"tone": "dry"}})).await;
     let policy = json!({"config": {"tone": "warm"}, "resource_policy": {"history": ["page"]}});
     bound(&admin, "webui", &policy).await;

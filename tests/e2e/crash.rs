@@ -31,17 +31,17 @@ use serde_json::json;
 
 use crate::support::gateway::Config;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
-use crate::support::{Engine, Stage};
+use crate::support::{Engine, OwnStage};
 
 /// A gateway with an agent for each way to meet a busy conversation, before a runner that pulls
 /// follow-ups and can be interrupted.
-async fn stage(engine: Engine, lease: &str) -> Option<Stage> {
+async fn stage(engine: Engine, lease: &str) -> Option<OwnStage> {
     let mut manifest = manifest(RUNNER_ID);
     manifest["capabilities"]["steering"] = json!(true);
     manifest["capabilities"]["interrupt"] = json!(true);
     let runner = StubRunner::start_as(manifest).await;
     runner.answer_all(load::script);
-    Stage::of(engine, runner, |config| configure(config, lease)).await
+    OwnStage::of(engine, runner, |config| configure(config, lease)).await
 }
 
 fn configure(config: &mut Config, lease: &str) {

@@ -9,12 +9,12 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
 use crate::support::client::message;
-use crate::support::gateway::BINARY;
 use crate::support::playground::Playground;
+use crate::support::programs::runnel;
 use crate::support::script::sse;
 use crate::support::terminal::Terminal;
 use crate::support::upstream::{Reply, Upstream};
-use crate::support::{Directory, Printed, Stage, run};
+use crate::support::{Directory, OwnStage, Printed, run};
 
 const KEY: &str = "sk-a-key-that-nobody-prints";
 /// How the document about Runnel begins.
@@ -37,7 +37,7 @@ async fn start_echoing() -> (Playground, Directory) {
 }
 
 fn sending(here: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(BINARY);
+    let mut command = Command::new(runnel());
     command
         .arg("send")
         .args(arguments)
@@ -446,7 +446,7 @@ async fn a_model_of_the_settings_here_is_taken_and_nothing_else_of_them() {
 async fn a_model_that_cannot_be_asked_ends_the_start_and_its_secret_is_not_repeated() {
     let directory = Directory::new();
     let check = async |variables: &[(&str, &str)], expected: &str| {
-        let mut command = Command::new(BINARY);
+        let mut command = Command::new(runnel());
         command
             .args(["dev", "--listen", "127.0.0.1:0"])
             .env_remove("OPENAI_API_KEY")
@@ -473,7 +473,7 @@ async fn a_model_that_cannot_be_asked_ends_the_start_and_its_secret_is_not_repea
 #[tokio::test]
 async fn its_settings_are_a_configuration_to_go_on_with() {
     let (_playground, directory) = start().await;
-    let mut command = Command::new(BINARY);
+    let mut command = Command::new(runnel());
     command
         .args(["check-config", "--config", "runnel-data/dev.toml"])
         .current_dir(directory.file(""));
@@ -507,7 +507,7 @@ async fn send_goes_where_it_is_told_to() {
         "{printed:?}"
     );
 
-    let mut command = Command::new(BINARY);
+    let mut command = Command::new(runnel());
     command
         .args(["send", "by environment", "--conversation", "c-9"])
         .current_dir(root)
@@ -545,15 +545,12 @@ async fn send_says_that_it_knows_no_gateway() {
 
 #[tokio::test]
 async fn send_fails_when_the_run_fails_or_there_is_no_gateway() {
-    let stage = Stage::new().await;
+    let stage = OwnStage::new().await;
     stage
         .runner
         .answer_all(|run| sse([run.delta(1, "hm"), run.failed(2)].concat()));
-    let Stage {
-        client,
-        mut gateway,
-        ..
-    } = stage;
+    let OwnStage { stage, mut gateway } = stage;
+    let client = &stage.client;
     let arguments = ["hello", "--url", &client.url, "--key", &client.key];
     let printed = send(Path::new("/"), &arguments).await;
     assert_eq!(printed.status.code(), Some(1), "{printed:?}");

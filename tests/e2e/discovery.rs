@@ -10,7 +10,7 @@ use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, Request, SECRET, StubRunner, manifest};
 use crate::support::script::{chunk, sse, sse_and_wait};
-use crate::support::{Engine, Postgres, Sqlite, Stage};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
 const OTHER: &str = "plugin:test/other/default";
 const THIRD: &str = "plugin:test/third/default";
@@ -97,7 +97,7 @@ async fn a_dry_run_tells_what_a_refresh_would_change_and_stores_nothing(
     let Some(stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let id = |name: &str| format!("plugin:test/{name}/default");
     let listed = ["formed", "same", "gone", "older"].map(|name| manifest(&id(name)));
     let other = StubRunner::start_listing(json!(listed)).await;
@@ -198,7 +198,7 @@ async fn a_dry_run_tells_what_a_refresh_would_change_and_stores_nothing(
 #[tokio::test]
 async fn a_dry_run_of_a_registration_tells_what_replaces_would_do() {
     let stage = Stage::new().await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let first = other_runner().await;
     registered(&admin, &json!({"name": "first", "base_url": first.url})).await;
     bound(&admin, "moving", OTHER, &json!({})).await;
@@ -260,7 +260,7 @@ async fn an_endpoint_is_asked_again_and_what_it_says_holds(
     let Some(stage) = Stage::on(engine, |config| EAGER.clone_into(&mut config.runs)).await else {
         return;
     };
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let other = other_runner().await;
     let endpoint = registered(&admin, &json!({"name": "other", "base_url": other.url})).await;
     bound(&admin, "other", OTHER, &json!({})).await;
@@ -341,7 +341,7 @@ async fn an_endpoint_is_asked_again_and_what_it_says_holds(
 #[tokio::test]
 async fn the_history_of_health_is_paged_from_its_end() {
     let stage = Stage::new().await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let mut other = other_runner().await;
     let endpoint = registered(&admin, &json!({"name": "other", "base_url": other.url})).await;
     let second = registered(
@@ -390,7 +390,7 @@ async fn the_history_of_health_is_paged_from_its_end() {
 #[tokio::test]
 async fn a_runner_id_moves_while_its_run_is_active_and_the_run_stays() {
     let stage = Stage::new().await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let held = HeldRun::start(&stage, &message("m-1")).await;
     let second = StubRunner::start().await;
     second.answer_all(|run| sse(run.talk(2).concat()));
@@ -425,7 +425,7 @@ async fn a_runner_id_moves_while_its_run_is_active_and_the_run_stays() {
 #[tokio::test]
 async fn snapshots_reach_clients_as_increments_with_the_whole_beside() {
     let stage = Stage::new().await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let other = StubRunner::start_as(manifest(OTHER)).await;
     other.answer_all(|run| {
         let delta = |n, text| run.result(n, "message.delta", &chunk(text));
@@ -451,7 +451,7 @@ async fn snapshots_reach_clients_as_increments_with_the_whole_beside() {
 #[tokio::test]
 async fn a_function_with_a_single_url_is_told_to_stop_there() {
     let stage = Stage::with(|config| config.runs = "cancel_grace_seconds = 0.2".into()).await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let mut interruptible = manifest(OTHER);
     interruptible["capabilities"]["interrupt"] = json!(true);
     let other = StubRunner::start_as(interruptible).await;
@@ -480,11 +480,11 @@ async fn a_function_with_a_single_url_is_told_to_stop_there() {
 async fn replicas_take_turns_in_asking_an_endpoint() {
     const TTL: Duration = Duration::from_millis(400);
     let eager = |config: &mut Config| config.runs = "discovery_ttl_seconds = 0.4".into();
-    let Some(stage) = Stage::on(Postgres, eager).await else {
+    let Some(stage) = OwnStage::on(Postgres, eager).await else {
         return;
     };
     let _second = stage.gateway.beside().await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let other = other_runner().await;
     registered(&admin, &json!({"name": "other", "base_url": other.url})).await;
     other.listed(6).await;

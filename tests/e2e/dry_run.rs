@@ -6,11 +6,12 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::support::client::{Client, message, send};
-use crate::support::gateway::{BINARY, Config};
+use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
+use crate::support::programs::runnel;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::sse;
-use crate::support::{Directory, Engine, Postgres, Printed, Sqlite, Stage, run};
+use crate::support::{Directory, Engine, OwnStage, Postgres, Printed, Sqlite, Stage, run};
 
 const AGENTS: &str = "/v1/agents";
 const CATALOG: &str = r#"
@@ -32,7 +33,7 @@ url = "https://tools.example/launch"
 "#;
 
 /// The agent `main` of the configuration, with this policy, over a catalog.
-async fn stage(engine: Engine, policy: &'static str) -> Option<(Stage, Client)> {
+async fn stage(engine: Engine, policy: &'static str) -> Option<(OwnStage, Client)> {
     let mut steerable = manifest(RUNNER_ID);
     steerable["capabilities"]["steering"] = json!(true);
     steerable["permissions"] = json!({
@@ -45,8 +46,8 @@ async fn stage(engine: Engine, policy: &'static str) -> Option<(Stage, Client)> 
         config.agents[0].concurrency = policy;
         CATALOG.clone_into(&mut config.rest);
     };
-    let stage = Stage::of(engine, runner, configure).await?;
-    let admin = stage.gateway.admin().await;
+    let stage = OwnStage::of(engine, runner, configure).await?;
+    let admin = stage.admin.clone();
     Some((stage, admin))
 }
 
@@ -315,7 +316,7 @@ async fn a_runner_that_went_and_a_form_that_changed_are_told_before_an_event_mee
 }
 
 async fn explain(client: &Client, directory: &Directory, arguments: &[&str]) -> Printed {
-    let mut command = Command::new(BINARY);
+    let mut command = Command::new(runnel());
     command
         .arg("explain")
         .args(arguments)

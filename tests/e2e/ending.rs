@@ -8,7 +8,7 @@ use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::runner::{Request, StubRunner};
 use crate::support::script::{Gate, Run, Step, send, sse_and_wait, sse_head};
-use crate::support::{Engine, Postgres, Sqlite, Stage};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
 fn one_delta_and_wait(run: &Run) -> Vec<Step> {
     sse_and_wait(run.delta(1, "a"))
@@ -212,7 +212,7 @@ async fn a_stop_tells_the_clients_and_ends_the_runs_that_outlast_the_grace(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let grace = |config: &mut Config| config.runs = "shutdown_grace_seconds = 2".into();
-    let Some(mut stage) = Stage::on(engine, grace).await else {
+    let Some(mut stage) = OwnStage::on(engine, grace).await else {
         return;
     };
     stage.runner.answer_all(one_delta_and_wait);
@@ -259,7 +259,7 @@ async fn readiness(stage: &Stage) -> u16 {
 #[tokio::test]
 async fn a_run_that_ends_within_the_grace_ends_as_it_would_have() {
     let grace = |config: &mut Config| config.runs = "shutdown_grace_seconds = 30".into();
-    let mut stage = Stage::with(grace).await;
+    let mut stage = OwnStage::with(grace).await;
     let gate = Gate::new();
     let held = gate.clone();
     stage.runner.answer_all(move |run| {
@@ -295,7 +295,7 @@ async fn a_run_that_a_killed_gateway_left_behind_is_orphaned(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let lease = |config: &mut Config| config.runs = "lease_seconds = 2".into();
-    let Some(mut stage) = Stage::on(engine, lease).await else {
+    let Some(mut stage) = OwnStage::on(engine, lease).await else {
         return;
     };
     let run_id = started(&stage).await;
@@ -318,7 +318,7 @@ async fn a_run_in_the_grace_of_its_cancel_ends_as_cancelled_when_its_gateway_goe
     #[case] killed: bool,
 ) {
     let graces = "cancel_grace_seconds = 60\nshutdown_grace_seconds = 0.5";
-    let mut stage = Stage::with(|config| config.runs = graces.into()).await;
+    let mut stage = OwnStage::with(|config| config.runs = graces.into()).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     assert_eq!(stage.client.cancel(&run.run_id).await.status, 202);
     if killed {

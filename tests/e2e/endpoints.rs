@@ -8,14 +8,14 @@ use crate::support::client::{Client, message, send};
 use crate::support::gateway::Config;
 use crate::support::runner::{RUNNER_ID, Request, SECRET, StubRunner, manifest};
 use crate::support::script::sse;
-use crate::support::{Directory, Engine, Postgres, Sqlite, Stage, until};
+use crate::support::{Directory, Engine, OwnStage, Postgres, Sqlite, Stage, until};
 
 const OTHER: &str = "plugin:test/other/default";
 const ENDPOINTS: &str = "/v1/runner-endpoints";
 
-async fn stage() -> (Stage, Client) {
-    let stage = Stage::new().await;
-    let admin = stage.gateway.admin().await;
+async fn stage() -> (OwnStage, Client) {
+    let stage = OwnStage::new().await;
+    let admin = stage.admin.clone();
     (stage, admin)
 }
 
@@ -314,7 +314,7 @@ async fn a_deleted_endpoint_takes_its_runners_along() {
 async fn the_agents_of_a_deleted_endpoint_go_to_no_other_by_themselves() {
     let often = |config: &mut Config| config.runs = "discovery_ttl_seconds = 0.05".into();
     let stage = Stage::with(often).await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let bound = other_runner().await;
     let answer = registered(&admin, &json!({"name": "bound", "base_url": bound.url})).await;
     let agent = json!({"name": "of-the-test", "event_types": ["test.event"], "runner_id": OTHER});
@@ -437,7 +437,7 @@ async fn a_function_with_a_single_url_gets_everything_there() {
 async fn an_endpoint_that_is_gone_from_the_configuration_is_disabled_and_named() {
     let second = "[[runner_endpoints]]\nname = \"second\"\nbase_url = \"http://127.0.0.1:9\"\n\
                   secret = \"env:STUB_SECRET\"\n";
-    let mut stage = Stage::with(|config| config.rest = second.to_owned()).await;
+    let mut stage = OwnStage::with(|config| config.rest = second.to_owned()).await;
     stage.gateway.kill().await;
     stage.gateway.reconfigure(|config| config.rest.clear());
     stage.gateway.start_again().await;
@@ -456,7 +456,7 @@ async fn refuses_an_unfit_agent_and_serves_the_rest(#[values(Sqlite, Postgres)] 
              config = {config}\n"
         )
     };
-    let Some(mut stage) = Stage::on(engine, |config| config.rest = entry("{}")).await else {
+    let Some(mut stage) = OwnStage::on(engine, |config| config.rest = entry("{}")).await else {
         return;
     };
     // It was valid, and its new configuration fits no more.
@@ -476,7 +476,7 @@ async fn refuses_an_unfit_agent_and_serves_the_rest(#[values(Sqlite, Postgres)] 
     }
     stage.gateway.start_again().await;
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
-    let client = stage.gateway.client();
+    let client = stage.client.clone();
     let run_id = client.post(&message("m-1")).await.run_id();
     assert_eq!(client.finished(&run_id).await["status"], "completed");
     let mut event = message("m-2");
@@ -484,7 +484,7 @@ async fn refuses_an_unfit_agent_and_serves_the_rest(#[values(Sqlite, Postgres)] 
     let posted = client.post(&event).await;
     assert_eq!(posted.body["reason"], "no_agent", "{}", posted.body);
 
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let agents = admin.get("/v1/agents").await.body;
     let named = |name: &str| {
         let mut items = agents["items"].as_array().unwrap().iter();
@@ -510,7 +510,7 @@ async fn refuses_an_unfit_agent_and_serves_the_rest(#[values(Sqlite, Postgres)] 
         .gateway
         .reconfigure(|config| config.rest = entry("{}"));
     stage.gateway.start_again().await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let unfit = admin
         .get(&format!("/v1/agents/{}", unfit["id"].as_str().unwrap()))
         .await
@@ -541,7 +541,7 @@ async fn probes_whether_agents_fit_their_runners() {
             secret = secret.display(),
         );
         let file = directory.write("runnel.toml", &text);
-        let mut command = tokio::process::Command::new(crate::support::gateway::BINARY);
+        let mut command = tokio::process::Command::new(crate::support::programs::runnel());
         command
             .args(["check-config", "--probe", "--config"])
             .arg(file);
@@ -574,8 +574,8 @@ async fn probes_whether_agents_fit_their_runners() {
 
 #[tokio::test]
 async fn what_the_configuration_takes_over_from_the_api_is_named() {
-    let mut stage = Stage::new().await;
-    let admin = stage.gateway.admin().await;
+    let mut stage = OwnStage::new().await;
+    let admin = stage.admin.clone();
     let third = json!({"name": "third", "event_types": ["a.b"], "runner_id": RUNNER_ID});
     admin.create("/v1/agents", &third).await;
     stage.gateway.kill().await;

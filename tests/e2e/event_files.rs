@@ -13,15 +13,15 @@ use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::sse;
-use crate::support::{Engine, Postgres, Sqlite, Stage, until, within};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until, within};
 
 const OTHER_EVENT: &str = "other.happened";
 const QUERIES: &str = "/v1/adapters/pipeline/queries";
 
 /// Two agents of one runner that asks for no permission of artifacts.
-async fn stage(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<Stage> {
+async fn stage(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<OwnStage> {
     let runner = StubRunner::start_as(manifest(RUNNER_ID)).await;
-    Stage::of(engine, runner, |config| {
+    OwnStage::of(engine, runner, |config| {
         config.agents.push(Agent {
             name: "other",
             event_types: OTHER_EVENT,
@@ -82,7 +82,7 @@ async fn statuses(run: &HeldRun, id: &str) -> [u16; 2] {
     [metadata, content(run, id).await.0]
 }
 
-async fn ready(stage: &Stage) -> usize {
+async fn ready(stage: &OwnStage) -> usize {
     let sql = "SELECT id FROM artifacts WHERE status = 'ready'";
     rows(&stage.gateway.database_url(), sql).await.len()
 }
@@ -323,7 +323,7 @@ async fn upload(client: &Client, query: &str, bytes: Vec<u8>) -> Answer {
 }
 
 async fn client_key(stage: &Stage) -> (Client, String) {
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let made = admin
         .create("/v1/api-keys", &json!({"name": "app", "role": "client"}))
         .await;
@@ -417,7 +417,7 @@ async fn refused_events_leave_their_uploads_free() {
 #[tokio::test]
 async fn uploads_of_revoked_keys_are_refused_at_their_end() {
     let stage = stage(Sqlite, |_| {}).await.unwrap();
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let (client, key) = client_key(&stage).await;
     let (parts, body) = tokio::sync::mpsc::channel::<Result<Vec<u8>, std::io::Error>>(1);
     let body =
@@ -455,7 +455,7 @@ async fn operators_delete_artifacts(#[values(Sqlite, Postgres)] engine: Engine) 
     let Some(stage) = staged.await else {
         return;
     };
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let (client, _) = client_key(&stage).await;
     let run = HeldRun::start(&stage, &with_picture("m-1", &picture(100_000))).await;
     let of_event = id_of(&attachment_of(&run));

@@ -8,16 +8,16 @@ use crate::support::client::{Answer, message, send};
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::sse;
-use crate::support::{Engine, Postgres, Sqlite, Stage};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
 const BATCH: &str = "application/cloudevents-batch+json";
 
-async fn stage(engine: Engine) -> Option<Stage> {
+async fn stage(engine: Engine) -> Option<OwnStage> {
     let mut reader = manifest(RUNNER_ID);
     reader["permissions"] = json!({"events": ["get", "page"]});
     let runner = StubRunner::start_as(reader).await;
     runner.answer_all(|run| sse(run.talk(1).concat()));
-    Stage::of(engine, runner, |config| {
+    OwnStage::of(engine, runner, |config| {
         config.agents[0].resources = r#"events = ["get", "page"]"#;
         config.agents[0].concurrency = "reject";
     })
@@ -173,7 +173,7 @@ async fn a_large_payload_is_kept_apart_by_reference(#[values(Sqlite, Postgres)] 
 
     let path = "/v1/raw-payloads/m%2F1%23";
     assert_eq!(stage.client.get(path).await.status, 403, "an admin's alone");
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let kept = admin.get(path).await;
     assert!(kept.status == 200 && kept.body == raw, "{}", kept.status);
     assert_eq!(admin.get("/v1/raw-payloads/none").await.status, 404);

@@ -9,17 +9,17 @@ use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::sse;
-use crate::support::{Engine, Postgres, Sqlite, Stage};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
 /// A gateway whose agent lets its runs read events.
-async fn stage(engine: Engine) -> Option<Stage> {
+async fn stage(engine: Engine) -> Option<OwnStage> {
     let mut reader = manifest(RUNNER_ID);
     reader["permissions"] = json!({"events": ["get", "page"], "history": ["page"]});
     let runner = StubRunner::start_as(reader).await;
     let configure = |config: &mut Config| {
         config.agents[0].resources = r#"history = ["page"], events = ["get", "page"]"#;
     };
-    Stage::of(engine, runner, configure).await
+    OwnStage::of(engine, runner, configure).await
 }
 
 fn ids(page: &Value) -> Vec<String> {

@@ -9,16 +9,16 @@ use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
 use crate::support::script::{Script, send as step, sse, sse_and_wait, sse_head};
-use crate::support::{Engine, Postgres, Sqlite, Stage};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
 /// A gateway that lets its runs read and keep all there is of facts.
-async fn stage(engine: Engine) -> Option<Stage> {
+async fn stage(engine: Engine) -> Option<OwnStage> {
     let mut reader = manifest(RUNNER_ID);
     reader["permissions"] =
         json!({"history": ["page"], "events": ["get", "page"], "storage": ["plugin"]});
     let runner = StubRunner::start_as(reader).await;
     runner.answer_all(|run| sse(run.talk(1).concat()));
-    Stage::of(engine, runner, |config| {
+    OwnStage::of(engine, runner, |config| {
         config.agents[0].resources =
             r#"history = ["page"], events = ["get", "page"], storage = ["plugin"]"#;
     })

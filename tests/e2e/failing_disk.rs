@@ -16,7 +16,7 @@ use tokio::process::{Child, ChildStderr, Command};
 use crate::support::client::{message, send as ask};
 use crate::support::gateway::Config;
 use crate::support::script::{Gate, Run, Step, send, sse, sse_head};
-use crate::support::{Postgres, Stage, number, run, skipped, until, within};
+use crate::support::{OwnStage, Postgres, Stage, number, run, skipped, until, within};
 
 fn talk(run: &Run) -> Vec<Step> {
     sse(run.talk(2).concat())
@@ -24,7 +24,7 @@ fn talk(run: &Run) -> Vec<Step> {
 
 #[tokio::test]
 async fn a_database_that_another_process_holds_is_waited_for() {
-    let stage = Stage::new().await;
+    let stage = OwnStage::new().await;
     stage.runner.answer_all(talk);
     let path = stage.gateway.database_url();
     let options = SqliteConnectOptions::new().filename(path.trim_start_matches("sqlite://"));
@@ -107,6 +107,7 @@ async fn a_full_disk_refuses_events_and_is_over_when_there_is_room_again() {
     };
     let path = disk.0.join("runnel.db");
     let stage = Stage::with(|config: &mut Config| {
+        config.has_fresh_database = true;
         config.database_at = Some(Box::new(move |_| format!("sqlite://{}", path.display())));
     })
     .await;
@@ -225,7 +226,7 @@ impl Tracing {
 /// `RUNNEL_TEST_FAILED_SYNCS`: how far into the syncs of a gateway one fails, one run of it for each.
 #[tokio::test]
 async fn what_was_acknowledged_around_a_failed_sync_is_there_after_a_crash() {
-    let mut stage = Stage::with(|config| config.runs = "lease_seconds = 2".into()).await;
+    let mut stage = OwnStage::with(|config| config.runs = "lease_seconds = 2".into()).await;
     stage.runner.answer_all(talk);
     let mut acknowledged = BTreeMap::new();
     let mut refused = 0;
@@ -281,7 +282,7 @@ async fn what_was_acknowledged_around_a_failed_sync_is_there_after_a_crash() {
 /// The server's or the database's own default may be to answer before a commit is on its disk.
 #[tokio::test]
 async fn commits_of_postgresql_are_synchronous_whatever_the_database_is_set_to() {
-    let Some(mut stage) = Stage::on(Postgres, |_| {}).await else {
+    let Some(mut stage) = OwnStage::on(Postgres, |_| {}).await else {
         return;
     };
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));

@@ -10,7 +10,7 @@ use crate::support::gateway::STUB_API_KEY;
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, Request};
 use crate::support::script::{Gate, Run, Step, chunk, send, sse, sse_head};
-use crate::support::{Engine, Postgres, Sqlite, Stage};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
 const DELTA: &str = r#"{"chunk":{"role":"assistant","content":"hello "}}"#;
 const STATE: &str = r#"{"scope":"conversation","key":"echo.count","value":1}"#;
@@ -168,7 +168,7 @@ async fn the_runner_gets_the_context_and_a_token_that_stands_nowhere_else() {
 
     let body = request.json();
     let host = &body["host"];
-    assert_eq!(host["base_url"], format!("{}/host/v1", stage.gateway.url));
+    assert_eq!(host["base_url"], format!("{}/host/v1", stage.client.url));
     assert!(host["token_expires_at"].is_u64(), "{host}");
     let token = host["token"].as_str().unwrap();
     assert_eq!(text.matches(token).count(), 1, "{text}");
@@ -252,7 +252,7 @@ fn json_of(text: &str) -> Value {
 
 #[tokio::test]
 async fn an_embedded_database_has_one_gateway_at_a_time() {
-    let mut stage = Stage::new().await;
+    let mut stage = OwnStage::new().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let second = stage.gateway.command(&["serve"]).await;
     assert_eq!(second.status.code(), Some(1), "{second:?}");
@@ -267,7 +267,7 @@ async fn an_embedded_database_has_one_gateway_at_a_time() {
 
 #[tokio::test]
 async fn what_an_agent_may_have_and_nobody_declares_is_told_at_the_start() {
-    let stage = Stage::with(|config| {
+    let stage = OwnStage::with(|config| {
         config.agents[0].resources =
             r#"models = ["gpt-largo"], knowledge_bases = "*", files = ["rules"]"#;
     })
@@ -281,7 +281,7 @@ async fn what_an_agent_may_have_and_nobody_declares_is_told_at_the_start() {
 /// Who stops a gateway and copies the one file has everything.
 #[tokio::test]
 async fn a_graceful_stop_leaves_everything_in_the_database_itself() {
-    let mut stage = Stage::new().await;
+    let mut stage = OwnStage::new().await;
     stage.runner.answer_all(short_run);
     let run_id = stage.client.post(&message("m-1")).await.run_id();
     stage.client.finished(&run_id).await;

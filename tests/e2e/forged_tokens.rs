@@ -23,7 +23,7 @@ use crate::support::forger::{Forger, encode, part};
 use crate::support::held::HeldRun;
 use crate::support::routes::{Face, Operation, operations};
 use crate::support::runner::SECRET;
-use crate::support::{Engine, Postgres, Sqlite, Stage, number, within};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, number, within};
 
 /// One way to come in without a right to.
 struct Bad {
@@ -486,14 +486,14 @@ const MANY: &str = "refused_credentials = 1000000";
 
 #[tokio::test]
 async fn every_bad_token_is_refused_by_every_host_route_in_the_same_words() {
-    let stage = Stage::with(|config| MANY.clone_into(&mut config.limits)).await;
+    let stage = OwnStage::with(|config| MANY.clone_into(&mut config.limits)).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let mut elsewhere = message("m-2");
     elsewhere["conversation"]["conversation_id"] = json!("c-8");
     let other = HeldRun::start(&stage, &elsewhere).await;
     let ended = HeldRun::start(&stage, &message("m-3")).await;
     ended.end(&stage).await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let forger = Forger::of(&stage, &run.token).await;
     // The forger can sign: what is refused below is refused for what it says.
     for token in [&run.token, &forger.with_claims(&json!({}))] {
@@ -562,7 +562,12 @@ const AFTER_THE_END: usize = 20;
 
 /// As many calls with the token, and on beyond its run's end. Gives those that began after the terminal
 /// was in the table and were answered all the same.
-async fn calls_after_the_end(stage: &Stage, urls: &[String], round: usize, most: usize) -> usize {
+async fn calls_after_the_end(
+    stage: &OwnStage,
+    urls: &[String],
+    round: usize,
+    most: usize,
+) -> usize {
     let run = HeldRun::start(stage, &message(&format!("m-{round}"))).await;
     let database = stage.gateway.database_url();
     let sql = format!("SELECT status FROM runs WHERE id = '{}'", run.run_id);
@@ -623,14 +628,14 @@ async fn calls_after_the_end(stage: &Stage, urls: &[String], round: usize, most:
 async fn no_call_that_begins_after_the_terminal_is_committed_is_answered_on_any_replica(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let configured = Stage::on(engine, |config| {
+    let configured = OwnStage::on(engine, |config| {
         "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
         MANY.clone_into(&mut config.limits);
     });
     let Some(stage) = configured.await else {
         return;
     };
-    let mut urls = vec![stage.gateway.url.clone()];
+    let mut urls = vec![stage.client.url.clone()];
     let replica = match engine {
         Postgres => Some(stage.gateway.beside().await),
         // The embedded database has one gateway.
@@ -647,7 +652,7 @@ async fn no_call_that_begins_after_the_terminal_is_committed_is_answered_on_any_
 #[tokio::test]
 async fn guesses_wait_in_line_and_a_good_credential_counts_when_its_turn_comes() {
     let stage =
-        Stage::with(|config| "refused_credentials = 20".clone_into(&mut config.limits)).await;
+        OwnStage::with(|config| "refused_credentials = 20".clone_into(&mut config.limits)).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let http = connections();
     let guess = async |path: &str, key: String| {

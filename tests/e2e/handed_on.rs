@@ -11,7 +11,7 @@ use crate::support::client::{Answer, Client, message, send};
 use crate::support::deferred::Deferred;
 use crate::support::gateway::Config;
 use crate::support::tool_server::ToolServer;
-use crate::support::{Engine, Postgres, Sqlite, Stage, until};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until};
 use crate::tools::{stage_of, tools_at};
 
 /// What a killed gateway held is free again soon.
@@ -31,7 +31,7 @@ async fn stands(stage: &Stage, run: &Deferred, events: u64) {
 async fn a_run_that_answered_202_outlives_gateways_that_are_killed_or_stopped(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(mut stage) = Stage::on(engine, soon).await else {
+    let Some(mut stage) = OwnStage::on(engine, soon).await else {
         return;
     };
     let run = Deferred::start(&stage, &message("m-1")).await;
@@ -87,7 +87,7 @@ async fn what_was_accepted_is_judged_by_the_next_even_past_the_deadline(
         soon(config);
         config.agents[0].timeout_seconds = 4.0;
     };
-    let Some(mut stage) = Stage::on(engine, configure).await else {
+    let Some(mut stage) = OwnStage::on(engine, configure).await else {
         return;
     };
     stage.gateway.kill().await;
@@ -126,7 +126,7 @@ async fn a_replica_that_stops_hands_its_202_runs_on_at_once() {
         config.runs = "lease_seconds = 300\nshutdown_grace_seconds = 300".into();
         "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
     };
-    let Some(mut stage) = Stage::on(Postgres, configure).await else {
+    let Some(mut stage) = OwnStage::on(Postgres, configure).await else {
         return;
     };
     let beside = stage.gateway.beside().await;
@@ -160,7 +160,7 @@ async fn a_replica_that_hung_judges_no_more_of_what_another_goes_on_with(
         soon(config);
         "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
     };
-    let Some(stage) = Stage::on(Postgres, configure).await else {
+    let Some(stage) = OwnStage::on(Postgres, configure).await else {
         return;
     };
     let beside = stage.gateway.beside().await;
@@ -208,7 +208,7 @@ async fn a_runner_that_does_not_come_back_to_the_next_gateway_has_left_an_orphan
         soon(config);
         config.runs.push_str("\nappend_lease_seconds = 1");
     };
-    let Some(mut stage) = Stage::on(engine, configure).await else {
+    let Some(mut stage) = OwnStage::on(engine, configure).await else {
         return;
     };
     let run = Deferred::start(&stage, &message("m-1")).await;
@@ -221,7 +221,7 @@ async fn a_runner_that_does_not_come_back_to_the_next_gateway_has_left_an_orphan
 }
 
 /// Calls a tool that is slow, and stops the gateway over it.
-async fn call_into_the_stop(stage: &Stage, run: &Deferred, server: &ToolServer) -> Answer {
+async fn call_into_the_stop(stage: &OwnStage, run: &Deferred, server: &ToolServer) -> Answer {
     let calling = run.host.request(Method::POST, "/tools/slow/call");
     let calling = send(calling.json(&json!({"parameters": {}})));
     let stopping = async {
@@ -299,7 +299,7 @@ async fn a_question_that_was_asked_before_the_handover_is_not_asked_again(
 }
 
 /// Stops the gateway, changes its database, and starts it.
-async fn start_again_after(stage: &mut Stage, sql: &'static str) {
+async fn start_again_after(stage: &mut OwnStage, sql: &'static str) {
     stage.gateway.stop().await;
     let url = stage.gateway.database_url();
     let mut database = PgConnection::connect(&url).await.unwrap();
@@ -310,7 +310,7 @@ async fn start_again_after(stage: &mut Stage, sql: &'static str) {
 /// Only a cancel would need the endpoint.
 #[tokio::test]
 async fn a_run_goes_on_though_its_endpoint_is_gone() {
-    let Some(mut stage) = Stage::on(Postgres, soon).await else {
+    let Some(mut stage) = OwnStage::on(Postgres, soon).await else {
         return;
     };
     let run = Deferred::start(&stage, &message("m-1")).await;
@@ -326,7 +326,7 @@ async fn a_run_goes_on_though_its_endpoint_is_gone() {
 /// Nothing that could be written: it ends all the same, and once.
 #[tokio::test]
 async fn a_run_whose_results_cannot_be_read_any_more_ends() {
-    let Some(mut stage) = Stage::on(Postgres, soon).await else {
+    let Some(mut stage) = OwnStage::on(Postgres, soon).await else {
         return;
     };
     let run = Deferred::start(&stage, &message("m-1")).await;

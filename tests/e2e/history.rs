@@ -8,23 +8,23 @@ use crate::support::client::{Client, message, send};
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::sse;
-use crate::support::{Engine, Postgres, Sqlite, Stage};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
 const BOTH: &str = r#"history = ["page", "search"]"#;
 
 /// A gateway whose runner wants these operations and whose agent allows those.
-async fn stage(engine: Engine, wanted: &Value, resources: &'static str) -> Option<Stage> {
+async fn stage(engine: Engine, wanted: &Value, resources: &'static str) -> Option<OwnStage> {
     let mut manifest = manifest(RUNNER_ID);
     manifest["permissions"] = json!({ "history": wanted });
     let runner = StubRunner::start_as(manifest).await;
     runner.answer_all(|run| sse(run.talk(1).concat()));
-    Stage::of(engine, runner, |config| {
+    OwnStage::of(engine, runner, |config| {
         config.agents[0].resources = resources;
     })
     .await
 }
 
-async fn open_stage(engine: Engine) -> Option<Stage> {
+async fn open_stage(engine: Engine) -> Option<OwnStage> {
     stage(engine, &json!(["page", "search"]), BOTH).await
 }
 

@@ -8,14 +8,14 @@ use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::sse;
-use crate::support::{Engine, Postgres, Sqlite, Stage};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
 const OTHER: &str = "plugin:test/other/default";
 
-async fn stage(engine: Engine) -> Option<Stage> {
+async fn stage(engine: Engine) -> Option<OwnStage> {
     let runner = StubRunner::start_listing(json!([manifest(RUNNER_ID), manifest(OTHER)])).await;
     runner.answer_all(|run| sse(run.talk(4).concat()));
-    Stage::of(engine, runner, |config: &mut Config| {
+    OwnStage::of(engine, runner, |config: &mut Config| {
         config.agents.push(Agent {
             name: "other",
             event_types: "test.other",

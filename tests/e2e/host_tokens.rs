@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Row};
 
-use crate::support::Stage;
 use crate::support::client::{Client, message, send};
 use crate::support::held::HeldRun;
 use crate::support::runner::RUNNER_ID;
+use crate::support::{OwnStage, Stage};
 
 /// A part of a token: 0 is the header, 1 the claims.
 fn part(token: &str, index: usize) -> Value {
@@ -63,7 +63,7 @@ async fn the_token_says_what_it_opens_and_verifies_with_the_published_keys() {
         ("sub", json!(RUNNER_ID)),
         ("run_id", json!(run.run_id)),
         ("attempt", json!(1)),
-        ("ws", json!("default")),
+        ("ws", json!(stage.workspace)),
         (
             "scope",
             json!("history:page runs:list state:actor state:conversation"),
@@ -146,7 +146,7 @@ async fn a_token_is_dead_when_the_terminal_is_told() {
 async fn a_credential_opens_its_own_face_alone() {
     let stage = Stage::new().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     for key in [&stage.client.key, &admin.key] {
         let host = Client::new(&run.host.url, key);
         for path in ["/run", "/context", "/history", "/state/conversation"] {
@@ -248,7 +248,7 @@ async fn a_token_counts_in_one_authorization_header_and_nowhere_else() {
 
 #[tokio::test]
 async fn every_call_leaves_a_row_whether_it_was_allowed_or_not() {
-    let stage = Stage::new().await;
+    let stage = OwnStage::new().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     run.get("/run").await;
     run.get("/context").await;

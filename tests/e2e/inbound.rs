@@ -9,7 +9,7 @@ use crate::support::client::{Client, message, send};
 use crate::support::held::HeldRun;
 use crate::support::routes::{Face, operations};
 use crate::support::slow::connect;
-use crate::support::{Stage, hex, within};
+use crate::support::{OwnStage, Stage, hex, within};
 
 /// The status of `GET path` under this name, from this page.
 async fn under(client: &Client, path: &str, host: Option<&str>, origin: Option<&str>) -> u16 {
@@ -123,7 +123,7 @@ async fn a_foreign_name_and_a_foreign_page_are_refused_on_every_route() {
 #[tokio::test]
 async fn no_other_origin_may_read_an_answer_and_none_is_kept_or_guessed_at() {
     let stage = Stage::new().await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let host = Client::new(&stage.client.url, &run.token);
     for operation in operations(&stage.client).await {
@@ -177,7 +177,7 @@ async fn no_other_origin_may_read_an_answer_and_none_is_kept_or_guessed_at() {
 
 #[tokio::test]
 async fn a_secret_that_protects_nothing_does_not_start() {
-    let stage = Stage::new().await;
+    let stage = OwnStage::new().await;
     let counting = hex(&std::array::from_fn::<u8, 32, _>(|at| {
         u8::try_from(at).unwrap()
     }));
@@ -218,7 +218,7 @@ async fn a_secret_that_protects_nothing_does_not_start() {
 async fn a_stream_ends_within_seconds_of_its_keys_end_however_seldom_it_shows_life() {
     let seldom = "heartbeat_seconds = 300.0";
     let stage = Stage::with(|config| seldom.clone_into(&mut config.server)).await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let spec = json!({"name": "viewer", "role": "client"});
     let made = admin.create("/v1/api-keys", &spec).await.body;
     let viewer = Client::new(&stage.client.url, made["key"].as_str().unwrap());

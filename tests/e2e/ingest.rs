@@ -9,14 +9,14 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use crate::support::client::{Answer, message, send};
 use crate::support::gateway::{Agent, Config};
 use crate::support::script::{Gate, Run, Step, sse, sse_head};
-use crate::support::{Engine, Postgres, Sqlite, Stage, slow, within};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, slow, within};
 
 fn quick(run: &Run) -> Vec<Step> {
     sse(run.talk(1).concat())
 }
 
-async fn quick_stage(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<Stage> {
-    let stage = Stage::on(engine, configure).await?;
+async fn quick_stage(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<OwnStage> {
+    let stage = OwnStage::on(engine, configure).await?;
     stage.runner.answer_all(quick);
     Some(stage)
 }

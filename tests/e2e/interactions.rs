@@ -11,13 +11,13 @@ use crate::support::gateway::Agent;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{Gate, Step, send as step, sse, sse_head};
 use crate::support::tool_server::ToolServer;
-use crate::support::{Engine, Postgres, Sqlite, Stage, until};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until};
 
 const NOT_PERMITTED: &str = "plugin:runnel/unpermitted/default";
 const INCAPABLE: &str = "plugin:runnel/incapable/default";
 
 /// Who may ask, and three others to whom one thing is missing.
-pub async fn stage(engine: Engine) -> Option<Stage> {
+pub async fn stage(engine: Engine) -> Option<OwnStage> {
     let asking = |id: &str| {
         let mut manifest = manifest(id);
         manifest["permissions"]["interactions"] = json!(["request"]);
@@ -28,7 +28,7 @@ pub async fn stage(engine: Engine) -> Option<Stage> {
     manifests[1]["permissions"]["interactions"] = json!([]);
     manifests[2]["capabilities"]["interactions"] = json!(false);
     let runner = StubRunner::start_listing(json!(manifests)).await;
-    Stage::of(engine, runner, |config| {
+    OwnStage::of(engine, runner, |config| {
         config.agents[0].interactions = true;
         for (name, event_types, runner_id, interactions) in [
             ("unpermitted", "test.unpermitted", NOT_PERMITTED, true),
@@ -587,7 +587,7 @@ async fn refusals_name_eight_faults() {
     let many = json!({"interaction_id": "q", "action_id": "book",
         "values": serde_json::Map::from_iter(values)});
     let long = "x".repeat(200_000);
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let config: Vec<_> = (0..5_000).map(|n| (format!("f{n}"), json!(1))).collect();
     let agent = json!({"name": "many", "event_types": ["test.many"], "runner_id": RUNNER_ID,
         "config": serde_json::Map::from_iter(config)});

@@ -20,7 +20,7 @@ use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::slow::connect;
 use crate::support::terminal::Terminal;
-use crate::support::{Directory, Engine, Postgres, Sqlite, Stage, until, within};
+use crate::support::{Directory, Engine, OwnStage, Postgres, Sqlite, Stage, until, within};
 
 const BASES: &str = r#"
 [[knowledge_bases]]
@@ -44,9 +44,9 @@ fn searching() -> Value {
     manifest
 }
 
-async fn stage_with(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<Stage> {
+async fn stage_with(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<OwnStage> {
     let runner = StubRunner::start_as(searching()).await;
-    Stage::of(engine, runner, |config: &mut Config| {
+    OwnStage::of(engine, runner, |config: &mut Config| {
         BASES.clone_into(&mut config.rest);
         config.agents[0].resources = r#"knowledge_bases = ["handbook", "archive"]"#;
         configure(config);
@@ -54,7 +54,7 @@ async fn stage_with(engine: Engine, configure: impl FnOnce(&mut Config)) -> Opti
     .await
 }
 
-async fn stage(engine: Engine) -> Option<Stage> {
+async fn stage(engine: Engine) -> Option<OwnStage> {
     stage_with(engine, |_| {}).await
 }
 
@@ -212,7 +212,7 @@ async fn documents_of_every_kind_are_found_by_a_run_until_they_are_taken_out(
     let Some(mut stage) = stage(engine).await else {
         return;
     };
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     fill(&admin).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     for (question, document, words) in QUESTIONS {
@@ -300,7 +300,7 @@ async fn documents_of_every_kind_are_found_by_a_run_until_they_are_taken_out(
 
     stage.gateway.kill().await;
     stage.gateway.start_again().await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let found = search(&admin, json!({"query_text": "refunds paid complaints"})).await;
     assert_eq!(text_of(&found[0]), "Refunds are not paid at all.");
     let path = "/v1/knowledge-bases/handbook/documents";
@@ -356,7 +356,7 @@ async fn documents_of_every_kind_are_found_by_a_run_until_they_are_taken_out(
 /// What is found, and in which order, with all that a runner is told.
 async fn everything_found(engine: Engine) -> Option<BTreeMap<String, Vec<Value>>> {
     let stage = stage(engine).await?;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     fill(&admin).await;
     for n in 0..40 {
         let text = format!(
@@ -409,7 +409,7 @@ async fn filters_narrow_what_is_searched_and_bad_queries_are_refused_by_pointer(
     let Some(stage) = stage(engine).await else {
         return;
     };
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     fill(&admin).await;
     for (filters, documents) in [
         (
@@ -504,7 +504,7 @@ async fn a_run_searches_what_every_layer_grants_and_nothing_else() {
         });
     });
     let stage = staged.await.unwrap();
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let agent = json!({
         "name": "picks", "event_types": ["test.picks"], "runner_id": RUNNER_ID,
         "config": {"knowledge-bases": ["handbook", "archive"]},
@@ -572,7 +572,7 @@ async fn what_cannot_be_read_is_refused_and_what_was_there_stays(
     let Some(stage) = stage(engine).await else {
         return;
     };
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     assert_eq!(
         put(&admin, "a", "text/plain", "The first reading.")
             .await
@@ -662,7 +662,7 @@ async fn what_cannot_be_read_is_refused_and_what_was_there_stays(
 #[tokio::test]
 async fn documents_that_trickle_in_keep_nobody_elses_from_being_indexed() {
     let stage = stage(Sqlite).await.unwrap();
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let mut slow = Vec::new();
     for n in 0..3 {
         let mut upload = connect(&admin.url).await;
@@ -691,7 +691,7 @@ async fn an_index_that_is_lost_is_made_anew_from_what_is_kept(
     let Some(stage) = stage(engine).await else {
         return;
     };
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     fill(&admin).await;
     let long = "A long text about bicycles. ".repeat(100);
     assert_eq!(
@@ -736,7 +736,7 @@ async fn a_long_question_counts_its_rarest_words(#[values(Sqlite, Postgres)] eng
     let Some(stage) = stage(engine).await else {
         return;
     };
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let texts = |n: usize| {
         format!(
             "Thank you very much for the kind letter number {n} about the office, the team and the week."
@@ -780,7 +780,7 @@ async fn a_long_question_counts_its_rarest_words(#[values(Sqlite, Postgres)] eng
 #[tokio::test]
 async fn a_document_says_which_pages_are_missing() {
     let stage = stage(Sqlite).await.unwrap();
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let bytes = pdf(&[
         "Refunds are paid.",
         "Never read.",
@@ -817,7 +817,7 @@ async fn a_document_says_which_pages_are_missing() {
 #[tokio::test]
 async fn encodings_are_named_by_page_or_command() {
     let stage = stage(Sqlite).await.unwrap();
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let gbk = b"\xcc\xec\xc6\xf8\xba\xdc\xba\xc3".to_vec();
     let page = [
         b"<html><head><meta charset=\"gbk\"></head><body><p>".to_vec(),
@@ -830,7 +830,7 @@ async fn encodings_are_named_by_page_or_command() {
     std::fs::write(directory.file("zh.txt"), &gbk).unwrap();
     directory.write("steer.txt", "espresso \u{1b}]0;title\u{7}\u{9b}2J\u{8}end");
     let kb = |arguments: &[&str]| {
-        let mut command = tokio::process::Command::new(crate::support::gateway::BINARY);
+        let mut command = tokio::process::Command::new(crate::support::programs::runnel());
         command.arg("kb").args(arguments);
         command.args(["--url", &admin.url, "--key", &admin.key]);
         command
@@ -874,7 +874,7 @@ async fn encodings_are_named_by_page_or_command() {
 #[tokio::test]
 async fn files_and_directories_are_put_in_listed_searched_and_taken_out_by_command() {
     let stage = stage(Sqlite).await.unwrap();
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let directory = Directory::new();
     std::fs::create_dir_all(directory.file("docs/deep")).unwrap();
     directory.write("docs/guide.md", GUIDE);
@@ -884,7 +884,7 @@ async fn files_and_directories_are_put_in_listed_searched_and_taken_out_by_comma
     directory.write("docs/program.exe", "MZ");
     std::fs::write(directory.file("refunds.pdf"), pdf(&["Refunds are paid."])).unwrap();
     let kb = async |arguments: &[&str]| {
-        let mut command = tokio::process::Command::new(crate::support::gateway::BINARY);
+        let mut command = tokio::process::Command::new(crate::support::programs::runnel());
         command.arg("kb").args(arguments);
         command.args(["--url", &admin.url, "--key", &admin.key]);
         crate::support::run(&mut command).await
@@ -979,7 +979,7 @@ async fn a_base_whose_model_is_unknown_is_refused_at_start() {
         ),
     ] {
         let file = directory.write("runnel.toml", &format!("[[knowledge_bases]]\n{toml}\n"));
-        let mut command = tokio::process::Command::new(crate::support::gateway::BINARY);
+        let mut command = tokio::process::Command::new(crate::support::programs::runnel());
         command.args(["check-config", "--config", file.to_str().unwrap()]);
         command.env("STUB_API_KEY", "opens-sesame");
         let checked = crate::support::run(&mut command).await;

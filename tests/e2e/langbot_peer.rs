@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::message;
 use crate::support::held::HeldRun;
-use crate::support::python::LangbotPeer;
+use crate::support::peer::LangbotPeer;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{frame, sse};
 use crate::support::{Sqlite, Stage, skill};

@@ -14,7 +14,7 @@ use crate::support::held::HeldRun;
 use crate::support::routes::{Face, Operation, operations};
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{Gate, Step, send as step, sse_head};
-use crate::support::{Engine, Postgres, Sqlite, Stage, until};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until};
 
 /// Routes that save a runner's work: they stay open in the grace of a cancel.
 const OPEN_AFTER_CANCEL: [&str; 3] = ["append_results", "cancel_own_run", "put_state"];
@@ -39,13 +39,13 @@ fn configure(config: &mut Config) {
     config.runs = "cancel_grace_seconds = 50".into();
 }
 
-async fn stage(engine: Engine) -> Option<Stage> {
+async fn stage(engine: Engine) -> Option<OwnStage> {
     stage_with(engine, |_| {}).await
 }
 
-async fn stage_with(engine: Engine, change: impl FnOnce(&mut Config)) -> Option<Stage> {
+async fn stage_with(engine: Engine, change: impl FnOnce(&mut Config)) -> Option<OwnStage> {
     let runner = StubRunner::start_as(listed()).await;
-    Stage::of(engine, runner, |config| {
+    OwnStage::of(engine, runner, |config| {
         configure(config);
         change(config);
     })
@@ -132,7 +132,7 @@ async fn finished(all: Vec<(Operation, HalfSent)>) -> Vec<(String, Answer)> {
     join_all(finished).await
 }
 
-async fn counts(stage: &Stage) -> Vec<String> {
+async fn counts(stage: &OwnStage) -> Vec<String> {
     let tables = [
         "events",
         "runs",
@@ -260,7 +260,7 @@ async fn refuses_bodies_that_end_after_their_key(#[values(Sqlite, Postgres)] eng
     let Some(stage) = stage(engine).await else {
         return;
     };
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let made = admin
         .create("/v1/api-keys", &json!({"name": "leaked", "role": "admin"}))
         .await;
@@ -271,10 +271,14 @@ async fn refuses_bodies_that_end_after_their_key(#[values(Sqlite, Postgres)] eng
     let unknown = "01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61";
     let faces = [Face::Client, Face::Admin];
     let url = &stage.client.url;
-    let all = half_sent_to_all(&stage.client, url, &faces, &key, unknown).await;
+    let mut all = half_sent_to_all(&stage.client, url, &faces, &key, unknown).await;
     assert!(all.len() >= 10, "{}", all.len());
+    let owner = stage.gateway.owner().key;
+    all.extend(half_sent_to_all(&stage.client, url, &[Face::Owner], &owner, unknown).await);
     let revoked = admin.delete(&format!("/v1/api-keys/{id}")).await;
     assert_eq!(revoked.status, 204, "{}", revoked.body);
+    let revoked = stage.gateway.command(&["token", "revoke", &owner]).await;
+    assert!(revoked.status.success(), "{revoked:?}");
     let before = counts(&stage).await;
     for (id, answer) in finished(all).await {
         let said = (answer.status, answer.error("code").as_str());

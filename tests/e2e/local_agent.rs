@@ -2,12 +2,9 @@
 
 use std::sync::Arc;
 
-use local_agent::LocalAgent;
-use local_agent::manifest::RUNNER_ID;
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 use rstest::rstest;
-use runner_kit::CancellationToken;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
@@ -15,6 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::support::client::{Client, send};
 use crate::support::gateway::{Config, Gateway};
+use crate::support::listening::{Listening, local_agent_under};
 use crate::support::runner::SECRET;
 use crate::support::talker::{Said, Talker};
 use crate::support::{Engine, Postgres, Sqlite, within};
@@ -24,9 +22,10 @@ use crate::tool_servers::{EVERYTHING, PEERS};
 struct Agency {
     client: Client,
     gateway: Gateway,
-    _agent: JoinSet<std::io::Result<()>>,
+    _agent: Listening,
 }
 
+const RUNNER_ID: &str = "plugin:runnel/local-agent/default";
 const PROMPT: &str = "You are the receptionist.";
 
 /// What of the configuration a test says itself.
@@ -46,18 +45,8 @@ struct Setting<'a> {
 impl Agency {
     /// `None` when the engine is not at hand. The first model is the talker.
     async fn open(engine: Engine, talker: &Talker, setting: Setting<'_>) -> Option<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let runner = LocalAgent::runner(RUNNER_ID.parse().unwrap());
-        let router = runner_kit::router(vec![runner], SECRET.parse().unwrap());
-        let mut agent = JoinSet::new();
-        agent.spawn(runner_kit::serve(
-            listener,
-            router,
-            CancellationToken::new(),
-        ));
-
-        let mut config = Config::for_runner_at(&url);
+        let agent = local_agent_under(SECRET).await;
+        let mut config = Config::for_runner_at(&agent.url);
         config.agents.clear();
         let concurrency = match setting.concurrency {
             "" => "concurrent",
@@ -172,7 +161,7 @@ async fn two_turns_show_a_tool_knowledge_and_memory(#[values(Sqlite, Postgres)] 
     let Some(agency) = Agency::open(engine, &talker, setting).await else {
         return;
     };
-    let admin = agency.gateway.admin().await;
+    let admin = agency.gateway.admin();
     crate::tool_servers::ready(&admin).await;
     let guide = "# Rooms\n\nThe breakfast room is behind the red door.";
     let path = "/v1/knowledge-bases/handbook/documents/guide";
@@ -365,7 +354,7 @@ async fn the_gateway_reads_the_agents_form_and_refuses_what_it_does_not_have() {
     let agency = Agency::open(Sqlite, &talker, Setting::default())
         .await
         .unwrap();
-    let admin = agency.gateway.admin().await;
+    let admin = agency.gateway.admin();
     let agent = |config: Value| {
         json!({"name": "other", "event_types": ["other.event"], "scope": {"kind": "global"},
         "runner_id": RUNNER_ID, "config": config})

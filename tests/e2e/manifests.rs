@@ -26,7 +26,7 @@ const OPERATIONS: [(&str, &[&str]); 9] = [
 #[tokio::test]
 async fn each_permission_has_its_own_operations_and_no_others() {
     let stage = Stage::new().await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let mut asking = manifest(OTHER);
     let mut expected = json!({"platform_api": ["shop.refund", "anything at all"]});
     asking["permissions"] = expected.clone();
@@ -71,7 +71,7 @@ async fn listed(admin: &Client, id: &str) -> Value {
 #[tokio::test]
 async fn an_event_for_a_runner_that_speaks_another_version_by_now_is_refused_until_it_does_not() {
     let stage = Stage::new().await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     let endpoints = admin.get(ENDPOINTS).await.body;
     let endpoint = endpoints["items"][0]["id"].as_str().unwrap();

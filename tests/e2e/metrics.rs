@@ -9,13 +9,13 @@ use uuid::Uuid;
 use crate::support::client::{Client, message, send};
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
-use crate::support::python::repository_file;
+use crate::support::repository::repository_file;
 use crate::support::routes::operations;
 use crate::support::runner::SECRET;
 use crate::support::script::{answer, sse};
 use crate::support::stage::Outcome;
 use crate::support::tool_server::ToolServer;
-use crate::support::{Sqlite, Stage, until, within};
+use crate::support::{OwnStage, Sqlite, Stage, until, within};
 use crate::tools::{stage_with, tools_at};
 
 /// An address of its own, and the section that has metrics there.
@@ -28,7 +28,7 @@ fn listener() -> (Client, String) {
 
 /// A gateway that is watched, and where.
 struct Watched {
-    stage: Stage,
+    stage: OwnStage,
     metrics: Client,
 }
 
@@ -39,7 +39,7 @@ impl Watched {
 
     async fn with(configure: impl FnOnce(&mut Config)) -> Self {
         let (metrics, listen) = listener();
-        let stage = Stage::with(|config: &mut Config| {
+        let stage = OwnStage::with(|config: &mut Config| {
             config.rest = listen;
             configure(config);
         })
@@ -358,7 +358,7 @@ async fn a_call_of_a_tool_that_its_runner_gives_up_is_counted() {
 #[tokio::test]
 async fn what_a_knowledge_base_has_embedded_is_counted_among_the_calls_of_its_model() {
     let watched = Watched::with(|config| config.rest += VECTORS).await;
-    let admin = watched.stage.gateway.admin().await;
+    let admin = watched.stage.admin.clone();
     let path = "/v1/knowledge-bases/handbook/documents/guide.txt";
     let request = admin.request(Method::PUT, path);
     let request = request.header("content-type", "text/plain");

@@ -7,12 +7,11 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::support::client::{Client, send};
-use crate::support::gateway::BINARY;
-use crate::support::python::repository_file;
+use crate::support::repository::repository_file;
 use crate::support::runner::{Request, SECRET, StubRunner, manifest};
 use crate::support::script::sse;
 use crate::support::terminal::Terminal;
-use crate::support::{Directory, Printed, Stage, run};
+use crate::support::{Directory, Printed, Stage, programs, run};
 
 const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
@@ -33,7 +32,7 @@ async fn runnel(
     arguments: &[&str],
     variables: &[(String, String)],
 ) -> Printed {
-    let mut command = Command::new(BINARY);
+    let mut command = Command::new(programs::runnel());
     command
         .args(arguments)
         .current_dir(directory.file(""))
@@ -335,7 +334,7 @@ async fn every_built_in_runner_is_served_after_its_migration() {
         config.rest = toml;
     })
     .await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     for pipeline in migrated(&told) {
         let at = pipeline["pointer"].as_str().unwrap();
         let export: Value = serde_json::from_str(&export()).unwrap();
@@ -542,7 +541,7 @@ async fn names_in_exports_do_not_steer_a_terminal() {
     let mut ai = json!({"runner": {"runner": "tbox-app-api"}, "tbox-app-api": {"api-key": "k", "app-id": "a"}});
     ai["tbox-app-api"]["x\u{1b}]0;title\u{7}\u{9b}2J\u{8}y"] = json!(1);
     directory.write("p.json", &json!({"ai": ai}).to_string());
-    let mut command = Command::new(BINARY);
+    let mut command = Command::new(programs::runnel());
     command
         .args(["migrate-config", "p.json"])
         .current_dir(directory.file(""));

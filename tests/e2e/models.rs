@@ -22,13 +22,16 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::support::client::{Client, message};
-use crate::support::gateway::{Agent, BINARY, Config};
+use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
 use crate::support::node::Project;
-use crate::support::python::{ask, python_with_openai, repository_file};
+use crate::support::peer::ask;
+use crate::support::programs::runnel;
+use crate::support::python::python_with_openai;
+use crate::support::repository::repository_file;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::upstream::{Reply, Upstream};
-use crate::support::{Directory, Engine, Postgres, Sqlite, Stage, run, until, within};
+use crate::support::{Directory, Engine, OwnStage, Postgres, Sqlite, Stage, run, until, within};
 use crate::tools::SHORT;
 
 const SCRIPT: &str = r#"
@@ -73,11 +76,11 @@ fn grant(config: &mut Config) {
     }];
 }
 
-async fn scripted(engine: Engine) -> Option<(Stage, HeldRun)> {
+async fn scripted(engine: Engine) -> Option<(OwnStage, HeldRun)> {
     scripted_with(engine, "").await
 }
 
-async fn scripted_with(engine: Engine, more: &str) -> Option<(Stage, HeldRun)> {
+async fn scripted_with(engine: Engine, more: &str) -> Option<(OwnStage, HeldRun)> {
     let directory = Directory::new();
     scripted_in(&directory, engine, |config| config.rest += more).await
 }
@@ -87,7 +90,7 @@ async fn scripted_in(
     directory: &Directory,
     engine: Engine,
     configure: impl FnOnce(&mut Config),
-) -> Option<(Stage, HeldRun)> {
+) -> Option<(OwnStage, HeldRun)> {
     let stage = stage_in(directory, engine, configure).await?;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     Some((stage, run))
@@ -97,10 +100,10 @@ async fn stage_in(
     directory: &Directory,
     engine: Engine,
     configure: impl FnOnce(&mut Config),
-) -> Option<Stage> {
+) -> Option<OwnStage> {
     let runner = StubRunner::start_as(all_models()).await;
     let script = directory.write("script.toml", SCRIPT);
-    Stage::of(engine, runner, |config| {
+    OwnStage::of(engine, runner, |config| {
         grant(config);
         config.rest = format!(
             "[[model_providers]]\nname = \"script\"\nkind = \"scripted\"\nscript = \"{}\"\n\
@@ -437,14 +440,17 @@ async fn failures_of_a_provider_have_codes_and_are_audited() {
 // --- providers over HTTP ---
 
 /// A run with the model `remote` behind an OpenAI-compatible server, and `claude` behind another.
-async fn remote(more: &str) -> (Stage, HeldRun, Upstream) {
+async fn remote(more: &str) -> (OwnStage, HeldRun, Upstream) {
     remote_of(more, |_| {}).await
 }
 
-async fn remote_of(more: &str, configure: impl FnOnce(&mut Config)) -> (Stage, HeldRun, Upstream) {
+async fn remote_of(
+    more: &str,
+    configure: impl FnOnce(&mut Config),
+) -> (OwnStage, HeldRun, Upstream) {
     let upstream = Upstream::start().await;
     let runner = StubRunner::start_as(all_models()).await;
-    let stage = Stage::of(Sqlite, runner, |config| {
+    let stage = OwnStage::of(Sqlite, runner, |config| {
         grant(config);
         configure(config);
         config.environment.push(("FIRST_KEY", "first-secret-key".to_owned()));
@@ -1003,7 +1009,7 @@ async fn a_budget_is_taken_from_before_the_call_and_settled_after(
     assert_eq!(fourth.error("retryable"), false);
     assert!(!fourth.headers.contains_key("retry-after"));
 
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let usage_path = format!("/v1/runs/{}/usage", run.run_id);
     until("the usage", async || {
         stage.client.get(&usage_path).await.body["total"]["calls"] == 3
@@ -1117,7 +1123,7 @@ impl Far {
         .unwrap();
         Self {
             upstream,
-            admin: stage.gateway.admin().await,
+            admin: stage.admin.clone(),
             run: HeldRun::start(&stage, &message("m-1")).await,
             stage,
         }
@@ -1237,7 +1243,7 @@ async fn providers_are_probed_with_each_key_before_anything_is_served() {
             key = key.display()
         );
         let file = directory.write("runnel.toml", &head);
-        let mut command = Command::new(BINARY);
+        let mut command = Command::new(runnel());
         command
             .args(["check-config", "--probe", "--config"])
             .arg(file);

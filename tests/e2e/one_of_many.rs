@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::message;
 use crate::support::database::rows;
-use crate::support::{Postgres, Stage};
+use crate::support::{OwnStage, Postgres, Stage};
 
 const OF_ONE: [&str; 3] = ["/v1/runs", "/v1/events", "/v1/interactions"];
 
@@ -43,7 +43,7 @@ async fn pages(stage: &Stage) -> Vec<Value> {
 /// for full ones: it is made anew some minutes later only.
 #[tokio::test]
 async fn a_conversation_is_found_among_many_by_a_plan_that_was_made_for_few() {
-    let Some(stage) = Stage::on(Postgres, |_| {}).await else {
+    let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
         return;
     };
     let database = stage.gateway.database_url();

@@ -4,7 +4,7 @@
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
-use crate::support::Stage;
+use crate::support::OwnStage;
 use crate::support::client::{message, send};
 use crate::support::gateway::STUB_API_KEY;
 use crate::support::held::HeldRun;
@@ -15,12 +15,12 @@ use crate::tools::check_config;
 const ALL: &str = r#"models = "*", tools = "*", knowledge_bases = "*""#;
 
 /// A run with a model of each kind of provider, a base and a tool, all of them behind this server.
-async fn held(far: &Upstream) -> (Stage, HeldRun) {
+async fn held(far: &Upstream) -> (OwnStage, HeldRun) {
     let mut manifest = manifest(RUNNER_ID);
     manifest["permissions"] = json!({"models": ["invoke", "stream", "rerank"],
         "tools": ["call"], "knowledge_bases": ["retrieve"]});
     let runner = StubRunner::start_as(manifest).await;
-    let stage = Stage::of(crate::support::Sqlite, runner, |config| {
+    let stage = OwnStage::of(crate::support::Sqlite, runner, |config| {
         config.agents[0].resources = ALL;
         config.rest = format!(
             "[[model_providers]]\nname = \"openai\"\nkind = \"openai\"\nbase_url = \"{url}/v1\"\n\

@@ -19,17 +19,17 @@ use crate::support::held::HeldRun;
 use crate::support::proxy::{Proxy, Trap, Wire};
 use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
 use crate::support::script::{Gate, Run, Step, answer, head, send, sse, sse_and_wait, sse_head};
-use crate::support::{Postgres, Stage, number, until, within};
+use crate::support::{OwnStage, Postgres, Stage, number, until, within};
 
 /// A gateway that reaches its database through a wire of ours.
-async fn stage(configure: impl FnOnce(&mut Config)) -> Option<(Stage, Proxy)> {
+async fn stage(configure: impl FnOnce(&mut Config)) -> Option<(OwnStage, Proxy)> {
     stage_of(StubRunner::start().await, configure).await
 }
 
 async fn stage_of(
     runner: StubRunner,
     configure: impl FnOnce(&mut Config),
-) -> Option<(Stage, Proxy)> {
+) -> Option<(OwnStage, Proxy)> {
     let server = postgres_server()?;
     let port = server.port().unwrap_or(5432);
     let proxy = Proxy::to(&format!("{}:{port}", server.host_str().unwrap())).await;
@@ -38,7 +38,7 @@ async fn stage_of(
         config.database_through(address);
         configure(config);
     };
-    let stage = Stage::of(Postgres, runner, configure).await?;
+    let stage = OwnStage::of(Postgres, runner, configure).await?;
     Some((stage, proxy))
 }
 
@@ -539,7 +539,7 @@ async fn a_slow_database_costs_time_and_no_run() {
     }
 }
 
-async fn database(stage: &Stage) -> PgConnection {
+async fn database(stage: &OwnStage) -> PgConnection {
     PgConnection::connect(&stage.gateway.database_url())
         .await
         .unwrap()
@@ -558,7 +558,7 @@ async fn execute(database: &mut PgConnection, sql: String) {
 #[case::lock_timeout("55P03")]
 #[tokio::test]
 async fn work_that_lost_against_another_writer_is_done_again_and_once(#[case] code: &str) {
-    let Some(stage) = Stage::on(Postgres, |_| {}).await else {
+    let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
         return;
     };
     stage.runner.answer_all(talk);
@@ -595,7 +595,7 @@ async fn work_that_lost_against_another_writer_is_done_again_and_once(#[case] co
 
 #[tokio::test]
 async fn a_server_that_ends_its_connections_again_and_again_ends_no_run() {
-    let Some(stage) = Stage::on(Postgres, |_| {}).await else {
+    let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
         return;
     };
     stage.runner.answer_all(|run| {
@@ -654,7 +654,7 @@ async fn who_creates_an_endpoint_is_told_its_secret_also_when_the_answer_to_the_
     let Some((stage, proxy)) = stage(|_| {}).await else {
         return;
     };
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let other = StubRunner::start_as(manifest("plugin:test/other/default")).await;
     proxy.lay(Trap::AfterCommit("lost-endpoint".to_owned()));
     let spec = json!({"name": "lost-endpoint", "base_url": other.url});

@@ -6,20 +6,15 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::Once;
 
-use local_agent::LocalAgent;
-use local_agent::manifest::RUNNER_ID;
-use runner_kit::CancellationToken;
 use serde_norway::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
-use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use crate::support::database::Database;
-use crate::support::gateway::BINARY;
-use crate::support::python::repository_file;
-use crate::support::{Directory, Postgres, Printed, run, skipped, within};
+use crate::support::listening::local_agent_under;
+use crate::support::repository::repository_file;
+use crate::support::{Directory, Postgres, Printed, programs, run, skipped, within};
 
 const CONFIG: &str = "deploy/compose/runnel.toml";
 
@@ -73,7 +68,7 @@ async fn secrets(directory: &Directory) -> String {
 }
 
 async fn runnel(arguments: &[&str], config: &Path) -> Printed {
-    let mut command = Command::new(BINARY);
+    let mut command = Command::new(programs::runnel());
     command.args(arguments).arg("--config").arg(config);
     run(&mut command).await
 }
@@ -214,7 +209,7 @@ async fn the_image_starts_what_the_binary_understands() {
             panic!("a command has a name")
         };
         assert_eq!(rest, ["--config", "/etc/runnel/runnel.toml"]);
-        let mut help = Command::new(BINARY);
+        let mut help = Command::new(programs::runnel());
         let printed = run(help.args([name.as_str(), "--help"])).await;
         assert!(printed.status.success() && printed.stdout.contains("--config"));
     }
@@ -286,10 +281,12 @@ async fn unreadable_configuration_names_file_and_user() {
     // The superuser reads every file.
     let (user, mut command) = if own == "0" {
         let mut command = Command::new("setpriv");
-        command.args(["--reuid", OTHER_USER, "--clear-groups", BINARY]);
+        command
+            .args(["--reuid", OTHER_USER, "--clear-groups"])
+            .arg(programs::runnel());
         (OTHER_USER, command)
     } else {
-        (own.as_str(), Command::new(BINARY))
+        (own.as_str(), Command::new(programs::runnel()))
     };
     command.args(["check-config", "--config"]).arg(&config);
     let printed = run(&mut command).await;
@@ -333,7 +330,7 @@ struct Replica {
 
 impl Replica {
     async fn start(config: &Path) -> Self {
-        let mut child = Command::new(BINARY)
+        let mut child = Command::new(programs::runnel())
             .args(["serve", "--config"])
             .arg(config)
             .stdin(Stdio::null())
@@ -368,17 +365,9 @@ async fn what_compose_starts_answers_an_event() {
     };
     std::fs::write(format!("{place}/database_url"), database.url()).unwrap();
 
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
     let secret = std::fs::read_to_string(format!("{place}/runner_secret")).unwrap();
-    let agent = LocalAgent::runner(RUNNER_ID.parse().unwrap());
-    let router = runner_kit::router(vec![agent], secret.trim().parse().unwrap());
-    let mut agent = JoinSet::new();
-    agent.spawn(runner_kit::serve(
-        listener,
-        router,
-        CancellationToken::new(),
-    ));
+    let agent = local_agent_under(&secret).await;
+    let (_, agent_address) = agent.url.split_once("://").unwrap();
 
     let mut replicas = Vec::new();
     let [a, b, ..] = *Uuid::new_v4().as_bytes();
@@ -387,7 +376,7 @@ async fn what_compose_starts_answers_an_event() {
         let address = format!("127.{a}.{b}.{last}");
         let here = text_of(CONFIG)
             .replace("/run/secrets", &place)
-            .replace("local-agent:9101", &format!("127.0.0.1:{port}"))
+            .replace("local-agent:9101", agent_address)
             .replace("0.0.0.0:", &format!("{address}:"))
             .replace("http://runnel:", &format!("http://127.{a}.{b}.11:"));
         config = directory.write(&format!("{last}.toml"), &here);
@@ -402,7 +391,7 @@ async fn what_compose_starts_answers_an_event() {
     let made = runnel(&made, &config).await;
     let made: serde_json::Value = serde_json::from_str(&made.stdout).unwrap();
     for replica in &replicas {
-        let mut send = Command::new(BINARY);
+        let mut send = Command::new(programs::runnel());
         let key = made["key"].as_str().unwrap();
         send.args([
             "send",

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Answer, Client, message, send, stream};
 use crate::support::held::HeldRun;
-use crate::support::python::LangbotPeer;
+use crate::support::peer::LangbotPeer;
 use crate::support::runner::Request;
 use crate::support::script::{Gate, Run, Step, send as step, sse, sse_head};
 use crate::support::{Engine, Postgres, Sqlite, Stage};
@@ -98,7 +98,7 @@ async fn a_query_tells_its_runner_all_it_says_and_nothing_private(
         ("/conversation/launcher_id", json!("42")),
         ("/conversation/sender_id", json!("77")),
         ("/conversation/bot_id", json!("bot-1")),
-        ("/conversation/workspace_id", json!("default")),
+        ("/conversation/workspace_id", json!(stage.workspace)),
         (
             "/actor",
             json!({"actor_type": "user", "actor_id": "77", "actor_name": "Ada"}),

@@ -11,7 +11,7 @@ use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{Run, chunk, frame, sse};
 use crate::support::stage::Outcome;
-use crate::support::{Engine, Postgres, Sqlite, Stage, within};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, within};
 
 /// How many runs go on at a time.
 const TOGETHER: usize = 6;
@@ -114,14 +114,14 @@ const REPAIRED: [&str; 7] = [
     "halves in the wrong order",
 ];
 
-async fn stage(engine: Engine) -> Option<Stage> {
+async fn stage(engine: Engine) -> Option<OwnStage> {
     let mut reader = manifest(RUNNER_ID);
     reader["permissions"] = json!({
         "events": ["get", "page"], "history": ["page", "search"], "storage": ["plugin"],
     });
     let runner = StubRunner::start_as(reader).await;
     runner.answer_all(|run| sse(run.talk(1).concat()));
-    Stage::of(engine, runner, |config| {
+    OwnStage::of(engine, runner, |config| {
         config.agents[0].event_types = "*";
         config.agents[0].resources =
             r#"events = ["get", "page"], history = ["page", "search"], storage = ["plugin"]"#;
@@ -137,7 +137,7 @@ async fn post_text(client: &Client, path: &str, body: String) -> Answer {
 }
 
 /// Both databases give the same list, or there is only one.
-async fn on_both<F: Future<Output = Vec<String>>>(play: impl Fn(Stage) -> F) {
+async fn on_both<F: Future<Output = Vec<String>>>(play: impl Fn(OwnStage) -> F) {
     let sqlite = play(stage(Sqlite).await.unwrap()).await;
     if let Some(postgres) = stage(Postgres).await {
         let postgres = play(postgres).await;
@@ -150,7 +150,7 @@ async fn on_both<F: Future<Output = Vec<String>>>(play: impl Fn(Stage) -> F) {
 
 #[tokio::test]
 async fn a_client_is_taken_or_refused_alike_on_both_databases() {
-    on_both(async |stage: Stage| {
+    on_both(async |stage: OwnStage| {
         let posting = values().into_iter().map(|value| post_value(&stage, value));
         let verdicts: Vec<_> = stream::iter(posting).buffered(TOGETHER).collect().await;
         verdicts.concat()
@@ -202,7 +202,7 @@ async fn read_again(stage: &Stage, run_id: &str, event_id: &str) {
 
 #[tokio::test]
 async fn a_runner_is_taken_or_refused_alike_on_both_databases() {
-    on_both(async |stage: Stage| {
+    on_both(async |stage: OwnStage| {
         let playing = values().into_iter().enumerate();
         let playing = playing.map(|(index, value)| play_value(&stage, index, value));
         let verdicts: Vec<_> = stream::iter(playing).buffered(TOGETHER).collect().await;
@@ -255,7 +255,7 @@ fn reasons(outcome: &Outcome) -> Vec<String> {
 
 #[tokio::test]
 async fn what_stands_around_a_result_is_judged_alike_on_both_databases() {
-    on_both(async |stage: Stage| {
+    on_both(async |stage: OwnStage| {
         let mut verdicts = Vec::new();
         for (what, json) in [
             ("behind it", r#"{"run_id":"ID","type":"a.b","data":{}} {}"#),
@@ -384,8 +384,8 @@ fn fill(path: &str, run_id: &str) -> String {
 
 #[tokio::test]
 async fn no_parameter_of_any_route_fails_on_either_database() {
-    on_both(async |stage: Stage| {
-        let admin = stage.gateway.admin().await;
+    on_both(async |stage: OwnStage| {
+        let admin = stage.admin.clone();
         let mut verdicts = Vec::new();
         for (index, value) in HOSTILE.iter().enumerate() {
             let long = "x".repeat(9_000);
@@ -450,7 +450,7 @@ async fn ask_hostile(
 async fn a_page_and_a_search_have_their_size_at_most() {
     let stage = stage(Sqlite).await.unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     for limit in [
         "0",
         "101",
@@ -508,7 +508,7 @@ async fn no_time_that_somebody_names_is_out_of_bounds() {
     const CAP: f64 = 86_400.0;
     let stage = Stage::new().await;
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let timeouts = [
         (json!(0), 201),
         (json!(null), 201),
@@ -553,7 +553,7 @@ async fn no_time_that_somebody_names_is_out_of_bounds() {
 
 #[tokio::test]
 async fn a_time_of_an_event_is_kept_or_refused() {
-    let stage = Stage::with(|config| config.agents[0].event_types = "*").await;
+    let stage = OwnStage::with(|config| config.agents[0].event_types = "*").await;
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     for (index, at) in [
         0,

@@ -13,14 +13,14 @@ use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{Gate, Run, Step, send, sse, sse_head};
 use crate::support::stream::{Frame, Stream};
-use crate::support::{Engine, Postgres, Sqlite, Stage, until};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until};
 
 fn one_word(run: &Run) -> Vec<Step> {
     sse(run.talk(1).concat())
 }
 
 /// A gateway whose agent has this policy, before a runner that pulls follow-ups.
-async fn stage(engine: Engine, policy: &'static str) -> Option<Stage> {
+async fn stage(engine: Engine, policy: &'static str) -> Option<OwnStage> {
     let mut steerable = manifest(RUNNER_ID);
     steerable["capabilities"]["steering"] = json!(true);
     let runner = StubRunner::start_as(steerable).await;
@@ -28,7 +28,7 @@ async fn stage(engine: Engine, policy: &'static str) -> Option<Stage> {
         config.agents[0].concurrency = policy;
         config.runs = "cancel_grace_seconds = 0.2".into();
     };
-    Stage::of(engine, runner, configure).await
+    OwnStage::of(engine, runner, configure).await
 }
 
 async fn post(stage: &Stage, event_id: &str) -> Answer {
@@ -44,7 +44,7 @@ async fn a_follow_up_that_was_taken_runs_though_nobody_lists_its_runner_for_the_
     let absorbed = post(&stage, "m-2").await;
     assert_eq!(absorbed.body["steered"], true, "{}", absorbed.body);
     stage.runner.list(json!([]));
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let endpoints = admin.get("/v1/runner-endpoints").await.body;
     let id = endpoints["items"][0]["id"].as_str().unwrap();
     let path = format!("/v1/runner-endpoints/{id}/refresh");

@@ -17,7 +17,7 @@ use crate::support::slow::{
     SlowReader, connect, files_at_most, open_files, processor_ticks, resident_kib,
 };
 use crate::support::stream::Stream;
-use crate::support::{Stage, number, slow, until, within};
+use crate::support::{OwnStage, Stage, number, slow, until, within};
 
 fn apart(n: usize) -> serde_json::Value {
     let mut event = message(&format!("m-{n}"));
@@ -69,7 +69,7 @@ fn held(gate: &Gate) -> impl Fn(&Run) -> Vec<Step> + Send + Sync + 'static {
 }
 
 /// Runs with a stream each, of which the first event has been seen.
-async fn streams(stage: &Stage, count: usize, gates: [&Gate; 2]) -> Vec<(Stream, String)> {
+async fn streams(stage: &OwnStage, count: usize, gates: [&Gate; 2]) -> Vec<(Stream, String)> {
     let mut opening = JoinSet::new();
     let mut open = Vec::new();
     for n in 0..count {
@@ -94,7 +94,7 @@ async fn a_stop_tells_every_stream_ends_in_time_and_loses_nothing() {
     const GRACE: Duration = Duration::from_secs(3);
     let count = number("RUNNEL_TEST_STREAMS", 60);
     let grace = format!("shutdown_grace_seconds = {}", GRACE.as_secs());
-    let mut stage = Stage::with(|config| config.runs = grace).await;
+    let mut stage = OwnStage::with(|config| config.runs = grace).await;
     let [in_time, never] = [Gate::new(), Gate::new()];
     let open = streams(&stage, count, [&in_time, &never]).await;
 
@@ -160,7 +160,7 @@ async fn ended(client: &Client, run_id: &str) -> Ledger {
 #[tokio::test]
 async fn a_second_signal_ends_the_gateway_at_once_and_the_next_start_settles_the_rest() {
     let long = "shutdown_grace_seconds = 3600\nlease_seconds = 1";
-    let mut stage = Stage::with(|config| config.runs = long.into()).await;
+    let mut stage = OwnStage::with(|config| config.runs = long.into()).await;
     stage
         .runner
         .answer_all(|run| sse_and_wait(run.delta(1, "a")));
@@ -208,7 +208,7 @@ async fn slow_and_stalled_readers_cost_little_and_nobody_else_anything() {
     // Long enough for a fast reader beside so many slow ones: it shares the processor with them.
     let patience = WRITE + Duration::from_secs(count as u64 / 100);
     let write = format!("write_seconds = {}", patience.as_secs());
-    let stage = Stage::with(|config| config.server = write).await;
+    let stage = OwnStage::with(|config| config.server = write).await;
     let pid = stage.gateway.pid();
     let warm = stage.play(|run| sse(run.talk(3).concat())).await;
     assert_eq!(warm.ending(), "completed");
@@ -286,7 +286,7 @@ async fn what_stalled_readers_do_not_take_waits_in_no_memory() {
     const READERS: usize = 6;
     // Nobody is cut off meanwhile.
     let write = "write_seconds = 300".to_owned();
-    let stage = Stage::with(|config| config.server = write).await;
+    let stage = OwnStage::with(|config| config.server = write).await;
     let pid = stage.gateway.pid();
     stage.play(|run| sse(run.talk(3).concat())).await;
     let idle = resident_kib(pid);
@@ -359,7 +359,7 @@ async fn dribble(url: String, start: String) -> String {
 async fn slow_senders_are_cut_and_healthy_requests_are_served_meanwhile() {
     let count = number("RUNNEL_TEST_SLOW_SENDERS", 60);
     let short = "head_seconds = 1\nbody_seconds = 1";
-    let stage = Stage::with(|config| config.server = short.into()).await;
+    let stage = OwnStage::with(|config| config.server = short.into()).await;
     let pid = stage.gateway.pid();
     stage.play(|run| sse(run.talk(3).concat())).await;
     let files = open_files(pid);
@@ -401,8 +401,8 @@ async fn a_body_that_trickles_is_answered_with_408() {
 
 #[tokio::test]
 async fn one_key_reads_streams_on_half_of_the_connections_and_others_go_on() {
-    let stage = Stage::with(|config| config.server = "connections = 12".into()).await;
-    let admin = stage.gateway.admin().await;
+    let stage = OwnStage::with(|config| config.server = "connections = 12".into()).await;
+    let admin = stage.admin.clone();
     let held = HeldRun::start(&stage, &message("m-1")).await;
     let mut streams = Vec::new();
     for _ in 0..6 {
@@ -431,13 +431,14 @@ async fn one_key_reads_streams_on_half_of_the_connections_and_others_go_on() {
     let other = admin.follow(&held.run_id, 0).await;
     assert_eq!(other.response.status(), 200);
     // Its place is free once a client has gone, also without a word.
-    streams.pop();
-    until("the place to be free", async || {
+    let is_free = async || {
         let stream = stage.client.follow(&held.run_id, 0).await;
         stream.response.status() == 200
-    })
-    .await;
+    };
+    streams.pop();
+    until("the place to be free", is_free).await;
     drop((streams, other));
+    until("a place to be free", is_free).await;
     held.end(&stage).await;
 }
 
@@ -445,7 +446,7 @@ async fn one_key_reads_streams_on_half_of_the_connections_and_others_go_on() {
 
 #[tokio::test]
 async fn without_files_to_open_new_work_waits_and_live_runs_go_on() {
-    let stage = Stage::new().await;
+    let stage = OwnStage::new().await;
     let pid = stage.gateway.pid();
     let gate = Gate::new();
     stage.runner.answer("m-1", held(&gate));
@@ -528,7 +529,7 @@ async fn bodies_that_do_not_end_take_no_more_memory_than_there_is_for_them() {
     })
     .await;
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let large = |n: usize| {
         let mut event = message(&format!("large-{n}"));
         event["raw"] = json!("a".repeat(4 * MIB - 10));

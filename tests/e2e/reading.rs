@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::support::client::{self, Client, message};
 use crate::support::script::{Gate, Run, Step, sse, sse_and_wait, sse_head};
 use crate::support::stream::Stream;
-use crate::support::{Engine, Postgres, Sqlite, Stage};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
 /// Three deltas and the terminal.
 fn four_events(run: &Run) -> Vec<Step> {
@@ -132,7 +132,7 @@ async fn a_page_holds_as_many_events_as_were_asked_for(#[values(Sqlite, Postgres
 async fn a_run_that_ended_before_a_restart_is_streamed_as_it_was(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(mut stage) = Stage::on(engine, |_| {}).await else {
+    let Some(mut stage) = OwnStage::on(engine, |_| {}).await else {
         return;
     };
     stage.runner.answer_all(four_events);

@@ -5,7 +5,6 @@ mod bus;
 #[path = "replicas/clocks.rs"]
 mod clocks;
 #[path = "replicas/nats.rs"]
-#[cfg(feature = "nats")]
 mod nats;
 #[path = "replicas/once.rs"]
 mod once;
@@ -24,7 +23,7 @@ use crate::support::gateway::Config;
 use crate::support::nats::nats_server;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{Gate, Step, send, sse_head};
-use crate::support::{Postgres, Stage, until};
+use crate::support::{OwnStage, Postgres, Stage, until};
 
 /// What carries rings in a test.
 #[derive(Clone, Copy, Debug)]
@@ -57,12 +56,12 @@ impl Bus {
 }
 
 /// A gateway and a runner that pulls follow-ups, on this bus.
-async fn stage_on(bus: Bus, configure: impl FnOnce(&mut Config)) -> Option<Stage> {
+async fn stage_on(bus: Bus, configure: impl FnOnce(&mut Config)) -> Option<OwnStage> {
     let section = bus.section()?;
     let mut steerable = manifest(RUNNER_ID);
     steerable["capabilities"]["steering"] = true.into();
     let runner = StubRunner::start_as(steerable).await;
-    let stage = Stage::of(Postgres, runner, |config| {
+    let stage = OwnStage::of(Postgres, runner, |config| {
         section.clone_into(&mut config.bus);
         configure(config);
     });

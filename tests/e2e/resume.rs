@@ -10,7 +10,7 @@ use crate::support::ledger::Ledger;
 use crate::support::proxy::{Cut, Proxy, Side, Trap};
 use crate::support::script::{Gate, Run, Step, send, sse_head};
 use crate::support::stream::Frame;
-use crate::support::{Engine, Postgres, Sqlite, Stage, number, seed};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, number, seed};
 
 const EVENTS: usize = 200;
 
@@ -74,7 +74,7 @@ async fn clients_that_are_cut_while_the_run_lives_miss_nothing_and_see_nothing_t
 async fn a_client_that_is_cut_after_any_event_resumes_there_before_and_after_a_restart(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(mut stage) = Stage::on(engine, |_| {}).await else {
+    let Some(mut stage) = OwnStage::on(engine, |_| {}).await else {
         return;
     };
     stage.runner.answer_all(long_run);
@@ -103,7 +103,7 @@ async fn what_a_client_saw_before_the_gateway_was_killed_is_in_the_ledger(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let lease = |config: &mut Config| config.runs = "lease_seconds = 2".into();
-    let Some(mut stage) = Stage::on(engine, lease).await else {
+    let Some(mut stage) = OwnStage::on(engine, lease).await else {
         return;
     };
     let never = Gate::new();
@@ -147,7 +147,7 @@ async fn a_client_whose_wire_is_cut_after_any_byte_resumes_without_a_hole() {
         })
         .await;
     let ledger = stage.outcome(&run_id).await.ledger;
-    let target = stage.gateway.url.trim_start_matches("http://");
+    let target = stage.client.url.trim_start_matches("http://");
     let proxy = Proxy::to(target).await;
     let through = Client::new(&proxy.url(), &stage.client.key);
     let all = through.follow(&run_id, 0).await.rest().await;

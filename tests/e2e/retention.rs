@@ -9,7 +9,7 @@ use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::sse;
-use crate::support::{Engine, Postgres, Sqlite, Stage, until, within};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until, within};
 
 #[rstest]
 #[tokio::test]
@@ -88,7 +88,7 @@ async fn the_events_of_a_run_stay_while_its_question_can_be_answered(
         "retention_days = 0.000001".clone_into(&mut config.ledger);
         config.agents[0].interactions = true;
     };
-    let Some(stage) = Stage::of(engine, runner, impatient).await else {
+    let Some(stage) = OwnStage::of(engine, runner, impatient).await else {
         return;
     };
     let questions = [question("q", &json!({}))];

@@ -19,7 +19,7 @@ use crate::support::routes::{Face, Operation, operations};
 use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
 use crate::support::script::{head, sse};
 use crate::support::tool_server::ToolServer;
-use crate::support::{Engine, Postgres, Sqlite, Stage, within};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, within};
 
 /// A status, and the code of its error.
 type Told = (u16, &'static str);
@@ -347,11 +347,11 @@ kb_id = "handbook"
 kb_id = "attic"
 "#;
 
-async fn stage(engine: Engine, tools: &ToolServer) -> Option<Stage> {
+async fn stage(engine: Engine, tools: &ToolServer) -> Option<OwnStage> {
     let listed = json!([runner(RUNNER_ID, true), runner(BARE, false)]);
     let runner = StubRunner::start_listing(listed).await;
     runner.answer_all(|run| sse(run.talk(1).concat()));
-    Stage::of(engine, runner, |config: &mut Config| {
+    OwnStage::of(engine, runner, |config: &mut Config| {
         "cancel_grace_seconds = 50".clone_into(&mut config.runs);
         config.rest = CATALOG.replace("{TOOLS}", &tools.url);
     })
@@ -412,7 +412,7 @@ async fn each_operation_opens_by_what_was_granted_and_by_nothing_else(
     let rows: BTreeSet<_> = ROWS.iter().map(|row| row.id).collect();
     assert_eq!((served, ROWS.len()), (rows.clone(), rows.len()));
 
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let tenant = Tenant::new(&stage, "other").await;
     stage
         .runner

@@ -1,32 +1,14 @@
 //! The same events through the example runners in three languages: whoever reads cannot tell which it was.
 
-use runner_kit::{CancellationToken, router, serve};
 use serde_json::{Value, json};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Row};
-use tokio::net::TcpListener;
-use tokio::task::JoinSet;
 
 use crate::support::Sqlite;
 use crate::support::gateway::{Config, Gateway};
-use crate::support::listening::Listening;
+use crate::support::listening::{Listening, rust_echo};
 use crate::support::node::typescript_echo;
 use crate::support::python::python_echo;
-use crate::support::runner::SECRET;
-
-/// The library of `examples/rust`, served as its program does; gone on drop.
-async fn rust_echo() -> (String, JoinSet<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let runner = router(vec![echo_runner::echo()], SECRET.parse().unwrap());
-    let mut serving = JoinSet::new();
-    serving.spawn(async {
-        serve(listener, runner, CancellationToken::new())
-            .await
-            .unwrap();
-    });
-    (url, serving)
-}
 
 /// Several conversations, and events of none; texts of all kinds, and no text.
 fn events() -> Vec<Value> {
@@ -200,14 +182,14 @@ fn assert_rich(story: &Story) {
 
 #[tokio::test]
 async fn the_same_events_through_each_example_give_the_same_ledgers() {
-    let (rust, _serving) = rust_echo().await;
+    let rust = rust_echo().await;
     let (python, typescript) = (python_echo().await, typescript_echo().await);
     let tell_of = async |runner: &Option<Listening>, runner_id| match runner {
         Some(runner) => Some(tell(&runner.url, runner_id).await),
         None => None,
     };
     let (rust, python, typescript) = tokio::join!(
-        tell(&rust, "plugin:runnel/echo/default"),
+        tell(&rust.url, "plugin:runnel/echo/default"),
         tell_of(&python, "plugin:runnel/echo-python/default"),
         tell_of(&typescript, "plugin:runnel/echo-typescript/default"),
     );

@@ -20,13 +20,14 @@ use crate::isolation::ask;
 use crate::support::client::{Client, message, send};
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
-use crate::support::python::{environment, repository_file};
+use crate::support::peer::environment;
+use crate::support::repository::repository_file;
 use crate::support::routes::{Face, operations};
 use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
 use crate::support::script::{head, sse};
 use crate::support::tool_server::ToolServer;
 use crate::support::{
-    Directory, Engine, Postgres, Sqlite, Stage, number, seed, skill, skipped, until,
+    Directory, Engine, OwnStage, Postgres, Sqlite, Stage, number, seed, skill, skipped, until,
 };
 
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
@@ -41,6 +42,7 @@ const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_co
 enum Caller {
     Client,
     Admin,
+    Owner,
     /// The runner of a run that holds its stream open.
     Run,
     /// The runner of a run that it answered by 202: it appends results, which may end the run.
@@ -53,6 +55,7 @@ impl Caller {
         match self {
             Self::Client => face == Face::Client,
             Self::Admin => matches!(face, Face::Client | Face::Admin),
+            Self::Owner => face == Face::Owner,
             Self::Run => face == Face::Host,
             Self::Deferred => APPENDING.contains(&id),
         }
@@ -64,7 +67,7 @@ impl Caller {
             // It ends the run whose token is sent.
             Self::Run => id == "cancel_own_run",
             Self::Deferred => !APPENDING.contains(&id),
-            Self::Client | Self::Admin => false,
+            Self::Client | Self::Admin | Self::Owner => false,
         }
     }
 }
@@ -114,10 +117,10 @@ fn generous() -> Value {
     manifest
 }
 
-async fn stage(engine: Engine, tools: &ToolServer) -> Option<Stage> {
+async fn stage(engine: Engine, tools: &ToolServer) -> Option<OwnStage> {
     let runner = StubRunner::start_as(generous()).await;
     runner.answer_all(|run| sse(run.talk(2).concat()));
-    Stage::of(engine, runner, |config: &mut Config| {
+    OwnStage::of(engine, runner, |config: &mut Config| {
         let agent = &mut config.agents[0];
         agent.resources = ALL;
         agent.state_scopes = r#""conversation", "actor", "subject", "runner", "binding""#;
@@ -142,8 +145,8 @@ struct Subject {
     _held: HeldRun,
 }
 
-async fn prepare(stage: &Stage, caller: Caller) -> Subject {
-    let admin = stage.gateway.admin().await;
+async fn prepare(stage: &OwnStage, caller: Caller) -> Subject {
+    let admin = stage.admin.clone();
     let mut runs = Vec::new();
     for event_id in ["m-1", "m-2"] {
         let run_id = stage.client.post(&message(event_id)).await.run_id();
@@ -208,6 +211,7 @@ async fn prepare(stage: &Stage, caller: Caller) -> Subject {
     let credential = match caller {
         Caller::Client => stage.client.key.clone(),
         Caller::Admin => admin.key,
+        Caller::Owner => stage.gateway.owner().key,
         Caller::Run => held.token.clone(),
         Caller::Deferred => deferred.token,
     };
@@ -367,7 +371,14 @@ async fn send_shapes(
 #[tokio::test]
 async fn no_shape_of_a_request_is_answered_by_what_the_document_does_not_tell_of(
     #[values(Sqlite, Postgres)] engine: Engine,
-    #[values(Caller::Client, Caller::Admin, Caller::Run, Caller::Deferred)] caller: Caller,
+    #[values(
+        Caller::Client,
+        Caller::Admin,
+        Caller::Owner,
+        Caller::Run,
+        Caller::Deferred
+    )]
+    caller: Caller,
 ) {
     let tools = ToolServer::start().await;
     let Some(stage) = stage(engine, &tools).await else {

@@ -12,7 +12,7 @@ use crate::support::client::{Client, message, send};
 use crate::support::gateway::Replica;
 use crate::support::held::HeldRun;
 use crate::support::script::{Run, Step, sse};
-use crate::support::{Engine, Postgres, Sqlite, Stage, within};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, within};
 
 const DAY_MS: i64 = 24 * 3_600_000;
 
@@ -23,13 +23,13 @@ fn one_word(run: &Run) -> Vec<Step> {
 /// A gateway, another one on the same database where there can be one, and what both are asked.
 struct Two {
     replica: Option<Replica>,
-    stage: Stage,
+    stage: OwnStage,
 }
 
 async fn two(engine: Engine) -> Option<Two> {
     // Tokens are issued in the name that both have.
     let name = "public_url = \"http://runnel.test\"";
-    let stage = Stage::on(engine, |config| name.clone_into(&mut config.server)).await?;
+    let stage = OwnStage::on(engine, |config| name.clone_into(&mut config.server)).await?;
     let replica = match engine {
         Postgres => Some(stage.gateway.beside().await),
         // The embedded database has one gateway.
@@ -44,7 +44,7 @@ impl Two {
             .replica
             .iter()
             .map(|replica| replica.client.url.clone());
-        std::iter::once(self.stage.gateway.url.clone())
+        std::iter::once(self.stage.client.url.clone())
             .chain(replica)
             .collect()
     }
@@ -443,7 +443,7 @@ async fn an_invented_key_is_refused_and_disturbs_nobody() {
 
 #[tokio::test]
 async fn the_commands_show_no_secret_and_touch_nothing_under_another_master_key() {
-    let stage = Stage::new().await;
+    let stage = OwnStage::new().await;
     let listed = stage.gateway.command(&["keys", "list"]).await;
     assert!(listed.status.success(), "{listed:?}");
     for word in ["run_token", "cursor", "signing"] {

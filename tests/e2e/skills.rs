@@ -14,9 +14,10 @@ use crate::support::client::{Answer, Client, message, send};
 use crate::support::database::rows;
 use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
-use crate::support::python::{environment, repository_file};
+use crate::support::peer::environment;
+use crate::support::repository::repository_file;
 use crate::support::runner::{RUNNER_ID, SECRET, StubRunner, manifest};
-use crate::support::{Engine, Postgres, Sqlite, Stage, skill, skipped, until};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, skill, skipped, until};
 use crate::tool_face::{PYTHON, said};
 
 const ENTRY: &str = "/state/conversation/host.activated_skills";
@@ -28,9 +29,9 @@ fn author() -> Value {
     manifest
 }
 
-async fn stage(engine: Engine, resources: &'static str) -> Option<Stage> {
+async fn stage(engine: Engine, resources: &'static str) -> Option<OwnStage> {
     let runner = StubRunner::start_as(author()).await;
-    Stage::of(engine, runner, |config| {
+    OwnStage::of(engine, runner, |config| {
         config.agents[0].resources = resources;
         let one = |name: &str| {
             let directory = skill(name);
@@ -134,7 +135,7 @@ async fn each_skill_of_a_directory_is_a_skill_of_the_catalog() {
     })
     .await
     .unwrap();
-    let listed = stage.gateway.admin().await.get("/v1/skills").await.body;
+    let listed = stage.admin.clone().get("/v1/skills").await.body;
     let says = |name, description| json!({"skill_name": name, "description": description});
     let expected = json!([
         says("greeting", "Says hello."),
@@ -247,7 +248,7 @@ async fn a_registered_skill_is_its_agents_alone_and_goes_with_it(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let runner = StubRunner::start_as(author()).await;
-    let staged = Stage::of(engine, runner, |config: &mut Config| {
+    let staged = OwnStage::of(engine, runner, |config: &mut Config| {
         config.agents[0].resources = MAY_REGISTER;
         config.agents.push(Agent {
             name: "second",
@@ -350,7 +351,7 @@ async fn a_skill_that_changed_or_was_withdrawn_under_a_run_is_refused_to_it(
             .unwrap()
             .ends_with("\n\nCut more.\n")
     );
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let agent = admin.get("/v1/agents").await.body["items"][0]["id"].clone();
     let skills = format!("/v1/agents/{}/skills", agent.as_str().unwrap());
     let listed = admin.get(&skills).await.body["items"].clone();
@@ -446,7 +447,7 @@ async fn no_star_lets_a_run_register_a_skill_and_the_decision_says_so() {
     let refused = call(&run, "register_skill", brief("Cut.\n")).await;
     assert_eq!(refused.status, 403, "{}", refused.body);
     run.end(&stage).await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let path = format!("/v1/runs/{}/authorization", run.run_id);
     let told = admin.get(&path).await.body.to_string();
     assert!(told.contains("does not list it by its name"), "{told}");

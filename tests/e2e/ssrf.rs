@@ -1,6 +1,6 @@
 //! Where the gateway may be sent, and what it tells of the way. O1–O5, O7–O16.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,10 +16,12 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::support::client::Client;
-use crate::support::gateway::{Agent, BINARY, own_address};
+use crate::support::gateway::{Agent, own_address};
+use crate::support::programs::runnel;
+use crate::support::repository::repository_file;
 use crate::support::runner::{SECRET, StubRunner, manifest};
 use crate::support::script::{answer, sse};
-use crate::support::{Directory, Sqlite, Stage, run};
+use crate::support::{Directory, OwnStage, Sqlite, Stage, run};
 
 const CORPUS: &str = include_str!("../fixtures/ssrf.txt");
 const ENDPOINTS: &str = "/v1/runner-endpoints";
@@ -104,7 +106,7 @@ async fn endpoint_names(admin: &Client) -> Vec<Value> {
 #[tokio::test]
 async fn no_url_of_the_corpus_is_registered_previewed_or_configured() {
     let stage = stage_allowing(&[]).await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let urls = corpus();
     for url in &urls {
         for path in [ENDPOINTS, "/v1/runner-endpoints?dry_run=true"] {
@@ -173,7 +175,7 @@ async fn check_config_with(table: &str, key: &str, urls: &[String]) -> String {
         file.push_str(&entry);
     }
     let file = directory.write("runnel.toml", &file);
-    let checked = run(Command::new(BINARY)
+    let checked = run(Command::new(runnel())
         .args(["check-config", "--config"])
         .arg(file))
     .await;
@@ -184,14 +186,14 @@ async fn check_config_with(table: &str, key: &str, urls: &[String]) -> String {
 #[tokio::test]
 async fn the_gateway_is_no_endpoint_of_its_own() {
     let stage = Stage::new().await;
-    let admin = stage.gateway.admin().await;
-    let spec = json!({"name": "own", "base_url": stage.gateway.url});
+    let admin = stage.admin.clone();
+    let spec = json!({"name": "own", "base_url": stage.client.url});
     for path in [ENDPOINTS, "/v1/runner-endpoints?dry_run=true"] {
         let refused = admin.create(path, &spec).await;
         assert_eq!(refused.status, 400, "{path}: {}", refused.body);
         assert_eq!(refused.detail("pointer"), "/base_url");
     }
-    let listen = stage.gateway.url.trim_start_matches("http://");
+    let listen = stage.client.url.trim_start_matches("http://");
     let directory = Directory::new();
     let secret = directory.write("secret", SECRET);
     let file = format!(
@@ -200,7 +202,7 @@ async fn the_gateway_is_no_endpoint_of_its_own() {
         secret.display()
     );
     let file = directory.write("runnel.toml", &file);
-    let checked = run(Command::new(BINARY)
+    let checked = run(Command::new(runnel())
         .args(["check-config", "--config"])
         .arg(file))
     .await;
@@ -229,7 +231,7 @@ async fn a_proxy_of_the_environment_hears_nothing() {
     .await;
     let outcome = stage.play(|run| sse(run.talk(1).concat())).await;
     assert_eq!(outcome.ending(), "completed");
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     // A name that leads nowhere would be the proxy's to find.
     let https = format!("https://{}.invalid", "a".repeat(64));
     let answer = admin
@@ -272,8 +274,8 @@ async fn who_registers_endpoints_cannot_tell_a_closed_port_from_one_that_speaks_
     let ssh = Trap::saying(b"SSH-2.0-OpenSSH_9.9\r\n").await;
     let mute = Trap::saying(b"").await;
     let redis = Trap::saying(b"-ERR unknown command 'GET'\r\n").await;
-    let stage = Stage::new().await;
-    let admin = stage.gateway.admin().await;
+    let stage = OwnStage::new().await;
+    let admin = stage.admin.clone();
     let expected = probe(&admin, "closed", &format!("http://{closed}")).await;
     assert_eq!(expected[0]["health"], "unreachable");
     for (name, address) in [
@@ -299,8 +301,8 @@ async fn who_registers_endpoints_cannot_tell_a_closed_port_from_one_that_speaks_
 #[tokio::test]
 async fn what_a_service_inside_says_is_not_passed_on() {
     const CANARY: &str = "the-services-own-secret";
-    let stage = Stage::new().await;
-    let admin = stage.gateway.admin().await;
+    let stage = OwnStage::new().await;
+    let admin = stage.admin.clone();
     for (status, content_type) in [
         ("200 OK", "text/html"),
         ("200 OK", "text/plain"),
@@ -416,7 +418,7 @@ async fn check_headers(headers: &[(&str, &str)], environment: &[(&str, &str)]) -
         file.push_str(&entry);
     }
     let file = directory.write("runnel.toml", &file);
-    let mut command = Command::new(BINARY);
+    let mut command = Command::new(runnel());
     command.args(["check-config", "--config"]).arg(file);
     let checked = run(command.envs(environment.iter().copied())).await;
     checked.stdout + &checked.stderr
@@ -425,9 +427,7 @@ async fn check_headers(headers: &[(&str, &str)], environment: &[(&str, &str)]) -
 // --- TLS ---
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../tests/fixtures/tls")
-        .join(name)
+    repository_file("tests/fixtures/tls").join(name)
 }
 
 /// Lists one runner to whoever takes its certificate.
@@ -464,7 +464,7 @@ async fn tls_runner(certificate: &str, runner_id: &str) -> Trap {
 async fn a_certificate_that_is_not_good_is_refused() {
     let authority = fixture("authority.pem").display().to_string();
     let stage = Stage::with(|config| config.environment.push(("SSL_CERT_FILE", authority))).await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     for certificate in [
         "good",
         "expired",
@@ -493,7 +493,7 @@ async fn a_certificate_that_is_not_good_is_refused() {
     }
     // Without that authority the good one is no better.
     let stage = Stage::new().await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let runner = tls_runner("good", "plugin:test/tls/default").await;
     let url = format!("https://{}", runner.address);
     let answer = admin

@@ -13,10 +13,10 @@ use crate::support::database::rows;
 use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
-use crate::support::{Engine, Postgres, Sqlite, Stage, within};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, within};
 
 /// Three runners: two of one plugin, one of another; each with an agent of its own.
-async fn stage(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<Stage> {
+async fn stage(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<OwnStage> {
     let listed = [
         RUNNER_ID,
         "plugin:test/stub/second",
@@ -31,7 +31,7 @@ async fn stage(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<St
         })
         .into();
     let runner = StubRunner::start_listing(json!(manifests)).await;
-    Stage::of(engine, runner, |config| {
+    OwnStage::of(engine, runner, |config| {
         let agent = |name, event_types, runner_id| Agent {
             name,
             event_types,
@@ -351,7 +351,7 @@ async fn what_an_agent_stored_for_itself_goes_with_it(#[values(Sqlite, Postgres)
     let Some(stage) = stage(engine, |config| config.agents.truncate(2)).await else {
         return;
     };
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let spec = json!({"name": "passing", "event_types": ["test.passing"], "runner_id": "plugin:test/other/default",
         "resource_policy": {"storage": ["binding", "plugin"]}});
     let agent = admin.create("/v1/agents", &spec).await.body;

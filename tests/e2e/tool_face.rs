@@ -11,9 +11,10 @@ use tokio::process::Command;
 use crate::support::client::{message, send};
 use crate::support::gateway::{Agent, STUB_API_KEY};
 use crate::support::held::HeldRun;
-use crate::support::python::{environment, repository_file};
+use crate::support::peer::environment;
+use crate::support::repository::repository_file;
 use crate::support::tool_server::{ToolServer, listed};
-use crate::support::{Engine, Postgres, Sqlite, Stage, run, skipped, until};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, run, skipped, until};
 use crate::tool_servers::PEERS;
 use crate::tools::{stage_of, stage_with};
 
@@ -21,7 +22,7 @@ use crate::tools::{stage_of, stage_with};
 pub const PYTHON: &str = "mcp==2.3.0";
 
 /// Two tools by HTTP, one of an MCP server, and one that is not granted.
-async fn stage(engine: Engine, server: &ToolServer) -> Option<Stage> {
+async fn stage(engine: Engine, server: &ToolServer) -> Option<OwnStage> {
     let catalog = format!(
         r#"[[tools]]
 tool_name = "find"
@@ -54,7 +55,7 @@ url = "{url}/mcp"
             listed("wrong", &json!({}))
         ]))
         .await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     until("the list", async || {
         let servers = admin.get("/v1/mcp-servers").await.body;
         servers["items"][0]["tools"] == json!(["echo", "wrong"])
@@ -386,7 +387,7 @@ async fn many_calls_under_equal_ids_get_each_its_own_answer() {
 async fn a_message_that_no_database_keeps_is_refused_before_it_is_audited(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
+    let Some(stage) = OwnStage::on(engine, |_| {}).await else {
         return;
     };
     let run = HeldRun::start(&stage, &message("m-1")).await;

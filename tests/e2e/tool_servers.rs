@@ -7,9 +7,10 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::client::{Answer, Client, message};
-use crate::support::gateway::{BINARY, STUB_API_KEY, own_address};
+use crate::support::gateway::{STUB_API_KEY, own_address};
 use crate::support::held::HeldRun;
 use crate::support::node::Project;
+use crate::support::programs::runnel;
 use crate::support::tool_server::{ToolServer, listed};
 use crate::support::{Directory, Engine, Postgres, Sqlite, Stage, run, until};
 use crate::tools::stage_with;
@@ -62,7 +63,7 @@ async fn a_tool_that_changed_under_a_run_is_refused_to_it_and_open_to_the_next(
     let Some(stage) = stage_with(engine, catalog).await else {
         return;
     };
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     assert_eq!(ready(&admin).await["tools"], json!(["s_echo"]));
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let tool = run.asked["context"]["resources"]["tools"][0].clone();
@@ -135,7 +136,7 @@ async fn a_server_that_is_away_stops_nothing_and_is_taken_when_it_comes() {
     let address = own_address().replace(":0", ":4100");
     let catalog = server_at(&format!("http://{address}"), "");
     let stage = stage_with(Sqlite, catalog).await.unwrap();
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let away = server_is(&admin, "the server to be away", |server| {
         server["state"] == "away"
     })
@@ -183,7 +184,7 @@ async fn the_first_source_of_a_name_has_it_and_what_cannot_be_offered_is_told() 
         server_at(&second.url, "").replace("\"stub\"", "\"other\""),
     );
     let stage = stage_with(Sqlite, catalog).await.unwrap();
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     for (place, server) in [&first, &second].into_iter().enumerate() {
         let tools: Vec<_> = ["echo", "fixed", "history_page", "bad name"].into();
         let mut tools: Vec<_> = tools
@@ -235,7 +236,7 @@ async fn a_name_stays_with_the_server_that_serves_it_until_it_lists_it_no_more()
         server_at(&second.url, "").replace("\"stub\"", "\"other\""),
     );
     let stage = stage_with(Sqlite, catalog).await.unwrap();
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let serves = async |place: usize, tools: Value| {
         let mut last = Value::Null;
         until("a list", async || {
@@ -274,7 +275,7 @@ async fn a_server_that_asks_and_takes_no_answers_is_disconnected_and_taken_again
     let stage = stage_with(Sqlite, server_at(&server.url, ""))
         .await
         .unwrap();
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     // It listens to what is pushed.
     server.list(json!([listed("echo", &json!({}))])).await;
     ready(&admin).await;
@@ -295,7 +296,7 @@ async fn what_a_server_does_wrong_is_an_error_with_its_reason() {
     let stage = stage_with(Sqlite, server_at(&server.url, ""))
         .await
         .unwrap();
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let names = ["slow", "drop", "redirect", "fail", "huge", "many", "wrong"];
     let tools: Vec<_> = names.iter().map(|name| listed(name, &json!({}))).collect();
     server.list(json!(tools)).await;
@@ -338,7 +339,7 @@ async fn a_call_that_breaks_ends_no_other_call_of_the_same_server() {
     let stage = stage_with(Sqlite, server_at(&server.url, ""))
         .await
         .unwrap();
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let names = ["slow", "drop"];
     let tools: Vec<_> = names.iter().map(|name| listed(name, &json!({}))).collect();
     server.list(json!(tools)).await;
@@ -378,7 +379,7 @@ async fn begins_new_sessions_and_repeats_refused_calls() {
     let stage = stage_with(Sqlite, server_at(&server.url, ""))
         .await
         .unwrap();
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     ready(&admin).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let calls = || {
@@ -426,7 +427,7 @@ async fn errors_without_id_end_their_call() {
     let server = ToolServer::start().await;
     let catalog = server_at(&server.url, "").replace("= 2.0", "= 50.0");
     let stage = stage_with(Sqlite, catalog).await.unwrap();
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let names = ["no_id", "no_id_event", "fail", "garbled"];
     let tools: Vec<_> = names.iter().map(|name| listed(name, &json!({}))).collect();
     server.list(json!(tools)).await;
@@ -471,7 +472,7 @@ async fn bad_tools_are_left_out_alone() {
     let stage = stage_with(Sqlite, server_at(&server.url, ""))
         .await
         .unwrap();
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let schema = json!({"type": "object"});
     let long = "x".repeat(70);
     let tools = json!([
@@ -557,7 +558,7 @@ for line in sys.stdin:
         script.display().to_string()
     );
     let stage = stage_with(Sqlite, catalog).await.unwrap();
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     ready(&admin).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     assert_eq!(
@@ -581,7 +582,7 @@ async fn a_run_that_is_cancelled_tells_the_server() {
     let server = ToolServer::start().await;
     let catalog = server_at(&server.url, "").replace("= 2.0", "= 50.0");
     let stage = stage_with(Sqlite, catalog).await.unwrap();
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     server.list(json!([listed("slow", &json!({}))])).await;
     server_is(&admin, "the list", |server| {
         server["tools"] == json!(["slow"])
@@ -616,7 +617,7 @@ pub const EVERYTHING: &str = "node_modules/@modelcontextprotocol/server-everythi
 
 /// The tools that npm's `server-everything` has in every version, called.
 async fn everything_answers(stage: &Stage) {
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let server = ready(&admin).await;
     let tools = server["tools"].to_string();
     for name in [
@@ -741,7 +742,7 @@ async fn the_reference_server_is_a_child_with_a_clean_environment_that_is_starte
         started().len() == 4
     })
     .await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     until("the server to answer again", async || {
         ready(&admin).await;
         call(&run, "e_echo", &json!({"message": "a"})).await.status == 200
@@ -774,7 +775,7 @@ async fn servers_are_probed_before_anything_is_served() {
     );
     let probe = async |servers: &str| {
         let file = directory.write("runnel.toml", &format!("{head}{servers}"));
-        let mut command = tokio::process::Command::new(BINARY);
+        let mut command = tokio::process::Command::new(runnel());
         command.args(["check-config", "--probe", "--json", "--config"]);
         let printed = run(command.arg(file).env(STUB_API_KEY.0, STUB_API_KEY.1)).await;
         let told: Value = serde_json::from_str(&printed.stdout).unwrap();

@@ -9,15 +9,16 @@ use tokio::process::Command;
 use uuid::Uuid;
 
 use crate::support::client::{Answer, Client, message, send};
-use crate::support::gateway::{Agent, BINARY, Config, STUB_API_KEY};
+use crate::support::gateway::{Agent, Config, STUB_API_KEY};
 use crate::support::held::HeldRun;
+use crate::support::programs::runnel;
 use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
 use crate::support::script::{Gate, Step, send as step, sse_head};
 use crate::support::tool_server::{TIMEOUT, ToolServer, listed};
-use crate::support::{Directory, Engine, Postgres, Printed, Sqlite, Stage, run, until, within};
+use crate::support::{Directory, Engine, OwnStage, Postgres, Printed, Sqlite, run, until, within};
 
 /// A stage whose runner may use every tool of this catalog.
-pub async fn stage_with(engine: Engine, catalog: String) -> Option<Stage> {
+pub async fn stage_with(engine: Engine, catalog: String) -> Option<OwnStage> {
     stage_of(engine, catalog, |_| {}).await
 }
 
@@ -25,13 +26,13 @@ pub async fn stage_of(
     engine: Engine,
     catalog: String,
     configure: impl FnOnce(&mut Config),
-) -> Option<Stage> {
+) -> Option<OwnStage> {
     let mut manifest = manifest(RUNNER_ID);
     manifest["permissions"] = json!({
         "tools": ["detail", "call"], "history": ["page"], "events": ["get"],
     });
     let runner = StubRunner::start_as(manifest).await;
-    Stage::of(engine, runner, |config| {
+    OwnStage::of(engine, runner, |config| {
         config.agents[0].resources = r#"tools = "*", history = ["page"], events = ["get"]"#;
         config.rest = catalog;
         configure(config);
@@ -202,13 +203,13 @@ async fn stage_with_artifacts(
     catalog: String,
     resources: &'static str,
     artifacts: &str,
-) -> Option<Stage> {
+) -> Option<OwnStage> {
     let mut manifest = manifest(RUNNER_ID);
     manifest["permissions"] = json!({
         "tools": ["detail", "call"], "artifacts": ["metadata", "read"],
     });
     let runner = StubRunner::start_as(manifest).await;
-    Stage::of(engine, runner, |config| {
+    OwnStage::of(engine, runner, |config| {
         config.agents[0].resources = resources;
         config.rest = catalog;
         config.artifacts = artifacts.to_owned();
@@ -386,7 +387,7 @@ async fn runs_on_slow_tools_leave_places_for_other_endpoints() {
         });
     });
     let stage = stage.await.unwrap();
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     crate::tool_servers::ready(&admin).await;
     let tools = ["slow", "echo"].map(|name| listed(name, &json!({})));
     server.list(json!(tools)).await;
@@ -670,7 +671,7 @@ pub async fn check_config(catalog: &str) -> Printed {
         key = directory.write("master.key", &key).display()
     );
     let file = directory.write("runnel.toml", &(head + catalog));
-    let mut command = Command::new(BINARY);
+    let mut command = Command::new(runnel());
     command.env(STUB_API_KEY.0, STUB_API_KEY.1);
     run(command.args(["check-config", "--config"]).arg(file)).await
 }

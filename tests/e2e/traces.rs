@@ -13,7 +13,7 @@ use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
 use crate::support::script::sse;
 use crate::support::tool_server::{TIMEOUT, ToolServer};
-use crate::support::{Directory, Engine, Postgres, Sqlite, Stage, until};
+use crate::support::{Directory, Engine, OwnStage, Postgres, Sqlite, Stage, until};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const OUTER: &str = "00f067aa0ba902b7";
@@ -33,7 +33,7 @@ async fn traced(
     collector: &Collector,
     tools: &ToolServer,
     telemetry: &str,
-) -> Option<(Stage, Directory)> {
+) -> Option<(OwnStage, Directory)> {
     let mut manifest = manifest(RUNNER_ID);
     manifest["permissions"] = json!({
         "models": ["invoke", "stream", "rerank"], "tools": ["detail", "call"], "history": ["page"],
@@ -62,7 +62,7 @@ async fn traced(
         telemetry = collector.section(telemetry),
     );
     let runner = StubRunner::start_as(manifest).await;
-    let stage = Stage::of(engine, runner, |config: &mut Config| {
+    let stage = OwnStage::of(engine, runner, |config: &mut Config| {
         config.agents[0].resources =
             r#"models = ["talker"], tools = "*", history = ["page"], knowledge_bases = "*""#;
         config.rest = rest;
@@ -78,7 +78,7 @@ fn says(text: &str) -> Value {
 /// Puts a document into the handbook that says what must not be told.
 async fn keep_a_document(stage: &Stage) {
     let path = "/v1/knowledge-bases/handbook/documents/said.txt";
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let put = admin.request(Method::PUT, path);
     let put = put.header("content-type", "text/plain").body(CANARY);
     assert_eq!(send(put).await.unwrap().status, 201);

@@ -1,12 +1,14 @@
 //! A database that belongs to one test.
 
+use std::path::Path;
 use std::sync::Once;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row, SqliteConnection};
 use url::Url;
 use uuid::Uuid;
 
-use super::{Directory, skipped};
+use super::twins::is_left_out;
+use super::{Directory, hex, skipped};
 
 static SKIPPED: Once = Once::new();
 
@@ -35,11 +37,23 @@ impl Database {
             }
             Engine::Postgres => {
                 let server = postgres_server()?;
-                let name = format!("runnel_e2e_{}", Uuid::new_v4().simple());
-                execute(&server, format!("CREATE DATABASE {name}"))
-                    .await
-                    .unwrap();
-                Some(Self::Postgres { server, name })
+                Some(create(server, "").await)
+            }
+        }
+    }
+
+    /// What copies of it are made of. Nothing may be connected to it, now and later.
+    pub fn into_source(self) -> Source {
+        match &self {
+            Self::Sqlite { url } => {
+                let file = url.strip_prefix("sqlite://").unwrap();
+                Source::Sqlite(std::fs::read(file).unwrap())
+            }
+            Self::Postgres { server, name } => {
+                let source = Source::Postgres(server.clone(), name.clone());
+                // Not dropped: copied for as long as the process lives. A later one drops it.
+                std::mem::forget(self);
+                source
             }
         }
     }
@@ -52,6 +66,66 @@ impl Database {
                 url.set_path(name);
                 url.into()
             }
+        }
+    }
+}
+
+/// A migrated database: the bytes of a file, or the name of one on a server.
+pub enum Source {
+    Sqlite(Vec<u8>),
+    Postgres(Url, String),
+}
+
+impl Source {
+    pub async fn copy(&self, directory: &Directory) -> Database {
+        match self {
+            Self::Sqlite(bytes) => {
+                let path = directory.file("runnel.db");
+                std::fs::write(&path, bytes).unwrap();
+                Database::Sqlite {
+                    url: format!("sqlite://{}", path.display()),
+                }
+            }
+            Self::Postgres(server, name) => {
+                create(server.clone(), &format!("TEMPLATE {name}")).await
+            }
+        }
+    }
+}
+
+async fn create(server: Url, options: &str) -> Database {
+    let unique = Uuid::new_v4().simple().to_string();
+    let name = format!("{}{}_{}", prefix(), std::process::id(), &unique[..16]);
+    let sql = format!("CREATE DATABASE {name} {options}");
+    execute(&server, sql).await.unwrap();
+    Database::Postgres { server, name }
+}
+
+/// Begins the names of all databases of processes that see each other.
+fn prefix() -> String {
+    let place = [
+        std::fs::read("/proc/sys/kernel/random/boot_id").ok(),
+        std::fs::read_link("/proc/self/ns/pid")
+            .ok()
+            .map(|link| link.into_os_string().into_encoded_bytes()),
+    ];
+    let place: Vec<u8> = place.into_iter().flatten().flatten().collect();
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &place);
+    format!("runnel_e2e_{}_", hex(&digest.as_ref()[..4]))
+}
+
+/// Drops the databases of processes that have ended without doing so.
+pub async fn drop_abandoned(server: &Url) {
+    let prefix = prefix();
+    let sql = format!("SELECT datname::text FROM pg_database WHERE datname LIKE '{prefix}%'");
+    for name in rows(server.as_str(), &sql).await {
+        let process = name[prefix.len()..].split('_').next().unwrap();
+        let has_ended =
+            Path::new("/proc/self").exists() && !Path::new("/proc").join(process).exists();
+        if has_ended {
+            // Another process may be at it.
+            let sql = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
+            let _ = execute(server, sql).await;
         }
     }
 }
@@ -92,7 +166,11 @@ pub async fn rows(url: &str, sql: &str) -> Vec<String> {
     }
 }
 
+/// `None`, loudly, where the environment names none, and for a test that leaves its half out.
 pub fn postgres_server() -> Option<Url> {
+    if is_left_out() {
+        return None;
+    }
     if let Ok(url) = std::env::var("RUNNEL_TEST_POSTGRES_URL") {
         return Some(Url::parse(&url).unwrap());
     }

@@ -7,7 +7,7 @@ use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use serde_json::{Value, json};
 
 use super::database::rows;
-use super::stage::Stage;
+use super::stage::OwnStage;
 
 pub struct Forger {
     key: Ed25519KeyPair,
@@ -33,7 +33,7 @@ pub fn part(token: &str, index: usize) -> Value {
 
 impl Forger {
     /// With the keys of this gateway and the claims of this token of it.
-    pub async fn of(stage: &Stage, token: &str) -> Self {
+    pub async fn of(stage: &OwnStage, token: &str) -> Self {
         let master = stage.gateway.master_key();
         let kid = part(token, 0)["kid"].as_str().unwrap().to_owned();
         let url = stage.gateway.database_url();

@@ -14,14 +14,15 @@ use uuid::Uuid;
 
 use super::client::Client;
 use super::database::{Database, Engine};
+use super::programs::runnel;
 use super::runner::{RUNNER_ID, SECRET, StubRunner};
-use super::{Directory, Printed, hex, run, within};
+use super::template::{Keys, Template, create_key, master_key};
+use super::{Directory, Printed, run, within};
 
-pub const BINARY: &str = env!("CARGO_BIN_EXE_runnel");
 /// A secret in the environment of every gateway, as `env:STUB_API_KEY`.
 pub const STUB_API_KEY: (&str, &str) = ("STUB_API_KEY", "opens-sesame");
 /// The secret of stub runners in the environment of every gateway, for further endpoints.
-const STUB_SECRET: (&str, &str) = ("STUB_SECRET", SECRET);
+pub const STUB_SECRET: (&str, &str) = ("STUB_SECRET", SECRET);
 
 /// The sections are TOML as they stand in the file.
 pub struct Config {
@@ -38,11 +39,13 @@ pub struct Config {
     pub rest: String,
     /// Where the gateway reaches its database, made of where it is.
     pub database_at: Option<Rewrite>,
+    /// The database is empty at the start, and the master key this gateway's own.
+    pub has_fresh_database: bool,
     /// Variables of the gateway's process.
     pub environment: Vec<(&'static str, String)>,
-    runner_url: String,
+    pub runner_url: String,
     /// Where artifacts of all replicas stand, where `artifacts` names no place.
-    artifact_directory: PathBuf,
+    pub artifact_directory: PathBuf,
 }
 
 pub type Rewrite = Box<dyn Fn(&str) -> String + Send + Sync>;
@@ -75,6 +78,33 @@ impl Default for Agent {
     }
 }
 
+impl Agent {
+    fn toml(&self) -> String {
+        format!(
+            "name = \"{}\"\nevent_types = [\"{}\"]\nconcurrency = \"{}\"\n\
+             scope = {{ kind = \"global\" }}\nrunner_id = \"{}\"\n\
+             config = {{ timeout = {:?} }}\nretry = {{ max = {} }}\n\
+             resource_policy = {{ {} }}\n\
+             delivery_policy = {{ interactions = {} }}\n\
+             state_policy = {{ enabled = true, scopes = [{}] }}\n",
+            self.name,
+            self.event_types,
+            self.concurrency,
+            self.runner_id,
+            self.timeout_seconds,
+            self.retries,
+            self.resources,
+            self.interactions,
+            self.state_scopes,
+        )
+    }
+
+    /// As `POST /v1/agents` takes it.
+    pub fn spec(&self) -> Value {
+        toml::from_str(&self.toml()).unwrap()
+    }
+}
+
 impl Config {
     pub fn new(runner: &StubRunner) -> Self {
         Self::for_runner_at(&runner.url)
@@ -93,10 +123,33 @@ impl Config {
             agents: vec![Agent::default()],
             rest: String::new(),
             database_at: None,
+            has_fresh_database: false,
             environment: Vec::new(),
             runner_url: url.to_owned(),
             artifact_directory: PathBuf::new(),
         }
+    }
+
+    /// Whether a gateway of the default configuration can serve this: only agents differ.
+    pub fn is_default_but_for_agents(&self) -> bool {
+        let default = Self::for_runner_at(&self.runner_url);
+        let sections = |of: &Self| {
+            [
+                of.server.clone(),
+                of.egress.clone(),
+                of.bus.clone(),
+                of.ledger.clone(),
+                of.limits.clone(),
+                of.runs.clone(),
+                of.artifacts.clone(),
+                of.endpoint.clone(),
+                of.rest.clone(),
+            ]
+        };
+        sections(self) == sections(&default)
+            && self.database_at.is_none()
+            && !self.has_fresh_database
+            && self.environment.is_empty()
     }
 
     /// The runner is reached at this URL, of a proxy before it perhaps.
@@ -124,7 +177,8 @@ impl Config {
         }
     }
 
-    fn write(&self, listen: &str, database: &Database, directory: &Directory) -> PathBuf {
+    /// Writes `runnel.toml` into this directory, beside the secrets that it names.
+    pub fn write(&self, listen: &str, database: &Database, directory: &Directory) -> PathBuf {
         let mut text = format!(
             "[server]\nlisten = \"{listen}\"\n{server}\n\
              [auth]\nmaster_key = \"file:{key}\"\n\
@@ -162,25 +216,7 @@ impl Config {
             endpoint = self.endpoint,
         );
         for agent in &self.agents {
-            write!(
-                text,
-                "[[agents]]\nname = \"{}\"\nevent_types = [\"{}\"]\nconcurrency = \"{}\"\n\
-                 scope = {{ kind = \"global\" }}\nrunner_id = \"{}\"\n\
-                 config = {{ timeout = {:?} }}\nretry = {{ max = {} }}\n\
-                 resource_policy = {{ {} }}\n\
-                 delivery_policy = {{ interactions = {} }}\n\
-                 state_policy = {{ enabled = true, scopes = [{}] }}\n",
-                agent.name,
-                agent.event_types,
-                agent.concurrency,
-                agent.runner_id,
-                agent.timeout_seconds,
-                agent.retries,
-                agent.resources,
-                agent.interactions,
-                agent.state_scopes,
-            )
-            .unwrap();
+            write!(text, "[[agents]]\n{}", agent.toml()).unwrap();
         }
         text.push_str(&self.rest);
         directory.write("runnel.toml", &text)
@@ -200,7 +236,7 @@ fn bus_section(of_test: &str) -> String {
 pub struct Gateway {
     process: Process,
     pub url: String,
-    key: String,
+    keys: Keys,
     config: Config,
     database: Database,
     directory: Directory,
@@ -211,18 +247,26 @@ impl Gateway {
     pub async fn start(engine: Engine, mut config: Config) -> Option<Self> {
         let directory = Directory::new();
         config.artifact_directory = directory.file("artifacts");
-        let database = Database::create(engine, &directory).await?;
-        directory.write("master.key", &random_hex(32));
         directory.write("endpoint.secret", SECRET);
-
-        let file = config.write(&own_address(), &database, &directory);
-        let key = create_key("client", &file).await;
+        let (database, keys, file) = if config.has_fresh_database {
+            let database = Database::create(engine, &directory).await?;
+            let master = master_key();
+            directory.write("master.key", &master);
+            let file = config.write(&own_address(), &database, &directory);
+            (database, Keys::create(master, &file).await, file)
+        } else {
+            let template = Template::of(engine).await?;
+            let database = template.copy(&directory).await;
+            directory.write("master.key", &template.keys.master);
+            let file = config.write(&own_address(), &database, &directory);
+            (database, template.keys.clone(), file)
+        };
         let log = directory.file("stderr.log");
         let (process, url) = Process::spawn_under(&[], &config.environment, &file, &log).await;
         Some(Self {
             process,
             url,
-            key,
+            keys,
             config,
             database,
             directory,
@@ -230,18 +274,22 @@ impl Gateway {
     }
 
     pub fn client(&self) -> Client {
-        Client::new(&self.url, &self.key)
+        Client::new(&self.url, &self.keys.client)
     }
 
-    /// With a key of role admin, made while the gateway serves.
-    pub async fn admin(&self) -> Client {
-        let key = create_key("admin", &self.directory.file("runnel.toml")).await;
-        Client::new(&self.url, &key)
+    /// With a key of role admin.
+    pub fn admin(&self) -> Client {
+        Client::new(&self.url, &self.keys.admin)
+    }
+
+    /// With a key of role owner.
+    pub fn owner(&self) -> Client {
+        Client::new(&self.url, &self.keys.owner)
     }
 
     /// A command on the gateway's configuration, while it serves.
     pub async fn command(&self, arguments: &[&str]) -> Printed {
-        let mut command = Command::new(BINARY);
+        let mut command = Command::new(runnel());
         command
             .args(arguments)
             .arg("--config")
@@ -324,7 +372,7 @@ impl Gateway {
         let (process, url) =
             Process::spawn_under(variables, &self.config.environment, &file, &log).await;
         Replica {
-            client: Client::new(&url, &self.key),
+            client: Client::new(&url, &self.keys.client),
             process,
             file,
             environment: self.config.environment.clone(),
@@ -374,7 +422,7 @@ impl Gateway {
         assert!(listens, "the gateway ended before it listened");
     }
 
-    /// As `start_again`, with `FAILPOINTS` as `store::failpoint` reads them. False when the gateway
+    /// As `start_again`, with `FAILPOINTS` as `runnel` reads them. False when the gateway
     /// ended before it listened.
     pub async fn start_breaking(&mut self, failpoints: &str) -> bool {
         self.process = self.begin(failpoints);
@@ -457,33 +505,6 @@ pub fn own_address() -> String {
     }
 }
 
-fn random_hex(bytes: usize) -> String {
-    let mut random = vec![0_u8; bytes];
-    aws_lc_rs::rand::fill(&mut random).unwrap();
-    hex(&random)
-}
-
-async fn create_key(role: &str, config: &Path) -> String {
-    let output = Command::new(BINARY)
-        .args([
-            "token", "create", "--role", role, "--name", "e2e", "--json", "--config",
-        ])
-        .arg(config)
-        .env(STUB_API_KEY.0, STUB_API_KEY.1)
-        .env(STUB_SECRET.0, STUB_SECRET.1)
-        .kill_on_drop(true)
-        .output();
-    let output = within("`runnel token create`", output).await.unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "token create: {}\n{stderr}",
-        output.status
-    );
-    let created: Value = serde_json::from_slice(&output.stdout).unwrap();
-    created["key"].as_str().unwrap().to_owned()
-}
-
 struct Process {
     child: Child,
     /// Kept open: a closed pipe would be an error for whoever prints into it.
@@ -516,7 +537,7 @@ impl Process {
             .append(true)
             .open(log)
             .unwrap();
-        let mut child = Command::new(BINARY)
+        let mut child = Command::new(runnel())
             .args(["serve", "--config"])
             .arg(file)
             .env(STUB_API_KEY.0, STUB_API_KEY.1)

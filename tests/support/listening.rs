@@ -6,6 +6,8 @@ use std::process::Stdio;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
+use super::programs::{echo_runner, local_agent};
+use super::runner::SECRET;
 use super::within;
 
 /// Killed on drop.
@@ -29,9 +31,30 @@ impl Listening {
         let line = within("a program to listen", stdout.next_line()).await;
         let line = line.unwrap().expect("it ended before it listened");
         Ok(Self {
-            url: line.strip_prefix("listening ").unwrap().to_owned(),
+            url: url_in(&line).to_owned(),
             _child: child,
             _stdout: stdout,
         })
     }
+}
+
+fn url_in(line: &str) -> &str {
+    let mut words = line.split_whitespace();
+    words.find(|word| word.starts_with("http://")).unwrap()
+}
+
+/// The runner of `examples/rust`.
+pub async fn rust_echo() -> Listening {
+    let mut command = Command::new(echo_runner());
+    command.env("PORT", "0").env("RUNNER_SECRET", SECRET);
+    Listening::spawn(&mut command).await.unwrap()
+}
+
+/// The Local Agent, which is asked under this secret.
+pub async fn local_agent_under(secret: &str) -> Listening {
+    let mut command = Command::new(local_agent());
+    command
+        .args(["--listen", "127.0.0.1:0"])
+        .env("LOCAL_AGENT_SECRET", secret);
+    Listening::spawn(&mut command).await.unwrap()
 }

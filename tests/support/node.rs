@@ -12,7 +12,7 @@ use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use super::listening::Listening;
-use super::python::repository_file;
+use super::repository::repository_file;
 use super::runner::SECRET;
 use super::skipped;
 

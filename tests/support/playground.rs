@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
 use super::client::Client;
-use super::gateway::BINARY;
+use super::programs::runnel;
 use super::within;
 
 pub struct Playground {
@@ -46,7 +46,7 @@ impl Playground {
             .append(true)
             .open(data.with_extension("log"))
             .unwrap();
-        let mut command = Command::new(BINARY);
+        let mut command = Command::new(runnel());
         for name in ["OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL"] {
             command.env_remove(name);
         }

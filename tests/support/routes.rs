@@ -10,6 +10,7 @@ use super::client::{Client, send};
 pub enum Face {
     Client,
     Admin,
+    Owner,
     Host,
     /// Of whoever has the link that names it.
     Link,
@@ -75,6 +76,7 @@ fn face_of(operation: &Value) -> Face {
     match (has("run_token"), has("api_key")) {
         (true, false) => Face::Host,
         (false, true) if operation["tags"][0] == "admin" => Face::Admin,
+        (false, true) if operation["tags"][0] == "owner" => Face::Owner,
         (false, true) => Face::Client,
         _ if operation["operationId"] == "submit_interaction_by_link" => Face::Link,
         _ => {

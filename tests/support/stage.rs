@@ -1,5 +1,7 @@
 //! A gateway with its stub runner and a client, and the outcome of a run on it.
 
+use std::ops::Deref;
+
 use reqwest::Method;
 use serde_json::Value;
 use uuid::Uuid;
@@ -11,11 +13,72 @@ use super::gateway::{Config, Gateway};
 use super::ledger::Ledger;
 use super::runner::StubRunner;
 use super::script::{Run, Step};
+use super::shared::{Shared, Workspace};
 
+/// A runner, and clients of the workspace that it serves. The gateway may be shared with other tests.
 pub struct Stage {
+    /// The id of the workspace.
+    pub workspace: String,
     pub client: Client,
-    pub gateway: Gateway,
+    pub admin: Client,
     pub runner: StubRunner,
+    _keeps: Keeps,
+}
+
+/// What lives for as long as the stage.
+enum Keeps {
+    Nothing,
+    Gateway { _one: Box<Gateway> },
+    Workspace { _one: Workspace },
+}
+
+/// A stage with a gateway of its own, to be killed, stopped, paused, looked into.
+pub struct OwnStage {
+    pub stage: Stage,
+    pub gateway: Gateway,
+}
+
+impl Deref for OwnStage {
+    type Target = Stage;
+
+    fn deref(&self) -> &Stage {
+        &self.stage
+    }
+}
+
+impl OwnStage {
+    pub async fn new() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    pub async fn with(configure: impl FnOnce(&mut Config)) -> Self {
+        Self::on(Sqlite, configure)
+            .await
+            .expect("SQLite is always at hand")
+    }
+
+    /// `None` when the engine is not at hand.
+    pub async fn on(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<Self> {
+        Self::of(engine, StubRunner::start().await, configure).await
+    }
+
+    pub async fn of(
+        engine: Engine,
+        runner: StubRunner,
+        configure: impl FnOnce(&mut Config),
+    ) -> Option<Self> {
+        let mut config = Config::new(&runner);
+        configure(&mut config);
+        let gateway = Gateway::start(engine, config).await?;
+        let stage = Stage {
+            workspace: "default".to_owned(),
+            client: gateway.client(),
+            admin: gateway.admin(),
+            runner,
+            _keeps: Keeps::Nothing,
+        };
+        Some(Self { stage, gateway })
+    }
 }
 
 pub struct Outcome {
@@ -47,11 +110,26 @@ impl Stage {
     ) -> Option<Self> {
         let mut config = Config::new(&runner);
         configure(&mut config);
+        if config.is_default_but_for_agents() {
+            let workspace = Shared::of(engine).await?.workspace().await;
+            workspace.enter(&config).await;
+            return Some(Self {
+                workspace: workspace.id.clone(),
+                client: workspace.client.clone(),
+                admin: workspace.admin.clone(),
+                runner,
+                _keeps: Keeps::Workspace { _one: workspace },
+            });
+        }
         let gateway = Gateway::start(engine, config).await?;
         Some(Self {
+            workspace: "default".to_owned(),
             client: gateway.client(),
-            gateway,
+            admin: gateway.admin(),
             runner,
+            _keeps: Keeps::Gateway {
+                _one: Box::new(gateway),
+            },
         })
     }
 

@@ -14,7 +14,7 @@ use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::tool_server::{ToolServer, listed};
 use crate::support::upstream::{Reply, Upstream};
-use crate::support::{Engine, Postgres, Sqlite, Stage, until, within};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, until, within};
 
 /// A credential, the variable that has it, and the one place where it may stand.
 struct Credential {
@@ -159,14 +159,14 @@ impl FarSides {
 }
 
 /// A gateway that tells all that it can, and where it shows its metrics.
-async fn stage(engine: Engine, far: &FarSides) -> Option<(Stage, Client)> {
+async fn stage(engine: Engine, far: &FarSides) -> Option<(OwnStage, Client)> {
     let mut manifest = manifest(RUNNER_ID);
     manifest["permissions"] = json!({"models": ["invoke", "stream", "rerank"],
         "tools": ["detail", "call"], "knowledge_bases": ["list", "retrieve"]});
     let runner = StubRunner::start_as(manifest).await;
     let [a, b, ..] = *Uuid::new_v4().as_bytes();
     let metrics = format!("127.{a}.{b}.3:9464");
-    let stage = Stage::of(engine, runner, |config: &mut Config| {
+    let stage = OwnStage::of(engine, runner, |config: &mut Config| {
         config.agents[0].resources = r#"models = "*", tools = "*", knowledge_bases = "*""#;
         config.environment.push(("RUNNEL_LOG", "trace".to_owned()));
         for one in &CREDENTIALS {
@@ -273,7 +273,7 @@ async fn no_credential_of_a_far_side_stands_anywhere_but_in_requests_to_it(
     let Some((stage, metrics)) = stage(engine, &far).await else {
         return;
     };
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     listing(&admin, &far).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let mut all = Haystack::default();

@@ -1,19 +1,20 @@
-//! Every moment that has a name (`store::failpoint`) is broken in every way: the list is the code's own, so
+//! Every moment that has a name (`runnel failpoints`) is broken in every way: the list is the program's own, so
 //! that none is forgotten, and each must have been met.
 
 use std::os::unix::process::ExitStatusExt;
 
 use rstest::rstest;
-use store::failpoint::NAMES;
+use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use super::checks::Book;
 use super::journal::Talk;
 use super::load::Load;
 use super::stage;
+use crate::support::programs::runnel;
 use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
 use crate::support::script::{Gate, Step, send, sse, sse_head};
-use crate::support::{Engine, Postgres, Sqlite, Stage, until};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, run, until};
 
 /// Short: what a dead process held is free again soon.
 const LEASE: &str = "1.0";
@@ -34,6 +35,14 @@ fn met(name: &str, action: &str) -> String {
     format!("failpoint {name}: {action}")
 }
 
+/// Every moment that has a name.
+async fn names() -> Vec<String> {
+    let printed = run(Command::new(runnel()).arg("failpoints")).await;
+    let names: Vec<_> = printed.stdout.lines().map(str::to_owned).collect();
+    assert!(names.len() > 20, "{printed:?}");
+    names
+}
+
 fn load(stage: &Stage) -> Load<'_> {
     Load {
         client: &stage.client,
@@ -52,23 +61,21 @@ async fn a_gateway_that_dies_at_a_named_moment_takes_nothing_back(
     };
     let mut book = Book::default();
     stage.gateway.kill().await;
-    for name in NAMES {
+    let names = names().await;
+    for name in &names {
         die(&mut stage, &mut book, name).await;
         book.check_ended(&stage.client, &stage.runner).await;
         stage.gateway.kill().await;
     }
     stage.gateway.start_again().await;
     book.close(&stage.client, &stage.runner).await;
-    eprintln!("{engine:?}: {} deaths, {:?}", NAMES.len(), book.figures);
+    eprintln!("{engine:?}: {} deaths, {:?}", names.len(), book.figures);
 }
 
 /// Starts the gateway so that it dies at this moment, under load, and takes in what clients were told.
-async fn die(stage: &mut Stage, book: &mut Book, name: &'static str) {
-    let Stage {
-        client,
-        gateway,
-        runner,
-    } = stage;
+async fn die(stage: &mut OwnStage, book: &mut Book, name: &str) {
+    let OwnStage { stage, gateway } = stage;
+    let (client, runner) = (&stage.client, &stage.runner);
     let mut talk = Talk::new("");
     if name.starts_with("orphan.") {
         // Somebody must have left something behind.
@@ -122,8 +129,8 @@ async fn what_fails_panics_or_takes_long_at_a_named_moment_ends_all_the_same(
     };
     stage.gateway.kill().await;
     // Who panics inside of a transaction is caught one by one; the loop around it has no such moment.
-    let broken = |name: &&str| action != "panic" || !name.starts_with("writer.");
-    let names: Vec<_> = NAMES.into_iter().filter(broken).collect();
+    let broken = |name: &String| action != "panic" || !name.starts_with("writer.");
+    let names: Vec<_> = names().await.into_iter().filter(broken).collect();
     // A run that is left alone by one of them is what the takeover of orphans is met with.
     let all: Vec<_> = names.iter().map(|name| once(name, action)).collect();
     assert!(stage.gateway.start_breaking(&all.join(";")).await);
@@ -178,7 +185,7 @@ async fn a_panic_in_the_task_of_one_run_ends_that_run_alone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn busy_workers_orphan_no_run(#[values(Sqlite, Postgres)] engine: Engine) {
     let runner = StubRunner::start_as(manifest(RUNNER_ID)).await;
-    let staged = Stage::of(engine, runner, |config| {
+    let staged = OwnStage::of(engine, runner, |config| {
         config.runs = format!("lease_seconds = {LEASE}");
         config
             .environment

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::checks::Book;
 use super::load::Load;
 use super::stage;
-use crate::support::{Engine, Postgres, Sqlite, Stage, number, seed};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, number, seed};
 
 /// Kills on each database, unless `RUNNEL_TEST_KILL_CYCLES` says otherwise.
 const CYCLES: usize = 4;
@@ -34,11 +34,8 @@ async fn a_gateway_that_is_killed_at_any_moment_takes_nothing_back(
     for cycle in 1..=cycles {
         let moment = moments.up_to(LONGEST);
         tally.moments.push(moment);
-        let Stage {
-            client,
-            gateway,
-            runner,
-        } = &mut stage;
+        let OwnStage { stage, gateway } = &mut stage;
+        let (client, runner) = (&stage.client, &stage.runner);
         let load = Load {
             client,
             runner,

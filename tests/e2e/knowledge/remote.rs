@@ -13,7 +13,7 @@ use crate::support::client::message;
 use crate::support::gateway::{Config, STUB_API_KEY};
 use crate::support::held::HeldRun;
 use crate::support::runner::StubRunner;
-use crate::support::{Sqlite, Stage, until, within};
+use crate::support::{OwnStage, Sqlite, until, within};
 
 /// Answers as its query says, and keeps what it was asked.
 struct FarSide {
@@ -102,9 +102,9 @@ async fn serve(mut socket: TcpStream, asked: Arc<Mutex<Vec<(String, Value)>>>) {
     let _ = socket.write_all(body.as_bytes()).await;
 }
 
-async fn stage(far: &FarSide) -> Stage {
+async fn stage(far: &FarSide) -> OwnStage {
     let runner = StubRunner::start_as(searching()).await;
-    let staged = Stage::of(Sqlite, runner, |config: &mut Config| {
+    let staged = OwnStage::of(Sqlite, runner, |config: &mut Config| {
         config.rest = format!(
             "[[knowledge_bases]]\nkb_id = \"wiki\"\nkb_type = \"dify\"\nbase_url = \"{}\"\n\
              api_key = \"env:{}\"\nknowledge_id = \"kb-1\"\nscore_threshold = 0.25\n",
@@ -159,7 +159,7 @@ async fn a_remote_base_is_asked_in_its_own_words() {
                 {"name": ["lang"], "comparison_operator": "is", "value": "en"}]},
         })
     );
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let documents = admin.get("/v1/knowledge-bases/wiki/documents").await;
     assert_eq!(
         (documents.status, documents.detail("reason")),

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{END, chunk, events_in, remote, said, says, text_of};
-use crate::support::Stage;
+use crate::support::OwnStage;
 use crate::support::held::HeldRun;
 use crate::support::upstream::{Reply, Upstream};
 use reqwest::Method;
@@ -11,7 +11,7 @@ use reqwest::Method;
 const DONE: &str = "data: [DONE]";
 
 struct Asking {
-    stage: Stage,
+    stage: OwnStage,
     run: HeldRun,
     upstream: Upstream,
 }
@@ -560,7 +560,7 @@ async fn deviations_show_in_the_health_of_the_provider() {
     asking
         .check("remote", || Reply::Events(events.clone()), "hi")
         .await;
-    let admin = asking.stage.gateway.admin().await;
+    let admin = asking.stage.admin.clone();
     let providers = admin.get("/v1/model-providers").await.body;
     let items = providers["items"].as_array().unwrap();
     let provider = items.iter().find(|one| one["name"] == "openai").unwrap();

@@ -11,14 +11,14 @@ use crate::support::gateway::Agent;
 use crate::support::held::HeldRun;
 use crate::support::runner::StubRunner;
 use crate::support::upstream::{Reply, Upstream};
-use crate::support::{Engine, Postgres, Sqlite, Stage, until};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, until};
 
 /// One agent whose runs may read artifacts, and one whose runs may not.
-async fn stage(engine: Engine, upstream: &Upstream) -> Option<Stage> {
+async fn stage(engine: Engine, upstream: &Upstream) -> Option<OwnStage> {
     let mut manifest = all_models();
     manifest["permissions"]["artifacts"] = json!(["read", "create"]);
     let runner = StubRunner::start_as(manifest).await;
-    Stage::of(engine, runner, |config| {
+    OwnStage::of(engine, runner, |config| {
         config.agents = vec![
             Agent {
                 resources: r#"models = ["remote", "claude"], artifacts = ["read", "create"]"#,

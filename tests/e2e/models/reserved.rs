@@ -66,7 +66,7 @@ async fn what_a_killed_gateway_had_reserved_ends_with_the_run(
     let Some((mut stage, run)) = staged.await else {
         return;
     };
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let (tokens, slow) = call_and_endless_call(&run.host, &admin).await;
     stage.gateway.kill().await;
     assert!(!slow.await.unwrap(), "the call was answered");
@@ -97,7 +97,7 @@ async fn what_a_killed_gateway_had_reserved_is_free_again_for_a_run_that_goes_on
         return;
     };
     let run = Deferred::start(&stage, &message("m-1")).await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let (tokens, slow) = call_and_endless_call(&run.host, &admin).await;
     stage.gateway.kill().await;
     assert!(!slow.await.unwrap(), "the call was answered");
@@ -121,7 +121,7 @@ async fn what_is_reserved_stays_so_for_as_long_as_its_call_goes_on() {
     let Some((stage, run)) = staged else {
         return;
     };
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let (_, slow) = call_and_endless_call(&run.host, &admin).await;
     let url = stage.gateway.database_url();
     let mut database = PgConnection::connect(&url).await.unwrap();

@@ -15,14 +15,14 @@ use crate::support::routes::{Face, Operation, operations};
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::tool_server::ToolServer;
 use crate::support::upstream::{Reply, Upstream};
-use crate::support::{Stage, until};
+use crate::support::{OwnStage, until};
 
 const ALL: &str = r#"models = "*", tools = "*", knowledge_bases = "*", history = ["page", "search"],
     events = ["get", "page"], storage = ["plugin"], artifacts = ["metadata", "read", "create"]"#;
 
 /// A run that may do everything, and the far sides of its model and its tool.
 struct House {
-    stage: Stage,
+    stage: OwnStage,
     proxy: Proxy,
     model: Upstream,
     tools: ToolServer,

@@ -11,7 +11,7 @@ use crate::support::gateway::{Config, Replica};
 use crate::support::held::HeldRun;
 use crate::support::runner::Request;
 use crate::support::script::{Gate, Step, send, sse_and_wait, sse_head};
-use crate::support::{Stage, number};
+use crate::support::{OwnStage, number};
 
 /// No lease is renewed while the test lasts: a cancel that is heard is heard by the bus, or looked for.
 fn patient(config: &mut Config) {
@@ -19,7 +19,7 @@ fn patient(config: &mut Config) {
     "lease_seconds = 300.0\ncancel_grace_seconds = 0.0".clone_into(&mut config.runs);
 }
 
-async fn two(bus: Bus) -> Option<(Stage, Replica)> {
+async fn two(bus: Bus) -> Option<(OwnStage, Replica)> {
     let stage = stage_on(bus, patient).await?;
     let beside = stage.gateway.beside().await;
     bus.ready(|| beside.log()).await;

@@ -9,7 +9,7 @@ use super::gated;
 use crate::support::client::message;
 use crate::support::gateway::Config;
 use crate::support::script::sse_and_wait;
-use crate::support::{Postgres, Stage, skipped, until};
+use crate::support::{OwnStage, Postgres, skipped, until};
 
 static SKIPPED: Once = Once::new();
 
@@ -40,7 +40,7 @@ async fn a_replica_whose_clock_is_an_hour_off_ends_nobodys_runs_and_loses_none()
         "lease_seconds = 5".clone_into(&mut config.runs);
         config.agents[0].concurrency = "enqueue";
     };
-    let Some(stage) = Stage::on(Postgres, queueing).await else {
+    let Some(stage) = OwnStage::on(Postgres, queueing).await else {
         return;
     };
     let wrong = |offset: &'static str| {

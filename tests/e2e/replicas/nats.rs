@@ -7,20 +7,20 @@ use super::{Bus, gated, stage_on};
 use crate::support::client::message;
 use crate::support::gateway::Config;
 use crate::support::nats::{Line, Listener, nats_server, publish};
-use crate::support::{Postgres, Stage, until};
+use crate::support::{OwnStage, Postgres, Stage, until};
 
 const AWAY: &str = "rings are not carried";
 const THERE: &str = "rings are carried by NATS";
 
 /// On NATS by this URL, looking by itself this often.
-async fn stage_by(url: &str, poll_seconds: f64, more: &str) -> Option<Stage> {
+async fn stage_by(url: &str, poll_seconds: f64, more: &str) -> Option<OwnStage> {
     let bus = format!("kind = \"nats\"\nurl = \"{url}\"\npoll_seconds = {poll_seconds:?}\n{more}");
     let configure = |config: &mut Config| {
         bus.clone_into(&mut config.bus);
         "heartbeat_seconds = 300.0".clone_into(&mut config.server);
         "lease_seconds = 300.0\ncancel_grace_seconds = 0.0".clone_into(&mut config.runs);
     };
-    Stage::on(Postgres, configure).await
+    OwnStage::on(Postgres, configure).await
 }
 
 /// A run on one replica is watched and cancelled through the other.
@@ -161,7 +161,8 @@ async fn what_a_stranger_rings_cancels_nothing_and_shows_nothing() {
 async fn installations_with_keys_of_their_own_do_not_hear_each_other() {
     let mut subjects = Vec::new();
     for event_id in ["m-1", "m-2"] {
-        let Some(stage) = stage_on(Bus::Nats, |_| {}).await else {
+        let fresh = |config: &mut Config| config.has_fresh_database = true;
+        let Some(stage) = stage_on(Bus::Nats, fresh).await else {
             return;
         };
         let mut everything = Listener::to(&nats_server().unwrap(), "runnel.>").await;

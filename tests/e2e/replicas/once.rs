@@ -6,12 +6,12 @@ use futures_util::StreamExt;
 
 use crate::support::client::{message, send};
 use crate::support::script::sse;
-use crate::support::{Postgres, Stage, number};
+use crate::support::{OwnStage, Postgres, number};
 
 /// `RUNNEL_TEST_KEYS` events, each by `RUNNEL_TEST_SENDERS` senders at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_event_that_many_post_through_two_replicas_is_one_run() {
-    let Some(stage) = Stage::on(Postgres, |_| {}).await else {
+    let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
         return;
     };
     let beside = stage.gateway.beside().await;

@@ -12,7 +12,7 @@ use crate::support::client::message;
 use crate::support::gateway::Config;
 use crate::support::runner::Request;
 use crate::support::script::{Gate, Step, send, sse_and_wait, sse_head};
-use crate::support::{Postgres, Stage, number, slow, until, within};
+use crate::support::{OwnStage, Postgres, Stage, number, slow, until, within};
 
 /// What is promised with the settings as they come: a lease of 15 s, and 5 s.
 const PROMISED: Duration = Duration::from_secs(20);
@@ -22,7 +22,7 @@ const SLACK: Duration = Duration::from_secs(5);
 /// `RUNNEL_TEST_ORPHANS` runs on one of three replicas.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn runs_of_a_killed_replica_end_once_and_in_time() {
-    let Some(stage) = Stage::on(Postgres, |_| {}).await else {
+    let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
         return;
     };
     let mut victim = stage.gateway.beside().await;
@@ -109,7 +109,7 @@ async fn questions_of(stage: &Stage, run_id: &str) -> Vec<TcpStream> {
 #[tokio::test]
 async fn a_replica_that_comes_back_after_its_lease_writes_nothing() {
     let short = |config: &mut Config| config.runs = "lease_seconds = 1.0".into();
-    let Some(stage) = Stage::on(Postgres, short).await else {
+    let Some(stage) = OwnStage::on(Postgres, short).await else {
         return;
     };
     let beside = stage.gateway.beside().await;

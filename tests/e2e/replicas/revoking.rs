@@ -38,7 +38,7 @@ async fn who_is_stopped_by_an_operator_reaches_nothing_through_any_replica(
         return;
     };
     let beside = stage.gateway.beside().await;
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     let mut agent = json!({"name": "of-the-test", "event_types": ["test.event"], "runner_id": RUNNER_ID,
         "concurrency": "enqueue"});
     let created = admin.create("/v1/agents", &agent).await;

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::support::client::{Client, message, send, stream};
 use crate::support::gateway::Config;
 use crate::support::script::{Run, Step, sse_head};
-use crate::support::{Postgres, Stage, number, within};
+use crate::support::{OwnStage, Postgres, number, within};
 
 const WORKERS: usize = 6;
 const EVENTS: usize = 31;
@@ -33,7 +33,7 @@ type Replicas = watch::Receiver<[Client; 2]>;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_loses_anything_while_replicas_are_replaced() {
     let soon = |config: &mut Config| config.runs = "lease_seconds = 2.0".into();
-    let Some(mut stage) = Stage::on(Postgres, soon).await else {
+    let Some(mut stage) = OwnStage::on(Postgres, soon).await else {
         return;
     };
     stage.runner.answer_all(steady);

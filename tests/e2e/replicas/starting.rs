@@ -5,11 +5,11 @@ use sqlx::{Connection, PgConnection};
 
 use crate::support::client::message;
 use crate::support::script::sse;
-use crate::support::{Postgres, Stage};
+use crate::support::{OwnStage, Postgres};
 
 #[tokio::test]
 async fn replicas_that_start_at_once_on_an_empty_database_all_serve() {
-    let Some(mut stage) = Stage::on(Postgres, |_| {}).await else {
+    let Some(mut stage) = OwnStage::on(Postgres, |_| {}).await else {
         return;
     };
     stage.gateway.kill().await;

@@ -4,7 +4,7 @@ use crate::support::client::message;
 use crate::support::database::rows;
 use crate::support::held::HeldRun;
 use crate::support::script::sse;
-use crate::support::{Postgres, Stage};
+use crate::support::{OwnStage, Postgres, Stage};
 
 /// What a migration may do to the tables of an older replica: more columns.
 const WIDEN: &str = "DO $$ DECLARE t text; BEGIN \
@@ -32,7 +32,7 @@ async fn used(stage: &Stage, round: usize) {
         let answer = stage.client.get(path).await;
         assert_eq!(answer.status, 200, "{round} {path}: {}", answer.body);
     }
-    let admin = stage.gateway.admin().await;
+    let admin = stage.admin.clone();
     for path in [
         "/v1/agents",
         "/v1/runners",
@@ -46,7 +46,7 @@ async fn used(stage: &Stage, round: usize) {
 
 #[tokio::test]
 async fn an_older_replica_goes_on_beside_a_newer_one_that_adds_columns() {
-    let Some(stage) = Stage::on(Postgres, |_| {}).await else {
+    let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
         return;
     };
     for round in 0..3 {

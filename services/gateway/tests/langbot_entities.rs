@@ -1,12 +1,25 @@
 //! Our types against the entities of LangBot's own SDK: every field, what each side takes, what it
 //! writes. What differs stands in `decided.rs` with its reason, and nothing else may.
 
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    unreachable_pub,
+    reason = "a test fails by panicking, has an environment of its own, and has no outside"
+)]
+
 #[path = "langbot_entities/decided.rs"]
 mod decided;
 #[path = "langbot_entities/ours.rs"]
 mod ours;
+#[path = "../../../tests/support/peer.rs"]
+mod peer;
+#[path = "../../../tests/support/repository.rs"]
+mod repository;
 #[path = "langbot_entities/shape.rs"]
 mod shape;
+#[path = "../../../tests/support/waiting.rs"]
+mod waiting;
 
 use std::collections::BTreeSet;
 
@@ -15,8 +28,8 @@ use serde_json::{Value, json};
 
 use self::decided::{DECIDED, LOOSER, NOT_OURS};
 use self::ours::{Ours, entities};
+use self::peer::LangbotPeer;
 use self::shape::Shapes;
-use crate::support::python::LangbotPeer;
 
 const SCRIPT: &str = "tests/peer/langbot_entities.py";
 

@@ -1,0 +1,16 @@
+//! The longest tests. Tests start in the order of their names: these begin first, so that none is waited for at the end.
+
+#[path = "crash.rs"]
+mod crash;
+#[path = "outage.rs"]
+mod outage;
+#[path = "poison.rs"]
+mod poison;
+#[path = "pressure.rs"]
+mod pressure;
+#[path = "replicas.rs"]
+mod replicas;
+#[path = "resume.rs"]
+mod resume;
+#[path = "shapes.rs"]
+mod shapes;

@@ -1,0 +1,97 @@
+//! The programs under test, as files. They are built once for a run of the tests, with failpoints, by the features
+//! that `cargo test --workspace` chooses: what it has built already is not built again.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+use super::repository::repository;
+
+/// The test of the gateway's package: a build that includes it has the failpoints of its dev-dependencies.
+const WITH_FAILPOINTS: &str = "openapi";
+const NAMES: [&str; 3] = ["runnel", "local-agent", "echo-runner"];
+
+static PROGRAMS: OnceLock<BTreeMap<String, PathBuf>> = OnceLock::new();
+
+/// The gateway.
+pub fn runnel() -> &'static Path {
+    program("runnel")
+}
+
+/// The Local Agent as a service of its own.
+pub fn local_agent() -> &'static Path {
+    program("local-agent")
+}
+
+/// The runner of `examples/rust`.
+pub fn echo_runner() -> &'static Path {
+    program("echo-runner")
+}
+
+fn program(name: &str) -> &'static Path {
+    let programs = PROGRAMS.get_or_init(|| match std::env::var_os("RUNNEL_BIN") {
+        Some(runnel) => beside(Path::new(&runnel)),
+        None => build(),
+    });
+    &programs[name]
+}
+
+/// `RUNNEL_BIN` names a `runnel` with failpoints. The other programs stand in its directory.
+fn beside(runnel: &Path) -> BTreeMap<String, PathBuf> {
+    let path = |name: &str| match name {
+        "runnel" => runnel.to_owned(),
+        _ => runnel.with_file_name(name),
+    };
+    let found = NAMES.map(|name| (name.to_owned(), path(name)));
+    let found = found.map(|(name, path)| {
+        let path = path.canonicalize();
+        let path = path.unwrap_or_else(|error| panic!("RUNNEL_BIN: no {name} there: {error}"));
+        (name, path)
+    });
+    BTreeMap::from(found)
+}
+
+fn build() -> BTreeMap<String, PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .args(["build", "--workspace", "--locked", "--message-format=json"])
+        .args(["--test", WITH_FAILPOINTS])
+        .args(NAMES.iter().flat_map(|name| ["--bin", name]))
+        .current_dir(repository())
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit());
+    if !cfg!(debug_assertions) {
+        command.arg("--release");
+    }
+    // Variables of this package would count as changed ones for build scripts.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        let own = [
+            "CARGO_PKG_",
+            "CARGO_MANIFEST_",
+            "CARGO_BIN_",
+            "CARGO_CRATE_",
+        ];
+        if own.iter().any(|start| text.starts_with(start)) {
+            command.env_remove(&name);
+        }
+    }
+    let output = command.output().expect("cargo starts");
+    assert!(output.status.success(), "the programs cannot be built");
+    let printed = String::from_utf8(output.stdout).expect("cargo prints UTF-8");
+    let artifacts = printed.lines().map(|line| {
+        let message: Value = serde_json::from_str(line).expect("cargo prints JSON");
+        let name = message["target"]["name"].as_str().unwrap_or_default();
+        let executable = message["executable"].as_str().map(PathBuf::from);
+        (name.to_owned(), executable)
+    });
+    let programs: BTreeMap<_, _> = artifacts
+        .filter_map(|(name, executable)| Some((name, executable?)))
+        .collect();
+    assert!(NAMES.iter().all(|name| programs.contains_key(*name)));
+    programs
+}

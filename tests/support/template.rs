@@ -1,0 +1,108 @@
+//! A database that was migrated once, with keys in it. Each test has a copy.
+
+use std::path::Path;
+
+use serde_json::Value;
+use tokio::process::Command;
+use tokio::sync::OnceCell;
+
+use super::database::{Database, Engine, Source, drop_abandoned, postgres_server};
+use super::gateway::{STUB_API_KEY, STUB_SECRET};
+use super::programs::runnel;
+use super::twins::is_left_out;
+use super::{Directory, hex, run};
+
+/// A migrated database with its keys, which all copies share.
+pub struct Template {
+    source: Source,
+    pub keys: Keys,
+}
+
+/// The keys of a database.
+#[derive(Clone)]
+pub struct Keys {
+    /// Seals secrets in the database.
+    pub master: String,
+    /// An API key of role `client`.
+    pub client: String,
+    /// An API key of role `admin`.
+    pub admin: String,
+    /// An API key of role `owner`.
+    pub owner: String,
+}
+
+impl Keys {
+    /// API keys that `runnel token create` makes in the database of this configuration.
+    pub async fn create(master: String, config: &Path) -> Self {
+        Self {
+            master,
+            client: create_key("client", config).await,
+            admin: create_key("admin", config).await,
+            owner: create_key("owner", config).await,
+        }
+    }
+}
+
+/// A new master key.
+pub fn master_key() -> String {
+    let mut random = [0_u8; 32];
+    aws_lc_rs::rand::fill(&mut random).unwrap();
+    hex(&random)
+}
+
+static SQLITE: OnceCell<Option<Template>> = OnceCell::const_new();
+static POSTGRES: OnceCell<Option<Template>> = OnceCell::const_new();
+
+impl Template {
+    /// `None` when the engine is not at hand.
+    pub async fn of(engine: Engine) -> Option<&'static Self> {
+        // Before the cell: another test of this engine has its half.
+        if is_left_out() {
+            return None;
+        }
+        let cell = match engine {
+            Engine::Sqlite => &SQLITE,
+            Engine::Postgres => &POSTGRES,
+        };
+        cell.get_or_init(|| make(engine)).await.as_ref()
+    }
+
+    /// A database for one test.
+    pub async fn copy(&self, directory: &Directory) -> Database {
+        self.source.copy(directory).await
+    }
+}
+
+async fn make(engine: Engine) -> Option<Template> {
+    if let Engine::Postgres = engine {
+        drop_abandoned(&postgres_server()?).await;
+    }
+    let directory = Directory::new();
+    let database = Database::create(engine, &directory).await?;
+    let master_key = master_key();
+    let key_file = directory.write("master.key", &master_key);
+    let config = format!(
+        "[auth]\nmaster_key = \"file:{}\"\n[database]\nurl = \"{}\"\n",
+        key_file.display(),
+        database.url()
+    );
+    let config = directory.write("runnel.toml", &config);
+    let keys = Keys::create(master_key, &config).await;
+    let source = database.into_source();
+    Some(Template { source, keys })
+}
+
+/// A key that `runnel token create` makes.
+pub async fn create_key(role: &str, config: &Path) -> String {
+    let mut command = Command::new(runnel());
+    command
+        .args([
+            "token", "create", "--role", role, "--name", "e2e", "--json", "--config",
+        ])
+        .arg(config)
+        .envs([STUB_API_KEY, STUB_SECRET]);
+    let printed = run(&mut command).await;
+    assert!(printed.status.success(), "token create: {printed:?}");
+    let created: Value = serde_json::from_str(&printed.stdout).unwrap();
+    created["key"].as_str().unwrap().to_owned()
+}

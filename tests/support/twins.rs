@@ -1,0 +1,26 @@
+//! Tests on both databases whose statements are the same on both, and the same as those of other tests: `.ci/long` runs
+//! their `PostgreSQL` half, with `RUNNEL_TEST_TWINS=1`. `tests/tidy.rs` checks that each of them exists and has two halves.
+
+use std::sync::Once;
+
+use super::waiting::announce;
+
+/// Modules of tests, or single tests.
+const TWINS: &[&str] = &["shapes::"];
+
+static LEFT_OUT: Once = Once::new();
+
+/// Whether the test of this thread leaves its `PostgreSQL` half out.
+pub fn is_left_out() -> bool {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or_default();
+    let is_twin = test.contains("Postgres") && TWINS.iter().any(|twin| test.contains(twin));
+    let is_left_out = is_twin && std::env::var_os("RUNNEL_TEST_TWINS").is_none();
+    if is_left_out {
+        announce(
+            &LEFT_OUT,
+            "SKIPPED twins: .ci/long runs these on PostgreSQL, RUNNEL_TEST_TWINS=1 here",
+        );
+    }
+    is_left_out
+}
