@@ -646,6 +646,69 @@ fn has_phrase(source: &str, phrase: &str) -> bool {
     })
 }
 
+// --- tests on both databases ---
+
+/// The files of the store that tell the databases apart.
+const TELL_DATABASES_APART: [&str; 14] = [
+    "audit.rs",
+    "capacity.rs",
+    "connect.rs",
+    "database_clock.rs",
+    "doorbell.rs",
+    "history_search.rs",
+    "knowledge/chunks.rs",
+    "knowledge/removal.rs",
+    "knowledge/search.rs",
+    "retention.rs",
+    "shared_parts.rs",
+    "sql.rs",
+    "transcript.rs",
+    "writer/transaction.rs",
+];
+
+/// The tests that leave their `PostgreSQL` half to `.ci/long` have one, and are there for none of those files.
+#[test]
+fn leaves_out_twins_of_the_same_statements_alone() {
+    let files = files();
+    let text_of = |path: &str| {
+        let file = files.iter().find(|file| file.path == path);
+        file.map(|file| file.text.as_str())
+    };
+    let list = text_of("tests/support/twins.rs").expect("the list");
+    let list = list
+        .split_once("&[\n")
+        .and_then(|(_, rest)| rest.split_once("];"));
+    let twins: Vec<_> = list
+        .expect("the list")
+        .0
+        .split('"')
+        .skip(1)
+        .step_by(2)
+        .collect();
+    assert!(!twins.is_empty());
+    let mut faults = Vec::new();
+    for twin in twins {
+        let text = text_of(&format!("tests/e2e/{twin}.rs"));
+        if !text.is_some_and(|text| text.contains("#[values(Sqlite, Postgres)]")) {
+            faults.push(format!("tests/e2e/{twin}.rs has no test on both databases"));
+        }
+    }
+    let apart: Vec<_> = files
+        .iter()
+        .filter(|file| file.text.contains("Postgres"))
+        .filter_map(|file| file.path.strip_prefix("crates/store/src/"))
+        .collect();
+    for file in &apart {
+        if !TELL_DATABASES_APART.contains(file) {
+            faults.push(format!(
+                "crates/store/src/{file} tells the databases apart: does a test of tests/support/twins.rs hold it?"
+            ));
+        }
+    }
+    assert_eq!(apart.len(), TELL_DATABASES_APART.len(), "{apart:?}");
+    assert_none(faults);
+}
+
 // --- how it is looked for ---
 
 #[track_caller]

@@ -28,7 +28,7 @@ pub(crate) async fn issue(
 ) -> Result<(ApiKeyRecord, SecretString), StoreError> {
     let mut tries = 1;
     loop {
-        let (record, key) = fresh(clock, workspace, spec);
+        let (record, key) = fresh(clock.now_ms(), workspace, spec);
         match store.write(record.clone()).await {
             Err(StoreError::Taken) if tries < TRIES => tries += 1,
             Err(error) => return Err(error),
@@ -55,7 +55,7 @@ pub(crate) async fn issue_workspace(
     };
     let mut tries = 1;
     loop {
-        let (record, key) = fresh(clock, &id, &first);
+        let (record, key) = fresh(workspace.created_at, &id, &first);
         let create = CreateWorkspace {
             workspace: workspace.clone(),
             key: record.clone(),
@@ -87,7 +87,7 @@ pub(crate) fn shown_workspace(record: WorkspaceRecord) -> Workspace {
 }
 
 fn fresh(
-    clock: &Clock,
+    created_at: i64,
     workspace: &WorkspaceId,
     spec: &ApiKeySpec,
 ) -> (ApiKeyRecord, SecretString) {
@@ -99,7 +99,7 @@ fn fresh(
         role: spec.role,
         prefix,
         hash: sha256_hex(key.expose_secret().as_bytes()),
-        created_at: clock.now_ms(),
+        created_at,
         revoked_at: None,
     };
     (record, key)
