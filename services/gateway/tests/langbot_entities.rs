@@ -12,12 +12,14 @@
 mod decided;
 #[path = "langbot_entities/ours.rs"]
 mod ours;
+#[expect(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../../../tests/support/peer.rs"]
 mod peer;
 #[path = "../../../tests/support/repository.rs"]
 mod repository;
 #[path = "langbot_entities/shape.rs"]
 mod shape;
+#[expect(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../../../tests/support/waiting.rs"]
 mod waiting;
 
