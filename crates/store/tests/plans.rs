@@ -215,6 +215,10 @@ async fn generic_plans_of_writes_scan_no_table() {
     let generic = format!("ALTER DATABASE {name} SET plan_cache_mode = force_generic_plan");
     run_sql(&database, &generic).await;
     close(open(&database).await).await;
+    // Autovacuum runs when it likes. Between two writes it changes the statistics of a small table, and with them the plans.
+    let leave_alone =
+        GROWING.map(|table| format!("ALTER TABLE {table} SET (autovacuum_enabled = off)"));
+    run_sql(&database, &leave_alone.join("; ")).await;
     for step in ["empty", "large, without statistics", "large"] {
         match step {
             "empty" => {}
@@ -228,7 +232,7 @@ async fn generic_plans_of_writes_scan_no_table() {
         for (table, (scans, entries)) in reads(&database).await {
             let (scans_before, entries_before) = before[&table];
             assert_eq!(scans - scans_before, 0, "scans of {table}, {step}");
-            // A small table may be read whole by an index: PostgreSQL may analyze it at any time, and finds no index cheaper.
+            // An empty table has no cheaper index, and a plan may read all live entries of a small one.
             let read = entries - entries_before;
             assert!(
                 step == "empty" || read < LARGE,
