@@ -10,7 +10,8 @@ use protocol::run::RunStatus;
 use sea_orm::sea_query::{Expr, ExprTrait};
 use sea_orm::{
     ColumnTrait, Condition, ConnectionTrait, Database, DatabaseConnection, DatabaseTransaction,
-    DbBackend, EntityTrait, PaginatorTrait, QueryFilter, QueryOrder, QuerySelect, TransactionTrait,
+    DbBackend, EntityTrait, PaginatorTrait, QueryFilter, QueryOrder, QuerySelect, Select,
+    TransactionTrait,
 };
 use uuid::Uuid;
 
@@ -20,7 +21,7 @@ use crate::entity::runs;
 use crate::error::{StoreError, parsed};
 use crate::retention::left_to_us;
 use crate::runs::readable;
-use crate::sql::unlocked;
+use crate::sql::{locked, unlocked};
 use crate::writer::Work;
 
 /// Which leases may be taken.
@@ -161,8 +162,9 @@ pub struct LeaseKeeper {
 }
 
 impl LeaseKeeper {
-    /// Renews the leases that `owner` holds on these runs, except those whose rows are locked. It takes no longer than
-    /// half of a lease.
+    /// Renews the leases that `owner` holds on these runs. Those whose rows are locked come last and wait for their locks:
+    /// on a slow database the results of a run keep its row locked most of the time. It takes no longer than three
+    /// quarters of a lease, the last quarter for those that wait.
     pub async fn renew(
         &self,
         owner: &str,
@@ -184,8 +186,64 @@ impl LeaseKeeper {
             Ok(renewed)
         };
         let renewed = tokio::time::timeout(lease / 2, renewing).await;
-        renewed.unwrap_or(Err(StoreError::Unreachable))
+        let mut renewed = renewed.unwrap_or(Err(StoreError::Unreachable))?;
+        let waiting = renew_busy(own, owner, lease, &mut renewed);
+        if let Ok(Err(error)) = tokio::time::timeout(lease / 4, waiting).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::debug!(error, "leases of locked rows are renewed next time");
+        }
+        Ok(renewed)
     }
+}
+
+/// Renews the leases of locked rows. It waits for their locks in the order of ids, which all transactions keep.
+async fn renew_busy(
+    own: &DatabaseConnection,
+    owner: &str,
+    lease: Duration,
+    renewed: &mut Renewed,
+) -> Result<(), StoreError> {
+    if renewed.busy.is_empty() {
+        return Ok(());
+    }
+    let tx = own.begin().await?;
+    let patience = format!("SET LOCAL lock_timeout = {}", (lease / 5).as_millis());
+    tx.execute_unprepared(&patience).await?;
+    let busy = held_by(owner, renewed.busy.iter().copied()).order_by_asc(runs::Column::Id);
+    let rows: Vec<(String, Option<i64>)> = locked(&tx, busy).into_tuple().all(&tx).await?;
+    extend(&tx, rows.iter().map(|(id, _)| id.as_str()), lease).await?;
+    tx.commit().await?;
+    renewed.busy.clear();
+    renewed.hold(rows)
+}
+
+/// Moves the ends of these runs' leases.
+async fn extend<'i>(
+    tx: &DatabaseTransaction,
+    ids: impl IntoIterator<Item = &'i str>,
+    lease: Duration,
+) -> Result<(), StoreError> {
+    runs::Entity::update_many()
+        .col_expr(
+            runs::Column::LeaseExpiresAt,
+            lease_end(tx.get_database_backend(), lease),
+        )
+        .filter(runs::Column::Id.is_in(ids))
+        .exec(tx)
+        .await?;
+    Ok(())
+}
+
+/// Id and time of the cancel of those of these runs that `owner` drives.
+fn held_by(owner: &str, ids: impl IntoIterator<Item = RunId>) -> Select<runs::Entity> {
+    let ids = ids.into_iter().map(|id| id.to_string());
+    runs::Entity::find()
+        .select_only()
+        .column(runs::Column::Id)
+        .column(runs::Column::CancelRequestedAt)
+        .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
+        .filter(runs::Column::LeaseOwner.eq(owner))
+        .filter(runs::Column::Id.is_in(ids))
 }
 
 /// What became of leases that were to be renewed. What is in neither of these is not held any more.
@@ -193,8 +251,7 @@ impl LeaseKeeper {
 pub struct Renewed {
     /// Each with the time at which it was asked to end.
     pub held: HashMap<RunId, Option<i64>>,
-    /// Held as before, and not renewed: somebody has locked the row. One that is locked would hold up all others, and
-    /// all would be lost with it.
+    /// Held as before, and not renewed: another transaction has locked the row.
     pub busy: HashSet<RunId>,
 }
 
@@ -216,30 +273,12 @@ impl Work for RenewLeases {
         let mut ids = self.ids.clone();
         ids.sort_unstable_by_key(|id| id.0);
         for ids in ids.chunks(IDS) {
-            let own = Condition::all()
-                .add(runs::Column::Status.eq(RunStatus::Running.as_str()))
-                .add(runs::Column::LeaseOwner.eq(self.owner.as_str()))
-                .add(runs::Column::Id.is_in(ids.iter().map(ToString::to_string)));
-            let query = runs::Entity::find()
-                .select_only()
-                .column(runs::Column::Id)
-                .column(runs::Column::CancelRequestedAt)
-                .filter(own.clone());
-            let rows: Vec<(String, Option<i64>)> = unlocked(tx, query).into_tuple().all(tx).await?;
-            let free = rows.iter().map(|(id, _)| id.as_str());
-            runs::Entity::update_many()
-                .col_expr(
-                    runs::Column::LeaseExpiresAt,
-                    lease_end(tx.get_database_backend(), self.lease),
-                )
-                .filter(runs::Column::Id.is_in(free))
-                .exec(tx)
-                .await?;
+            let own = held_by(&self.owner, ids.iter().copied());
+            let free = unlocked(tx, own.clone());
+            let rows: Vec<(String, Option<i64>)> = free.into_tuple().all(tx).await?;
+            extend(tx, rows.iter().map(|(id, _)| id.as_str()), self.lease).await?;
             let is_whole = rows.len() == ids.len();
-            for (id, cancel_requested_at) in rows {
-                let id = parsed("runs.id", &id, &id)?;
-                renewed.held.insert(id, cancel_requested_at);
-            }
+            renewed.hold(rows)?;
             if !is_whole {
                 renewed.find_busy(tx, own).await?;
             }
@@ -249,15 +288,22 @@ impl Work for RenewLeases {
 }
 
 impl Renewed {
+    fn hold(&mut self, rows: Vec<(String, Option<i64>)>) -> Result<(), StoreError> {
+        for (id, cancel_requested_at) in rows {
+            let id = parsed("runs.id", &id, &id)?;
+            self.held.insert(id, cancel_requested_at);
+        }
+        Ok(())
+    }
+
     /// What is `own` and was not left to us.
     async fn find_busy(
         &mut self,
         tx: &DatabaseTransaction,
-        own: Condition,
+        own: Select<runs::Entity>,
     ) -> Result<(), StoreError> {
-        let query = runs::Entity::find().select_only().column(runs::Column::Id);
-        let ids: Vec<String> = query.filter(own).into_tuple().all(tx).await?;
-        for id in ids {
+        let rows: Vec<(String, Option<i64>)> = own.into_tuple().all(tx).await?;
+        for (id, _) in rows {
             let id = parsed("runs.id", &id, &id)?;
             if !self.held.contains_key(&id) {
                 self.busy.insert(id);

@@ -40,6 +40,7 @@ on_postgres!(
     runs_that_events_cancel_are_taken_in_one_order,
     what_runs_share_has_no_two_replicas_wait_for_each_other,
     a_run_whose_row_is_locked_keeps_no_other_from_its_renewal,
+    renews_leases_of_locked_rows_when_their_locks_are_free,
     a_run_whose_row_is_locked_holds_up_no_other_writes,
     many_runs_whose_rows_are_locked_hold_up_no_other_writes,
     a_row_that_stays_locked_is_given_up,
@@ -280,6 +281,24 @@ async fn a_run_whose_row_is_locked_keeps_no_other_from_its_renewal(
     assert_eq!((renewed.held.len(), renewed.busy.len()), (2, 0));
     let lapsed = bench.store.expired_runs("you", Leases::Lapsed, 10).await;
     assert!(lapsed.unwrap().is_empty());
+}
+
+/// On a slow database the results of a run keep its row locked most of the time.
+async fn renews_leases_of_locked_rows_when_their_locks_are_free(
+    bench: Bench,
+    database: OwnDatabase,
+) {
+    let [first, second] = running(&bench, ["a", "bb"]).await;
+    let mut other = Holder::of(&database, &hold_run(&first)).await;
+    let keeper = bench.store.lease_keeper().await.unwrap();
+    let renewing = keeper.renew("me", vec![second.id, first.id], Duration::from_mins(10));
+    let freeing = async {
+        other.is_waited_for().await;
+        other.commit().await;
+    };
+    let (renewed, ()) = tokio::join!(renewing, freeing);
+    let renewed = renewed.unwrap();
+    assert_eq!((renewed.held.len(), renewed.busy.len()), (2, 0));
 }
 
 /// What comes to the locked row waits for it, in its order; everything else is written meanwhile.
