@@ -1,7 +1,8 @@
 //! Leases: who drives a run, and for how long (runs §2). Their ends are told and compared by the
 //! database's clock.
 
-use std::collections::{HashMap, HashSet};
+mod renewal;
+
 use std::time::Duration;
 
 use domain::run::Run;
@@ -9,9 +10,8 @@ use protocol::id::RunId;
 use protocol::run::RunStatus;
 use sea_orm::sea_query::{Expr, ExprTrait};
 use sea_orm::{
-    ColumnTrait, Condition, ConnectionTrait, Database, DatabaseConnection, DatabaseTransaction,
-    DbBackend, EntityTrait, PaginatorTrait, QueryFilter, QueryOrder, QuerySelect, Select,
-    TransactionTrait,
+    ColumnTrait, Condition, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait,
+    PaginatorTrait, QueryFilter, QueryOrder, QuerySelect,
 };
 use uuid::Uuid;
 
@@ -21,8 +21,12 @@ use crate::entity::runs;
 use crate::error::{StoreError, parsed};
 use crate::retention::left_to_us;
 use crate::runs::readable;
-use crate::sql::{locked, unlocked};
 use crate::writer::Work;
+
+pub use renewal::LeaseKeeper;
+
+/// Ids of one statement: databases bound the number of its values.
+const IDS: usize = 500;
 
 /// Which leases may be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,34 +72,6 @@ impl Store {
             .all(&self.readers)
             .await?;
         Ok(readable(models))
-    }
-
-    /// Renews the leases that `owner` holds on these runs, but for those whose rows somebody has locked.
-    pub async fn renew_leases(
-        &self,
-        owner: &str,
-        ids: Vec<RunId>,
-        lease: Duration,
-    ) -> Result<Renewed, StoreError> {
-        self.write(RenewLeases {
-            owner: owner.to_owned(),
-            ids,
-            lease,
-        })
-        .await
-    }
-
-    /// Renews leases on the runtime that calls this. It depends on no other runtime: the writer of `SQLite` has a thread
-    /// of its own, and on `PostgreSQL` the keeper has a connection of its own.
-    pub async fn lease_keeper(&self) -> Result<LeaseKeeper, StoreError> {
-        let own = match &self.renewing {
-            Some(options) => Some(Database::connect(options.as_ref().clone()).await?),
-            None => None,
-        };
-        Ok(LeaseKeeper {
-            store: self.clone(),
-            own,
-        })
     }
 
     /// Takes over a run: a new epoch, so that its old owner writes nothing more. `None`: its lease is
@@ -152,164 +128,6 @@ impl Store {
             .await?;
         let read = |(id, at): (String, i64)| Ok((parsed("runs.id", &id, &id)?, at));
         rows.into_iter().map(read).collect()
-    }
-}
-
-/// Renews the leases of one process.
-pub struct LeaseKeeper {
-    store: Store,
-    own: Option<DatabaseConnection>,
-}
-
-impl LeaseKeeper {
-    /// Renews the leases that `owner` holds on these runs. Those whose rows are locked come last and wait for their locks:
-    /// on a slow database the results of a run keep its row locked most of the time. It takes no longer than three
-    /// quarters of a lease, the last quarter for those that wait.
-    pub async fn renew(
-        &self,
-        owner: &str,
-        ids: Vec<RunId>,
-        lease: Duration,
-    ) -> Result<Renewed, StoreError> {
-        let Some(own) = &self.own else {
-            return self.store.renew_leases(owner, ids, lease).await;
-        };
-        let work = RenewLeases {
-            owner: owner.to_owned(),
-            ids,
-            lease,
-        };
-        let renewing = async {
-            let tx = own.begin().await?;
-            let renewed = work.apply(&tx).await?;
-            tx.commit().await?;
-            Ok(renewed)
-        };
-        let renewed = tokio::time::timeout(lease / 2, renewing).await;
-        let mut renewed = renewed.unwrap_or(Err(StoreError::Unreachable))?;
-        let waiting = renew_busy(own, owner, lease, &mut renewed);
-        if let Ok(Err(error)) = tokio::time::timeout(lease / 4, waiting).await {
-            let error = &error as &dyn std::error::Error;
-            tracing::debug!(error, "leases of locked rows are renewed next time");
-        }
-        Ok(renewed)
-    }
-}
-
-/// Renews the leases of locked rows. It waits for their locks in the order of ids, which all transactions keep.
-async fn renew_busy(
-    own: &DatabaseConnection,
-    owner: &str,
-    lease: Duration,
-    renewed: &mut Renewed,
-) -> Result<(), StoreError> {
-    if renewed.busy.is_empty() {
-        return Ok(());
-    }
-    let tx = own.begin().await?;
-    let patience = format!("SET LOCAL lock_timeout = {}", (lease / 5).as_millis());
-    tx.execute_unprepared(&patience).await?;
-    let busy = held_by(owner, renewed.busy.iter().copied()).order_by_asc(runs::Column::Id);
-    let rows: Vec<(String, Option<i64>)> = locked(&tx, busy).into_tuple().all(&tx).await?;
-    extend(&tx, rows.iter().map(|(id, _)| id.as_str()), lease).await?;
-    tx.commit().await?;
-    renewed.busy.clear();
-    renewed.hold(rows)
-}
-
-/// Moves the ends of these runs' leases.
-async fn extend<'i>(
-    tx: &DatabaseTransaction,
-    ids: impl IntoIterator<Item = &'i str>,
-    lease: Duration,
-) -> Result<(), StoreError> {
-    runs::Entity::update_many()
-        .col_expr(
-            runs::Column::LeaseExpiresAt,
-            lease_end(tx.get_database_backend(), lease),
-        )
-        .filter(runs::Column::Id.is_in(ids))
-        .exec(tx)
-        .await?;
-    Ok(())
-}
-
-/// Id and time of the cancel of those of these runs that `owner` drives.
-fn held_by(owner: &str, ids: impl IntoIterator<Item = RunId>) -> Select<runs::Entity> {
-    let ids = ids.into_iter().map(|id| id.to_string());
-    runs::Entity::find()
-        .select_only()
-        .column(runs::Column::Id)
-        .column(runs::Column::CancelRequestedAt)
-        .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
-        .filter(runs::Column::LeaseOwner.eq(owner))
-        .filter(runs::Column::Id.is_in(ids))
-}
-
-/// What became of leases that were to be renewed. What is in neither of these is not held any more.
-#[derive(Debug, Default)]
-pub struct Renewed {
-    /// Each with the time at which it was asked to end.
-    pub held: HashMap<RunId, Option<i64>>,
-    /// Held as before, and not renewed: another transaction has locked the row.
-    pub busy: HashSet<RunId>,
-}
-
-struct RenewLeases {
-    owner: String,
-    ids: Vec<RunId>,
-    lease: Duration,
-}
-
-/// Ids of one statement: databases bound the number of its values.
-const IDS: usize = 500;
-
-impl Work for RenewLeases {
-    type Output = Renewed;
-    const URGENT: bool = true;
-
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Renewed, StoreError> {
-        let mut renewed = Renewed::default();
-        let mut ids = self.ids.clone();
-        ids.sort_unstable_by_key(|id| id.0);
-        for ids in ids.chunks(IDS) {
-            let own = held_by(&self.owner, ids.iter().copied());
-            let free = unlocked(tx, own.clone());
-            let rows: Vec<(String, Option<i64>)> = free.into_tuple().all(tx).await?;
-            extend(tx, rows.iter().map(|(id, _)| id.as_str()), self.lease).await?;
-            let is_whole = rows.len() == ids.len();
-            renewed.hold(rows)?;
-            if !is_whole {
-                renewed.find_busy(tx, own).await?;
-            }
-        }
-        Ok(renewed)
-    }
-}
-
-impl Renewed {
-    fn hold(&mut self, rows: Vec<(String, Option<i64>)>) -> Result<(), StoreError> {
-        for (id, cancel_requested_at) in rows {
-            let id = parsed("runs.id", &id, &id)?;
-            self.held.insert(id, cancel_requested_at);
-        }
-        Ok(())
-    }
-
-    /// What is `own` and was not left to us.
-    async fn find_busy(
-        &mut self,
-        tx: &DatabaseTransaction,
-        own: Select<runs::Entity>,
-    ) -> Result<(), StoreError> {
-        let rows: Vec<(String, Option<i64>)> = own.into_tuple().all(tx).await?;
-        for (id, _) in rows {
-            let id = parsed("runs.id", &id, &id)?;
-            if !self.held.contains_key(&id) {
-                self.busy.insert(id);
-            }
-        }
-        Ok(())
     }
 }
 
