@@ -6,8 +6,21 @@ use std::sync::Once;
 
 use super::waiting::announce;
 
-/// Modules of tests, or single tests.
-const TWINS: &[&str] = &["shapes::"];
+/// Modules of tests.
+const TWINS: &[&str] = &[
+    "deviations",
+    "dry_run",
+    "event_forms",
+    "local_agent",
+    "misbehaviour",
+    "reading",
+    "shapes",
+    "skills",
+    "tool_face",
+    "tool_servers",
+    "tools",
+    "traces",
+];
 
 static LEFT_OUT: Once = Once::new();
 
