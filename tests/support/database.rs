@@ -42,7 +42,7 @@ impl Database {
         }
     }
 
-    /// What copies of it are made of. Nothing may be connected to it, now and later.
+    /// Turns the database into the source of copies. It must have no connections from then on.
     pub fn into_source(self) -> Source {
         match &self {
             Self::Sqlite { url } => {

@@ -37,20 +37,20 @@ impl LangbotPeer {
         })
     }
 
-    /// What `tests/peer/langbot_peer.py` answers to `input`.
+    /// Runs `tests/peer/langbot_peer.py` on `input` and returns its answer.
     pub async fn ask(&self, question: &str, input: &Value) -> Value {
         self.run("tests/peer/langbot_peer.py", question, input)
             .await
     }
 
-    /// What a script of this repository answers to `input`.
+    /// Runs a script of this repository on `input` and returns its answer.
     pub async fn run(&self, script: &str, question: &str, input: &Value) -> Value {
         let mut python = Command::new(self.environment.join("bin/python"));
         ask(python.arg(repository_file(script)).arg(question), input).await
     }
 }
 
-/// What a program answers on its output to the JSON on its input.
+/// Writes JSON to the input of a program and returns the JSON of its output.
 pub async fn ask(program: &mut Command, input: &Value) -> Value {
     let mut child = program
         .stdin(Stdio::piped())
@@ -77,8 +77,8 @@ async fn install() -> Option<PathBuf> {
 
 static INSTALLING: Mutex<()> = Mutex::const_new(());
 
-/// An environment called `name` in which pip has installed `what`, once and for all test runs; whoever
-/// comes first moves the finished one into place.
+/// An environment called `name` in which pip has installed `what`, once for all test runs. The first run
+/// moves the finished environment into place.
 pub async fn environment(name: &str, what: &[impl AsRef<OsStr>]) -> Option<PathBuf> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let finished = cache.join(name);

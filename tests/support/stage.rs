@@ -25,7 +25,7 @@ pub struct Stage {
     _keeps: Keeps,
 }
 
-/// What lives for as long as the stage.
+/// The gateway or workspace that the stage owns.
 enum Keeps {
     Nothing,
     Gateway { _one: Box<Gateway> },

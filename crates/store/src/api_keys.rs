@@ -56,7 +56,7 @@ impl Work for ApiKeyRecord {
     }
 }
 
-/// What a revocation may take beside plain keys: a workspace's last admin key, and owner keys.
+/// Whether a revocation covers owner keys and the last admin key of a workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastAdmin {
     /// They are refused: the admin API revokes them, and could not make others.

@@ -312,7 +312,7 @@ async fn run_tokens_open_nothing_of_another_workspace(#[values(Sqlite, Postgres)
     }
 }
 
-/// What the configuration declares is there for every workspace, and no agent has it by itself.
+/// Every workspace lists the models and bases of the configuration; agents use them by grants alone.
 #[rstest]
 #[tokio::test]
 async fn agents_of_every_workspace_need_their_grants(#[values(Sqlite, Postgres)] engine: Engine) {

@@ -19,7 +19,7 @@ use crate::sql::{locked, unlocked};
 use crate::writer::Work;
 
 impl Store {
-    /// Renews the leases that `owner` holds on these runs, but for those whose rows somebody has locked.
+    /// Renews the leases that `owner` holds on these runs. Skips locked rows.
     pub async fn renew_leases(
         &self,
         owner: &str,
@@ -139,7 +139,7 @@ fn held_by(owner: &str, ids: impl IntoIterator<Item = RunId>) -> Select<runs::En
         .filter(runs::Column::Id.is_in(ids))
 }
 
-/// What became of leases that were to be renewed. What is in neither of these is not held any more.
+/// Result of a renewal. Runs in neither set have lost their lease.
 #[derive(Debug, Default)]
 pub struct Renewed {
     /// Each with the time at which it was asked to end.
@@ -186,7 +186,7 @@ impl Renewed {
         Ok(())
     }
 
-    /// What is `own` and was not left to us.
+    /// Marks the owned runs whose rows were skipped.
     async fn find_busy(
         &mut self,
         tx: &DatabaseTransaction,
