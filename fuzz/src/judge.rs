@@ -62,6 +62,8 @@ fn judge(kind: u8, lines: &[Vec<u8>]) -> Vec<String> {
                 assert!(!ended, "accepted behind the end");
                 assert!(line.len() <= LIMITS.event_bytes, "larger than any event");
                 gaps += u64::from(accepted.gap);
+                // Each member that was shortened counts as rejected; the rest of the result stays.
+                rejected += accepted.shortened.len() as u64;
                 if let Some(number) = accepted.runner_sequence {
                     assert!(number > last, "{number} behind {last}");
                     last = number;
