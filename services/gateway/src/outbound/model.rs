@@ -18,6 +18,7 @@ mod batches;
 mod bounds;
 mod embedded;
 mod exchange;
+mod form;
 mod notes;
 mod openai;
 mod paid;
@@ -34,6 +35,7 @@ pub use bounds::{
 };
 pub use embedded::{Embedded, EmbeddedText};
 pub use exchange::ProviderAddress;
+pub use form::{Events, Form};
 pub use notes::Notes;
 pub use openai::OpenAi;
 pub use paid::Paid;
@@ -57,6 +59,19 @@ pub trait Provider: Send + Sync {
     async fn embed(&self, body: JsonObject) -> Result<Embedded, UpstreamError>;
     /// `{"model", "query", "documents", "top_n"}` → `{"results": [{"index", "relevance_score"}]}`.
     async fn rerank(&self, body: JsonObject) -> Result<JsonObject, UpstreamError>;
+    /// Whether it takes requests of that form as they are.
+    fn speaks(&self, _form: Form) -> bool {
+        false
+    }
+    /// A whole answer to a body of that form; an error unless it [`Self::speaks`] it.
+    async fn ask(&self, form: Form, _body: JsonObject) -> Result<JsonObject, UpstreamError> {
+        Err(form.unspoken())
+    }
+    /// The events of an answer to a body of that form; an error unless it [`Self::speaks`] it. Nothing is asked twice
+    /// once this has returned.
+    async fn ask_for_events(&self, form: Form, _body: JsonObject) -> Result<Events, UpstreamError> {
+        Err(form.unspoken())
+    }
     /// Asks for the ids of its models, once with each key or once without any. Empty: it lists none, as one
     /// that is nowhere but here.
     async fn list_models(&self) -> Vec<Result<Vec<String>, UpstreamError>> {

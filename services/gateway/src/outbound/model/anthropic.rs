@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::exchange::{Event, Exchange, Item, Items, KeyHeader, ProviderAddress, error_in};
 use super::whole::{Said, Saying, assembled, settled};
-use super::{Chunks, Embedded, Provider, Rest, ThoughtCount};
+use super::{Chunks, Embedded, Events, Form, Provider, Rest, ThoughtCount, form};
 use crate::outbound::egress::Egress;
 use crate::outbound::upstream::UpstreamError;
 
@@ -21,6 +21,9 @@ pub use thinking::Thinking;
 
 /// The version of the API that is spoken.
 const VERSION: (&str, &str) = ("anthropic-version", "2023-06-01");
+
+/// Where it is asked, below its base URL.
+const MESSAGES: [&str; 2] = ["v1", "messages"];
 
 /// One such provider.
 pub struct Anthropic {
@@ -52,9 +55,7 @@ impl Anthropic {
     }
 
     async fn ask(&self, asked: &JsonObject, accept: &'static str) -> Result<Items, UpstreamError> {
-        self.exchange
-            .complete(&["v1", "messages"], asked, accept)
-            .await
+        self.exchange.complete(&MESSAGES, asked, accept).await
     }
 
     fn chunks(&self, items: Items) -> Chunks {
@@ -119,6 +120,24 @@ impl Provider for Anthropic {
     async fn rerank(&self, _: JsonObject) -> Result<JsonObject, UpstreamError> {
         let message = "Anthropic has no rerank; give the model another provider";
         Err(UpstreamError::Unsupported(message.to_owned()))
+    }
+
+    fn speaks(&self, form: Form) -> bool {
+        form == Form::Messages
+    }
+
+    async fn ask(&self, form: Form, body: JsonObject) -> Result<JsonObject, UpstreamError> {
+        if !self.speaks(form) {
+            return Err(form.unspoken());
+        }
+        form::ask(&self.exchange, &MESSAGES, body).await
+    }
+
+    async fn ask_for_events(&self, form: Form, body: JsonObject) -> Result<Events, UpstreamError> {
+        if !self.speaks(form) {
+            return Err(form.unspoken());
+        }
+        form::ask_for_events(&self.exchange, &MESSAGES, body).await
     }
 
     async fn list_models(&self) -> Vec<Result<Vec<String>, UpstreamError>> {

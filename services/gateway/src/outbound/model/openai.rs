@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::exchange::{Event, Exchange, Item, Items, KeyHeader, ProviderAddress, error_in};
 use super::whole::{Said, Saying, asked_answers, assembled, completion, settled};
-use super::{BOUNDS, Chunks, Embedded, Provider, Rest};
+use super::{BOUNDS, Chunks, Embedded, Events, Form, Provider, Rest, form};
 use crate::outbound::egress::Egress;
 use crate::outbound::upstream::UpstreamError;
 
@@ -26,7 +26,11 @@ const OWN_HOSTS: [&str; 4] = [
 pub struct OpenAi {
     exchange: Exchange,
     bound: &'static str,
+    speaks_responses: bool,
 }
+
+/// Where responses are asked, below the base URL.
+const RESPONSES: [&str; 1] = ["responses"];
 
 impl OpenAi {
     /// `base_url` as OpenAI's clients take it, `/v1` included.
@@ -36,8 +40,16 @@ impl OpenAi {
         let [of_openai, of_others] = BOUNDS;
         Self {
             bound: if is_openais_own { of_openai } else { of_others },
+            speaks_responses: is_openais_own,
             exchange: Exchange::new(egress, address, KeyHeader::Bearer),
         }
+    }
+
+    /// One that takes requests of the form [`Form::Responses`], or none, wherever it is.
+    #[must_use]
+    pub fn speaking_responses(mut self, speaks: bool) -> Self {
+        self.speaks_responses = speaks;
+        self
     }
 
     /// One that reads this of [`BOUNDS`], wherever it is.
@@ -138,6 +150,24 @@ impl Provider for OpenAi {
 
     async fn rerank(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
         self.exchange.post(&["rerank"], &body).await
+    }
+
+    fn speaks(&self, form: Form) -> bool {
+        form == Form::Responses && self.speaks_responses
+    }
+
+    async fn ask(&self, form: Form, body: JsonObject) -> Result<JsonObject, UpstreamError> {
+        if !self.speaks(form) {
+            return Err(form.unspoken());
+        }
+        form::ask(&self.exchange, &RESPONSES, body).await
+    }
+
+    async fn ask_for_events(&self, form: Form, body: JsonObject) -> Result<Events, UpstreamError> {
+        if !self.speaks(form) {
+            return Err(form.unspoken());
+        }
+        form::ask_for_events(&self.exchange, &RESPONSES, body).await
     }
 
     async fn list_models(&self) -> Vec<Result<Vec<String>, UpstreamError>> {

@@ -7,7 +7,7 @@ use futures_util::StreamExt as _;
 use protocol::JsonObject;
 use protocol::model::{ModelProvider, ModelProviderError, ModelProviderKey};
 
-use super::{Chunks, Embedded, Paid, Provider, Rest, ThoughtCount};
+use super::{Chunks, Embedded, Events, Form, Paid, Provider, Rest, ThoughtCount};
 use crate::clock::Clock;
 use crate::outbound::upstream::UpstreamError;
 
@@ -88,20 +88,27 @@ impl Watched {
     /// As [`Provider::stream`]. It has answered with its first chunk, and fails with an error wherever that
     /// stands.
     pub async fn stream(&self, body: JsonObject) -> Result<Chunks, UpstreamError> {
-        let chunks = match self.provider.stream(body).await {
-            Ok(chunks) => chunks,
-            Err(error) => return self.health.noted(Err(error)),
-        };
-        let (health, mut has_answered) = (self.health.clone(), false);
-        let noted = chunks.inspect(move |chunk| match chunk {
-            Ok(_) if has_answered => {}
-            Ok(_) => {
-                has_answered = true;
-                health.answered();
-            }
-            Err(error) => health.failed(error),
-        });
-        Ok(noted.boxed())
+        self.health.watched(self.provider.stream(body).await)
+    }
+
+    /// As [`Provider::speaks`].
+    pub fn speaks(&self, form: Form) -> bool {
+        self.provider.speaks(form)
+    }
+
+    /// As [`Provider::ask`].
+    pub async fn ask(&self, form: Form, body: JsonObject) -> Result<JsonObject, UpstreamError> {
+        self.health.noted(self.provider.ask(form, body).await)
+    }
+
+    /// As [`Provider::ask_for_events`], noted as [`Self::stream`] is.
+    pub async fn ask_for_events(
+        &self,
+        form: Form,
+        body: JsonObject,
+    ) -> Result<Events, UpstreamError> {
+        let events = self.provider.ask_for_events(form, body).await;
+        self.health.watched(events)
     }
 
     /// As [`Provider::embed`], paid for.
@@ -157,6 +164,24 @@ impl Watched {
 }
 
 impl Health {
+    /// The items of a stream, of which the first is an answer and an error is a failure.
+    fn watched(&self, items: Result<Chunks, UpstreamError>) -> Result<Chunks, UpstreamError> {
+        let items = match items {
+            Ok(items) => items,
+            Err(error) => return self.noted(Err(error)),
+        };
+        let (health, mut has_answered) = (self.clone(), false);
+        let noted = items.inspect(move |item| match item {
+            Ok(_) if has_answered => {}
+            Ok(_) => {
+                has_answered = true;
+                health.answered();
+            }
+            Err(error) => health.failed(error),
+        });
+        Ok(noted.boxed())
+    }
+
     fn noted<T>(&self, result: Result<T, UpstreamError>) -> Result<T, UpstreamError> {
         match &result {
             Ok(_) => self.answered(),
