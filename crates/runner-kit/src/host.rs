@@ -5,6 +5,7 @@
 mod assets;
 mod client;
 mod error;
+mod interactions;
 mod models;
 mod runs;
 mod sse;
@@ -75,6 +76,17 @@ pub enum Direction {
 }
 
 impl Host {
+    /// The base URL of the host API, such as `http://127.0.0.1:8700/host/v1`.
+    pub fn base_url(&self) -> &str {
+        &self.0.base_url
+    }
+
+    /// The run token, renewed if it is due: for a client of the host API that the kit does not have. A secret.
+    pub async fn token(&self) -> String {
+        self.renew_token_if_due().await;
+        self.0.credentials.token()
+    }
+
     /// The run's context again, as it was sent.
     pub async fn context(&self) -> Result<AgentRunContext, HostError> {
         self.get(&["context"]).await

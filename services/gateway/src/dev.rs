@@ -6,6 +6,7 @@
 mod beside; // the runners and the server of a tool
 mod clock_server;
 mod files;
+mod harness;
 mod knowledge;
 mod model;
 mod settings;
@@ -39,6 +40,8 @@ pub(crate) struct Playground {
     pub(crate) model_origin: Origin,
     pub(crate) tools: Vec<String>,
     pub(crate) knowledge_base: String,
+    /// Names of the coding agents, which are also those of their conversations.
+    pub(crate) harnesses: Vec<String>,
     /// Passages of the knowledge base.
     pub(crate) passages: u64,
     /// The configuration.
@@ -54,6 +57,7 @@ pub(crate) async fn build(
     data_dir: &Path,
     listen: SocketAddr,
     wanted: Wanted,
+    harnesses: &[String],
 ) -> anyhow::Result<Playground> {
     files::make_private_dir(data_dir)?;
     let signals = Signals::listen()?;
@@ -65,8 +69,8 @@ pub(crate) async fn build(
     let master_key = files::master_key(data_dir)?;
     let chosen = model::choose(data_dir, wanted).await?;
     let beside = Beside::default();
-    let addresses = beside.start(data_dir).await?;
-    let (config, declared) = settings::settle(data_dir, address, &addresses, &chosen)?;
+    let addresses = beside.start(data_dir, harnesses).await?;
+    let (config, declared) = settings::settle(data_dir, address, &addresses, &chosen, harnesses)?;
     let agent = declared.agents.first();
     let agent = agent.map(|agent| (agent.name.clone(), agent.runner_id.to_string()));
     let (agent, runner) = agent.context("the playground has no agent")?;
@@ -87,6 +91,7 @@ pub(crate) async fn build(
             .flat_map(|server| server.tools)
             .collect(),
         knowledge_base: knowledge::BASE.to_owned(),
+        harnesses: harnesses.to_vec(),
         passages,
         settings: data_dir.join(settings::SETTINGS_FILE),
         app,

@@ -8,7 +8,15 @@ use mimalloc::MiMalloc;
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
+fn main() -> ExitCode {
+    // Supervisor and sandbox of a harness of the playground: before any thread starts.
+    if let Some(code) = harness::own_process::run(std::env::args_os()) {
+        return code;
+    }
+    serve()
+}
+
 #[tokio::main]
-async fn main() -> ExitCode {
+async fn serve() -> ExitCode {
     gateway::cli::run().await
 }

@@ -1,3 +1,35 @@
 //! The harness runner: coding agents as runners, on runner-kit and the public host API alone.
+//!
+//! Reading order: [`settings`] is the operator's file; [`service`] makes a runner of each harness; `run` is one run from
+//! its workspace to its terminal; `acp` speaks to the harness; `permission` decides what it may do; [`relay`] gives it
+//! the models and tools of its run, and nothing else; [`sandbox`] and [`supervisor`] hold its processes.
 
+pub mod own_process;
+pub mod relay;
 pub mod sandbox;
+pub mod service;
+pub mod settings;
+pub mod supervisor;
+pub mod workspace;
+
+mod acp;
+mod agent;
+mod claude;
+mod codex;
+
+mod config;
+mod diff;
+mod failure;
+mod files;
+mod input;
+mod launch;
+mod peer;
+mod permission;
+
+mod preset;
+mod process;
+mod rpc;
+mod run;
+mod speaker;
+mod turn;
+mod usage;

@@ -1,13 +1,16 @@
 //! The binary `runnel-harness`.
 
+mod serve;
+
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use harness::own_process;
 use harness::sandbox::SandboxArgs;
 
 /// Serves coding agents as runners of Runnel.
 #[derive(Parser)]
-#[command(version)]
+#[command(name = "runnel-harness", version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -15,12 +18,18 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Serves the harnesses of a settings file.
+    Serve(serve::ServeArgs),
     /// Confines itself and executes a command in its place.
     Sandbox(SandboxArgs),
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = own_process::run(std::env::args_os()) {
+        return code;
+    }
     match Cli::parse().command {
+        Command::Serve(args) => serve::execute(&args),
         Command::Sandbox(args) => harness::sandbox::execute(&args),
     }
 }

@@ -25,6 +25,10 @@ pub(super) struct DevArguments {
     /// Let the script answer, even where a model is known.
     #[arg(long)]
     script: bool,
+    /// Serve a coding agent that is installed here as an agent of this name, too: claude-code, codex, gemini-cli,
+    /// kimi-code, opencode or qwen-code. May be repeated.
+    #[arg(long, value_name = "NAME")]
+    harness: Vec<String>,
 }
 
 /// Starts the playground and serves it until it is told to stop.
@@ -36,7 +40,13 @@ pub(super) async fn dev(arguments: DevArguments, json: bool) -> anyhow::Result<E
     } else {
         Wanted::Any
     };
-    let playground = Box::pin(dev::build(&arguments.data_dir, arguments.listen, wanted)).await?;
+    let DevArguments {
+        data_dir,
+        listen,
+        harness,
+        ..
+    } = &arguments;
+    let playground = Box::pin(dev::build(data_dir, *listen, wanted, harness)).await?;
     if json {
         let Playground {
             url,
@@ -73,6 +83,12 @@ fn greeting(playground: &Playground, data_dir: &Path) -> String {
     let tools = playground.tools.join(", ");
     let base = &playground.knowledge_base;
     let passages = playground.passages;
+    let harnesses = playground.harnesses.iter().map(|name| {
+        format!(
+            "coder    {name}: runnel send --conversation {name} \"Write a haiku into poem.txt\"\n"
+        )
+    });
+    let harnesses: String = harnesses.collect();
     let body = r#"{"event_type":"message.received","input":{"text":"What is Runnel?"},"conversation":{"conversation_id":"dev"}}"#;
     format!(
         "runnel {version}  {url}\n\
@@ -82,7 +98,7 @@ fn greeting(playground: &Playground, data_dir: &Path) -> String {
          model    {model}\n\
          tool     {tools}, by MCP\n\
          knows    {base}, a knowledge base of {passages} passages\n\
-         key      {key}\n\
+         {harnesses}key      {key}\n\
          send     runnel send \"What is Runnel?\"\n\
          try      curl -N {url}/v1/events -H 'Authorization: Bearer {key}' \\\n           \
          -H 'Content-Type: application/json' -H 'Accept: text/event-stream' \\\n           \

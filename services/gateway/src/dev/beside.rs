@@ -1,5 +1,5 @@
 //! What the playground serves beside the gateway, each on a loopback port of its own and reached over HTTP like
-//! any other: the Local Agent, the echo runner, and a server with one tool.
+//! any other: the Local Agent, the echo runner, the coding agents that were asked for, and a server with one tool.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use super::clock_server;
 use super::files::write_private;
+use super::harness;
 use crate::clock::Clock;
 use crate::outbound::signature::SigningSecret;
 
@@ -20,6 +21,8 @@ pub(super) struct Addresses {
     pub(super) agent: SocketAddr,
     pub(super) echo: SocketAddr,
     pub(super) clock: SocketAddr,
+    /// Absent without harnesses.
+    pub(super) harness: Option<SocketAddr>,
 }
 
 /// The servers. They live until they are told to stop.
@@ -31,14 +34,28 @@ pub(super) struct Beside {
 
 impl Beside {
     /// Starts all of them; the runners with secrets that stand in `data_dir` from now on.
-    pub(super) async fn start(&self, data_dir: &Path) -> anyhow::Result<Addresses> {
+    pub(super) async fn start(
+        &self,
+        data_dir: &Path,
+        harnesses: &[String],
+    ) -> anyhow::Result<Addresses> {
         let agent = local_agent::LocalAgent::runner(local_agent::manifest::RUNNER_ID.parse()?);
         let agent = self.serve_runner("local-agent", agent, data_dir).await?;
         let echo = echo_runner::echo();
         let echo = self.serve_runner("echo", echo, data_dir).await?;
         let clock = clock_server::router(Clock::system());
         let clock = self.serve("clock", clock).await?;
-        Ok(Addresses { agent, echo, clock })
+        let mut served = None;
+        if !harnesses.is_empty() {
+            let runners = harness::runners(harnesses, data_dir, self.stop.clone()).await?;
+            served = Some(self.serve_runners("harness", runners, data_dir).await?);
+        }
+        Ok(Addresses {
+            agent,
+            echo,
+            clock,
+            harness: served,
+        })
     }
 
     async fn serve_runner(
@@ -47,9 +64,18 @@ impl Beside {
         runner: Arc<dyn Runner>,
         data_dir: &Path,
     ) -> anyhow::Result<SocketAddr> {
+        self.serve_runners(name, vec![runner], data_dir).await
+    }
+
+    async fn serve_runners(
+        &self,
+        name: &'static str,
+        runners: Vec<Arc<dyn Runner>>,
+        data_dir: &Path,
+    ) -> anyhow::Result<SocketAddr> {
         let secret = SigningSecret::generate();
         write_private(&data_dir.join(format!("{name}.secret")), &secret)?;
-        let router = runner_kit::router(vec![runner], secret.parse()?);
+        let router = runner_kit::router(runners, secret.parse()?);
         self.serve(name, router).await
     }
 

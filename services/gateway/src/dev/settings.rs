@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::beside::Addresses;
 use super::files::write_private;
+use super::harness;
 use super::model::{ChosenModel, Origin};
 use crate::app::{Declared, declared};
 use crate::config::{Config, sqlite_url};
@@ -23,9 +24,10 @@ pub(super) fn settle(
     listen: SocketAddr,
     beside: &Addresses,
     model: &ChosenModel,
+    harnesses: &[String],
 ) -> anyhow::Result<(Config, Declared)> {
     let file = data_dir.join(SETTINGS_FILE);
-    write_private(&file, &text(data_dir, listen, beside, model))?;
+    write_private(&file, &text(data_dir, listen, beside, model, harnesses))?;
     let read = || {
         let config = Config::load_file(&file)?;
         let declared = declared(&config)?;
@@ -37,9 +39,24 @@ pub(super) fn settle(
     })
 }
 
-fn text(data_dir: &Path, listen: SocketAddr, beside: &Addresses, model: &ChosenModel) -> String {
-    let Addresses { agent, echo, clock } = beside;
-    let own = [agent, echo, clock].map(ToString::to_string);
+fn text(
+    data_dir: &Path,
+    listen: SocketAddr,
+    beside: &Addresses,
+    model: &ChosenModel,
+    harnesses: &[String],
+) -> String {
+    let Addresses {
+        agent,
+        echo,
+        clock,
+        harness,
+    } = beside;
+    let own: Vec<_> = [agent, echo, clock]
+        .into_iter()
+        .chain(harness)
+        .map(ToString::to_string)
+        .collect();
     let allow: Vec<_> = own
         .iter()
         .chain(&model.rule)
@@ -57,7 +74,11 @@ fn text(data_dir: &Path, listen: SocketAddr, beside: &Addresses, model: &ChosenM
         ("{data}", within(&data_dir.to_string_lossy())),
     ];
     let fill = |text: String, (name, value): (&str, String)| text.replace(name, &value);
-    values.into_iter().fold(TEMPLATE.to_owned(), fill)
+    let mut text = TEMPLATE.to_owned();
+    if let Some(address) = harness {
+        text.push_str(&harness::tables(harnesses, *address));
+    }
+    values.into_iter().fold(text, fill)
 }
 
 /// A text as it stands between the quotes of TOML.

@@ -1,0 +1,84 @@
+//! Coding agents of the playground: harnesses that are installed here, on the model at hand.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use domain::migrate::toml_text;
+use harness::relay::Relay;
+use harness::service::Service;
+use harness::settings::Settings;
+use harness::workspace::Workspaces;
+use runner_kit::Runner;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+const ENDPOINT: &str = r#"
+# Coding agents, each a runner: what they may do is asked first, and they reach the model above through the gateway.
+[[runner_endpoints]]
+name = "harness"
+base_url = "http://{address}"
+secret = "file:{data}/harness.secret"
+"#;
+
+/// The agent of one harness.
+const AGENT: &str = r#"
+[[agents]]
+name = "{name}"
+event_types = ["message.received"]
+# Messages of the conversation `{name}`; those of others go to the agent above.
+scope = { kind = "conversation", conversation_id = "{name}" }
+runner_id = "plugin:runnel/{name}/default"
+concurrency = "enqueue"
+
+[agents.resource_policy]
+models = ["{model_id}"]
+tools = ["current_time"]
+history = ["page"]
+artifacts = ["metadata", "read", "create"]
+
+[agents.state_policy]
+enabled = true
+scopes = ["conversation"]
+
+[agents.delivery_policy]
+interactions = true
+
+[agents.config]
+model = "{model_id}"
+"#;
+
+/// The runners of these presets, which work below `data_dir`. An error for one that is not installed.
+pub(super) async fn runners(
+    names: &[String],
+    data_dir: &Path,
+    stop: CancellationToken,
+) -> anyhow::Result<Vec<Arc<dyn Runner>>> {
+    let workspaces = data_dir.join("harness");
+    let workspaces_text = toml_text::value(&json!(workspaces.to_string_lossy()));
+    // The secret of the endpoint is the playground's; none is read from here.
+    let mut text = format!("secret = \"env:unused\"\nworkspaces = {workspaces_text}\n");
+    for name in names {
+        text.push_str(&format!(
+            "[[harnesses]]\npreset = {}\n",
+            toml_text::value(&json!(name))
+        ));
+    }
+    let settings = Settings::parse(&text).context("--harness")?;
+    if let Some((id, command)) = settings.missing().first() {
+        bail!(
+            "--harness: {id} needs the command `{command}`, which is not installed; docs/harness.md says how to get it"
+        );
+    }
+    let workspaces = Workspaces::new(&workspaces)?;
+    let relay = Relay::start(stop).await?;
+    Arc::new(Service::new(settings, workspaces, relay)).runners()
+}
+
+/// The tables of their endpoint and agents, with the places that `dev.toml` fills in.
+pub(super) fn tables(names: &[String], address: SocketAddr) -> String {
+    let endpoint = ENDPOINT.replace("{address}", &address.to_string());
+    let agents = names.iter().map(|name| AGENT.replace("{name}", name));
+    std::iter::once(endpoint).chain(agents).collect()
+}

@@ -1,0 +1,375 @@
+//! The Agent Client Protocol, version 1, as its client: <https://agentclientprotocol.com>.
+
+mod blocks;
+mod tools;
+
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::future::{BoxFuture, FutureExt as _};
+use futures_util::stream::FuturesUnordered;
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use crate::failure::{EXITED, Failure, MCP_FAILED, PROTOCOL_ERROR, SESSION_LOST, TURN_FAILED};
+use crate::peer::Peer;
+use crate::permission::{ActionKind, Decision, Permission};
+use crate::process::Launch;
+use crate::rpc::{Frame, METHOD_NOT_FOUND, RpcError};
+use crate::turn::{OpenSession, Prompt, SessionStart, Stage, Stop, sleep_until, stopped_or};
+use blocks::Accepts;
+use tools::Tools;
+
+/// The version of the protocol that is spoken.
+const VERSION: u64 = 1;
+/// How long a turn may take to end after `session/cancel`.
+const CANCEL_TIME: Duration = Duration::from_secs(5);
+/// Permissions that may be open at a time.
+const MOST_OPEN: usize = 32;
+
+/// A harness that speaks ACP.
+pub(crate) struct Acp {
+    peer: Peer,
+    agent: Value,
+    session: String,
+    /// Members that a session is opened with.
+    extra: Map<String, Value>,
+}
+
+/// The MCP server that a session is opened with.
+pub(crate) struct McpServer {
+    pub(crate) url: String,
+    pub(crate) key: String,
+}
+
+type Decided = BoxFuture<'static, (Value, Value, Decision)>;
+
+impl Acp {
+    /// Starts the process and greets it.
+    pub(crate) async fn start(
+        launch: Launch,
+        session: Map<String, Value>,
+        stop: &Stop,
+    ) -> Result<Self, Failure> {
+        let mut acp = Self {
+            peer: Peer::start(launch)?,
+            agent: Value::Null,
+            session: String::new(),
+            extra: session,
+        };
+        match acp.greet(stop).await {
+            Ok(()) => Ok(acp),
+            Err(failure) => Err(acp.peer.process.explain(failure).await),
+        }
+    }
+
+    async fn greet(&mut self, stop: &Stop) -> Result<(), Failure> {
+        let hello = json!({
+            "protocolVersion": VERSION,
+            "clientCapabilities": {"fs": {"readTextFile": false, "writeTextFile": false}, "terminal": false},
+            "clientInfo": {"name": "runnel", "title": "Runnel", "version": env!("CARGO_PKG_VERSION")},
+        });
+        let greeted = self.peer.starting("initialize", hello, stop).await?;
+        self.agent = greeted.map_err(|error| {
+            Failure::new(
+                PROTOCOL_ERROR,
+                format!("`initialize` failed: {}", error.message),
+            )
+        })?;
+        if self.agent["protocolVersion"].as_u64() != Some(VERSION) {
+            let told = &self.agent["protocolVersion"];
+            return Err(Failure::protocol(format!(
+                "the harness speaks version {told} of ACP, and version {VERSION} is needed: install a release that has it"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Resumes the stored session, loads it, or opens a new one.
+    pub(crate) async fn open_session(
+        &mut self,
+        stored: Option<&str>,
+        (directory, mcp): (&Path, &McpServer),
+        stop: &Stop,
+    ) -> Result<OpenSession, Failure> {
+        let params = self.session_params(directory, mcp)?;
+        if let Some(id) = stored
+            && self.resume(id, &params, stop).await?
+        {
+            id.clone_into(&mut self.session);
+            return Ok(OpenSession {
+                id: id.to_owned(),
+                start: SessionStart::Resumed,
+            });
+        }
+        let opened = self.peer.starting("session/new", params, stop).await?;
+        let opened = opened.map_err(|error| {
+            let code = if error.message.to_ascii_lowercase().contains("mcp") {
+                MCP_FAILED
+            } else {
+                PROTOCOL_ERROR
+            };
+            Failure::new(code, format!("`session/new` failed: {}", error.message))
+        })?;
+        let Some(id) = opened["sessionId"].as_str() else {
+            return Err(Failure::protocol(
+                "`session/new` was answered without a sessionId",
+            ));
+        };
+        id.clone_into(&mut self.session);
+        let start = if stored.is_some() {
+            SessionStart::Lost
+        } else {
+            SessionStart::New
+        };
+        Ok(OpenSession {
+            id: id.to_owned(),
+            start,
+        })
+    }
+
+    /// Whether the stored session is open again: resumed, or else loaded.
+    async fn resume(&mut self, id: &str, params: &Value, stop: &Stop) -> Result<bool, Failure> {
+        let capabilities = self.agent["agentCapabilities"].clone();
+        let resumes = !capabilities["sessionCapabilities"]["resume"].is_null();
+        let loads = capabilities["loadSession"] == true;
+        let mut params = params.clone();
+        params["sessionId"] = id.into();
+        if resumes {
+            match self
+                .peer
+                .starting("session/resume", params.clone(), stop)
+                .await?
+            {
+                Ok(_) => return Ok(true),
+                // Qwen Code says that it resumes, and does not.
+                Err(error) if error.code == METHOD_NOT_FOUND => {}
+                Err(error) => return Ok(lost(&error)),
+            }
+        }
+        if loads {
+            return match self.peer.starting("session/load", params, stop).await? {
+                // Qwen Code loads a session that it does not know as an empty one.
+                Ok(_) => Ok(self.peer.dropped() > 0),
+                Err(error) => Ok(lost(&error)),
+            };
+        }
+        Ok(false)
+    }
+
+    fn session_params(&self, directory: &Path, mcp: &McpServer) -> Result<Value, Failure> {
+        let Some(directory) = directory.to_str() else {
+            return Err(Failure::protocol("the workspace's path is not UTF-8"));
+        };
+        if self.agent["agentCapabilities"]["mcpCapabilities"]["http"] != true {
+            return Err(Failure::new(
+                MCP_FAILED,
+                "the harness takes no MCP server over HTTP: install a release that has it",
+            ));
+        }
+        let bearer = format!("Bearer {}", mcp.key);
+        let server = json!({
+            "type": "http", "name": "runnel", "url": mcp.url,
+            "headers": [{"name": "Authorization", "value": bearer}],
+        });
+        let mut params = json!({"cwd": directory, "mcpServers": [server]});
+        for (name, value) in &self.extra {
+            params[name] = value.clone();
+        }
+        Ok(params)
+    }
+
+    /// One turn: sends the prompt and shows what comes until the answer to it.
+    pub(crate) async fn turn(
+        &mut self,
+        prompt: &Prompt,
+        stage: &mut Stage,
+    ) -> Result<String, Failure> {
+        let blocks = blocks::blocks(prompt, Accepts::read(&self.agent));
+        let params = json!({"sessionId": self.session, "prompt": blocks});
+        let turn = self.peer.request("session/prompt", params).await?;
+        let mut tools = Tools::default();
+        let mut asked = FuturesUnordered::<Decided>::new();
+        let mut open: Vec<(Value, Value)> = Vec::new();
+        let stop = stage.stop.clone();
+        let mut stopping: Option<(Failure, Instant)> = None;
+        let stopped = stop.reached();
+        tokio::pin!(stopped);
+        loop {
+            let end = stopping.as_ref().map(|(_, end)| *end);
+            tokio::select! {
+                frame = self.peer.inbox.next() => match frame? {
+                    None => return Err(stopped_or(stopping, self.peer.process.ended().await)),
+                    Some(Frame::Response { id, result }) if id == turn => {
+                        return match stopping {
+                            Some((failure, _)) => Err(failure),
+                            None => ended(result),
+                        };
+                    }
+                    Some(Frame::Response { .. }) => {}
+                    Some(Frame::Notification { method, params }) => {
+                        if method == "session/update" && params["sessionId"] == self.session.as_str() {
+                            tools.show(&params["update"], stage).await;
+                        }
+                    }
+                    Some(Frame::Request { id, method, params }) if method == "session/request_permission" => {
+                        let permission = tools.permission(&params);
+                        if stopping.is_some() || asked.len() >= MOST_OPEN {
+                            self.peer.outbox.answer(&id, outcome(&params, Decision::Cancelled)).await?;
+                        } else {
+                            let deciding = decide(stage, permission);
+                            open.push((id.clone(), params.clone()));
+                            asked.push(deciding.map(move |decision| (id, params, decision)).boxed());
+                        }
+                    }
+                    Some(Frame::Request { id, method, .. }) => self.peer.outbox.refuse(&id, &method).await?,
+                },
+                Some((id, params, decision)) = asked.next(), if !asked.is_empty() => {
+                    open.retain(|(asked, _)| *asked != id);
+                    if let Some(reason) = decision.reason() {
+                        let title = tools.permission(&params).title;
+                        stage.note_refusal(&title, reason);
+                    }
+                    self.peer.outbox.answer(&id, outcome(&params, decision)).await?;
+                }
+                failure = &mut stopped, if stopping.is_none() => {
+                    stopping = Some((failure, Instant::now() + CANCEL_TIME));
+                    self.peer.outbox.notify("session/cancel", json!({"sessionId": self.session})).await?;
+                    asked = FuturesUnordered::new();
+                    // Some harnesses wait for ever for the answer to a permission of a cancelled turn.
+                    for (id, params) in open.drain(..) {
+                        self.peer.outbox.answer(&id, outcome(&params, Decision::Cancelled)).await?;
+                    }
+                }
+                () = sleep_until(end), if end.is_some() => {
+                    return Err(stopped_or(stopping, Failure::cancelled()));
+                }
+            }
+        }
+    }
+
+    /// The last lines of standard error, without secrets.
+    pub(crate) fn last_lines(&self) -> Vec<String> {
+        self.peer.process.last_lines()
+    }
+
+    /// Ends the process with all its descendants.
+    pub(crate) async fn end(self) {
+        self.peer.process.stop().await;
+    }
+}
+
+fn decide(stage: &Stage, permission: Permission) -> impl Future<Output = Decision> + use<> {
+    stage.permissions.clone().decide(permission)
+}
+
+/// Tells that a stored session is unknown: it is not open.
+fn lost(error: &RpcError) -> bool {
+    tracing::info!(
+        error.code,
+        "the stored session is unknown to the harness, a new one is opened"
+    );
+    false
+}
+
+/// The answer to a permission: one of the options that the harness offers, or that the turn is cancelled.
+fn outcome(params: &Value, decision: Decision) -> Value {
+    let options = params["options"].as_array().map_or(&[][..], Vec::as_slice);
+    let of_kind = |kind: &str| options.iter().find(|option| option["kind"] == kind);
+    let picked = match decision {
+        Decision::Allowed => of_kind("allow_once").or_else(|| of_kind("allow_always")),
+        Decision::Cancelled => None,
+        Decision::Refused | Decision::Expired | Decision::Unavailable => {
+            of_kind("reject_once").or_else(|| of_kind("reject_always"))
+        }
+    };
+    let mut outcome = match picked {
+        Some(option) => {
+            json!({"outcome": {"outcome": "selected", "optionId": option["optionId"]}})
+        }
+        None => json!({"outcome": {"outcome": "cancelled"}}),
+    };
+    if let Some(reason) = decision.reason() {
+        outcome["_meta"] = json!({"runnel": {"reason": reason}});
+    }
+    outcome
+}
+
+fn ended(result: Result<Value, RpcError>) -> Result<String, Failure> {
+    let result = result.map_err(|error| {
+        let lost = error
+            .message
+            .to_ascii_lowercase()
+            .contains("session not found");
+        let code = if lost { SESSION_LOST } else { TURN_FAILED };
+        Failure::new(code, format!("the turn failed: {}", error.message))
+    })?;
+    let reason = match result["stopReason"].as_str() {
+        Some("end_turn") | None => "stop",
+        Some("max_tokens") => "length",
+        Some("refusal") => "content_filter",
+        Some("cancelled") => {
+            return Err(
+                Failure::new(EXITED, "the harness cancelled the turn by itself").retryable(),
+            );
+        }
+        Some(other) => other,
+    };
+    Ok(reason.to_owned())
+}
+
+/// The kind of a tool call of the protocol.
+fn kind_of(call: &Value) -> ActionKind {
+    ActionKind::of_acp(call["kind"].as_str().unwrap_or("other"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_with_an_option_that_was_offered() {
+        let params = json!({"options": [
+            {"optionId": "a", "kind": "allow_always"}, {"optionId": "o", "kind": "allow_once"},
+            {"optionId": "r", "kind": "reject_once"},
+        ]});
+        for (decision, expected) in [
+            (
+                Decision::Allowed,
+                json!({"outcome": "selected", "optionId": "o"}),
+            ),
+            (
+                Decision::Refused,
+                json!({"outcome": "selected", "optionId": "r"}),
+            ),
+            (
+                Decision::Expired,
+                json!({"outcome": "selected", "optionId": "r"}),
+            ),
+            (Decision::Cancelled, json!({"outcome": "cancelled"})),
+        ] {
+            assert_eq!(
+                outcome(&params, decision)["outcome"],
+                expected,
+                "{decision:?}"
+            );
+        }
+        let none = outcome(&json!({}), Decision::Allowed);
+        assert_eq!(none["outcome"]["outcome"], "cancelled");
+    }
+
+    #[test]
+    fn reads_the_end_of_a_turn() {
+        assert_eq!(
+            ended(Ok(json!({"stopReason": "max_tokens"}))).unwrap(),
+            "length"
+        );
+        assert_eq!(
+            ended(Ok(json!({"stopReason": "cancelled"})))
+                .unwrap_err()
+                .code,
+            EXITED
+        );
+    }
+}

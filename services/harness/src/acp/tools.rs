@@ -1,0 +1,279 @@
+//! Session updates as results, and the tool calls that permissions name.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::kind_of;
+use crate::permission::Permission;
+use crate::speaker::{bounded, cut};
+use crate::turn::Stage;
+
+/// Tool calls of one turn that are kept.
+const MOST_CALLS: usize = 1_000;
+
+/// The tool calls of a turn, each as its updates have made it.
+#[derive(Debug, Default)]
+pub(super) struct Tools {
+    calls: HashMap<String, Call>,
+}
+
+#[derive(Debug, Default)]
+struct Call {
+    /// The members of the call and of its updates, the latest of each.
+    told: Value,
+    has_ended: bool,
+}
+
+impl Tools {
+    /// Shows one update.
+    pub(super) async fn show(&mut self, update: &Value, stage: &mut Stage) {
+        match update["sessionUpdate"].as_str().unwrap_or_default() {
+            "agent_message_chunk" => {
+                if let Some(text) = update["content"]["text"].as_str() {
+                    stage.speaker.say(text).await;
+                }
+            }
+            "agent_thought_chunk" if stage.shows_thoughts => {
+                if let Some(text) = update["content"]["text"].as_str() {
+                    let text = cut(text, stage.speaker.part_bytes());
+                    stage.speaker.tell("thought", json!({"text": text})).await;
+                }
+            }
+            "tool_call" | "tool_call_update" => self.show_call(update, stage).await,
+            "plan" => {
+                let entries = bounded(&update["entries"], stage.speaker.part_bytes());
+                stage
+                    .speaker
+                    .tell("plan", json!({"entries": entries}))
+                    .await;
+            }
+            _ => {}
+        }
+    }
+
+    async fn show_call(&mut self, update: &Value, stage: &mut Stage) {
+        let Some(id) = update["toolCallId"].as_str() else {
+            return;
+        };
+        let is_new = !self.calls.contains_key(id);
+        if is_new && self.calls.len() >= MOST_CALLS {
+            return;
+        }
+        self.merge(id, update);
+        let Some(call) = self.calls.get_mut(id) else {
+            return;
+        };
+        let bytes = stage.speaker.part_bytes();
+        let name = name_of(&call.told);
+        if is_new {
+            stage.speaker.new_paragraph();
+            let parameters = json!({
+                "title": call.told["title"], "kind": call.told["kind"], "locations": bounded(&call.told["locations"], bytes),
+                "input": bounded(&call.told["rawInput"], bytes),
+            });
+            stage
+                .speaker
+                .tool_started(id, &name, without_nulls(parameters))
+                .await;
+        }
+        let status = call.told["status"].as_str().unwrap_or_default();
+        if call.has_ended || !matches!(status, "completed" | "failed") {
+            return;
+        }
+        call.has_ended = true;
+        let output = match &call.told["rawOutput"] {
+            Value::Null => &call.told["content"],
+            output => output,
+        };
+        let result = json!({
+            "title": call.told["title"], "kind": call.told["kind"], "locations": bounded(&call.told["locations"], bytes),
+            "output": bounded(output, bytes),
+        });
+        let error = (status == "failed").then(|| shown_text(&call.told));
+        stage
+            .speaker
+            .tool_completed((id, &name), without_nulls(result), error)
+            .await;
+        for diff in diffs(&call.told) {
+            let data = json!({
+                "tool_call_id": id, "path": diff["path"],
+                "old": bounded(&diff["oldText"], bytes), "new": bounded(&diff["newText"], bytes),
+            });
+            stage.speaker.tell("diff", without_nulls(data)).await;
+        }
+    }
+
+    fn merge(&mut self, id: &str, update: &Value) {
+        let call = self.calls.entry(id.to_owned()).or_default();
+        if !call.told.is_object() {
+            call.told = json!({});
+        }
+        for (name, value) in update.as_object().into_iter().flatten() {
+            if !value.is_null() {
+                call.told[name] = value.clone();
+            }
+        }
+    }
+
+    /// The permission that a request asks for, with what earlier updates told of its tool call.
+    pub(super) fn permission(&self, params: &Value) -> Permission {
+        let asked = &params["toolCall"];
+        let mut told = json!({});
+        let known = asked["toolCallId"]
+            .as_str()
+            .and_then(|id| self.calls.get(id));
+        let known = known.map_or(&Value::Null, |call| &call.told);
+        for source in [known, asked] {
+            for (name, value) in source.as_object().into_iter().flatten() {
+                if !value.is_null() {
+                    told[name] = value.clone();
+                }
+            }
+        }
+        // Kimi Code tells the arguments as the JSON of the call's content, and asks with a shortened sentence.
+        if told["rawInput"]
+            .as_object()
+            .is_none_or(serde_json::Map::is_empty)
+            && let Some(input) = arguments_in(known)
+        {
+            told["rawInput"] = input;
+        }
+        Permission {
+            kind: kind_of(&told),
+            title: name_of(&told),
+            detail: detail_of(&told),
+            paths: paths_of(&told),
+        }
+    }
+}
+
+/// The arguments that the text of a call's content is the JSON of.
+fn arguments_in(call: &Value) -> Option<Value> {
+    let text = call["content"][0]["content"]["text"].as_str()?;
+    serde_json::from_str(text).ok().filter(Value::is_object)
+}
+
+fn name_of(call: &Value) -> String {
+    let named = ["title", "name", "kind"]
+        .into_iter()
+        .find_map(|name| call[name].as_str());
+    named
+        .filter(|name| !name.trim().is_empty())
+        .unwrap_or("tool")
+        .to_owned()
+}
+
+/// What exactly is asked for: the differences, the command, or the arguments.
+fn detail_of(call: &Value) -> String {
+    let differences: Vec<String> = diffs(call).map(crate::diff::of_acp).collect();
+    if !differences.is_empty() {
+        return differences.join("\n");
+    }
+    let input = &call["rawInput"];
+    match &input["command"] {
+        Value::String(command) => command.clone(),
+        Value::Array(words) => {
+            let words: Vec<_> = words.iter().filter_map(Value::as_str).collect();
+            words.join(" ")
+        }
+        _ if input.is_null() => shown_text(call),
+        _ => serde_json::to_string_pretty(input).unwrap_or_default(),
+    }
+}
+
+/// The files that a call touches: its locations, its differences, and the path of its arguments.
+fn paths_of(call: &Value) -> Vec<PathBuf> {
+    let locations = call["locations"].as_array().into_iter().flatten();
+    let located = locations.filter_map(|location| location["path"].as_str());
+    let changed = diffs(call).filter_map(|diff| diff["path"].as_str());
+    let named = ["filePath", "file_path", "path", "filepath"];
+    let named = named
+        .into_iter()
+        .filter_map(|name| call["rawInput"][name].as_str());
+    let mut paths: Vec<PathBuf> = located
+        .chain(changed)
+        .chain(named)
+        .map(PathBuf::from)
+        .collect();
+    paths.sort();
+    paths.dedup();
+    paths
+}
+
+fn diffs(call: &Value) -> impl Iterator<Item = &Value> {
+    let content = call["content"].as_array().into_iter().flatten();
+    content.filter(|part| part["type"] == "diff")
+}
+
+/// The text of a call's content.
+fn shown_text(call: &Value) -> String {
+    let content = call["content"].as_array().into_iter().flatten();
+    let texts = content.filter_map(|part| part["content"]["text"].as_str());
+    let text: Vec<_> = texts.collect();
+    text.join("\n")
+}
+
+fn without_nulls(mut value: Value) -> Value {
+    if let Some(members) = value.as_object_mut() {
+        members.retain(|_, value| !value.is_null());
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::permission::ActionKind;
+
+    #[test]
+    fn a_permission_knows_what_updates_told_before() {
+        let mut tools = Tools::default();
+        tools.merge(
+            "t",
+            &json!({"toolCallId": "t", "title": "bash", "kind": "execute", "rawInput": {}}),
+        );
+        tools.merge(
+            "t",
+            &json!({"toolCallId": "t", "rawInput": {"command": "ls -l"}, "title": null}),
+        );
+        let permission =
+            tools.permission(&json!({"toolCall": {"toolCallId": "t", "title": "List"}}));
+        assert_eq!(permission.kind, ActionKind::Execute);
+        assert_eq!(
+            (permission.title.as_str(), permission.detail.as_str()),
+            ("List", "ls -l")
+        );
+    }
+
+    #[test]
+    fn arguments_in_the_content_are_shown_whole() {
+        let mut tools = Tools::default();
+        let content = json!([{"type": "content", "content": {"type": "text", "text": "{\"command\":\"echo a very long one\"}"}}]);
+        tools.merge(
+            "t",
+            &json!({"toolCallId": "t", "title": "Bash", "kind": "execute", "content": content}),
+        );
+        let asked = json!([{"type": "content", "content": {"type": "text", "text": "Requesting approval to Running: echo a…"}}]);
+        let permission = tools.permission(
+            &json!({"toolCall": {"toolCallId": "t", "title": "Bash", "content": asked}}),
+        );
+        assert_eq!(
+            (permission.kind, permission.detail.as_str()),
+            (ActionKind::Execute, "echo a very long one")
+        );
+    }
+
+    #[test]
+    fn an_edit_names_its_files_and_its_difference() {
+        let call = json!({"kind": "edit", "title": "write", "locations": [{"path": "/w/a"}], "rawInput": {"filePath": "/w/b"},
+            "content": [{"type": "diff", "path": "/w/a", "oldText": "x\n", "newText": "y\n"}]});
+        let permission = Tools::default().permission(&json!({"toolCall": call}));
+        assert_eq!(
+            permission.paths,
+            [PathBuf::from("/w/a"), PathBuf::from("/w/b")]
+        );
+        assert!(permission.detail.contains("-x") && permission.detail.contains("+y"));
+    }
+}

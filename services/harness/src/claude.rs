@@ -1,0 +1,306 @@
+//! Claude Code by its own protocol: `claude -p` with streams of JSON in and out.
+
+mod events;
+
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::future::{BoxFuture, FutureExt as _};
+use futures_util::stream::FuturesUnordered;
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::config::Mode;
+use crate::failure::{Failure, MCP_FAILED, TURN_FAILED};
+use crate::permission::{Decision, Permission};
+use crate::preset::{CLAUDE_GRANTED, CLAUDE_READING};
+use crate::process::{Launch, Process};
+use crate::rpc::{Inbox, Outbox, open};
+use crate::turn::{OpenSession, Prompt, SessionStart, Stage, sleep_until, stopped_or};
+use events::Events;
+
+/// How long a turn may take to end after an interrupt.
+const CANCEL_TIME: Duration = Duration::from_secs(5);
+/// Permissions that may be open at a time.
+const MOST_OPEN: usize = 32;
+
+/// Claude Code, started with its session.
+pub(crate) struct Claude {
+    process: Process,
+    outbox: Outbox,
+    inbox: Inbox,
+    interrupts: u64,
+}
+
+/// How a session is started.
+pub(crate) struct ClaudeStart<'a> {
+    pub(crate) launch: Launch,
+    pub(crate) model: &'a str,
+    pub(crate) mode: Mode,
+    pub(crate) mcp_url: String,
+    pub(crate) home: &'a Path,
+}
+
+type Decided = BoxFuture<'static, (Value, Decision)>;
+
+impl Claude {
+    /// Starts the process in the stored session, if it is still there, or in a new one.
+    pub(crate) fn start(
+        mut start: ClaudeStart<'_>,
+        stored: Option<&str>,
+    ) -> Result<(Self, OpenSession), Failure> {
+        let kept = stored.filter(|id| is_kept(start.home, id));
+        let (flag, id, how) = match (stored, kept) {
+            (_, Some(id)) => ("--resume", id.to_owned(), SessionStart::Resumed),
+            (Some(_), None) => (
+                "--session-id",
+                Uuid::new_v4().to_string(),
+                SessionStart::Lost,
+            ),
+            (None, None) => (
+                "--session-id",
+                Uuid::new_v4().to_string(),
+                SessionStart::New,
+            ),
+        };
+        // Claude Code puts the variable in the place of its name: no secret stands in the arguments.
+        let mcp = json!({"mcpServers": {"runnel": {
+            "type": "http", "url": start.mcp_url, "headers": {"Authorization": "Bearer ${ANTHROPIC_AUTH_TOKEN}"},
+        }}});
+        let mcp = mcp.to_string();
+        let reading = CLAUDE_READING.join(",");
+        let mut args = vec![
+            "-p",
+            "--input-format",
+            "stream-json",
+            "--output-format",
+            "stream-json",
+            "--verbose",
+            "--include-partial-messages",
+            "--permission-prompt-tool",
+            "stdio",
+            "--permission-mode",
+            "default",
+            "--setting-sources",
+            "",
+            "--strict-mcp-config",
+            "--mcp-config",
+            &mcp,
+            "--model",
+            start.model,
+            "--allowedTools",
+            CLAUDE_GRANTED,
+            flag,
+            &id,
+        ];
+        if start.mode == Mode::ReadOnly {
+            args.extend(["--tools", &reading]);
+        }
+        start.launch.args.extend(args.into_iter().map(Into::into));
+        let (process, stdin, stdout) = Process::start(start.launch)?;
+        let (outbox, inbox) = open(stdin, stdout);
+        let claude = Self {
+            process,
+            outbox,
+            inbox,
+            interrupts: 0,
+        };
+        Ok((claude, OpenSession { id, start: how }))
+    }
+
+    /// One turn: sends the prompt and shows what comes until its result.
+    pub(crate) async fn turn(
+        &mut self,
+        prompt: &Prompt,
+        stage: &mut Stage,
+    ) -> Result<String, Failure> {
+        let content = crate::claude::events::content(prompt);
+        let message = json!({
+            "type": "user", "message": {"role": "user", "content": content},
+            "parent_tool_use_id": null, "session_id": "default",
+        });
+        self.outbox.send(&message).await?;
+        let mut events = Events::default();
+        let mut asked = FuturesUnordered::<Decided>::new();
+        let mut stopping: Option<(Failure, Instant)> = None;
+        let stop = stage.stop.clone();
+        let stopped = stop.reached();
+        tokio::pin!(stopped);
+        loop {
+            let end = stopping.as_ref().map(|(_, end)| *end);
+            tokio::select! {
+                line = self.inbox.next_line() => {
+                    let Some(line) = line? else {
+                        return Err(stopped_or(stopping, self.process.ended().await));
+                    };
+                    let Ok(Value::Object(message)) = serde_json::from_str(&line) else {
+                        self.inbox.count_noise(&line)?;
+                        continue;
+                    };
+                    match message.get("type").and_then(Value::as_str).unwrap_or_default() {
+                        "control_request" => {
+                            if stopping.is_none() && asked.len() < MOST_OPEN {
+                                self.ask(message, stage, &mut asked).await?;
+                            }
+                        }
+                        "result" => return match stopping {
+                            Some((failure, _)) => Err(failure),
+                            None => ended(&message),
+                        },
+                        "system" => check_mcp(&message)?,
+                        _ => events.show(&Value::Object(message), stage).await,
+                    }
+                }
+                Some((request, decision)) = asked.next(), if !asked.is_empty() => {
+                    let answer = answer(&request, decision);
+                    if let Some(reason) = decision.reason() {
+                        let title = events::permission(&request["request"]).title;
+                        stage.note_refusal(&title, reason);
+                    }
+                    self.outbox.send(&answer).await?;
+                }
+                failure = &mut stopped, if stopping.is_none() => {
+                    stopping = Some((failure, Instant::now() + CANCEL_TIME));
+                    asked = FuturesUnordered::new();
+                    self.interrupts += 1;
+                    let request_id = format!("interrupt-{}", self.interrupts);
+                    let request = json!({"subtype": "interrupt"});
+                    self.outbox.send(&json!({"type": "control_request", "request_id": request_id, "request": request})).await?;
+                }
+                () = sleep_until(end), if end.is_some() => {
+                    return Err(stopped_or(stopping, Failure::cancelled()));
+                }
+            }
+        }
+    }
+
+    /// Takes a request of the harness up: a permission is decided beside the turn, anything else is refused.
+    async fn ask(
+        &self,
+        request: Map<String, Value>,
+        stage: &Stage,
+        asked: &mut FuturesUnordered<Decided>,
+    ) -> Result<(), Failure> {
+        let request = Value::Object(request);
+        if request["request"]["subtype"] != "can_use_tool" {
+            let response = json!({"subtype": "error", "request_id": request["request_id"], "error": "not supported"});
+            return self
+                .outbox
+                .send(&json!({"type": "control_response", "response": response}))
+                .await;
+        }
+        let permission: Permission = events::permission(&request["request"]);
+        let deciding = stage.permissions.clone().decide(permission);
+        asked.push(deciding.map(move |decision| (request, decision)).boxed());
+        Ok(())
+    }
+
+    /// The last lines of standard error, without secrets.
+    pub(crate) fn last_lines(&self) -> Vec<String> {
+        self.process.last_lines()
+    }
+
+    /// Ends the process with all its descendants.
+    pub(crate) async fn end(self) {
+        self.process.stop().await;
+    }
+}
+
+/// Whether Claude Code still has a session: a file of its id in any project folder.
+fn is_kept(home: &Path, id: &str) -> bool {
+    if id.parse::<Uuid>().is_err() {
+        return false;
+    }
+    let projects = std::fs::read_dir(home.join(".claude/projects"));
+    let mut projects = projects.into_iter().flatten().flatten().take(1_000);
+    projects.any(|project| project.path().join(format!("{id}.jsonl")).is_file())
+}
+
+/// Fails where the MCP server of the run did not connect.
+fn check_mcp(message: &Map<String, Value>) -> Result<(), Failure> {
+    let servers = message.get("mcp_servers").and_then(Value::as_array);
+    let mut servers = servers.into_iter().flatten();
+    let ours = servers.find(|server| server["name"] == "runnel");
+    match ours.and_then(|server| server["status"].as_str()) {
+        Some(status @ ("failed" | "needs-auth")) => Err(Failure::new(
+            MCP_FAILED,
+            format!("Claude Code could not connect the run's MCP server ({status})"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn answer(request: &Value, decision: Decision) -> Value {
+    let response = match decision.reason() {
+        _ if decision.is_allowed() => {
+            json!({"behavior": "allow", "updatedInput": request["request"]["input"]})
+        }
+        reason => {
+            let reason = reason.unwrap_or("the run was cancelled");
+            json!({"behavior": "deny", "message": format!("The permission was not given: {reason}.")})
+        }
+    };
+    let response =
+        json!({"subtype": "success", "request_id": request["request_id"], "response": response});
+    json!({"type": "control_response", "response": response})
+}
+
+fn ended(result: &Map<String, Value>) -> Result<String, Failure> {
+    let text = |name: &str| result.get(name).and_then(Value::as_str);
+    if result.get("is_error") == Some(&Value::Bool(true)) {
+        let errors = result
+            .get("errors")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten();
+        let errors: Vec<_> = errors.filter_map(Value::as_str).collect();
+        let reason = text("result").map_or_else(|| errors.join("; "), str::to_owned);
+        let kind = text("subtype").unwrap_or("error");
+        return Err(Failure::new(
+            TURN_FAILED,
+            format!(
+                "the turn failed ({kind}): {}",
+                crate::speaker::cut(&reason, 2_000)
+            ),
+        ));
+    }
+    Ok(match text("stop_reason") {
+        Some("max_tokens") => "length",
+        Some("refusal") => "content_filter",
+        _ => "stop",
+    }
+    .to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_tells_the_model_why() {
+        let request = json!({"request_id": "r", "request": {"input": {"command": "ls"}}});
+        let allowed = answer(&request, Decision::Allowed);
+        assert_eq!(
+            allowed["response"]["response"]["updatedInput"]["command"],
+            "ls"
+        );
+        let expired = answer(&request, Decision::Expired);
+        assert_eq!(expired["response"]["response"]["behavior"], "deny");
+        assert!(
+            expired["response"]["response"]["message"]
+                .as_str()
+                .unwrap()
+                .contains("nobody answered in time")
+        );
+    }
+
+    #[test]
+    fn a_server_that_did_not_connect_fails_the_run() {
+        let init = |status: &str| json!({"mcp_servers": [{"name": "runnel", "status": status}]});
+        assert!(check_mcp(init("connected").as_object().unwrap()).is_ok());
+        let failure = check_mcp(init("failed").as_object().unwrap()).unwrap_err();
+        assert_eq!(failure.code, MCP_FAILED);
+    }
+}

@@ -1,0 +1,243 @@
+//! Codex by its app server: JSON-RPC over standard input and output.
+
+mod items;
+
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::future::{BoxFuture, FutureExt as _};
+use futures_util::stream::FuturesUnordered;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::failure::{Failure, MCP_FAILED, PROTOCOL_ERROR, SESSION_LOST, TURN_FAILED};
+use crate::peer::Peer;
+use crate::permission::Decision;
+use crate::process::Launch;
+use crate::rpc::{Frame, RpcError};
+use crate::turn::{OpenSession, Prompt, SessionStart, Stage, Stop, sleep_until, stopped_or};
+use items::Items;
+
+/// How long a turn may take to end after `turn/interrupt`.
+const CANCEL_TIME: Duration = Duration::from_secs(5);
+/// Permissions that may be open at a time.
+const MOST_OPEN: usize = 32;
+
+/// A running app server.
+pub(crate) struct Codex {
+    peer: Peer,
+    thread: String,
+}
+
+type Decided = BoxFuture<'static, (Value, Decision)>;
+
+impl Codex {
+    /// Starts the process and greets it.
+    pub(crate) async fn start(launch: Launch, stop: &Stop) -> Result<Self, Failure> {
+        let mut codex = Self {
+            peer: Peer::start(launch)?,
+            thread: String::new(),
+        };
+        match codex.greet(stop).await {
+            Ok(()) => Ok(codex),
+            Err(failure) => Err(codex.peer.process.explain(failure).await),
+        }
+    }
+
+    async fn greet(&mut self, stop: &Stop) -> Result<(), Failure> {
+        let hello = json!({
+            "clientInfo": {"name": "runnel", "title": "Runnel", "version": env!("CARGO_PKG_VERSION")},
+            "capabilities": {"experimentalApi": true},
+        });
+        let greeted = self.peer.starting("initialize", hello, stop).await?;
+        greeted.map_err(|error| {
+            Failure::new(
+                PROTOCOL_ERROR,
+                format!("`initialize` failed: {}", error.message),
+            )
+        })?;
+        self.peer.outbox.notify("initialized", json!({})).await
+    }
+
+    /// Resumes the stored thread, or starts a new one.
+    pub(crate) async fn open_session(
+        &mut self,
+        stored: Option<&str>,
+        directory: &Path,
+        stop: &Stop,
+    ) -> Result<OpenSession, Failure> {
+        // Codex's own sandbox needs rights that ours takes away; `untrusted` asks for every command that may write.
+        let params = json!({"cwd": directory, "approvalPolicy": "untrusted", "sandbox": "danger-full-access"});
+        if let Some(id) = stored {
+            let mut params = params.clone();
+            params["threadId"] = id.into();
+            params["excludeTurns"] = true.into();
+            match self.peer.starting("thread/resume", params, stop).await? {
+                Ok(_) => {
+                    id.clone_into(&mut self.thread);
+                    let start = SessionStart::Resumed;
+                    return Ok(OpenSession {
+                        id: id.to_owned(),
+                        start,
+                    });
+                }
+                Err(error) => tracing::info!(
+                    error.code,
+                    "the stored thread is unknown to Codex, a new one is started"
+                ),
+            }
+        }
+        let started = self.peer.starting("thread/start", params, stop).await?;
+        let started = started.map_err(|error| {
+            Failure::new(
+                PROTOCOL_ERROR,
+                format!("`thread/start` failed: {}", error.message),
+            )
+        })?;
+        let Some(id) = started["thread"]["id"].as_str() else {
+            return Err(Failure::protocol(
+                "`thread/start` was answered without a thread",
+            ));
+        };
+        id.clone_into(&mut self.thread);
+        let start = if stored.is_some() {
+            SessionStart::Lost
+        } else {
+            SessionStart::New
+        };
+        Ok(OpenSession {
+            id: id.to_owned(),
+            start,
+        })
+    }
+
+    /// One turn: sends the prompt and shows what comes until it is completed.
+    pub(crate) async fn turn(
+        &mut self,
+        prompt: &Prompt,
+        stage: &mut Stage,
+    ) -> Result<String, Failure> {
+        let input = items::input(prompt);
+        let asking = self
+            .peer
+            .request(
+                "turn/start",
+                json!({"threadId": self.thread, "input": input}),
+            )
+            .await?;
+        let mut items = Items::default();
+        let mut turn = Value::Null;
+        let mut asked = FuturesUnordered::<Decided>::new();
+        let mut stopping: Option<(Failure, Instant)> = None;
+        let stop = stage.stop.clone();
+        let stopped = stop.reached();
+        tokio::pin!(stopped);
+        loop {
+            let end = stopping.as_ref().map(|(_, end)| *end);
+            tokio::select! {
+                frame = self.peer.inbox.next() => match frame? {
+                    None => return Err(stopped_or(stopping, self.peer.process.ended().await)),
+                    Some(Frame::Response { id, result }) if id == asking => match result {
+                        Ok(result) => turn = result["turn"]["id"].clone(),
+                        Err(error) => return Err(refused(&error)),
+                    },
+                    Some(Frame::Response { .. }) => {}
+                    Some(Frame::Notification { method, params }) => {
+                        if method == "turn/completed" && params["threadId"] == self.thread.as_str() {
+                            return match stopping {
+                                Some((failure, _)) => Err(failure),
+                                None => ended(&params["turn"]),
+                            };
+                        }
+                        check_mcp(&method, &params)?;
+                        if params["threadId"] == self.thread.as_str() {
+                            items.show(&method, &params, stage).await;
+                        }
+                    }
+                    Some(Frame::Request { id, method, params }) => {
+                        match items.permission(&method, &params) {
+                            Some(permission) if stopping.is_none() && asked.len() < MOST_OPEN => {
+                                let deciding = stage.permissions.clone().decide(permission);
+                                asked.push(deciding.map(move |decision| (id, decision)).boxed());
+                            }
+                            Some(_) => self.peer.outbox.answer(&id, json!({"decision": "decline"})).await?,
+                            None if method == "mcpServer/elicitation/request" => {
+                                // Tools of the run's own server are the gateway's to allow.
+                                let is_ours = params["serverName"] == "runnel";
+                                let action = if is_ours { "accept" } else { "decline" };
+                                self.peer.outbox.answer(&id, json!({"action": action, "content": {}})).await?;
+                            }
+                            None => self.peer.outbox.refuse(&id, &method).await?,
+                        }
+                    }
+                },
+                Some((id, decision)) = asked.next(), if !asked.is_empty() => {
+                    if let Some(reason) = decision.reason() {
+                        stage.note_refusal(&items.title_of_last(), reason);
+                    }
+                    let answer = if decision.is_allowed() { "accept" } else { "decline" };
+                    self.peer.outbox.answer(&id, json!({"decision": answer})).await?;
+                }
+                failure = &mut stopped, if stopping.is_none() => {
+                    stopping = Some((failure, Instant::now() + CANCEL_TIME));
+                    asked = FuturesUnordered::new();
+                    let params = json!({"threadId": self.thread, "turnId": turn});
+                    self.peer.request("turn/interrupt", params).await?;
+                }
+                () = sleep_until(end), if end.is_some() => {
+                    return Err(stopped_or(stopping, Failure::cancelled()));
+                }
+            }
+        }
+    }
+
+    /// The last lines of standard error, without secrets.
+    pub(crate) fn last_lines(&self) -> Vec<String> {
+        self.peer.process.last_lines()
+    }
+
+    /// Ends the process with all its descendants.
+    pub(crate) async fn end(self) {
+        self.peer.process.stop().await;
+    }
+}
+
+fn refused(error: &RpcError) -> Failure {
+    let code = if error.message.contains("thread") {
+        SESSION_LOST
+    } else {
+        TURN_FAILED
+    };
+    Failure::new(code, format!("the turn was refused: {}", error.message))
+}
+
+/// Fails where the MCP server of the run did not connect.
+fn check_mcp(method: &str, params: &Value) -> Result<(), Failure> {
+    let is_status = method == "mcpServer/startupStatus/updated" && params["name"] == "runnel";
+    if is_status && params["status"] == "failed" {
+        let error = params["error"].as_str().unwrap_or("no reason");
+        return Err(Failure::new(
+            MCP_FAILED,
+            format!("Codex could not connect the run's MCP server: {error}"),
+        ));
+    }
+    Ok(())
+}
+
+fn ended(turn: &Value) -> Result<String, Failure> {
+    match turn["status"].as_str() {
+        Some("failed") => {
+            let error = turn["error"]["message"].as_str().unwrap_or("no reason");
+            Err(Failure::new(
+                TURN_FAILED,
+                format!("the turn failed: {}", crate::speaker::cut(error, 2_000)),
+            ))
+        }
+        Some("interrupted") => Err(Failure::new(
+            TURN_FAILED,
+            "Codex interrupted the turn by itself",
+        )),
+        _ => Ok("stop".to_owned()),
+    }
+}

@@ -1,0 +1,202 @@
+//! Items of a Codex turn as results, and the permissions that its requests ask for.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::permission::{ActionKind, Permission};
+use crate::speaker::{bounded, cut};
+use crate::turn::{Prompt, Stage};
+
+/// Items of one turn that are kept.
+const MOST_ITEMS: usize = 1_000;
+
+/// The items of a turn, by their ids.
+#[derive(Debug, Default)]
+pub(super) struct Items {
+    items: HashMap<String, Value>,
+    last_title: String,
+}
+
+impl Items {
+    /// Shows one notification.
+    pub(super) async fn show(&mut self, method: &str, params: &Value, stage: &mut Stage) {
+        match method {
+            "item/agentMessage/delta" => {
+                stage
+                    .speaker
+                    .say(params["delta"].as_str().unwrap_or_default())
+                    .await;
+            }
+            "item/reasoning/summaryTextDelta" if stage.shows_thoughts => {
+                let text = cut(
+                    params["delta"].as_str().unwrap_or_default(),
+                    stage.speaker.part_bytes(),
+                );
+                stage.speaker.tell("thought", json!({"text": text})).await;
+            }
+            "item/started" => self.start(&params["item"], stage).await,
+            "item/completed" => self.end(&params["item"], stage).await,
+            "turn/plan/updated" => {
+                let plan = bounded(&params["plan"], stage.speaker.part_bytes());
+                stage.speaker.tell("plan", json!({"entries": plan})).await;
+            }
+            _ => {}
+        }
+    }
+
+    async fn start(&mut self, item: &Value, stage: &mut Stage) {
+        let (Some(id), Some(name)) = (item["id"].as_str(), name_of(item)) else {
+            return;
+        };
+        if self.items.len() >= MOST_ITEMS {
+            return;
+        }
+        self.items.insert(id.to_owned(), item.clone());
+        stage.speaker.new_paragraph();
+        let bytes = stage.speaker.part_bytes();
+        let parameters = match item["type"].as_str() {
+            Some("commandExecution") => {
+                json!({"command": bounded(&item["command"], bytes), "cwd": item["cwd"]})
+            }
+            Some("fileChange") => json!({"changes": bounded(&item["changes"], bytes)}),
+            _ => json!({"arguments": bounded(&item["arguments"], bytes)}),
+        };
+        stage.speaker.tool_started(id, &name, parameters).await;
+    }
+
+    async fn end(&mut self, item: &Value, stage: &mut Stage) {
+        let (Some(id), Some(name)) = (item["id"].as_str(), name_of(item)) else {
+            return;
+        };
+        if self.items.remove(id).is_none() {
+            return;
+        }
+        let bytes = stage.speaker.part_bytes();
+        let status = item["status"].as_str().unwrap_or_default();
+        let result = match item["type"].as_str() {
+            Some("commandExecution") => {
+                json!({"output": bounded(&item["aggregatedOutput"], bytes), "exit_code": item["exitCode"]})
+            }
+            Some("fileChange") => json!({"changes": bounded(&item["changes"], bytes)}),
+            _ => json!({"output": bounded(&item["result"], bytes)}),
+        };
+        let error = (!matches!(status, "completed" | "")).then(|| {
+            let told = item["error"]["message"].as_str();
+            told.map_or_else(|| status.to_owned(), str::to_owned)
+        });
+        let is_changed = error.is_none();
+        stage
+            .speaker
+            .tool_completed((id, &name), result, error)
+            .await;
+        if is_changed {
+            for change in item["changes"].as_array().into_iter().flatten() {
+                let data = json!({"tool_call_id": id, "path": change["path"], "diff": bounded(&change["diff"], bytes)});
+                stage.speaker.tell("diff", data).await;
+            }
+        }
+    }
+
+    /// The permission that a request of the server asks for.
+    pub(super) fn permission(&mut self, method: &str, params: &Value) -> Option<Permission> {
+        let item = params["itemId"].as_str().and_then(|id| self.items.get(id));
+        let reason = params["reason"]
+            .as_str()
+            .map(|reason| format!("\n\n{reason}"));
+        let reason = reason.unwrap_or_default();
+        let permission = match method {
+            "item/commandExecution/requestApproval" => {
+                let command = params["command"]
+                    .as_str()
+                    .or_else(|| item?["command"].as_str());
+                Permission {
+                    kind: ActionKind::Execute,
+                    title: "run a command".to_owned(),
+                    detail: format!("{}{reason}", command.unwrap_or("an unknown command")),
+                    paths: Vec::new(),
+                }
+            }
+            "item/fileChange/requestApproval" => {
+                let changes = item.and_then(|item| item["changes"].as_array());
+                let changes = changes.map_or(&[][..], Vec::as_slice);
+                let paths: Vec<&str> = changes
+                    .iter()
+                    .filter_map(|change| change["path"].as_str())
+                    .collect();
+                let shown = changes.iter().map(|change| {
+                    let (path, diff) =
+                        (&change["path"], change["diff"].as_str().unwrap_or_default());
+                    format!("{}\n{diff}", path.as_str().unwrap_or_default())
+                });
+                Permission {
+                    kind: ActionKind::Edit,
+                    title: format!("edit {}", paths.join(", ")),
+                    detail: format!("{}{reason}", shown.collect::<Vec<_>>().join("\n")),
+                    paths: paths.into_iter().map(PathBuf::from).collect(),
+                }
+            }
+            _ => return None,
+        };
+        self.last_title.clone_from(&permission.title);
+        Some(permission)
+    }
+
+    /// What was asked for last.
+    pub(super) fn title_of_last(&self) -> String {
+        self.last_title.clone()
+    }
+}
+
+/// The name of an item that is a tool call.
+fn name_of(item: &Value) -> Option<String> {
+    match item["type"].as_str()? {
+        "commandExecution" => Some("command".to_owned()),
+        "fileChange" => Some("apply_patch".to_owned()),
+        "mcpToolCall" => {
+            let tool = item["tool"].as_str().unwrap_or("tool");
+            Some(format!(
+                "{}.{tool}",
+                item["server"].as_str().unwrap_or("mcp")
+            ))
+        }
+        _ => None,
+    }
+}
+
+/// The input of a turn: the text with the paths of all files, and images by their paths.
+pub(super) fn input(prompt: &Prompt) -> Value {
+    let mut text = prompt.text.clone();
+    let mut images = Vec::new();
+    for file in &prompt.files {
+        text.push_str(&file.line());
+        if file.mime_type.starts_with("image/") {
+            images.push(json!({"type": "localImage", "path": file.path}));
+        }
+    }
+    let mut input = vec![json!({"type": "text", "text": text.trim(), "text_elements": []})];
+    input.extend(images);
+    Value::Array(input)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_edit_is_asked_for_with_its_difference() {
+        let mut items = Items::default();
+        let item = json!({"type": "fileChange", "changes": [{"path": "/w/a", "diff": "+y"}]});
+        items.items.insert("i".to_owned(), item);
+        let edit = items
+            .permission("item/fileChange/requestApproval", &json!({"itemId": "i"}))
+            .unwrap();
+        assert_eq!(
+            (edit.kind, edit.title.as_str()),
+            (ActionKind::Edit, "edit /w/a")
+        );
+        assert!(edit.detail.contains("+y"));
+        assert!(items.permission("account/other", &json!({})).is_none());
+    }
+}

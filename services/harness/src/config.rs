@@ -1,0 +1,213 @@
+//! An agent's configuration of a harness, and the form that operators fill in.
+//!
+//! The form holds the operator's choices alone (modes, directories, variables), so that the gateway refuses everything
+//! else when the agent is saved.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use protocol::JsonObject;
+use protocol::manifest::FormItem;
+use protocol::resources::{AgentResources, ModelOperation};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::failure::{CONFIG_INVALID, Failure};
+use crate::settings::Settings;
+
+/// The `workspace` of an agent that works in the conversation's own directory.
+pub(crate) const CONVERSATION: &str = "conversation";
+const ENV: &str = "env-";
+
+/// What a harness may do without a question.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Mode {
+    /// Each permission is a question to a person.
+    #[default]
+    Ask,
+    /// Reads are allowed, all else is refused.
+    ReadOnly,
+    /// Reads, and edits inside the workspace, are allowed; all else is a question.
+    AcceptEdits,
+    /// What the sandbox allows is allowed.
+    Full,
+}
+
+/// The configuration of one run.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) model: String,
+    pub(crate) small_model: String,
+    pub(crate) mode: Mode,
+    /// `None`: the conversation's own.
+    pub(crate) directory: Option<PathBuf>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) reuses_session: bool,
+    pub(crate) instructions: String,
+    pub(crate) approval: Duration,
+    pub(crate) shows_thoughts: bool,
+    /// Names and values.
+    pub(crate) env: Vec<(String, String)>,
+}
+
+impl Config {
+    /// Reads the configuration of a run that was granted these resources.
+    pub(crate) fn read(
+        config: &JsonObject,
+        resources: &AgentResources,
+        settings: &Settings,
+    ) -> Result<Self, Failure> {
+        let text = |key: &str| {
+            config
+                .get(key)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .trim()
+        };
+        let model = granted(text("model"), resources).ok_or_else(|| {
+            invalid("no granted model: set `model` to a model that the agent's resource_policy grants for `stream`")
+        })?;
+        let small_model = granted(text("small-model"), resources).unwrap_or_else(|| model.clone());
+        let mode = match config.get("mode") {
+            None | Some(Value::Null) => Mode::default(),
+            Some(mode) => serde_json::from_value(mode.clone())
+                .map_err(|_| invalid("/mode must be ask, read-only, accept-edits or full"))?,
+        };
+        let directory = match text("workspace") {
+            "" | CONVERSATION => None,
+            name => Some(settings.directories.get(name).cloned().ok_or_else(|| {
+                invalid(&format!(
+                    "/workspace: the harness service has no directory `{name}`"
+                ))
+            })?),
+        };
+        let flag = |key: &str, default| config.get(key).and_then(Value::as_bool).unwrap_or(default);
+        let seconds = |key: &str| config.get(key).and_then(Value::as_u64);
+        let env = settings
+            .env
+            .iter()
+            .filter(|(name, _)| flag(&format!("{ENV}{name}"), false));
+        Ok(Self {
+            model,
+            small_model,
+            mode,
+            directory,
+            timeout: seconds("timeout")
+                .filter(|seconds| *seconds > 0)
+                .map(Duration::from_secs),
+            reuses_session: flag("reuse-session", true),
+            instructions: text("instructions").to_owned(),
+            approval: Duration::from_secs(
+                seconds("approval-seconds").unwrap_or(1800).clamp(1, 86_400),
+            ),
+            shows_thoughts: flag("show-thoughts", false),
+            env: env
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect(),
+        })
+    }
+}
+
+fn invalid(message: &str) -> Failure {
+    Failure::new(CONFIG_INVALID, message)
+}
+
+/// The model of that id, or the first one where none is named.
+fn granted(id: &str, resources: &AgentResources) -> Option<String> {
+    let mut models = resources
+        .models
+        .iter()
+        .filter(|model| model.operations.contains(&ModelOperation::Stream));
+    let named = !matches!(id, "" | "__none__");
+    let found = models.find(|model| !named || model.model_id == id);
+    found.map(|model| model.model_id.clone())
+}
+
+/// The form of a harness under these settings.
+pub(crate) fn form(settings: &Settings) -> Vec<FormItem> {
+    let options = |names: &[&str]| {
+        let options = names
+            .iter()
+            .map(|name| json!({"name": name, "label": {"en_US": name}}));
+        options.collect::<Value>()
+    };
+    let mut workspaces = vec![CONVERSATION];
+    workspaces.extend(settings.directories.keys().map(String::as_str));
+    let mut items = vec![
+        json!({"type": "llm-model-selector", "name": "model", "label": {"en_US": "Model"}, "description": {"en_US": "The granted model that the harness uses"}, "required": true}),
+        json!({"type": "llm-model-selector", "name": "small-model", "label": {"en_US": "Small model"}, "description": {"en_US": "For titles and summaries; the model above when absent"}}),
+        json!({"type": "select", "name": "mode", "label": {"en_US": "Permissions"}, "description": {"en_US": "What the harness may do without a question"}, "default": "ask", "options": options(&["ask", "read-only", "accept-edits", "full"])}),
+        json!({"type": "select", "name": "workspace", "label": {"en_US": "Workspace"}, "description": {"en_US": "Each conversation has a directory of its own, or all share one of the operator's"}, "default": CONVERSATION, "options": options(&workspaces)}),
+        json!({"type": "integer", "name": "timeout", "label": {"en_US": "Timeout"}, "description": {"en_US": "Seconds that a run may take; 0 for the gateway's longest"}, "default": 3600}),
+        json!({"type": "boolean", "name": "reuse-session", "label": {"en_US": "Keep the session"}, "description": {"en_US": "The next message of a conversation goes on in the same session"}, "default": true}),
+        json!({"type": "text", "name": "instructions", "label": {"en_US": "Instructions"}, "description": {"en_US": "Told to the harness at the start of a session"}, "default": ""}),
+        json!({"type": "integer", "name": "approval-seconds", "label": {"en_US": "Time for approvals"}, "description": {"en_US": "Seconds, 1 to 86,400, before a permission that was not answered counts as refused"}, "default": 1800}),
+        json!({"type": "boolean", "name": "show-thoughts", "label": {"en_US": "Show thoughts"}, "description": {"en_US": "Adds the model's thoughts to the ledger as x.harness.thought"}, "default": false}),
+    ];
+    items.extend(settings.env.keys().map(|name| {
+        json!({"type": "boolean", "name": format!("{ENV}{name}"), "label": {"en_US": name}, "description": {"en_US": format!("Gives the harness the operator's variable {name}")}, "default": false})
+    }));
+    serde_json::from_value(Value::Array(items)).expect("the form is a list of fields")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> Settings {
+        let text = "secret = \"env:S\"\nworkspaces = \"/tmp/w\"\n[directories]\nsite = \"/tmp\"\n[env]\nA = \"1\"\nB = \"2\"\n[[harnesses]]\npreset = \"opencode\"";
+        Settings::parse(text).unwrap()
+    }
+
+    fn read(config: &Value) -> Result<Config, Failure> {
+        let resources = json!({"models": [
+            {"model_id": "counts", "operations": ["count_tokens"]},
+            {"model_id": "a", "operations": ["stream"]}, {"model_id": "b", "operations": ["stream", "invoke"]},
+        ]});
+        let resources = serde_json::from_value(resources).unwrap();
+        Config::read(config.as_object().unwrap(), &resources, &settings())
+    }
+
+    #[test]
+    fn reads_what_the_operator_offers() {
+        let config = read(&json!({"model": "b", "mode": "accept-edits", "workspace": "site", "env-B": true, "timeout": 0})).unwrap();
+        assert_eq!(
+            (config.model.as_str(), config.small_model.as_str()),
+            ("b", "b")
+        );
+        assert_eq!(config.mode, Mode::AcceptEdits);
+        assert_eq!(
+            config.directory.unwrap(),
+            PathBuf::from("/tmp").canonicalize().unwrap()
+        );
+        assert_eq!(config.env, [("B".to_owned(), "2".to_owned())]);
+        assert_eq!(config.timeout, None);
+    }
+
+    #[test]
+    fn refuses_what_was_not_granted_or_offered() {
+        for (config, part) in [
+            (json!({"model": "counts"}), "no granted model"),
+            (json!({"model": "a", "mode": "yolo"}), "/mode"),
+            (json!({"model": "a", "workspace": "/etc"}), "/workspace"),
+        ] {
+            let failure = read(&config).unwrap_err();
+            assert!(failure.message.contains(part), "{}", failure.message);
+        }
+    }
+
+    #[test]
+    fn the_form_offers_the_choices_of_the_operator() {
+        let form = serde_json::to_value(form(&settings())).unwrap();
+        let names: Vec<_> = form
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|item| item["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(names[0], "model");
+        assert!(names.contains(&"env-A") && names.contains(&"env-B"));
+        assert_eq!(form[3]["options"][1]["name"], "site");
+    }
+}

@@ -1,0 +1,25 @@
+//! Differences as people read them.
+
+use serde_json::Value;
+use similar::TextDiff;
+
+/// Bytes of either text that are compared; longer ones are only named.
+const MOST_BYTES: usize = 256 * 1024;
+
+/// A unified difference of an ACP content part of type `diff`.
+pub(crate) fn of_acp(part: &Value) -> String {
+    let path = part["path"].as_str().unwrap_or("file");
+    let text = |name: &str| part[name].as_str().unwrap_or_default();
+    unified(path, text("oldText"), text("newText"))
+}
+
+/// A unified difference of two texts.
+pub(crate) fn unified(path: &str, old: &str, new: &str) -> String {
+    if old.len() > MOST_BYTES || new.len() > MOST_BYTES {
+        return format!("{path}: {} bytes become {} bytes", old.len(), new.len());
+    }
+    TextDiff::from_lines(old, new)
+        .unified_diff()
+        .header(path, path)
+        .to_string()
+}

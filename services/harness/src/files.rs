@@ -1,0 +1,205 @@
+//! Files that pass between the user and a workspace. No link is followed: the harness may put one anywhere.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, open, openat, statat};
+
+/// Where files of the user stand, below the workspace.
+pub(crate) const INBOX: &str = "inbox";
+/// Where the harness puts files for the user.
+pub(crate) const OUTBOX: &str = "outbox";
+/// Files of one prompt, and of one answer.
+pub(crate) const MOST_FILES: usize = 20;
+/// Bytes of one file.
+pub(crate) const FILE_BYTES: u64 = 16 * 1024 * 1024;
+
+const DIRECTORY: OFlags = OFlags::DIRECTORY
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
+/// A file for the user.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) name: String,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Makes the folders of both directions.
+pub(crate) fn make_folders(workspace: &Path) -> io::Result<()> {
+    let workspace = open(workspace, DIRECTORY, Mode::empty())?;
+    for folder in [INBOX, OUTBOX] {
+        match mkdirat(&workspace, folder, Mode::RWXU) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Puts a file of the user into the workspace under its name, or under a number and its name. Its path there.
+pub(crate) fn put(workspace: &Path, name: &str, bytes: &[u8]) -> io::Result<PathBuf> {
+    let inbox = open(workspace.join(INBOX), DIRECTORY, Mode::empty())?;
+    let name = safe_name(name);
+    for number in 0..1_000 {
+        let name = if number == 0 {
+            name.clone()
+        } else {
+            format!("{number}-{name}")
+        };
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match openat(&inbox, &name, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => {
+                File::from(file).write_all(bytes)?;
+                return Ok(Path::new(INBOX).join(name));
+            }
+            Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(io::Error::other(
+        "the inbox holds too many files of that name",
+    ))
+}
+
+/// Files in the outbox that were written at or after `since`, at most [`MOST_FILES`], by name. What is no plain file, and
+/// what is larger than [`FILE_BYTES`], is named in the second list.
+pub(crate) fn take(
+    workspace: &Path,
+    since: SystemTime,
+) -> io::Result<(Vec<Outgoing>, Vec<String>)> {
+    let (mut taken, mut left) = (Vec::new(), Vec::new());
+    let path = workspace.join(OUTBOX);
+    let Ok(outbox) = open(&path, DIRECTORY, Mode::empty()) else {
+        return Ok((taken, left));
+    };
+    let mut names: Vec<_> = std::fs::read_dir(&path)?
+        .take(10_000)
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    for name in names {
+        let Ok(stat) = statat(&outbox, &name, AtFlags::SYMLINK_NOFOLLOW) else {
+            continue;
+        };
+        if !is_since(&stat, since) {
+            continue;
+        }
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = openat(&outbox, &name, flags, Mode::empty()).map(File::from);
+        let is_file = file
+            .as_ref()
+            .is_ok_and(|file| file.metadata().is_ok_and(|meta| meta.is_file()));
+        let Ok(file) = file else {
+            left.push(name);
+            continue;
+        };
+        if !is_file || taken.len() >= MOST_FILES {
+            left.push(name);
+            continue;
+        }
+        let mut bytes = Vec::new();
+        file.take(FILE_BYTES + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > FILE_BYTES {
+            left.push(name);
+        } else {
+            taken.push(Outgoing { name, bytes });
+        }
+    }
+    Ok((taken, left))
+}
+
+fn is_since(stat: &rustix::fs::Stat, since: SystemTime) -> bool {
+    let since = since
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let written = (
+        u64::try_from(stat.st_mtime).unwrap_or_default(),
+        stat.st_mtime_nsec as u64,
+    );
+    written >= (since.as_secs(), u64::from(since.subsec_nanos()))
+}
+
+/// A file name without a path: letters, digits and a few signs, at most 100 characters.
+fn safe_name(name: &str) -> String {
+    let name = name.rsplit(['/', '\\']).next().unwrap_or_default();
+    let name: String = name
+        .chars()
+        .map(|char| {
+            if char.is_alphanumeric() || "-_. ()".contains(char) {
+                char
+            } else {
+                '_'
+            }
+        })
+        .take(100)
+        .collect();
+    let name = name.trim_matches(['.', ' ']);
+    if name.is_empty() {
+        "file".to_owned()
+    } else {
+        name.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn workspace() -> PathBuf {
+        let path = std::env::temp_dir().join(format!("runnel-files-{}", uuid::Uuid::new_v4()));
+        std::fs::create_dir_all(&path).unwrap();
+        make_folders(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn names_of_the_user_stay_in_the_inbox() {
+        let workspace = workspace();
+        for (name, expected) in [
+            ("../../etc/passwd", "inbox/passwd"),
+            ("..", "inbox/file"),
+            ("a\nb.txt", "inbox/a_b.txt"),
+            ("passwd", "inbox/1-passwd"),
+        ] {
+            assert_eq!(
+                put(&workspace, name, b"x").unwrap(),
+                PathBuf::from(expected)
+            );
+        }
+        std::fs::remove_dir_all(workspace).unwrap();
+    }
+
+    #[test]
+    fn takes_new_plain_files_and_follows_no_link() {
+        let workspace = workspace();
+        let outbox = workspace.join(OUTBOX);
+        std::fs::write(outbox.join("a.txt"), "a").unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", outbox.join("link")).unwrap();
+        std::fs::create_dir(outbox.join("folder")).unwrap();
+        let (taken, left) = take(&workspace, SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(taken.len(), 1);
+        assert_eq!(
+            (taken[0].name.as_str(), taken[0].bytes.as_slice()),
+            ("a.txt", &b"a"[..])
+        );
+        assert_eq!(left, ["folder", "link"]);
+        let later = SystemTime::now() + Duration::from_hours(1);
+        assert!(take(&workspace, later).unwrap().0.is_empty());
+        std::fs::remove_dir_all(&outbox).unwrap();
+        std::os::unix::fs::symlink("/etc", &outbox).unwrap();
+        assert!(
+            take(&workspace, SystemTime::UNIX_EPOCH)
+                .unwrap()
+                .0
+                .is_empty()
+        );
+        std::fs::remove_dir_all(workspace).unwrap();
+    }
+}

@@ -1,0 +1,178 @@
+//! The command line, environment and files of one harness process.
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use crate::config::Config;
+use crate::failure::{COMMAND_NOT_FOUND, Failure, WORKSPACE_FAILED};
+use crate::own_process;
+use crate::preset::Access;
+use crate::process::Launch;
+use crate::relay::Opened;
+use crate::service::Harness;
+use crate::workspace::Workspace;
+
+/// A launch, and the files that end with it.
+pub(crate) struct Prepared {
+    pub(crate) launch: Launch,
+    /// Members that a session is opened with.
+    pub(crate) session: Map<String, Value>,
+    files: SecretFiles,
+}
+
+/// Files with secrets. Dropping removes them.
+struct SecretFiles(Vec<PathBuf>);
+
+impl Drop for SecretFiles {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Prepared {
+    /// The launch, and what has to live as long as the process.
+    pub(crate) fn split(self) -> (Launch, Map<String, Value>, impl Send + use<>) {
+        (self.launch, self.session, self.files)
+    }
+}
+
+/// Prepares a launch of the harness for a run.
+pub(crate) fn prepare(
+    harness: &Harness,
+    config: &Config,
+    workspace: &Workspace,
+    opened: &Opened,
+) -> Result<Prepared, Failure> {
+    let settings = &harness.settings;
+    let command = settings.command();
+    let found = find(command).ok_or_else(|| {
+        Failure::new(COMMAND_NOT_FOUND, format!("the harness service finds no command `{command}`: install it, or set `command` in the service's settings"))
+    })?;
+    let port = if settings.preset.serves_itself() {
+        Some(free_port().map_err(unwritten)?)
+    } else {
+        None
+    };
+    let access = Access {
+        openai: opened.url("/openai/v1"),
+        anthropic: opened.url("/anthropic"),
+        mcp: opened.url("/mcp"),
+        key: opened.key(),
+        config,
+        home: &workspace.home,
+        port,
+    };
+    let preset = settings.preset.prepare(&access);
+    let mut env = vec![
+        ("PATH".to_owned(), search_path()),
+        (
+            "HOME".to_owned(),
+            workspace.home.to_string_lossy().into_owned(),
+        ),
+        ("LANG".to_owned(), "C.UTF-8".to_owned()),
+        (
+            "TMPDIR".to_owned(),
+            workspace.home.join("tmp").to_string_lossy().into_owned(),
+        ),
+        ("NO_COLOR".to_owned(), "1".to_owned()),
+    ];
+    env.extend(
+        preset
+            .env
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value)),
+    );
+    env.extend(config.env.iter().cloned());
+    let mut secrets = vec![opened.key().to_owned()];
+    secrets.extend(
+        config
+            .env
+            .iter()
+            .map(|(_, value)| value.clone())
+            .filter(|value| value.len() >= 6),
+    );
+    let mut files = SecretFiles(Vec::new());
+    std::fs::create_dir_all(workspace.home.join("tmp")).map_err(unwritten)?;
+    for (name, content) in preset.files {
+        let path = workspace.home.join(name);
+        write_private(&path, &content).map_err(unwritten)?;
+        files.0.push(path);
+    }
+    let mut args: Vec<OsString> = match &settings.args {
+        Some(args) => args.iter().map(OsString::from).collect(),
+        None if settings.is_native() => Vec::new(),
+        None => settings.preset.args().iter().map(OsString::from).collect(),
+    };
+    args.extend(preset.args.into_iter().map(OsString::from));
+    let confinement = harness.service.confinement(workspace, &found, port);
+    let program = std::env::current_exe().map_err(unwritten)?;
+    let (command, mut args) = confinement.wrapped(&program, found.as_os_str(), &args);
+    args.insert(0, own_process::NAME.into());
+    let launch = Launch {
+        command,
+        args,
+        env,
+        directory: workspace.directory.clone(),
+        shown: settings.command().to_owned(),
+        secrets,
+    };
+    Ok(Prepared {
+        launch,
+        session: preset.session,
+        files,
+    })
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn unwritten(error: std::io::Error) -> Failure {
+    Failure::new(
+        WORKSPACE_FAILED,
+        format!("the harness's home cannot be prepared: {error}"),
+    )
+}
+
+/// A loopback port that is free now.
+fn free_port() -> std::io::Result<u16> {
+    let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?;
+    Ok(listener.local_addr()?.port())
+}
+
+/// Writes a file that its owner alone reads. A link in its place is replaced, not followed.
+fn write_private(path: &Path, content: &str) -> std::io::Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(content.as_bytes())
+}
+
+/// Where a command is: a path as it stands, a name on the service's PATH.
+pub(crate) fn find(command: &str) -> Option<PathBuf> {
+    let is_there = |path: &Path| path.is_file().then(|| path.to_path_buf());
+    if command.contains('/') {
+        return is_there(Path::new(command));
+    }
+    let path = search_path();
+    std::env::split_paths(&path).find_map(|directory| is_there(&directory.join(command)))
+}
+
+/// The service's own PATH, which harnesses get, too.
+#[expect(clippy::disallowed_methods, reason = "PATH is the operator's to set")]
+fn search_path() -> String {
+    std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".to_owned())
+}

@@ -1,0 +1,36 @@
+//! The processes that a service starts of its own program: the supervisor and the sandbox of each harness.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::sandbox::{self, SandboxArgs};
+use crate::supervisor::{self, SuperviseArgs};
+
+/// The first argument of such a process. A program that serves harnesses calls [`run`] before all else.
+pub const NAME: &str = "harness-process";
+
+#[derive(Parser)]
+#[command(name = NAME)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Supervise(SuperviseArgs),
+    Sandbox(SandboxArgs),
+}
+
+/// Acts as such a process if the arguments of this one say so. Call it before starting threads or a runtime.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
+    let mut args = args.into_iter().skip(1).peekable();
+    args.next_if(|arg| arg == NAME)?;
+    let args = std::iter::once(NAME.into()).chain(args);
+    Some(match Cli::parse_from(args).command {
+        Command::Supervise(args) => supervisor::execute(&args),
+        Command::Sandbox(args) => sandbox::execute(&args),
+    })
+}

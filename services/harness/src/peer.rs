@@ -1,0 +1,88 @@
+//! A harness process that speaks JSON-RPC.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::failure::{Failure, START_TIMEOUT};
+use crate::process::{Launch, Process};
+use crate::rpc::{Frame, Inbox, Outbox, RpcError, open};
+use crate::turn::Stop;
+
+/// How long a request of the start may take.
+const START_TIME: Duration = Duration::from_mins(1);
+
+/// The process and both directions.
+pub(crate) struct Peer {
+    pub(crate) process: Process,
+    pub(crate) outbox: Outbox,
+    pub(crate) inbox: Inbox,
+    next_id: u64,
+    /// Pieces of messages that came before the last response.
+    dropped: u64,
+}
+
+impl Peer {
+    /// Starts the process.
+    pub(crate) fn start(launch: Launch) -> Result<Self, Failure> {
+        let (process, stdin, stdout) = Process::start(launch)?;
+        let (outbox, inbox) = open(stdin, stdout);
+        Ok(Self {
+            process,
+            outbox,
+            inbox,
+            next_id: 0,
+            dropped: 0,
+        })
+    }
+
+    /// Sends a request. Its id.
+    pub(crate) async fn request(&mut self, method: &str, params: Value) -> Result<u64, Failure> {
+        self.next_id += 1;
+        self.outbox.request(self.next_id, method, params).await?;
+        Ok(self.next_id)
+    }
+
+    /// Calls a method of the start, and drops all notifications meanwhile: those of a loaded session repeat the past.
+    pub(crate) async fn starting(
+        &mut self,
+        method: &str,
+        params: Value,
+        stop: &Stop,
+    ) -> Result<Result<Value, RpcError>, Failure> {
+        let id = self.request(method, params).await?;
+        tokio::select! {
+            answered = tokio::time::timeout(START_TIME, self.response(id)) => answered.unwrap_or_else(|_| {
+                let seconds = START_TIME.as_secs();
+                Err(Failure::new(START_TIMEOUT, format!("the harness has not answered `{method}` in {seconds} s")).retryable())
+            }),
+            failure = stop.reached() => Err(failure),
+        }
+    }
+
+    /// How many pieces of messages came before the last response: none where a session was loaded that has no past.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    async fn response(&mut self, id: u64) -> Result<Result<Value, RpcError>, Failure> {
+        self.dropped = 0;
+        loop {
+            match self.inbox.next().await? {
+                None => return Err(self.process.ended().await),
+                Some(Frame::Response {
+                    id: answered,
+                    result,
+                }) if answered == id => return Ok(result),
+                Some(Frame::Request { id, method, .. }) => self.outbox.refuse(&id, &method).await?,
+                Some(Frame::Notification { params, .. }) => {
+                    let update = params["update"]["sessionUpdate"]
+                        .as_str()
+                        .unwrap_or_default();
+                    self.dropped += u64::from(update.ends_with("message_chunk"));
+                }
+                Some(Frame::Response { .. }) => {}
+            }
+        }
+    }
+}

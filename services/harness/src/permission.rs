@@ -1,0 +1,168 @@
+//! Permissions of a harness: decided by the agent's mode, by what the conversation allowed before, or by a person.
+
+mod policy;
+mod question;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use protocol::context::AgentRunContext;
+use runner_kit::Results;
+use runner_kit::host::Host;
+use serde_json::{Value, json};
+
+use crate::config::{Config, Mode};
+use policy::Ruling;
+use question::Answer;
+
+/// The key of conversation state that holds what was allowed for the conversation. Deleting it revokes all of it.
+pub(crate) const ALLOWED: &str = "harness.allowed";
+/// Permissions that one conversation remembers; the oldest go first.
+const MOST_ALLOWED: usize = 100;
+
+/// The kind of an action, as ACP names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ActionKind {
+    Read,
+    Edit,
+    Execute,
+    Fetch,
+    Other,
+}
+
+impl ActionKind {
+    /// The kind of ACP's tool kinds.
+    pub(crate) fn of_acp(kind: &str) -> Self {
+        match kind {
+            "read" | "search" | "think" => Self::Read,
+            "edit" | "delete" | "move" => Self::Edit,
+            "execute" => Self::Execute,
+            "fetch" => Self::Fetch,
+            _ => Self::Other,
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Edit => "edit",
+            Self::Execute => "execute",
+            Self::Fetch => "fetch",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// What a harness asks permission for.
+#[derive(Clone, Debug)]
+pub(crate) struct Permission {
+    pub(crate) kind: ActionKind,
+    pub(crate) title: String,
+    /// What exactly: the command, the difference, or the arguments.
+    pub(crate) detail: String,
+    /// Files that the action touches.
+    pub(crate) paths: Vec<PathBuf>,
+}
+
+/// The decision on a permission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    Allowed,
+    Refused,
+    /// Nobody answered in time.
+    Expired,
+    /// The surface cannot show a question.
+    Unavailable,
+    /// The run ends.
+    Cancelled,
+}
+
+impl Decision {
+    pub(crate) fn is_allowed(self) -> bool {
+        self == Self::Allowed
+    }
+
+    /// Why a permission was not given, for the harness and for the user; `None` for what needs no word.
+    pub(crate) fn reason(self) -> Option<&'static str> {
+        match self {
+            Self::Allowed | Self::Cancelled => None,
+            Self::Refused => Some("refused"),
+            Self::Expired => Some("nobody answered in time"),
+            Self::Unavailable => Some("refused, for this surface cannot ask"),
+        }
+    }
+}
+
+/// Decides permissions of one run. Clones share the memory.
+#[derive(Clone)]
+pub(crate) struct Permissions(Arc<Shared>);
+
+struct Shared {
+    mode: Mode,
+    workspace: PathBuf,
+    question: question::Questions,
+    /// Keys of what the conversation allowed.
+    allowed: Mutex<Vec<Value>>,
+}
+
+impl Permissions {
+    pub(crate) fn new(
+        config: &Config,
+        workspace: &Path,
+        context: &AgentRunContext,
+        (host, out): (Host, Results),
+    ) -> Self {
+        let allowed = context.state.conversation.get(ALLOWED);
+        let allowed = allowed
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
+        Self(Arc::new(Shared {
+            mode: config.mode,
+            workspace: workspace.to_path_buf(),
+            question: question::Questions::new(context, config.approval, host, out),
+            allowed: Mutex::new(allowed),
+        }))
+    }
+
+    /// Decides; may wait for a person.
+    pub(crate) async fn decide(self, permission: Permission) -> Decision {
+        match policy::rule(self.0.mode, &permission, &self.0.workspace) {
+            Ruling::Allow => return Decision::Allowed,
+            Ruling::Refuse => return Decision::Refused,
+            Ruling::Ask => {}
+        }
+        let key = policy::key(&permission, &self.0.workspace);
+        if self.allowed().iter().any(|entry| entry["key"] == key) {
+            return Decision::Allowed;
+        }
+        match self.0.question.ask(&permission).await {
+            Answer::Once => Decision::Allowed,
+            Answer::Conversation => {
+                let allowed = self.remember(&key, &permission.title);
+                self.0.question.remember(allowed).await;
+                Decision::Allowed
+            }
+            Answer::No => Decision::Refused,
+            Answer::Expired => Decision::Expired,
+            Answer::Unavailable => Decision::Unavailable,
+            Answer::Cancelled => Decision::Cancelled,
+        }
+    }
+
+    fn remember(&self, key: &str, title: &str) -> Value {
+        let mut allowed = self.allowed();
+        allowed.push(json!({"key": key, "title": crate::speaker::cut(title, 200)}));
+        let over = allowed.len().saturating_sub(MOST_ALLOWED);
+        allowed.drain(..over);
+        Value::Array(allowed.clone())
+    }
+
+    // The list is whole after any panic.
+    fn allowed(&self) -> MutexGuard<'_, Vec<Value>> {
+        self.0
+            .allowed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}

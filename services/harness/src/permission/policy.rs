@@ -1,0 +1,144 @@
+//! The policy of the agent's mode: what is allowed, refused, or a question.
+
+use std::path::{Component, Path, PathBuf};
+
+use super::{ActionKind, Permission};
+use crate::config::Mode;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ruling {
+    Allow,
+    Refuse,
+    Ask,
+}
+
+/// The ruling of a mode.
+pub(super) fn rule(mode: Mode, permission: &Permission, workspace: &Path) -> Ruling {
+    match (mode, permission.kind) {
+        (Mode::Full, _) => Ruling::Allow,
+        (Mode::ReadOnly, ActionKind::Read | ActionKind::Fetch) => Ruling::Allow,
+        (Mode::ReadOnly, _) => Ruling::Refuse,
+        (Mode::AcceptEdits, ActionKind::Read | ActionKind::Edit)
+            if stays(permission, workspace) =>
+        {
+            Ruling::Allow
+        }
+        (Mode::AcceptEdits | Mode::Ask, _) => Ruling::Ask,
+    }
+}
+
+/// What "allow for this conversation" allows: edits inside the workspace together, everything else exactly.
+pub(super) fn key(permission: &Permission, workspace: &Path) -> String {
+    let kind = permission.kind.as_str();
+    if permission.kind == ActionKind::Edit && stays(permission, workspace) {
+        return format!("{kind}:workspace");
+    }
+    let mut exact = format!("{}\n{}", permission.title, permission.detail);
+    for path in &permission.paths {
+        exact.push('\n');
+        exact.push_str(&path.to_string_lossy());
+    }
+    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, exact.as_bytes());
+    let hash: String = hash
+        .as_ref()
+        .iter()
+        .take(16)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    format!("{kind}:{hash}")
+}
+
+/// Whether every path, of which there is one at least, lies in the workspace, with links followed as far as they exist.
+fn stays(permission: &Permission, workspace: &Path) -> bool {
+    !permission.paths.is_empty()
+        && permission.paths.iter().all(|path| {
+            let path = resolved(&workspace.join(path));
+            path.is_some_and(|path| path.starts_with(resolved(workspace).unwrap_or_default()))
+        })
+}
+
+/// The path without links and dots. `None`: it climbs through something that is not there.
+fn resolved(path: &Path) -> Option<PathBuf> {
+    let mut there = path;
+    let mut missing = Vec::new();
+    loop {
+        if let Ok(real) = there.canonicalize() {
+            return Some(
+                missing
+                    .iter()
+                    .rev()
+                    .fold(real, |path, part| path.join(part)),
+            );
+        }
+        // A link to something that is not there leads anywhere.
+        if there.symlink_metadata().is_ok() {
+            return None;
+        }
+        match there.components().next_back()? {
+            Component::Normal(part) => missing.push(part.to_owned()),
+            _ => return None,
+        }
+        there = there.parent()?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn permission(kind: ActionKind, paths: &[&str]) -> Permission {
+        Permission {
+            kind,
+            title: "do it".to_owned(),
+            detail: "rm -rf /".to_owned(),
+            paths: paths.iter().map(PathBuf::from).collect(),
+        }
+    }
+
+    #[test]
+    fn modes_rule_by_kind_and_place() {
+        let root = std::env::temp_dir().join(format!("runnel-policy-{}", uuid::Uuid::new_v4()));
+        std::fs::create_dir_all(root.join("w")).unwrap();
+        let workspace = root.join("w");
+        std::os::unix::fs::symlink("/etc", workspace.join("out")).unwrap();
+        std::os::unix::fs::symlink("/nowhere", workspace.join("gone")).unwrap();
+        let inside = permission(ActionKind::Edit, &["new/a.txt"]);
+        let ruled = |mode, permission: &Permission| rule(mode, permission, &workspace);
+        assert_eq!(ruled(Mode::AcceptEdits, &inside), Ruling::Allow);
+        assert_eq!(ruled(Mode::Ask, &inside), Ruling::Ask);
+        assert_eq!(ruled(Mode::ReadOnly, &inside), Ruling::Refuse);
+        assert_eq!(ruled(Mode::Full, &inside), Ruling::Allow);
+        for outside in ["../x", "/etc/passwd", "out/passwd", "gone/x", "new/../../x"] {
+            let edit = permission(ActionKind::Edit, &["a", outside]);
+            assert_eq!(ruled(Mode::AcceptEdits, &edit), Ruling::Ask, "{outside}");
+        }
+        assert_eq!(
+            ruled(Mode::AcceptEdits, &permission(ActionKind::Edit, &[])),
+            Ruling::Ask
+        );
+        assert_eq!(
+            ruled(Mode::AcceptEdits, &permission(ActionKind::Execute, &["a"])),
+            Ruling::Ask
+        );
+        assert_eq!(
+            ruled(Mode::ReadOnly, &permission(ActionKind::Read, &[])),
+            Ruling::Allow
+        );
+        assert_eq!(
+            ruled(Mode::ReadOnly, &permission(ActionKind::Other, &[])),
+            Ruling::Refuse
+        );
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn a_conversation_allows_one_command_exactly() {
+        let workspace = Path::new("/tmp");
+        let one = key(&permission(ActionKind::Execute, &[]), workspace);
+        let mut other = permission(ActionKind::Execute, &[]);
+        other.detail = "rm -rf /home".to_owned();
+        assert_ne!(one, key(&other, workspace));
+        let edits = ["a", "b"].map(|path| key(&permission(ActionKind::Edit, &[path]), workspace));
+        assert_eq!(edits[0], edits[1]);
+    }
+}

@@ -1,0 +1,116 @@
+//! Permissions as questions to a person: an interaction that the live run waits for.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use protocol::context::AgentRunContext;
+use protocol::interaction::{AwaitedInteraction, INTERACTION_REQUESTED};
+use protocol::resources::StateScope;
+use protocol::result::ResultType;
+use runner_kit::host::Host;
+use runner_kit::{Results, results};
+use serde_json::{Value, json};
+
+use super::{ALLOWED, Permission};
+use crate::speaker::cut;
+
+/// Bytes of what exactly is asked for.
+const DETAIL_BYTES: usize = 8_000;
+const TITLE_BYTES: usize = 900;
+
+const ONCE: &str = "allow_once";
+const CONVERSATION: &str = "allow_conversation";
+const REJECT: &str = "reject";
+
+/// What became of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Once,
+    Conversation,
+    No,
+    Expired,
+    Unavailable,
+    Cancelled,
+}
+
+/// Asks the questions of one run.
+pub(super) struct Questions {
+    host: Host,
+    out: Results,
+    time: Duration,
+    can_ask: bool,
+    asked: AtomicU64,
+}
+
+impl Questions {
+    pub(super) fn new(context: &AgentRunContext, time: Duration, host: Host, out: Results) -> Self {
+        Self {
+            host,
+            out,
+            time,
+            can_ask: context.delivery.interactions.is_some(),
+            asked: AtomicU64::new(0),
+        }
+    }
+
+    /// Asks, and waits for the answer as long as it may come.
+    pub(super) async fn ask(&self, permission: &Permission) -> Answer {
+        if !self.can_ask {
+            return Answer::Unavailable;
+        }
+        let number = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
+        let id = format!("permission-{number}");
+        let payload = self.request(&id, permission);
+        let data = json!({"action": INTERACTION_REQUESTED, "payload": payload});
+        let data = data.as_object().cloned().unwrap_or_default();
+        self.out
+            .send(results::custom(ResultType::ActionRequested.as_str(), data))
+            .await;
+        self.wait(&id).await
+    }
+
+    /// Stores what the conversation allows.
+    pub(super) async fn remember(&self, allowed: Value) {
+        let result = results::state_updated(StateScope::Conversation, ALLOWED, allowed);
+        self.out.send(result).await;
+    }
+
+    fn request(&self, id: &str, permission: &Permission) -> Value {
+        let title = cut(&format!("Allow: {}", permission.title), TITLE_BYTES);
+        let detail = cut(&permission.detail, DETAIL_BYTES);
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        json!({
+            "interaction_id": id, "kind": "confirmation", "title": title, "description": detail, "await": true,
+            "actions": [
+                {"id": ONCE, "label": "Allow once", "style": "primary"},
+                {"id": CONVERSATION, "label": "Allow for this conversation"},
+                {"id": REJECT, "label": "Refuse", "style": "danger"},
+            ],
+            "expires_at": (now + self.time).as_secs(),
+            "fallback_text": format!("{title}\n\n{detail}"),
+        })
+    }
+
+    async fn wait(&self, id: &str) -> Answer {
+        match self.host.wait_for_interaction(id).await {
+            Ok(AwaitedInteraction::Submitted { action_id, .. }) => match action_id.as_deref() {
+                Some(ONCE) => Answer::Once,
+                Some(CONVERSATION) => Answer::Conversation,
+                _ => Answer::No,
+            },
+            Ok(AwaitedInteraction::Expired | AwaitedInteraction::Open) => Answer::Expired,
+            Ok(AwaitedInteraction::Cancelled) => Answer::Cancelled,
+            Err(error) if error.is_cancelled() || error.is_deadline_exceeded() => Answer::Cancelled,
+            Err(error) => {
+                tracing::warn!(
+                    interaction.id = id,
+                    code = error.code,
+                    "a permission cannot be asked for, it counts as refused"
+                );
+                Answer::Unavailable
+            }
+        }
+    }
+}

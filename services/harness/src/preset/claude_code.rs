@@ -1,0 +1,54 @@
+//! Claude Code (npm `@anthropic-ai/claude-code`; ACP by `@agentclientprotocol/claude-agent-acp`): configured by variables.
+
+use serde_json::{Map, Value, json};
+
+use super::{Access, Prepared, is_read_only};
+
+/// Tools that work outside the workspace or beyond the run.
+const WITHHELD: [&str; 9] = [
+    "WebFetch",
+    "WebSearch",
+    "CronCreate",
+    "CronDelete",
+    "CronList",
+    "ScheduleWakeup",
+    "Workflow",
+    "EnterWorktree",
+    "ExitWorktree",
+];
+/// Tools that write nothing.
+pub(crate) const READING: [&str; 3] = ["Read", "Grep", "Glob"];
+/// Tools of the MCP server, which are the gateway's to allow.
+pub(crate) const GRANTED: &str = "mcp__runnel";
+
+pub(super) fn prepare(access: &Access<'_>) -> Prepared {
+    let config = access.config;
+    let on = || "1".to_owned();
+    // Settings of the workspace are left unread: they could allow anything.
+    let mut options =
+        json!({"settingSources": [], "allowedTools": [GRANTED], "disallowedTools": WITHHELD});
+    if is_read_only(access) {
+        options["tools"] = json!(READING);
+    }
+    let meta = json!({"claudeCode": {"options": options}});
+    Prepared {
+        env: vec![
+            ("ANTHROPIC_BASE_URL", access.anthropic.clone()),
+            ("ANTHROPIC_AUTH_TOKEN", access.key.to_owned()),
+            ("ANTHROPIC_MODEL", config.model.clone()),
+            ("ANTHROPIC_DEFAULT_OPUS_MODEL", config.model.clone()),
+            ("ANTHROPIC_DEFAULT_SONNET_MODEL", config.model.clone()),
+            ("ANTHROPIC_DEFAULT_HAIKU_MODEL", config.small_model.clone()),
+            (
+                "CLAUDE_CONFIG_DIR",
+                access.home.join(".claude").to_string_lossy().into_owned(),
+            ),
+            ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", on()),
+            ("DISABLE_AUTOUPDATER", on()),
+            ("DISABLE_TELEMETRY", on()),
+            ("DISABLE_ERROR_REPORTING", on()),
+        ],
+        session: Map::from_iter([("_meta".to_owned(), Value::from(meta))]),
+        ..Prepared::default()
+    }
+}

@@ -1,0 +1,87 @@
+//! Codex (npm `@openai/codex`), by its app server: configured by files in its own home.
+//!
+//! Its ACP adapter is not used: it runs a second thread for titles whose commands ask for no permission.
+
+use serde_json::{Value, json};
+use toml::Table;
+
+use super::{Access, Prepared};
+
+const HOME: &str = ".codex";
+
+pub(super) fn prepare(access: &Access<'_>) -> Prepared {
+    let home = access.home.join(HOME);
+    let catalog = home.join("catalog.json");
+    Prepared {
+        env: vec![
+            ("CODEX_HOME", home.to_string_lossy().into_owned()),
+            ("RUNNEL_KEY", access.key.to_owned()),
+        ],
+        args: ["app-server", "--listen", "stdio://"]
+            .map(str::to_owned)
+            .to_vec(),
+        files: vec![
+            (
+                ".codex/config.toml",
+                config(access, &catalog.to_string_lossy()),
+            ),
+            (
+                ".codex/catalog.json",
+                catalog_of(&access.config.model).to_string(),
+            ),
+        ],
+        ..Prepared::default()
+    }
+}
+
+fn config(access: &Access<'_>, catalog: &str) -> String {
+    let config = json!({
+        "model": access.config.model, "model_provider": "runnel", "model_catalog_json": catalog,
+        // Threads are opened with an approval policy of their own; anything else asks nothing and writes nothing.
+        "approval_policy": "never", "sandbox_mode": "read-only",
+        "check_for_update_on_startup": false, "web_search": "disabled",
+        "analytics": {"enabled": false}, "feedback": {"enabled": false}, "history": {"persistence": "none"},
+        "agents": {"enabled": false},
+        "features": {"apps": false, "plugins": false, "remote_plugin": false, "goals": false},
+        "model_providers": {"runnel": {
+            "name": "Runnel", "base_url": access.openai, "env_key": "RUNNEL_KEY", "wire_api": "responses",
+            "requires_openai_auth": false,
+        }},
+        "mcp_servers": {"runnel": {
+            "url": access.mcp, "bearer_token_env_var": "RUNNEL_KEY", "default_tools_approval_mode": "approve",
+        }},
+    });
+    let table = serde_json::from_value::<Table>(config).unwrap_or_default();
+    table.to_string()
+}
+
+/// The entry of the model catalog, without which Codex warns of the model and has no tool for patches.
+fn catalog_of(model: &str) -> Value {
+    let mut catalog: Value = serde_json::from_str(include_str!("codex_catalog.json"))
+        .expect("the embedded catalog is JSON");
+    for name in ["slug", "display_name"] {
+        catalog["models"][0][name] = model.into();
+    }
+    catalog
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{access, config as configured};
+    use super::*;
+    use crate::config::Mode;
+
+    #[test]
+    fn the_file_holds_no_secret_and_asks_for_everything() {
+        let agent = configured(Mode::Ask);
+        let text = config(&access(&agent), "/c.json");
+        let read: Table = text.parse().unwrap();
+        assert_eq!(read["sandbox_mode"].as_str(), Some("read-only"));
+        assert_eq!(
+            read["model_providers"]["runnel"]["wire_api"].as_str(),
+            Some("responses")
+        );
+        assert_eq!(read["model"].as_str(), Some("big/one"));
+        assert!(!text.contains("rk_secret"));
+    }
+}

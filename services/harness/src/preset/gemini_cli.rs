@@ -1,0 +1,22 @@
+//! Gemini CLI (npm `@google/gemini-cli`): it speaks to Google's models alone, with a key of the operator's (`env`).
+
+use super::{Access, Prepared};
+
+pub(super) fn prepare(access: &Access<'_>) -> Prepared {
+    // Without `folderTrust` off, it leaves the MCP server out in silence.
+    let settings = serde_json::json!({
+        "security": {"auth": {"selectedType": "gemini-api-key"}, "folderTrust": {"enabled": false}},
+        "privacy": {"usageStatisticsEnabled": false}, "telemetry": {"enabled": false},
+        "general": {"enableAutoUpdate": false, "enableAutoUpdateNotification": false},
+        "model": {"name": access.config.model},
+    });
+    Prepared {
+        env: vec![
+            ("GEMINI_MODEL", access.config.model.clone()),
+            ("GEMINI_CLI_NO_RELAUNCH", "true".to_owned()),
+            ("NO_BROWSER", "1".to_owned()),
+        ],
+        files: vec![(".gemini/settings.json", settings.to_string())],
+        ..Prepared::default()
+    }
+}

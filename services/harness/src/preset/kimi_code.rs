@@ -1,0 +1,20 @@
+//! Kimi Code (npm `@moonshot-ai/kimi-code`): configured by variables. It asks for every write in its default mode.
+
+use super::{Access, Prepared};
+
+pub(super) fn prepare(access: &Access<'_>) -> Prepared {
+    let home = access.home.join(".kimi-code");
+    Prepared {
+        env: vec![
+            ("KIMI_CODE_HOME", home.to_string_lossy().into_owned()),
+            ("KIMI_MODEL_NAME", access.config.model.clone()),
+            ("KIMI_MODEL_PROVIDER_TYPE", "openai".to_owned()),
+            ("KIMI_MODEL_BASE_URL", access.openai.clone()),
+            ("KIMI_MODEL_API_KEY", access.key.to_owned()),
+            ("KIMI_MODEL_MAX_CONTEXT_SIZE", "128000".to_owned()),
+            ("KIMI_CODE_NO_AUTO_UPDATE", "1".to_owned()),
+            ("KIMI_DISABLE_TELEMETRY", "1".to_owned()),
+        ],
+        ..Prepared::default()
+    }
+}

@@ -1,0 +1,82 @@
+//! OpenCode (npm `opencode-ai`): configured by one variable, so that nothing of the workspace changes its permissions.
+
+use serde_json::json;
+
+use super::{Access, Prepared, is_read_only};
+
+/// Tokens that the model is said to take and to give where the grant says nothing of it.
+const CONTEXT: u64 = 128_000;
+const OUTPUT: u64 = 8_192;
+
+pub(super) fn prepare(access: &Access<'_>) -> Prepared {
+    let config = access.config;
+    let (writes, commands) = if is_read_only(access) {
+        ("deny", "deny")
+    } else {
+        ("ask", "ask")
+    };
+    let model = |id: &str| json!({"name": id, "tool_call": true, "limit": {"context": CONTEXT, "output": OUTPUT}});
+    let content = json!({
+        "autoupdate": false, "share": "disabled",
+        "model": format!("runnel/{}", config.model), "small_model": format!("runnel/{}", config.small_model),
+        "enabled_providers": ["runnel"],
+        "provider": {"runnel": {
+            "npm": "@ai-sdk/openai-compatible", "name": "Runnel",
+            "options": {"baseURL": access.openai, "apiKey": "{env:RUNNEL_KEY}"},
+            "models": {config.model.as_str(): model(&config.model), config.small_model.as_str(): model(&config.small_model)},
+        }},
+        // Tools of the MCP server are the gateway's to allow.
+        "permission": {
+            "edit": writes, "bash": commands, "webfetch": "ask", "websearch": "deny",
+            "external_directory": "ask", "runnel_*": "allow",
+        },
+    });
+    let on = || "1".to_owned();
+    Prepared {
+        env: vec![
+            ("OPENCODE_CONFIG_CONTENT", content.to_string()),
+            ("RUNNEL_KEY", access.key.to_owned()),
+            ("OPENCODE_DISABLE_AUTOUPDATE", on()),
+            ("OPENCODE_DISABLE_MODELS_FETCH", on()),
+            ("OPENCODE_DISABLE_PROJECT_CONFIG", on()),
+            ("OPENCODE_DISABLE_DEFAULT_PLUGINS", on()),
+            ("OPENCODE_DISABLE_LSP_DOWNLOAD", on()),
+            ("OPENCODE_DISABLE_SHARE", on()),
+            ("OPENCODE_PURE", on()),
+        ],
+        args: access
+            .port
+            .map(|port| vec!["--port".to_owned(), port.to_string()])
+            .unwrap_or_default(),
+        ..Prepared::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::super::testing::{access, config};
+    use super::*;
+    use crate::config::Mode;
+
+    #[test]
+    fn asks_for_writes_and_takes_them_away_when_read_only() {
+        for (mode, expected) in [
+            (Mode::Ask, "ask"),
+            (Mode::Full, "ask"),
+            (Mode::ReadOnly, "deny"),
+        ] {
+            let config = config(mode);
+            let prepared = prepare(&access(&config));
+            let content: Value = serde_json::from_str(&prepared.env[0].1).unwrap();
+            assert_eq!(content["permission"]["edit"], expected);
+            assert_eq!(content["permission"]["bash"], expected);
+            assert_eq!(content["model"], "runnel/big/one");
+            assert!(
+                !prepared.env[0].1.contains("rk_secret"),
+                "the key stands in the configuration"
+            );
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! JSON-RPC 2.0 over the standard input and output of a process, one message a line.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::{ChildStdin, ChildStdout};
+use tokio::sync::mpsc;
+use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
+
+use crate::failure::Failure;
+
+/// The longest line that is read.
+pub(crate) const LINE_BYTES: usize = 8 * 1024 * 1024;
+/// Lines without a message that one process may write, such as greetings of a package runner.
+const NOISE_LINES: usize = 64;
+/// Messages that wait for the process to read them.
+const OUTBOX: usize = 64;
+/// How long the process may leave its input unread while the outbox is full.
+const WRITE_TIME: Duration = Duration::from_secs(30);
+
+/// The JSON-RPC code of a method that this side does not have.
+pub(crate) const METHOD_NOT_FOUND: i64 = -32601;
+
+/// One message of the process.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Frame {
+    Response {
+        id: u64,
+        result: Result<Value, RpcError>,
+    },
+    Request {
+        id: Value,
+        method: String,
+        params: Value,
+    },
+    Notification {
+        method: String,
+        params: Value,
+    },
+}
+
+/// An error that the process answers with.
+#[derive(Debug, PartialEq)]
+pub(crate) struct RpcError {
+    pub(crate) code: i64,
+    /// At most 2,000 characters.
+    pub(crate) message: String,
+}
+
+/// Sends messages. Clones share the outbox.
+#[derive(Clone)]
+pub(crate) struct Outbox(mpsc::Sender<String>);
+
+/// Reads messages, in their order.
+pub(crate) struct Inbox {
+    lines: FramedRead<ChildStdout, LinesCodec>,
+    noise: usize,
+}
+
+/// Opens both directions. The writing task ends with the last outbox.
+pub(crate) fn open(stdin: ChildStdin, stdout: ChildStdout) -> (Outbox, Inbox) {
+    let (outbox, waiting) = mpsc::channel(OUTBOX);
+    tokio::spawn(write(stdin, waiting));
+    let lines = FramedRead::new(stdout, LinesCodec::new_with_max_length(LINE_BYTES));
+    (Outbox(outbox), Inbox { lines, noise: 0 })
+}
+
+async fn write(mut stdin: ChildStdin, mut waiting: mpsc::Receiver<String>) {
+    while let Some(line) = waiting.recv().await {
+        // A closed input shows as the end of the output, where the reader reports it.
+        if stdin.write_all(line.as_bytes()).await.is_err() || stdin.flush().await.is_err() {
+            return;
+        }
+    }
+}
+
+impl Outbox {
+    /// Sends a request. The caller picks the id.
+    pub(crate) async fn request(
+        &self,
+        id: u64,
+        method: &str,
+        params: Value,
+    ) -> Result<(), Failure> {
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
+            .await
+    }
+
+    /// Sends a notification.
+    pub(crate) async fn notify(&self, method: &str, params: Value) -> Result<(), Failure> {
+        self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}))
+            .await
+    }
+
+    /// Answers a request.
+    pub(crate) async fn answer(&self, id: &Value, result: Value) -> Result<(), Failure> {
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "result": result}))
+            .await
+    }
+
+    /// Answers a request of a method that this side does not have.
+    pub(crate) async fn refuse(&self, id: &Value, method: &str) -> Result<(), Failure> {
+        let message = format!("Method not found: {method}");
+        let error = json!({"code": METHOD_NOT_FOUND, "message": message});
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "error": error}))
+            .await
+    }
+
+    /// Sends one message as a line.
+    pub(crate) async fn send(&self, message: &Value) -> Result<(), Failure> {
+        let sending = self.0.send(format!("{message}\n"));
+        match tokio::time::timeout(WRITE_TIME, sending).await {
+            // A process that has gone shows as the end of its output.
+            Ok(_) => Ok(()),
+            Err(_) => Err(Failure::protocol(format!(
+                "the harness has read none of its input for {} s",
+                WRITE_TIME.as_secs()
+            ))),
+        }
+    }
+}
+
+impl Inbox {
+    /// The next message; `None` at the end of the output. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Result<Option<Frame>, Failure> {
+        while let Some(line) = self.next_line().await? {
+            match Frame::parse(&line) {
+                Some(frame) => return Ok(Some(frame)),
+                None => self.count_noise(&line)?,
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next line that holds anything. Cancel-safe.
+    pub(crate) async fn next_line(&mut self) -> Result<Option<String>, Failure> {
+        while let Some(line) = self.lines.next().await {
+            match line {
+                Ok(line) if line.trim().is_empty() => {}
+                Ok(line) => return Ok(Some(line)),
+                Err(LinesCodecError::MaxLineLengthExceeded) => {
+                    return Err(Failure::protocol(format!(
+                        "the harness wrote a line of more than {LINE_BYTES} bytes"
+                    )));
+                }
+                Err(LinesCodecError::Io(error)) => {
+                    return Err(Failure::protocol(format!(
+                        "the output of the harness cannot be read: {error}"
+                    )));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Counts a line that holds no message; an error beyond [`NOISE_LINES`].
+    pub(crate) fn count_noise(&mut self, line: &str) -> Result<(), Failure> {
+        self.noise += 1;
+        let bytes = line.len();
+        tracing::debug!(bytes, "skipped a line of the harness that is no message");
+        if self.noise > NOISE_LINES {
+            return Err(Failure::protocol(format!(
+                "the harness wrote more than {NOISE_LINES} lines that are no message; is its command in the protocol's mode?"
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl Frame {
+    /// Reads one line. `jsonrpc` may be absent, as Codex leaves it out. `None`: not a message.
+    fn parse(line: &str) -> Option<Self> {
+        let Ok(Value::Object(mut message)) = serde_json::from_str(line) else {
+            return None;
+        };
+        let id = message.remove("id").filter(|id| !id.is_null());
+        let method = match message.remove("method") {
+            Some(Value::String(method)) => Some(method),
+            _ => None,
+        };
+        let params = message.remove("params").unwrap_or_default();
+        match (id, method) {
+            (Some(id), Some(method)) => Some(Self::Request { id, method, params }),
+            (None, Some(method)) => Some(Self::Notification { method, params }),
+            (Some(id), None) => {
+                let id = id.as_u64()?;
+                let result = match message.remove("error") {
+                    Some(error) if !error.is_null() => Err(RpcError::read(&error)),
+                    _ => Ok(message.remove("result").unwrap_or_default()),
+                };
+                Some(Self::Response { id, result })
+            }
+            (None, None) => None,
+        }
+    }
+}
+
+impl RpcError {
+    fn read(error: &Value) -> Self {
+        let message = error["message"].as_str().unwrap_or("no message");
+        let mut message: String = message.chars().take(1_000).collect();
+        // Several harnesses leave the cause in `data` alone.
+        let data = &error["data"];
+        if !data.is_null() {
+            let data = data
+                .as_str()
+                .map_or_else(|| data.to_string(), str::to_owned);
+            message.push_str(": ");
+            message.extend(data.chars().take(1_000));
+        }
+        Self {
+            code: error["code"].as_i64().unwrap_or_default(),
+            message,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_three_kinds_of_messages() {
+        let parse = |text: &str| Frame::parse(text);
+        assert_eq!(
+            parse(r#"{"jsonrpc":"2.0","id":7,"result":{"a":1}}"#),
+            Some(Frame::Response {
+                id: 7,
+                result: Ok(json!({"a": 1}))
+            })
+        );
+        assert_eq!(
+            parse(r#"{"id":"x","method":"m"}"#),
+            Some(Frame::Request {
+                id: json!("x"),
+                method: "m".to_owned(),
+                params: Value::Null
+            })
+        );
+        assert_eq!(
+            parse(r#"{"method":"m","params":[1]}"#),
+            Some(Frame::Notification {
+                method: "m".to_owned(),
+                params: json!([1])
+            })
+        );
+        for noise in ["hello", "[]", "{}", r#"{"id":"x","result":1}"#, "{\"id\":1"] {
+            assert_eq!(parse(noise), None, "{noise}");
+        }
+    }
+
+    #[test]
+    fn keeps_the_cause_of_an_error() {
+        let line = r#"{"id":1,"error":{"code":-32000,"message":"no","data":{"details":"why"}}}"#;
+        let Some(Frame::Response {
+            result: Err(error), ..
+        }) = Frame::parse(line)
+        else {
+            panic!("not an error")
+        };
+        assert_eq!(error.code, -32000);
+        assert_eq!(error.message, r#"no: {"details":"why"}"#);
+    }
+}

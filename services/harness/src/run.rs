@@ -1,0 +1,279 @@
+//! One run of a harness: workspace, session, prompts, results, and the one terminal.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use protocol::context::AgentRunContext;
+use protocol::host_api::SteeringMode;
+use protocol::result::AgentRunResult;
+use runner_kit::host::{Blob, Host};
+use runner_kit::{Results, Run, RunError, results};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::agent::{Agent, Opening};
+use crate::config::Config;
+use crate::failure::{EMPTY_INPUT, EMPTY_RESPONSE, Failure, WORKSPACE_FAILED};
+use crate::files;
+use crate::input;
+use crate::launch::{self, Prepared};
+use crate::permission::Permissions;
+use crate::relay::Opened;
+use crate::service::Harness;
+use crate::speaker::{Speaker, cut};
+use crate::turn::{OpenSession, Prompt, SessionStart, Stage, Stop};
+use crate::workspace::Workspace;
+
+/// Keys of conversation state.
+const SESSION_ID: &str = "external.session_id";
+const SESSION_RUNNER: &str = "external.session_runner";
+const DIRECTORY: &str = "external.working_directory";
+/// Messages that came during a run and become turns of it.
+const MOST_FOLLOW_UPS: usize = 256;
+
+/// All that one run works with.
+struct Work {
+    context: AgentRunContext,
+    host: Host,
+    config: Config,
+    workspace: Workspace,
+    stage: Stage,
+    harness: Harness,
+}
+
+/// Runs a harness for one event.
+pub(crate) async fn run(run: Run, out: Results, harness: Harness) -> Result<(), RunError> {
+    let service = &harness.service;
+    let config = Config::read(
+        &run.context.config,
+        &run.context.resources,
+        &service.settings,
+    )?;
+    let workspace = service
+        .workspaces
+        .open(&conversation_of(&run.context), config.directory.as_deref())?;
+    files::make_folders(&workspace.directory).map_err(|error| {
+        Failure::new(
+            WORKSPACE_FAILED,
+            format!("the workspace cannot be used: {error}"),
+        )
+    })?;
+    let opened = service.relay.open(run.host.clone());
+    let prepared = launch::prepare(&harness, &config, &workspace, &opened)?;
+    let permissions = Permissions::new(
+        &config,
+        &workspace.directory,
+        &run.context,
+        (run.host.clone(), out.clone()),
+    );
+    let stop = Stop {
+        cancel: run.cancel.clone(),
+        until: config.timeout.map(|timeout| Instant::now() + timeout),
+    };
+    let stage = Stage {
+        speaker: Speaker::new(out.clone(), &run.context),
+        permissions,
+        shows_thoughts: config.shows_thoughts,
+        stop,
+    };
+    let work = Work {
+        context: run.context,
+        host: run.host,
+        config,
+        workspace,
+        stage,
+        harness,
+    };
+    let ended = work.work(prepared, &opened).await;
+    let usage = opened.usage().total();
+    let terminal = match ended {
+        Ok(reason) => results::run_completed_because(reason),
+        Err(failure) => results::run_failed(failure.code, failure.message, failure.retryable),
+    };
+    out.send(AgentRunResult { usage, ..terminal }).await;
+    Ok(())
+}
+
+/// The conversation across all agents of its workspace, or the run itself where it has none.
+fn conversation_of(context: &AgentRunContext) -> String {
+    let conversation = context.conversation.as_ref();
+    let id = conversation.and_then(|conversation| {
+        let workspace = conversation.workspace_id.as_deref().unwrap_or_default();
+        let thread = conversation.thread_id.as_deref().unwrap_or_default();
+        let id = conversation.conversation_id.as_deref()?;
+        Some(format!("{workspace}\0{id}\0{thread}"))
+    });
+    id.unwrap_or_else(|| format!("\0run\0{}", context.run_id))
+}
+
+impl Work {
+    /// Starts the harness, converses, and ends it. Why the last turn ended.
+    async fn work(mut self, prepared: Prepared, opened: &Opened) -> Result<String, Failure> {
+        let stored = self.stored_session();
+        let opening = Opening {
+            settings: &self.harness.settings,
+            config: &self.config,
+            workspace: &self.workspace,
+            access: opened,
+            stored: stored.as_deref(),
+            stop: &self.stage.stop,
+        };
+        let (mut agent, session) = Agent::open(prepared, opening).await?;
+        let ended = self.converse(&mut agent, session).await;
+        let lines = agent.last_lines();
+        agent.end().await;
+        match ended {
+            Err(mut failure) if failure.code != runner_kit::runner::CANCELLED => {
+                if let Some(last) = lines.last() {
+                    failure
+                        .message
+                        .push_str("; the last line of its standard error: ");
+                    failure.message.push_str(&cut(last, 300));
+                    let text = cut(&lines.join("\n"), 16_000);
+                    self.stage.speaker.out().send(results::log(text)).await;
+                }
+                Err(failure)
+            }
+            ended => ended,
+        }
+    }
+
+    async fn converse(
+        &mut self,
+        agent: &mut Agent,
+        session: OpenSession,
+    ) -> Result<String, Failure> {
+        self.remember(&session.id).await;
+        let mut prompt = self.prompt(&self.context.input.clone()).await?;
+        if input::is_empty(&prompt) {
+            return Err(Failure::new(
+                EMPTY_INPUT,
+                "the event has neither text nor files",
+            ));
+        }
+        self.introduce(&mut prompt, session.start).await?;
+        let mut reason = self.turn(agent, &prompt).await?;
+        let mut follow_ups = 0;
+        while follow_ups < MOST_FOLLOW_UPS {
+            let waiting = self.pull().await;
+            if waiting.is_empty() {
+                break;
+            }
+            for input in waiting {
+                follow_ups += 1;
+                let prompt = self.prompt(&input).await?;
+                if !input::is_empty(&prompt) {
+                    reason = self.turn(agent, &prompt).await?;
+                }
+            }
+        }
+        Ok(reason)
+    }
+
+    /// The session of the conversation, if this very runner has left one.
+    fn stored_session(&self) -> Option<String> {
+        let state = &self.context.state.conversation;
+        let text = |key: &str| state.get(key).and_then(Value::as_str);
+        let is_ours = text(SESSION_RUNNER) == Some(self.harness.id().to_string().as_str());
+        let stored = text(SESSION_ID).filter(|_| is_ours && self.config.reuses_session);
+        stored.map(str::to_owned)
+    }
+
+    async fn remember(&self, session: &str) {
+        let state = &self.context.state.conversation;
+        let directory = self.workspace.directory.to_string_lossy();
+        for (key, value) in [
+            (SESSION_ID, session),
+            (SESSION_RUNNER, &self.harness.id().to_string()),
+            (DIRECTORY, &directory),
+        ] {
+            if state.get(key).and_then(Value::as_str) != Some(value) {
+                self.stage.speaker.remember(key, json!(value)).await;
+            }
+        }
+    }
+
+    /// Puts before the first prompt what the session does not know.
+    async fn introduce(&mut self, prompt: &mut Prompt, start: SessionStart) -> Result<(), Failure> {
+        if start == SessionStart::Resumed {
+            return Ok(());
+        }
+        let mut before = input::preamble(&self.context, &self.config, &self.workspace.directory);
+        if start == SessionStart::Lost {
+            let history = input::history(&self.context, &self.host).await?;
+            if !history.is_empty() {
+                before.push_str("\n\n");
+                before.push_str(&history);
+            }
+            self.stage.speaker.note("(The earlier session of this conversation could not be resumed; a new one was opened.)".to_owned());
+        }
+        prompt.text = format!("{before}\n\nThe user writes:\n{}", prompt.text);
+        Ok(())
+    }
+
+    async fn prompt(&self, input: &protocol::context::AgentInput) -> Result<Prompt, Failure> {
+        input::prompt(input, &self.host, &self.workspace.directory).await
+    }
+
+    async fn turn(&mut self, agent: &mut Agent, prompt: &Prompt) -> Result<String, Failure> {
+        let began = SystemTime::now();
+        let reason = agent.turn(prompt, &mut self.stage).await?;
+        let files = self.deliver(began).await;
+        if !self.stage.speaker.complete(files).await {
+            let message = "the harness ended its turn without an answer";
+            return Err(Failure::new(EMPTY_RESPONSE, message));
+        }
+        Ok(reason)
+    }
+
+    /// Uploads what the harness has put into the outbox. The ids of the files.
+    async fn deliver(&mut self, began: SystemTime) -> Vec<String> {
+        let directory: PathBuf = self.workspace.directory.clone();
+        let taken =
+            tokio::task::spawn_blocking(move || files::take(Path::new(&directory), began)).await;
+        let Ok(Ok((taken, left))) = taken else {
+            return Vec::new();
+        };
+        let mut ids = Vec::new();
+        for file in taken {
+            let blob = Blob {
+                content_type: "application/octet-stream".to_owned(),
+                bytes: file.bytes,
+            };
+            match self.host.create_artifact(&file.name, blob).await {
+                Ok(artifact) => ids.push(artifact.artifact_id),
+                Err(error) => {
+                    let note = format!(
+                        "(The file {} could not be delivered: {}.)",
+                        file.name, error.code
+                    );
+                    self.stage.speaker.note(note);
+                }
+            }
+        }
+        for name in left {
+            self.stage.speaker.note(format!(
+                "(The file {name} was not delivered: it is not a plain file, or too large.)"
+            ));
+        }
+        ids
+    }
+
+    /// Messages that came while the run works. An error ends the steering, not the run.
+    async fn pull(&self) -> Vec<protocol::context::AgentInput> {
+        if !self.context.context.available_apis.steering_pull {
+            return Vec::new();
+        }
+        match self.host.pull_steering(SteeringMode::All, None).await {
+            Ok(items) => items.into_iter().map(|item| item.input).collect(),
+            Err(error) => {
+                tracing::warn!(
+                    run.id = self.context.run_id,
+                    code = error.code,
+                    "follow-ups cannot be pulled"
+                );
+                Vec::new()
+            }
+        }
+    }
+}

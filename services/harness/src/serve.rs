@@ -1,0 +1,157 @@
+//! `runnel-harness serve`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use harness::relay::Relay;
+use harness::sandbox;
+use harness::service::Service;
+use harness::settings::{Keep, SandboxMode, Settings};
+use harness::workspace::Workspaces;
+use runner_kit::{CancellationToken, Options, router_with, serve};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+/// How often old workspaces are removed.
+const SWEEP: Duration = Duration::from_hours(1);
+
+/// Arguments of `runnel-harness serve`.
+#[derive(clap::Args)]
+pub(crate) struct ServeArgs {
+    /// The settings file.
+    #[arg(long, env = "RUNNEL_HARNESS_SETTINGS")]
+    settings: PathBuf,
+    /// Log levels, after the syntax of `tracing_subscriber`.
+    #[arg(long, env = "RUNNEL_HARNESS_LOG", default_value = "info")]
+    log: String,
+}
+
+#[expect(clippy::print_stderr, reason = "a service that cannot start says so")]
+pub(crate) fn execute(args: &ServeArgs) -> ExitCode {
+    match start(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(args: &ServeArgs) -> anyhow::Result<()> {
+    let log = EnvFilter::try_new(&args.log).context("--log cannot be understood")?;
+    tracing_subscriber::fmt()
+        .with_env_filter(log)
+        .with_writer(std::io::stderr)
+        .init();
+    let settings = Settings::read(&args.settings)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(run(settings))
+}
+
+async fn run(settings: Settings) -> anyhow::Result<()> {
+    let secret = settings.secret()?;
+    check_sandbox(&settings)?;
+    let workspaces = Workspaces::new(&settings.workspaces).with_context(|| {
+        format!(
+            "workspaces: {} cannot be used",
+            settings.workspaces.display()
+        )
+    })?;
+    let listener = TcpListener::bind(settings.listen)
+        .await
+        .with_context(|| format!("listen: cannot listen on {}", settings.listen))?;
+    let stop = CancellationToken::new();
+    let relay = Relay::start(stop.clone())
+        .await
+        .context("the credentials relay cannot start")?;
+    let options = Options {
+        live_runs: settings.limits.live_runs,
+        ..Options::default()
+    };
+    let keep = settings.keep;
+    let service = Arc::new(Service::new(settings, workspaces.clone(), relay));
+    let runners = service.runners()?;
+    say(&listener, &service)?;
+    let serving = serve(
+        listener,
+        router_with(runners, secret, options),
+        stop.clone(),
+    );
+    let stopping = async {
+        let _stop = stop.drop_guard_ref();
+        asked_to_stop().await
+    };
+    tokio::select! {
+        ended = async { tokio::try_join!(serving, stopping) } => { ended?; }
+        () = sweep(workspaces, keep) => {}
+    }
+    Ok(())
+}
+
+/// The lines on standard output: where the service is, and which harnesses it offers.
+#[expect(
+    clippy::print_stdout,
+    reason = "the first lines say where the service listens"
+)]
+fn say(listener: &TcpListener, service: &Service) -> anyhow::Result<()> {
+    println!(
+        "runnel-harness listening on http://{}",
+        listener.local_addr()?
+    );
+    for line in service.offered() {
+        println!("{line}");
+    }
+    Ok(())
+}
+
+fn check_sandbox(settings: &Settings) -> anyhow::Result<()> {
+    let support = sandbox::support();
+    match settings.sandbox {
+        SandboxMode::Off => {
+            tracing::warn!("sandbox is off: harnesses read and write what this service can")
+        }
+        SandboxMode::Required => ensure!(
+            support.filesystem && support.network,
+            "sandbox: this kernel cannot confine files and TCP (Landlock ABI 4, Linux 6.7); use a newer one, or `auto`"
+        ),
+        SandboxMode::Auto if !support.filesystem => {
+            tracing::warn!(
+                "the kernel has no Landlock: harnesses read and write what their user can"
+            );
+        }
+        SandboxMode::Auto if !support.network => {
+            tracing::warn!(
+                "the kernel's Landlock has no rules for TCP: harnesses connect to any address"
+            );
+        }
+        SandboxMode::Auto => {}
+    }
+    Ok(())
+}
+
+async fn sweep(workspaces: Workspaces, keep: Keep) {
+    loop {
+        let swept = workspaces.clone();
+        let swept = tokio::task::spawn_blocking(move || swept.sweep(keep.age(), keep.bytes)).await;
+        if let Ok(Err(error)) = swept {
+            tracing::warn!(%error, "old workspaces cannot be removed, trying again in an hour");
+        }
+        tokio::time::sleep(SWEEP).await;
+    }
+}
+
+/// Returns on Ctrl-C, and on the signal that ends a service.
+async fn asked_to_stop() -> std::io::Result<()> {
+    let mut terminated = signal(SignalKind::terminate())?;
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => interrupted,
+        _ = terminated.recv() => Ok(()),
+    }
+}

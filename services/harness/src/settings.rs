@@ -1,0 +1,299 @@
+//! The operator's settings file of the service (`runnel-harness serve --settings FILE`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use protocol::id::RunnerId;
+use runner_kit::SigningSecret;
+use serde::Deserialize;
+
+use crate::launch::find;
+use crate::preset::Preset;
+
+/// The file, as it is written. Unknown keys are errors.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Where to listen. Port 0 takes a free one.
+    #[serde(default = "default_listen")]
+    pub listen: SocketAddr,
+    /// The signing secret of the runner endpoint: `env:NAME` or `file:PATH`.
+    pub secret: String,
+    /// The directory below which workspaces are made.
+    pub workspaces: PathBuf,
+    #[serde(default)]
+    pub sandbox: SandboxMode,
+    /// The user that harnesses run as, where the service runs as root.
+    #[serde(default)]
+    pub user: Option<String>,
+    #[serde(default)]
+    pub limits: Limits,
+    #[serde(default)]
+    pub keep: Keep,
+    /// Directories that agents may name as their `workspace`.
+    #[serde(default)]
+    pub directories: BTreeMap<String, PathBuf>,
+    /// Paths that harnesses may read beside the system's, such as where they are installed.
+    #[serde(default)]
+    pub readable: Vec<PathBuf>,
+    /// Ports that harnesses may connect to beside the relay's, on any host.
+    #[serde(default)]
+    pub connect: Vec<u16>,
+    /// Variables that agents may ask for by name: a value, `env:NAME` or `file:PATH`.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    pub harnesses: Vec<HarnessSettings>,
+}
+
+/// One harness that is served.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HarnessSettings {
+    pub preset: Preset,
+    /// The last part of the runner id.
+    #[serde(default = "default_name")]
+    pub name: String,
+    /// The preset's own when absent; `acp` has none.
+    #[serde(default)]
+    pub command: Option<String>,
+    /// Replaces the preset's arguments.
+    #[serde(default)]
+    pub args: Option<Vec<String>>,
+    /// The harness's own protocol instead of ACP. Codex has no other.
+    #[serde(default)]
+    pub native: Option<bool>,
+}
+
+/// Whether harnesses are confined by Landlock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SandboxMode {
+    /// As far as the kernel can.
+    #[default]
+    Auto,
+    /// The service does not start on a kernel that cannot.
+    Required,
+    /// Limits of resources alone.
+    Off,
+}
+
+/// Limits of one harness and of the service.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Runs at one time.
+    pub live_runs: usize,
+    pub memory_bytes: u64,
+    pub processes: u64,
+    pub file_bytes: u64,
+    pub cpu_seconds: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            live_runs: 16,
+            memory_bytes: 4 * 1024 * 1024 * 1024,
+            processes: 512,
+            file_bytes: 1024 * 1024 * 1024,
+            cpu_seconds: 3600,
+        }
+    }
+}
+
+/// How long workspaces are kept.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Keep {
+    /// Days since the last run.
+    pub days: u64,
+    /// Bytes of all workspaces; the oldest go first.
+    pub bytes: u64,
+}
+
+impl Default for Keep {
+    fn default() -> Self {
+        Self {
+            days: 30,
+            bytes: 20 * 1024 * 1024 * 1024,
+        }
+    }
+}
+
+impl Keep {
+    /// The age at which a workspace is removed.
+    pub fn age(self) -> Duration {
+        Duration::from_hours(self.days.saturating_mul(24))
+    }
+}
+
+fn default_listen() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 9110))
+}
+
+fn default_name() -> String {
+    "default".to_owned()
+}
+
+impl Settings {
+    /// Reads and checks a file.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        Self::parse(&text).with_context(|| format!("{} cannot be used", path.display()))
+    }
+
+    /// Checks all that one value cannot say of itself.
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
+        let mut settings: Self = toml::from_str(text)?;
+        ensure!(
+            !settings.harnesses.is_empty(),
+            "harnesses: name at least one"
+        );
+        let mut ids = BTreeSet::new();
+        for harness in &settings.harnesses {
+            let id = harness.runner_id()?;
+            ensure!(
+                ids.insert(id.clone()),
+                "harnesses: {id} is there twice; give one another `name`"
+            );
+            ensure!(
+                harness.preset.native(harness.native).is_some(),
+                "harnesses: {id} cannot be served with that `native`: remove it"
+            );
+            ensure!(
+                harness.command.is_some() || harness.preset.command(harness.is_native()).is_some(),
+                "harnesses: preset acp needs a `command`"
+            );
+        }
+        for (name, path) in &mut settings.directories {
+            ensure!(
+                name != crate::config::CONVERSATION,
+                "directories: `{name}` is the name of the conversation's own workspace"
+            );
+            *path = path
+                .canonicalize()
+                .with_context(|| format!("directories.{name}: {} is not there", path.display()))?;
+            ensure!(
+                path.is_dir(),
+                "directories.{name}: {} is not a directory",
+                path.display()
+            );
+        }
+        for (name, value) in &mut settings.env {
+            *value = resolved(value).with_context(|| format!("env.{name}"))?;
+        }
+        Ok(settings)
+    }
+
+    /// Harnesses whose command is not installed: the runner id and the command.
+    pub fn missing(&self) -> Vec<(RunnerId, String)> {
+        let missing = self.harnesses.iter().filter_map(|harness| {
+            let id = harness.runner_id().ok()?;
+            let command = harness.command();
+            find(command).is_none().then(|| (id, command.to_owned()))
+        });
+        missing.collect()
+    }
+
+    /// The signing secret.
+    pub fn secret(&self) -> anyhow::Result<SigningSecret> {
+        ensure!(
+            self.secret.starts_with("env:") || self.secret.starts_with("file:"),
+            "secret: say env:NAME or file:PATH, not the secret itself"
+        );
+        let text = resolved(&self.secret).context("secret")?;
+        text.trim()
+            .parse()
+            .context("secret: the signing secret cannot be used")
+    }
+}
+
+impl HarnessSettings {
+    /// `plugin:runnel/PRESET/NAME`.
+    pub fn runner_id(&self) -> anyhow::Result<RunnerId> {
+        let id = format!("plugin:runnel/{}/{}", self.preset.name(), self.name);
+        id.parse()
+            .with_context(|| format!("harnesses: {id} is not a runner id"))
+    }
+
+    /// Whether it is spoken to by its own protocol.
+    pub(crate) fn is_native(&self) -> bool {
+        self.preset.native(self.native).unwrap_or_default()
+    }
+
+    /// The command that is started.
+    pub(crate) fn command(&self) -> &str {
+        let own = self.command.as_deref();
+        own.or_else(|| self.preset.command(self.is_native()))
+            .unwrap_or_default()
+    }
+}
+
+/// A value, or what `env:NAME` and `file:PATH` refer to.
+#[expect(clippy::disallowed_methods, reason = "the settings name the variable")]
+fn resolved(value: &str) -> anyhow::Result<String> {
+    if let Some(name) = value.strip_prefix("env:") {
+        return std::env::var(name).with_context(|| format!("the variable {name} is not set"));
+    }
+    if let Some(path) = value.strip_prefix("file:") {
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+        return Ok(text.trim_end().to_owned());
+    }
+    if value.contains('\0') {
+        bail!("a value holds no NUL");
+    }
+    Ok(value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "secret = \"env:S\"\nworkspaces = \"/tmp/w\"\n";
+
+    #[test]
+    fn refuses_what_cannot_run() {
+        for (text, part) in [
+            ("harnesses = []", "name at least one"),
+            ("[[harnesses]]\npreset = \"acp\"", "needs a `command`"),
+            (
+                "[[harnesses]]\npreset = \"opencode\"\nnative = true",
+                "remove it",
+            ),
+            (
+                "[[harnesses]]\npreset = \"opencode\"\n[[harnesses]]\npreset = \"opencode\"",
+                "twice",
+            ),
+            ("[[harnesses]]\npreset = \"vim\"", "unknown variant"),
+            (
+                "colour = 1\n[[harnesses]]\npreset = \"opencode\"",
+                "unknown field",
+            ),
+            (
+                "[directories]\na = \"/nowhere\"\n[[harnesses]]\npreset = \"opencode\"",
+                "is not there",
+            ),
+            (
+                "[env]\nA = \"env:RUNNEL_UNSET\"\n[[harnesses]]\npreset = \"opencode\"",
+                "is not set",
+            ),
+        ] {
+            let error = Settings::parse(&format!("{HEAD}{text}")).unwrap_err();
+            let told = format!("{error:#}");
+            assert!(told.contains(part), "{text}: {told}");
+        }
+    }
+
+    #[test]
+    fn a_secret_never_stands_in_the_file() {
+        let text = format!(
+            "secret = \"whsec_abc\"\nworkspaces = \"/tmp/w\"\n[[harnesses]]\npreset = \"codex\""
+        );
+        let settings = Settings::parse(&text).unwrap();
+        assert!(format!("{:#}", settings.secret().unwrap_err()).contains("not the secret itself"));
+    }
+}

@@ -1,0 +1,179 @@
+//! The supervisor of one harness: no process of it outlives the run, whatever ends the run.
+//!
+//! The process `supervise -- COMMAND` starts the command in a process group of its own and stays its parent. It is the
+//! subreaper of all descendants, so that a process that leaves the group, or whose parent exits, still ends with it. The
+//! kernel tells it when the service dies.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{ExitCode, ExitStatus};
+use std::time::Duration;
+
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpid, getppid, kill_process, set_child_subreaper,
+    set_parent_process_death_signal,
+};
+use tokio::process::Command;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// How long a harness may take to end after SIGTERM.
+pub const GRACE: Duration = Duration::from_secs(5);
+/// Rounds in which processes that remain are killed, and the pause between two.
+const ROUNDS: usize = 100;
+const PAUSE: Duration = Duration::from_millis(20);
+/// The exit code of a command that cannot be started, as shells have it.
+pub(crate) const NOT_FOUND: u8 = 127;
+
+/// Arguments of the process `supervise`.
+#[derive(Debug, clap::Args)]
+pub struct SuperviseArgs {
+    /// The process id of the parent that started the supervisor.
+    #[arg(long)]
+    parent: i32,
+    /// The command and its arguments.
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// Runs the command; ends when it ends, on SIGTERM, and when the parent dies. Nothing of it is left then. The exit code
+/// is the command's, 128 and the signal for a killed one, 127 where it cannot be started.
+pub fn execute(args: &SuperviseArgs) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let Ok(runtime) = runtime else {
+        return ExitCode::FAILURE;
+    };
+    let code = runtime.block_on(supervise(args));
+    ExitCode::from(code.unwrap_or(1))
+}
+
+async fn supervise(args: &SuperviseArgs) -> std::io::Result<u8> {
+    let mut terminated = signal(SignalKind::terminate())?;
+    let mut interrupted = signal(SignalKind::interrupt())?;
+    set_parent_process_death_signal(Some(Signal::TERM))?;
+    set_child_subreaper(Some(getpid()))?;
+    // A parent that died before the request above sends no signal any more.
+    if getppid().map(Pid::as_raw_pid) != Some(args.parent) {
+        return Ok(1);
+    }
+    let (command, rest) = args.command.split_first().expect("clap requires one");
+    let child = Command::new(command).args(rest).process_group(0).spawn();
+    let mut child = match child {
+        Ok(child) => child,
+        Err(error) => {
+            say(&format!("cannot execute {}: {error}", command.display()));
+            return Ok(NOT_FOUND);
+        }
+    };
+    let status = tokio::select! {
+        status = child.wait() => Some(status?),
+        _ = terminated.recv() => None,
+        _ = interrupted.recv() => None,
+    };
+    let status = match status {
+        Some(status) => status,
+        None => {
+            each_descendant(Signal::TERM);
+            match tokio::time::timeout(GRACE, child.wait()).await {
+                Ok(status) => status?,
+                Err(_) => {
+                    child.start_kill()?;
+                    child.wait().await?
+                }
+            }
+        }
+    };
+    kill_rest().await;
+    Ok(code_of(status))
+}
+
+#[expect(
+    clippy::print_stderr,
+    reason = "the service reads it as that of the harness"
+)]
+fn say(message: &str) {
+    eprintln!("{message}");
+}
+
+fn code_of(status: ExitStatus) -> u8 {
+    let code = status.code();
+    let code = code.or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+/// Kills what the command left behind, again and again: a process may fork while it is listed.
+async fn kill_rest() {
+    for _ in 0..ROUNDS {
+        while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
+        if each_descendant(Signal::KILL) == 0 {
+            return;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Sends a signal to each descendant. How many there are.
+fn each_descendant(signal: Signal) -> usize {
+    let all = descendants(getpid().as_raw_pid(), &parents());
+    for pid in all.iter().filter_map(|pid| Pid::from_raw(*pid)) {
+        let _ = kill_process(pid, signal);
+    }
+    all.len()
+}
+
+/// The parent of each process that is not a zombie.
+fn parents() -> HashMap<i32, i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter_map(|pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        Some((pid, parent_in(&stat)?))
+    })
+    .collect()
+}
+
+/// The parent in the text of `/proc/PID/stat`; the name before it may hold spaces and brackets.
+fn parent_in(stat: &str) -> Option<i32> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    if fields.next()? == "Z" {
+        return None;
+    }
+    fields.next()?.parse().ok()
+}
+
+fn descendants(root: i32, parents: &HashMap<i32, i32>) -> Vec<i32> {
+    let mut found = vec![root];
+    let mut at = 0;
+    while let Some(parent) = found.get(at).copied() {
+        found.extend(
+            parents
+                .iter()
+                .filter(|(_, of)| **of == parent)
+                .map(|(pid, _)| *pid),
+        );
+        at += 1;
+    }
+    found.split_off(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_parent_behind_any_name() {
+        assert_eq!(parent_in("12 (a) b) S 7 12 12 0"), Some(7));
+        assert_eq!(parent_in("12 (sh) Z 7 12 12 0"), None);
+        assert_eq!(parent_in(""), None);
+    }
+
+    #[test]
+    fn finds_descendants_of_descendants() {
+        let parents = HashMap::from([(2, 1), (3, 2), (4, 3), (5, 9), (9, 0)]);
+        let mut found = descendants(2, &parents);
+        found.sort_unstable();
+        assert_eq!(found, [3, 4]);
+    }
+}

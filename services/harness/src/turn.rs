@@ -1,0 +1,110 @@
+//! What the adapters of all protocols share: a prompt, the stage of a turn, and its end.
+
+use std::path::PathBuf;
+
+use runner_kit::CancellationToken;
+use tokio::time::Instant;
+
+use crate::failure::{Failure, TIMEOUT};
+use crate::permission::Permissions;
+use crate::speaker::Speaker;
+
+/// The content of one prompt.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Prompt {
+    pub(crate) text: String,
+    pub(crate) files: Vec<PromptFile>,
+}
+
+/// A file of a prompt. It also stands in the workspace.
+#[derive(Clone, Debug)]
+pub(crate) struct PromptFile {
+    pub(crate) name: String,
+    pub(crate) mime_type: String,
+    pub(crate) bytes: Vec<u8>,
+    /// Where it stands, relative to the workspace.
+    pub(crate) path: PathBuf,
+}
+
+/// Where a turn shows what it does, and asks.
+pub(crate) struct Stage {
+    pub(crate) speaker: Speaker,
+    pub(crate) permissions: Permissions,
+    pub(crate) shows_thoughts: bool,
+    pub(crate) stop: Stop,
+}
+
+/// When a run has to stop.
+#[derive(Clone)]
+pub(crate) struct Stop {
+    pub(crate) cancel: CancellationToken,
+    /// The end of the configured time.
+    pub(crate) until: Option<Instant>,
+}
+
+impl Stage {
+    /// Tells the user at the end of the turn that a permission was not given.
+    pub(crate) fn note_refusal(&mut self, title: &str, reason: &str) {
+        let title = crate::speaker::cut(title, 200);
+        self.speaker.note(format!(
+            "(Permission for “{title}” was not given: {reason}.)"
+        ));
+    }
+}
+
+impl PromptFile {
+    /// A line that names the file for a harness.
+    pub(crate) fn line(&self) -> String {
+        format!(
+            "\n\n[file {} ({}) is at ./{}]",
+            self.name,
+            self.mime_type,
+            self.path.display()
+        )
+    }
+}
+
+impl Stop {
+    /// Waits until the run has to stop. Why.
+    pub(crate) async fn reached(&self) -> Failure {
+        let over = async {
+            match self.until {
+                Some(until) => tokio::time::sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.cancel.cancelled() => Failure::cancelled(),
+            () = over => Failure::new(TIMEOUT, "the run has reached the `timeout` of its agent").retryable(),
+        }
+    }
+}
+
+/// A session that is ready for prompts.
+#[derive(Debug)]
+pub(crate) struct OpenSession {
+    pub(crate) id: String,
+    pub(crate) start: SessionStart,
+}
+
+/// How a session came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SessionStart {
+    New,
+    Resumed,
+    /// The stored session could not be resumed, and a new one stands in its place.
+    Lost,
+}
+
+/// Sleeps until then; for ever without a time.
+pub(crate) async fn sleep_until(end: Option<Instant>) {
+    match end {
+        Some(end) => tokio::time::sleep_until(end).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Why a run stops where it does, or the failure.
+pub(crate) fn stopped_or(stopping: Option<(Failure, Instant)>, failure: Failure) -> Failure {
+    stopping.map_or(failure, |(failure, _)| failure)
+}

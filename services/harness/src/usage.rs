@@ -1,0 +1,147 @@
+//! Tokens that a run used, counted from the gateway's answers as they pass the relay.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use protocol::message::LlmTokenUsage;
+use serde_json::Value;
+
+/// The longest line, or whole answer, that is looked at.
+const LINE_BYTES: usize = 1024 * 1024;
+
+/// The tokens of one run. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Usage(Arc<Mutex<Tokens>>);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tokens {
+    input: i64,
+    output: i64,
+    is_known: bool,
+}
+
+impl Usage {
+    /// What is known so far.
+    pub(crate) fn total(&self) -> Option<LlmTokenUsage> {
+        let tokens = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        tokens.is_known.then(|| LlmTokenUsage {
+            prompt_tokens: Some(tokens.input),
+            completion_tokens: Some(tokens.output),
+            total_tokens: Some(tokens.input.saturating_add(tokens.output)),
+            ..LlmTokenUsage::default()
+        })
+    }
+
+    fn add(&self, more: Tokens) {
+        let mut tokens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        tokens.input = tokens.input.saturating_add(more.input);
+        tokens.output = tokens.output.saturating_add(more.output);
+        tokens.is_known |= more.is_known;
+    }
+}
+
+/// Reads the usage of one answer, whole or streamed, while its bytes pass. Adds it when it is dropped, so that an answer
+/// that was cut counts, too.
+pub(crate) struct Reader {
+    usage: Usage,
+    line: Vec<u8>,
+    is_too_long: bool,
+    last: Tokens,
+}
+
+impl Reader {
+    pub(crate) fn new(usage: Usage) -> Self {
+        Self {
+            usage,
+            line: Vec::new(),
+            is_too_long: false,
+            last: Tokens::default(),
+        }
+    }
+
+    pub(crate) fn read(&mut self, bytes: &[u8]) {
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            if self.line.len() + part.len() > LINE_BYTES {
+                (self.is_too_long, self.line) = (true, Vec::new());
+            }
+            if !self.is_too_long {
+                self.line.extend_from_slice(part);
+            }
+            if part.ends_with(b"\n") {
+                self.end_line();
+            }
+        }
+    }
+
+    fn end_line(&mut self) {
+        let line = std::mem::take(&mut self.line);
+        if std::mem::take(&mut self.is_too_long) {
+            return;
+        }
+        let text = String::from_utf8_lossy(&line);
+        let json = text.trim().strip_prefix("data:").unwrap_or(&text).trim();
+        if !json.contains("usage") {
+            return;
+        }
+        if let Ok(event) = serde_json::from_str::<Value>(json) {
+            // Of a stream, the last figures are those of the whole answer; Anthropic's tell input and output apart.
+            for place in [
+                &event["usage"],
+                &event["message"]["usage"],
+                &event["response"]["usage"],
+            ] {
+                self.see(place);
+            }
+        }
+    }
+
+    fn see(&mut self, usage: &Value) {
+        let count = |names: &[&str]| names.iter().find_map(|name| usage[*name].as_i64());
+        if let Some(input) = count(&["prompt_tokens", "input_tokens"]) {
+            let cached = ["cache_read_input_tokens", "cache_creation_input_tokens"];
+            let cached: i64 = cached.iter().filter_map(|name| usage[*name].as_i64()).sum();
+            self.last.input = input.saturating_add(cached);
+            self.last.is_known = true;
+        }
+        if let Some(output) = count(&["completion_tokens", "output_tokens"]) {
+            self.last.output = output;
+            self.last.is_known = true;
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.end_line();
+        self.usage.add(self.last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(answers: &[&str]) -> Option<(i64, i64)> {
+        let usage = Usage::default();
+        for answer in answers {
+            let mut reader = Reader::new(usage.clone());
+            for bytes in answer.as_bytes().chunks(7) {
+                reader.read(bytes);
+            }
+        }
+        let total = usage.total()?;
+        Some((total.prompt_tokens?, total.completion_tokens?))
+    }
+
+    #[test]
+    fn reads_every_face_whole_and_streamed() {
+        let chat = "data: {\"choices\":[]}\n\ndata: {\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n";
+        let messages = "event: message_start\ndata: {\"message\":{\"usage\":{\"input_tokens\":3,\"cache_read_input_tokens\":4,\"output_tokens\":1}}}\n\ndata: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":9}}\n\n";
+        let responses =
+            "data: {\"response\":{\"usage\":{\"input_tokens\":1,\"output_tokens\":1}}}\n\n";
+        let whole = "{\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":20}}";
+        assert_eq!(of(&[chat]), Some((5, 2)));
+        assert_eq!(of(&[messages]), Some((7, 9)));
+        assert_eq!(of(&[responses, whole]), Some((11, 21)));
+        assert_eq!(of(&["data: {\"choices\":[]}\n\n"]), None);
+    }
+}

@@ -1,0 +1,246 @@
+//! Workspaces: one directory for each conversation below the operator's root, or a directory that the operator names.
+
+use std::collections::BTreeSet;
+use std::fs::{DirBuilder, Metadata};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use aws_lc_rs::digest::{SHA256, digest};
+
+use crate::failure::{Failure, WORKSPACE_FAILED};
+
+/// Readable and writable by their owner alone.
+const MODE: u32 = 0o700;
+/// Bytes of a hash that name a directory.
+const NAME_BYTES: usize = 16;
+/// Entries of one workspace that are looked at to know its size.
+const MOST_ENTRIES: usize = 100_000;
+
+/// All workspaces of a service. Clones share what is in use.
+#[derive(Clone, Debug)]
+pub struct Workspaces {
+    root: PathBuf,
+    in_use: Arc<Mutex<BTreeSet<String>>>,
+}
+
+/// The workspace of one run. Dropping it frees it.
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    /// Where the harness works.
+    pub(crate) directory: PathBuf,
+    /// Its home directory, kept from run to run for its sessions.
+    pub(crate) home: PathBuf,
+    name: String,
+    all: Workspaces,
+}
+
+impl Workspaces {
+    /// Those below `root`, which is made if it is missing.
+    pub fn new(root: &Path) -> io::Result<Self> {
+        make_private(root)?;
+        Ok(Self {
+            root: root.canonicalize()?,
+            in_use: Arc::default(),
+        })
+    }
+
+    /// The workspace of a conversation. `named`: a directory of the operator to work in instead of an own one.
+    /// An error while another run of this service uses it.
+    pub(crate) fn open(
+        &self,
+        conversation: &str,
+        named: Option<&Path>,
+    ) -> Result<Workspace, Failure> {
+        let name = name_of(conversation);
+        if !self.in_use().insert(name.clone()) {
+            let message = "another run works in this conversation's workspace; set the agent's `concurrency` to `enqueue` or `steer`";
+            return Err(Failure::new("harness.workspace_busy", message).retryable());
+        }
+        let workspace = Workspace {
+            directory: named.map_or_else(|| self.root.join(&name).join("work"), Path::to_path_buf),
+            home: self.root.join(&name).join("home"),
+            name,
+            all: self.clone(),
+        };
+        let made = make_private(&self.root.join(&workspace.name))
+            .and_then(|()| make_private(&workspace.home))
+            .and_then(|()| match named {
+                None => make_private(&workspace.directory),
+                Some(named) => check_directory(&named.symlink_metadata()?),
+            });
+        made.map_err(|error| {
+            let directory = workspace.directory.display();
+            Failure::new(
+                WORKSPACE_FAILED,
+                format!("the workspace {directory} cannot be used: {error}"),
+            )
+        })?;
+        Ok(workspace)
+    }
+
+    /// Removes workspaces that were not used for `age`, and the oldest of the others until all take at most `bytes`.
+    /// Never one that is in use.
+    pub fn sweep(&self, age: Duration, bytes: u64) -> io::Result<()> {
+        let mut kept = Vec::new();
+        for entry in std::fs::read_dir(&self.root)? {
+            let entry = entry?;
+            let used_at = last_used(&entry.path())?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if used_at.elapsed().is_ok_and(|elapsed| elapsed > age) {
+                self.remove(&name)?;
+            } else {
+                kept.push((used_at, size_of(&entry.path()), name));
+            }
+        }
+        kept.sort();
+        let mut total: u64 = kept.iter().map(|(_, size, _)| size).sum();
+        for (_, size, name) in kept {
+            if total <= bytes {
+                break;
+            }
+            if self.remove(&name)? {
+                total -= size;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it was removed; not while it is in use.
+    fn remove(&self, name: &str) -> io::Result<bool> {
+        let in_use = self.in_use();
+        if in_use.contains(name) {
+            return Ok(false);
+        }
+        // The lock is held: no run opens the workspace meanwhile.
+        std::fs::remove_dir_all(self.root.join(name))?;
+        tracing::info!(workspace = name, "workspace {name} removed");
+        Ok(true)
+    }
+
+    // The set is whole after any panic.
+    fn in_use(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Workspace {
+    fn drop(&mut self) {
+        self.all.in_use().remove(&self.name);
+    }
+}
+
+fn name_of(conversation: &str) -> String {
+    let hash = digest(&SHA256, conversation.as_bytes());
+    let bytes = hash.as_ref().iter().take(NAME_BYTES);
+    bytes.map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Makes a directory with mode 0700, or checks the one that is there: a link is refused.
+fn make_private(path: &Path) -> io::Result<()> {
+    match path.symlink_metadata() {
+        Ok(metadata) => check_directory(&metadata),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            DirBuilder::new().recursive(true).mode(MODE).create(path)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn check_directory(metadata: &Metadata) -> io::Result<()> {
+    if metadata.is_dir() {
+        Ok(())
+    } else {
+        Err(io::Error::other("it is not a directory"))
+    }
+}
+
+/// When a workspace was last written to, as its directories tell.
+fn last_used(path: &Path) -> io::Result<SystemTime> {
+    let mut newest = path.symlink_metadata()?.modified()?;
+    for part in ["work", "home"] {
+        if let Ok(modified) = path
+            .join(part)
+            .symlink_metadata()
+            .and_then(|meta| meta.modified())
+        {
+            newest = newest.max(modified);
+        }
+    }
+    Ok(newest)
+}
+
+/// Bytes below a path, links not followed, of at most [`MOST_ENTRIES`] entries.
+fn size_of(path: &Path) -> u64 {
+    let (mut bytes, mut seen, mut waiting) = (0, 0, vec![path.to_path_buf()]);
+    while let Some(directory) = waiting.pop() {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            let Ok(metadata) = entry.metadata() else {
+                continue;
+            };
+            bytes += metadata.blocks() * 512;
+            seen += 1;
+            if seen >= MOST_ENTRIES {
+                return bytes;
+            }
+            if metadata.is_dir() {
+                waiting.push(entry.path());
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workspaces() -> (Workspaces, PathBuf) {
+        let root = std::env::temp_dir().join(format!("runnel-workspaces-{}", uuid::Uuid::new_v4()));
+        (Workspaces::new(&root).unwrap(), root)
+    }
+
+    #[test]
+    fn a_conversation_keeps_its_private_directory() {
+        let (workspaces, root) = workspaces();
+        let first = workspaces.open("a", None).unwrap();
+        let directory = first.directory.clone();
+        assert_eq!(directory.metadata().unwrap().mode() & 0o777, 0o700);
+        assert_eq!(
+            workspaces.open("a", None).unwrap_err().code,
+            "harness.workspace_busy"
+        );
+        drop(first);
+        assert_eq!(workspaces.open("a", None).unwrap().directory, directory);
+        assert_ne!(workspaces.open("b", None).unwrap().directory, directory);
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn refuses_a_link_in_the_place_of_a_workspace() {
+        let (workspaces, root) = workspaces();
+        let directory = workspaces.open("a", None).unwrap().directory.clone();
+        std::fs::remove_dir_all(&directory).unwrap();
+        std::os::unix::fs::symlink("/etc", &directory).unwrap();
+        assert_eq!(
+            workspaces.open("a", None).unwrap_err().code,
+            WORKSPACE_FAILED
+        );
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn sweeps_by_age_and_size_but_not_a_live_run() {
+        let (workspaces, root) = workspaces();
+        let live = workspaces.open("live", None).unwrap();
+        let old = workspaces.open("old", None).unwrap().directory.clone();
+        std::fs::write(old.join("file"), vec![0; 100_000]).unwrap();
+        workspaces.sweep(Duration::from_hours(1), u64::MAX).unwrap();
+        assert!(old.exists());
+        workspaces.sweep(Duration::from_hours(1), 0).unwrap();
+        assert!(!old.exists() && live.directory.exists());
+        std::fs::remove_dir_all(root).unwrap();
+    }
+}
