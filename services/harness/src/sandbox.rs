@@ -1,17 +1,322 @@
-//! The sandbox of a harness process.
+//! The sandbox of a harness process: confines itself, then executes the command in its place.
+//!
+//! The service starts each harness by the command line of [`Confinement::wrapped`]. What the sandbox holds and what it
+//! does not hold stands in `docs/security-harness.md`.
+//!
+//! On Linux, Landlock confines files and TCP, and seccomp closes the ways around Landlock's TCP rules. On other systems
+//! the wrapper executes the command unconfined, and refuses with `--require`.
 
-use std::ffi::OsString;
-use std::process::ExitCode;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 
-/// Arguments of `runnel-harness sandbox`.
-#[derive(Debug, clap::Args)]
-pub struct SandboxArgs {
-    /// The command and its arguments.
-    #[arg(last = true, required = true)]
-    pub command: Vec<OsString>,
+mod command_line;
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(not(target_os = "linux"))]
+mod other;
+
+pub use command_line::SandboxArgs;
+#[cfg(target_os = "linux")]
+use linux as system;
+#[cfg(not(target_os = "linux"))]
+use other as system;
+
+/// Exit status when the sandbox cannot be set up: `EX_CONFIG` of `sysexits.h`.
+pub const EXIT_CONFIGURATION: u8 = 78;
+/// Exit status when the command exists and cannot be executed, as shells report it.
+pub const EXIT_NOT_EXECUTABLE: u8 = 126;
+/// Exit status when the command does not exist, as shells report it.
+pub const EXIT_NOT_FOUND: u8 = 127;
+
+/// First Landlock ABI with TCP rules (Linux 6.7).
+const ABI_WITH_TCP: u8 = 4;
+/// First Landlock ABI with scopes (Linux 6.12).
+const ABI_WITH_SCOPES: u8 = 6;
+
+/// Confinement of one process and all its descendants. The default allows system directories alone, no TCP at all, and
+/// sets no limits.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Confinement {
+    /// Directories to read, write and execute in, with all below them. Each must exist.
+    pub read_write: Vec<PathBuf>,
+    /// Files and directories to read and execute, beside the system's. Each must exist.
+    pub read_only: Vec<PathBuf>,
+    /// TCP ports to connect to, on any host. Not 0.
+    pub connect: Vec<u16>,
+    /// TCP ports to bind. Not 0. A harness that serves its own child process needs one, here and in `connect`.
+    pub bind: Vec<u16>,
+    /// User to run as, by name. Only root changes the user; any other process refuses a name that is not its own.
+    pub user: Option<String>,
+    /// Resource limits.
+    pub limits: Limits,
+    /// Whether the wrapper refuses to run with any protection missing ([`Confinement::missing`]).
+    pub is_required: bool,
 }
 
-/// Confines this process and executes the command in its place.
-pub fn execute(_args: &SandboxArgs) -> ExitCode {
-    ExitCode::FAILURE
+/// Resource limits. `None` leaves a limit as it is; no limit is ever raised.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of private writable memory of each process (`RLIMIT_DATA`). Processes do not share it: the tree may use
+    /// `memory` × `processes`. Address space is not limited, because V8 reserves far more than it uses.
+    pub memory: Option<u64>,
+    /// Processes and threads of the user, on the whole machine (`RLIMIT_NPROC`). Linux exempts root.
+    pub processes: Option<u64>,
+    /// Bytes of one file (`RLIMIT_FSIZE`).
+    pub file_size: Option<u64>,
+    /// Processor seconds of each process (`RLIMIT_CPU`): `SIGXCPU` at the limit, `SIGKILL` 5 s later.
+    pub cpu_seconds: Option<u64>,
+}
+
+/// Protections that the kernel offers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Support {
+    /// Landlock ABI version; `None` without Landlock.
+    pub abi: Option<u8>,
+    /// Whether files can be confined (Landlock ABI 1, Linux 5.13).
+    pub filesystem: bool,
+    /// Whether TCP can be confined (Landlock ABI 4, Linux 6.7, and seccomp filters).
+    pub network: bool,
+    /// Whether signals and abstract Unix sockets can be confined (Landlock ABI 6, Linux 6.12).
+    pub scopes: bool,
+}
+
+impl Support {
+    /// Support of a kernel with this Landlock ABI and, where `has_filters`, seccomp filters.
+    fn of(abi: Option<u8>, has_filters: bool) -> Self {
+        let reaches = |least: u8| abi.is_some_and(|abi| abi >= least);
+        Self {
+            abi,
+            filesystem: reaches(1),
+            network: reaches(ABI_WITH_TCP) && has_filters,
+            scopes: reaches(ABI_WITH_SCOPES),
+        }
+    }
+}
+
+/// Asks the kernel for its support. Takes well under a millisecond; the answer does not change while the system runs.
+pub fn support() -> Support {
+    system::support()
+}
+
+impl Confinement {
+    /// Protections of this confinement that the machine does not offer: words for logs, manifests and errors. Empty when
+    /// all of them hold. Scopes are no part of it: they are used where the kernel has them.
+    pub fn missing(&self, support: Support) -> Vec<&'static str> {
+        self.missing_as(support, is_root())
+    }
+
+    fn missing_as(&self, support: Support, is_root: bool) -> Vec<&'static str> {
+        let needs_user = self.limits.processes.is_some() && is_root && self.user.is_none();
+        let protections = [
+            (support.filesystem, "files (Landlock, Linux 5.13)"),
+            (support.network, "TCP (Landlock, Linux 6.7)"),
+            (!needs_user, "processes (root has no limit: name a user)"),
+        ];
+        let missing = protections.iter().filter(|(is_given, _)| !is_given);
+        missing.map(|(_, name)| *name).collect()
+    }
+
+    /// Command line that executes `command` with `args` in this confinement: program and arguments of the wrapper.
+    /// `this_binary` is the path of `runnel-harness`.
+    pub fn wrapped(
+        &self,
+        this_binary: &Path,
+        command: &OsStr,
+        args: &[OsString],
+    ) -> (OsString, Vec<OsString>) {
+        let mut line = vec!["sandbox".into()];
+        line.extend(command_line::options(self));
+        line.push("--".into());
+        line.push(command.to_owned());
+        line.extend_from_slice(args);
+        (this_binary.into(), line)
+    }
+}
+
+/// Confines this process and executes the command in its place. Returns on failure alone, with an error on standard
+/// error and the exit status: [`EXIT_CONFIGURATION`], [`EXIT_NOT_FOUND`] or [`EXIT_NOT_EXECUTABLE`].
+///
+/// Closes every inherited file descriptor above 2. Call it from `main` before starting threads or a runtime.
+#[expect(
+    clippy::print_stderr,
+    reason = "the wrapper has no log: its standard error is that of the command"
+)]
+pub fn execute(args: &SandboxArgs) -> ExitCode {
+    let error = run(&args.confinement(), &args.command);
+    let causes = std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
+    let causes: String = causes.map(|cause| format!(": {cause}")).collect();
+    eprintln!("runnel-harness sandbox: {error}{causes}");
+    ExitCode::from(error.exit_code())
+}
+
+/// Returns only when the command was not executed.
+fn run(confinement: &Confinement, command: &[OsString]) -> SandboxError {
+    let missing = confinement.missing(support());
+    if confinement.is_required && !missing.is_empty() {
+        return SandboxError::Unsupported(missing.join(", "));
+    }
+    let account = match system::confine(confinement) {
+        Ok(account) => account,
+        Err(error) => return error,
+    };
+    let Some((program, args)) = command.split_first() else {
+        return SandboxError::NoCommand;
+    };
+    let mut replacement = Command::new(program);
+    replacement.args(args);
+    if let Some(account) = account {
+        // The standard library drops supplementary groups with the user.
+        replacement.uid(account.user).gid(account.group);
+    }
+    let source = replacement.exec();
+    SandboxError::Execute {
+        command: program.to_string_lossy().into_owned(),
+        source,
+    }
+}
+
+/// User and group to change to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Account {
+    user: u32,
+    group: u32,
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Reasons not to execute the command.
+#[derive(Debug, thiserror::Error)]
+#[cfg_attr(
+    not(target_os = "linux"),
+    expect(dead_code, reason = "only Linux confines")
+)]
+enum SandboxError {
+    #[error(
+        "cannot enforce the sandbox for {0}; change that, or leave out --require to run without"
+    )]
+    Unsupported(String),
+    #[error("no command was given: name one after --")]
+    NoCommand,
+    #[error("--user {0}: no such user, create it or name another")]
+    UnknownUser(String),
+    #[error("--user {0}: this user is root, name one without privileges")]
+    RootUser(String),
+    #[error(
+        "--user {0}: only root changes the user, start the service as root or leave out --user"
+    )]
+    NotRoot(String),
+    #[error("cannot look up --user {name}")]
+    UserLookup {
+        name: String,
+        source: std::io::Error,
+    },
+    #[error("cannot open {}, create it or leave it out", path.display())]
+    Path {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("cannot set up {step}")]
+    Setup {
+        step: &'static str,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    #[error("cannot execute {command}")]
+    Execute {
+        command: String,
+        source: std::io::Error,
+    },
+}
+
+impl SandboxError {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Execute { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                EXIT_NOT_FOUND
+            }
+            Self::Execute { .. } => EXIT_NOT_EXECUTABLE,
+            _ => EXIT_CONFIGURATION,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limited() -> Confinement {
+        let limits = Limits {
+            processes: Some(64),
+            ..Limits::default()
+        };
+        Confinement {
+            limits,
+            ..Confinement::default()
+        }
+    }
+
+    #[test]
+    fn support_follows_the_landlock_abi() {
+        let flags = |abi, has_filters| {
+            let Support {
+                filesystem,
+                network,
+                scopes,
+                ..
+            } = Support::of(abi, has_filters);
+            (filesystem, network, scopes)
+        };
+        assert_eq!(flags(None, true), (false, false, false));
+        assert_eq!(flags(Some(1), true), (true, false, false));
+        assert_eq!(flags(Some(3), true), (true, false, false));
+        assert_eq!(flags(Some(4), true), (true, true, false));
+        assert_eq!(flags(Some(4), false), (true, false, false));
+        assert_eq!(flags(Some(7), true), (true, true, true));
+    }
+
+    #[test]
+    fn names_each_missing_protection() {
+        let check = |abi, is_root, expected: &[&str]| {
+            let missing = limited().missing_as(Support::of(abi, true), is_root);
+            let words = missing.iter().filter_map(|text| text.split(' ').next());
+            assert_eq!(words.collect::<Vec<_>>(), expected, "ABI {abi:?}");
+        };
+        check(None, false, &["files", "TCP"]);
+        check(Some(3), false, &["TCP"]);
+        check(Some(4), false, &[]);
+        check(Some(4), true, &["processes"]);
+    }
+
+    #[test]
+    fn a_named_user_makes_process_limits_hold() {
+        let confinement = Confinement {
+            user: Some("nobody".to_owned()),
+            ..limited()
+        };
+        let missing = confinement.missing_as(Support::of(Some(4), true), true);
+        assert_eq!(missing, Vec::<&str>::new());
+    }
+
+    #[test]
+    fn failures_map_to_exit_codes() {
+        let execute = |kind: std::io::ErrorKind| SandboxError::Execute {
+            command: "harness".to_owned(),
+            source: kind.into(),
+        };
+        let code = |error: SandboxError| error.exit_code();
+        assert_eq!(code(execute(std::io::ErrorKind::NotFound)), 127);
+        assert_eq!(code(execute(std::io::ErrorKind::PermissionDenied)), 126);
+        assert_eq!(code(SandboxError::Unsupported("files".to_owned())), 78);
+        assert_eq!(code(SandboxError::NotRoot("nobody".to_owned())), 78);
+    }
+
+    #[test]
+    fn the_probe_leaves_this_process_unconfined() {
+        let first = support();
+        assert_eq!(first, support());
+        assert!(std::fs::read_dir("/").is_ok());
+    }
 }

@@ -1,0 +1,78 @@
+//! Confinement on Linux. The order matters: lookups that need files and sockets come before the rules that close them.
+
+use std::fs;
+use std::os::fd::RawFd;
+
+use nix::errno::Errno;
+use rustix::fs::Mode;
+use rustix::process::umask;
+use rustix::thread::set_no_new_privs;
+
+use super::{Account, Confinement, SandboxError, Support};
+
+mod limits;
+mod privileges;
+mod rules;
+mod sockets;
+
+/// Probes in a thread of its own, because Landlock and seccomp restrict the calling thread for good.
+pub(super) fn support() -> Support {
+    let probe = || Support::of(rules::probe(), sockets::restrict().is_ok());
+    let thread = std::thread::Builder::new().spawn(probe);
+    let answer = thread.ok().and_then(|thread| thread.join().ok());
+    answer.unwrap_or_default()
+}
+
+/// Confines the calling thread and what it executes. Leaves the change of the user to the caller's `exec`, which needs
+/// the privileges of root for it.
+pub(super) fn confine(confinement: &Confinement) -> Result<Option<Account>, SandboxError> {
+    close_inherited_descriptors()?;
+    umask(Mode::RWXG | Mode::RWXO);
+    let account = privileges::account(confinement.user.as_deref())?;
+    let rules = rules::open(confinement)?;
+    limits::set(confinement.limits)?;
+    privileges::drop_capabilities(account)?;
+    set_no_new_privs(true).map_err(|error| setup("no new privileges", error))?;
+    rules.restrict()?;
+    if let Err(error) = sockets::restrict()
+        && confinement.is_required
+    {
+        return Err(setup("the filter of system calls", error));
+    }
+    Ok(account)
+}
+
+/// Closes all descriptors above standard error. Nothing in this process owns one: see `execute`.
+fn close_inherited_descriptors() -> Result<(), SandboxError> {
+    const PLACE: &str = "/proc/self/fd";
+    let failed = |error| {
+        setup(
+            "the descriptors: cannot list /proc/self/fd, mount /proc",
+            error,
+        )
+    };
+    // The listing's own descriptor is among them and closed before the loop.
+    let open: Vec<RawFd> = fs::read_dir(PLACE)
+        .map_err(failed)?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|descriptor| *descriptor > 2)
+        .collect();
+    for descriptor in open {
+        match nix::unistd::close(descriptor) {
+            // Linux releases the descriptor also when `close` is interrupted.
+            Ok(()) | Err(Errno::EBADF | Errno::EINTR) => {}
+            Err(error) => return Err(setup("the descriptors", error)),
+        }
+    }
+    Ok(())
+}
+
+fn setup(
+    step: &'static str,
+    source: impl std::error::Error + Send + Sync + 'static,
+) -> SandboxError {
+    SandboxError::Setup {
+        step,
+        source: Box::new(source),
+    }
+}

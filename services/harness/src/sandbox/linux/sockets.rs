@@ -1,0 +1,120 @@
+//! A seccomp filter for the ways around Landlock's TCP rules, which see `connect` and `bind` of plain TCP sockets alone:
+//!
+//! * Multipath TCP sockets connect to any TCP server (landlock-lsm/linux#54), and other families reach the host (VSOCK).
+//! * `MSG_FASTOPEN` connects while it sends (landlock-lsm/linux#41).
+//! * `io_uring` makes sockets without the system call that the filter sees.
+//!
+//! Programs of another architecture (32-bit on 64-bit) are killed: their system calls have other numbers.
+
+use std::collections::BTreeMap;
+
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
+    SeccompFilter, SeccompRule, apply_filter,
+};
+
+/// System calls, each with the rules that match it; any match is denied, and so is a call without rules.
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// Restricts the calling thread and what it executes. Sets no new privileges.
+pub(super) fn restrict() -> Result<(), seccompiler::Error> {
+    // Errors that programs take for "not on this machine", and fall back.
+    let filters = [
+        (socket_rules()?, libc::EPROTONOSUPPORT),
+        (fast_open_rules()?, libc::EOPNOTSUPP),
+        (ring_rules(), libc::ENOSYS),
+    ];
+    for (rules, errno) in filters {
+        let filter = SeccompFilter::new(
+            on_every_table(rules),
+            SeccompAction::Allow,
+            SeccompAction::Errno(errno.unsigned_abs()),
+            std::env::consts::ARCH.try_into()?,
+        )?;
+        apply_filter(&BpfProgram::try_from(filter)?)?;
+    }
+    Ok(())
+}
+
+/// Denies `socket` but for Unix, plain TCP, UDP and the kernel's table of addresses and routes.
+fn socket_rules() -> Result<Rules, BackendError> {
+    let families = [
+        libc::AF_UNIX,
+        libc::AF_INET,
+        libc::AF_INET6,
+        libc::AF_NETLINK,
+    ];
+    let internet = [0, libc::IPPROTO_TCP, libc::IPPROTO_UDP];
+    let rules = vec![
+        SeccompRule::new(none_of(0, &families)?)?,
+        SeccompRule::new(family_beyond(libc::AF_INET, &internet)?)?,
+        SeccompRule::new(family_beyond(libc::AF_INET6, &internet)?)?,
+        SeccompRule::new(family_beyond(libc::AF_NETLINK, &[libc::NETLINK_ROUTE])?)?,
+    ];
+    Ok(Rules::from([(libc::SYS_socket, rules)]))
+}
+
+/// Conditions of a family with a protocol that is none of these.
+fn family_beyond(family: i32, protocols: &[i32]) -> Result<Vec<SeccompCondition>, BackendError> {
+    let mut conditions = vec![condition(0, SeccompCmpOp::Eq, family)?];
+    conditions.extend(none_of(2, protocols)?);
+    Ok(conditions)
+}
+
+fn none_of(argument: u8, values: &[i32]) -> Result<Vec<SeccompCondition>, BackendError> {
+    let differs = |value: &i32| condition(argument, SeccompCmpOp::Ne, *value);
+    values.iter().map(differs).collect()
+}
+
+/// The kernel reads these arguments as 32-bit integers.
+fn condition(
+    argument: u8,
+    operator: SeccompCmpOp,
+    value: i32,
+) -> Result<SeccompCondition, BackendError> {
+    let value = u64::from(value.unsigned_abs());
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)
+}
+
+/// Denies the flag in the calls that take it.
+fn fast_open_rules() -> Result<Rules, BackendError> {
+    let flag = u64::from(libc::MSG_FASTOPEN.unsigned_abs());
+    // System call, and which argument has the flags.
+    let calls = [
+        (libc::SYS_sendto, 3),
+        (libc::SYS_sendmsg, 2),
+        (libc::SYS_sendmmsg, 3),
+    ];
+    let rule = |(call, argument)| {
+        let operator = SeccompCmpOp::MaskedEq(flag);
+        let has_flag = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, flag)?;
+        Ok((call, vec![SeccompRule::new(vec![has_flag])?]))
+    };
+    calls.into_iter().map(rule).collect()
+}
+
+/// Denies `io_uring`. Runtimes fall back to epoll.
+fn ring_rules() -> Rules {
+    Rules::from([(libc::SYS_io_uring_setup, Vec::new())])
+}
+
+/// The same rules for the x32 numbers of x86-64 kernels that have them.
+#[cfg(target_arch = "x86_64")]
+fn on_every_table(rules: Rules) -> Rules {
+    const X32: i64 = 0x4000_0000;
+    let number = |call| match call {
+        libc::SYS_sendmsg => X32 + 518,
+        libc::SYS_sendmmsg => X32 + 538,
+        call => X32 + call,
+    };
+    let twins: Rules = rules
+        .iter()
+        .map(|(call, rule)| (number(*call), rule.clone()))
+        .collect();
+    rules.into_iter().chain(twins).collect()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn on_every_table(rules: Rules) -> Rules {
+    rules
+}
