@@ -12,7 +12,7 @@ use super::repository::repository;
 
 /// The test of the gateway's package: a build that includes it has the failpoints of its dev-dependencies.
 const WITH_FAILPOINTS: &str = "openapi";
-const NAMES: [&str; 3] = ["runnel", "local-agent", "echo-runner"];
+const NAMES: [&str; 4] = ["runnel", "local-agent", "echo-runner", "runnel-harness"];
 
 static PROGRAMS: OnceLock<BTreeMap<String, PathBuf>> = OnceLock::new();
 
@@ -29,6 +29,11 @@ pub fn local_agent() -> &'static Path {
 /// The runner of `examples/rust`.
 pub fn echo_runner() -> &'static Path {
     program("echo-runner")
+}
+
+/// The harness runner.
+pub fn runnel_harness() -> &'static Path {
+    program("runnel-harness")
 }
 
 fn program(name: &str) -> &'static Path {
