@@ -76,6 +76,8 @@ mod forged_tokens;
 mod framing;
 #[path = "e2e/handed_on.rs"]
 mod handed_on;
+#[path = "e2e/harness.rs"]
+mod harness;
 #[path = "e2e/harness_sandbox.rs"]
 mod harness_sandbox;
 #[path = "e2e/history.rs"]

@@ -8,6 +8,7 @@ pub mod deferred;
 pub mod forger;
 pub mod gateway;
 pub mod half_sent;
+pub mod harness;
 pub mod held;
 pub mod ledger;
 pub mod listening;

@@ -20,6 +20,19 @@ const DIRECTORY: OFlags = OFlags::DIRECTORY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
+/// Settings that harnesses read from a workspace: they can start programs and allow tools by themselves.
+const SETTINGS: [&str; 9] = [
+    ".opencode",
+    "opencode.json",
+    "opencode.jsonc",
+    ".codex",
+    ".claude",
+    ".mcp.json",
+    ".gemini",
+    ".qwen",
+    ".kimi-code",
+];
+
 /// A file for the user.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
@@ -37,6 +50,24 @@ pub(crate) fn make_folders(workspace: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Renames settings of harnesses in a workspace, so that none reads them. The names that were there.
+pub(crate) fn set_settings_aside(workspace: &Path) -> io::Result<Vec<&'static str>> {
+    let mut found = Vec::new();
+    for name in SETTINGS {
+        let path = workspace.join(name);
+        if path.symlink_metadata().is_ok() {
+            let aside = format!(
+                "{}.set-aside-{}",
+                name.trim_start_matches('.'),
+                uuid::Uuid::new_v4().simple()
+            );
+            std::fs::rename(path, workspace.join(aside))?;
+            found.push(name);
+        }
+    }
+    Ok(found)
 }
 
 /// Puts a file of the user into the workspace under its name, or under a number and its name. Its path there.
@@ -173,6 +204,20 @@ mod tests {
                 PathBuf::from(expected)
             );
         }
+        std::fs::remove_dir_all(workspace).unwrap();
+    }
+
+    #[test]
+    fn settings_of_harnesses_are_set_aside() {
+        let workspace = workspace();
+        std::fs::create_dir_all(workspace.join(".opencode/plugin")).unwrap();
+        std::fs::write(workspace.join("opencode.json"), "{}").unwrap();
+        assert_eq!(
+            set_settings_aside(&workspace).unwrap(),
+            [".opencode", "opencode.json"]
+        );
+        assert!(!workspace.join(".opencode").exists() && !workspace.join("opencode.json").exists());
+        assert!(set_settings_aside(&workspace).unwrap().is_empty());
         std::fs::remove_dir_all(workspace).unwrap();
     }
 

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 
@@ -66,6 +67,7 @@ pub(crate) fn prepare(
         key: opened.key(),
         config,
         home: &workspace.home,
+        directory: &workspace.directory,
         port,
     };
     let preset = settings.preset.prepare(&access);
@@ -119,6 +121,7 @@ pub(crate) fn prepare(
         args,
         env,
         directory: workspace.directory.clone(),
+        start_time: Duration::from_secs(harness.service.settings.limits.start_seconds.max(1)),
         shown: settings.command().to_owned(),
         secrets,
     };

@@ -5,6 +5,7 @@
 //! the models and tools of its run, and nothing else; [`sandbox`] and [`supervisor`] hold its processes.
 
 pub mod own_process;
+pub mod preset;
 pub mod relay;
 pub mod sandbox;
 pub mod service;
@@ -26,7 +27,6 @@ mod launch;
 mod peer;
 mod permission;
 
-mod preset;
 mod process;
 mod rpc;
 mod run;

@@ -9,15 +9,13 @@ use crate::process::{Launch, Process};
 use crate::rpc::{Frame, Inbox, Outbox, RpcError, open};
 use crate::turn::Stop;
 
-/// How long a request of the start may take.
-const START_TIME: Duration = Duration::from_mins(1);
-
 /// The process and both directions.
 pub(crate) struct Peer {
     pub(crate) process: Process,
     pub(crate) outbox: Outbox,
     pub(crate) inbox: Inbox,
     next_id: u64,
+    start_time: Duration,
     /// Pieces of messages that came before the last response.
     dropped: u64,
 }
@@ -25,6 +23,7 @@ pub(crate) struct Peer {
 impl Peer {
     /// Starts the process.
     pub(crate) fn start(launch: Launch) -> Result<Self, Failure> {
+        let start_time = launch.start_time;
         let (process, stdin, stdout) = Process::start(launch)?;
         let (outbox, inbox) = open(stdin, stdout);
         Ok(Self {
@@ -32,6 +31,7 @@ impl Peer {
             outbox,
             inbox,
             next_id: 0,
+            start_time,
             dropped: 0,
         })
     }
@@ -51,9 +51,10 @@ impl Peer {
         stop: &Stop,
     ) -> Result<Result<Value, RpcError>, Failure> {
         let id = self.request(method, params).await?;
+        let start_time = self.start_time;
         tokio::select! {
-            answered = tokio::time::timeout(START_TIME, self.response(id)) => answered.unwrap_or_else(|_| {
-                let seconds = START_TIME.as_secs();
+            answered = tokio::time::timeout(start_time, self.response(id)) => answered.unwrap_or_else(|_| {
+                let seconds = start_time.as_secs();
                 Err(Failure::new(START_TIMEOUT, format!("the harness has not answered `{method}` in {seconds} s")).retryable())
             }),
             failure = stop.reached() => Err(failure),

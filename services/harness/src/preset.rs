@@ -41,6 +41,7 @@ pub(crate) struct Access<'a> {
     pub(crate) key: &'a str,
     pub(crate) config: &'a Config,
     pub(crate) home: &'a Path,
+    pub(crate) directory: &'a Path,
     /// A loopback port of its own, where it [serves itself](Preset::serves_itself).
     pub(crate) port: Option<u16>,
 }
@@ -57,6 +58,16 @@ pub(crate) struct Prepared {
 }
 
 impl Preset {
+    /// Those with a command of their own.
+    pub const NAMED: [Self; 6] = [
+        Self::ClaudeCode,
+        Self::Codex,
+        Self::GeminiCli,
+        Self::KimiCode,
+        Self::Opencode,
+        Self::QwenCode,
+    ];
+
     /// The second part of the runner id.
     pub fn name(self) -> &'static str {
         match self {
@@ -109,7 +120,7 @@ impl Preset {
     /// be met.
     pub(crate) fn native(self, wished: Option<bool>) -> Option<bool> {
         match self {
-            Self::ClaudeCode => Some(wished.unwrap_or(false)),
+            Self::ClaudeCode => Some(wished.unwrap_or(true)),
             Self::Codex => wished.unwrap_or(true).then_some(true),
             _ => (!wished.unwrap_or(false)).then_some(false),
         }
@@ -184,6 +195,7 @@ pub(crate) mod testing {
             key: "rk_secret",
             config,
             home: Path::new("/home/of/run"),
+            directory: Path::new("/work/of/run"),
             port: Some(7),
         }
     }

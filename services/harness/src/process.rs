@@ -30,6 +30,8 @@ pub(crate) struct Launch {
     /// The whole environment.
     pub(crate) env: Vec<(String, String)>,
     pub(crate) directory: PathBuf,
+    /// How long each request of the start may take.
+    pub(crate) start_time: Duration,
     /// The name that errors show.
     pub(crate) shown: String,
     /// Texts that errors and logs leave out.

@@ -24,7 +24,8 @@ use uuid::Uuid;
 use crate::usage::{Reader, Usage};
 
 /// Paths of the host API that a key opens, and the folders below which it opens everything.
-const OPEN: [&str; 3] = ["/openai/v1/", "/anthropic/", "/mcp"];
+const OPEN: [&str; 3] = ["/openai/v1/", "/anthropic/", MCP];
+const MCP: &str = "/mcp";
 /// Headers of one connection, or that this relay sets.
 const OWN: [HeaderName; 4] = [HOST, CONNECTION, TRANSFER_ENCODING, AUTHORIZATION];
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -147,6 +148,7 @@ async fn forward(State(relay): State<Relay>, request: Request) -> Response {
             "a harness reaches model faces and the MCP server alone",
         );
     }
+    let is_mcp = path == MCP;
     let path = request
         .uri()
         .path_and_query()
@@ -167,6 +169,9 @@ async fn forward(State(relay): State<Relay>, request: Request) -> Response {
     match sent {
         Ok(answer) => {
             let (status, headers) = (answer.status(), passed(answer.headers()));
+            if is_mcp && status.is_success() {
+                usage.see_tools();
+            }
             let mut reader = Reader::new(usage);
             let bytes = answer
                 .bytes_stream()

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::agent::{Agent, Opening};
 use crate::config::Config;
-use crate::failure::{EMPTY_INPUT, EMPTY_RESPONSE, Failure, WORKSPACE_FAILED};
+use crate::failure::{EMPTY_INPUT, EMPTY_RESPONSE, Failure, MCP_FAILED, WORKSPACE_FAILED};
 use crate::files;
 use crate::input;
 use crate::launch::{self, Prepared};
@@ -22,6 +22,7 @@ use crate::relay::Opened;
 use crate::service::Harness;
 use crate::speaker::{Speaker, cut};
 use crate::turn::{OpenSession, Prompt, SessionStart, Stage, Stop};
+use crate::usage::Usage;
 use crate::workspace::Workspace;
 
 /// Keys of conversation state.
@@ -39,6 +40,7 @@ struct Work {
     workspace: Workspace,
     stage: Stage,
     harness: Harness,
+    usage: Usage,
 }
 
 /// Runs a harness for one event.
@@ -52,12 +54,12 @@ pub(crate) async fn run(run: Run, out: Results, harness: Harness) -> Result<(), 
     let workspace = service
         .workspaces
         .open(&conversation_of(&run.context), config.directory.as_deref())?;
-    files::make_folders(&workspace.directory).map_err(|error| {
-        Failure::new(
-            WORKSPACE_FAILED,
-            format!("the workspace cannot be used: {error}"),
-        )
-    })?;
+    files::make_folders(&workspace.directory).map_err(unusable)?;
+    let aside = match config.directory {
+        // Settings in a directory of the operator's are the operator's.
+        Some(_) => Vec::new(),
+        None => files::set_settings_aside(&workspace.directory).map_err(unusable)?,
+    };
     let opened = service.relay.open(run.host.clone());
     let prepared = launch::prepare(&harness, &config, &workspace, &opened)?;
     let permissions = Permissions::new(
@@ -70,8 +72,14 @@ pub(crate) async fn run(run: Run, out: Results, harness: Harness) -> Result<(), 
         cancel: run.cancel.clone(),
         until: config.timeout.map(|timeout| Instant::now() + timeout),
     };
+    let mut speaker = Speaker::new(out.clone(), &run.context);
+    for name in aside {
+        speaker.note(format!(
+            "({name} in the workspace was renamed: settings there are not read.)"
+        ));
+    }
     let stage = Stage {
-        speaker: Speaker::new(out.clone(), &run.context),
+        speaker,
         permissions,
         shows_thoughts: config.shows_thoughts,
         stop,
@@ -83,6 +91,7 @@ pub(crate) async fn run(run: Run, out: Results, harness: Harness) -> Result<(), 
         workspace,
         stage,
         harness,
+        usage: opened.usage().clone(),
     };
     let ended = work.work(prepared, &opened).await;
     let usage = opened.usage().total();
@@ -92,6 +101,14 @@ pub(crate) async fn run(run: Run, out: Results, harness: Harness) -> Result<(), 
     };
     out.send(AgentRunResult { usage, ..terminal }).await;
     Ok(())
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn unusable(error: std::io::Error) -> Failure {
+    Failure::new(
+        WORKSPACE_FAILED,
+        format!("the workspace cannot be used: {error}"),
+    )
 }
 
 /// The conversation across all agents of its workspace, or the run itself where it has none.
@@ -218,6 +235,12 @@ impl Work {
     async fn turn(&mut self, agent: &mut Agent, prompt: &Prompt) -> Result<String, Failure> {
         let began = SystemTime::now();
         let reason = agent.turn(prompt, &mut self.stage).await?;
+        if !self.context.resources.tools.is_empty() && !self.usage.has_tools() {
+            return Err(Failure::new(
+                MCP_FAILED,
+                "the harness has not connected the run's MCP server, and worked without its tools",
+            ));
+        }
         let files = self.deliver(began).await;
         if !self.stage.speaker.complete(files).await {
             let message = "the harness ended its turn without an answer";

@@ -62,7 +62,8 @@ pub struct HarnessSettings {
     /// Replaces the preset's arguments.
     #[serde(default)]
     pub args: Option<Vec<String>>,
-    /// The harness's own protocol instead of ACP. Codex has no other.
+    /// The harness's own protocol, or ACP. Claude Code has both, and its own by default; Codex has its own alone, and the
+    /// others have ACP.
     #[serde(default)]
     pub native: Option<bool>,
 }
@@ -90,6 +91,8 @@ pub struct Limits {
     pub processes: u64,
     pub file_bytes: u64,
     pub cpu_seconds: u64,
+    /// Seconds that `initialize` and the opening of a session may take, each.
+    pub start_seconds: u64,
 }
 
 impl Default for Limits {
@@ -100,6 +103,7 @@ impl Default for Limits {
             processes: 512,
             file_bytes: 1024 * 1024 * 1024,
             cpu_seconds: 3600,
+            start_seconds: 60,
         }
     }
 }

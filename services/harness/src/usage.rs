@@ -1,4 +1,4 @@
-//! Tokens that a run used, counted from the gateway's answers as they pass the relay.
+//! What a run used, seen from the gateway's answers as they pass the relay: tokens, and whether tools were listed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,6 +17,7 @@ struct Tokens {
     input: i64,
     output: i64,
     is_known: bool,
+    has_tools: bool,
 }
 
 impl Usage {
@@ -29,6 +30,22 @@ impl Usage {
             total_tokens: Some(tokens.input.saturating_add(tokens.output)),
             ..LlmTokenUsage::default()
         })
+    }
+
+    /// Whether the harness has reached the MCP server.
+    pub(crate) fn has_tools(&self) -> bool {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .has_tools
+    }
+
+    /// The MCP server has answered.
+    pub(crate) fn see_tools(&self) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .has_tools = true;
     }
 
     fn add(&self, more: Tokens) {

@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use domain::migrate::toml_text;
+use harness::preset::Preset;
 use harness::relay::Relay;
 use harness::service::Service;
 use harness::settings::Settings;
@@ -60,6 +61,12 @@ pub(super) async fn runners(
     // The secret of the endpoint is the playground's; none is read from here.
     let mut text = format!("secret = \"env:unused\"\nworkspaces = {workspaces_text}\n");
     for name in names {
+        let known = Preset::NAMED.map(Preset::name);
+        ensure!(
+            known.contains(&name.as_str()),
+            "--harness: `{name}` is none of {}",
+            known.join(", ")
+        );
         text.push_str(&format!(
             "[[harnesses]]\npreset = {}\n",
             toml_text::value(&json!(name))

@@ -42,6 +42,8 @@ fn config(access: &Access<'_>, catalog: &str) -> String {
         "check_for_update_on_startup": false, "web_search": "disabled",
         "analytics": {"enabled": false}, "feedback": {"enabled": false}, "history": {"persistence": "none"},
         "agents": {"enabled": false},
+                // A project that nothing is said of is made a trusted one, whose settings count.
+        "projects": {access.directory.to_string_lossy(): {"trust_level": "untrusted"}},
         "features": {"apps": false, "plugins": false, "remote_plugin": false, "goals": false},
         "model_providers": {"runnel": {
             "name": "Runnel", "base_url": access.openai, "env_key": "RUNNEL_KEY", "wire_api": "responses",

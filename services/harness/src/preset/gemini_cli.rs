@@ -16,6 +16,14 @@ pub(super) fn prepare(access: &Access<'_>) -> Prepared {
             ("GEMINI_CLI_NO_RELAUNCH", "true".to_owned()),
             ("NO_BROWSER", "1".to_owned()),
         ],
+        args: [
+            "--allowed-mcp-server-names",
+            "runnel",
+            "--approval-mode",
+            "default",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
         files: vec![(".gemini/settings.json", settings.to_string())],
         ..Prepared::default()
     }

@@ -36,6 +36,11 @@ pub(super) fn prepare(access: &Access<'_>) -> Prepared {
         env: vec![
             ("OPENCODE_CONFIG_CONTENT", content.to_string()),
             ("RUNNEL_KEY", access.key.to_owned()),
+            // Its own port runs commands for callers without a password.
+            (
+                "OPENCODE_SERVER_PASSWORD",
+                uuid::Uuid::new_v4().simple().to_string(),
+            ),
             ("OPENCODE_DISABLE_AUTOUPDATE", on()),
             ("OPENCODE_DISABLE_MODELS_FETCH", on()),
             ("OPENCODE_DISABLE_PROJECT_CONFIG", on()),

@@ -1,0 +1,168 @@
+//! The harness runner with a fake ACP agent, which misbehaves on purpose.
+
+#[path = "harness/faults.rs"]
+mod faults;
+#[path = "harness/kills.rs"]
+mod kills;
+#[path = "harness/permissions.rs"]
+mod permissions;
+
+use serde_json::{Value, json};
+
+use crate::support::harness::{HarnessHouse, fake};
+use crate::support::runner::SECRET;
+
+#[tokio::test]
+async fn streams_a_turn_and_keeps_its_session() {
+    let house = HarnessHouse::open(fake("good")).await;
+    let first = house.ask("hello").await;
+    assert_eq!(first.ending(), "completed", "{}", first.run);
+    assert!(first.text().contains("hello"), "{}", first.text());
+    assert!(!first.of("message.delta").is_empty());
+    let calls = [
+        first.of("tool.call.started"),
+        first.of("tool.call.completed"),
+    ];
+    assert_eq!(calls.map(|calls| calls.len()), [1, 1]);
+    let state: Vec<_> = first
+        .of("state.updated")
+        .iter()
+        .map(|data| data["key"].clone())
+        .collect();
+    assert!(state.contains(&json!("external.session_id")), "{state:?}");
+    assert!(
+        state.contains(&json!("external.working_directory")),
+        "{state:?}"
+    );
+    house.is_still().await;
+
+    // The session goes on: nothing is introduced again, and no state changes.
+    let second = house.ask("again").await;
+    assert_eq!(second.ending(), "completed");
+    assert!(
+        !second.text().contains("You work for a user"),
+        "{}",
+        second.text()
+    );
+    assert!(second.of("state.updated").is_empty());
+    assert!(first.text().contains("You work for a user"));
+}
+
+#[tokio::test]
+async fn a_session_is_loaded_where_it_is_not_resumed() {
+    let house = HarnessHouse::open(fake("good --no-resume")).await;
+    house.ask("hello").await;
+    let second = house.ask("again").await;
+    assert_eq!(second.ending(), "completed");
+    assert!(
+        !second.text().contains("hello"),
+        "the past is told again: {}",
+        second.text()
+    );
+}
+
+#[tokio::test]
+async fn a_lost_session_is_replaced_and_the_user_is_told() {
+    let house = HarnessHouse::open(fake("good --lost")).await;
+    house.ask("my number is 7411").await;
+    let second = house.ask("again").await;
+    assert_eq!(second.ending(), "completed");
+    let text = second.text();
+    assert!(text.contains("could not be resumed"), "{text}");
+    assert!(
+        text.contains("7411"),
+        "the new session knows nothing of the conversation: {text}"
+    );
+}
+
+#[tokio::test]
+async fn refuses_settings_that_are_not_offered_when_saved() {
+    let house = HarnessHouse::open(fake("good")).await;
+    let agents = house.admin.get("/v1/agents").await.body;
+    let runner = agents["items"][0]["runner_id"].clone();
+    for (config, pointer) in [
+        (json!({"model": "scripted", "mode": "yolo"}), "/config/mode"),
+        (
+            json!({"model": "scripted", "workspace": "/etc"}),
+            "/config/workspace",
+        ),
+        (
+            json!({"model": "scripted", "command": "sh"}),
+            "/config/command",
+        ),
+        (json!({"model": "scripted", "args": ["-c"]}), "/config/args"),
+        (
+            json!({"model": "scripted", "env-SECRET": true}),
+            "/config/env-SECRET",
+        ),
+    ] {
+        let agent = json!({
+            "name": "other", "event_types": ["message.received"], "scope": {"kind": "global"},
+            "runner_id": runner, "config": config,
+        });
+        let refused = house.admin.create("/v1/agents", &agent).await;
+        assert_eq!(refused.status, 400, "{config}: {}", refused.body);
+        assert!(
+            refused.body.to_string().contains(pointer),
+            "{}",
+            refused.body
+        );
+    }
+}
+
+#[tokio::test]
+async fn files_go_both_ways_through_the_workspace() {
+    let house = HarnessHouse::open(fake("good")).await;
+    house.ask("hello").await;
+    // The harness leaves a file for the user during the next turn.
+    let outbox = house.workspace().join("outbox/report.txt");
+    let mut event = crate::support::harness::said("permit outbox/report.txt", true);
+    event["input"]["contents"] = json!([
+        {"type": "file_base64", "file_base64": "aGVsbG8=", "file_name": "../note.txt"},
+    ]);
+    let run = house.client.post(&event).await.run_id();
+    let question = house.question(&run).await;
+    let inbox = house.workspace().join("inbox/note.txt");
+    assert_eq!(std::fs::read_to_string(inbox).unwrap(), "hello");
+    house.answer(&question, "allow_once").await;
+    let ended = house.ended(&run).await;
+    assert!(outbox.exists());
+    let message = ended.of("message.completed")[0].clone();
+    let id = message["file_ids"][0].as_str().expect("a file").to_owned();
+    let file = house.client.get(&format!("/v1/artifacts/{id}")).await.body;
+    assert_eq!(file["name"], "report.txt");
+}
+
+#[tokio::test]
+async fn a_missing_command_is_told_in_the_manifest_and_at_the_run() {
+    let mut setup = fake("good");
+    setup.harness = "preset = \"acp\"\ncommand = \"/nowhere/agent\"".to_owned();
+    let house = HarnessHouse::open(setup).await;
+    let runners = house.admin.get("/v1/runners").await.body;
+    let metadata = find(&runners, "unavailable_reason");
+    assert!(metadata.is_some(), "{runners}");
+    let ended = house.ask("hello").await;
+    assert_eq!(ended.ending(), "failed harness.command_not_found");
+}
+
+/// The first value of that name anywhere.
+fn find<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
+    match value {
+        Value::Object(members) => members
+            .get(name)
+            .or_else(|| members.values().find_map(|value| find(value, name))),
+        Value::Array(items) => items.iter().find_map(|item| find(item, name)),
+        _ => None,
+    }
+}
+
+#[tokio::test]
+async fn no_result_holds_the_run_token_or_the_endpoint_secret() {
+    let house = HarnessHouse::open(fake("exit-3")).await;
+    let ended = house.ask("hello").await;
+    let told = format!("{}{:?}", ended.run, ended.results);
+    assert!(
+        !told.contains("rk_") && !told.contains(SECRET) && !told.contains("eyJ"),
+        "{told}"
+    );
+}

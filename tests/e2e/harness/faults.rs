@@ -1,0 +1,45 @@
+//! Agents that misbehave: each ends its run with a code of its own, and leaves no process.
+
+use rstest::rstest;
+
+use crate::support::harness::{HarnessHouse, fake};
+use crate::support::waiting::until;
+
+#[rstest]
+#[case("silent-initialize", "failed harness.start_timeout")]
+#[case("silent-new", "failed harness.start_timeout")]
+#[case("silent-prompt", "failed harness.timeout")]
+#[case("flood-line", "failed harness.protocol_error")]
+#[case("flood-stderr", "completed")]
+#[case("unknown-method", "completed")]
+#[case("late-permission", "completed")]
+#[case("exit-3", "failed harness.exited")]
+#[case("orphan", "completed")]
+#[case("empty", "failed harness.empty_response")]
+#[tokio::test]
+async fn a_fault_has_its_code_and_leaves_no_process(#[case] mode: &str, #[case] ending: &str) {
+    let mut setup = fake(mode);
+    setup.settings = "[limits]\nstart_seconds = 2";
+    setup.config = "timeout = 3";
+    let house = HarnessHouse::open(setup).await;
+    let ended = house.ask("hello").await;
+    assert_eq!(ended.ending(), ending, "{}", ended.run);
+    house.is_still().await;
+}
+
+#[tokio::test]
+async fn cancel_ends_the_turn_and_its_processes() {
+    for mode in ["good", "ignore-cancel"] {
+        let house = HarnessHouse::open(fake(mode)).await;
+        let run = house.post("sleep").await;
+        until("the turn", async || !house.processes().is_empty()).await;
+        let cancelled = house
+            .client
+            .create(&format!("/v1/runs/{run}/cancel"), &serde_json::json!({}))
+            .await;
+        assert!(cancelled.status < 300, "{}", cancelled.body);
+        let ended = house.ended(&run).await;
+        assert_eq!(ended.run["status"], "cancelled", "{mode}: {}", ended.run);
+        house.is_still().await;
+    }
+}

@@ -1,0 +1,112 @@
+//! Service, gateway and harness killed in the middle of a turn and of a permission.
+
+use reqwest::Method;
+use serde_json::json;
+
+use crate::support::client::send;
+use crate::support::harness::{HarnessHouse, fake};
+use crate::support::waiting::until;
+
+#[tokio::test]
+async fn a_killed_service_leaves_no_process_and_the_next_message_goes_on() {
+    for text in ["sleep", "permit made.txt"] {
+        let mut house = HarnessHouse::open(fake("good")).await;
+        let run = house.post(text).await;
+        if text == "sleep" {
+            until("the turn", async || !house.processes().is_empty()).await;
+        } else {
+            house.question(&run).await;
+        }
+        house.kill_service();
+        let ended = house.ended(&run).await;
+        assert_eq!(ended.run["status"], "failed", "{}", ended.run);
+        house.is_still().await;
+        assert!(!house.workspace().join("made.txt").exists());
+        house.start_service().await;
+        assert_eq!(house.ask("hello").await.ending(), "completed");
+    }
+}
+
+#[tokio::test]
+async fn a_killed_harness_ends_its_run_and_the_next_message_goes_on() {
+    for text in ["sleep", "permit made.txt"] {
+        let house = HarnessHouse::open(fake("good")).await;
+        let run = house.post(text).await;
+        if text == "sleep" {
+            until("the turn", async || !house.processes().is_empty()).await;
+        } else {
+            house.question(&run).await;
+        }
+        for pid in house.processes() {
+            let _ = std::process::Command::new("kill")
+                .args(["-9", &pid.to_string()])
+                .status();
+        }
+        let ended = house.ended(&run).await;
+        assert_eq!(ended.ending(), "failed harness.exited", "{}", ended.run);
+        house.is_still().await;
+        assert_eq!(house.ask("hello").await.ending(), "completed");
+    }
+}
+
+#[tokio::test]
+async fn a_killed_gateway_ends_the_harness_and_the_next_message_goes_on() {
+    let mut house = HarnessHouse::open(fake("good")).await;
+    let run = house.post("sleep").await;
+    until("the turn", async || !house.processes().is_empty()).await;
+    house.gateway.kill().await;
+    house.is_still().await;
+    house.gateway.start_again().await;
+    house.client = house.gateway.client();
+    let ended = house.ended(&run).await;
+    assert_eq!(ended.run["status"], "failed", "{}", ended.run);
+    assert_eq!(house.ask("hello").await.ending(), "completed");
+}
+
+#[tokio::test]
+async fn a_key_of_the_relay_ends_with_its_run() {
+    let house = HarnessHouse::open(fake("good")).await;
+    let run = house.post("sleep").await;
+    until("the turn", async || !house.processes().is_empty()).await;
+    // The harness's own environment holds the key and the address.
+    let mut found = None;
+    until("the environment of the harness", async || {
+        found = house.processes().into_iter().find_map(environment);
+        found.is_some()
+    })
+    .await;
+    let (url, key) = found.unwrap();
+    let body = json!({"model": "scripted", "messages": [{"role": "user", "content": "hi"}]});
+    let ask = async || {
+        let request =
+            reqwest::Client::new().request(Method::POST, format!("{url}/chat/completions"));
+        send(request.bearer_auth(&key).json(&body))
+            .await
+            .unwrap()
+            .status
+    };
+    assert_eq!(ask().await, 200);
+    // Nothing but models and the MCP server is open to it.
+    let state = url.replace("/openai/v1", "/state/conversation");
+    let closed = send(reqwest::Client::new().get(&state).bearer_auth(&key))
+        .await
+        .unwrap();
+    assert_eq!(closed.status, 404, "{}", closed.body);
+    house
+        .client
+        .create(&format!("/v1/runs/{run}/cancel"), &json!({}))
+        .await;
+    house.ended(&run).await;
+    assert_eq!(ask().await, 401);
+}
+
+fn environment(pid: i32) -> Option<(String, String)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/environ")).ok()?;
+    let value = |name: &str| {
+        let found = text
+            .split('\0')
+            .find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+        found.map(str::to_owned)
+    };
+    Some((value("OPENAI_BASE_URL")?, value("OPENAI_API_KEY")?))
+}

@@ -1,0 +1,100 @@
+//! Permissions of a harness as questions to a person.
+
+use crate::support::harness::{HarnessHouse, fake, said};
+
+#[tokio::test]
+async fn an_allowed_permission_is_obeyed() {
+    let house = HarnessHouse::open(fake("good")).await;
+    let run = house.post("permit made.txt").await;
+    let question = house.question(&run).await;
+    let actions = question["request"]["actions"]
+        .as_array()
+        .expect("actions")
+        .clone();
+    let ids: Vec<_> = actions
+        .iter()
+        .map(|action| action["id"].as_str().unwrap())
+        .collect();
+    assert_eq!(ids, ["allow_once", "allow_conversation", "reject"]);
+    house.answer(&question, "allow_once").await;
+    let ended = house.ended(&run).await;
+    assert_eq!(ended.ending(), "completed");
+    assert!(house.workspace().join("made.txt").exists());
+
+    // Once is once: the next message asks again.
+    let run = house.post("permit again.txt").await;
+    let question = house.question(&run).await;
+    house.answer(&question, "reject").await;
+    let ended = house.ended(&run).await;
+    assert!(!house.workspace().join("again.txt").exists());
+    assert!(
+        ended.text().contains("was not given: refused"),
+        "{}",
+        ended.text()
+    );
+}
+
+#[tokio::test]
+async fn a_permission_for_the_conversation_is_not_asked_again() {
+    let house = HarnessHouse::open(fake("good")).await;
+    let run = house.post("permit made.txt").await;
+    let question = house.question(&run).await;
+    house.answer(&question, "allow_conversation").await;
+    house.ended(&run).await;
+    std::fs::remove_file(house.workspace().join("made.txt")).unwrap();
+    let ended = house.ask("permit made.txt").await;
+    assert_eq!(ended.ending(), "completed");
+    assert!(house.workspace().join("made.txt").exists());
+    assert!(ended.of("action.requested").is_empty());
+}
+
+#[tokio::test]
+async fn an_expired_permission_is_told_apart_from_a_refused_one() {
+    let mut setup = fake("good");
+    setup.config = "approval-seconds = 1";
+    let house = HarnessHouse::open(setup).await;
+    let ended = house.ask("permit made.txt").await;
+    assert_eq!(ended.ending(), "completed");
+    assert!(
+        ended.text().contains("nobody answered in time"),
+        "{}",
+        ended.text()
+    );
+    assert!(!house.workspace().join("made.txt").exists());
+}
+
+#[tokio::test]
+async fn a_surface_that_cannot_ask_refuses_at_once() {
+    let house = HarnessHouse::open(fake("good")).await;
+    let run = house
+        .client
+        .post(&said("permit made.txt", false))
+        .await
+        .run_id();
+    let ended = house.ended(&run).await;
+    assert_eq!(ended.ending(), "completed");
+    assert!(
+        ended.text().contains("this surface cannot ask"),
+        "{}",
+        ended.text()
+    );
+    assert!(!house.workspace().join("made.txt").exists());
+}
+
+#[tokio::test]
+async fn modes_decide_before_a_person_does() {
+    for (mode, is_made) in [("full", true), ("read-only", false), ("accept-edits", true)] {
+        let config = format!("mode = \"{mode}\"");
+        let mut setup = fake("good");
+        setup.config = &config;
+        let house = HarnessHouse::open(setup).await;
+        let ended = house.ask("permit made.txt").await;
+        assert_eq!(ended.ending(), "completed");
+        assert!(ended.of("action.requested").is_empty(), "{mode}");
+        assert_eq!(
+            house.workspace().join("made.txt").exists(),
+            is_made,
+            "{mode}"
+        );
+    }
+}

@@ -1,0 +1,276 @@
+//! A gateway, the harness service beside it, and an agent of one harness.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tokio::process::Command;
+use uuid::Uuid;
+
+use super::client::Client;
+use super::gateway::{Config, Gateway};
+use super::listening::Listening;
+use super::programs::runnel_harness;
+use super::repository::repository;
+use super::runner::SECRET;
+use super::waiting::until;
+use super::{Engine, Sqlite};
+
+/// What a test says itself.
+#[derive(Default)]
+pub struct Setup<'a> {
+    /// The table of the harness in the settings file, without its head.
+    pub harness: String,
+    /// Further settings of the service.
+    pub settings: &'a str,
+    /// Members of the agent's `config` beside its model, as TOML.
+    pub config: &'a str,
+    /// The second and third part of the runner id.
+    pub runner: &'a str,
+    /// Tools of the agent, and what serves them.
+    pub tools: &'a str,
+    pub catalog: String,
+    /// The turns of the scripted model.
+    pub script: &'a str,
+}
+
+/// The three of them. The service is killed on drop.
+pub struct HarnessHouse {
+    pub client: Client,
+    pub admin: Client,
+    pub gateway: Gateway,
+    /// Below it stand the workspaces.
+    pub root: PathBuf,
+    service: Option<Listening>,
+    settings: PathBuf,
+}
+
+/// A fake agent of this mode.
+pub fn fake(mode: &str) -> Setup<'static> {
+    let script = repository().join("tests/fixtures/acp_agent.py");
+    let words: Vec<_> = mode.split_whitespace().collect();
+    let args: Vec<_> = std::iter::once(script.to_str().unwrap())
+        .chain(words)
+        .collect();
+    Setup {
+        harness: format!("preset = \"acp\"\ncommand = \"python3\"\nargs = {args:?}"),
+        runner: "acp/default",
+        ..Setup::default()
+    }
+}
+
+impl HarnessHouse {
+    pub async fn open(setup: Setup<'_>) -> Self {
+        Self::open_on(Sqlite, setup)
+            .await
+            .expect("SQLite is always at hand")
+    }
+
+    /// `None` when the engine is not at hand.
+    pub async fn open_on(engine: Engine, setup: Setup<'_>) -> Option<Self> {
+        let root = std::env::temp_dir().join(format!("runnel-harness-{}", Uuid::new_v4().simple()));
+        std::fs::create_dir_all(&root).unwrap();
+        let settings = root.join("harness.toml");
+        let fixtures = repository().join("tests/fixtures");
+        // A service that starts again is found where it was.
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let text = format!(
+            "listen = \"127.0.0.1:{port}\"\nsecret = \"env:HARNESS_SECRET\"\nworkspaces = {:?}\nreadable = [{:?}]\n{}\n[[harnesses]]\n{}\n",
+            root.join("workspaces"),
+            fixtures,
+            setup.settings,
+            setup.harness,
+        );
+        std::fs::write(&settings, text).unwrap();
+        let service = serve(&settings).await;
+        let mut config = Config::for_runner_at(&service.url);
+        config.agents.clear();
+        let script = root.join("script.toml");
+        let turns = if setup.script.is_empty() {
+            "[[turns]]\nanswer = \"You said: {input}\""
+        } else {
+            setup.script
+        };
+        std::fs::write(&script, turns).unwrap();
+        config.rest = format!(
+            "[[agents]]\nname = \"coder\"\nevent_types = [\"message.received\"]\nscope = {{ kind = \"global\" }}\n\
+             runner_id = \"plugin:runnel/{runner}\"\nconcurrency = \"steer\"\n\
+             state_policy = {{ enabled = true, scopes = [\"conversation\"] }}\n\
+             delivery_policy = {{ interactions = true }}\n\
+             [agents.resource_policy]\nmodels = [\"scripted\"]\nhistory = [\"page\"]\n\
+             artifacts = [\"metadata\", \"read\", \"create\"]\ntools = [{tools}]\n\
+             [agents.config]\nmodel = \"scripted\"\n{config}\n\
+             [[model_providers]]\nname = \"script\"\nkind = \"scripted\"\nscript = {script:?}\n\
+             [[models]]\nmodel_id = \"scripted\"\nprovider = \"script\"\n{catalog}",
+            runner = setup.runner,
+            tools = setup.tools,
+            config = setup.config,
+            catalog = setup.catalog,
+        );
+        let gateway = Gateway::start(engine, config).await?;
+        Some(Self {
+            client: gateway.client(),
+            admin: gateway.admin(),
+            gateway,
+            root,
+            service: Some(service),
+            settings,
+        })
+    }
+
+    /// Posts a message of the conversation `c`, on a surface that shows questions. Its run.
+    pub async fn post(&self, text: &str) -> String {
+        self.client.post(&said(text, true)).await.run_id()
+    }
+
+    /// The same, and the run once it has ended.
+    pub async fn ask(&self, text: &str) -> Ended {
+        let run = self.post(text).await;
+        self.ended(&run).await
+    }
+
+    /// A run once it has ended.
+    pub async fn ended(&self, run: &str) -> Ended {
+        Ended {
+            run: self.client.finished(run).await,
+            results: self
+                .client
+                .ledger(run)
+                .await
+                .0
+                .iter()
+                .map(|line| serde_json::from_str(line).unwrap())
+                .collect(),
+        }
+    }
+
+    /// The one open question of a run, once it is there.
+    pub async fn question(&self, run: &str) -> Value {
+        let mut found = Value::Null;
+        until("a question", async || {
+            let path = format!("/v1/interactions?run_id={run}&status=open");
+            found = self.client.get(&path).await.body["items"][0].clone();
+            !found.is_null()
+        })
+        .await;
+        found
+    }
+
+    /// Answers a question.
+    pub async fn answer(&self, question: &Value, action: &str) {
+        let id = question["id"].as_str().unwrap();
+        let body = json!({"interaction_id": question["interaction_id"], "action_id": action, "values": {}});
+        let answered = self
+            .client
+            .create(&format!("/v1/interactions/{id}/submit"), &body)
+            .await;
+        assert!(answered.status < 300, "{}", answered.body);
+    }
+
+    /// The workspace of the only conversation.
+    pub fn workspace(&self) -> PathBuf {
+        let mut entries = std::fs::read_dir(self.root.join("workspaces")).unwrap();
+        entries.next().unwrap().unwrap().path().join("work")
+    }
+
+    /// Processes that work below the root: harnesses and their children.
+    pub fn processes(&self) -> Vec<i32> {
+        processes_below(&self.root.join("workspaces"))
+    }
+
+    /// Waits until no harness process is left.
+    pub async fn is_still(&self) {
+        until("no process to be left", async || {
+            self.processes().is_empty()
+        })
+        .await;
+    }
+
+    /// Kills the service as `kill -9` does.
+    pub fn kill_service(&mut self) {
+        self.service = None;
+    }
+
+    /// Starts the service again, where it was.
+    pub async fn start_service(&mut self) {
+        self.service = Some(serve(&self.settings).await);
+    }
+}
+
+impl Drop for HarnessHouse {
+    fn drop(&mut self) {
+        self.service = None;
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+async fn serve(settings: &Path) -> Listening {
+    let mut command = Command::new(runnel_harness());
+    command
+        .arg("serve")
+        .arg("--settings")
+        .arg(settings)
+        .env("HARNESS_SECRET", SECRET);
+    Listening::spawn(&mut command).await.unwrap()
+}
+
+fn processes_below(root: &Path) -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| {
+        let directory = std::fs::read_link(format!("/proc/{pid}/cwd"));
+        directory.is_ok_and(|directory| directory.starts_with(root))
+    })
+    .collect()
+}
+
+/// A message of the conversation `c`. `shows`: the surface shows questions.
+pub fn said(text: &str, shows: bool) -> Value {
+    let mut event = json!({
+        "event_type": "message.received", "input": {"text": text},
+        "conversation": {"conversation_id": "c"}, "actor": {"actor_type": "user", "actor_id": "u-1"},
+    });
+    if shows {
+        event["delivery"] = json!({
+            "surface": "chat", "supports_streaming": true,
+            "interactions": {"field_types": [], "action_styles": ["primary", "danger"]},
+        });
+    }
+    event
+}
+
+/// A run that has ended.
+pub struct Ended {
+    pub run: Value,
+    pub results: Vec<Value>,
+}
+
+impl Ended {
+    /// The status and, where it did not complete, the code.
+    pub fn ending(&self) -> String {
+        let status = self.run["status"].as_str().unwrap();
+        match self.run["error"]["code"].as_str() {
+            Some(code) => format!("{status} {code}"),
+            None => status.to_owned(),
+        }
+    }
+
+    /// The texts of its whole messages.
+    pub fn text(&self) -> String {
+        let messages = self.of("message.completed");
+        let texts: Vec<_> = messages
+            .iter()
+            .map(|data| data["message"]["content"].as_str().unwrap_or_default())
+            .collect();
+        texts.join("\n")
+    }
+
+    /// The data of its results of this type.
+    pub fn of(&self, kind: &str) -> Vec<&Value> {
+        let results = self.results.iter().filter(|result| result["type"] == kind);
+        results.map(|result| &result["data"]).collect()
+    }
+}
