@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
-# Two images from one build stage: the gateway (the default target) and the Local Agent (`--target local-agent`).
-# Each is one binary that runs as a user without rights on a read-only root.
+# Three images from one build stage: the gateway (the default target), the Local Agent (`--target local-agent`) and the
+# harness service with a coding agent (`--target harness`). Each runs as a user without rights on a read-only root.
 
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /src
@@ -11,8 +11,10 @@ RUN --mount=type=cache,id=runnel-registry,target=/usr/local/cargo/registry,shari
     --mount=type=cache,id=runnel-target,target=/src/target,sharing=locked \
     find . -path ./target -prune -o -type f -exec touch {} + \
     && cargo build --release --locked --package gateway --bin runnel --package local-agent --bin local-agent \
+        --package harness --bin runnel-harness \
     && install -D -m 0755 target/release/runnel /out/runnel \
     && install -D -m 0755 target/release/local-agent /out/local-agent \
+    && install -D -m 0755 target/release/runnel-harness /out/runnel-harness \
     && install -d -m 0750 /out/lib/runnel
 
 FROM debian:bookworm-slim AS local-agent
@@ -26,6 +28,23 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
     CMD ["/usr/local/bin/local-agent", "--health"]
 ENTRYPOINT ["/usr/local/bin/local-agent"]
+
+FROM node:22-bookworm-slim AS harness
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+COPY --from=build /out/runnel-harness /usr/local/bin/runnel-harness
+# The coding agents, by their names at npm: `--build-arg HARNESSES="@anthropic-ai/claude-code @openai/codex"`.
+ARG HARNESSES=opencode-ai
+RUN npm install --global --no-audit --no-fund $HARNESSES \
+    && apt-get update && apt-get install -y --no-install-recommends git && rm -rf /var/lib/apt/lists/* \
+    && install -d -m 0700 -o 65532 -g 65532 /var/lib/runnel-harness
+USER 65532:65532
+EXPOSE 9110
+VOLUME /var/lib/runnel-harness
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
+    CMD ["/usr/local/bin/runnel-harness", "health", "--port", "9110"]
+ENTRYPOINT ["/usr/local/bin/runnel-harness"]
+CMD ["serve", "--settings", "/etc/runnel/harness.toml"]
 
 FROM debian:bookworm-slim AS gateway
 # The certificate authorities for runners and providers with public certificates.

@@ -132,6 +132,8 @@ mod policies;
 mod races;
 #[path = "e2e/reading.rs"]
 mod reading;
+#[path = "e2e/real_harnesses.rs"]
+mod real_harnesses;
 #[path = "e2e/retention.rs"]
 mod retention;
 #[path = "e2e/rights.rs"]

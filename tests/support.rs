@@ -9,6 +9,7 @@ pub mod forger;
 pub mod gateway;
 pub mod half_sent;
 pub mod harness;
+pub mod harness_packages;
 pub mod held;
 pub mod ledger;
 pub mod listening;

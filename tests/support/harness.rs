@@ -20,6 +20,8 @@ use super::{Engine, Sqlite};
 pub struct Setup<'a> {
     /// The table of the harness in the settings file, without its head.
     pub harness: String,
+    /// Paths that the harness may read.
+    pub readable: Vec<PathBuf>,
     /// Further settings of the service.
     pub settings: &'a str,
     /// Members of the agent's `config` beside its model, as TOML.
@@ -70,7 +72,8 @@ impl HarnessHouse {
         let root = std::env::temp_dir().join(format!("runnel-harness-{}", Uuid::new_v4().simple()));
         std::fs::create_dir_all(&root).unwrap();
         let settings = root.join("harness.toml");
-        let fixtures = repository().join("tests/fixtures");
+        let mut readable = setup.readable;
+        readable.push(repository().join("tests/fixtures"));
         // A service that starts again is found where it was.
         let port = std::net::TcpListener::bind("127.0.0.1:0")
             .unwrap()
@@ -78,9 +81,9 @@ impl HarnessHouse {
             .unwrap()
             .port();
         let text = format!(
-            "listen = \"127.0.0.1:{port}\"\nsecret = \"env:HARNESS_SECRET\"\nworkspaces = {:?}\nreadable = [{:?}]\n{}\n[[harnesses]]\n{}\n",
+            "listen = \"127.0.0.1:{port}\"\nsecret = \"env:HARNESS_SECRET\"\nworkspaces = {:?}\nreadable = {:?}\n{}\n[[harnesses]]\n{}\n",
             root.join("workspaces"),
-            fixtures,
+            readable,
             setup.settings,
             setup.harness,
         );

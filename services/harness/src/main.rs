@@ -20,6 +20,8 @@ struct Cli {
 enum Command {
     /// Serves the harnesses of a settings file.
     Serve(serve::ServeArgs),
+    /// Ask whether the service listens: 0 when it does. For health checks of containers.
+    Health(serve::HealthArgs),
     /// Confines itself and executes a command in its place.
     Sandbox(SandboxArgs),
 }
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
     }
     match Cli::parse().command {
         Command::Serve(args) => serve::execute(&args),
+        Command::Health(args) => serve::health(&args),
         Command::Sandbox(args) => harness::sandbox::execute(&args),
     }
 }

@@ -1,5 +1,6 @@
 //! `runnel-harness serve`.
 
+use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -28,6 +29,35 @@ pub(crate) struct ServeArgs {
     /// Log levels, after the syntax of `tracing_subscriber`.
     #[arg(long, env = "RUNNEL_HARNESS_LOG", default_value = "info")]
     log: String,
+}
+
+/// Arguments of `runnel-harness health`.
+#[derive(clap::Args)]
+pub(crate) struct HealthArgs {
+    /// The loopback port of the service.
+    #[arg(long, default_value_t = 9110)]
+    port: u16,
+}
+
+/// How long a healthy service takes to answer, at most.
+const HEALTH_TIME: Duration = Duration::from_secs(3);
+
+/// Asks the service on that port.
+pub(crate) fn health(args: &HealthArgs) -> ExitCode {
+    let asked = || -> std::io::Result<bool> {
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], args.port));
+        let mut socket = std::net::TcpStream::connect_timeout(&address, HEALTH_TIME)?;
+        socket.set_read_timeout(Some(HEALTH_TIME))?;
+        socket.write_all(b"GET /healthz HTTP/1.0\r\n\r\n")?;
+        let mut head = [0; 12];
+        socket.read_exact(&mut head)?;
+        Ok(head.ends_with(b" 200"))
+    };
+    if asked().unwrap_or(false) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 #[expect(clippy::print_stderr, reason = "a service that cannot start says so")]

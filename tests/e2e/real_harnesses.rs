@@ -1,0 +1,195 @@
+//! Real coding agents from npm, offline, with a scripted model behind the gateway. Which ones, says
+//! `RUNNEL_TEST_HARNESSES`: names of `harness_packages`, divided by spaces.
+
+use std::fmt::Write as _;
+use std::sync::Once;
+
+use rstest::rstest;
+use serde_json::json;
+
+use crate::support::harness::{Ended, HarnessHouse, Setup};
+use crate::support::harness_packages::Package;
+use crate::support::skipped;
+use crate::support::waiting::until;
+
+/// How a harness names its tools to the model.
+struct Tools {
+    shell: &'static str,
+    /// The name of the shell's argument.
+    argument: &'static str,
+    /// The clock of the gateway, behind the MCP server.
+    clock: &'static str,
+}
+
+fn tools(name: &str) -> Tools {
+    let (shell, argument, clock) = match name {
+        "opencode" => ("bash", "command", "runnel_get_current_time"),
+        "qwen-code" => (
+            "run_shell_command",
+            "command",
+            "mcp__runnel__get_current_time",
+        ),
+        "codex" => ("exec_command", "cmd", "get_current_time"),
+        _ => ("Bash", "command", "mcp__runnel__get_current_time"),
+    };
+    Tools {
+        shell,
+        argument,
+        clock,
+    }
+}
+
+fn script(tools: &Tools) -> String {
+    let Tools {
+        shell,
+        argument,
+        clock,
+    } = tools;
+    let mut script = String::from(
+        "[[turns]]\nafter_tool = true\nanswer = \"The tool said: {tool}\"\n\
+         [[turns]]\nwhen = \"wait long\"\nanswer = \"late\"\ndelay_ms = 120000\n",
+    );
+    let _ = write!(
+        script,
+        "[[turns]]\nwhen = \"the time\"\noffered = \"{clock}\"\nanswer = \"I ask the clock.\"\n\
+         tool_calls = [{{ name = \"{clock}\", arguments = {{}} }}]\n",
+    );
+    for file in ["allowed", "refused", "expired"] {
+        let _ = write!(
+            script,
+            "[[turns]]\nwhen = \"make {file}\"\noffered = \"{shell}\"\nanswer = \"I make it.\"\n\
+             tool_calls = [{{ name = \"{shell}\", arguments = {{ {argument} = \"touch {file}.txt\", description = \"make a file\" }} }}]\n",
+        );
+    }
+    script.push_str("[[turns]]\nanswer = \"You said: {input}\"\n");
+    script
+}
+
+#[rstest]
+#[case("opencode")]
+#[case("kimi-code")]
+#[case("claude-code")]
+#[case("claude-acp")]
+#[case("codex")]
+#[case("qwen-code")]
+#[tokio::test]
+async fn a_real_harness_works_under_governance(#[case] name: &str) {
+    static SKIPPED: Once = Once::new();
+    let wanted = std::env::var("RUNNEL_TEST_HARNESSES").unwrap_or_default();
+    if !wanted.split_whitespace().any(|wanted| wanted == name) {
+        let why = format!("RUNNEL_TEST_HARNESSES does not name {name}");
+        return skipped(&SKIPPED, "every-harness", &why);
+    }
+    let (command, directory) = Package::of(name)
+        .installed()
+        .await
+        .expect("npm installs it");
+    let preset = if name == "claude-acp" {
+        "claude-code\"\nnative = false\nname = \"acp"
+    } else {
+        name
+    };
+    let runner = if name == "claude-acp" {
+        "claude-code/acp".to_owned()
+    } else {
+        format!("{name}/default")
+    };
+    let script = script(&tools(name));
+    let house = HarnessHouse::open(Setup {
+        harness: format!("preset = \"{preset}\"\ncommand = {command:?}"),
+        readable: vec![directory],
+        config: "approval-seconds = 20",
+        runner: &runner,
+        tools: "\"get_current_time\"",
+        catalog: "[[tools]]\ntool_name = \"get_current_time\"\n".to_owned(),
+        script: &script,
+        ..Setup::default()
+    })
+    .await;
+
+    let began = completed(house.ask("hello").await);
+    assert!(
+        began
+            .of("state.updated")
+            .iter()
+            .any(|data| data["key"] == "external.session_id")
+    );
+
+    // The next turn goes on in the same session, calls a tool of the run's MCP server, and the usage is counted.
+    let told = completed(house.ask("what is the time").await);
+    assert!(
+        !told.text().contains("could not be resumed"),
+        "{}",
+        told.text()
+    );
+    assert!(
+        told.text().contains("The tool said:") && told.text().contains("T"),
+        "{}",
+        told.text()
+    );
+    let audit = house
+        .client
+        .get(&format!(
+            "/v1/runs/{}/audit?limit=100",
+            told.run["run_id"].as_str().unwrap()
+        ))
+        .await
+        .body;
+    assert!(audit.to_string().contains("tools_call"), "{audit}");
+    assert!(
+        told.run["usage"]["total_tokens"]
+            .as_i64()
+            .unwrap_or_default()
+            > 0,
+        "{}",
+        told.run
+    );
+
+    for (file, action) in [
+        ("allowed", Some("allow_once")),
+        ("refused", Some("reject")),
+        ("expired", None),
+    ] {
+        let run = house.post(&format!("make {file}")).await;
+        let question = house.question(&run).await;
+        assert!(
+            question.to_string().contains(&format!("touch {file}.txt")),
+            "{question}"
+        );
+        if let Some(action) = action {
+            house.answer(&question, action).await;
+        }
+        let ended = completed(house.ended(&run).await);
+        let is_there = house.workspace().join(format!("{file}.txt")).exists();
+        assert_eq!(is_there, file == "allowed", "{}", ended.text());
+        let reason = match file {
+            "refused" => "was not given: refused",
+            "expired" => "nobody answered in time",
+            _ => "",
+        };
+        assert!(ended.text().contains(reason), "{}", ended.text());
+    }
+
+    // A cancel in the middle leaves no process, and the conversation goes on.
+    let run = house.post("wait long").await;
+    until("the harness", async || !house.processes().is_empty()).await;
+    house
+        .client
+        .create(&format!("/v1/runs/{run}/cancel"), &json!({}))
+        .await;
+    assert_eq!(house.ended(&run).await.run["status"], "cancelled");
+    house.is_still().await;
+    completed(house.ask("hello once more").await);
+}
+
+#[track_caller]
+fn completed(ended: Ended) -> Ended {
+    assert_eq!(
+        ended.ending(),
+        "completed",
+        "{} {:?}",
+        ended.run,
+        ended.results
+    );
+    ended
+}
