@@ -1,6 +1,7 @@
 //! What runners call back for: small calls beside `/healthz` of the same process, and what a model's stream
 //! takes longer through the gateway than asked directly.
 
+mod faces;
 mod model;
 mod runner;
 
@@ -68,13 +69,20 @@ async fn measure(stage: &Stage, database: &Database) -> anyhow::Result<Value> {
             rates.push(ask(&target.address, asking, stage.options.seconds).await?);
         }
         for _ in 0..STREAMS {
-            direct.add(model.ask(&model.address, &directly()).await?);
-            through.add(model.ask(&target.address, &by_gateway(&tokens[0])).await?);
+            direct.add(Items::of(&model.address, &directly()).await?);
+            through.add(Items::of(&target.address, &by_gateway(&tokens[0])).await?);
         }
     }
     let calls = tell_rates(name, &askings, &rates);
     let streams = tell_waits(name, &direct, &through);
-    Ok(json!({"target": name, "runs": RUNS, "calls": calls, "stream": streams}))
+    let faces = faces::measure(
+        stage.options.rounds,
+        (name, &target.address),
+        &model.address,
+        &tokens,
+    )
+    .await?;
+    Ok(json!({"target": name, "runs": RUNS, "calls": calls, "stream": streams, "faces": faces}))
 }
 
 /// A model behind the gateway, and an agent that may use it.

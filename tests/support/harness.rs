@@ -1,6 +1,7 @@
 //! A gateway, the harness service beside it, and an agent of one harness.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -53,11 +54,29 @@ pub fn fake(mode: &str) -> Setup<'static> {
     let args: Vec<_> = std::iter::once(script.to_str().unwrap())
         .chain(words)
         .collect();
+    let (python, prefix) = python();
     Setup {
-        harness: format!("preset = \"acp\"\ncommand = \"python3\"\nargs = {args:?}"),
+        harness: format!("preset = \"acp\"\ncommand = {python:?}\nargs = {args:?}"),
+        readable: vec![prefix.clone()],
         runner: "acp/default",
         ..Setup::default()
     }
+}
+
+/// The interpreter itself, and where its library stands: what `python3` names may be a script elsewhere.
+fn python() -> &'static (PathBuf, PathBuf) {
+    static PYTHON: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
+    PYTHON.get_or_init(|| {
+        let program =
+            "import os, sys; print(os.path.realpath(sys.executable)); print(sys.base_prefix)";
+        let printed = std::process::Command::new("python3")
+            .args(["-c", program])
+            .output()
+            .unwrap();
+        let printed = String::from_utf8(printed.stdout).unwrap();
+        let mut lines = printed.lines().map(PathBuf::from);
+        (lines.next().unwrap(), lines.next().unwrap())
+    })
 }
 
 impl HarnessHouse {
@@ -165,7 +184,7 @@ impl HarnessHouse {
     /// Answers a question.
     pub async fn answer(&self, question: &Value, action: &str) {
         let id = question["id"].as_str().unwrap();
-        let body = json!({"interaction_id": question["interaction_id"], "action_id": action, "values": {}});
+        let body = json!({"interaction_id": question["request"]["interaction_id"], "action_id": action, "values": {}});
         let answered = self
             .client
             .create(&format!("/v1/interactions/{id}/submit"), &body)

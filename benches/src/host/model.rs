@@ -18,8 +18,8 @@ use crate::stub::read_request;
 /// Items of a stream, and the pause before each but the first.
 pub(super) const ITEMS: usize = 50;
 const PAUSE: Duration = Duration::from_millis(5);
-/// Before the number that an item holds: both ways of asking show it so.
-const MARK: &str = "\"content\":\"at:";
+/// Before the number that an item holds: every face shows it so.
+const MARK: &str = "\":\"at:";
 
 /// All times are told from here.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -49,9 +49,11 @@ impl ModelServer {
             .spawn(move || runtime.block_on(serve(listener)))?;
         Ok(Self { address })
     }
+}
 
+impl Items {
     /// Asks for one stream and reads it to its end.
-    pub(super) async fn ask(&self, address: &str, request: &[u8]) -> anyhow::Result<Items> {
+    pub(super) async fn of(address: &str, request: &[u8]) -> anyhow::Result<Self> {
         let mut connection = Connection::open(address).await?;
         let begin = Instant::now();
         connection.send(request).await?;
@@ -60,7 +62,9 @@ impl ModelServer {
         let status = connection
             .answer(|part| {
                 text.push_str(&String::from_utf8_lossy(part));
-                while let Some(left) = next_time(&text, &mut read) {
+                while each.len() < ITEMS
+                    && let Some(left) = next_time(&text, &mut read)
+                {
                     let now = Instant::now();
                     first.get_or_insert(now.duration_since(begin));
                     each.push(millis(now.duration_since(*START).saturating_sub(left)));
@@ -70,7 +74,7 @@ impl ModelServer {
         ensure!(status == 200, "HTTP {status}: {text}");
         ensure!(each.len() == ITEMS, "{} items came: {text}", each.len());
         let first = first.context("no item")?;
-        Ok(Items {
+        Ok(Self {
             first: millis(first),
             each,
         })
@@ -155,7 +159,7 @@ mod tests {
     #[tokio::test]
     async fn a_stream_asked_directly_comes_whole() {
         let server = ModelServer::start().unwrap();
-        let items = server.ask(&server.address, &super::super::directly()).await;
+        let items = Items::of(&server.address, &super::super::directly()).await;
         let items = items.unwrap();
         assert_eq!(items.each.len(), ITEMS);
         assert!(items.first >= 0.0 && items.each.iter().all(|item| *item < 5000.0));

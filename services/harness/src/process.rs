@@ -18,6 +18,8 @@ use crate::supervisor::{GRACE, NOT_FOUND};
 
 /// Bytes of standard error that are kept: the last ones.
 const RING_BYTES: usize = 64 * 1024;
+/// The exit code of a command that exists and cannot be executed, as shells have it.
+const NOT_EXECUTABLE: i32 = 126;
 /// Lines of it that are told.
 const LINES: usize = 20;
 /// How long the supervisor may take beyond the grace that it gives the harness.
@@ -91,6 +93,12 @@ impl Process {
                 COMMAND_NOT_FOUND,
                 format!(
                     "{shown} cannot be started: install it, or set `command` in the settings of the harness service"
+                ),
+            ),
+            Ok(Ok(status)) if status.code() == Some(NOT_EXECUTABLE) => Failure::new(
+                COMMAND_NOT_FOUND,
+                format!(
+                    "{shown} cannot be executed in the sandbox, which reads the system's directories and the command's own: name the others in `readable` of the service's settings"
                 ),
             ),
             Ok(Ok(status)) => Failure::new(

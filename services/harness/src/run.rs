@@ -1,7 +1,7 @@
 //! One run of a harness: workspace, session, prompts, results, and the one terminal.
 
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use protocol::context::AgentRunContext;
 use protocol::host_api::SteeringMode;
@@ -70,7 +70,9 @@ pub(crate) async fn run(run: Run, out: Results, harness: Harness) -> Result<(), 
     );
     let stop = Stop {
         cancel: run.cancel.clone(),
-        until: config.timeout.map(|timeout| Instant::now() + timeout),
+        until: config
+            .timeout
+            .map(|timeout| Instant::now() + timeout - ending_time(timeout)),
     };
     let mut speaker = Speaker::new(out.clone(), &run.context);
     for name in aside {
@@ -109,6 +111,11 @@ fn unusable(error: std::io::Error) -> Failure {
         WORKSPACE_FAILED,
         format!("the workspace cannot be used: {error}"),
     )
+}
+
+/// The part of a run's time in which its turn ends cleanly: the gateway's deadline is the same `timeout`.
+fn ending_time(timeout: Duration) -> Duration {
+    (timeout / 10).min(Duration::from_secs(5))
 }
 
 /// The conversation across all agents of its workspace, or the run itself where it has none.

@@ -1,0 +1,85 @@
+//! What each model face adds to the first item of a stream, with many streams at once.
+
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use super::model::Items;
+use super::{directly, post};
+use crate::figures::percentile;
+
+/// Streams at one time.
+const AT_ONCE: usize = 64;
+
+type Request = fn(&str) -> Vec<u8>;
+
+const FACES: [(&str, Request); 3] = [
+    ("chat", chat),
+    ("messages", messages),
+    ("responses", responses),
+];
+
+/// Milliseconds to the first item, by face, beside the model asked directly in the same round.
+pub(super) async fn measure(
+    rounds: usize,
+    (target, gateway): (&str, &str),
+    model: &str,
+    tokens: &[String],
+) -> anyhow::Result<Value> {
+    let mut told = Vec::new();
+    for (name, request) in FACES {
+        let (mut direct, mut through) = (Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            direct.extend(first_items(model, vec![directly(); AT_ONCE]).await?);
+            let requests = tokens.iter().take(AT_ONCE).map(|token| request(token));
+            through.extend(first_items(gateway, requests.collect()).await?);
+        }
+        let [p50, p99] = [50.0, 99.0].map(|at| (percentile(&through, at), percentile(&direct, at)));
+        println!(
+            "{target:<12} {name:<14} +{:.2} ms p50, +{:.2} ms p99 to the first item over the model asked directly \
+             ({:.2} and {:.2} ms), {AT_ONCE} streams at once",
+            p50.0 - p50.1,
+            p99.0 - p99.1,
+            p50.1,
+            p99.1,
+        );
+        told.push(json!({
+            "face": name, "added_p50_ms": p50.0 - p50.1, "added_p99_ms": p99.0 - p99.1,
+            "direct_p50_ms": p50.1, "direct_p99_ms": p99.1,
+        }));
+    }
+    Ok(told.into())
+}
+
+async fn first_items(address: &str, requests: Vec<Vec<u8>>) -> anyhow::Result<Vec<f64>> {
+    let mut streams = JoinSet::new();
+    for request in requests {
+        let address = address.to_owned();
+        streams.spawn(async move { Items::of(&address, &request).await });
+    }
+    let mut first = Vec::new();
+    while let Some(items) = streams.join_next().await {
+        first.push(items??.first);
+    }
+    Ok(first)
+}
+
+fn chat(token: &str) -> Vec<u8> {
+    let messages = json!([{"role": "user", "content": "go"}]);
+    let body = json!({"model": "bench", "messages": messages, "stream": true});
+    post(
+        "/host/v1/openai/v1/chat/completions",
+        token,
+        &body.to_string(),
+    )
+}
+
+fn messages(token: &str) -> Vec<u8> {
+    let messages = json!([{"role": "user", "content": "go"}]);
+    let body = json!({"model": "bench", "messages": messages, "max_tokens": 1000, "stream": true});
+    post("/host/v1/anthropic/v1/messages", token, &body.to_string())
+}
+
+fn responses(token: &str) -> Vec<u8> {
+    let body = json!({"model": "bench", "input": "go", "store": false, "stream": true});
+    post("/host/v1/openai/v1/responses", token, &body.to_string())
+}
