@@ -11,6 +11,8 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use rustix::process::Uid;
+
 mod command_line;
 #[cfg(target_os = "linux")]
 mod linux;
@@ -83,19 +85,20 @@ pub struct Support {
 }
 
 impl Support {
-    /// Support of a kernel with this Landlock ABI and, where `has_filters`, seccomp filters.
-    fn of(abi: Option<u8>, has_filters: bool) -> Self {
+    /// Support of a kernel with this Landlock ABI and seccomp filters.
+    fn of(abi: Option<u8>) -> Self {
         let reaches = |least: u8| abi.is_some_and(|abi| abi >= least);
         Self {
             abi,
             filesystem: reaches(1),
-            network: reaches(ABI_WITH_TCP) && has_filters,
+            network: reaches(ABI_WITH_TCP),
             scopes: reaches(ABI_WITH_SCOPES),
         }
     }
 }
 
-/// Asks the kernel for its support. Takes well under a millisecond; the answer does not change while the system runs.
+/// Asks the kernel for its support: a few system calls in a thread that ends at once. The answer does not change while
+/// the system runs.
 pub fn support() -> Support {
     system::support()
 }
@@ -104,11 +107,11 @@ impl Confinement {
     /// Protections of this confinement that the machine does not offer: words for logs, manifests and errors. Empty when
     /// all of them hold. Scopes are no part of it: they are used where the kernel has them.
     pub fn missing(&self, support: Support) -> Vec<&'static str> {
-        self.missing_as(support, is_root())
+        self.missing_as(support, rustix::process::geteuid())
     }
 
-    fn missing_as(&self, support: Support, is_root: bool) -> Vec<&'static str> {
-        let needs_user = self.limits.processes.is_some() && is_root && self.user.is_none();
+    fn missing_as(&self, support: Support, own: Uid) -> Vec<&'static str> {
+        let needs_user = self.limits.processes.is_some() && own.is_root() && self.user.is_none();
         let protections = [
             (support.filesystem, "files (Landlock, Linux 5.13)"),
             (support.network, "TCP (Landlock, Linux 6.7)"),
@@ -145,17 +148,20 @@ impl Confinement {
 )]
 pub fn execute(args: &SandboxArgs) -> ExitCode {
     let error = run(&args.confinement(), &args.command);
-    let causes = std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
-    let causes: String = causes.map(|cause| format!(": {cause}")).collect();
-    eprintln!("runnel-harness sandbox: {error}{causes}");
+    let mut message = error.to_string();
+    let mut cause = std::error::Error::source(&error);
+    while let Some(source) = cause {
+        message = format!("{message}: {source}");
+        cause = source.source();
+    }
+    eprintln!("runnel-harness sandbox: {message}");
     ExitCode::from(error.exit_code())
 }
 
 /// Returns only when the command was not executed.
 fn run(confinement: &Confinement, command: &[OsString]) -> SandboxError {
-    let missing = confinement.missing(support());
-    if confinement.is_required && !missing.is_empty() {
-        return SandboxError::Unsupported(missing.join(", "));
+    if let Err(error) = check_requirement(confinement, support()) {
+        return error;
     }
     let account = match system::confine(confinement) {
         Ok(account) => account,
@@ -177,15 +183,19 @@ fn run(confinement: &Confinement, command: &[OsString]) -> SandboxError {
     }
 }
 
+fn check_requirement(confinement: &Confinement, support: Support) -> Result<(), SandboxError> {
+    let missing = confinement.missing(support);
+    if confinement.is_required && !missing.is_empty() {
+        return Err(SandboxError::Unsupported(missing.join(", ")));
+    }
+    Ok(())
+}
+
 /// User and group to change to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Account {
     user: u32,
     group: u32,
-}
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
 }
 
 /// Reasons not to execute the command.
@@ -260,34 +270,29 @@ mod tests {
 
     #[test]
     fn support_follows_the_landlock_abi() {
-        let flags = |abi, has_filters| {
-            let Support {
-                filesystem,
-                network,
-                scopes,
-                ..
-            } = Support::of(abi, has_filters);
-            (filesystem, network, scopes)
+        let flags = |abi| {
+            let support = Support::of(abi);
+            (support.filesystem, support.network, support.scopes)
         };
-        assert_eq!(flags(None, true), (false, false, false));
-        assert_eq!(flags(Some(1), true), (true, false, false));
-        assert_eq!(flags(Some(3), true), (true, false, false));
-        assert_eq!(flags(Some(4), true), (true, true, false));
-        assert_eq!(flags(Some(4), false), (true, false, false));
-        assert_eq!(flags(Some(7), true), (true, true, true));
+        assert_eq!(flags(None), (false, false, false));
+        assert_eq!(flags(Some(1)), (true, false, false));
+        assert_eq!(flags(Some(3)), (true, false, false));
+        assert_eq!(flags(Some(4)), (true, true, false));
+        assert_eq!(flags(Some(7)), (true, true, true));
     }
 
     #[test]
     fn names_each_missing_protection() {
-        let check = |abi, is_root, expected: &[&str]| {
-            let missing = limited().missing_as(Support::of(abi, true), is_root);
+        let check = |abi, own, expected: &[&str]| {
+            let missing = limited().missing_as(Support::of(abi), own);
             let words = missing.iter().filter_map(|text| text.split(' ').next());
             assert_eq!(words.collect::<Vec<_>>(), expected, "ABI {abi:?}");
         };
-        check(None, false, &["files", "TCP"]);
-        check(Some(3), false, &["TCP"]);
-        check(Some(4), false, &[]);
-        check(Some(4), true, &["processes"]);
+        let other = Uid::from_raw(1000);
+        check(None, other, &["files", "TCP"]);
+        check(Some(3), other, &["TCP"]);
+        check(Some(4), other, &[]);
+        check(Some(4), Uid::ROOT, &["processes"]);
     }
 
     #[test]
@@ -296,8 +301,23 @@ mod tests {
             user: Some("nobody".to_owned()),
             ..limited()
         };
-        let missing = confinement.missing_as(Support::of(Some(4), true), true);
+        let missing = confinement.missing_as(Support::of(Some(4)), Uid::ROOT);
         assert_eq!(missing, Vec::<&str>::new());
+    }
+
+    #[test]
+    fn require_refuses_kernels_without_landlock() {
+        let required = Confinement {
+            is_required: true,
+            ..Confinement::default()
+        };
+        for abi in [None, Some(1), Some(3)] {
+            let refused = check_requirement(&required, Support::of(abi)).unwrap_err();
+            assert_eq!(refused.exit_code(), EXIT_CONFIGURATION);
+            assert!(refused.to_string().contains("Linux 6.7"), "{refused}");
+        }
+        assert!(check_requirement(&required, Support::of(Some(4))).is_ok());
+        assert!(check_requirement(&Confinement::default(), Support::of(None)).is_ok());
     }
 
     #[test]

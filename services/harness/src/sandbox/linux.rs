@@ -17,7 +17,14 @@ mod sockets;
 
 /// Probes in a thread of its own, because Landlock and seccomp restrict the calling thread for good.
 pub(super) fn support() -> Support {
-    let probe = || Support::of(rules::probe(), sockets::restrict().is_ok());
+    let probe = || {
+        let landlock = Support::of(rules::probe());
+        let has_filters = sockets::restrict().is_ok();
+        Support {
+            network: landlock.network && has_filters,
+            ..landlock
+        }
+    };
     let thread = std::thread::Builder::new().spawn(probe);
     let answer = thread.ok().and_then(|thread| thread.join().ok());
     answer.unwrap_or_default()
