@@ -5,6 +5,7 @@ pub(super) mod events;
 pub(super) mod history;
 pub(super) mod knowledge;
 pub(super) mod mcp;
+pub(super) mod messages;
 pub(super) mod models;
 pub(super) mod openai;
 pub(super) mod prompt;
