@@ -182,7 +182,7 @@ pub fn is_id(id: &str) -> bool {
 }
 
 /// The arguments of a call, or of a delta of one. Some servers send the object itself.
-fn arguments_of(function: &Value) -> String {
+pub(crate) fn arguments_of(function: &Value) -> String {
     match function.get("arguments") {
         Some(Value::String(text)) => text.clone(),
         Some(object @ Value::Object(_)) => object.to_string(),
@@ -191,7 +191,7 @@ fn arguments_of(function: &Value) -> String {
 }
 
 /// What a message, or a delta of one, says: a model that refuses says so in a member of its own.
-fn text_said(said: &Value) -> String {
+pub(crate) fn text_said(said: &Value) -> String {
     let text = said.get("content").map(plain_text).unwrap_or_default();
     if text.is_empty() {
         text_of(said, "refusal").unwrap_or_default()
@@ -216,7 +216,7 @@ fn reason_fields(reason: &str) -> JsonObject {
 }
 
 /// Thinking that a provider sends beside the text.
-fn reasoning(said: &Value) -> Option<&str> {
+pub(crate) fn reasoning(said: &Value) -> Option<&str> {
     let of = |key| said.get(key).and_then(Value::as_str);
     let texts = [of("reasoning_content"), of("reasoning")];
     texts.into_iter().flatten().find(|text| !text.is_empty())

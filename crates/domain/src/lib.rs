@@ -36,4 +36,5 @@ pub mod json_repair;
 pub mod json_text;
 pub mod knowledge;
 pub mod large_text;
+pub mod messages;
 pub mod text_index;

@@ -37,6 +37,10 @@ fn cut(mut message: String) -> String {
 /// What a handler gives.
 pub(super) type ApiResult<T> = Result<T, ApiError>;
 
+/// The error of an answer, for faces that write it in a form of their own. An extension of the answer.
+#[derive(Clone, Debug)]
+pub(super) struct Refused(pub(super) AgentApiError);
+
 /// An answer of 4xx or 5xx.
 #[derive(Debug)]
 pub(super) struct ApiError {
@@ -325,7 +329,9 @@ impl IntoResponse for ApiError {
         let (status, retry_after_seconds) = (self.status, self.retry_after_seconds);
         let content_range = self.content_range.take();
         let (_, error) = self.into_parts();
+        let refused = Refused(error.clone());
         let mut response = (status, Json(ErrorBody { error })).into_response();
+        response.extensions_mut().insert(refused);
         let headers = response.headers_mut();
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -21,7 +21,7 @@ use crate::api::ApiState;
 use crate::api::answers::AnswerRoom;
 use crate::api::client::body_files::most_of_event;
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::host::results;
+use crate::api::host::{messages::face, results};
 use crate::api::json::BodyPatience;
 use crate::api::metrics_page::Served;
 use crate::api::names::{OwnNames, host_header, refuse_foreign};
@@ -75,6 +75,11 @@ impl Gate {
         if let Err(refused) = self.judge(&request, route) {
             return refused.into_response();
         }
+        if face::is_at(request.uri())
+            && let Err(refused) = face::settle_credential(request.headers_mut())
+        {
+            return refused.into_response();
+        }
         request.extensions_mut().insert(self.patience);
         request.extensions_mut().insert(self.room.clone());
         let memory = self.answers.part_of(request.method());
@@ -96,10 +101,14 @@ pub(super) async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: 
     let method = request.method().clone();
     let matched = request.extensions().get::<MatchedPath>().cloned();
     let route = matched.as_ref().map(MatchedPath::as_str);
+    let is_of_messages = face::is_at(request.uri());
     let answering = AssertUnwindSafe(gate.answer(request, route, next)).catch_unwind();
     let mut response = answering
         .await
         .unwrap_or_else(|_| ApiError::panicked().into_response());
+    if is_of_messages {
+        response = face::in_form(response);
+    }
     let headers = response.headers_mut();
     for (name, value) in [
         (CACHE_CONTROL, "no-store"),

@@ -6,6 +6,7 @@ pub(super) mod history;
 pub(super) mod interactions;
 pub(super) mod knowledge;
 pub(super) mod mcp;
+pub(super) mod messages;
 pub(super) mod models;
 pub(super) mod openai;
 pub(super) mod prompt;

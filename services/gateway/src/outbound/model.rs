@@ -35,7 +35,7 @@ pub use bounds::{
 };
 pub use embedded::{Embedded, EmbeddedText};
 pub use exchange::ProviderAddress;
-pub use form::{Events, Form};
+pub use form::{Asked, Events, Form};
 pub use notes::Notes;
 pub use openai::OpenAi;
 pub use paid::Paid;
@@ -64,12 +64,12 @@ pub trait Provider: Send + Sync {
         false
     }
     /// A whole answer to a body of that form; an error unless it [`Self::speaks`] it.
-    async fn ask(&self, form: Form, _body: JsonObject) -> Result<JsonObject, UpstreamError> {
+    async fn ask(&self, form: Form, _asked: Asked) -> Result<JsonObject, UpstreamError> {
         Err(form.unspoken())
     }
     /// The events of an answer to a body of that form; an error unless it [`Self::speaks`] it. Nothing is asked twice
     /// once this has returned.
-    async fn ask_for_events(&self, form: Form, _body: JsonObject) -> Result<Events, UpstreamError> {
+    async fn ask_for_events(&self, form: Form, _asked: Asked) -> Result<Events, UpstreamError> {
         Err(form.unspoken())
     }
     /// Asks for the ids of its models, once with each key or once without any. Empty: it lists none, as one

@@ -315,7 +315,7 @@ fn texts_of(body: &JsonObject) -> ApiResult<Vec<String>> {
     }
 }
 
-fn named_model(body: &JsonObject) -> ApiResult<String> {
+pub(in crate::api::host) fn named_model(body: &JsonObject) -> ApiResult<String> {
     let named = body.get("model").and_then(Value::as_str).map(str::to_owned);
     named.ok_or_else(|| ApiError::invalid("/model", "must be the id of a granted model"))
 }
@@ -359,7 +359,7 @@ pub(in crate::api) async fn get_openai_model(
     found.map(Json).ok_or_else(|| ApiError::not_found("model"))
 }
 
-const LIST: Call<'static> = Call {
+pub(in crate::api::host) const LIST: Call<'static> = Call {
     action: "models_list",
     resource: "models",
     operation: "list",

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::exchange::{Event, Exchange, Item, Items, KeyHeader, ProviderAddress, error_in};
 use super::whole::{Said, Saying, assembled, settled};
-use super::{Chunks, Embedded, Events, Form, Provider, Rest, ThoughtCount, form};
+use super::{Asked, Chunks, Embedded, Events, Form, Provider, Rest, ThoughtCount, form};
 use crate::outbound::egress::Egress;
 use crate::outbound::upstream::UpstreamError;
 
@@ -126,18 +126,18 @@ impl Provider for Anthropic {
         form == Form::Messages
     }
 
-    async fn ask(&self, form: Form, body: JsonObject) -> Result<JsonObject, UpstreamError> {
+    async fn ask(&self, form: Form, asked: Asked) -> Result<JsonObject, UpstreamError> {
         if !self.speaks(form) {
             return Err(form.unspoken());
         }
-        form::ask(&self.exchange, &MESSAGES, body).await
+        form::ask(&self.exchange, &MESSAGES, asked).await
     }
 
-    async fn ask_for_events(&self, form: Form, body: JsonObject) -> Result<Events, UpstreamError> {
+    async fn ask_for_events(&self, form: Form, asked: Asked) -> Result<Events, UpstreamError> {
         if !self.speaks(form) {
             return Err(form.unspoken());
         }
-        form::ask_for_events(&self.exchange, &MESSAGES, body).await
+        form::ask_for_events(&self.exchange, &MESSAGES, asked).await
     }
 
     async fn list_models(&self) -> Vec<Result<Vec<String>, UpstreamError>> {

@@ -59,6 +59,27 @@ pub(super) enum KeyHeader {
     ApiKey,
 }
 
+/// A body to post.
+pub(super) struct Posted<'a> {
+    body: &'a JsonObject,
+    header: Option<(HeaderName, HeaderValue)>,
+}
+
+impl<'a> From<&'a JsonObject> for Posted<'a> {
+    fn from(body: &'a JsonObject) -> Self {
+        Self { body, header: None }
+    }
+}
+
+impl Posted<'_> {
+    /// The same with a header of its own. A value that no header can have is left out.
+    pub(super) fn with_header(mut self, name: HeaderName, value: Option<String>) -> Self {
+        let value = value.and_then(|value| HeaderValue::try_from(value).ok());
+        self.header = value.map(|value| (name, value));
+        self
+    }
+}
+
 /// Speaks to one provider.
 pub(super) struct Exchange {
     egress: Egress,
@@ -114,9 +135,10 @@ impl Exchange {
     pub(super) async fn post(
         &self,
         path: &[&str],
-        body: &JsonObject,
+        posted: impl Into<Posted<'_>>,
     ) -> Result<JsonObject, UpstreamError> {
-        self.object(self.send(path, Some(body), "application/json").await?)
+        let posted = posted.into();
+        self.object(self.send(path, Some(&posted), "application/json").await?)
             .await
     }
 
@@ -126,7 +148,8 @@ impl Exchange {
         path: &[&str],
         body: &JsonObject,
     ) -> Result<Vec<u8>, UpstreamError> {
-        self.text(self.send(path, Some(body), "application/json").await?)
+        let posted = Posted::from(body);
+        self.text(self.send(path, Some(&posted), "application/json").await?)
             .await
     }
 
@@ -157,10 +180,11 @@ impl Exchange {
     pub(super) async fn complete(
         &self,
         path: &[&str],
-        body: &JsonObject,
+        posted: impl Into<Posted<'_>>,
         accept: &'static str,
     ) -> Result<Items, UpstreamError> {
-        let response = self.send(path, Some(body), accept).await?;
+        let posted = posted.into();
+        let response = self.send(path, Some(&posted), accept).await?;
         let reading = Reading::new(response, self.reader.clone(), self.idle);
         if reading.says_that_it_streams() {
             return Ok(stream::unfold(reading, Reading::next).boxed());
@@ -188,13 +212,13 @@ impl Exchange {
     async fn send(
         &self,
         path: &[&str],
-        body: Option<&JsonObject>,
+        posted: Option<&Posted<'_>>,
         accept: &'static str,
     ) -> Result<Response, UpstreamError> {
         let mut last = UpstreamError::Timeout;
         for _ in 0..self.keys.tries() {
             let key = self.keys.take(Instant::now());
-            let request = self.request(path, body, accept, key.map(|(_, key)| key))?;
+            let request = self.request(path, posted, accept, key.map(|(_, key)| key))?;
             let sent = tokio::time::timeout(self.idle, self.egress.send(request));
             let response = sent.await.map_err(|_| UpstreamError::Timeout)??;
             if response.status().is_success() {
@@ -216,15 +240,18 @@ impl Exchange {
     fn request(
         &self,
         path: &[&str],
-        body: Option<&JsonObject>,
+        posted: Option<&Posted<'_>>,
         accept: &'static str,
         key: Option<&SecretString>,
     ) -> Result<reqwest::RequestBuilder, UpstreamError> {
-        let Some(body) = body else {
+        let Some(posted) = posted else {
             return self.head(Method::GET, path, accept, key);
         };
-        let request = self.head(Method::POST, path, accept, key)?;
-        let body = serde_json::to_vec(body)
+        let mut request = self.head(Method::POST, path, accept, key)?;
+        if let Some((name, value)) = &posted.header {
+            request = request.header(name, value);
+        }
+        let body = serde_json::to_vec(posted.body)
             .map_err(|error| UpstreamError::Malformed(error.to_string()))?;
         let request = request.header(CONTENT_TYPE, "application/json");
         Ok(request.body(body))

@@ -2,9 +2,10 @@
 
 use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, StreamExt as _};
+use http::HeaderName;
 use protocol::JsonObject;
 
-use super::exchange::{Event, Exchange, Item, error_in};
+use super::exchange::{Event, Exchange, Item, Posted, error_in};
 use crate::outbound::upstream::UpstreamError;
 
 /// A wire form beside chat completions.
@@ -25,6 +26,35 @@ impl Form {
     }
 }
 
+/// A request in a wire form.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// As the provider gets it.
+    pub body: JsonObject,
+    /// Names for the header `anthropic-beta`; providers of other forms get none.
+    pub betas: Vec<&'static str>,
+}
+
+impl From<JsonObject> for Asked {
+    fn from(body: JsonObject) -> Self {
+        Self {
+            body,
+            betas: Vec::new(),
+        }
+    }
+}
+
+impl Asked {
+    /// As it is posted to a provider that knows betas.
+    fn posted(&self) -> Posted<'_> {
+        let betas = (!self.betas.is_empty()).then(|| self.betas.join(","));
+        Posted::from(&self.body).with_header(BETA, betas)
+    }
+}
+
+/// Where a request names beta features.
+const BETA: HeaderName = HeaderName::from_static("anthropic-beta");
+
 /// The events of one streamed answer, each the JSON of its `data`. An error is the last item. Ends where the provider's
 /// stream ends; the caller judges whether the answer was whole.
 pub type Events = BoxStream<'static, Result<JsonObject, UpstreamError>>;
@@ -33,20 +63,21 @@ pub type Events = BoxStream<'static, Result<JsonObject, UpstreamError>>;
 pub(super) async fn ask(
     exchange: &Exchange,
     path: &[&str],
-    mut body: JsonObject,
+    mut asked: Asked,
 ) -> Result<JsonObject, UpstreamError> {
-    body.remove("stream");
-    exchange.post(path, &body).await
+    asked.body.remove("stream");
+    exchange.post(path, asked.posted()).await
 }
 
 /// Asks for the events of an answer.
 pub(super) async fn ask_for_events(
     exchange: &Exchange,
     path: &[&str],
-    mut body: JsonObject,
+    mut asked: Asked,
 ) -> Result<Events, UpstreamError> {
-    body.insert("stream".to_owned(), true.into());
-    let items = exchange.complete(path, &body, "text/event-stream").await?;
+    asked.body.insert("stream".to_owned(), true.into());
+    let posted = asked.posted();
+    let items = exchange.complete(path, posted, "text/event-stream").await?;
     let redactor = exchange.redactor();
     let events = items.filter_map(move |item| {
         let event = match item {

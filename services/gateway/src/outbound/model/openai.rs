@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::exchange::{Event, Exchange, Item, Items, KeyHeader, ProviderAddress, error_in};
 use super::whole::{Said, Saying, asked_answers, assembled, completion, settled};
-use super::{BOUNDS, Chunks, Embedded, Events, Form, Provider, Rest, form};
+use super::{Asked, BOUNDS, Chunks, Embedded, Events, Form, Provider, Rest, form};
 use crate::outbound::egress::Egress;
 use crate::outbound::upstream::UpstreamError;
 
@@ -156,18 +156,18 @@ impl Provider for OpenAi {
         form == Form::Responses && self.speaks_responses
     }
 
-    async fn ask(&self, form: Form, body: JsonObject) -> Result<JsonObject, UpstreamError> {
+    async fn ask(&self, form: Form, asked: Asked) -> Result<JsonObject, UpstreamError> {
         if !self.speaks(form) {
             return Err(form.unspoken());
         }
-        form::ask(&self.exchange, &RESPONSES, body).await
+        form::ask(&self.exchange, &RESPONSES, asked).await
     }
 
-    async fn ask_for_events(&self, form: Form, body: JsonObject) -> Result<Events, UpstreamError> {
+    async fn ask_for_events(&self, form: Form, asked: Asked) -> Result<Events, UpstreamError> {
         if !self.speaks(form) {
             return Err(form.unspoken());
         }
-        form::ask_for_events(&self.exchange, &RESPONSES, body).await
+        form::ask_for_events(&self.exchange, &RESPONSES, asked).await
     }
 
     async fn list_models(&self) -> Vec<Result<Vec<String>, UpstreamError>> {

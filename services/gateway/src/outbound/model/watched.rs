@@ -7,7 +7,7 @@ use futures_util::StreamExt as _;
 use protocol::JsonObject;
 use protocol::model::{ModelProvider, ModelProviderError, ModelProviderKey};
 
-use super::{Chunks, Embedded, Events, Form, Paid, Provider, Rest, ThoughtCount};
+use super::{Asked, Chunks, Embedded, Events, Form, Paid, Provider, Rest, ThoughtCount};
 use crate::clock::Clock;
 use crate::outbound::upstream::UpstreamError;
 
@@ -97,17 +97,22 @@ impl Watched {
     }
 
     /// As [`Provider::ask`].
-    pub async fn ask(&self, form: Form, body: JsonObject) -> Result<JsonObject, UpstreamError> {
-        self.health.noted(self.provider.ask(form, body).await)
+    pub async fn ask(
+        &self,
+        form: Form,
+        asked: impl Into<Asked>,
+    ) -> Result<JsonObject, UpstreamError> {
+        self.health
+            .noted(self.provider.ask(form, asked.into()).await)
     }
 
     /// As [`Provider::ask_for_events`], noted as [`Self::stream`] is.
     pub async fn ask_for_events(
         &self,
         form: Form,
-        body: JsonObject,
+        asked: impl Into<Asked>,
     ) -> Result<Events, UpstreamError> {
-        let events = self.provider.ask_for_events(form, body).await;
+        let events = self.provider.ask_for_events(form, asked.into()).await;
         self.health.watched(events)
     }
 

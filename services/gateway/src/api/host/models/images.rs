@@ -30,21 +30,42 @@ pub(in crate::api::host) async fn with_images(
     state: &ApiState,
     body: &mut JsonObject,
 ) -> ApiResult<Vec<Taken>> {
-    let mut left = MOST_BYTES;
-    let mut rooms = Vec::new();
+    let mut images = Images::default();
     for (pointer, url) in references(body) {
+        *url = images.read(caller, state, &pointer, url).await?;
+    }
+    Ok(images.rooms)
+}
+
+/// The images of one request.
+#[derive(Default)]
+pub(in crate::api::host) struct Images {
+    bytes: u64,
+    /// Held until the provider has answered.
+    pub(in crate::api::host) rooms: Vec<Taken>,
+}
+
+impl Images {
+    /// The data URL of the artifact that `url` refers to. `pointer`: of the reference, for errors.
+    pub(in crate::api::host) async fn read(
+        &mut self,
+        caller: &RunCaller,
+        state: &ApiState,
+        pointer: &str,
+        url: &str,
+    ) -> ApiResult<String> {
         let at = |refused: ApiError| refused.with("pointer", json!(pointer));
-        if rooms.len() == MOST_IMAGES {
+        if self.rooms.len() == MOST_IMAGES {
             let message = format!("must be one of at most {MOST_IMAGES} artifacts of a request");
             return Err(ApiError::invalid(pointer, message));
         }
         let id = url.strip_prefix(SCHEME).unwrap_or_default();
+        let left = MOST_BYTES - self.bytes;
         let image = Image::read(caller, state, id, left).await.map_err(at)?;
-        left -= image.size;
-        rooms.push(image.room);
-        *url = image.url;
+        self.bytes += image.size;
+        self.rooms.push(image.room);
+        Ok(image.url)
     }
-    Ok(rooms)
 }
 
 /// The places where artifacts stand in the messages of a chat.

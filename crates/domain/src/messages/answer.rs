@@ -1,0 +1,252 @@
+//! A whole chat completion as a message, and what messages and their events have in common.
+
+use std::borrow::Cow;
+
+use protocol::JsonObject;
+use protocol::message::LlmTokenUsage;
+use serde_json::{Value, json};
+
+use super::spoken::spoken;
+use super::{list, own_signature, text};
+use crate::chat::{arguments_of, count, finish_reason, is_id, reasoning, text_said, usage_of};
+use crate::json_text::check_json_text;
+
+/// A message of this id with what a completion says. `None`: the completion has no choice with a message.
+pub fn message(
+    completion: &JsonObject,
+    request: &JsonObject,
+    id: &str,
+    model: &str,
+) -> Option<Value> {
+    let choice = completion.get("choices")?.get(0)?;
+    let said = choice.get("message")?;
+    let mut content = Vec::new();
+    if let Some(thought) = reasoning(said).filter(|_| shows_thinking(request)) {
+        content.push(
+            json!({"type": "thinking", "thinking": thought, "signature": own_signature(model)}),
+        );
+    }
+    let visible = spoken(&text_said(said));
+    if !visible.is_empty() {
+        content.push(json!({"type": "text", "text": visible}));
+    }
+    for (n, call) in list(said.get("tool_calls")).iter().enumerate() {
+        let function = &call["function"];
+        let id = Some(text(call, "id")).filter(|id| is_id(id));
+        let id = id.map_or_else(|| Cow::Owned(format!("call_{n}")), Cow::Borrowed);
+        let input = input_of(&arguments_of(function));
+        content.push(
+            json!({"type": "tool_use", "id": id, "name": text(function, "name"), "input": input}),
+        );
+    }
+    let has_calls = content.iter().any(|block| block["type"] == "tool_use");
+    let stop = stop_of(choice, said, has_calls, request);
+    let usage = usage_of(completion);
+    Some(
+        json!({"id": id, "type": "message", "role": "assistant", "model": model, "content": content,
+        "stop_reason": stop.reason, "stop_sequence": stop.sequence, "usage": usage_json(usage.as_ref())}),
+    )
+}
+
+/// The input of a call must be an object. Arguments that are none stay readable.
+fn input_of(arguments: &str) -> Value {
+    if arguments.trim().is_empty() {
+        return json!({});
+    }
+    let is_sound = check_json_text(arguments.as_bytes()).is_ok();
+    let input = is_sound.then(|| serde_json::from_str(arguments).ok());
+    match input.flatten() {
+        Some(Value::Object(input)) => Value::Object(input),
+        _ => json!({"invalid_arguments": arguments}),
+    }
+}
+
+/// Whether the client has asked for thoughts. One that has not takes none for granted.
+pub(super) fn shows_thinking(request: &JsonObject) -> bool {
+    let thinking = request.get("thinking");
+    thinking.is_some_and(|thinking| {
+        let thinks = matches!(
+            text(thinking, "type"),
+            "enabled" | "adaptive" | "between_tools"
+        );
+        thinks && text(thinking, "display") != "omitted"
+    })
+}
+
+/// Why an answer ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stop {
+    pub(super) reason: &'static str,
+    /// The stop sequence, where the provider tells it.
+    pub(super) sequence: Option<String>,
+}
+
+/// `said`: the message or the delta that the choice ends with.
+pub(super) fn stop_of(choice: &Value, said: &Value, has_calls: bool, request: &JsonObject) -> Stop {
+    let reason = match finish_reason(choice) {
+        Some("length" | "max_tokens") => "max_tokens",
+        Some("content_filter" | "refusal") => "refusal",
+        _ if has_calls => "tool_use",
+        _ if !text(said, "refusal").is_empty() => "refusal",
+        _ => "end_turn",
+    };
+    // vLLM and its kin tell the sequence here.
+    let told = text(choice, "stop_reason");
+    let is_asked = list(request.get("stop_sequences"))
+        .iter()
+        .any(|stop| stop == told);
+    if reason == "end_turn" && is_asked && !told.is_empty() {
+        return Stop {
+            reason: "stop_sequence",
+            sequence: Some(told.to_owned()),
+        };
+    }
+    Stop {
+        reason,
+        sequence: None,
+    }
+}
+
+/// Tokens under the names of this API: those of the cache stand apart from those that were read anew.
+pub(super) fn usage_json(usage: Option<&LlmTokenUsage>) -> Value {
+    let further = |pointer: &str| {
+        let (member, rest) = pointer.split_once('/').unwrap_or((pointer, ""));
+        let value = usage?.further.get(member)?;
+        let value = if rest.is_empty() {
+            value
+        } else {
+            value.get(rest)?
+        };
+        count(value)
+    };
+    let first = |pointers: &[&str]| {
+        pointers
+            .iter()
+            .find_map(|pointer| further(pointer))
+            .unwrap_or(0)
+    };
+    let prompt = usage.and_then(|usage| usage.prompt_tokens).unwrap_or(0);
+    let read = first(&[
+        "prompt_tokens_details/cached_tokens",
+        "cache_read_input_tokens",
+        "prompt_cache_hit_tokens",
+    ]);
+    let read = read.min(prompt);
+    let written = first(&[
+        "prompt_tokens_details/cache_write_tokens",
+        "cache_creation_input_tokens",
+    ]);
+    let written = written.min(prompt - read);
+    let output = usage.and_then(|usage| usage.completion_tokens).unwrap_or(0);
+    json!({"input_tokens": prompt - read - written, "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": read, "output_tokens": output})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(value: &Value) -> JsonObject {
+        value.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn a_completion_becomes_a_message() {
+        let said = json!({"role": "assistant", "content": "<think>x</think>ok", "reasoning_content": "hm", "tool_calls": [
+            {"id": "call-1", "function": {"name": "f", "arguments": "{\"a\":1}"}},
+            {"id": null, "function": {"name": "g", "arguments": "{\"a\""}},
+            {"id": "c3", "function": {"name": "h", "arguments": ""}}]});
+        let completion = json!({"choices": [{"message": said, "finish_reason": "stop"}], "usage": {
+            "prompt_tokens": 10, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 7}}});
+        let request = json!({"thinking": {"type": "enabled", "budget_tokens": 1024}});
+        let message = message(&object(&completion), &object(&request), "msg_1", "m").unwrap();
+        assert_eq!(
+            message,
+            json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "runnel:m"}, {"type": "text", "text": "ok"},
+                {"type": "tool_use", "id": "call-1", "name": "f", "input": {"a": 1}},
+                {"type": "tool_use", "id": "call_1", "name": "g", "input": {"invalid_arguments": "{\"a\""}},
+                {"type": "tool_use", "id": "c3", "name": "h", "input": {}}],
+                "stop_reason": "tool_use", "stop_sequence": null, "usage": {"input_tokens": 3,
+                    "cache_creation_input_tokens": 0, "cache_read_input_tokens": 7, "output_tokens": 4}})
+        );
+    }
+
+    #[test]
+    fn thoughts_are_shown_to_clients_that_ask() {
+        for (thinking, shown) in [
+            (json!({"type": "enabled"}), true),
+            (json!({"type": "adaptive"}), true),
+            (json!({"type": "adaptive", "display": "omitted"}), false),
+            (json!({"type": "disabled"}), false),
+            (json!(null), false),
+        ] {
+            assert_eq!(
+                shows_thinking(&object(&json!({"thinking": thinking}))),
+                shown,
+                "{thinking}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_end_has_a_stop_reason() {
+        let request = object(&json!({"stop_sequences": ["END"]}));
+        for (choice, has_calls, reason) in [
+            (json!({"finish_reason": "stop"}), false, "end_turn"),
+            (json!({"finish_reason": "stop"}), true, "tool_use"),
+            (json!({"finish_reason": "tool_calls"}), true, "tool_use"),
+            (json!({"finish_reason": "length"}), true, "max_tokens"),
+            (json!({"finish_reason": "content_filter"}), false, "refusal"),
+            (
+                json!({"finish_reason": "stop", "stop_reason": "END"}),
+                false,
+                "stop_sequence",
+            ),
+            (
+                json!({"finish_reason": "stop", "stop_reason": "eos"}),
+                false,
+                "end_turn",
+            ),
+            (json!({}), false, "end_turn"),
+        ] {
+            let stop = stop_of(&choice, &json!({}), has_calls, &request);
+            assert_eq!(stop.reason, reason, "{choice}");
+            assert_eq!(stop.sequence.is_some(), reason == "stop_sequence");
+        }
+        let refusal = stop_of(&json!({}), &json!({"refusal": "no"}), false, &request);
+        assert_eq!(refusal.reason, "refusal");
+    }
+
+    #[test]
+    fn cached_tokens_stand_apart() {
+        let of = |usage: &Value| usage_json(crate::chat::usage(usage).as_ref());
+        for (told, expected) in [
+            (
+                json!({"prompt_tokens": 9, "completion_tokens": 2}),
+                [9, 0, 0, 2],
+            ),
+            (
+                json!({"prompt_tokens": 9, "prompt_cache_hit_tokens": 4}),
+                [5, 0, 4, 0],
+            ),
+            (
+                json!({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 99}}),
+                [0, 0, 9, 0],
+            ),
+            (
+                json!({"prompt_tokens": 9, "cache_creation_input_tokens": 3, "cache_read_input_tokens": 2}),
+                [4, 3, 2, 0],
+            ),
+            (json!(null), [0; 4]),
+        ] {
+            let [input, written, read, output] = expected;
+            assert_eq!(
+                of(&told),
+                json!({"input_tokens": input, "cache_creation_input_tokens": written,
+                    "cache_read_input_tokens": read, "output_tokens": output}),
+                "{told}"
+            );
+        }
+    }
+}

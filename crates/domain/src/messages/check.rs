@@ -1,0 +1,519 @@
+//! The allow-list of a request: members, roles, blocks, sources and tools that a run may send.
+
+mod blocks;
+
+use protocol::JsonObject;
+use protocol::admin::Fault;
+use serde_json::Value;
+
+use blocks::{BLOCKS, Within};
+
+/// Messages of one request.
+pub const MOST_MESSAGES: usize = 10_000;
+/// Tools of one request.
+pub const MOST_TOOLS: usize = 512;
+
+/// Members of a request that only shape its answer.
+const MEMBERS: [&str; 17] = [
+    "model",
+    "messages",
+    "system",
+    "max_tokens",
+    "stop_sequences",
+    "stream",
+    "temperature",
+    "top_p",
+    "top_k",
+    "tools",
+    "tool_choice",
+    "thinking",
+    "metadata",
+    "output_config",
+    "output_format",
+    "context_management",
+    "cache_control",
+];
+/// Members of objects in a request, by the pointer of the object. Others are refused there.
+const MEMBERS_OF: [(&str, &[&str]); 4] = [
+    ("metadata", &["user_id"]),
+    ("output_config", &["effort", "format"]),
+    ("context_management", &["edits"]),
+    ("thinking", &["type", "budget_tokens", "display"]),
+];
+/// Edits of the context that ask no model: the provider bills a compaction apart from the answer.
+const EDITS: [&str; 2] = ["clear_tool_uses_20250919", "clear_thinking_20251015"];
+
+/// Members of a tool that the run itself runs.
+const TOOL_MEMBERS: [&str; 9] = [
+    "type",
+    "name",
+    "description",
+    "input_schema",
+    "cache_control",
+    "strict",
+    "eager_input_streaming",
+    "defer_loading",
+    "input_examples",
+];
+/// Beginnings of the types of tools that the provider describes and the run itself runs.
+const CLIENT_TOOLS: [&str; 4] = ["bash_", "text_editor_", "computer_", "memory_"];
+const CLIENT_TOOL_MEMBERS: [&str; 8] = [
+    "type",
+    "name",
+    "cache_control",
+    "max_characters",
+    "display_width_px",
+    "display_height_px",
+    "display_number",
+    "enable_zoom",
+];
+
+/// Refuses what is not on the allow-list. `opened`: members that the operator opened for the model. A fault's pointer
+/// begins at the body. A member that is null says nothing.
+pub fn check_request(body: &JsonObject, opened: &[String]) -> Result<(), Fault> {
+    let is_opened = |name: &str| opened.iter().any(|opened| opened == name);
+    for (name, value) in said(body) {
+        if !MEMBERS.contains(&name.as_str()) && !is_opened(name) {
+            let message = "is not for runs to say; the operator may open it by `extra_members` of the model's \
+                           [[model_providers]]";
+            return Err(Fault::new(pointer_of(name), message));
+        }
+        check_member(name, value).map_err(|fault| fault.under(&pointer_of(name)))?;
+    }
+    match body.get("messages") {
+        Some(Value::Array(messages)) if !messages.is_empty() => Ok(()),
+        _ => Err(Fault::new(
+            "/messages",
+            "must be a list of 1 or more messages",
+        )),
+    }
+}
+
+fn check_member(name: &str, value: &Value) -> Result<(), Fault> {
+    if let Some((_, members)) = MEMBERS_OF.iter().find(|(of, _)| *of == name) {
+        check_members(value, members)?;
+    }
+    match name {
+        "messages" => each(value, MOST_MESSAGES, check_message),
+        "tools" => each(value, MOST_TOOLS, check_tool),
+        "system" if value.is_string() => Ok(()),
+        "system" => each(value, MOST_MESSAGES, |block| {
+            check_block(block, Within::System)
+        }),
+        "stop_sequences" => each(value, MOST_TOOLS, |stop| {
+            let is_text = stop.is_string();
+            require(is_text, "", "must be a text")
+        }),
+        "stream" => require(value.is_boolean(), "", "must be true or false"),
+        "model" => require(value.is_string(), "", "must be the id of a granted model"),
+        "context_management" => match value.get("edits") {
+            None | Some(Value::Null) => Ok(()),
+            Some(edits) => {
+                each(edits, MOST_TOOLS, check_edit).map_err(|fault| fault.under("/edits"))
+            }
+        },
+        "thinking" => {
+            let kinds = ["enabled", "adaptive", "between_tools", "disabled"];
+            check_kind(value, &kinds)
+        }
+        "tool_choice" => check_choice(value),
+        _ => Ok(()),
+    }
+}
+
+fn check_edit(edit: &Value) -> Result<(), Fault> {
+    check_kind(edit, &EDITS)
+}
+
+fn check_choice(choice: &Value) -> Result<(), Fault> {
+    check_members(choice, &["type", "name", "disable_parallel_tool_use"])?;
+    check_kind(choice, &["auto", "any", "tool", "none"])?;
+    let has_name = choice["type"] != "tool" || choice["name"].is_string();
+    require(has_name, "/name", "must be the name of a tool")
+}
+
+fn check_message(message: &Value) -> Result<(), Fault> {
+    check_members(message, &["role", "content"])?;
+    let within = match message["role"].as_str() {
+        Some("user") => Within::User,
+        Some("assistant") => Within::Assistant,
+        Some("system") => Within::System,
+        _ => return Err(Fault::new("/role", "must be user or assistant")),
+    };
+    check_content(&message["content"], within).map_err(|fault| fault.under("/content"))
+}
+
+/// A text, or a list of blocks.
+fn check_content(content: &Value, within: Within) -> Result<(), Fault> {
+    if content.is_string() {
+        return Ok(());
+    }
+    each(content, MOST_MESSAGES, |block| check_block(block, within))
+}
+
+fn check_block(block: &Value, within: Within) -> Result<(), Fault> {
+    let kind = text_or_fault(block, "type")?;
+    let known = BLOCKS
+        .iter()
+        .find(|known| known.kind == kind && known.within.contains(&within));
+    let Some(known) = known else {
+        let taken = BLOCKS.iter().filter(|known| known.within.contains(&within));
+        let taken: Vec<_> = taken.map(|known| known.kind).collect();
+        let message = format!(
+            "must be one of {} here: blocks of tools that a provider runs itself are not granted",
+            taken.join(", ")
+        );
+        return Err(Fault::new("/type", message));
+    };
+    let beside = ["type", "cache_control"];
+    let members: Vec<_> = known.members.iter().chain(&beside).copied().collect();
+    check_members(block, &members)?;
+    for name in known.texts {
+        text_or_fault(block, name)?;
+    }
+    match known.kind {
+        "image" => check_source(&block["source"], &["base64", "url"]),
+        "document" => check_source(&block["source"], &["base64", "text", "url", "content"]),
+        "search_result" => {
+            let content = check_content(&block["content"], Within::Document);
+            content.map_err(|fault| fault.under("/content"))
+        }
+        "tool_use" => check_call(block),
+        "tool_result" if !block["content"].is_null() => {
+            let content = check_content(&block["content"], Within::ToolResult);
+            content.map_err(|fault| fault.under("/content"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A call names its caller where the provider itself could be one.
+fn check_call(block: &Value) -> Result<(), Fault> {
+    let input = &block["input"];
+    require(
+        input.is_object() || input.is_null(),
+        "/input",
+        "must be an object",
+    )?;
+    let caller = &block["caller"];
+    let is_direct = caller.is_null() || caller["type"] == "direct";
+    require(is_direct, "/caller/type", "must be direct")
+}
+
+fn check_source(source: &Value, kinds: &[&str]) -> Result<(), Fault> {
+    let check = || {
+        let kind = text_or_fault(source, "type")?;
+        if kind == "file" {
+            let message = "must not be file: files at the provider belong to no run; send the data, or `artifact:` and \
+                           an id as the URL of an image";
+            return Err(Fault::new("/type", message));
+        }
+        check_kind(source, kinds)?;
+        let members: &[&str] = match kind {
+            "url" => &["url"],
+            "content" => &["content"],
+            _ => &["media_type", "data"],
+        };
+        let all: Vec<_> = members.iter().chain(&["type"]).copied().collect();
+        check_members(source, &all)?;
+        if kind == "content" {
+            let content = check_content(&source["content"], Within::Document);
+            return content.map_err(|fault| fault.under("/content"));
+        }
+        members
+            .iter()
+            .try_for_each(|name| text_or_fault(source, name).map(drop))
+    };
+    check().map_err(|fault| fault.under("/source"))
+}
+
+fn check_tool(tool: &Value) -> Result<(), Fault> {
+    let kind = match &tool["type"] {
+        Value::Null => "custom",
+        Value::String(kind) => kind,
+        _ => return Err(Fault::new("/type", "must be a text")),
+    };
+    text_or_fault(tool, "name")?;
+    if kind == "custom" {
+        check_members(tool, &TOOL_MEMBERS)?;
+        return require(
+            tool["input_schema"].is_object(),
+            "/input_schema",
+            "must be a JSON schema",
+        );
+    }
+    if !is_client_tool(kind) {
+        let kind: String = kind.chars().take(64).collect();
+        let message = format!(
+            "must be custom, or a tool that the run runs itself: {kind} runs at the provider, which is not granted"
+        );
+        return Err(Fault::new("/type", message));
+    }
+    check_members(tool, &CLIENT_TOOL_MEMBERS)
+}
+
+/// `bash_20250124`: a name and a date.
+fn is_client_tool(kind: &str) -> bool {
+    let versions = CLIENT_TOOLS
+        .iter()
+        .filter_map(|name| kind.strip_prefix(name));
+    let mut dates = versions.filter(|date| {
+        let is_digits = date.bytes().all(|byte| byte.is_ascii_digit());
+        is_digits && date.len() == 8
+    });
+    dates.next().is_some()
+}
+
+fn check_kind(value: &Value, kinds: &[&str]) -> Result<(), Fault> {
+    let kind = text_or_fault(value, "type")?;
+    let is_known = kinds.contains(&kind);
+    require(
+        is_known,
+        "/type",
+        &format!("must be one of {}", kinds.join(", ")),
+    )
+}
+
+/// An object that says nothing else.
+fn check_members(value: &Value, members: &[&str]) -> Result<(), Fault> {
+    let Some(object) = value.as_object() else {
+        return Err(Fault::new("", "must be an object"));
+    };
+    match said(object).find(|(name, _)| !members.contains(&name.as_str())) {
+        Some((other, _)) => {
+            let message = format!("is not for runs to say; known here: {}", members.join(", "));
+            Err(Fault::new(pointer_of(other), message))
+        }
+        None => Ok(()),
+    }
+}
+
+fn text_or_fault<'a>(value: &'a Value, name: &str) -> Result<&'a str, Fault> {
+    if !value.is_object() {
+        return Err(Fault::new("", "must be an object"));
+    }
+    let found = value.get(name).and_then(Value::as_str);
+    found.ok_or_else(|| Fault::new(pointer_of(name), "must be a text"))
+}
+
+fn each(
+    items: &Value,
+    most: usize,
+    check: impl Fn(&Value) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let Some(items) = items.as_array() else {
+        return Err(Fault::new("", "must be a list"));
+    };
+    require(
+        items.len() <= most,
+        "",
+        &format!("must have at most {most} items"),
+    )?;
+    let mut items = items.iter().enumerate();
+    items.try_for_each(|(n, item)| check(item).map_err(|fault| fault.under(&format!("/{n}"))))
+}
+
+fn require(holds: bool, pointer: &str, message: &str) -> Result<(), Fault> {
+    if holds {
+        return Ok(());
+    }
+    Err(Fault::new(pointer, message))
+}
+
+fn said(object: &JsonObject) -> impl Iterator<Item = (&String, &Value)> {
+    object.iter().filter(|(_, value)| !value.is_null())
+}
+
+fn pointer_of(name: &str) -> String {
+    format!("/{}", name.replace('~', "~0").replace('/', "~1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(body: &Value) -> Result<(), String> {
+        let checked = check_request(body.as_object().unwrap(), &[]);
+        checked.map_err(|fault| fault.pointer)
+    }
+
+    fn with(name: &str, value: &Value) -> Value {
+        let mut body =
+            json!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]});
+        body[name] = value.clone();
+        body
+    }
+
+    #[test]
+    fn takes_what_official_clients_send() {
+        let content = json!([
+            {"type": "text", "text": "look", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
+            {"type": "image", "source": {"type": "url", "url": "artifact:x"}},
+            {"type": "document", "title": "d", "citations": {"enabled": true},
+                "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi"}},
+            {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "a"}]}},
+            {"type": "search_result", "source": "s", "title": "t", "content": [{"type": "text", "text": "a"}]},
+            {"type": "tool_result", "tool_use_id": "t1", "is_error": true, "content": [
+                {"type": "text", "text": "no"}, {"type": "tool_reference", "tool_name": "f"}]},
+            {"type": "tool_result", "tool_use_id": "t2"},
+        ]);
+        let answer = json!([
+            {"type": "thinking", "thinking": "hm", "signature": "s"},
+            {"type": "redacted_thinking", "data": "x"},
+            {"type": "text", "text": "see", "citations": [{"type": "char_location", "cited_text": "a"}]},
+            {"type": "tool_use", "id": "t1", "name": "f", "input": {}, "caller": {"type": "direct"}},
+        ]);
+        let body = json!({"model": "m", "max_tokens": 9, "stream": true, "service_tier": null,
+            "system": [{"type": "text", "text": "be kind", "cache_control": {"type": "ephemeral"}}],
+            "messages": [{"role": "user", "content": content}, {"role": "assistant", "content": answer}],
+            "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}, "defer_loading": true},
+                {"type": "bash_20250124", "name": "bash"}],
+            "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": true},
+            "thinking": {"type": "enabled", "budget_tokens": 1024}, "metadata": {"user_id": "u"},
+            "output_config": {"effort": "low"}, "stop_sequences": ["END"], "temperature": 1, "top_k": 5,
+            "context_management": {"edits": [{"type": "clear_tool_uses_20250919", "keep": {}}]}});
+        assert_eq!(check(&body), Ok(()));
+    }
+
+    #[test]
+    fn refuses_members_that_name_provider_price_or_storage() {
+        for name in [
+            "service_tier",
+            "container",
+            "mcp_servers",
+            "inference_geo",
+            "speed",
+            "fallbacks",
+            "anthropic_beta",
+        ] {
+            let body = with(name, &json!("x"));
+            assert_eq!(check(&body), Err(format!("/{name}")));
+            let opened = check_request(body.as_object().unwrap(), &[name.to_owned()]);
+            assert_eq!(opened, Ok(()), "{name}");
+        }
+    }
+
+    #[test]
+    fn refuses_malformed_members_by_pointer() {
+        for (name, value, pointer) in [
+            ("messages", json!([]), "/messages"),
+            ("messages", json!("x"), "/messages"),
+            ("messages", json!([7]), "/messages/0"),
+            (
+                "messages",
+                json!([{"role": "tool", "content": "x"}]),
+                "/messages/0/role",
+            ),
+            ("messages", json!([{"role": "user"}]), "/messages/0/content"),
+            (
+                "messages",
+                json!([{"role": "user", "content": "x", "name": "n"}]),
+                "/messages/0/name",
+            ),
+            ("system", json!([{"type": "image"}]), "/system/0/type"),
+            ("tools", json!([{"name": "f"}]), "/tools/0/input_schema"),
+            ("tools", json!([{"input_schema": {}}]), "/tools/0/name"),
+            (
+                "tools",
+                json!([{"name": "f", "input_schema": {}, "allowed_callers": []}]),
+                "/tools/0/allowed_callers",
+            ),
+            (
+                "tools",
+                json!([{"type": "web_search_20250305", "name": "web_search"}]),
+                "/tools/0/type",
+            ),
+            (
+                "tools",
+                json!([{"type": "bash_x", "name": "bash"}]),
+                "/tools/0/type",
+            ),
+            (
+                "tools",
+                json!([{"type": "mcp_toolset", "name": "m"}]),
+                "/tools/0/type",
+            ),
+            ("tool_choice", json!({"type": "tool"}), "/tool_choice/name"),
+            ("tool_choice", json!("auto"), "/tool_choice"),
+            ("thinking", json!({"type": "always"}), "/thinking/type"),
+            ("metadata", json!({"account": 1}), "/metadata/account"),
+            ("stream", json!("yes"), "/stream"),
+            ("stop_sequences", json!([1]), "/stop_sequences/0"),
+            (
+                "context_management",
+                json!({"edits": [{"type": "compact_20260112"}]}),
+                "/context_management/edits/0/type",
+            ),
+        ] {
+            assert_eq!(
+                check(&with(name, &value)),
+                Err(pointer.to_owned()),
+                "{name} {value}"
+            );
+        }
+    }
+
+    #[test]
+    fn refuses_blocks_that_providers_run_or_store() {
+        let file = json!({"type": "file", "file_id": "f"});
+        for (role, block, pointer) in [
+            (
+                "user",
+                json!({"type": "container_upload", "file_id": "f"}),
+                "type",
+            ),
+            (
+                "user",
+                json!({"type": "image", "source": file}),
+                "source/type",
+            ),
+            (
+                "user",
+                json!({"type": "document", "source": file}),
+                "source/type",
+            ),
+            (
+                "user",
+                json!({"type": "image", "source": {"type": "base64", "data": "x"}}),
+                "source/media_type",
+            ),
+            ("user", json!({"type": "image"}), "source"),
+            ("user", json!({"type": "text"}), "text"),
+            (
+                "user",
+                json!({"type": "tool_use", "id": "t", "name": "f", "input": {}}),
+                "type",
+            ),
+            (
+                "user",
+                json!({"type": "text", "text": "a", "betas": 1}),
+                "betas",
+            ),
+            (
+                "assistant",
+                json!({"type": "server_tool_use", "id": "t", "name": "web_search", "input": {}}),
+                "type",
+            ),
+            (
+                "assistant",
+                json!({"type": "tool_use", "id": "t", "name": "f", "input": "x"}),
+                "input",
+            ),
+            (
+                "assistant",
+                json!({"type": "tool_use", "id": "t", "name": "f", "input": {},
+                "caller": {"type": "code_execution_20250825"}}),
+                "caller/type",
+            ),
+        ] {
+            let body = with("messages", &json!([{"role": role, "content": [block]}]));
+            assert_eq!(
+                check(&body),
+                Err(format!("/messages/0/content/0/{pointer}")),
+                "{block}"
+            );
+        }
+    }
+}

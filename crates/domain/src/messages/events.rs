@@ -1,0 +1,487 @@
+//! The chunks of a chat completion as the events of a message.
+
+use std::collections::VecDeque;
+
+use protocol::JsonObject;
+use protocol::message::LlmTokenUsage;
+use serde_json::{Value, json};
+
+use super::answer::{Stop, shows_thinking, stop_of, usage_json};
+use super::json_end::JsonEnd;
+use super::spoken::Spoken;
+use super::{list, own_signature, text};
+use crate::chat::{add_usage, arguments_of, finish_reason, reasoning, text_said, usage_of};
+
+/// Bytes that may wait for an earlier block to end. Beyond them the earlier block ends.
+const WAITING_BYTES: usize = 8 * 1024 * 1024;
+
+/// Writes the events of one answer: `message_start`, then for each block its start, deltas and stop, then `message_delta`
+/// and `message_stop`. One block is open at a time: a call that begins while the arguments of another are incomplete waits.
+#[derive(Debug)]
+pub struct EventWriter {
+    id: String,
+    model: String,
+    request: JsonObject,
+    shows_thinking: bool,
+    has_begun: bool,
+    /// The first one may be open.
+    blocks: VecDeque<Block>,
+    is_open: bool,
+    /// The index of the first block.
+    index: usize,
+    /// Bytes of blocks behind the first.
+    waiting: usize,
+    spoken: Spoken,
+    has_calls: bool,
+    has_refused: bool,
+    stop: Option<Stop>,
+    usage: Option<LlmTokenUsage>,
+}
+
+#[derive(Debug)]
+struct Block {
+    kind: Kind,
+    /// Said and not written yet.
+    pending: String,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Text,
+    Thinking,
+    Call {
+        /// Its place among the calls of the completion.
+        place: u64,
+        id: String,
+        name: String,
+        end: JsonEnd,
+    },
+}
+
+impl EventWriter {
+    /// For a message of this id. `request`: the Messages request, of which the settings are kept.
+    pub fn new(id: &str, model: &str, request: &JsonObject) -> Self {
+        let kept = ["stop_sequences"].map(|name| (name.to_owned(), request.get(name).cloned()));
+        let kept = kept
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)));
+        Self {
+            id: id.to_owned(),
+            model: model.to_owned(),
+            shows_thinking: shows_thinking(request),
+            request: kept.collect(),
+            has_begun: false,
+            blocks: VecDeque::new(),
+            is_open: false,
+            index: 0,
+            waiting: 0,
+            spoken: Spoken::default(),
+            has_calls: false,
+            has_refused: false,
+            stop: None,
+            usage: None,
+        }
+    }
+
+    /// The events that one chunk adds.
+    pub fn read(&mut self, chunk: &JsonObject) -> Vec<Value> {
+        let mut events = Vec::new();
+        if let Some(told) = usage_of(chunk) {
+            add_usage(&mut self.usage, told);
+        }
+        self.begin(&mut events);
+        let choice = chunk.get("choices").and_then(|choices| choices.get(0));
+        let Some(choice) = choice else {
+            return events;
+        };
+        let delta = &choice["delta"];
+        if let Some(thought) = reasoning(delta).filter(|_| self.shows_thinking) {
+            self.add_text(thought, Kind::Thinking);
+        }
+        let said = self.spoken.read(&text_said(delta));
+        self.add_text(&said, Kind::Text);
+        for call in list(delta.get("tool_calls")) {
+            self.add_call(call);
+        }
+        self.has_refused |= !text(delta, "refusal").is_empty();
+        if finish_reason(choice).is_some() {
+            self.stop = Some(stop_of(choice, delta, self.has_calls, &self.request));
+        }
+        self.advance(false, &mut events);
+        events
+    }
+
+    /// Whether the provider has said why it ended.
+    pub fn has_finished(&self) -> bool {
+        self.stop.is_some()
+    }
+
+    /// The last events, and the tokens when they are known.
+    pub fn finish(mut self) -> (Vec<Value>, Option<LlmTokenUsage>) {
+        let mut events = Vec::new();
+        self.begin(&mut events);
+        let held = self.spoken.finish();
+        self.add_text(&held, Kind::Text);
+        self.advance(true, &mut events);
+        let mut stop = self.stop.unwrap_or(Stop {
+            reason: "end_turn",
+            sequence: None,
+        });
+        if stop.reason == "end_turn" {
+            stop.reason = match (self.has_calls, self.has_refused) {
+                (true, _) => "tool_use",
+                (false, true) => "refusal",
+                (false, false) => "end_turn",
+            };
+        }
+        let delta = json!({"stop_reason": stop.reason, "stop_sequence": stop.sequence});
+        let usage = usage_json(self.usage.as_ref());
+        events.push(json!({"type": "message_delta", "delta": delta, "usage": usage}));
+        events.push(json!({"type": "message_stop"}));
+        (events, self.usage)
+    }
+
+    fn begin(&mut self, events: &mut Vec<Value>) {
+        if std::mem::replace(&mut self.has_begun, true) {
+            return;
+        }
+        let message = json!({"id": self.id, "type": "message", "role": "assistant", "model": self.model,
+            "content": [], "stop_reason": null, "stop_sequence": null, "usage": usage_json(self.usage.as_ref())});
+        events.push(json!({"type": "message_start", "message": message}));
+    }
+
+    fn add_text(&mut self, text: &str, kind: Kind) {
+        if text.is_empty() {
+            return;
+        }
+        let goes_on = self.blocks.back().is_some_and(|last| {
+            matches!(
+                (&last.kind, &kind),
+                (Kind::Text, Kind::Text) | (Kind::Thinking, Kind::Thinking)
+            )
+        });
+        if !goes_on {
+            self.blocks.push_back(Block {
+                kind,
+                pending: String::new(),
+            });
+        }
+        let last = self.blocks.len() - 1;
+        self.add_pending(last, text);
+    }
+
+    fn add_call(&mut self, call: &Value) {
+        let place = call["index"].as_u64().unwrap_or_default();
+        let is_it =
+            |block: &Block| matches!(&block.kind, Kind::Call { place: of, .. } if *of == place);
+        let found = self.blocks.iter().position(is_it);
+        let at = found.unwrap_or_else(|| {
+            self.has_calls = true;
+            self.blocks.push_back(Block {
+                kind: Kind::Call {
+                    place,
+                    id: text(call, "id").to_owned(),
+                    name: String::new(),
+                    end: JsonEnd::default(),
+                },
+                pending: String::new(),
+            });
+            self.blocks.len() - 1
+        });
+        let arguments = arguments_of(&call["function"]);
+        if let Kind::Call { name, end, .. } = &mut self.blocks[at].kind {
+            if name.is_empty() {
+                text(&call["function"], "name").clone_into(name);
+            }
+            end.read(&arguments);
+        }
+        self.add_pending(at, &arguments);
+    }
+
+    fn add_pending(&mut self, at: usize, text: &str) {
+        self.blocks[at].pending.push_str(text);
+        if at > 0 {
+            self.waiting += text.len();
+        }
+    }
+
+    /// Writes what the first block has, and ends it as soon as another one waits and it is complete; `all`: at the end.
+    fn advance(&mut self, all: bool, events: &mut Vec<Value>) {
+        while let Some(first) = self.blocks.front_mut() {
+            let has_name = !matches!(&first.kind, Kind::Call { name, .. } if name.is_empty());
+            let is_full = self.waiting > WAITING_BYTES;
+            if !self.is_open {
+                if !has_name && !all && !is_full {
+                    return;
+                }
+                self.is_open = true;
+                let block = first.kind.start();
+                events.push(
+                    json!({"type": "content_block_start", "index": self.index, "content_block": block}),
+                );
+            }
+            let pending = std::mem::take(&mut first.pending);
+            if !pending.is_empty() {
+                events.push(delta(self.index, &first.kind.delta(&pending)));
+            }
+            let is_complete = !matches!(&first.kind, Kind::Call { end, .. } if !end.is_whole());
+            let has_next = self.blocks.len() > 1;
+            if !(all || has_next && (is_complete || is_full)) {
+                return;
+            }
+            self.end_first(events);
+        }
+    }
+
+    fn end_first(&mut self, events: &mut Vec<Value>) {
+        if let Some(ended) = self.blocks.pop_front()
+            && let Kind::Thinking = ended.kind
+        {
+            let signature = own_signature(&self.model);
+            let signed = json!({"type": "signature_delta", "signature": signature});
+            events.push(delta(self.index, &signed));
+        }
+        events.push(json!({"type": "content_block_stop", "index": self.index}));
+        self.index += 1;
+        self.is_open = false;
+        let next = self.blocks.front().map_or(0, |next| next.pending.len());
+        self.waiting = self.waiting.saturating_sub(next);
+    }
+}
+
+impl Kind {
+    fn start(&self) -> Value {
+        match self {
+            Self::Text => json!({"type": "text", "text": ""}),
+            Self::Thinking => json!({"type": "thinking", "thinking": "", "signature": ""}),
+            Self::Call { id, name, .. } => {
+                json!({"type": "tool_use", "id": id, "name": name, "input": {}})
+            }
+        }
+    }
+
+    fn delta(&self, piece: &str) -> Value {
+        match self {
+            Self::Text => json!({"type": "text_delta", "text": piece}),
+            Self::Thinking => json!({"type": "thinking_delta", "thinking": piece}),
+            Self::Call { .. } => json!({"type": "input_json_delta", "partial_json": piece}),
+        }
+    }
+}
+
+fn delta(index: usize, delta: &Value) -> Value {
+    json!({"type": "content_block_delta", "index": index, "delta": delta})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the events of these deltas say, each in a few words.
+    fn told(request: &Value, deltas: &[Value]) -> Vec<String> {
+        let mut writer = EventWriter::new("msg_1", "m", request.as_object().unwrap());
+        let mut events = Vec::new();
+        for delta in deltas {
+            let chunk = json!({"choices": [{"delta": delta, "finish_reason": delta["end"]}], "usage": delta["usage"]});
+            events.extend(writer.read(chunk.as_object().unwrap()));
+        }
+        events.extend(writer.finish().0);
+        events.iter().map(in_words).collect()
+    }
+
+    fn in_words(event: &Value) -> String {
+        let index = &event["index"];
+        match event["type"].as_str().unwrap() {
+            "message_start" => "start".to_owned(),
+            "content_block_start" => {
+                let block = &event["content_block"];
+                let named = block
+                    .get("name")
+                    .map(|name| format!(" {} {name}", block["id"]));
+                format!(
+                    "{index}+{}{}",
+                    block["type"].as_str().unwrap(),
+                    named.unwrap_or_default()
+                )
+            }
+            "content_block_delta" => {
+                let delta = &event["delta"];
+                let said = ["text", "thinking", "partial_json", "signature"];
+                let said = said.iter().find_map(|name| delta[*name].as_str()).unwrap();
+                format!("{index}:{said}")
+            }
+            "content_block_stop" => format!("{index}-"),
+            "message_delta" => format!(
+                "{} {}",
+                event["delta"]["stop_reason"], event["usage"]["output_tokens"]
+            ),
+            "message_stop" => "stop".to_owned(),
+            other => panic!("{other}"),
+        }
+    }
+
+    fn call(index: u64, id: &str, name: &str, arguments: &str) -> Value {
+        json!({"index": index, "id": id, "function": {"name": name, "arguments": arguments}})
+    }
+
+    fn calls(calls: &[Value]) -> Value {
+        json!({"tool_calls": calls})
+    }
+
+    #[test]
+    fn text_is_one_block_between_start_and_stop() {
+        let deltas = [
+            json!({"role": "assistant", "content": ""}),
+            json!({"content": "he"}),
+            json!({"content": "llo"}),
+            json!({"end": "stop"}),
+            json!({"usage": {"prompt_tokens": 3, "completion_tokens": 2}}),
+        ];
+        let expected = [
+            "start",
+            "0+text",
+            "0:he",
+            "0:llo",
+            "0-",
+            "\"end_turn\" 2",
+            "stop",
+        ];
+        assert_eq!(told(&json!({}), &deltas), expected);
+    }
+
+    #[test]
+    fn an_empty_answer_has_no_block() {
+        assert_eq!(told(&json!({}), &[]), ["start", "\"end_turn\" 0", "stop"]);
+    }
+
+    #[test]
+    fn thoughts_are_a_signed_block_for_clients_that_ask() {
+        let deltas = [
+            json!({"reasoning_content": "hm"}),
+            json!({"content": "<think>x</think>"}),
+            json!({"content": "ok", "end": "length"}),
+        ];
+        let asks = json!({"thinking": {"type": "enabled"}});
+        assert_eq!(
+            told(&asks, &deltas),
+            [
+                "start",
+                "0+thinking",
+                "0:hm",
+                "0:runnel:m",
+                "0-",
+                "1+text",
+                "1:ok",
+                "1-",
+                "\"max_tokens\" 0",
+                "stop"
+            ]
+        );
+        assert_eq!(
+            told(&json!({}), &deltas),
+            ["start", "0+text", "0:ok", "0-", "\"max_tokens\" 0", "stop"]
+        );
+    }
+
+    #[test]
+    fn calls_in_sequence_stream_one_after_the_other() {
+        let deltas = [
+            json!({"content": "look"}),
+            calls(&[call(0, "a", "f", "")]),
+            calls(&[call(0, "", "", "{\"x\":")]),
+            calls(&[call(0, "", "", "1}")]),
+            calls(&[call(1, "b", "g", "{}")]),
+            json!({"end": "tool_calls"}),
+        ];
+        assert_eq!(
+            told(&json!({}), &deltas),
+            [
+                "start",
+                "0+text",
+                "0:look",
+                "0-",
+                "1+tool_use \"a\" \"f\"",
+                "1:{\"x\":",
+                "1:1}",
+                "1-",
+                "2+tool_use \"b\" \"g\"",
+                "2:{}",
+                "2-",
+                "\"tool_use\" 0",
+                "stop"
+            ]
+        );
+    }
+
+    #[test]
+    fn interleaved_calls_keep_their_very_arguments() {
+        let deltas = [
+            calls(&[call(0, "a", "f", "{\"x\":"), call(1, "b", "g", "{\"y\"")]),
+            calls(&[call(1, "", "", ":2}"), call(0, "", "", "1}")]),
+            json!({"content": "after", "end": "stop"}),
+        ];
+        assert_eq!(
+            told(&json!({}), &deltas),
+            [
+                "start",
+                "0+tool_use \"a\" \"f\"",
+                "0:{\"x\":",
+                "0:1}",
+                "0-",
+                "1+tool_use \"b\" \"g\"",
+                "1:{\"y\":2}",
+                "1-",
+                "2+text",
+                "2:after",
+                "\"tool_use\" 0",
+                "stop"
+            ]
+            .into_iter()
+            .flat_map(|told| if told == "\"tool_use\" 0" {
+                vec!["2-", told]
+            } else {
+                vec![told]
+            })
+            .collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
+    fn a_call_cut_off_in_its_arguments_ends_with_the_answer() {
+        let deltas = [
+            calls(&[call(0, "a", "f", "{\"x\":")]),
+            calls(&[call(1, "b", "g", "{")]),
+            json!({"end": "length"}),
+        ];
+        assert_eq!(
+            told(&json!({}), &deltas),
+            [
+                "start",
+                "0+tool_use \"a\" \"f\"",
+                "0:{\"x\":",
+                "0-",
+                "1+tool_use \"b\" \"g\"",
+                "1:{",
+                "1-",
+                "\"max_tokens\" 0",
+                "stop"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_refusal_is_a_stop_reason() {
+        let deltas = [json!({"refusal": "I will not"}), json!({"end": "stop"})];
+        assert_eq!(
+            told(&json!({}), &deltas),
+            [
+                "start",
+                "0+text",
+                "0:I will not",
+                "0-",
+                "\"refusal\" 0",
+                "stop"
+            ]
+        );
+    }
+}

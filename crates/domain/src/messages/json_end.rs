@@ -1,0 +1,59 @@
+//! Whether a JSON object that comes in pieces has ended.
+
+/// Follows brackets and strings of one object. Constant work for each byte.
+#[derive(Debug, Default)]
+pub(super) struct JsonEnd {
+    depth: u32,
+    has_begun: bool,
+    in_string: bool,
+    is_escaped: bool,
+}
+
+impl JsonEnd {
+    /// Reads the next piece.
+    pub(super) fn read(&mut self, piece: &str) {
+        for byte in piece.bytes() {
+            if self.is_escaped {
+                self.is_escaped = false;
+                continue;
+            }
+            match byte {
+                b'\\' if self.in_string => self.is_escaped = true,
+                b'"' => self.in_string = !self.in_string,
+                b'{' | b'[' if !self.in_string => {
+                    self.has_begun = true;
+                    self.depth = self.depth.saturating_add(1);
+                }
+                b'}' | b']' if !self.in_string => self.depth = self.depth.saturating_sub(1),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether every bracket that was opened is closed again.
+    pub(super) fn is_whole(&self) -> bool {
+        self.has_begun && self.depth == 0 && !self.in_string
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_ends_with_its_last_bracket() {
+        for (pieces, is_whole) in [
+            (&[][..], false),
+            (&["{}"], true),
+            (&["{\"a\":", "[1,{}", "]}"], true),
+            (&["{\"a\":", "[1,{}", "]"], false),
+            (&["{\"}\\", "\"}\":1"], false),
+            (&["{\"}\\", "\"}\":1}"], true),
+            (&["  "], false),
+        ] {
+            let mut end = JsonEnd::default();
+            pieces.iter().for_each(|piece| end.read(piece));
+            assert_eq!(end.is_whole(), is_whole, "{pieces:?}");
+        }
+    }
+}

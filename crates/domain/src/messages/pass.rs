@@ -1,0 +1,182 @@
+//! A request for a provider that speaks this API itself.
+
+use protocol::JsonObject;
+use serde_json::{Value, json};
+
+use super::own_thinker;
+
+/// Beta features that change the form of requests or answers alone. Betas that change the price, or let the provider run
+/// something, are not among them.
+const BETAS: [&str; 20] = [
+    "claude-code-20250219",
+    "computer-use-2025-01-24",
+    "computer-use-2025-11-24",
+    "context-management-2025-06-27",
+    "effort-2025-11-24",
+    "extended-cache-ttl-2025-04-11",
+    "fine-grained-tool-streaming-2025-05-14",
+    "interleaved-thinking-2025-05-14",
+    "model-context-window-exceeded-2025-08-26",
+    "output-128k-2025-02-19",
+    "pdfs-2024-09-25",
+    "prompt-caching-2024-07-31",
+    "prompt-caching-scope-2026-01-05",
+    "search-results-2025-06-09",
+    "structured-outputs-2025-11-13",
+    "structured-outputs-2025-12-15",
+    "thinking-display-updates-2026-08-18",
+    "thinking-token-count-2026-05-13",
+    "token-efficient-tools-2025-02-19",
+    "tool-examples-2025-10-29",
+];
+
+/// The least budget of thoughts that the API takes.
+const LEAST_THOUGHTS: u64 = 1024;
+
+/// The known betas of an `anthropic-beta` header, each once, and how many of its names are unknown.
+pub fn betas(header: &str) -> (Vec<&'static str>, usize) {
+    let (mut known, mut unknown) = (Vec::new(), 0);
+    let names = header.split(',').map(str::trim);
+    for name in names.filter(|name| !name.is_empty()) {
+        match BETAS.iter().find(|beta| **beta == name) {
+            Some(beta) if known.contains(beta) => {}
+            Some(beta) => known.push(*beta),
+            None => unknown += 1,
+        }
+    }
+    (known, unknown)
+}
+
+/// Prepares a checked request: at most `most` tokens, and nothing that such a provider refuses although clients send it:
+/// empty texts, and thoughts of other models.
+pub fn pass_request(body: &mut JsonObject, most: Option<u64>) {
+    body.retain(|_, value| !value.is_null());
+    let said = body.get("max_tokens").and_then(Value::as_u64);
+    if let Some(least) = said.into_iter().chain(most).min() {
+        body.insert("max_tokens".to_owned(), json!(least));
+        if said != Some(least) {
+            bound_thoughts(body, least);
+        }
+    }
+    if let Some(messages) = body.get_mut("messages").and_then(Value::as_array_mut) {
+        for message in messages.iter_mut() {
+            if let Some(content) = message.get_mut("content") {
+                leave_out(content);
+            }
+        }
+        messages.retain(|message| message["content"] != json!([]) && message["content"] != "");
+    }
+    if let Some(system) = body.get_mut("system") {
+        leave_out(system);
+        if *system == json!([]) || *system == "" {
+            body.remove("system");
+        }
+    }
+}
+
+/// Thoughts come out of the bound of the answer, and must be fewer.
+fn bound_thoughts(body: &mut JsonObject, most: u64) {
+    let budget = body.get_mut("thinking");
+    let Some(budget) = budget.and_then(|thinking| thinking.get_mut("budget_tokens")) else {
+        return;
+    };
+    if budget.as_u64().is_none_or(|budget| budget < most) {
+        return;
+    }
+    if most > LEAST_THOUGHTS {
+        *budget = json!(most - 1);
+    } else {
+        body.remove("thinking");
+    }
+}
+
+fn leave_out(content: &mut Value) {
+    let Some(blocks) = content.as_array_mut() else {
+        return;
+    };
+    blocks.retain(|block| {
+        let is_empty = block["type"] == "text" && block["text"].as_str().is_some_and(is_blank);
+        !is_empty && own_thinker(block).is_none()
+    });
+    for block in blocks {
+        if block["type"] == "tool_result"
+            && let Some(content) = block.get_mut("content")
+        {
+            leave_out(content);
+        }
+    }
+}
+
+fn is_blank(text: &str) -> bool {
+    text.trim().is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passed(body: &Value, most: Option<u64>) -> Value {
+        let mut body = body.as_object().unwrap().clone();
+        pass_request(&mut body, most);
+        Value::Object(body)
+    }
+
+    #[test]
+    fn leaves_out_empty_texts_and_foreign_thoughts_alone() {
+        let signed = json!({"type": "thinking", "thinking": "a", "signature": "EqMD"});
+        let cached = json!({"type": "text", "text": "b", "cache_control": {"type": "ephemeral"}});
+        let body = json!({"max_tokens": 9, "top_k": null, "system": [{"type": "text", "text": " "}], "messages": [
+            {"role": "user", "content": [{"type": "text", "text": ""}, cached]},
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "x", "signature": "runnel:other"}, signed]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": ""}]}]},
+            {"role": "user", "content": [{"type": "text", "text": "\n"}]},
+        ]});
+        let expected = json!({"max_tokens": 9, "messages": [
+            {"role": "user", "content": [cached]}, {"role": "assistant", "content": [signed]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": []}]},
+        ]});
+        assert_eq!(passed(&body, None), expected);
+    }
+
+    #[test]
+    fn bounds_the_answer_and_its_thoughts() {
+        let thinks = |budget: u64| json!({"type": "enabled", "budget_tokens": budget});
+        for (body, most, expected) in [
+            (
+                json!({"max_tokens": 9000}),
+                Some(5000),
+                json!({"max_tokens": 5000}),
+            ),
+            (
+                json!({"max_tokens": 9000}),
+                None,
+                json!({"max_tokens": 9000}),
+            ),
+            (
+                json!({"max_tokens": 90}),
+                Some(5000),
+                json!({"max_tokens": 90}),
+            ),
+            (
+                json!({"max_tokens": 9000, "thinking": thinks(8000)}),
+                Some(5000),
+                json!({"max_tokens": 5000, "thinking": thinks(4999)}),
+            ),
+            (
+                json!({"max_tokens": 9000, "thinking": thinks(8000)}),
+                Some(100),
+                json!({"max_tokens": 100}),
+            ),
+        ] {
+            assert_eq!(passed(&body, most), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn knows_betas_of_form_and_counts_the_others() {
+        let header = "interleaved-thinking-2025-05-14, context-1m-2025-08-07,,pdfs-2024-09-25,pdfs-2024-09-25,x";
+        let known = vec!["interleaved-thinking-2025-05-14", "pdfs-2024-09-25"];
+        assert_eq!(betas(header), (known, 2));
+        assert_eq!(betas(""), (Vec::new(), 0));
+    }
+}

@@ -1,0 +1,192 @@
+//! Answers of a provider that speaks this API, under our name of the model.
+
+use protocol::JsonObject;
+use protocol::message::LlmTokenUsage;
+use serde_json::{Value, json};
+
+use super::list;
+use crate::chat::count;
+
+/// Follows one answer, whole or in events. Members that only client and provider understand stay.
+#[derive(Debug)]
+pub struct Relay {
+    model: String,
+    usage: JsonObject,
+    has_ended: bool,
+    has_stopped: bool,
+}
+
+impl Relay {
+    /// For an answer of this granted model.
+    pub fn new(model: &str) -> Self {
+        Self {
+            model: model.to_owned(),
+            usage: JsonObject::new(),
+            has_ended: false,
+            has_stopped: false,
+        }
+    }
+
+    /// Reads a whole message, and gives the bytes that the model said. `None`: it is no message.
+    pub fn message(&mut self, message: &mut JsonObject) -> Option<usize> {
+        let content = message.get("content").and_then(Value::as_array)?;
+        let said = content.iter().map(said_bytes).sum();
+        message.insert("model".to_owned(), json!(self.model));
+        self.count(message.get("usage"));
+        Some(said)
+    }
+
+    /// Reads the next event, and gives the bytes that the model said in it.
+    pub fn event(&mut self, event: &mut JsonObject) -> usize {
+        let kind = event
+            .get("type")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        match kind {
+            "message_start" => {
+                let Some(message) = event.get_mut("message").and_then(Value::as_object_mut) else {
+                    return 0;
+                };
+                message.insert("model".to_owned(), json!(self.model));
+                let usage = message.get("usage").cloned();
+                self.count(usage.as_ref());
+                0
+            }
+            "content_block_start" => event.get("content_block").map_or(0, said_bytes),
+            "content_block_delta" => event.get("delta").map_or(0, said_bytes),
+            "message_delta" => {
+                self.count(event.get("usage"));
+                let reason = event.get("delta").map(|delta| &delta["stop_reason"]);
+                self.has_ended |= reason.is_some_and(Value::is_string);
+                0
+            }
+            "message_stop" => {
+                self.has_stopped = true;
+                0
+            }
+            _ => 0,
+        }
+    }
+
+    /// Whether the answer is whole: the provider has said why it ended.
+    pub fn has_finished(&self) -> bool {
+        self.has_ended || self.has_stopped
+    }
+
+    /// Whether nothing follows.
+    pub fn has_stopped(&self) -> bool {
+        self.has_stopped
+    }
+
+    /// The tokens so far. `None`: the provider has counted none. Those of the cache were read as well.
+    pub fn usage(&self) -> Option<LlmTokenUsage> {
+        let of = |name: &str| self.usage.get(name).and_then(count);
+        let input = [
+            "input_tokens",
+            "cache_creation_input_tokens",
+            "cache_read_input_tokens",
+        ];
+        let counted: Vec<_> = input.iter().filter_map(|name| of(name)).collect();
+        let prompt = counted
+            .iter()
+            .fold(0_i64, |sum, count| sum.saturating_add(*count));
+        let output = of("output_tokens");
+        let has_prompt = !counted.is_empty();
+        (has_prompt || output.is_some()).then(|| LlmTokenUsage {
+            prompt_tokens: has_prompt.then_some(prompt),
+            completion_tokens: output,
+            total_tokens: Some(prompt.saturating_add(output.unwrap_or(0))),
+            further: JsonObject::new(),
+        })
+    }
+
+    /// Counts of a later event are sums: a smaller number tells nothing.
+    fn count(&mut self, usage: Option<&Value>) {
+        for (name, value) in usage.and_then(Value::as_object).into_iter().flatten() {
+            let told = count(value);
+            if told > self.usage.get(name).and_then(count) {
+                self.usage.insert(name.clone(), json!(told));
+            }
+        }
+    }
+}
+
+/// The bytes of texts, thoughts and arguments in a block or a delta.
+fn said_bytes(block: &Value) -> usize {
+    let texts = ["text", "thinking", "partial_json", "name"];
+    let texts = texts.iter().filter_map(|name| block[*name].as_str());
+    let texts: usize = texts.map(str::len).sum();
+    let input = match &block["input"] {
+        Value::Object(input) if !input.is_empty() => block["input"].to_string().len(),
+        _ => 0,
+    };
+    let cited = list(block.get("citations")).iter();
+    let cited: usize = cited.map(|citation| citation.to_string().len()).sum();
+    texts + input + cited
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(value: &Value) -> JsonObject {
+        value.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn a_message_keeps_all_but_the_name_of_its_model() {
+        let told = json!({"id": "msg_x", "model": "claude-upstream", "content": [
+            {"type": "thinking", "thinking": "hm", "signature": "EqMD"}, {"type": "text", "text": "four"},
+            {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}], "stop_reason": "tool_use",
+            "usage": {"input_tokens": 3, "cache_read_input_tokens": 2, "output_tokens": 4, "service_tier": "standard"}});
+        let (mut relay, mut message) = (Relay::new("claude"), object(&told));
+        assert_eq!(relay.message(&mut message), Some(2 + 4 + 1 + 7));
+        let mut expected = told;
+        expected["model"] = json!("claude");
+        assert_eq!(Value::Object(message), expected);
+        let usage = relay.usage().unwrap();
+        assert_eq!(
+            (usage.prompt_tokens, usage.completion_tokens),
+            (Some(5), Some(4))
+        );
+        assert_eq!(relay.message(&mut JsonObject::new()), None);
+    }
+
+    #[test]
+    fn events_keep_all_but_the_name_of_the_model() {
+        let mut relay = Relay::new("claude");
+        let mut said = 0;
+        for (told, has_finished) in [
+            (
+                json!({"type": "message_start", "message": {"model": "claude",
+                    "usage": {"input_tokens": 9, "output_tokens": 1}}}),
+                false,
+            ),
+            (json!({"type": "ping"}), false),
+            (
+                json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hi"}}),
+                false,
+            ),
+            (
+                json!({"type": "content_block_delta", "index": 0,
+                    "delta": {"type": "signature_delta", "signature": "EqMD"}}),
+                false,
+            ),
+            (
+                json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"},
+                    "usage": {"input_tokens": 0, "output_tokens": 7}}),
+                true,
+            ),
+            (json!({"type": "message_stop"}), true),
+            (json!({"type": "of tomorrow", "x": 1}), true),
+        ] {
+            let mut event = object(&told);
+            said += relay.event(&mut event);
+            assert_eq!(Value::Object(event), told);
+            assert_eq!(relay.has_finished(), has_finished, "{told}");
+        }
+        let usage = relay.usage().unwrap();
+        assert_eq!((said, usage.total_tokens), (2, Some(16)));
+        assert_eq!(Relay::new("m").usage(), None);
+    }
+}

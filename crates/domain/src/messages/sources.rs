@@ -1,0 +1,174 @@
+//! Sources of images and documents, wherever they stand in a request.
+
+use protocol::JsonObject;
+use serde_json::Value;
+
+/// Where the bytes of an image or a document come from.
+#[derive(Debug)]
+pub struct Source<'a> {
+    /// Of the source, from the body on.
+    pub pointer: String,
+    pub is_image: bool,
+    /// Its `type` is `base64`, `text` or `url`.
+    pub members: &'a mut JsonObject,
+}
+
+impl Source<'_> {
+    /// The address, where it is one.
+    pub fn url(&self) -> Option<&str> {
+        let is_url = self.members.get("type").is_some_and(|kind| kind == "url");
+        let url = self.members.get("url").filter(|_| is_url);
+        url.and_then(Value::as_str)
+    }
+
+    /// Puts the bytes of a data URL in the place of the address. Any other URL stays.
+    pub fn inline(&mut self, url: &str) {
+        let data = url.strip_prefix("data:");
+        let Some((media_type, data)) = data.and_then(|data| data.split_once(";base64,")) else {
+            return;
+        };
+        self.members.remove("url");
+        for (name, value) in [
+            ("type", "base64"),
+            ("media_type", media_type),
+            ("data", data),
+        ] {
+            self.members.insert(name.to_owned(), value.into());
+        }
+    }
+}
+
+/// All sources of a checked request, in their order.
+pub fn sources(body: &mut JsonObject) -> Vec<Source<'_>> {
+    let mut found = Vec::new();
+    let messages = body.get_mut("messages").and_then(Value::as_array_mut);
+    for (n, message) in messages.into_iter().flatten().enumerate() {
+        if let Some(content) = message.get_mut("content") {
+            collect(content, &format!("/messages/{n}/content"), &mut found);
+        }
+    }
+    found
+}
+
+/// The sources of blocks. Blocks nest at most twice: a document of blocks in the result of a tool.
+fn collect<'a>(content: &'a mut Value, pointer: &str, found: &mut Vec<Source<'a>>) {
+    for (n, block) in content.as_array_mut().into_iter().flatten().enumerate() {
+        let kind = block.get("type").and_then(Value::as_str);
+        let (is_image, is_document) = (kind == Some("image"), kind == Some("document"));
+        let has_content = matches!(kind, Some("tool_result" | "search_result"));
+        let Some(members) = block.as_object_mut() else {
+            continue;
+        };
+        for (name, value) in members {
+            match (name.as_str(), value) {
+                ("content", content) if has_content => {
+                    collect(content, &format!("{pointer}/{n}/content"), found);
+                }
+                ("source", Value::Object(source)) if is_image || is_document => {
+                    let pointer = format!("{pointer}/{n}/source");
+                    if source.get("type").is_some_and(|kind| kind == "content") {
+                        if let Some(content) = source.get_mut("content") {
+                            collect(content, &format!("{pointer}/content"), found);
+                        }
+                    } else {
+                        found.push(Source {
+                            pointer,
+                            is_image,
+                            members: source,
+                        });
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Whether a provider may read any number of tokens of a checked request, however short it is here: documents by their
+/// address, and data that are neither a picture nor text.
+pub fn has_document(body: &mut JsonObject) -> bool {
+    /// The beginning of a PDF in base64.
+    const PDF: &str = "JVBERi";
+    sources(body).iter().any(|source| {
+        let text = |name: &str| source.members.get(name).and_then(Value::as_str);
+        let media_type = text("media_type").unwrap_or_default().to_ascii_lowercase();
+        let data = text("data").unwrap_or_default().trim_start();
+        let is_pdf = data.starts_with(PDF) || media_type.contains("pdf");
+        match text("type") {
+            Some("base64") if source.is_image => is_pdf || !media_type.starts_with("image/"),
+            Some("base64") => is_pdf || !media_type.starts_with("text/"),
+            Some("text") => false,
+            _ => !source.is_image,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn body(blocks: &Value) -> JsonObject {
+        let body = json!({"messages": [{"role": "user", "content": "x"}, {"role": "user", "content": blocks}]});
+        body.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn finds_sources_in_results_and_documents() {
+        let url = |url: &str| json!({"type": "url", "url": url});
+        let mut body = body(&json!([
+            {"type": "text", "text": "source"},
+            {"type": "image", "source": url("artifact:a")},
+            {"type": "tool_result", "content": [{"type": "image", "source": url("https://b")}]},
+            {"type": "document", "source": {"type": "content", "content": [{"type": "image", "source": url("c")}]}},
+            {"type": "tool_use", "input": {"type": "image", "source": url("d")}},
+        ]));
+        let found = sources(&mut body).into_iter();
+        let found: Vec<_> = found
+            .map(|source| (source.pointer.clone(), source.url().unwrap().to_owned()))
+            .collect();
+        let expected = [
+            ("/messages/1/content/1/source", "artifact:a"),
+            ("/messages/1/content/2/content/0/source", "https://b"),
+            ("/messages/1/content/3/source/content/0/source", "c"),
+        ];
+        assert_eq!(
+            found,
+            expected.map(|(at, url)| (at.to_owned(), url.to_owned()))
+        );
+        sources(&mut body)[0].inline("data:image/png;base64,AA==");
+        let inlined = json!({"type": "base64", "media_type": "image/png", "data": "AA=="});
+        assert_eq!(body["messages"][1]["content"][1]["source"], inlined);
+    }
+
+    #[test]
+    fn tells_documents_from_pictures_and_text() {
+        let base64 = |media_type: &str, data: &str| json!({"type": "base64", "media_type": media_type, "data": data});
+        for (kind, source, expected) in [
+            ("image", base64("image/png", "AA"), false),
+            ("image", base64("image/png", "JVBERi0"), true),
+            ("image", base64("video/mp4", "AA"), true),
+            (
+                "image",
+                json!({"type": "url", "url": "https://a.b/c.png"}),
+                false,
+            ),
+            ("document", base64("application/pdf", "AA"), true),
+            ("document", base64("text/plain", "AA"), false),
+            (
+                "document",
+                json!({"type": "text", "media_type": "text/plain", "data": "AA"}),
+                false,
+            ),
+            (
+                "document",
+                json!({"type": "url", "url": "https://a.b/c"}),
+                true,
+            ),
+        ] {
+            let mut body = body(&json!([{"type": kind, "source": source}]));
+            assert_eq!(has_document(&mut body), expected, "{source}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Text without the thoughts that some models write before it.
+
+use crate::chat::ThinkFilter;
+
+/// How marks of thoughts begin.
+const BEGINNINGS: [char; 3] = ['<', '[', '◁'];
+
+/// Takes thoughts out of a text that begins like a mark of them. A text that begins otherwise stays as it is: it may speak
+/// of such marks.
+#[derive(Debug, Default)]
+pub(super) enum Spoken {
+    #[default]
+    Blank,
+    Plain,
+    Filtered(Box<ThinkFilter>),
+}
+
+impl Spoken {
+    /// The text that the next piece adds.
+    pub(super) fn read(&mut self, piece: &str) -> String {
+        if let Self::Blank = self {
+            match piece.trim_start().chars().next() {
+                None => return String::new(),
+                Some(first) if BEGINNINGS.contains(&first) => {
+                    *self = Self::Filtered(Box::default())
+                }
+                Some(_) => *self = Self::Plain,
+            }
+        }
+        match self {
+            Self::Filtered(filter) => filter.push(piece).text,
+            _ => piece.to_owned(),
+        }
+    }
+
+    /// The text that was held back at the end.
+    pub(super) fn finish(&mut self) -> String {
+        match self {
+            Self::Filtered(filter) => filter.finish(),
+            _ => String::new(),
+        }
+    }
+}
+
+/// A whole text without them.
+pub(super) fn spoken(text: &str) -> String {
+    let mut spoken = Spoken::default();
+    let read = spoken.read(text);
+    read + &spoken.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leading_thoughts_go_and_other_marks_stay() {
+        for (pieces, expected) in [
+            (&["<thi", "nk>hm</think>", "hello"][..], "hello"),
+            (&["\n", "<think>hm</think> hello"], "hello"),
+            (&["a `x` <think>", "b"], "a `x` <think>b"),
+            (&["<html>"], "<html>"),
+            (&[" ", ""], ""),
+        ] {
+            let mut in_pieces = Spoken::default();
+            let mut said: String = pieces.iter().map(|piece| in_pieces.read(piece)).collect();
+            said += &in_pieces.finish();
+            assert_eq!(said.trim_start(), expected, "{pieces:?}");
+            assert_eq!(
+                spoken(&pieces.concat()).trim_start(),
+                expected,
+                "{pieces:?}"
+            );
+        }
+    }
+}
