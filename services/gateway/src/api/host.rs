@@ -8,6 +8,7 @@ pub(super) mod mcp;
 pub(super) mod models;
 pub(super) mod openai;
 pub(super) mod prompt;
+pub(super) mod responses;
 pub(super) mod results;
 pub(super) mod run;
 pub(super) mod runs;
