@@ -140,6 +140,9 @@ const ROWS: &[(&str, About, u16)] = &[
     ("create_embeddings", About::Own, 403),
     ("list_openai_models", About::Own, 200),
     ("get_openai_model", About::Entry, 404),
+    ("create_response", About::Own, 403),
+    ("count_response_tokens", About::Own, 403),
+    ("get_response", About::Entry, 400),
     ("list_granted_tools", About::Own, 200),
     ("get_tool", About::Entry, 403),
     ("call_tool", About::Entry, 403),
@@ -228,6 +231,7 @@ pub fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::Re
         (None, "model_id") => "m".to_owned(),
         (None, "name") => "search".to_owned(),
         (None, "kb_id") => "handbook".to_owned(),
+        (None, "response_id") => "resp_1".to_owned(),
         (None, "skill_name") => "brief".to_owned(),
         (None, "interaction_id") => "q".to_owned(),
         _ => panic!("{name}"),
@@ -259,6 +263,9 @@ pub fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::Re
         }
         "create_chat_completion" => {
             json!({"model": named("model_id"), "messages": [{"role": "user", "content": "hi"}]})
+        }
+        "create_response" | "count_response_tokens" => {
+            json!({"model": named("model_id"), "input": "hi"})
         }
         "rerank_documents" => json!({"query": "q", "documents": ["d"]}),
         "embed_texts" => json!({"texts": ["t"]}),
