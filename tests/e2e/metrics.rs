@@ -19,7 +19,7 @@ use crate::support::{OwnStage, Sqlite, Stage, until, within};
 use crate::tools::{stage_with, tools_at};
 
 /// An address of its own, and the section that has metrics there.
-fn listener() -> (Client, String) {
+pub fn listener() -> (Client, String) {
     let [a, b, ..] = *Uuid::new_v4().as_bytes();
     let address = format!("127.{a}.{b}.2:9464");
     let listen = format!("[metrics]\nlisten = \"{address}\"\n");

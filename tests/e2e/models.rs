@@ -8,6 +8,8 @@ mod forgiven;
 mod hung_up;
 #[path = "models/images.rs"]
 mod images;
+#[path = "models/messages.rs"]
+mod messages;
 #[path = "models/passed.rs"]
 mod passed;
 #[path = "models/reserved.rs"]
@@ -466,7 +468,8 @@ async fn remote_of(
              [[model_providers]]\nname = \"anthropic\"\nkind = \"anthropic\"\nbase_url = \"{url}\"\n\
              api_keys = [\"env:FIRST_KEY\"]\n\
              [[models]]\nmodel_id = \"remote\"\nprovider = \"openai\"\nupstream_model = \"gpt\"\n\
-             max_output_tokens = 50\noperations = [\"invoke\", \"stream\", \"rerank\"]\n\
+             max_output_tokens = 50\n\
+             operations = [\"invoke\", \"stream\", \"rerank\", \"count_tokens\"]\n\
              [[models]]\nmodel_id = \"claude\"\nprovider = \"anthropic\"\n",
             url = upstream.url
         );

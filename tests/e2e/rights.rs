@@ -110,6 +110,20 @@ const ROWS: &[Row] = &[
     ),
     row("get_response", KEPT, [KEPT; 4], Some(KEPT)),
     row("get_openai_model", OK, [NONE, NONE, NONE, OK], Some(NONE)),
+    row("create_message", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
+    row(
+        "count_message_tokens",
+        OK,
+        [SHUT, SHUT, SHUT, OK],
+        Some(SHUT),
+    ),
+    row("list_anthropic_models", OK, [OK; 4], None),
+    row(
+        "get_anthropic_model",
+        OK,
+        [NONE, NONE, NONE, OK],
+        Some(NONE),
+    ),
     row("list_granted_tools", OK, [OK; 4], None),
     row("get_tool", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
     row("call_tool", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
@@ -136,9 +150,10 @@ const ROWS: &[Row] = &[
 ];
 
 /// Lists, and what stands in them where it is granted.
-const LISTS: [(&str, &str); 4] = [
+const LISTS: [(&str, &str); 5] = [
     ("list_granted_models", r#""m""#),
     ("list_openai_models", r#""m""#),
+    ("list_anthropic_models", r#""m""#),
     ("list_granted_tools", r#""search""#),
     ("speak_mcp", r#""search""#),
 ];

@@ -45,3 +45,15 @@ pub async fn python_with_openai() -> Option<PathBuf> {
     }
     Some(installed?.join("bin/python"))
 }
+
+const ANTHROPIC: &str = "anthropic==2.14.0";
+static NO_ANTHROPIC: Once = Once::new();
+
+/// A Python with Anthropic's client; `None` when that is not installed and cannot be.
+pub async fn python_with_anthropic() -> Option<PathBuf> {
+    let installed = environment(ANTHROPIC, &[ANTHROPIC]).await;
+    if installed.is_none() {
+        skipped(&NO_ANTHROPIC, "python", "anthropic could not be installed");
+    }
+    Some(installed?.join("bin/python"))
+}

@@ -25,6 +25,8 @@ const SYSTEM: [&str; 10] = [
 const DEVICES: [&str; 5] = [
     "/dev/full",
     "/dev/null",
+    "/dev/ptmx",
+    "/dev/pts",
     "/dev/random",
     "/dev/urandom",
     "/dev/zero",

@@ -1,0 +1,199 @@
+//! Anthropic's official clients against the face, with each kind of provider behind it.
+
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use super::super::{END, chunk, remote, scripted};
+use super::event;
+use crate::support::Sqlite;
+use crate::support::held::HeldRun;
+use crate::support::node::Project;
+use crate::support::peer::ask;
+use crate::support::python::python_with_anthropic;
+use crate::support::repository::repository_file;
+use crate::support::upstream::{Reply, Upstream};
+
+static NODE: Project = Project::at("tests/clients/anthropic");
+
+const SAID: &str = "You said: hello";
+const TOLD: &str = "It is cold.";
+const CALL_ID: &str = "toolu_01-Ab_9";
+
+async fn python(run: &HeldRun, model: &str) -> Option<Value> {
+    let mut python = Command::new(python_with_anthropic().await?);
+    python.arg(repository_file("tests/peer/anthropic_client.py"));
+    Some(ask(&mut python, &given(run, model)).await)
+}
+
+async fn node(run: &HeldRun, model: &str) -> Option<Value> {
+    let project = NODE.built("node").await?;
+    let mut node = Command::new("node");
+    node.arg(project.join("client.mjs"));
+    Some(ask(&mut node, &given(run, model)).await)
+}
+
+fn given(run: &HeldRun, model: &str) -> Value {
+    let base_url = format!("{}/anthropic", run.host.url);
+    json!({"base_url": base_url, "token": run.token, "model": model})
+}
+
+/// What a client must have got, whatever answered it.
+fn check(got: &Value, model: &str, models: &Value) {
+    assert_eq!(got["whole"], SAID, "{got}");
+    assert_eq!(got["pieces"], SAID);
+    assert_eq!(got["model"], model);
+    assert_eq!(got["stop"], json!(["end_turn", "end_turn", "tool_use"]));
+    assert_eq!([&got["usage"], &got["counted"]], [true, true]);
+    assert_eq!(got["call"], json!(["get_weather", {"city": "Oslo"}]));
+    assert_eq!(got["told"], TOLD);
+    assert_eq!(&got["models"], models);
+    assert_eq!(got["model_of_id"], model);
+    assert_eq!(
+        got["refused"],
+        json!([
+            ["PermissionDeniedError", 403, "permission_error"],
+            ["RateLimitError", 429, "rate_limit_error"]
+        ])
+    );
+}
+
+/// The answers of an OpenAI-compatible server to one client. It has two keys, and each is told to wait.
+fn speaks_openai(upstream: &Upstream) {
+    let completion = |said: &str| {
+        let message = json!({"role": "assistant", "content": said});
+        json!({"id": "c", "choices": [{"message": message, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 5, "completion_tokens": 4}})
+    };
+    let usage =
+        json!({"id": "x", "choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 4}});
+    let usage = format!("data: {usage}");
+    let call = |call: Value| chunk(&json!({"tool_calls": [call]}));
+    let ended = END.replace("stop", "tool_calls");
+    let done = || "data: [DONE]".to_owned();
+    upstream.reply(Reply::Json(200, completion(SAID)));
+    upstream.reply(Reply::Events(vec![
+        chunk(&json!({"role": "assistant", "content": "You said: "})),
+        chunk(&json!({"content": "hello"})),
+        END.to_owned(),
+        usage.clone(),
+        done(),
+    ]));
+    upstream.reply(Reply::Events(vec![
+        call(json!({"index": 0, "id": CALL_ID, "type": "function",
+            "function": {"name": "get_weather", "arguments": ""}})),
+        call(json!({"index": 0, "function": {"arguments": "{\"city\":"}})),
+        call(json!({"index": 0, "function": {"arguments": "\"Oslo\"}"}})),
+        ended,
+        usage,
+        done(),
+    ]));
+    upstream.reply(Reply::Json(200, completion(TOLD)));
+    for _ in 0..2 {
+        upstream.reply(Reply::Json(429, json!({"error": {"message": "busy"}})));
+    }
+}
+
+/// The answers of an Anthropic-shaped server to one client.
+fn speaks_anthropic(upstream: &Upstream) {
+    let message = |content: Value| {
+        json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-up", "content": content,
+            "stop_reason": "end_turn", "stop_sequence": null, "usage": {"input_tokens": 5, "output_tokens": 4}})
+    };
+    let whole = |said: &str| message(json!([{"type": "text", "text": said}]));
+    let streamed = |block: Value, deltas: Vec<Value>, reason: &str| {
+        let mut begun = message(json!([]));
+        begun["stop_reason"] = json!(null);
+        let mut events = vec![
+            json!({"type": "message_start", "message": begun}),
+            json!({"type": "content_block_start", "index": 0, "content_block": block}),
+            json!({"type": "ping"}),
+        ];
+        let deltas = deltas.into_iter();
+        events.extend(
+            deltas.map(|delta| json!({"type": "content_block_delta", "index": 0, "delta": delta})),
+        );
+        events.extend([
+            json!({"type": "content_block_stop", "index": 0}),
+            json!({"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": null},
+                "usage": {"output_tokens": 4}}),
+            json!({"type": "message_stop"}),
+        ]);
+        Reply::Events(events.iter().map(event).collect())
+    };
+    let texts = ["You said: ", "hello"].map(|text| json!({"type": "text_delta", "text": text}));
+    let input = ["{\"city\":", "\"Oslo\"}"];
+    let input = input.map(|piece| json!({"type": "input_json_delta", "partial_json": piece}));
+    let call = json!({"type": "tool_use", "id": CALL_ID, "name": "get_weather", "input": {}});
+    upstream.reply(Reply::Json(200, whole(SAID)));
+    upstream.reply(streamed(
+        json!({"type": "text", "text": ""}),
+        texts.to_vec(),
+        "end_turn",
+    ));
+    upstream.reply(streamed(call, input.to_vec(), "tool_use"));
+    upstream.reply(Reply::Json(200, whole(TOLD)));
+    let busy = json!({"type": "error", "error": {"type": "rate_limit_error", "message": "busy"}});
+    upstream.reply(Reply::Json(429, busy));
+}
+
+/// Checks what the client got, and that the provider got the call's id back byte for byte.
+fn check_far(got: &Value, model: &str, upstream: &Upstream) {
+    check(got, model, &json!(["remote", "claude"]));
+    assert_eq!(got["call_id"], CALL_ID);
+    let asked = upstream.asked();
+    let id = format!("{CALL_ID:?}");
+    let back = asked[3].body["messages"].to_string();
+    assert_eq!(back.matches(&id).count(), 2, "{back}");
+}
+
+#[tokio::test]
+async fn python_client_speaks_with_a_scripted_model() {
+    let (_stage, run) = scripted(Sqlite).await.unwrap();
+    if let Some(got) = python(&run, "talker").await {
+        check(&got, "talker", &json!(["talker", "ranker"]));
+    }
+}
+
+#[tokio::test]
+async fn node_client_speaks_with_a_scripted_model() {
+    let (_stage, run) = scripted(Sqlite).await.unwrap();
+    if let Some(got) = node(&run, "talker").await {
+        check(&got, "talker", &json!(["talker", "ranker"]));
+    }
+}
+
+#[tokio::test]
+async fn python_client_speaks_through_an_openai_provider() {
+    let (_stage, run, upstream) = remote("").await;
+    speaks_openai(&upstream);
+    if let Some(got) = python(&run, "remote").await {
+        check_far(&got, "remote", &upstream);
+    }
+}
+
+#[tokio::test]
+async fn node_client_speaks_through_an_openai_provider() {
+    let (_stage, run, upstream) = remote("").await;
+    speaks_openai(&upstream);
+    if let Some(got) = node(&run, "remote").await {
+        check_far(&got, "remote", &upstream);
+    }
+}
+
+#[tokio::test]
+async fn python_client_speaks_through_an_anthropic_provider() {
+    let (_stage, run, upstream) = remote("").await;
+    speaks_anthropic(&upstream);
+    if let Some(got) = python(&run, "claude").await {
+        check_far(&got, "claude", &upstream);
+    }
+}
+
+#[tokio::test]
+async fn node_client_speaks_through_an_anthropic_provider() {
+    let (_stage, run, upstream) = remote("").await;
+    speaks_anthropic(&upstream);
+    if let Some(got) = node(&run, "claude").await {
+        check_far(&got, "claude", &upstream);
+    }
+}
