@@ -466,7 +466,7 @@ async fn remote_of(
              [[model_providers]]\nname = \"anthropic\"\nkind = \"anthropic\"\nbase_url = \"{url}\"\n\
              api_keys = [\"env:FIRST_KEY\"]\n\
              [[models]]\nmodel_id = \"remote\"\nprovider = \"openai\"\nupstream_model = \"gpt\"\n\
-             max_output_tokens = 50\noperations = [\"invoke\", \"stream\", \"rerank\"]\n\
+             max_output_tokens = 50\noperations = [\"invoke\", \"stream\", \"rerank\", \"count_tokens\"]\n\
              [[models]]\nmodel_id = \"claude\"\nprovider = \"anthropic\"\n",
             url = upstream.url
         );
