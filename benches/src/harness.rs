@@ -24,13 +24,13 @@ pub(crate) async fn run(options: &Options, sessions: usize) -> anyhow::Result<()
     let agent = Agent::find().await?;
     let secret = stage.secret()?;
     let settings = format!(
-        "listen = \"127.0.0.1:0\"\nsecret = \"file:{}\"\nworkspaces = {:?}\nreadable = {:?}\n\
-         [[harnesses]]\npreset = \"acp\"\ncommand = {:?}\nargs = [{:?}, \"good\"]\n",
+        "listen = \"127.0.0.1:0\"\nsecret = \"file:{}\"\nworkspaces = {}\nreadable = [{}]\n\
+         [[harnesses]]\npreset = \"acp\"\ncommand = {}\nargs = [{}, \"good\"]\n",
         secret.display(),
-        stage.directory().join("workspaces"),
-        [&agent.prefix, &agent.folder()],
-        agent.python,
-        agent.script,
+        quoted(&stage.directory().join("workspaces")),
+        [quoted(&agent.prefix), quoted(&agent.folder())].join(", "),
+        quoted(&agent.python),
+        quoted(&agent.script),
     );
     let service = stage.harness(&settings).await?;
     let tables = format!(
@@ -65,6 +65,11 @@ pub(crate) async fn run(options: &Options, sessions: usize) -> anyhow::Result<()
         "sessions": sessions, "added_p50_ms": way - hand, "by_hand_p50_ms": hand, "memory_mib": memory,
     });
     write(options, &json!({"machine": machine(), "harness": told}))
+}
+
+/// A path as a text of TOML.
+fn quoted(path: &Path) -> String {
+    format!("{:?}", path.to_string_lossy())
 }
 
 /// From the request to the first `message.delta`, in milliseconds; read to the end.

@@ -150,7 +150,7 @@ fn is_since(stat: &rustix::fs::Stat, since: SystemTime) -> bool {
         .unwrap_or_default();
     let written = (
         u64::try_from(stat.st_mtime).unwrap_or_default(),
-        stat.st_mtime_nsec as u64,
+        stat.st_mtime_nsec,
     );
     written >= (since.as_secs(), u64::from(since.subsec_nanos()))
 }

@@ -1,5 +1,6 @@
 //! Events as prompts: the text, and files put into the workspace.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use base64::Engine as _;
@@ -46,9 +47,12 @@ pub(crate) async fn prompt(
     let incoming: Vec<_> = contents.chain(attached).collect();
     for (number, file) in incoming.into_iter().enumerate() {
         if number >= MOST_FILES {
-            prompt.text.push_str(&format!(
-                "\n\n[more than {MOST_FILES} files were sent; the rest was left out]"
-            ));
+            let _ = write!(
+                prompt.text,
+                "
+
+[more than {MOST_FILES} files were sent; the rest was left out]"
+            );
             break;
         }
         let (name, mime_type) = (file.name, file.mime_type);
@@ -67,9 +71,14 @@ pub(crate) async fn prompt(
                     path,
                 });
             }
-            Err(reason) => prompt
-                .text
-                .push_str(&format!("\n\n[file {name}: {reason}]")),
+            Err(reason) => {
+                let _ = write!(
+                    prompt.text,
+                    "
+
+[file {name}: {reason}]"
+                );
+            }
         }
     }
     Ok(prompt)

@@ -16,12 +16,14 @@ pub mod workspace;
 mod acp;
 mod agent;
 mod claude;
+mod clock;
 mod codex;
 
 mod config;
 mod diff;
 mod failure;
 mod files;
+mod hash;
 mod input;
 mod launch;
 mod peer;

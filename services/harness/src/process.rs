@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::task::JoinSet;
 
 use crate::failure::{COMMAND_NOT_FOUND, EXITED, Failure};
 use crate::own_process;
@@ -43,6 +44,7 @@ pub(crate) struct Launch {
 /// A running harness. Dropping it stops the supervisor, which stops the rest.
 pub(crate) struct Process {
     child: Child,
+    _tasks: JoinSet<()>,
     stderr: Arc<Mutex<VecDeque<u8>>>,
     shown: String,
     secrets: Vec<String>,
@@ -74,9 +76,11 @@ impl Process {
             return Err(failed("the harness has no standard streams".to_owned()));
         };
         let ring = Arc::<Mutex<VecDeque<u8>>>::default();
-        tokio::spawn(keep_last(stderr, Arc::clone(&ring)));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(keep_last(stderr, Arc::clone(&ring)));
         let process = Self {
             child,
+            _tasks: tasks,
             stderr: ring,
             shown: launch.shown,
             secrets: launch.secrets,

@@ -59,8 +59,14 @@ pub(crate) struct Opened {
 }
 
 impl Relay {
-    /// Listens on a free loopback port until `stop` fires.
-    pub async fn start(stop: CancellationToken) -> io::Result<Self> {
+    /// Listens on a free loopback port. The future serves until `stop` fires.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the client speaks to the gateway of each run and to nothing else"
+    )]
+    pub async fn open_port(
+        stop: CancellationToken,
+    ) -> io::Result<(Self, impl Future<Output = io::Result<()>> + Send + use<>)> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let client = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
@@ -73,11 +79,7 @@ impl Relay {
             client,
         }));
         let router = Router::new().fallback(forward).with_state(relay.clone());
-        tokio::spawn(async move {
-            let serving = axum::serve(listener, router);
-            let _ = serving.with_graceful_shutdown(stop.cancelled_owned()).await;
-        });
-        Ok(relay)
+        Ok((relay, runner_kit::serve(listener, router, stop)))
     }
 
     /// The port that a harness may connect to.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
 
 use crate::failure::Failure;
@@ -57,14 +58,22 @@ pub(crate) struct Outbox(mpsc::Sender<String>);
 pub(crate) struct Inbox {
     lines: FramedRead<ChildStdout, LinesCodec>,
     noise: usize,
+    /// Writes what the outbox holds.
+    _tasks: JoinSet<()>,
 }
 
-/// Opens both directions. The writing task ends with the last outbox.
+/// Opens both directions. Writing ends with the last outbox, or with the inbox.
 pub(crate) fn open(stdin: ChildStdin, stdout: ChildStdout) -> (Outbox, Inbox) {
     let (outbox, waiting) = mpsc::channel(OUTBOX);
-    tokio::spawn(write(stdin, waiting));
+    let mut tasks = JoinSet::new();
+    tasks.spawn(write(stdin, waiting));
     let lines = FramedRead::new(stdout, LinesCodec::new_with_max_length(LINE_BYTES));
-    (Outbox(outbox), Inbox { lines, noise: 0 })
+    let inbox = Inbox {
+        lines,
+        noise: 0,
+        _tasks: tasks,
+    };
+    (Outbox(outbox), inbox)
 }
 
 async fn write(mut stdin: ChildStdin, mut waiting: mpsc::Receiver<String>) {

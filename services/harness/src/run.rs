@@ -245,7 +245,7 @@ impl Work {
     }
 
     async fn turn(&mut self, agent: &mut Agent, prompt: &Prompt) -> Result<String, Failure> {
-        let began = SystemTime::now();
+        let began = crate::clock::now();
         let reason = agent.turn(prompt, &mut self.stage).await?;
         if !self.context.resources.tools.is_empty() && !self.usage.has_tools() {
             return Err(Failure::new(

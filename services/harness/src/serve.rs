@@ -98,7 +98,7 @@ async fn run(settings: Settings) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("listen: cannot listen on {}", settings.listen))?;
     let stop = CancellationToken::new();
-    let relay = Relay::start(stop.clone())
+    let (relay, relaying) = Relay::open_port(stop.clone())
         .await
         .context("the credentials relay cannot start")?;
     let options = Options {
@@ -119,7 +119,7 @@ async fn run(settings: Settings) -> anyhow::Result<()> {
         asked_to_stop().await
     };
     tokio::select! {
-        ended = async { tokio::try_join!(serving, stopping) } => { ended?; }
+        ended = async { tokio::try_join!(serving, relaying, stopping) } => { ended?; }
         () = sweep(workspaces, keep) => {}
     }
     Ok(())
@@ -145,7 +145,7 @@ fn check_sandbox(settings: &Settings) -> anyhow::Result<()> {
     let support = sandbox::support();
     match settings.sandbox {
         SandboxMode::Off => {
-            tracing::warn!("sandbox is off: harnesses read and write what this service can")
+            tracing::warn!("sandbox is off: harnesses read and write what this service can");
         }
         SandboxMode::Required => ensure!(
             support.filesystem && support.network,

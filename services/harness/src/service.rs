@@ -72,9 +72,9 @@ impl Service {
             return confinement;
         }
         confinement.read_write = vec![workspace.directory.clone(), workspace.home.clone()];
-        confinement.read_only = self.settings.readable.clone();
+        confinement.read_only.clone_from(&self.settings.readable);
         confinement.read_only.extend(installed_at(command));
-        confinement.connect = self.settings.connect.clone();
+        confinement.connect.clone_from(&self.settings.connect);
         confinement.connect.push(self.relay.port());
         confinement.connect.extend(port);
         confinement.bind.extend(port);

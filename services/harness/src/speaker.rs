@@ -71,8 +71,6 @@ impl Speaker {
         self.breaks = true;
     }
 
-    /// The next piece of the answer.
-
     pub(crate) async fn say(&mut self, text: &str) {
         if text.is_empty() {
             return;

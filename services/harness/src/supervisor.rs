@@ -72,17 +72,15 @@ async fn supervise(args: &SuperviseArgs) -> std::io::Result<u8> {
         _ = terminated.recv() => None,
         _ = interrupted.recv() => None,
     };
-    let status = match status {
-        Some(status) => status,
-        None => {
-            each_descendant(Signal::TERM);
-            match tokio::time::timeout(GRACE, child.wait()).await {
-                Ok(status) => status?,
-                Err(_) => {
-                    child.start_kill()?;
-                    child.wait().await?
-                }
-            }
+    let status = if let Some(status) = status {
+        status
+    } else {
+        each_descendant(Signal::TERM);
+        if let Ok(status) = tokio::time::timeout(GRACE, child.wait()).await {
+            status?
+        } else {
+            child.start_kill()?;
+            child.wait().await?
         }
     };
     kill_rest().await;

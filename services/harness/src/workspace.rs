@@ -8,14 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use aws_lc_rs::digest::{SHA256, digest};
-
 use crate::failure::{Failure, WORKSPACE_FAILED};
+use crate::hash::short_hash;
 
 /// Readable and writable by their owner alone.
 const MODE: u32 = 0o700;
-/// Bytes of a hash that name a directory.
-const NAME_BYTES: usize = 16;
 /// Entries of one workspace that are looked at to know its size.
 const MOST_ENTRIES: usize = 100_000;
 
@@ -54,7 +51,7 @@ impl Workspaces {
         conversation: &str,
         named: Option<&Path>,
     ) -> Result<Workspace, Failure> {
-        let name = name_of(conversation);
+        let name = short_hash(conversation);
         if !self.in_use().insert(name.clone()) {
             let message = "another run works in this conversation's workspace; set the agent's `concurrency` to `enqueue` or `steer`";
             return Err(Failure::new("harness.workspace_busy", message).retryable());
@@ -130,12 +127,6 @@ impl Drop for Workspace {
     fn drop(&mut self) {
         self.all.in_use().remove(&self.name);
     }
-}
-
-fn name_of(conversation: &str) -> String {
-    let hash = digest(&SHA256, conversation.as_bytes());
-    let bytes = hash.as_ref().iter().take(NAME_BYTES);
-    bytes.map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Makes a directory with mode 0700, or checks the one that is there: a link is refused.

@@ -47,7 +47,8 @@ impl Beside {
         let clock = self.serve("clock", clock).await?;
         let mut served = None;
         if !harnesses.is_empty() {
-            let runners = harness::runners(harnesses, data_dir, self.stop.clone()).await?;
+            let runners =
+                harness::runners(harnesses, data_dir, (&self.tasks, self.stop.clone())).await?;
             served = Some(self.serve_runners("harness", runners, data_dir).await?);
         }
         Ok(Addresses {

@@ -1,5 +1,6 @@
 //! Coding agents of the playground: harnesses that are installed here, on the model at hand.
 
+use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use harness::workspace::Workspaces;
 use runner_kit::Runner;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 const ENDPOINT: &str = r#"
 # Coding agents, each a runner: what they may do is asked first, and they reach the model above through the gateway.
@@ -54,7 +56,7 @@ model = "{model_id}"
 pub(super) async fn runners(
     names: &[String],
     data_dir: &Path,
-    stop: CancellationToken,
+    (tasks, stop): (&TaskTracker, CancellationToken),
 ) -> anyhow::Result<Vec<Arc<dyn Runner>>> {
     let workspaces = data_dir.join("harness");
     let workspaces_text = toml_text::value(&json!(workspaces.to_string_lossy()));
@@ -67,10 +69,11 @@ pub(super) async fn runners(
             "--harness: `{name}` is none of {}",
             known.join(", ")
         );
-        text.push_str(&format!(
+        let _ = write!(
+            text,
             "[[harnesses]]\npreset = {}\n",
             toml_text::value(&json!(name))
-        ));
+        );
     }
     let settings = Settings::parse(&text).context("--harness")?;
     if let Some((id, command)) = settings.missing().first() {
@@ -79,7 +82,13 @@ pub(super) async fn runners(
         );
     }
     let workspaces = Workspaces::new(&workspaces)?;
-    let relay = Relay::start(stop).await?;
+    let (relay, relaying) = Relay::open_port(stop).await?;
+    tasks.spawn(async move {
+        if let Err(error) = relaying.await {
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(error, "the relay of the playground's coding agents stopped");
+        }
+    });
     Arc::new(Service::new(settings, workspaces, relay)).runners()
 }
 

@@ -88,10 +88,8 @@ async fn show_delta(event: &Value, stage: &mut Stage) {
     let delta = &event["delta"];
     match delta["type"].as_str().unwrap_or_default() {
         "text_delta" => {
-            stage
-                .speaker
-                .say(delta["text"].as_str().unwrap_or_default())
-                .await
+            let text = delta["text"].as_str().unwrap_or_default();
+            stage.speaker.say(text).await;
         }
         "thinking_delta" if stage.shows_thoughts => {
             let text = cut(

@@ -4,6 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::{ActionKind, Permission};
 use crate::config::Mode;
+use crate::hash::short_hash;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ruling {
@@ -15,8 +16,7 @@ pub(super) enum Ruling {
 /// The ruling of a mode.
 pub(super) fn rule(mode: Mode, permission: &Permission, workspace: &Path) -> Ruling {
     match (mode, permission.kind) {
-        (Mode::Full, _) => Ruling::Allow,
-        (Mode::ReadOnly, ActionKind::Read | ActionKind::Fetch) => Ruling::Allow,
+        (Mode::Full, _) | (Mode::ReadOnly, ActionKind::Read | ActionKind::Fetch) => Ruling::Allow,
         (Mode::ReadOnly, _) => Ruling::Refuse,
         (Mode::AcceptEdits, ActionKind::Read | ActionKind::Edit)
             if stays(permission, workspace) =>
@@ -38,14 +38,7 @@ pub(super) fn key(permission: &Permission, workspace: &Path) -> String {
         exact.push('\n');
         exact.push_str(&path.to_string_lossy());
     }
-    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, exact.as_bytes());
-    let hash: String = hash
-        .as_ref()
-        .iter()
-        .take(16)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    format!("{kind}:{hash}")
+    format!("{kind}:{}", short_hash(&exact))
 }
 
 /// Whether every path, of which there is one at least, lies in the workspace, with links followed as far as they exist.

@@ -1,7 +1,7 @@
 //! Permissions as questions to a person: an interaction that the live run waits for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use protocol::context::AgentRunContext;
 use protocol::interaction::{AwaitedInteraction, INTERACTION_REQUESTED};
@@ -78,7 +78,7 @@ impl Questions {
     fn request(&self, id: &str, permission: &Permission) -> Value {
         let title = cut(&format!("Allow: {}", permission.title), TITLE_BYTES);
         let detail = cut(&permission.detail, DETAIL_BYTES);
-        let now = SystemTime::now()
+        let now = crate::clock::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
         json!({

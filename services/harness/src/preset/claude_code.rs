@@ -1,6 +1,6 @@
 //! Claude Code (npm `@anthropic-ai/claude-code`; ACP by `@agentclientprotocol/claude-agent-acp`): configured by variables.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, json};
 
 use super::{Access, Prepared, is_read_only};
 
@@ -48,7 +48,7 @@ pub(super) fn prepare(access: &Access<'_>) -> Prepared {
             ("DISABLE_TELEMETRY", on()),
             ("DISABLE_ERROR_REPORTING", on()),
         ],
-        session: Map::from_iter([("_meta".to_owned(), Value::from(meta))]),
+        session: Map::from_iter([("_meta".to_owned(), meta)]),
         ..Prepared::default()
     }
 }

@@ -1,4 +1,4 @@
-//! OpenCode (npm `opencode-ai`): configured by one variable, so that nothing of the workspace changes its permissions.
+//! `OpenCode` (npm `opencode-ai`): configured by one variable, so that nothing of the workspace changes its permissions.
 
 use serde_json::json;
 

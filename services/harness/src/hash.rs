@@ -1,0 +1,20 @@
+//! Names made of texts of any length.
+
+use std::fmt::Write as _;
+
+use aws_lc_rs::digest::{SHA256, digest};
+
+/// Bytes of the hash that are kept.
+const BYTES: usize = 16;
+
+/// 32 hex digits of the SHA-256 of a text.
+pub(crate) fn short_hash(text: &str) -> String {
+    let hash = digest(&SHA256, text.as_bytes());
+    hash.as_ref()
+        .iter()
+        .take(BYTES)
+        .fold(String::new(), |mut name, byte| {
+            let _ = write!(name, "{byte:02x}");
+            name
+        })
+}
