@@ -8,7 +8,7 @@ mod passed;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{END, audit, chunk, events_in, remote, remote_of, scripted, scripted_with, text_of};
+use super::{END, audit, chunk, events_in, remote, scripted, scripted_with, text_of};
 use crate::support::held::HeldRun;
 use crate::support::upstream::Reply;
 use crate::support::{Sqlite, until};

@@ -287,12 +287,12 @@ mod tests {
         assert_eq!(found, ["p.api_keys", "p.headers", "p.idle_seconds"]);
         assert!(of("scripted", json!({"api_keys": [], "headers": {}})).is_empty());
 
-        let opened =
-            json!({"extra_members": ["guided_json"], "max_tokens_name": "max_completion_tokens"});
+        let opened = json!({"extra_members": ["guided_json"], "max_tokens_name": "max_completion_tokens", "responses": true});
         assert!(of("openai", opened.clone()).is_empty());
         for kind in ["anthropic", "scripted"] {
             let found = of(kind, opened.clone());
-            assert_eq!(found, ["p.max_tokens_name", "p.extra_members"], "{kind}");
+            let expected = ["p.max_tokens_name", "p.extra_members", "p.responses"];
+            assert_eq!(found, expected, "{kind}");
         }
         let found = of(
             "openai",

@@ -19,7 +19,7 @@ use crate::chat::{add_usage, finish_reason, plain_text, reasoning, text_of, usag
 use calls::OpenCall;
 
 /// Bytes of one answer, kept for its last event.
-pub const ANSWER_BYTES: usize = 16 * 1024 * 1024;
+pub const ANSWER_BYTES: usize = 4 * 1024 * 1024;
 /// Bytes that an item or a part counts beside its text.
 const ITEM_BYTES: usize = 256;
 

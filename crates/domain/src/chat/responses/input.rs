@@ -14,6 +14,8 @@ use super::tools::{custom_arguments, function_name};
 
 /// Items of one request.
 const MOST_ITEMS: usize = 10_000;
+/// Pictures, documents and sounds of one request.
+const MOST_DATA: usize = 1000;
 
 /// The messages of a chat as they are put together.
 pub(super) struct Messages<'a> {
@@ -26,6 +28,8 @@ pub(super) struct Messages<'a> {
     /// Pictures and files of tool results, which follow the results as a message of the user: few providers take them
     /// in a result.
     attached: Vec<(Value, Option<String>)>,
+    /// How many pictures, documents and sounds there are.
+    data: usize,
     /// Texts that go to the provider and stand in no message.
     pub(super) beside: Vec<String>,
 }
@@ -48,6 +52,7 @@ impl<'a> Messages<'a> {
             messages: Vec::new(),
             turn: None,
             attached: Vec::new(),
+            data: 0,
             beside: Vec::new(),
         }
     }
@@ -57,9 +62,11 @@ impl<'a> Messages<'a> {
         self.close(places);
         if let [first] = self.messages.as_mut_slice()
             && first["role"] == "system"
+            && let Value::String(before) = &mut first["content"]
         {
-            let before = first["content"].as_str().unwrap_or_default();
-            first["content"] = json!(format!("{before}\n\n{text}"));
+            // In place: copies of a long beginning would add up.
+            before.push_str("\n\n");
+            before.push_str(text);
             return;
         }
         self.push(json!({"role": "system", "content": text}), pointer, places);
@@ -74,7 +81,13 @@ impl<'a> Messages<'a> {
             }
             Value::Array(items) if items.len() <= MOST_ITEMS => {
                 for (n, item) in items.iter().enumerate() {
-                    self.read_item(item, &format!("/input/{n}"), places)?;
+                    let pointer = format!("/input/{n}");
+                    self.read_item(item, &pointer, places)?;
+                    if self.data + self.attached.len() > MOST_DATA {
+                        let message =
+                            format!("must be one of at most {MOST_DATA} images, files and sounds");
+                        return Err(Fault::new(pointer, message));
+                    }
                 }
             }
             Value::Array(_) => {
@@ -172,7 +185,7 @@ impl<'a> Messages<'a> {
             [(Part::Text(text), _)] => json!(text),
             _ => {
                 let parts = parts.into_iter().map(|(part, place)| match part {
-                    Part::Text(text) => (json!({"type": "text", "text": text}), Some(place)),
+                    Part::Text(text) => (json!({"type": "text", "text": text}), None),
                     Part::Data(data) => (data, Some(place)),
                 });
                 self.place_parts(parts.collect(), places)
@@ -181,11 +194,12 @@ impl<'a> Messages<'a> {
         self.push(json!({"role": "user", "content": content}), pointer, places);
     }
 
-    /// Notes where the parts of the next message stand.
-    fn place_parts(&self, parts: Vec<(Value, Option<String>)>, places: &mut Places) -> Value {
+    /// Notes where the pictures, documents and sounds of the next message stand.
+    fn place_parts(&mut self, parts: Vec<(Value, Option<String>)>, places: &mut Places) -> Value {
         let message = self.messages.len();
         let place = |(n, (part, place)): (usize, (Value, Option<String>))| {
             if let Some(place) = place {
+                self.data += 1;
                 places.add(format!("/messages/{message}/content/{n}"), place);
             }
             part

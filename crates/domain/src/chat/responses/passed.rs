@@ -34,19 +34,15 @@ const PASSED: [&str; 17] = [
 /// The body for a provider of the same form. `chat`: the body of the completion, with its images in their places, its
 /// bound cut to the model's, and `model` as the provider calls it. `opened`: members that the operator lets runs send.
 pub fn passed_body(
-    request: &JsonObject,
+    mut body: JsonObject,
     asked: &Asked,
     chat: &JsonObject,
     opened: &[String],
 ) -> JsonObject {
-    let is_passed =
-        |name: &str| PASSED.contains(&name) || opened.iter().any(|opened| opened == name);
-    let members = request
-        .iter()
-        .filter(|(name, value)| !value.is_null() && is_passed(name));
-    let mut body: JsonObject = members
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect();
+    body.retain(|name, value| {
+        let is_passed = PASSED.contains(&name.as_str()) || opened.contains(name);
+        is_passed && !value.is_null()
+    });
     if let Some(tools) = &asked.own_tools {
         body.insert("tools".to_owned(), tools.clone());
     }
@@ -214,7 +210,7 @@ mod tests {
         let asked = read_request(&request, "m", Target::Responses, &opened).unwrap();
         let mut body = asked.chat.clone();
         body.extend(object(chat));
-        passed_body(&request, &asked, &body, &opened).into()
+        passed_body(request, &asked, &body, &opened).into()
     }
 
     #[test]
@@ -229,7 +225,10 @@ mod tests {
             "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k", "guided": 1, "user": null,
             "reasoning": {"effort": "low", "summary": "auto"}, "max_output_tokens": 900});
         assert_eq!(
-            passed(&request, &json!({"model": "gpt", "max_tokens": 50})),
+            passed(
+                &request,
+                &json!({"model": "gpt", "max_completion_tokens": 50})
+            ),
             json!({"model": "gpt", "store": false, "input": [reasoning, {"role": "user", "content": "hi"}],
                 "tools": [tool], "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k", "guided": 1,
                 "reasoning": {"effort": "low", "summary": "auto"}, "max_output_tokens": 50})

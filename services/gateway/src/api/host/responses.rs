@@ -89,13 +89,12 @@ async fn create_response(
         state: &state,
         model,
         id: &id,
-        request: &body,
     };
     if !is_stream {
-        let said = asking.whole(&mut call).await;
+        let said = asking.whole(&mut call, body).await;
         return Ok(Json(call.end(said)?).into_response());
     }
-    match asking.stream(&mut call).await {
+    match asking.stream(&mut call, body).await {
         Ok(answer) => Ok(event_stream(Body::from_stream(answer.frames(call)))),
         Err(failed) => call.end(Err(failed)),
     }

@@ -194,7 +194,7 @@ fn custom_calls_give_their_input() {
     ];
     let events = events(&json!({}), &deltas, "tool_calls");
     assert_eq!(
-        names(&events)[8..],
+        names(&events)[7..],
         [
             "output_item.done",
             "output_item.added",
@@ -204,7 +204,7 @@ fn custom_calls_give_their_input() {
             "completed"
         ]
     );
-    let item = &events[12]["item"];
+    let item = &events[11]["item"];
     assert_eq!(
         (&item["type"], &item["input"], &item["call_id"]),
         (&json!("custom_tool_call"), &json!("*** Begin"), &json!("c"))

@@ -14,37 +14,47 @@ use super::refused;
 use crate::api::ApiState;
 use crate::api::auth::RunCaller;
 use crate::api::error::ApiResult;
-use crate::api::host::models::most::{asked_texts, said_bytes};
+use crate::api::host::models::most::{asked_texts, check_most, said_bytes};
 use crate::api::host::openai::{Prompt, prepare};
 use crate::api::host_call::HostCall;
 use crate::api::room::Taken;
 use crate::outbound::model::{Form, Model};
 
-/// A request to a granted model.
+/// A run that asks a granted model.
 pub(super) struct Asking<'a> {
     pub(super) caller: &'a RunCaller,
     pub(super) state: &'a ApiState,
     pub(super) model: &'a Model,
     pub(super) id: &'a str,
-    pub(super) request: &'a JsonObject,
 }
 
-/// What its provider is asked.
+/// What its provider is asked. The request itself is no longer in memory.
 struct Prepared {
-    asked: Asked,
-    /// Of the form that the provider speaks.
     body: JsonObject,
-    _images: Vec<Taken>,
+    answering: Answering,
+    /// The room that its images take.
+    images: Vec<Taken>,
+}
+
+/// How the answer of the provider becomes a response.
+enum Answering {
+    /// It is a completion.
+    Written(EventWriter),
+    /// It is a response.
+    Passed(Passing),
 }
 
 impl Asking<'_> {
     /// The whole response.
-    pub(super) async fn whole(&self, call: &mut HostCall) -> ApiResult<Value> {
-        let Prepared { asked, body, .. } = &mut self.prepare(call).await?;
-        let body = std::mem::take(body);
+    pub(super) async fn whole(&self, call: &mut HostCall, request: JsonObject) -> ApiResult<Value> {
+        let Prepared {
+            body,
+            answering,
+            images: _images,
+        } = self.prepare(call, request).await?;
         let provider = &self.model.provider;
-        let response = match self.target() {
-            Target::Responses => {
+        let response = match answering {
+            Answering::Passed(_) => {
                 let answered = call.within(provider.ask(Form::Responses, body)).await?;
                 let mut response = Value::Object(answered);
                 call.count(response.get("usage").and_then(domain::chat::usage));
@@ -52,11 +62,10 @@ impl Asking<'_> {
                 rewrite_response(&mut response, self.id);
                 response
             }
-            Target::Chat => {
+            Answering::Written(writer) => {
                 let completion = call.within(provider.complete(body)).await?;
                 call.count(domain::chat::usage_of(&completion));
                 call.say(said_bytes(&completion, "message"));
-                let writer = EventWriter::new(self.head(), self.request, asked);
                 writer.whole(&completion).map_err(|_| too_large())?
             }
         };
@@ -65,58 +74,70 @@ impl Asking<'_> {
     }
 
     /// The answer as it comes.
-    pub(super) async fn stream(&self, call: &mut HostCall) -> ApiResult<Answer> {
-        let Prepared { asked, body, .. } = &mut self.prepare(call).await?;
-        let body = std::mem::take(body);
+    pub(super) async fn stream(
+        &self,
+        call: &mut HostCall,
+        request: JsonObject,
+    ) -> ApiResult<Answer> {
+        let Prepared {
+            body,
+            answering,
+            images: _images,
+        } = self.prepare(call, request).await?;
         let provider = &self.model.provider;
-        Ok(match self.target() {
-            Target::Responses => {
+        Ok(match answering {
+            Answering::Passed(passing) => {
                 let events = provider.ask_for_events(Form::Responses, body);
                 Answer::Passed {
                     events: call.within(events).await?,
-                    passing: Passing::new(self.head()),
+                    passing,
                 }
             }
-            Target::Chat => Answer::Written {
+            Answering::Written(writer) => Answer::Written {
                 chunks: call.within(provider.stream(body)).await?,
-                writer: EventWriter::new(self.head(), self.request, asked),
+                writer,
             },
         })
     }
 
-    fn target(&self) -> Target {
-        if self.model.provider.speaks(Form::Responses) {
-            Target::Responses
-        } else {
-            Target::Chat
-        }
-    }
-
-    /// The body as its provider gets it, within the budgets, and the room that its images take.
-    async fn prepare(&self, call: &mut HostCall) -> ApiResult<Prepared> {
+    /// The body as its provider gets it, within the budgets.
+    async fn prepare(&self, call: &mut HostCall, request: JsonObject) -> ApiResult<Prepared> {
         let Self {
             caller,
             state,
             model,
             id,
-            request,
         } = self;
         let opened = &model.extra_members;
-        let asked = read_request(request, id, self.target(), opened).map_err(refused)?;
+        let target = if model.provider.speaks(Form::Responses) {
+            Target::Responses
+        } else {
+            Target::Chat
+        };
+        let mut asked = read_request(&request, id, target, opened).map_err(refused)?;
+        let body = std::mem::take(&mut asked.chat);
+        check_most(&body).map_err(|fault| refused(asked.fault(fault)))?;
         let prompt = Prompt {
-            body: asked.chat.clone(),
+            body,
             beside: &asked.beside,
         };
         let prepared = prepare(caller, state, call, (id, model), prompt).await;
         let (chat, images) = prepared.map_err(|failed| failed.moved(|at| asked.pointer(at)))?;
-        let body = match self.target() {
-            Target::Responses => passed_body(request, &asked, &chat, opened),
-            Target::Chat => chat,
+        let head = self.head();
+        let (body, answering) = match target {
+            Target::Responses => {
+                let body = passed_body(request, &asked, &chat, opened);
+                (body, Answering::Passed(Passing::new(head)))
+            }
+            Target::Chat => {
+                let writer = EventWriter::new(head, &request, &asked);
+                (chat, Answering::Written(writer))
+            }
         };
         Ok(Prepared {
-            asked,
             body,
-            _images: images,
+            answering,
+            images,
         })
     }
 
