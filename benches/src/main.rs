@@ -11,6 +11,7 @@ mod agent;
 mod cancel;
 mod client;
 mod figures;
+mod harness;
 mod held;
 mod host;
 mod ingest;
@@ -77,6 +78,12 @@ enum Command {
     Ingest,
     /// Calls of runners beside `/healthz`, and what models' streams take longer.
     Host,
+    /// What gateway and harness service add to the first piece of a harness, and the memory of idle sessions.
+    Harness {
+        /// How many conversations have a turn.
+        #[arg(long, default_value_t = 20)]
+        sessions: usize,
+    },
     /// Memory per held stream alone.
     Held,
     /// What the Local Agent asks of the gateway, and the time that the two add to its model and its tool.
@@ -103,6 +110,7 @@ fn main() -> anyhow::Result<()> {
         Command::Cancel => one_thread(cancel::run(&options)),
         Command::Ingest => one_thread(ingest::run(&options)),
         Command::Host => one_thread(host::run(&options)),
+        Command::Harness { sessions } => one_thread(harness::run(&options, sessions)),
         Command::Agent { plays } => many_threads(agent::run(&options, plays)),
         Command::Held => one_thread(async {
             let stage = stage::Stage::new(&options).await?;

@@ -47,7 +47,8 @@ impl Served {
         let pid = child.id().context("it has ended")?;
         let mut stdout = BufReader::new(child.stdout.take().context("its output")?).lines();
         while let Some(line) = stdout.next_line().await? {
-            if let Some(url) = line.strip_prefix("listening http://") {
+            let listens = line.contains("listening");
+            if let Some((_, url)) = line.split_once("http://").filter(|_| listens) {
                 return Ok(Self {
                     address: url.trim_end_matches('/').to_owned(),
                     pid,
@@ -163,6 +164,27 @@ impl Stage {
         let log = self.directory.join("passthrough.log");
         let served = Served::spawn(&mut command, &log).await;
         served.context("the proxy does not start")
+    }
+
+    /// The harness service with these settings, from the directory of the gateway's binary.
+    pub(crate) async fn harness(&self, settings: &str) -> anyhow::Result<Served> {
+        let binary = self.binary.with_file_name("runnel-harness");
+        ensure!(
+            binary.exists(),
+            "{} is not there: cargo build --release --package harness",
+            binary.display()
+        );
+        let file = self.directory.join("harness.toml");
+        fs::write(&file, settings)?;
+        let mut command = Command::new(binary);
+        command.args(["serve", "--settings"]).arg(file);
+        let served = Served::spawn(&mut command, &self.directory.join("harness.log")).await;
+        served.context("the harness service does not start")
+    }
+
+    /// A place for files of this measurement.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// What a gateway is measured on: SQLite, and PostgreSQL if one was named.

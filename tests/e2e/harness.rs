@@ -116,7 +116,7 @@ async fn files_go_both_ways_through_the_workspace() {
     house.ask("hello").await;
     // The harness leaves a file for the user during the next turn.
     let outbox = house.workspace().join("outbox/report.txt");
-    let mut event = crate::support::harness::said("permit outbox/report.txt", true);
+    let mut event = crate::support::harness::said("permit made.txt", true);
     event["input"]["contents"] = json!([
         {"type": "file_base64", "file_base64": "aGVsbG8=", "file_name": "../note.txt"},
     ]);
@@ -124,9 +124,9 @@ async fn files_go_both_ways_through_the_workspace() {
     let question = house.question(&run).await;
     let inbox = house.workspace().join("inbox/note.txt");
     assert_eq!(std::fs::read_to_string(inbox).unwrap(), "hello");
+    std::fs::write(&outbox, "done").unwrap();
     house.answer(&question, "allow_once").await;
     let ended = house.ended(&run).await;
-    assert!(outbox.exists());
     let message = ended.of("message.completed")[0].clone();
     let id = message["file_ids"][0].as_str().expect("a file").to_owned();
     let file = house.client.get(&format!("/v1/artifacts/{id}")).await.body;

@@ -14,6 +14,8 @@ mod messages;
 mod passed;
 #[path = "models/reserved.rs"]
 mod reserved;
+#[path = "models/responses.rs"]
+mod responses;
 #[path = "models/room.rs"]
 mod room;
 
@@ -45,6 +47,9 @@ tool_calls = [{ name = "get_weather", arguments = { city = "Oslo" } }]
 [[turns]]
 after_tool = true
 answer = "It is {tool}."
+[[turns]]
+when = "patch"
+tool_calls = [{ name = "apply_patch", arguments = { input = "*** Begin Patch" } }]
 [[turns]]
 when = "busy"
 status = 429

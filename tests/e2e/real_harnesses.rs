@@ -2,6 +2,7 @@
 //! `RUNNEL_TEST_HARNESSES`: names of `harness_packages`, divided by spaces.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::sync::Once;
 
 use rstest::rstest;
@@ -29,7 +30,7 @@ fn tools(name: &str) -> Tools {
             "command",
             "mcp__runnel__get_current_time",
         ),
-        "codex" => ("exec_command", "cmd", "get_current_time"),
+        "codex" => ("exec_command", "cmd", "mcp__runnel__get_current_time"),
         _ => ("Bash", "command", "mcp__runnel__get_current_time"),
     };
     Tools {
@@ -74,16 +75,9 @@ fn script(tools: &Tools) -> String {
 #[case("qwen-code")]
 #[tokio::test]
 async fn a_real_harness_works_under_governance(#[case] name: &str) {
-    static SKIPPED: Once = Once::new();
-    let wanted = std::env::var("RUNNEL_TEST_HARNESSES").unwrap_or_default();
-    if !wanted.split_whitespace().any(|wanted| wanted == name) {
-        let why = format!("RUNNEL_TEST_HARNESSES does not name {name}");
-        return skipped(&SKIPPED, "every-harness", &why);
-    }
-    let (command, directory) = Package::of(name)
-        .installed()
-        .await
-        .expect("npm installs it");
+    let Some((command, directory)) = installed(name).await else {
+        return;
+    };
     let preset = if name == "claude-acp" {
         "claude-code\"\nnative = false\nname = \"acp"
     } else {
@@ -135,7 +129,7 @@ async fn a_real_harness_works_under_governance(#[case] name: &str) {
         ))
         .await
         .body;
-    assert!(audit.to_string().contains("tools_call"), "{audit}");
+    assert!(audit.to_string().contains("call_tool"), "{audit}");
     assert!(
         told.run["usage"]["total_tokens"]
             .as_i64()
@@ -180,6 +174,60 @@ async fn a_real_harness_works_under_governance(#[case] name: &str) {
     assert_eq!(house.ended(&run).await.run["status"], "cancelled");
     house.is_still().await;
     completed(house.ask("hello once more").await);
+}
+
+#[rstest]
+#[case("opencode")]
+#[case("kimi-code")]
+#[case("claude-code")]
+#[case("codex")]
+#[tokio::test]
+async fn a_budget_stops_a_harness_that_loops(#[case] name: &str) {
+    let Some((command, directory)) = installed(name).await else {
+        return;
+    };
+    let Tools {
+        shell, argument, ..
+    } = tools(name);
+    let script = format!(
+        "[[turns]]\noffered = \"{shell}\"\nanswer = \"once more\"\n\
+         tool_calls = [{{ name = \"{shell}\", arguments = {{ {argument} = \"true\", description = \"again\" }} }}]\n\
+         [[turns]]\nanswer = \"a title\"\n"
+    );
+    let runner = format!("{name}/default");
+    let house = HarnessHouse::open(Setup {
+        harness: format!("preset = \"{name}\"\ncommand = {command:?}"),
+        readable: vec![directory],
+        config: "mode = \"full\"\ntimeout = 50",
+        runner: &runner,
+        catalog: "[[budgets]]\nname = \"a-run\"\nscope = \"run\"\ncalls = 6\n".to_owned(),
+        script: &script,
+        ..Setup::default()
+    })
+    .await;
+    let ended = house.ask("begin").await;
+    assert_eq!(ended.ending(), "failed harness.budget_exceeded", "{}", ended.run);
+    assert!(ended.run["error"]["message"].as_str().unwrap().contains("budget"), "{}", ended.run);
+    let calls = ended.of("tool.call.started").len();
+    assert!((1..=6).contains(&calls), "{calls} calls");
+    house.is_still().await;
+}
+
+/// The harness, if this run of the tests is about it.
+async fn installed(name: &str) -> Option<(PathBuf, PathBuf)> {
+    static SKIPPED: Once = Once::new();
+    let wanted = std::env::var("RUNNEL_TEST_HARNESSES").unwrap_or_default();
+    if !wanted.split_whitespace().any(|wanted| wanted == name) {
+        let why = format!("RUNNEL_TEST_HARNESSES does not name {name} and maybe others");
+        skipped(&SKIPPED, "every-harness", &why);
+        return None;
+    }
+    Some(
+        Package::of(name)
+            .installed()
+            .await
+            .expect("npm installs it"),
+    )
 }
 
 #[track_caller]

@@ -28,6 +28,8 @@ const OK: Told = (200, "");
 const MADE: Told = (201, "");
 const DONE: Told = (204, "");
 const SHUT: Told = (403, "unauthorized");
+/// Responses are not stored.
+const KEPT: Told = (400, "invalid_argument");
 const NONE: Told = (404, "not_found");
 const OVER: Told = (409, "cancelled");
 const DEAD: Told = (401, "unauthenticated");
@@ -99,6 +101,14 @@ const ROWS: &[Row] = &[
     ),
     row("create_embeddings", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
     row("list_openai_models", OK, [OK; 4], None),
+    row("create_response", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
+    row(
+        "count_response_tokens",
+        OK,
+        [SHUT, SHUT, SHUT, OK],
+        Some(SHUT),
+    ),
+    row("get_response", KEPT, [KEPT; 4], Some(KEPT)),
     row("get_openai_model", OK, [NONE, NONE, NONE, OK], Some(NONE)),
     row("create_message", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
     row(

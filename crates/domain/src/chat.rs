@@ -10,6 +10,7 @@ mod assembled;
 mod calls;
 mod carried;
 mod counted;
+pub mod responses;
 mod stream;
 
 pub use assembled::Assembler;

@@ -4,7 +4,6 @@ mod blocks;
 mod tools;
 
 use std::path::Path;
-use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::{BoxFuture, FutureExt as _};
@@ -23,8 +22,6 @@ use tools::Tools;
 
 /// The version of the protocol that is spoken.
 const VERSION: u64 = 1;
-/// How long a turn may take to end after `session/cancel`.
-const CANCEL_TIME: Duration = Duration::from_secs(5);
 /// Permissions that may be open at a time.
 const MOST_OPEN: usize = 32;
 
@@ -234,7 +231,7 @@ impl Acp {
                     self.peer.outbox.answer(&id, outcome(&params, decision)).await?;
                 }
                 failure = &mut stopped, if stopping.is_none() => {
-                    stopping = Some((failure, Instant::now() + CANCEL_TIME));
+                    stopping = Some((failure, Instant::now() + stop.grace));
                     self.peer.outbox.notify("session/cancel", json!({"sessionId": self.session})).await?;
                     asked = FuturesUnordered::new();
                     // Some harnesses wait for ever for the answer to a permission of a cancelled turn.

@@ -3,7 +3,6 @@
 mod events;
 
 use std::path::Path;
-use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::{BoxFuture, FutureExt as _};
@@ -21,8 +20,6 @@ use crate::rpc::{Inbox, Outbox, open};
 use crate::turn::{OpenSession, Prompt, SessionStart, Stage, sleep_until, stopped_or};
 use events::Events;
 
-/// How long a turn may take to end after an interrupt.
-const CANCEL_TIME: Duration = Duration::from_secs(5);
 /// Permissions that may be open at a time.
 const MOST_OPEN: usize = 32;
 
@@ -162,7 +159,7 @@ impl Claude {
                     self.outbox.send(&answer).await?;
                 }
                 failure = &mut stopped, if stopping.is_none() => {
-                    stopping = Some((failure, Instant::now() + CANCEL_TIME));
+                    stopping = Some((failure, Instant::now() + stop.grace));
                     asked = FuturesUnordered::new();
                     self.interrupts += 1;
                     let request_id = format!("interrupt-{}", self.interrupts);

@@ -3,7 +3,6 @@
 mod items;
 
 use std::path::Path;
-use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::{BoxFuture, FutureExt as _};
@@ -19,8 +18,6 @@ use crate::rpc::{Frame, RpcError};
 use crate::turn::{OpenSession, Prompt, SessionStart, Stage, Stop, sleep_until, stopped_or};
 use items::Items;
 
-/// How long a turn may take to end after `turn/interrupt`.
-const CANCEL_TIME: Duration = Duration::from_secs(5);
 /// Permissions that may be open at a time.
 const MOST_OPEN: usize = 32;
 
@@ -180,7 +177,7 @@ impl Codex {
                     self.peer.outbox.answer(&id, json!({"decision": answer})).await?;
                 }
                 failure = &mut stopped, if stopping.is_none() => {
-                    stopping = Some((failure, Instant::now() + CANCEL_TIME));
+                    stopping = Some((failure, Instant::now() + stop.grace));
                     asked = FuturesUnordered::new();
                     let params = json!({"threadId": self.thread, "turnId": turn});
                     self.peer.request("turn/interrupt", params).await?;

@@ -26,6 +26,8 @@ pub(crate) const SESSION_LOST: &str = "harness.session_lost";
 pub(crate) const MCP_FAILED: &str = "harness.mcp_failed";
 /// A turn ended without any text.
 pub(crate) const EMPTY_RESPONSE: &str = "harness.empty_response";
+/// A budget of the run is used up.
+pub(crate) const BUDGET_EXCEEDED: &str = "harness.budget_exceeded";
 /// The configured time of the run has passed.
 pub(crate) const TIMEOUT: &str = "harness.timeout";
 /// The event has neither text nor files.

@@ -100,6 +100,8 @@ pub(crate) struct Permissions(Arc<Shared>);
 struct Shared {
     mode: Mode,
     workspace: PathBuf,
+    /// Tools that the run was granted, as harnesses name those of an MCP server `runnel`.
+    granted: Vec<String>,
     question: question::Questions,
     /// Keys of what the conversation allowed.
     allowed: Mutex<Vec<Value>>,
@@ -120,6 +122,7 @@ impl Permissions {
         Self(Arc::new(Shared {
             mode: config.mode,
             workspace: workspace.to_path_buf(),
+            granted: granted(context),
             question: question::Questions::new(context, config.approval, host, out),
             allowed: Mutex::new(allowed),
         }))
@@ -127,6 +130,10 @@ impl Permissions {
 
     /// Decides; may wait for a person.
     pub(crate) async fn decide(self, permission: Permission) -> Decision {
+        // The gateway allows and records each call of a granted tool by itself.
+        if permission.kind == ActionKind::Other && self.0.granted.contains(&permission.title) {
+            return Decision::Allowed;
+        }
         match policy::rule(self.0.mode, &permission, &self.0.workspace) {
             Ruling::Allow => return Decision::Allowed,
             Ruling::Refuse => return Decision::Refused,
@@ -165,4 +172,18 @@ impl Permissions {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Titles of granted tools. A title that a model can choose, such as a command, is of another kind.
+fn granted(context: &AgentRunContext) -> Vec<String> {
+    let names = context.resources.tools.iter().map(|tool| &tool.tool_name);
+    names
+        .flat_map(|name| {
+            [
+                format!("mcp__runnel__{name}"),
+                format!("runnel_{name}"),
+                format!("{name} (runnel MCP Server)"),
+            ]
+        })
+        .collect()
 }

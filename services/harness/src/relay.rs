@@ -14,20 +14,22 @@ use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse as _, Json, Response};
-use futures_util::TryStreamExt as _;
+use futures_util::{StreamExt as _, TryStreamExt as _};
 use runner_kit::host::Host;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::usage::{Reader, Usage};
+use crate::usage::{Reader, Spent, Usage};
 
 /// Paths of the host API that a key opens, and the folders below which it opens everything.
 const OPEN: [&str; 3] = ["/openai/v1/", "/anthropic/", MCP];
 const MCP: &str = "/mcp";
 /// Headers of one connection, or that this relay sets.
 const OWN: [HeaderName; 4] = [HOST, CONNECTION, TRANSFER_ENCODING, AUTHORIZATION];
+/// A refusal that is looked at.
+const REFUSAL_BYTES: usize = 64 * 1024;
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// The relay of one service. Clones share its keys.
@@ -45,6 +47,7 @@ struct Shared {
 struct OpenRun {
     host: Host,
     usage: Usage,
+    spent: Spent,
 }
 
 /// A key of one run. Dropping it closes the key.
@@ -52,6 +55,7 @@ pub(crate) struct Opened {
     relay: Relay,
     key: String,
     usage: Usage,
+    spent: Spent,
 }
 
 impl Relay {
@@ -84,16 +88,18 @@ impl Relay {
     /// Opens a key for the run of this host.
     pub(crate) fn open(&self, host: Host) -> Opened {
         let key = format!("rk_{}", Uuid::new_v4().simple());
-        let usage = Usage::default();
+        let (usage, spent) = (Usage::default(), Spent::default());
         let run = OpenRun {
             host,
             usage: usage.clone(),
+            spent: spent.clone(),
         };
         self.runs().insert(key.clone(), run);
         Opened {
             relay: self.clone(),
             key,
             usage,
+            spent,
         }
     }
 
@@ -114,6 +120,11 @@ impl Opened {
         &self.usage
     }
 
+    /// Tells that a budget of the run is used up.
+    pub(crate) fn spent(&self) -> &Spent {
+        &self.spent
+    }
+
     /// The base URL of a face, such as `/openai/v1`.
     pub(crate) fn url(&self, face: &str) -> String {
         format!("http://{}{face}", self.relay.0.address)
@@ -128,7 +139,7 @@ impl Drop for Opened {
 
 async fn forward(State(relay): State<Relay>, request: Request) -> Response {
     let run = key_of(request.headers()).and_then(|key| relay.runs().get(key).cloned());
-    let Some(OpenRun { host, usage }) = run else {
+    let Some(OpenRun { host, usage, spent }) = run else {
         return refusal(
             StatusCode::UNAUTHORIZED,
             "the key opens nothing: its run is over",
@@ -169,6 +180,9 @@ async fn forward(State(relay): State<Relay>, request: Request) -> Response {
     match sent {
         Ok(answer) => {
             let (status, headers) = (answer.status(), passed(answer.headers()));
+            if status == StatusCode::TOO_MANY_REQUESTS {
+                return refused((status, headers), answer, &spent).await;
+            }
             if is_mcp && status.is_success() {
                 usage.see_tools();
             }
@@ -184,6 +198,24 @@ async fn forward(State(relay): State<Relay>, request: Request) -> Response {
             refusal(StatusCode::BAD_GATEWAY, "the gateway cannot be reached")
         }
     }
+}
+
+/// Passes a refusal on; a budget that is used up ends the run, for harnesses ask again and again.
+async fn refused(
+    (status, headers): (StatusCode, HeaderMap),
+    answer: reqwest::Response,
+    spent: &Spent,
+) -> Response {
+    let mut body = Vec::new();
+    let mut bytes = answer.bytes_stream();
+    while let Some(Ok(part)) = bytes.next().await {
+        body.extend_from_slice(&part);
+        if body.len() > REFUSAL_BYTES {
+            break;
+        }
+    }
+    spent.see(&body);
+    (status, headers, body).into_response()
 }
 
 fn key_of(headers: &HeaderMap) -> Option<&str> {

@@ -21,6 +21,7 @@ use crate::permission::Permissions;
 use crate::relay::Opened;
 use crate::service::Harness;
 use crate::speaker::{Speaker, cut};
+use crate::supervisor::GRACE;
 use crate::turn::{OpenSession, Prompt, SessionStart, Stage, Stop};
 use crate::usage::Usage;
 use crate::workspace::Workspace;
@@ -73,6 +74,10 @@ pub(crate) async fn run(run: Run, out: Results, harness: Harness) -> Result<(), 
         until: config
             .timeout
             .map(|timeout| Instant::now() + timeout - ending_time(timeout)),
+        spent: opened.spent().clone(),
+        grace: config
+            .timeout
+            .map_or(GRACE, |timeout| ending_time(timeout) / 2),
     };
     let mut speaker = Speaker::new(out.clone(), &run.context);
     for name in aside {
@@ -115,7 +120,7 @@ fn unusable(error: std::io::Error) -> Failure {
 
 /// The part of a run's time in which its turn ends cleanly: the gateway's deadline is the same `timeout`.
 fn ending_time(timeout: Duration) -> Duration {
-    (timeout / 10).min(Duration::from_secs(5))
+    (timeout / 5).min(GRACE * 2)
 }
 
 /// The conversation across all agents of its workspace, or the run itself where it has none.

@@ -1,13 +1,15 @@
 //! What the adapters of all protocols share: a prompt, the stage of a turn, and its end.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use runner_kit::CancellationToken;
 use tokio::time::Instant;
 
-use crate::failure::{Failure, TIMEOUT};
+use crate::failure::{BUDGET_EXCEEDED, Failure, TIMEOUT};
 use crate::permission::Permissions;
 use crate::speaker::Speaker;
+use crate::usage::Spent;
 
 /// The content of one prompt.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +42,10 @@ pub(crate) struct Stop {
     pub(crate) cancel: CancellationToken,
     /// The end of the configured time.
     pub(crate) until: Option<Instant>,
+    /// Fires when a budget of the run is used up.
+    pub(crate) spent: Spent,
+    /// How long a turn may take to end after it was asked to.
+    pub(crate) grace: Duration,
 }
 
 impl Stage {
@@ -75,6 +81,7 @@ impl Stop {
         };
         tokio::select! {
             () = self.cancel.cancelled() => Failure::cancelled(),
+            message = self.spent.reached() => Failure::new(BUDGET_EXCEEDED, message),
             () = over => Failure::new(TIMEOUT, "the run has reached the `timeout` of its agent").retryable(),
         }
     }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use protocol::message::LlmTokenUsage;
 use serde_json::Value;
+use tokio::sync::Notify;
 
 /// The longest line, or whole answer, that is looked at.
 const LINE_BYTES: usize = 1024 * 1024;
@@ -53,6 +54,43 @@ impl Usage {
         tokens.input = tokens.input.saturating_add(more.input);
         tokens.output = tokens.output.saturating_add(more.output);
         tokens.is_known |= more.is_known;
+    }
+}
+
+/// Tells that a budget of the run is used up. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Spent(Arc<(Mutex<Option<String>>, Notify)>);
+
+impl Spent {
+    /// A refusal of the gateway: used up if it says so.
+    pub(crate) fn see(&self, refusal: &[u8]) {
+        let text = String::from_utf8_lossy(refusal);
+        if !text.contains("\"reason\":\"budget\"") && !text.contains("insufficient_quota") {
+            return;
+        }
+        let told: Value = serde_json::from_str(&text).unwrap_or_default();
+        let message = told["error"]["message"]
+            .as_str()
+            .unwrap_or("a budget of the run is used up");
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(message.to_owned());
+        self.0.1.notify_waiters();
+    }
+
+    /// Waits until one is used up. What the gateway says of it.
+    pub(crate) async fn reached(&self) -> String {
+        loop {
+            let told = self.0.1.notified();
+            if let Some(message) = self
+                .0
+                .0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone()
+            {
+                return message;
+            }
+            told.await;
+        }
     }
 }
 
@@ -147,6 +185,15 @@ mod tests {
         }
         let total = usage.total()?;
         Some((total.prompt_tokens?, total.completion_tokens?))
+    }
+
+    #[tokio::test]
+    async fn a_refusal_by_a_budget_is_told_apart_from_others() {
+        let spent = Spent::default();
+        spent.see(br#"{"error":{"message":"wait","details":{"reason":"upstream_rate_limited"}}}"#);
+        assert!(futures_util::poll!(Box::pin(spent.reached())).is_pending());
+        spent.see(br#"{"error":{"message":"the budget a has no calls left","details":{"reason":"budget"}}}"#);
+        assert_eq!(spent.reached().await, "the budget a has no calls left");
     }
 
     #[test]

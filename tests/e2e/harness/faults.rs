@@ -20,7 +20,7 @@ use crate::support::waiting::until;
 async fn a_fault_has_its_code_and_leaves_no_process(#[case] mode: &str, #[case] ending: &str) {
     let mut setup = fake(mode);
     setup.settings = "[limits]\nstart_seconds = 2";
-    setup.config = "timeout = 3";
+    setup.config = "timeout = 6";
     let house = HarnessHouse::open(setup).await;
     let ended = house.ask("hello").await;
     assert_eq!(ended.ending(), ending, "{}", ended.run);

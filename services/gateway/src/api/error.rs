@@ -5,6 +5,7 @@ mod artifact;
 mod consumed;
 mod framing;
 mod interaction;
+mod moved;
 mod register;
 
 use axum::Json;

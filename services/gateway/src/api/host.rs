@@ -10,6 +10,7 @@ pub(super) mod messages;
 pub(super) mod models;
 pub(super) mod openai;
 pub(super) mod prompt;
+pub(super) mod responses;
 pub(super) mod results;
 pub(super) mod run;
 pub(super) mod runs;

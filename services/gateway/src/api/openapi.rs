@@ -196,6 +196,7 @@ fn model_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(host::openai::list_openai_models))
         .routes(routes!(host::openai::get_openai_model))
         .merge(host::messages::routes())
+        .merge(host::responses::routes())
         .layer(most_bytes(host::models::BODY_BYTES))
 }
 

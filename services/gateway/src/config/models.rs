@@ -38,6 +38,8 @@ pub struct ProviderEntry {
     pub max_tokens_name: Option<String>,
     /// Members of a chat completion that go to a server of kind `openai` beside those that all may send.
     pub extra_members: Vec<String>,
+    /// Whether a server of kind `openai` takes requests of the Responses API; `None`: its host tells.
+    pub responses: Option<bool>,
     /// What a scripted one says; `None`: it repeats what it hears.
     pub script: Option<PathBuf>,
 }
@@ -64,6 +66,9 @@ impl ProviderEntry {
                 Reported
             })
         });
+        let responses = table.optional("responses", |value| {
+            value.as_bool().ok_or("must be true or false")
+        });
         let script = table.optional("script", text);
         let shape = check_shape(&mut table, &kind, &base_url, &script, &api_keys);
         let set = [
@@ -78,6 +83,7 @@ impl ProviderEntry {
                 "extra_members",
                 extra_members.as_ref().is_ok_and(|names| !names.is_empty()),
             ),
+            ("responses", matches!(responses, Ok(Some(_)))),
         ];
         let set = set
             .iter()
@@ -96,6 +102,7 @@ impl ProviderEntry {
             idle: idle?.unwrap_or(IDLE),
             max_tokens_name: max_tokens_name?,
             extra_members: extra_members?,
+            responses: responses?,
             script: script?.map(PathBuf::from),
         })
     }
@@ -121,7 +128,7 @@ fn check_place(
     };
     let mut placed = Ok(());
     for key in set {
-        let is_openais = matches!(key, "max_tokens_name" | "extra_members");
+        let is_openais = matches!(key, "max_tokens_name" | "extra_members" | "responses");
         if is_openais && kind != "openai" {
             placed = Err(table.fault(key, "is for kind openai alone"));
         } else if kind == "scripted" {
@@ -280,12 +287,12 @@ mod tests {
         assert_eq!(found, ["p.api_keys", "p.headers", "p.idle_seconds"]);
         assert!(of("scripted", json!({"api_keys": [], "headers": {}})).is_empty());
 
-        let opened =
-            json!({"extra_members": ["guided_json"], "max_tokens_name": "max_completion_tokens"});
+        let opened = json!({"extra_members": ["guided_json"], "max_tokens_name": "max_completion_tokens", "responses": true});
         assert!(of("openai", opened.clone()).is_empty());
         for kind in ["anthropic", "scripted"] {
             let found = of(kind, opened.clone());
-            assert_eq!(found, ["p.max_tokens_name", "p.extra_members"], "{kind}");
+            let expected = ["p.max_tokens_name", "p.extra_members", "p.responses"];
+            assert_eq!(found, expected, "{kind}");
         }
         let found = of(
             "openai",

@@ -107,7 +107,8 @@ pub(in crate::api) async fn create_chat_completion(
     let operation = ModelOperation::Invoke;
     let (mut call, model) = begin_call(&caller, &state, "models_invoke", &id, operation).await?;
     let said = async {
-        let (body, _images) = prepare(&caller, &state, &mut call, (&id, model), body).await?;
+        let (body, _images) =
+            prepare(&caller, &state, &mut call, (&id, model), Prompt::of(body)).await?;
         let mut completion = call.within(model.provider.complete(body)).await?;
         complete(&mut completion, &id, "chat.completion");
         call.count(domain::chat::usage_of(&completion));
@@ -135,7 +136,8 @@ async fn stream_chat(
         .and_then(Value::as_bool)
         .unwrap_or(false);
     let chunks = async {
-        let (body, _images) = prepare(caller, state, &mut call, (&id, model), body).await?;
+        let (body, _images) =
+            prepare(caller, state, &mut call, (&id, model), Prompt::of(body)).await?;
         call.within(model.provider.stream(body)).await
     };
     match chunks.await {
@@ -147,19 +149,32 @@ async fn stream_chat(
     }
 }
 
+/// What a completion is asked.
+pub(in crate::api::host) struct Prompt<'a> {
+    pub(in crate::api::host) body: JsonObject,
+    /// Texts that its provider gets beside the body.
+    pub(in crate::api::host) beside: &'a [String],
+}
+
+impl Prompt<'_> {
+    fn of(body: JsonObject) -> Self {
+        Self { body, beside: &[] }
+    }
+}
+
 /// The body as its provider gets it, within the budgets, and the room that its images take.
-async fn prepare(
+pub(in crate::api::host) async fn prepare(
     caller: &RunCaller,
     state: &ApiState,
     call: &mut HostCall,
     (id, model): (&str, &Model),
-    body: JsonObject,
+    Prompt { body, beside }: Prompt<'_>,
 ) -> ApiResult<(JsonObject, Vec<Taken>)> {
     let checked = check_members(&body, &model.extra_members)
         .and_then(|()| check_places(&body, |url| model.check_place(url)));
     checked.map_err(|fault| ApiError::faults(&[fault]))?;
     let mut body = model.asked_to_complete(body);
-    let spend = spend(id, model, &mut body);
+    let spend = spend(id, model, &mut body, beside);
     let images = with_images(caller, state, &mut body).await?;
     call.reserve(spend).await?;
     Ok((body, images))
@@ -167,9 +182,9 @@ async fn prepare(
 
 /// What a completion will use at most: its texts are counted as they stand in the body, and its pictures as the
 /// protocol's own face counts them.
-fn spend(id: &str, model: &Model, body: &mut JsonObject) -> Spend {
+fn spend(id: &str, model: &Model, body: &mut JsonObject, beside: &[String]) -> Spend {
     let (texts, apart) = without_data(body, asked_texts);
-    let texts = model.count.of_texts(texts.iter());
+    let texts = model.count.of_texts(texts.iter().chain(beside));
     let data = model.count.of_data(apart.images, apart.file_bytes);
     chat_spend(id, model, texts.saturating_add(data), body)
 }

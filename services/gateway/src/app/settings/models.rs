@@ -40,6 +40,8 @@ struct OpenAiServer {
     /// How it calls the bound of an answer, where its host does not tell.
     bound: Option<&'static str>,
     extra_members: Arc<[String]>,
+    /// Whether it takes requests of the Responses API, where its host does not tell.
+    responses: Option<bool>,
 }
 
 /// Reads what the configuration declares.
@@ -129,6 +131,7 @@ fn provider(
                 bounds.find(|bound| *bound == name.as_str())
             }),
             extra_members: entry.extra_members.clone().into(),
+            responses: entry.responses,
         })),
     })
 }
@@ -213,8 +216,12 @@ impl DeclaredModels {
         match declared {
             DeclaredProvider::OpenAi(server) => {
                 let provider = OpenAi::new(egress.clone(), server.address.clone());
-                Arc::new(match server.bound {
+                let provider = match server.bound {
                     Some(bound) => provider.reading_bound(bound),
+                    None => provider,
+                };
+                Arc::new(match server.responses {
+                    Some(speaks) => provider.speaking_responses(speaks),
                     None => provider,
                 })
             }

@@ -21,7 +21,7 @@ const SYSTEM: [&str; 10] = [
     "/bin", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/proc", "/sbin", "/usr",
 ];
 
-/// Devices to read and write. No terminal, no shared memory.
+/// Devices to read and write. No shared memory.
 const DEVICES: [&str; 5] = [
     "/dev/full",
     "/dev/null",
@@ -29,6 +29,9 @@ const DEVICES: [&str; 5] = [
     "/dev/urandom",
     "/dev/zero",
 ];
+
+/// Pseudo terminals, in which some harnesses run commands. Those of other users stay closed by their modes.
+const TERMINALS: [&str; 2] = ["/dev/ptmx", "/dev/pts"];
 
 /// Rules with their paths opened, not yet in force.
 pub(super) struct Rules(RulesetCreated);
@@ -78,6 +81,7 @@ fn with_system(connect: &[u16], bind: &[u16]) -> Result<RulesetCreated, RulesetE
         .create()?
         .add_rules(path_beneath_rules(SYSTEM, AccessFs::from_read(TESTED)))?
         .add_rules(path_beneath_rules(DEVICES, device))?
+        .add_rules(path_beneath_rules(TERMINALS, device | AccessFs::IoctlDev))?
         .add_rules(ports(connect, AccessNet::ConnectTcp))?
         .add_rules(ports(bind, AccessNet::BindTcp))
 }

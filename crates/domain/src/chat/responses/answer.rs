@@ -1,0 +1,221 @@
+//! Chunks of a completion as the events of a response: a state machine without I/O.
+
+mod calls;
+mod texts;
+
+use std::collections::BTreeMap;
+
+use protocol::JsonObject;
+use protocol::message::LlmTokenUsage;
+use serde_json::{Value, json};
+
+use super::ask::Asked;
+use super::envelope::Envelope;
+use super::head::{Head, echo};
+use super::item::{Body, Item, TextKind};
+use super::tools::Names;
+use crate::chat::carried::Thoughts;
+use crate::chat::{add_usage, finish_reason, plain_text, reasoning, text_of, usage_of};
+use calls::OpenCall;
+
+/// Bytes of one answer, kept for its last event.
+pub const ANSWER_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes that an item or a part counts beside its text.
+const ITEM_BYTES: usize = 256;
+
+/// An answer has more bytes than are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the answer is larger than {ANSWER_BYTES} bytes")]
+pub struct AnswerTooLarge;
+
+/// Writes the events of one response.
+#[derive(Debug)]
+pub struct EventWriter {
+    head: Head,
+    echo: JsonObject,
+    names: Names,
+    keeps_thoughts: bool,
+    sequence: u64,
+    items: Vec<Item>,
+    /// The message or the thoughts that go on.
+    open: Option<usize>,
+    calls: BTreeMap<u64, OpenCall>,
+    thoughts: Thoughts,
+    carried: BTreeMap<String, JsonObject>,
+    bytes: usize,
+    usage: Option<LlmTokenUsage>,
+    reason: Option<String>,
+}
+
+impl EventWriter {
+    /// For the answer to this request.
+    pub fn new(head: Head, request: &JsonObject, asked: &Asked) -> Self {
+        Self {
+            head,
+            echo: echo(request),
+            names: asked.names.clone(),
+            keeps_thoughts: asked.keeps_thoughts,
+            sequence: 0,
+            items: Vec::new(),
+            open: None,
+            calls: BTreeMap::new(),
+            thoughts: Thoughts::default(),
+            carried: BTreeMap::new(),
+            bytes: 0,
+            usage: None,
+            reason: None,
+        }
+    }
+
+    /// The first two events.
+    pub fn begin(&mut self) -> Vec<Value> {
+        let names = ["response.created", "response.in_progress"];
+        let begun = names.map(|name| {
+            let response = self.response("in_progress");
+            self.event(name, json!({"response": response}))
+        });
+        begun.into()
+    }
+
+    /// The events of one chunk, or of a whole completion.
+    pub fn read(&mut self, chunk: &JsonObject) -> Result<Vec<Value>, AnswerTooLarge> {
+        if let Some(told) = usage_of(chunk) {
+            add_usage(&mut self.usage, told);
+        }
+        let mut events = Vec::new();
+        let choices = chunk.get("choices").and_then(Value::as_array);
+        let is_first = |choice: &&Value| choice["index"].as_u64().unwrap_or(0) == 0;
+        let Some(choice) = choices.and_then(|choices| choices.iter().find(is_first)) else {
+            return Ok(events);
+        };
+        if let Some(reason) = finish_reason(choice) {
+            self.reason = Some(reason.to_owned());
+        }
+        let said = choice.get("delta").or_else(|| choice.get("message"));
+        let Some(said) = said else { return Ok(events) };
+        if self.keeps_thoughts {
+            self.thoughts.add(said);
+        }
+        if let Some(text) = reasoning(said) {
+            self.say(TextKind::Thoughts, text, &mut events);
+        }
+        let text = said.get("content").map(plain_text).unwrap_or_default();
+        self.say(TextKind::Answer, &text, &mut events);
+        let refusal = text_of(said, "refusal").unwrap_or_default();
+        self.say(TextKind::Refusal, &refusal, &mut events);
+        let calls = said.get("tool_calls").and_then(Value::as_array);
+        for (n, call) in (0..).zip(calls.into_iter().flatten()) {
+            self.call(call["index"].as_u64().unwrap_or(n), call, &mut events);
+        }
+        if self.bytes > ANSWER_BYTES {
+            return Err(AnswerTooLarge);
+        }
+        Ok(events)
+    }
+
+    /// Whether the provider has said why it ended.
+    pub fn has_finished(&self) -> bool {
+        self.reason.is_some()
+    }
+
+    /// The last events of an answer that is whole.
+    pub fn finish(mut self) -> Vec<Value> {
+        let mut events = Vec::new();
+        let incomplete = match self.reason.as_deref() {
+            Some("length") => Some("max_output_tokens"),
+            Some("content_filter") => Some("content_filter"),
+            _ => None,
+        };
+        let status = if incomplete.is_some() {
+            "incomplete"
+        } else {
+            "completed"
+        };
+        self.close_open(status, &mut events);
+        self.close_calls(status, &mut events);
+        self.carry(&mut events);
+        let mut response = self.response(status);
+        if let Some(reason) = incomplete {
+            response["incomplete_details"] = json!({"reason": reason});
+        }
+        events.push(self.event(&format!("response.{status}"), json!({"response": response})));
+        events
+    }
+
+    /// The last event of an answer that failed, by OpenAI's code. An item that was cut off is not in it: a client must
+    /// not run a call that is not whole.
+    pub fn fail(mut self, code: &str, message: &str) -> Value {
+        let mut response = self.response("failed");
+        response["error"] = json!({"code": code, "message": message});
+        self.event("response.failed", json!({"response": response}))
+    }
+
+    /// The response to a whole completion.
+    pub fn whole(mut self, completion: &JsonObject) -> Result<Value, AnswerTooLarge> {
+        self.read(completion)?;
+        let last = self.finish().pop();
+        Ok(last
+            .map(|mut last| last["response"].take())
+            .unwrap_or_default())
+    }
+
+    fn event(&mut self, name: &str, mut members: Value) -> Value {
+        members["type"] = json!(name);
+        members["sequence_number"] = json!(self.sequence);
+        self.sequence += 1;
+        members
+    }
+
+    /// Adds an item and tells of it.
+    fn add(&mut self, body: Body, events: &mut Vec<Value>) -> usize {
+        let output = self.items.len();
+        let id = format!("{}_{}{output}", Item::prefix(&body), self.head.key);
+        let item = Item {
+            id,
+            body,
+            status: None,
+        };
+        let value = item.value("in_progress");
+        self.items.push(item);
+        self.bytes += ITEM_BYTES;
+        let added = json!({"output_index": output, "item": value});
+        events.push(self.event("response.output_item.added", added));
+        output
+    }
+
+    fn close_item(&mut self, output: usize, status: &'static str, events: &mut Vec<Value>) {
+        self.items[output].status = Some(status);
+        let item = self.items[output].value(status);
+        let done = json!({"output_index": output, "item": item});
+        events.push(self.event("response.output_item.done", done));
+    }
+
+    /// Adds an item with what the model wants back with the results of its calls.
+    fn carry(&mut self, events: &mut Vec<Value>) {
+        if !self.keeps_thoughts || self.calls.is_empty() {
+            return;
+        }
+        let envelope = Envelope {
+            thoughts: std::mem::take(&mut self.thoughts).members(),
+            calls: std::mem::take(&mut self.carried),
+        };
+        if let Some(sealed) = envelope.seal(&self.head.model) {
+            let output = self.add(Body::Carried(sealed), events);
+            self.close_item(output, "completed", events);
+        }
+    }
+
+    /// The response as it stands, with the items that are done.
+    fn response(&self, status: &str) -> Value {
+        let done = self
+            .items
+            .iter()
+            .filter_map(|item| Some(item.value(item.status?)));
+        let output = done.collect();
+        let usage = super::usage(self.usage.as_ref());
+        self.head.response(&self.echo, status, output, usage)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+//! Calls of tools in an answer.
+
+use serde_json::{Value, json};
+
+use super::super::item::Body;
+use super::super::tools::custom_input;
+use super::EventWriter;
+use crate::chat::carried::of_call;
+
+/// A call whose chunks come.
+#[derive(Debug, Default)]
+pub(super) struct OpenCall {
+    id: String,
+    name: String,
+    /// What came before its name did.
+    early: String,
+    output: Option<usize>,
+}
+
+impl EventWriter {
+    /// A call goes on, or begins.
+    pub(super) fn call(&mut self, index: u64, told: &Value, events: &mut Vec<Value>) {
+        let function = &told["function"];
+        let arguments = function["arguments"].as_str().unwrap_or_default();
+        self.bytes += arguments.len();
+        let call = self.calls.entry(index).or_default();
+        if let Some(id) = told["id"].as_str().filter(|_| call.id.is_empty()) {
+            id.clone_into(&mut call.id);
+        }
+        if let Some(name) = function["name"].as_str().filter(|_| call.name.is_empty()) {
+            name.clone_into(&mut call.name);
+        }
+        if self.keeps_thoughts
+            && let Some(members) = of_call(told)
+        {
+            self.bytes += members
+                .values()
+                .map(|value| value.to_string().len())
+                .sum::<usize>();
+            self.carried
+                .entry(call.id.clone())
+                .or_default()
+                .extend(members);
+        }
+        match call.output {
+            Some(output) => self.go_on(output, arguments, events),
+            None => {
+                call.early.push_str(arguments);
+                if !call.name.is_empty() {
+                    self.begin_call(index, events);
+                }
+            }
+        }
+    }
+
+    fn begin_call(&mut self, index: u64, events: &mut Vec<Value>) {
+        let Some(call) = self.calls.get_mut(&index) else {
+            return;
+        };
+        let (call_id, early) = (call.id.clone(), std::mem::take(&mut call.early));
+        let tool = self.names.tool(&call.name);
+        self.close_open("completed", events);
+        let body = Body::Call {
+            call_id,
+            tool,
+            arguments: String::new(),
+        };
+        let output = self.add(body, events);
+        if let Some(call) = self.calls.get_mut(&index) {
+            call.output = Some(output);
+        }
+        self.go_on(output, &early, events);
+    }
+
+    fn go_on(&mut self, output: usize, more: &str, events: &mut Vec<Value>) {
+        let item = &mut self.items[output];
+        let Body::Call {
+            tool, arguments, ..
+        } = &mut item.body
+        else {
+            return;
+        };
+        arguments.push_str(more);
+        // The input of a custom tool stands inside of the arguments: it is told once they are whole.
+        if more.is_empty() || tool.is_custom {
+            return;
+        }
+        let delta = json!({"item_id": item.id, "output_index": output, "delta": more});
+        events.push(self.event("response.function_call_arguments.delta", delta));
+    }
+
+    fn close_call(&mut self, output: usize, status: &'static str, events: &mut Vec<Value>) {
+        let item = &self.items[output];
+        let Body::Call {
+            tool, arguments, ..
+        } = &item.body
+        else {
+            return;
+        };
+        let place = json!({"item_id": item.id, "output_index": output});
+        if tool.is_custom {
+            let input = custom_input(arguments);
+            let (mut delta, mut done) = (place.clone(), place);
+            delta["delta"] = json!(input);
+            done["input"] = json!(input);
+            events.push(self.event("response.custom_tool_call_input.delta", delta));
+            events.push(self.event("response.custom_tool_call_input.done", done));
+        } else {
+            let mut done = place;
+            done["arguments"] = json!(arguments);
+            done["name"] = json!(tool.name);
+            events.push(self.event("response.function_call_arguments.done", done));
+        }
+        self.close_item(output, status, events);
+    }
+
+    pub(super) fn close_calls(&mut self, status: &'static str, events: &mut Vec<Value>) {
+        let calls: Vec<_> = self
+            .calls
+            .iter()
+            .map(|(index, call)| (*index, call.output))
+            .collect();
+        for (index, _) in calls.iter().filter(|(_, output)| output.is_none()) {
+            self.begin_call(*index, events);
+        }
+        let mut outputs: Vec<_> = self.calls.values().filter_map(|call| call.output).collect();
+        outputs.sort_unstable();
+        for output in outputs {
+            self.close_call(output, status, events);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Texts of an answer: what it says, refuses and thinks.
+
+use serde_json::{Value, json};
+
+use super::super::item::{Body, Text, TextKind};
+use super::{EventWriter, ITEM_BYTES};
+
+impl EventWriter {
+    /// A text goes on, or begins.
+    pub(super) fn say(&mut self, kind: TextKind, text: &str, events: &mut Vec<Value>) {
+        if text.is_empty() {
+            return;
+        }
+        let (output, part) = match self.place_of(kind) {
+            Some(place) => place,
+            None => self.begin_text(kind, events),
+        };
+        self.bytes += text.len();
+        let item = &mut self.items[output];
+        match &mut item.body {
+            Body::Message(texts) => texts[part].text.push_str(text),
+            Body::Thoughts(thoughts) => thoughts.text.push_str(text),
+            Body::Carried(_) | Body::Call { .. } => {}
+        }
+        let mut delta = json!({"item_id": item.id, "output_index": output, "content_index": part, "delta": text});
+        if kind == TextKind::Answer {
+            delta["logprobs"] = json!([]);
+        }
+        events.push(self.event(&format!("{}.delta", kind.event()), delta));
+    }
+
+    /// The item and the part of the text that this goes on with.
+    fn place_of(&self, kind: TextKind) -> Option<(usize, usize)> {
+        let output = self.open?;
+        match &self.items[output].body {
+            Body::Thoughts(_) => (kind == TextKind::Thoughts).then_some((output, 0)),
+            Body::Message(texts) => {
+                let last = texts.last().filter(|last| last.kind == kind);
+                last.map(|_| (output, texts.len() - 1))
+            }
+            Body::Carried(_) | Body::Call { .. } => None,
+        }
+    }
+
+    fn begin_text(&mut self, kind: TextKind, events: &mut Vec<Value>) -> (usize, usize) {
+        let text = Text {
+            kind,
+            text: String::new(),
+        };
+        let part = text.part();
+        let open = self.open.filter(|output| {
+            kind != TextKind::Thoughts && matches!(self.items[*output].body, Body::Message(_))
+        });
+        let output = match open {
+            Some(output) => {
+                self.close_part(output, events);
+                output
+            }
+            None => {
+                self.close_open("completed", events);
+                let body = match kind {
+                    TextKind::Thoughts => Body::Thoughts(text),
+                    TextKind::Answer | TextKind::Refusal => Body::Message(Vec::new()),
+                };
+                self.add(body, events)
+            }
+        };
+        self.open = Some(output);
+        let mut place = 0;
+        if let Body::Message(texts) = &mut self.items[output].body {
+            place = texts.len();
+            texts.push(Text {
+                kind,
+                text: String::new(),
+            });
+        }
+        self.bytes += ITEM_BYTES;
+        let id = &self.items[output].id;
+        let added =
+            json!({"item_id": id, "output_index": output, "content_index": place, "part": part});
+        events.push(self.event("response.content_part.added", added));
+        (output, place)
+    }
+
+    /// Ends the newest text of an item.
+    fn close_part(&mut self, output: usize, events: &mut Vec<Value>) {
+        let item = &self.items[output];
+        let (place, text) = match &item.body {
+            Body::Thoughts(text) => (0, text),
+            Body::Message(texts) => match texts.last() {
+                Some(text) => (texts.len() - 1, text),
+                None => return,
+            },
+            Body::Carried(_) | Body::Call { .. } => return,
+        };
+        let (kind, part) = (text.kind, text.part());
+        let mut done = json!({"item_id": item.id, "output_index": output, "content_index": place});
+        done[kind.member()] = json!(text.text);
+        if kind == TextKind::Answer {
+            done["logprobs"] = json!([]);
+        }
+        let added = json!({"item_id": item.id, "output_index": output, "content_index": place, "part": part});
+        events.push(self.event(&format!("{}.done", kind.event()), done));
+        events.push(self.event("response.content_part.done", added));
+    }
+
+    pub(super) fn close_open(&mut self, status: &'static str, events: &mut Vec<Value>) {
+        if let Some(output) = self.open.take() {
+            self.close_part(output, events);
+            self.close_item(output, status, events);
+        }
+    }
+}

@@ -1,0 +1,468 @@
+//! A request for a response as a request for a completion.
+
+use protocol::JsonObject;
+use protocol::admin::Fault;
+use serde_json::{Value, json};
+
+use super::escaped;
+use super::input::Messages;
+use super::places::Places;
+use super::tools::{Names, read_choice, read_tools};
+
+/// The form in which a provider is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Chat completions.
+    Chat,
+    /// Responses, as they came.
+    Responses,
+}
+
+/// The most tokens that a request may be answered with.
+const MOST_TOKENS: u64 = i32::MAX as u64;
+/// Members of a request that the gateway reads itself.
+const READ: [&str; 13] = [
+    "model",
+    "input",
+    "instructions",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "reasoning",
+    "text",
+    "max_output_tokens",
+    "include",
+    "store",
+    "stream",
+    "background",
+];
+/// Members that a completion has under the same name.
+const SAME: [&str; 5] = [
+    "temperature",
+    "top_p",
+    "user",
+    "safety_identifier",
+    "prompt_cache_key",
+];
+/// Objects about the client or the transport, which change no answer.
+const ABOUT: [&str; 3] = ["metadata", "client_metadata", "stream_options"];
+/// Members that would need stored responses or prompts.
+const STORED: [(&str, &str); 3] = [
+    (
+        "previous_response_id",
+        "responses are not stored here; send the whole conversation as input",
+    ),
+    (
+        "conversation",
+        "conversations are not stored here; send the whole conversation as input",
+    ),
+    (
+        "prompt",
+        "prompts of the provider are not the run's; send instructions and input",
+    ),
+];
+/// Members of `reasoning`.
+const REASONING: [&str; 4] = ["effort", "summary", "generate_summary", "context"];
+/// What a request may have included.
+const THOUGHTS: &str = "reasoning.encrypted_content";
+const OWN_INCLUDE: [&str; 2] = [
+    "message.output_text.logprobs",
+    "message.input_image.image_url",
+];
+
+/// A request that was read.
+#[derive(Debug)]
+pub struct Asked {
+    /// The body of a completion: messages, tools and settings, without a model.
+    pub chat: JsonObject,
+    /// Texts that go to a provider of the same form beside those of `chat`.
+    pub beside: Vec<String>,
+    pub(super) own_tools: Option<Value>,
+    pub(super) names: Names,
+    pub(super) places: Places,
+    /// Thoughts were asked for, to be sent back.
+    pub(super) keeps_thoughts: bool,
+}
+
+impl Asked {
+    /// A fault of the completion's body as a fault of the request.
+    #[must_use]
+    pub fn fault(&self, mut fault: Fault) -> Fault {
+        fault.pointer = self.pointer(&fault.pointer);
+        fault
+    }
+
+    /// The place of the request for a pointer into the completion's body.
+    pub fn pointer(&self, pointer: &str) -> String {
+        match pointer {
+            "/max_tokens" | "/max_completion_tokens" => "/max_output_tokens".to_owned(),
+            pointer => self.places.of(pointer),
+        }
+    }
+}
+
+/// Whether a request asks for events.
+pub fn asks_for_stream(body: &JsonObject) -> Result<bool, Fault> {
+    switch(body, "stream").map(|said| said == Some(true))
+}
+
+/// Reads a request to the granted `model`. `opened`: members that the operator lets runs send to its provider. A
+/// fault's pointer begins at the request.
+pub fn read_request(
+    body: &JsonObject,
+    model: &str,
+    target: Target,
+    opened: &[String],
+) -> Result<Asked, Fault> {
+    check_stored(body)?;
+    let mut chat = JsonObject::new();
+    for (name, value) in body.iter().filter(|(_, value)| !value.is_null()) {
+        let name = name.as_str();
+        if SAME.contains(&name) {
+            chat.insert(name.to_owned(), value.clone());
+        } else if ABOUT.contains(&name) {
+            check_object(name, value)?;
+        } else if !READ.contains(&name) {
+            if opened.iter().any(|opened| opened == name) {
+                chat.insert(name.to_owned(), value.clone());
+            } else {
+                check_other(name, value, target)?;
+            }
+        }
+    }
+    let mut places = Places::default();
+    let mut messages = Messages::new(model, target);
+    match body.get("instructions") {
+        None | Some(Value::Null) => {}
+        Some(Value::String(text)) => messages.say_system(text, "/instructions", &mut places),
+        Some(_) => return Err(Fault::new("/instructions", "must be a text")),
+    }
+    messages.read(body.get("input").unwrap_or(&Value::Null), &mut places)?;
+    let beside = std::mem::take(&mut messages.beside);
+    chat.insert("messages".to_owned(), Value::Array(messages.finish()));
+    let mut tools = read_tools(body, &mut places)?;
+    let choice = body.get("tool_choice").unwrap_or(&Value::Null);
+    let choice = read_choice(choice, &mut tools.functions)?;
+    let own_tools = body.get("tools").map(|_| Value::Array(tools.own));
+    if !tools.functions.is_empty() {
+        chat.insert("tools".to_owned(), Value::Array(tools.functions));
+        if let Some(choice) = choice {
+            chat.insert("tool_choice".to_owned(), choice);
+        }
+        if let Some(parallel) = switch(body, "parallel_tool_calls")? {
+            chat.insert("parallel_tool_calls".to_owned(), json!(parallel));
+        }
+    }
+    read_bound(body, &mut chat)?;
+    read_reasoning(body, &mut chat)?;
+    read_text(body, &mut chat)?;
+    Ok(Asked {
+        chat,
+        beside,
+        own_tools,
+        names: tools.names,
+        places,
+        keeps_thoughts: read_include(body, target)?,
+    })
+}
+
+fn check_stored(body: &JsonObject) -> Result<(), Fault> {
+    for (name, message) in STORED {
+        if body.get(name).is_some_and(|value| !value.is_null()) {
+            return Err(Fault::new(
+                format!("/{name}"),
+                format!("must be absent: {message}"),
+            ));
+        }
+    }
+    switch(body, "store")?;
+    if switch(body, "background")? == Some(true) {
+        let message = "must be false: responses are not stored here; read the answer as it comes, with stream";
+        return Err(Fault::new("/background", message));
+    }
+    Ok(())
+}
+
+fn check_object(name: &str, value: &Value) -> Result<(), Fault> {
+    if value.is_object() {
+        return Ok(());
+    }
+    Err(Fault::new(format!("/{name}"), "must be an object"))
+}
+
+/// Members that change an answer only by some of their values.
+fn check_other(name: &str, value: &Value, target: Target) -> Result<(), Fault> {
+    let is_own = target == Target::Responses;
+    let message = match name {
+        "service_tier" if value == "auto" || value == "default" => return Ok(()),
+        "truncation" if value == "disabled" || (is_own && value == "auto") => return Ok(()),
+        "truncation" => "must be disabled: this model's provider cuts no input; send less",
+        "top_logprobs" if is_own || value == 0 => return Ok(()),
+        "top_logprobs" => "must be absent: probabilities are told by providers of responses alone",
+        _ => {
+            "is not for runs to say; the operator may open it by `extra_members` of the model's [[model_providers]]"
+        }
+    };
+    Err(Fault::new(format!("/{}", escaped(name)), message))
+}
+
+fn switch(body: &JsonObject, name: &str) -> Result<Option<bool>, Fault> {
+    match body.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Bool(said)) => Ok(Some(*said)),
+        Some(_) => Err(Fault::new(format!("/{name}"), "must be true or false")),
+    }
+}
+
+fn read_bound(body: &JsonObject, chat: &mut JsonObject) -> Result<(), Fault> {
+    let Some(bound) = body
+        .get("max_output_tokens")
+        .filter(|bound| !bound.is_null())
+    else {
+        return Ok(());
+    };
+    if !bound
+        .as_u64()
+        .is_some_and(|bound| (1..=MOST_TOKENS).contains(&bound))
+    {
+        let message = format!("must be a whole number from 1 to {MOST_TOKENS}");
+        return Err(Fault::new("/max_output_tokens", message));
+    }
+    chat.insert("max_completion_tokens".to_owned(), bound.clone());
+    Ok(())
+}
+
+fn members<'a>(
+    body: &'a JsonObject,
+    name: &str,
+    known: &[&str],
+) -> Result<Option<&'a JsonObject>, Fault> {
+    let members = match body.get(name) {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::Object(members)) => members,
+        Some(_) => return Err(Fault::new(format!("/{name}"), "must be an object")),
+    };
+    let unknown = members
+        .iter()
+        .find(|(member, value)| !value.is_null() && !known.contains(&member.as_str()));
+    match unknown {
+        Some((member, _)) => {
+            let message = format!("is unknown here; send {}", known.join(", "));
+            Err(Fault::new(format!("/{name}/{}", escaped(member)), message))
+        }
+        None => Ok(Some(members)),
+    }
+}
+
+fn read_reasoning(body: &JsonObject, chat: &mut JsonObject) -> Result<(), Fault> {
+    let Some(reasoning) = members(body, "reasoning", &REASONING)? else {
+        return Ok(());
+    };
+    match reasoning.get("effort") {
+        None | Some(Value::Null) => Ok(()),
+        Some(effort @ Value::String(_)) => {
+            chat.insert("reasoning_effort".to_owned(), effort.clone());
+            Ok(())
+        }
+        Some(_) => Err(Fault::new("/reasoning/effort", "must be a text")),
+    }
+}
+
+fn read_text(body: &JsonObject, chat: &mut JsonObject) -> Result<(), Fault> {
+    let Some(text) = members(body, "text", &["format", "verbosity"])? else {
+        return Ok(());
+    };
+    if let Some(verbosity) = text
+        .get("verbosity")
+        .filter(|verbosity| verbosity.is_string())
+    {
+        chat.insert("verbosity".to_owned(), verbosity.clone());
+    }
+    let Some(format) = text.get("format").filter(|format| !format.is_null()) else {
+        return Ok(());
+    };
+    let format = match format["type"].as_str() {
+        Some("text") => return Ok(()),
+        Some("json_object") => json!({"type": "json_object"}),
+        Some("json_schema") => {
+            let schema = format.as_object().into_iter().flatten();
+            let schema = schema.filter(|(name, value)| *name != "type" && !value.is_null());
+            let schema: JsonObject = schema
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect();
+            json!({"type": "json_schema", "json_schema": schema})
+        }
+        _ => {
+            let message = "must be text, json_object or json_schema";
+            return Err(Fault::new("/text/format/type", message));
+        }
+    };
+    chat.insert("response_format".to_owned(), format);
+    Ok(())
+}
+
+/// Whether thoughts are to be given for the next turn.
+fn read_include(body: &JsonObject, target: Target) -> Result<bool, Fault> {
+    let include = match body.get("include") {
+        None | Some(Value::Null) => return Ok(false),
+        Some(Value::Array(include)) => include,
+        Some(_) => return Err(Fault::new("/include", "must be a list")),
+    };
+    let mut keeps_thoughts = false;
+    for (n, name) in include.iter().enumerate() {
+        let is_own = OWN_INCLUDE.iter().any(|own| name == own) && target == Target::Responses;
+        if name == THOUGHTS {
+            keeps_thoughts = true;
+        } else if !is_own {
+            let message =
+                format!("must be {THOUGHTS}: this model's provider has nothing else to include");
+            return Err(Fault::new(format!("/include/{n}"), message));
+        }
+    }
+    Ok(keeps_thoughts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &Value, target: Target, opened: &[&str]) -> Result<Asked, Fault> {
+        let opened: Vec<_> = opened.iter().map(|name| (*name).to_owned()).collect();
+        read_request(body.as_object().unwrap(), "m", target, &opened)
+    }
+
+    fn with(more: &Value) -> Value {
+        let mut body = json!({"model": "m", "input": "hi"});
+        let members = body.as_object_mut().unwrap();
+        members.extend(more.as_object().unwrap().clone());
+        body
+    }
+
+    #[test]
+    fn settings_become_those_of_a_completion() {
+        let messages = json!([{"role": "user", "content": "hi"}]);
+        for (more, expected) in [
+            (json!({}), json!({})),
+            (
+                json!({"store": true, "background": false, "stream": true, "previous_response_id": null}),
+                json!({}),
+            ),
+            (
+                json!({"metadata": {}, "client_metadata": {}, "stream_options": {"include_obfuscation": false}}),
+                json!({}),
+            ),
+            (
+                json!({"service_tier": "auto", "truncation": "disabled", "top_logprobs": 0}),
+                json!({}),
+            ),
+            (
+                json!({"include": [THOUGHTS], "tools": [], "tool_choice": "auto", "parallel_tool_calls": true}),
+                json!({}),
+            ),
+            (
+                json!({"max_output_tokens": 16}),
+                json!({"max_completion_tokens": 16}),
+            ),
+            (
+                json!({"temperature": 0.5, "prompt_cache_key": "k"}),
+                json!({"temperature": 0.5, "prompt_cache_key": "k"}),
+            ),
+            (
+                json!({"reasoning": {"effort": "low", "summary": "auto"}}),
+                json!({"reasoning_effort": "low"}),
+            ),
+            (
+                json!({"text": {"format": {"type": "text"}, "verbosity": "low"}}),
+                json!({"verbosity": "low"}),
+            ),
+            (
+                json!({"text": {"format": {"type": "json_schema", "name": "n", "schema": {}, "strict": true}}}),
+                json!({"response_format": {"type": "json_schema",
+                    "json_schema": {"name": "n", "schema": {}, "strict": true}}}),
+            ),
+        ] {
+            let mut chat = read(&with(&more), Target::Chat, &[]).unwrap().chat;
+            assert_eq!(chat.remove("messages"), Some(messages.clone()), "{more}");
+            assert_eq!(Value::Object(chat), expected, "{more}");
+        }
+    }
+
+    #[test]
+    fn stored_responses_are_refused_with_a_pointer() {
+        for (member, value) in [
+            ("previous_response_id", json!("resp_1")),
+            ("conversation", json!({"id": "conv_1"})),
+            ("prompt", json!({"id": "p"})),
+            ("background", json!(true)),
+        ] {
+            for target in [Target::Chat, Target::Responses] {
+                let refused = read(&with(&json!({member: value})), target, &[member]).unwrap_err();
+                assert_eq!(refused.pointer, format!("/{member}"));
+            }
+        }
+    }
+
+    #[test]
+    fn members_off_the_list_are_refused_unless_opened() {
+        for (more, pointer) in [
+            (json!({"service_tier": "priority"}), "/service_tier"),
+            (json!({"max_tool_calls": 3}), "/max_tool_calls"),
+            (json!({"context_management": []}), "/context_management"),
+            (json!({"a/b": 1}), "/a~1b"),
+        ] {
+            let body = with(&more);
+            assert_eq!(read(&body, Target::Chat, &[]).unwrap_err().pointer, pointer);
+            let name = more.as_object().unwrap().keys().next().unwrap();
+            let opened = read(&body, Target::Chat, &[name]).unwrap();
+            assert_eq!(opened.chat[name], more[name]);
+        }
+        for (more, pointer) in [
+            (json!({"input": null}), "/input"),
+            (json!({"instructions": 7}), "/instructions"),
+            (json!({"store": "no"}), "/store"),
+            (json!({"metadata": []}), "/metadata"),
+            (json!({"max_output_tokens": 0}), "/max_output_tokens"),
+            (json!({"max_output_tokens": "9"}), "/max_output_tokens"),
+            (json!({"truncation": "auto"}), "/truncation"),
+            (json!({"top_logprobs": 2}), "/top_logprobs"),
+            (
+                json!({"include": ["file_search_call.results"]}),
+                "/include/0",
+            ),
+            (
+                json!({"include": ["message.output_text.logprobs"]}),
+                "/include/0",
+            ),
+            (
+                json!({"reasoning": {"max_tokens": 9}}),
+                "/reasoning/max_tokens",
+            ),
+            (json!({"reasoning": "low"}), "/reasoning"),
+            (
+                json!({"text": {"format": {"type": "grammar"}}}),
+                "/text/format/type",
+            ),
+        ] {
+            let refused = read(&with(&more), Target::Chat, &[]).unwrap_err();
+            assert_eq!(refused.pointer, pointer, "{more}");
+        }
+        for more in [
+            json!({"truncation": "auto"}),
+            json!({"top_logprobs": 2}),
+            json!({"include": OWN_INCLUDE}),
+        ] {
+            assert!(read(&with(&more), Target::Responses, &[]).is_ok(), "{more}");
+        }
+    }
+
+    #[test]
+    fn faults_point_into_the_request() {
+        let body = json!({"model": "m", "instructions": "be kind",
+            "input": [{"role": "user", "content": [{"type": "input_text", "text": "a"},
+                {"type": "input_image", "image_url": "http://10.0.0.1/a"}]}]});
+        let asked = read(&body, Target::Chat, &[]).unwrap();
+        let fault = Fault::new("/messages/1/content/1/image_url/url", "is no place");
+        assert_eq!(asked.fault(fault).pointer, "/input/0/content/1/image_url");
+        assert_eq!(asked.pointer("/max_tokens"), "/max_output_tokens");
+    }
+}

@@ -1,0 +1,99 @@
+//! Members of a chat completion that its model wants back in the next turn (thoughts, signatures of calls), kept by the
+//! client as `encrypted_content` of a reasoning item. They go back to the model that gave them, and to no other.
+
+use std::collections::BTreeMap;
+
+use protocol::JsonObject;
+use serde_json::{Value, json};
+
+use crate::json_text::check_json_text;
+
+/// How the content begins that the gateway itself has written.
+const MARK: &str = "runnel:1:";
+/// Members of a message that an envelope may hold.
+const THOUGHTS: [&str; 3] = ["reasoning_content", "reasoning", "reasoning_details"];
+/// Members of a call that an envelope never holds.
+const OF_CALL: [&str; 4] = ["index", "id", "type", "function"];
+
+/// What one reasoning item carries.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Envelope {
+    /// Members of the assistant's message.
+    pub(super) thoughts: JsonObject,
+    /// Members of its calls, by the ids of the calls.
+    pub(super) calls: BTreeMap<String, JsonObject>,
+}
+
+impl Envelope {
+    /// The content of a reasoning item. `None`: there is nothing to carry.
+    pub(super) fn seal(&self, model: &str) -> Option<String> {
+        if self.thoughts.is_empty() && self.calls.is_empty() {
+            return None;
+        }
+        let held = json!({"model": model, "thoughts": self.thoughts, "calls": self.calls});
+        Some(format!("{MARK}{held}"))
+    }
+
+    /// Reads what this model gave. `None`: another model gave it, or it is not the gateway's.
+    pub(super) fn open(content: &str, model: &str) -> Option<Self> {
+        let text = content.strip_prefix(MARK)?;
+        check_json_text(text.as_bytes()).ok()?;
+        let held: Value = serde_json::from_str(text).ok()?;
+        if held["model"] != model {
+            return None;
+        }
+        let of = |members: &Value, may: &dyn Fn(&str) -> bool| -> JsonObject {
+            let members = members.as_object().into_iter().flatten();
+            members
+                .filter(|(name, _)| may(name))
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect()
+        };
+        let calls = held["calls"].as_object().into_iter().flatten();
+        Some(Self {
+            thoughts: of(&held["thoughts"], &|name| THOUGHTS.contains(&name)),
+            calls: calls
+                .map(|(id, members)| (id.clone(), of(members, &|name| !OF_CALL.contains(&name))))
+                .collect(),
+        })
+    }
+}
+
+/// Whether the gateway wrote this content. A provider could not read it.
+pub(super) fn is_sealed(content: &str) -> bool {
+    content.starts_with(MARK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(value: Value) -> JsonObject {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn carried_members_return_to_their_model() {
+        let carried = Envelope {
+            thoughts: object(json!({"reasoning_content": "T"})),
+            calls: BTreeMap::from([("c".to_owned(), object(json!({"signature": "S"})))]),
+        };
+        let sealed = carried.seal("m").unwrap();
+        assert!(is_sealed(&sealed));
+        assert_eq!(Envelope::open(&sealed, "m"), Some(carried));
+        assert_eq!(Envelope::open(&sealed, "other"), None);
+        assert_eq!(Envelope::open("gAAAAA", "m"), None);
+        assert_eq!(Envelope::default().seal("m"), None);
+    }
+
+    #[test]
+    fn forged_envelopes_carry_no_other_members() {
+        let forged = json!({"model": "m", "thoughts": {"content": "x", "reasoning": "T"},
+            "calls": {"c": {"function": {}, "x": 1}, "d": 7}});
+        let opened = Envelope::open(&format!("{MARK}{forged}"), "m").unwrap();
+        assert_eq!(opened.thoughts, object(json!({"reasoning": "T"})));
+        assert_eq!(opened.calls["c"], object(json!({"x": 1})));
+        assert!(opened.calls["d"].is_empty());
+        assert_eq!(Envelope::open(&format!("{MARK}[["), "m"), None);
+    }
+}

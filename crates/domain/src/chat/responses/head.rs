@@ -1,0 +1,79 @@
+//! What a response says of itself and of its request.
+
+use protocol::JsonObject;
+use serde_json::{Value, json};
+
+/// A member of a request that is longer than this as JSON, in bytes, is not repeated in the answer.
+const ECHO_BYTES: usize = 8 * 1024;
+/// Members of a request that stand in the answer, and what stands there where the request has none.
+const ECHOED: [(&str, &str); 14] = [
+    ("instructions", "null"),
+    ("max_output_tokens", "null"),
+    ("metadata", "{}"),
+    ("parallel_tool_calls", "true"),
+    ("prompt_cache_key", "null"),
+    ("reasoning", r#"{"effort": null, "summary": null}"#),
+    ("safety_identifier", "null"),
+    ("temperature", "null"),
+    ("text", r#"{"format": {"type": "text"}}"#),
+    ("tool_choice", r#""auto""#),
+    ("tools", "[]"),
+    ("top_p", "null"),
+    ("truncation", r#""disabled""#),
+    ("user", "null"),
+];
+
+/// What a response says of itself.
+#[derive(Debug)]
+pub struct Head {
+    /// Of the response, unique: letters and digits.
+    pub key: String,
+    /// Seconds since 1970.
+    pub created_at: i64,
+    /// The granted model.
+    pub model: String,
+}
+
+impl Head {
+    /// A response with these items.
+    pub(super) fn response(
+        &self,
+        echo: &JsonObject,
+        status: &str,
+        output: Vec<Value>,
+        usage: Value,
+    ) -> Value {
+        let own = json!({
+            "id": format!("resp_{}", self.key),
+            "object": "response",
+            "created_at": self.created_at,
+            "model": self.model,
+            "status": status,
+            "background": false,
+            "error": null,
+            "incomplete_details": null,
+            "previous_response_id": null,
+            "store": false,
+            "usage": usage,
+        });
+        let mut response = echo.clone();
+        if let Value::Object(own) = own {
+            response.extend(own);
+        }
+        response.insert("output".to_owned(), Value::Array(output));
+        Value::Object(response)
+    }
+}
+
+/// The members of a request that its answer repeats.
+pub(super) fn echo(request: &JsonObject) -> JsonObject {
+    let members = ECHOED.iter().map(|(name, default)| {
+        let said = request.get(*name).filter(|said| !said.is_null());
+        let said = said
+            .filter(|said| said.to_string().len() <= ECHO_BYTES)
+            .cloned();
+        let said = said.unwrap_or_else(|| serde_json::from_str(default).unwrap_or_default());
+        ((*name).to_owned(), said)
+    });
+    members.collect()
+}

@@ -1,0 +1,484 @@
+//! Items of a request as messages of a chat.
+
+use std::collections::BTreeMap;
+
+use protocol::JsonObject;
+use protocol::admin::Fault;
+use serde_json::{Value, json};
+
+use super::Target;
+use super::envelope::{Envelope, is_sealed};
+use super::parts::{Content, Part, read_parts, text_of};
+use super::places::Places;
+use super::tools::{custom_arguments, function_name};
+
+/// Items of one request.
+const MOST_ITEMS: usize = 10_000;
+/// Pictures, documents and sounds of one request.
+const MOST_DATA: usize = 1000;
+
+/// The messages of a chat as they are put together.
+pub(super) struct Messages<'a> {
+    /// The granted model that is asked.
+    model: &'a str,
+    target: Target,
+    messages: Vec<Value>,
+    /// The assistant's turn that items may go on with.
+    turn: Option<Turn>,
+    /// Pictures and files of tool results, which follow the results as a message of the user: few providers take them
+    /// in a result.
+    attached: Vec<(Value, Option<String>)>,
+    /// How many pictures, documents and sounds there are.
+    data: usize,
+    /// Texts that go to the provider and stand in no message.
+    pub(super) beside: Vec<String>,
+}
+
+/// Text and calls of the assistant in a row: one message.
+#[derive(Default)]
+struct Turn {
+    pointer: String,
+    texts: Vec<String>,
+    calls: Vec<Value>,
+    thoughts: JsonObject,
+    carried: BTreeMap<String, JsonObject>,
+}
+
+impl<'a> Messages<'a> {
+    pub(super) fn new(model: &'a str, target: Target) -> Self {
+        Self {
+            model,
+            target,
+            messages: Vec::new(),
+            turn: None,
+            attached: Vec::new(),
+            data: 0,
+            beside: Vec::new(),
+        }
+    }
+
+    /// Adds text of the system. At the beginning of a chat it is one message, which is all that some templates take.
+    pub(super) fn say_system(&mut self, text: &str, pointer: &str, places: &mut Places) {
+        self.close(places);
+        if let [first] = self.messages.as_mut_slice()
+            && first["role"] == "system"
+            && let Value::String(before) = &mut first["content"]
+        {
+            // In place: copies of a long beginning would add up.
+            before.push_str("\n\n");
+            before.push_str(text);
+            return;
+        }
+        self.push(json!({"role": "system", "content": text}), pointer, places);
+    }
+
+    /// Reads `input`. A fault's pointer begins at the request.
+    pub(super) fn read(&mut self, input: &Value, places: &mut Places) -> Result<(), Fault> {
+        match input {
+            Value::String(text) => {
+                self.push(json!({"role": "user", "content": text}), "/input", places);
+                return Ok(());
+            }
+            Value::Array(items) if items.len() <= MOST_ITEMS => {
+                for (n, item) in items.iter().enumerate() {
+                    let pointer = format!("/input/{n}");
+                    self.read_item(item, &pointer, places)?;
+                    if self.data + self.attached.len() > MOST_DATA {
+                        let message =
+                            format!("must be one of at most {MOST_DATA} images, files and sounds");
+                        return Err(Fault::new(pointer, message));
+                    }
+                }
+            }
+            Value::Array(_) => {
+                let message = format!("must have at most {MOST_ITEMS} items");
+                return Err(Fault::new("/input", message));
+            }
+            _ => return Err(Fault::new("/input", "must be a text or a list of items")),
+        }
+        self.close(places);
+        Ok(())
+    }
+
+    /// The messages.
+    pub(super) fn finish(self) -> Vec<Value> {
+        self.messages
+    }
+
+    fn read_item(&mut self, item: &Value, pointer: &str, places: &mut Places) -> Result<(), Fault> {
+        let kind = match &item["type"] {
+            Value::Null if item["role"].is_string() => "message",
+            kind => kind.as_str().unwrap_or_default(),
+        };
+        match kind {
+            "message" => self.read_message(item, pointer, places),
+            "function_call" => {
+                let arguments = text_at(item, "arguments", pointer)?;
+                self.add_call(item, arguments, pointer, places)
+            }
+            "custom_tool_call" => {
+                let arguments = custom_arguments(text_at(item, "input", pointer)?);
+                self.add_call(item, &arguments, pointer, places)
+            }
+            "function_call_output" | "custom_tool_call_output" => {
+                self.read_output(item, pointer, places)
+            }
+            "reasoning" => {
+                self.read_reasoning(item, pointer, places);
+                Ok(())
+            }
+            "compaction" | "compaction_summary" if self.target == Target::Responses => {
+                self.keep_opaque(item);
+                Ok(())
+            }
+            "item_reference" => {
+                let message =
+                    "names a stored item, and responses are not stored here; send the item itself";
+                Err(Fault::new(pointer, message))
+            }
+            other => {
+                let other: String = other.chars().take(40).collect();
+                let message = format!(
+                    "is {other:?}, which this model's provider cannot be told; send message, function_call, \
+                     function_call_output, custom_tool_call, custom_tool_call_output or reasoning"
+                );
+                Err(Fault::new(format!("{pointer}/type"), message))
+            }
+        }
+    }
+
+    fn read_message(
+        &mut self,
+        item: &Value,
+        pointer: &str,
+        places: &mut Places,
+    ) -> Result<(), Fault> {
+        let content = format!("{pointer}/content");
+        match item["role"].as_str().unwrap_or_default() {
+            "system" | "developer" => {
+                let parts = read_parts(&item["content"], &content, Content::Text)?;
+                self.say_system(&text_of(&parts), pointer, places);
+            }
+            "assistant" => {
+                let parts = read_parts(&item["content"], &content, Content::Text)?;
+                let text = text_of(&parts);
+                let turn = self.turn(pointer, places);
+                if !text.is_empty() {
+                    turn.texts.push(text);
+                }
+            }
+            "user" => {
+                let parts = read_parts(&item["content"], &content, Content::Any)?;
+                self.close(places);
+                self.push_user(parts, pointer, places);
+            }
+            _ => {
+                let message = "must be user, assistant, system or developer";
+                return Err(Fault::new(format!("{pointer}/role"), message));
+            }
+        }
+        Ok(())
+    }
+
+    fn push_user(&mut self, parts: Vec<(Part, String)>, pointer: &str, places: &mut Places) {
+        let content = match parts.as_slice() {
+            [(Part::Text(text), _)] => json!(text),
+            _ => {
+                let parts = parts.into_iter().map(|(part, place)| match part {
+                    Part::Text(text) => (json!({"type": "text", "text": text}), None),
+                    Part::Data(data) => (data, Some(place)),
+                });
+                self.place_parts(parts.collect(), places)
+            }
+        };
+        self.push(json!({"role": "user", "content": content}), pointer, places);
+    }
+
+    /// Notes where the pictures, documents and sounds of the next message stand.
+    fn place_parts(&mut self, parts: Vec<(Value, Option<String>)>, places: &mut Places) -> Value {
+        let message = self.messages.len();
+        let place = |(n, (part, place)): (usize, (Value, Option<String>))| {
+            if let Some(place) = place {
+                self.data += 1;
+                places.add(format!("/messages/{message}/content/{n}"), place);
+            }
+            part
+        };
+        parts.into_iter().enumerate().map(place).collect()
+    }
+
+    fn add_call(
+        &mut self,
+        item: &Value,
+        arguments: &str,
+        pointer: &str,
+        places: &mut Places,
+    ) -> Result<(), Fault> {
+        let id = text_at(item, "call_id", pointer)?;
+        let name = function_name(item["namespace"].as_str(), text_at(item, "name", pointer)?);
+        let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+        self.turn(pointer, places).calls.push(call);
+        Ok(())
+    }
+
+    fn read_output(
+        &mut self,
+        item: &Value,
+        pointer: &str,
+        places: &mut Places,
+    ) -> Result<(), Fault> {
+        let id = text_at(item, "call_id", pointer)?;
+        let parts = read_parts(&item["output"], &format!("{pointer}/output"), Content::Any)?;
+        self.close_turn(places);
+        let mut text = text_of(&parts);
+        let data = parts.into_iter().filter_map(|(part, place)| match part {
+            Part::Data(data) => Some((data, Some(place))),
+            Part::Text(_) => None,
+        });
+        let data: Vec<_> = data.collect();
+        if !data.is_empty() {
+            let label = format!("Attached to the result of the tool call {id}:");
+            self.attached
+                .push((json!({"type": "text", "text": label}), None));
+            self.attached.extend(data);
+            if text.is_empty() {
+                "The result is attached below.".clone_into(&mut text);
+            }
+        }
+        self.push(
+            json!({"role": "tool", "tool_call_id": id, "content": text}),
+            pointer,
+            places,
+        );
+        Ok(())
+    }
+
+    fn read_reasoning(&mut self, item: &Value, pointer: &str, places: &mut Places) {
+        let content = item["encrypted_content"].as_str().unwrap_or_default();
+        let opened = (self.target == Target::Chat)
+            .then(|| Envelope::open(content, self.model))
+            .flatten();
+        if let Some(opened) = opened {
+            let turn = self.turn(pointer, places);
+            turn.thoughts.extend(opened.thoughts);
+            turn.carried.extend(opened.calls);
+        }
+        if self.target == Target::Responses && !is_sealed(content) {
+            self.keep_opaque(item);
+        }
+    }
+
+    /// Counts what goes to a provider of the same form as it is.
+    fn keep_opaque(&mut self, item: &Value) {
+        let members = item.as_object().into_iter().flatten();
+        let texts = members
+            .filter(|(name, value)| !value.is_null() && !["id", "type"].contains(&name.as_str()));
+        self.beside
+            .extend(texts.map(|(_, value)| value.to_string()));
+    }
+
+    /// The assistant's turn that is open, or a new one.
+    fn turn(&mut self, pointer: &str, places: &mut Places) -> &mut Turn {
+        if self.turn.is_none() {
+            self.attach(places);
+        }
+        self.turn.get_or_insert_with(|| Turn {
+            pointer: pointer.to_owned(),
+            ..Turn::default()
+        })
+    }
+
+    fn close(&mut self, places: &mut Places) {
+        self.close_turn(places);
+        self.attach(places);
+    }
+
+    fn close_turn(&mut self, places: &mut Places) {
+        let Some(turn) = self.turn.take() else { return };
+        if turn.texts.is_empty() && turn.calls.is_empty() {
+            return;
+        }
+        self.attach(places);
+        let pointer = turn.pointer.clone();
+        self.push(turn.message(), &pointer, places);
+    }
+
+    /// Says what is attached to tool results.
+    fn attach(&mut self, places: &mut Places) {
+        if self.attached.is_empty() {
+            return;
+        }
+        let attached = std::mem::take(&mut self.attached);
+        let content = self.place_parts(attached, places);
+        self.messages
+            .push(json!({"role": "user", "content": content}));
+    }
+
+    fn push(&mut self, message: Value, pointer: &str, places: &mut Places) {
+        places.add(
+            format!("/messages/{}", self.messages.len()),
+            pointer.to_owned(),
+        );
+        self.messages.push(message);
+    }
+}
+
+impl Turn {
+    fn message(mut self) -> Value {
+        let text = self.texts.join("\n\n");
+        let mut message = JsonObject::new();
+        message.insert("role".to_owned(), json!("assistant"));
+        let content = if text.is_empty() {
+            Value::Null
+        } else {
+            json!(text)
+        };
+        message.insert("content".to_owned(), content);
+        if !self.calls.is_empty() {
+            for call in &mut self.calls {
+                let id = call["id"].as_str().unwrap_or_default();
+                for (name, value) in self.carried.remove(id).unwrap_or_default() {
+                    call[name] = value;
+                }
+            }
+            message.insert("tool_calls".to_owned(), Value::Array(self.calls));
+            // As after the protocol's own messages: thoughts go back with calls alone.
+            message.extend(self.thoughts);
+        }
+        Value::Object(message)
+    }
+}
+
+fn text_at<'a>(item: &'a Value, member: &str, pointer: &str) -> Result<&'a str, Fault> {
+    let text = item[member].as_str();
+    text.ok_or_else(|| Fault::new(format!("{pointer}/{member}"), "must be a text"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(items: Value, target: Target) -> Result<(Vec<Value>, Places), Fault> {
+        let mut places = Places::default();
+        let mut messages = Messages::new("m", target);
+        messages.read(&items, &mut places)?;
+        Ok((messages.finish(), places))
+    }
+
+    #[test]
+    fn items_become_messages_row_by_row() {
+        let call = |id: &str| json!({"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"});
+        let output =
+            |id: &str| json!({"type": "function_call_output", "call_id": id, "output": id});
+        let text = |role: &str, text: &str| json!({"role": role, "content": [{"type": "input_text", "text": text}]});
+        let chat_call = |id: &str| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}});
+        let rows = [
+            (json!("hi"), json!([{"role": "user", "content": "hi"}])),
+            (
+                json!([
+                    text("developer", "a"),
+                    text("system", "b"),
+                    text("user", "c"),
+                    text("developer", "d")
+                ]),
+                json!([{"role": "system", "content": "a\n\nb"}, {"role": "user", "content": "c"},
+                    {"role": "system", "content": "d"}]),
+            ),
+            (
+                json!([text("user", "go"), text("assistant", "first"), {"type": "reasoning", "summary": []},
+                    call("1"), call("2"), text("assistant", "more"), output("1"), output("2")]),
+                json!([{"role": "user", "content": "go"},
+                    {"role": "assistant", "content": "first\n\nmore", "tool_calls": [chat_call("1"), chat_call("2")]},
+                    {"role": "tool", "tool_call_id": "1", "content": "1"},
+                    {"role": "tool", "tool_call_id": "2", "content": "2"}]),
+            ),
+            (
+                json!([{"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "x"},
+                    {"type": "custom_tool_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "ok"}]}]),
+                json!([{"role": "assistant", "content": null, "tool_calls": [
+                    {"id": "c", "type": "function", "function": {"name": "patch", "arguments": "{\"input\":\"x\"}"}}]},
+                    {"role": "tool", "tool_call_id": "c", "content": "ok"}]),
+            ),
+            (
+                json!([{"type": "function_call", "call_id": "c", "namespace": "n", "name": "f", "arguments": ""}]),
+                json!([{"role": "assistant", "content": null, "tool_calls": [
+                    {"id": "c", "type": "function", "function": {"name": "n__f", "arguments": ""}}]}]),
+            ),
+        ];
+        for (items, expected) in rows {
+            let (messages, _) = read(items.clone(), Target::Chat).unwrap();
+            assert_eq!(Value::Array(messages), expected, "{items}");
+        }
+    }
+
+    #[test]
+    fn images_of_tool_results_follow_as_user_parts() {
+        let image = json!({"type": "input_image", "image_url": "artifact:a"});
+        let call = |id: &str| json!({"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"});
+        let items = json!([call("1"), call("2"),
+            {"type": "function_call_output", "call_id": "1", "output": [image]},
+            {"type": "function_call_output", "call_id": "2", "output": "two"},
+            {"role": "user", "content": "and?"}]);
+        let (messages, places) = read(items, Target::Chat).unwrap();
+        let roles: Vec<_> = messages.iter().map(|message| &message["role"]).collect();
+        assert_eq!(roles, ["assistant", "tool", "tool", "user", "user"]);
+        assert_eq!(messages[3]["content"][1]["image_url"]["url"], "artifact:a");
+        let place = places.of("/messages/3/content/1/image_url/url");
+        assert_eq!(place, "/input/2/output/0/image_url");
+    }
+
+    #[test]
+    fn thoughts_return_with_calls_to_their_model() {
+        let thoughts = JsonObject::from_iter([("reasoning_content".to_owned(), json!("T"))]);
+        let carried = JsonObject::from_iter([("signature".to_owned(), json!("S"))]);
+        let envelope = Envelope {
+            thoughts,
+            calls: BTreeMap::from([("c".to_owned(), carried)]),
+        };
+        for (model, has_thoughts) in [("m", true), ("other", false)] {
+            let sealed = envelope.seal(model).unwrap();
+            let items = json!([{"type": "reasoning", "encrypted_content": sealed},
+                {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}]);
+            let (messages, _) = read(items, Target::Chat).unwrap();
+            assert_eq!(messages[0].get("reasoning_content").is_some(), has_thoughts);
+            assert_eq!(
+                messages[0]["tool_calls"][0].get("signature").is_some(),
+                has_thoughts
+            );
+        }
+    }
+
+    #[test]
+    fn unknown_items_are_refused_by_name() {
+        for (item, pointer) in [
+            (json!({"type": "web_search_call"}), "/input/0/type"),
+            (json!({"type": "local_shell_call"}), "/input/0/type"),
+            (
+                json!({"type": "compaction", "encrypted_content": "x"}),
+                "/input/0/type",
+            ),
+            (json!({"type": "item_reference", "id": "i"}), "/input/0"),
+            (json!({"role": "tool", "content": "x"}), "/input/0/role"),
+            (json!({"role": "user"}), "/input/0/content"),
+            (
+                json!({"type": "function_call", "name": "f", "arguments": "{}"}),
+                "/input/0/call_id",
+            ),
+            (
+                json!({"type": "function_call", "call_id": "c", "name": "f"}),
+                "/input/0/arguments",
+            ),
+            (
+                json!({"type": "function_call_output", "call_id": "c"}),
+                "/input/0/output",
+            ),
+            (json!(7), "/input/0/type"),
+        ] {
+            let refused = read(json!([item]), Target::Chat).unwrap_err();
+            assert_eq!(refused.pointer, pointer, "{item}");
+        }
+        assert_eq!(read(json!(7), Target::Chat).unwrap_err().pointer, "/input");
+        let opaque = json!([{"type": "compaction", "encrypted_content": "x"}]);
+        assert!(read(opaque, Target::Responses).is_ok());
+    }
+}

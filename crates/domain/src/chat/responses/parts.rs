@@ -1,0 +1,165 @@
+//! Parts of an item's content as parts of a chat message.
+
+use protocol::admin::Fault;
+use serde_json::{Value, json};
+
+/// One part of a chat message.
+#[derive(Debug)]
+pub(super) enum Part {
+    Text(String),
+    /// A picture, a document or a sound.
+    Data(Value),
+}
+
+/// What an item may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    /// Text alone: an assistant's message, instructions.
+    Text,
+    /// Text, pictures, documents and sounds.
+    Any,
+}
+
+/// The parts of an item's content, each with its pointer.
+pub(super) fn read_parts(
+    content: &Value,
+    pointer: &str,
+    may: Content,
+) -> Result<Vec<(Part, String)>, Fault> {
+    match content {
+        Value::String(text) => Ok(vec![(Part::Text(text.clone()), pointer.to_owned())]),
+        Value::Array(parts) => {
+            let read = |(n, part): (usize, &Value)| {
+                let pointer = format!("{pointer}/{n}");
+                Ok((read_part(part, &pointer, may)?, pointer))
+            };
+            parts.iter().enumerate().map(read).collect()
+        }
+        _ => Err(Fault::new(pointer, "must be a text or a list of parts")),
+    }
+}
+
+fn read_part(part: &Value, pointer: &str, may: Content) -> Result<Part, Fault> {
+    let kind = part["type"].as_str().unwrap_or_default();
+    let at = |member: &str, message: &str| Fault::new(format!("{pointer}/{member}"), message);
+    let text_of = |member: &str| {
+        let text = part[member].as_str().map(str::to_owned);
+        text.ok_or_else(|| at(member, "must be a text"))
+    };
+    match kind {
+        "input_text" | "output_text" | "text" => Ok(Part::Text(text_of("text")?)),
+        "refusal" => Ok(Part::Text(text_of("refusal")?)),
+        "input_image" | "input_file" | "input_audio" if may == Content::Text => Err(at(
+            "type",
+            "must be a part of text: models take others from users and tools alone",
+        )),
+        "input_image" | "input_file" if !part["file_id"].is_null() => Err(at(
+            "file_id",
+            "is a file that the provider keeps, which is not the run's; send its data",
+        )),
+        "input_image" => {
+            let mut image = json!({"url": text_of("image_url")?});
+            match part["detail"].as_str() {
+                Some(detail @ ("low" | "high")) => image["detail"] = json!(detail),
+                Some("original") => image["detail"] = json!("high"),
+                _ => {}
+            }
+            Ok(Part::Data(json!({"type": "image_url", "image_url": image})))
+        }
+        "input_file" => {
+            let is_inline = !part["file_data"].is_null();
+            let data = text_of(if is_inline { "file_data" } else { "file_url" })?;
+            let name = part["filename"].as_str().unwrap_or("file");
+            Ok(Part::Data(
+                json!({"type": "file", "file": {"filename": name, "file_data": data}}),
+            ))
+        }
+        "input_audio" if part["input_audio"].is_object() => Ok(Part::Data(
+            json!({"type": "input_audio", "input_audio": part["input_audio"]}),
+        )),
+        _ => Err(at(
+            "type",
+            "must be input_text, output_text, refusal, input_image, input_file or input_audio",
+        )),
+    }
+}
+
+/// The text of parts, without the others.
+pub(super) fn text_of(parts: &[(Part, String)]) -> String {
+    let texts = parts.iter().filter_map(|(part, _)| match part {
+        Part::Text(text) => Some(text.as_str()),
+        Part::Data(_) => None,
+    });
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_keep_text_images_and_files() {
+        for (part, expected) in [
+            (
+                json!({"type": "input_image", "image_url": "artifact:a", "detail": "original"}),
+                json!({"type": "image_url", "image_url": {"url": "artifact:a", "detail": "high"}}),
+            ),
+            (
+                json!({"type": "input_image", "image_url": "https://a/b.png", "detail": "auto", "file_id": null}),
+                json!({"type": "image_url", "image_url": {"url": "https://a/b.png"}}),
+            ),
+            (
+                json!({"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,AA"}),
+                json!({"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AA"}}),
+            ),
+            (
+                json!({"type": "input_file", "file_url": "https://a/b.pdf"}),
+                json!({"type": "file", "file": {"filename": "file", "file_data": "https://a/b.pdf"}}),
+            ),
+        ] {
+            let read = read_parts(&json!([part]), "/p", Content::Any).unwrap();
+            let (Part::Data(data), pointer) = &read[0] else {
+                panic!("{read:?}")
+            };
+            assert_eq!((data, pointer.as_str()), (&expected, "/p/0"));
+        }
+    }
+
+    #[test]
+    fn parts_without_a_translation_name_their_place() {
+        for (content, may, pointer) in [
+            (json!(7), Content::Any, "/p"),
+            (json!([{"type": "input_text"}]), Content::Any, "/p/0/text"),
+            (
+                json!([{"type": "text", "text": "a"}, {"type": "video"}]),
+                Content::Any,
+                "/p/1/type",
+            ),
+            (
+                json!([{"type": "input_image", "file_id": "f-1"}]),
+                Content::Any,
+                "/p/0/file_id",
+            ),
+            (
+                json!([{"type": "input_image"}]),
+                Content::Any,
+                "/p/0/image_url",
+            ),
+            (
+                json!([{"type": "input_file"}]),
+                Content::Any,
+                "/p/0/file_url",
+            ),
+            (json!([{"type": "input_audio"}]), Content::Any, "/p/0/type"),
+            (
+                json!([{"type": "input_image", "image_url": "x"}]),
+                Content::Text,
+                "/p/0/type",
+            ),
+            (json!(["text"]), Content::Any, "/p/0/type"),
+        ] {
+            let refused = read_parts(&content, "/p", may).unwrap_err();
+            assert_eq!(refused.pointer, pointer, "{content}");
+        }
+    }
+}

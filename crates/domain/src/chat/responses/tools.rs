@@ -1,0 +1,447 @@
+//! Tools of a request as functions of a completion, and back by their names.
+
+use std::collections::BTreeMap;
+
+use protocol::JsonObject;
+use protocol::admin::Fault;
+use serde_json::{Value, json};
+
+use super::places::Places;
+
+/// Tools of one request, those in namespaces among them.
+const MOST_TOOLS: usize = 512;
+/// Characters of a function's name that all providers take.
+const NAME_CHARS: usize = 64;
+/// The member of a custom tool's function that holds its input.
+const INPUT: &str = "input";
+/// Members of a tool that go to a provider of the same form.
+const OF_TOOL: [&str; 6] = [
+    "type",
+    "name",
+    "description",
+    "parameters",
+    "strict",
+    "format",
+];
+
+/// A tool as its client knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Tool {
+    pub(super) is_custom: bool,
+    pub(super) namespace: Option<String>,
+    pub(super) name: String,
+}
+
+/// The tools of a request by the names of their functions.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Names(BTreeMap<String, Tool>);
+
+impl Names {
+    /// The tool behind a function's name. A name that was not offered is a function's.
+    pub(super) fn tool(&self, function: &str) -> Tool {
+        let named = || Tool {
+            is_custom: false,
+            namespace: None,
+            name: function.to_owned(),
+        };
+        self.0.get(function).cloned().unwrap_or_else(named)
+    }
+
+    fn add(&mut self, function: &str, tool: Tool) -> bool {
+        self.0.insert(function.to_owned(), tool).is_none()
+    }
+}
+
+/// The tools of a request.
+#[derive(Debug, Default)]
+pub(super) struct Tools {
+    /// As a completion takes them.
+    pub(super) functions: Vec<Value>,
+    /// As a provider of the same form takes them.
+    pub(super) own: Vec<Value>,
+    pub(super) names: Names,
+}
+
+/// The name of a tool's function. One that is too long keeps its beginning and gets a checksum of the whole.
+pub(super) fn function_name(namespace: Option<&str>, name: &str) -> String {
+    let whole = match namespace {
+        None => return name.to_owned(),
+        Some(space) if space.ends_with("__") => format!("{space}{name}"),
+        Some(space) => format!("{space}__{name}"),
+    };
+    if whole.chars().count() <= NAME_CHARS {
+        return whole;
+    }
+    let sum = checksum(whole.as_bytes());
+    let kept: String = whole.chars().take(NAME_CHARS - 9).collect();
+    format!("{kept}_{sum:08x}")
+}
+
+/// FNV-1a, 32 bits: the same in every process.
+fn checksum(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |sum, byte| {
+        (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
+/// Reads the tools of a request. A fault's pointer begins at the request.
+pub(super) fn read_tools(body: &JsonObject, places: &mut Places) -> Result<Tools, Fault> {
+    let mut tools = Tools::default();
+    let told = match body.get("tools") {
+        None | Some(Value::Null) => return Ok(tools),
+        Some(Value::Array(told)) => told,
+        Some(_) => return Err(Fault::new("/tools", "must be a list")),
+    };
+    for (n, tool) in told.iter().enumerate() {
+        let pointer = format!("/tools/{n}");
+        if tool["type"] == "namespace" {
+            let own = tools.add_namespace(tool, &pointer, places)?;
+            tools.own.push(own);
+        } else {
+            tools.add(tool, None, &pointer, places)?;
+            tools.own.push(own_tool(tool));
+        }
+    }
+    Ok(tools)
+}
+
+impl Tools {
+    fn add_namespace(
+        &mut self,
+        tool: &Value,
+        pointer: &str,
+        places: &mut Places,
+    ) -> Result<Value, Fault> {
+        let space = name_of(tool, pointer)?;
+        let inner = tool["tools"].as_array();
+        let inner =
+            inner.ok_or_else(|| Fault::new(format!("{pointer}/tools"), "must be a list"))?;
+        for (n, one) in inner.iter().enumerate() {
+            self.add(one, Some(space), &format!("{pointer}/tools/{n}"), places)?;
+        }
+        let own: Vec<_> = inner.iter().map(own_tool).collect();
+        let description = &tool["description"];
+        Ok(json!({"type": "namespace", "name": space, "description": description, "tools": own}))
+    }
+
+    fn add(
+        &mut self,
+        tool: &Value,
+        namespace: Option<&str>,
+        pointer: &str,
+        places: &mut Places,
+    ) -> Result<(), Fault> {
+        let is_custom = match tool["type"].as_str() {
+            Some("function") => false,
+            Some("custom") => true,
+            Some(other) => return Err(unknown_type(other, pointer)),
+            None => return Err(Fault::new(format!("{pointer}/type"), "must be a text")),
+        };
+        if self.functions.len() == MOST_TOOLS {
+            let message = format!("must have at most {MOST_TOOLS} tools");
+            return Err(Fault::new("/tools", message));
+        }
+        let name = name_of(tool, pointer)?;
+        let function = function_name(namespace, name);
+        let known = Tool {
+            is_custom,
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+        };
+        if !self.names.add(&function, known) {
+            let message = "must be a name that no other tool of the request has";
+            return Err(Fault::new(format!("{pointer}/name"), message));
+        }
+        places.add(
+            format!("/tools/{}", self.functions.len()),
+            pointer.to_owned(),
+        );
+        self.functions.push(if is_custom {
+            custom(&function, tool)
+        } else {
+            plain(&function, tool)
+        });
+        Ok(())
+    }
+}
+
+fn name_of<'a>(tool: &'a Value, pointer: &str) -> Result<&'a str, Fault> {
+    let name = tool["name"].as_str().filter(|name| !name.is_empty());
+    name.ok_or_else(|| {
+        Fault::new(
+            format!("{pointer}/name"),
+            "must be a text that is not empty",
+        )
+    })
+}
+
+fn unknown_type(kind: &str, pointer: &str) -> Fault {
+    let kind: String = kind.chars().take(40).collect();
+    let message = format!(
+        "is {kind:?}, which the provider would run itself; send tools of type function or custom"
+    );
+    Fault::new(format!("{pointer}/type"), message)
+}
+
+fn own_tool(tool: &Value) -> Value {
+    let members = tool.as_object().into_iter().flatten();
+    let kept = members.filter(|(name, _)| OF_TOOL.contains(&name.as_str()));
+    kept.map(|(name, value)| (name.clone(), value.clone()))
+        .collect::<JsonObject>()
+        .into()
+}
+
+fn plain(name: &str, tool: &Value) -> Value {
+    let mut function = json!({"name": name});
+    for member in ["description", "parameters"] {
+        if !tool[member].is_null() {
+            function[member] = tool[member].clone();
+        }
+    }
+    // Absent means false in a completion; some servers do not know the member.
+    if tool["strict"] == true {
+        function["strict"] = json!(true);
+    }
+    json!({"type": "function", "function": function})
+}
+
+/// A custom tool as a function with one text.
+fn custom(name: &str, tool: &Value) -> Value {
+    let said = tool["description"].as_str().unwrap_or_default();
+    let format = &tool["format"];
+    let mut description = said.to_owned();
+    let mut input = "The input of the tool, as plain text.".to_owned();
+    if format["type"] == "grammar" {
+        let syntax = format["syntax"].as_str().unwrap_or("lark");
+        let definition = format["definition"].as_str().unwrap_or_default();
+        input =
+            format!("The input of the tool, as text of the {syntax} grammar in its description.");
+        description =
+            format!("{description}\n\nThe input follows this {syntax} grammar:\n{definition}");
+    }
+    json!({"type": "function", "function": {"name": name, "description": description, "parameters": {
+        "type": "object", "properties": {INPUT: {"type": "string", "description": input}},
+        "required": [INPUT], "additionalProperties": false}}})
+}
+
+/// The arguments of a custom tool's function.
+pub(super) fn custom_arguments(input: &str) -> String {
+    json!({INPUT: input}).to_string()
+}
+
+/// The input of a custom tool out of the arguments that a model wrote. A model that did not hold to the schema has
+/// written the input itself, or put it under another name.
+pub(super) fn custom_input(arguments: &str) -> String {
+    match serde_json::from_str(arguments) {
+        Ok(Value::Object(members)) => {
+            let single = members.values().next().filter(|_| members.len() == 1);
+            let input = members.get(INPUT).or(single).and_then(Value::as_str);
+            input.unwrap_or(arguments).to_owned()
+        }
+        Ok(Value::String(input)) => input,
+        _ => arguments.to_owned(),
+    }
+}
+
+/// The tool choice as a completion has it, and the tools that it leaves. A fault's pointer begins at the request.
+pub(super) fn read_choice(
+    choice: &Value,
+    functions: &mut Vec<Value>,
+) -> Result<Option<Value>, Fault> {
+    let fault = || {
+        let message = "must be auto, none, required, or an object of type function, custom or allowed_tools \
+            with names of tools of this request";
+        Fault::new("/tool_choice", message)
+    };
+    match choice {
+        Value::Null => Ok(None),
+        Value::String(word) if ["auto", "none", "required"].contains(&word.as_str()) => {
+            Ok(Some(choice.clone()))
+        }
+        Value::Object(_) => match choice["type"].as_str() {
+            Some("function" | "custom") => {
+                let name = chosen(choice).filter(|name| is_offered(functions, name));
+                let name = name.ok_or_else(fault)?;
+                Ok(Some(
+                    json!({"type": "function", "function": {"name": name}}),
+                ))
+            }
+            Some("allowed_tools") => {
+                let allowed = choice["tools"].as_array().ok_or_else(fault)?;
+                let names: Option<Vec<_>> = allowed.iter().map(chosen).collect();
+                let names = names.ok_or_else(fault)?;
+                if !names.iter().all(|name| is_offered(functions, name)) {
+                    return Err(fault());
+                }
+                functions.retain(|function| {
+                    names
+                        .iter()
+                        .any(|name| function["function"]["name"] == name.as_str())
+                });
+                let mode = choice["mode"].as_str().unwrap_or("auto");
+                let is_known = ["auto", "required"].contains(&mode);
+                is_known.then(|| Some(json!(mode))).ok_or_else(fault)
+            }
+            _ => Err(fault()),
+        },
+        _ => Err(fault()),
+    }
+}
+
+fn chosen(choice: &Value) -> Option<String> {
+    let namespace = choice["namespace"].as_str();
+    Some(function_name(namespace, choice["name"].as_str()?))
+}
+
+fn is_offered(functions: &[Value], name: &str) -> bool {
+    functions
+        .iter()
+        .any(|function| function["function"]["name"] == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(tools: Value) -> Result<Tools, Fault> {
+        let body = JsonObject::from_iter([("tools".to_owned(), tools)]);
+        read_tools(&body, &mut Places::default())
+    }
+
+    #[test]
+    fn functions_keep_name_schema_and_strictness() {
+        let parameters = json!({"type": "object"});
+        let tools = read(json!([
+            {"type": "function", "name": "f", "description": "d", "parameters": parameters, "strict": true},
+            {"type": "function", "name": "g", "parameters": null, "strict": false, "unknown": 1},
+        ]))
+        .unwrap();
+        assert_eq!(
+            Value::Array(tools.functions),
+            json!([{"type": "function", "function": {"name": "f", "description": "d", "parameters": parameters, "strict": true}},
+                {"type": "function", "function": {"name": "g"}}])
+        );
+        assert!(tools.own[1].get("unknown").is_none());
+        assert!(!tools.names.tool("f").is_custom);
+    }
+
+    #[test]
+    fn custom_tools_become_functions_of_one_text() {
+        let tool = json!({"type": "custom", "name": "apply_patch", "description": "Patches.",
+            "format": {"type": "grammar", "syntax": "lark", "definition": "start: \"x\""}});
+        let tools = read(json!([tool])).unwrap();
+        let function = &tools.functions[0]["function"];
+        assert_eq!(function["parameters"]["required"], json!(["input"]));
+        let description = function["description"].as_str().unwrap();
+        assert!(
+            description.contains("lark grammar:\nstart: \"x\""),
+            "{description}"
+        );
+        assert!(tools.names.tool("apply_patch").is_custom);
+        assert_eq!(tools.own[0], tool);
+        for (arguments, input) in [
+            (custom_arguments("*** Begin\n\"x\""), "*** Begin\n\"x\""),
+            (r#"{"patch": "p"}"#.to_owned(), "p"),
+            (r#""p""#.to_owned(), "p"),
+            ("*** Begin".to_owned(), "*** Begin"),
+            (r#"{"a": 1, "b": 2}"#.to_owned(), r#"{"a": 1, "b": 2}"#),
+        ] {
+            assert_eq!(custom_input(&arguments), input);
+        }
+    }
+
+    #[test]
+    fn namespaces_are_flattened_and_restored() {
+        let inner = json!({"type": "function", "name": "close"});
+        let tools = read(
+            json!([{"type": "namespace", "name": "agents", "description": "d", "tools": [inner]},
+            {"type": "function", "name": "close"}]),
+        )
+        .unwrap();
+        let names: Vec<_> = tools
+            .functions
+            .iter()
+            .map(|one| &one["function"]["name"])
+            .collect();
+        assert_eq!(names, ["agents__close", "close"]);
+        let tool = tools.names.tool("agents__close");
+        assert_eq!(
+            (tool.namespace.as_deref(), tool.name.as_str()),
+            (Some("agents"), "close")
+        );
+        assert_eq!(function_name(Some("mcp__x__"), "y"), "mcp__x__y");
+        let long = function_name(Some(&"n".repeat(60)), &"m".repeat(60));
+        assert_eq!(long.len(), 64);
+        assert_ne!(long, function_name(Some(&"n".repeat(60)), &"m".repeat(61)));
+    }
+
+    #[test]
+    fn tools_of_the_provider_are_refused_by_name() {
+        for kind in [
+            "web_search",
+            "mcp",
+            "code_interpreter",
+            "local_shell",
+            "tool_search",
+        ] {
+            let refused =
+                read(json!([{"type": "function", "name": "f"}, {"type": kind}])).unwrap_err();
+            assert_eq!(refused.pointer, "/tools/1/type");
+            assert!(refused.message.contains(kind), "{}", refused.message);
+        }
+        for (tools, pointer) in [
+            (json!({}), "/tools"),
+            (json!(["web_search"]), "/tools/0/type"),
+            (json!([{"type": "function"}]), "/tools/0/name"),
+            (
+                json!([{"type": "function", "name": "f"}, {"type": "custom", "name": "f"}]),
+                "/tools/1/name",
+            ),
+            (
+                json!([{"type": "namespace", "name": "n"}]),
+                "/tools/0/tools",
+            ),
+            (
+                json!([{"type": "namespace", "name": "n", "tools": [{"type": "mcp"}]}]),
+                "/tools/0/tools/0/type",
+            ),
+        ] {
+            assert_eq!(read(tools).unwrap_err().pointer, pointer);
+        }
+    }
+
+    #[test]
+    fn tool_choices_name_offered_tools() {
+        let offered = || {
+            let tools = json!([{"type": "function", "name": "f"}, {"type": "custom", "name": "c"}]);
+            read(tools).unwrap().functions
+        };
+        let function = |name: &str| json!({"type": "function", "function": {"name": name}});
+        for (choice, expected) in [
+            (json!("required"), json!("required")),
+            (json!({"type": "function", "name": "f"}), function("f")),
+            (json!({"type": "custom", "name": "c"}), function("c")),
+        ] {
+            assert_eq!(
+                read_choice(&choice, &mut offered()).unwrap(),
+                Some(expected)
+            );
+        }
+        let mut left = offered();
+        let allowed = json!({"type": "allowed_tools", "mode": "required", "tools": [{"type": "custom", "name": "c"}]});
+        assert_eq!(
+            read_choice(&allowed, &mut left).unwrap(),
+            Some(json!("required"))
+        );
+        assert_eq!(left.len(), 1);
+        for choice in [
+            json!("sometimes"),
+            json!(7),
+            json!({"type": "function", "name": "absent"}),
+            json!({"type": "web_search"}),
+            json!({"type": "allowed_tools", "tools": [{"name": "absent"}]}),
+        ] {
+            assert!(read_choice(&choice, &mut offered()).is_err(), "{choice}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Errors as OpenAI's clients read them.
+
+use axum::body::{Body, to_bytes};
+use axum::response::Response;
+use http::StatusCode;
+use http::header::CONTENT_LENGTH;
+use protocol::error::{AgentApiError, ErrorBody};
+use serde_json::{Value, json};
+
+/// The largest body of an error.
+const ERROR_BYTES: usize = 256 * 1024;
+
+/// Adds `type` and `param` to the error of an answer, and gives it OpenAI's code where clients act on that code.
+pub(super) async fn in_openai_form(response: Response) -> Response {
+    let status = response.status();
+    if !status.is_client_error() && !status.is_server_error() {
+        return response;
+    }
+    let (mut head, body) = response.into_parts();
+    let bytes = to_bytes(body, ERROR_BYTES).await.unwrap_or_default();
+    let body = match serde_json::from_slice::<ErrorBody>(&bytes) {
+        Ok(ErrorBody { error }) => Body::from(openai_error(status, error).to_string()),
+        Err(_) => Body::from(bytes),
+    };
+    head.headers.remove(CONTENT_LENGTH);
+    Response::from_parts(head, body)
+}
+
+fn openai_error(status: StatusCode, error: AgentApiError) -> Value {
+    let kind = match status.as_u16() {
+        401 => "authentication_error",
+        403 => "permission_error",
+        429 => "rate_limit_error",
+        504 => "timeout_error",
+        400..=499 => "invalid_request_error",
+        _ => "server_error",
+    };
+    let code = client_code(&error).unwrap_or(&error.code).to_owned();
+    let param = error.details.get("pointer").cloned().unwrap_or_default();
+    let AgentApiError {
+        message,
+        retryable,
+        details,
+        ..
+    } = error;
+    json!({"error": {"type": kind, "code": code, "message": message, "param": param,
+        "retryable": retryable, "details": details}})
+}
+
+/// Codes on which clients do something else than to report them.
+fn client_code(error: &AgentApiError) -> Option<&'static str> {
+    match error.details.get("reason").and_then(Value::as_str)? {
+        "context_length_exceeded" => Some("context_length_exceeded"),
+        "budget" => Some("insufficient_quota"),
+        _ => None,
+    }
+}
+
+/// The code of an error in a stream: one of those that OpenAI documents, so that a client tries again where that helps.
+pub(super) fn code_of(error: &AgentApiError) -> &str {
+    client_code(error).unwrap_or(match error.code.as_str() {
+        "rate_limited" => "rate_limit_exceeded",
+        "invalid_argument" => "invalid_prompt",
+        "runtime_error" => "server_error",
+        code => code,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::JsonObject;
+
+    use super::*;
+
+    fn error(code: &str, reason: &str) -> AgentApiError {
+        let details = json!({"reason": reason, "pointer": "/input/0"});
+        AgentApiError {
+            code: code.to_owned(),
+            message: "m".to_owned(),
+            retryable: false,
+            details: serde_json::from_value::<JsonObject>(details).unwrap(),
+        }
+    }
+
+    #[test]
+    fn errors_have_openai_type_code_and_param() {
+        for (status, code, reason, expected) in [
+            (
+                400,
+                "invalid_argument",
+                "",
+                ("invalid_request_error", "invalid_argument"),
+            ),
+            (
+                400,
+                "invalid_argument",
+                "context_length_exceeded",
+                ("invalid_request_error", "context_length_exceeded"),
+            ),
+            (
+                401,
+                "unauthenticated",
+                "",
+                ("authentication_error", "unauthenticated"),
+            ),
+            (
+                429,
+                "rate_limited",
+                "budget",
+                ("rate_limit_error", "insufficient_quota"),
+            ),
+            (502, "runtime_error", "", ("server_error", "runtime_error")),
+        ] {
+            let told = openai_error(StatusCode::from_u16(status).unwrap(), error(code, reason));
+            let told = &told["error"];
+            assert_eq!(
+                (&told["type"], &told["code"]),
+                (&json!(expected.0), &json!(expected.1))
+            );
+            assert_eq!(
+                (&told["param"], &told["message"]),
+                (&json!("/input/0"), &json!("m"))
+            );
+        }
+    }
+
+    #[test]
+    fn errors_in_streams_have_documented_codes() {
+        for (code, reason, expected) in [
+            ("rate_limited", "budget", "insufficient_quota"),
+            (
+                "rate_limited",
+                "upstream_rate_limited",
+                "rate_limit_exceeded",
+            ),
+            (
+                "invalid_argument",
+                "context_length_exceeded",
+                "context_length_exceeded",
+            ),
+            ("invalid_argument", "", "invalid_prompt"),
+            ("runtime_error", "", "server_error"),
+            ("cancelled", "", "cancelled"),
+        ] {
+            assert_eq!(code_of(&error(code, reason)), expected);
+        }
+    }
+}

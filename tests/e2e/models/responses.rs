@@ -1,0 +1,330 @@
+//! OpenAI's Responses API over the granted models, whatever form their providers speak.
+
+#[path = "responses/clients.rs"]
+mod clients;
+#[path = "responses/passed.rs"]
+mod passed;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::{END, audit, chunk, events_in, remote, scripted, scripted_with, text_of};
+use crate::support::held::HeldRun;
+use crate::support::upstream::Reply;
+use crate::support::{Sqlite, until};
+
+const RESPONSES: &str = "/openai/v1/responses";
+const INPUT_TOKENS: &str = "/openai/v1/responses/input_tokens";
+
+fn asks(model: &str, more: &Value) -> Value {
+    let mut body = json!({"model": model, "input": "hello"});
+    let members = body.as_object_mut().unwrap();
+    members.extend(more.as_object().unwrap().clone());
+    body
+}
+
+/// The events of a streamed response.
+async fn stream(run: &HeldRun, mut body: Value) -> Vec<Value> {
+    body["stream"] = json!(true);
+    let (status, text) = text_of(run.request(Method::POST, RESPONSES).json(&body)).await;
+    assert_eq!(status, 200, "{text}");
+    let events = events_in(&text).into_iter().map(|(name, data)| {
+        assert_eq!(data["type"], name.as_str(), "the event's name is its type");
+        data
+    });
+    events.collect()
+}
+
+fn names(events: &[Value]) -> Vec<&str> {
+    let names = events.iter().filter_map(|event| event["type"].as_str());
+    names
+        .map(|name| name.trim_start_matches("response."))
+        .collect()
+}
+
+#[tokio::test]
+async fn streams_events_in_api_order() {
+    let (stage, run) = scripted(Sqlite).await.unwrap();
+    let tool = json!({"type": "function", "name": "get_weather", "parameters": {"type": "object"}});
+    let asked = asks(
+        "talker",
+        &json!({"input": "the weather", "tools": [tool], "store": true}),
+    );
+    let events = stream(&run, asked).await;
+    assert_eq!(
+        names(&events),
+        [
+            "created",
+            "in_progress",
+            "output_item.added",
+            "content_part.added",
+            "reasoning_text.delta",
+            "reasoning_text.done",
+            "content_part.done",
+            "output_item.done",
+            "output_item.added",
+            "function_call_arguments.delta",
+            "function_call_arguments.done",
+            "output_item.done",
+            "completed"
+        ]
+    );
+    let numbers: Vec<_> = events
+        .iter()
+        .map(|event| event["sequence_number"].as_u64().unwrap())
+        .collect();
+    assert_eq!(numbers, (0..13).collect::<Vec<_>>());
+    let response = &events[12]["response"];
+    assert_eq!(
+        response["output"],
+        json!([events[7]["item"], events[11]["item"]])
+    );
+    let said = ["model", "store", "status"].map(|name| &response[name]);
+    assert_eq!(said, [&json!("talker"), &json!(false), &json!("completed")]);
+    until("the outcome", async || {
+        let rows = audit(&stage, &run).await;
+        rows.iter()
+            .any(|row| row["action"] == "models_stream" && row["outcome"] == "ok")
+    })
+    .await;
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn translates_requests_for_chat_providers() {
+    let (stage, run, upstream) = remote("").await;
+    let done =
+        json!({"id": "c", "choices": [{"message": {"content": "hi"}, "finish_reason": "length"}]});
+    upstream.reply(Reply::Json(200, done));
+    let custom = json!({"type": "custom", "name": "apply_patch", "description": "Patches.",
+        "format": {"type": "grammar", "syntax": "lark", "definition": "start: x"}});
+    let asked = asks(
+        "remote",
+        &json!({"instructions": "be kind", "max_output_tokens": 900, "tools": [custom],
+        "include": ["reasoning.encrypted_content"], "reasoning": {"summary": "auto"}, "client_metadata": {"a": "b"},
+        "prompt_cache_key": "k", "parallel_tool_calls": true, "tool_choice": "auto", "input": [
+            {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "be short"}]},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "fix it"}]},
+            {"type": "reasoning", "summary": [], "encrypted_content": "gAAAA"},
+            {"type": "custom_tool_call", "call_id": "call_7", "name": "apply_patch", "input": "*** x"},
+            {"type": "custom_tool_call_output", "call_id": "call_7", "output": "done"}]}),
+    );
+    let answered = run.call(RESPONSES, &asked).await;
+    assert_eq!(answered.status, 200, "{}", answered.body);
+    assert_eq!(answered.body["status"], "incomplete");
+    assert_eq!(
+        answered.body["incomplete_details"]["reason"],
+        "max_output_tokens"
+    );
+    let asked = upstream.asked().pop().unwrap();
+    assert_eq!(asked.path, "/v1/chat/completions");
+    let body = &asked.body;
+    assert_eq!(
+        (&body["max_tokens"], &body["model"]),
+        (&json!(50), &json!("gpt"))
+    );
+    assert_eq!(
+        body["messages"],
+        json!([{"role": "system", "content": "be kind\n\nbe short"}, {"role": "user", "content": "fix it"},
+            {"role": "assistant", "content": null, "tool_calls": [{"id": "call_7", "type": "function",
+                "function": {"name": "apply_patch", "arguments": "{\"input\":\"*** x\"}"}}]},
+            {"role": "tool", "tool_call_id": "call_7", "content": "done"}])
+    );
+    assert_eq!(
+        body["tools"][0]["function"]["parameters"]["required"],
+        json!(["input"])
+    );
+    assert!(!body.to_string().contains("gAAAA"), "{body}");
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn refuses_by_pointer_before_asking() {
+    let (stage, run, upstream) = remote("").await;
+    let image = |url: &str| {
+        json!([{"role": "user", "content": [{"type": "input_text", "text": "look"},
+        {"type": "input_image", "image_url": url}]}])
+    };
+    for (more, pointer) in [
+        (
+            json!({"previous_response_id": "resp_1"}),
+            "/previous_response_id",
+        ),
+        (json!({"conversation": "conv_1"}), "/conversation"),
+        (json!({"background": true}), "/background"),
+        (json!({"tools": [{"type": "web_search"}]}), "/tools/0/type"),
+        (json!({"service_tier": "priority"}), "/service_tier"),
+        (json!({"max_output_tokens": 0}), "/max_output_tokens"),
+        (json!({"stream": "yes"}), "/stream"),
+        (
+            json!({"input": [{"type": "item_reference", "id": "i"}]}),
+            "/input/0",
+        ),
+        (
+            json!({"input": image("http://169.254.169.254/a.png")}),
+            "/input/0/content/1/image_url",
+        ),
+        (
+            json!({"input": image("artifact:absent")}),
+            "/input/0/content/1/image_url",
+        ),
+    ] {
+        let refused = run.call(RESPONSES, &asks("remote", &more)).await;
+        assert!(
+            [400, 403, 404].contains(&refused.status),
+            "{more}: {}",
+            refused.body
+        );
+        assert_eq!(refused.detail("pointer"), pointer, "{}", refused.body);
+        assert_eq!(refused.error("param"), pointer);
+        assert!(!refused.error("message").to_string().contains("/messages"));
+    }
+    let kept = run.get("/openai/v1/responses/resp_1").await;
+    assert_eq!(
+        (kept.status, kept.error("param")),
+        (400, &json!("/response_id"))
+    );
+    assert!(upstream.asked().is_empty());
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn broken_streams_end_as_response_failed() {
+    let (stage, run, upstream) = remote("").await;
+    let half = vec![chunk(&json!({"content": "The bridge is"}))];
+    upstream.reply(Reply::Events(half.clone()));
+    upstream.reply(Reply::Cut(half));
+    for _ in 0..2 {
+        let events = stream(&run, asks("remote", &json!({}))).await;
+        let last = events.last().unwrap();
+        assert_eq!(last["type"], "response.failed");
+        assert_eq!(last["response"]["status"], "failed");
+        assert_eq!(last["response"]["error"]["code"], "server_error");
+        assert!(
+            !last["response"]["error"]["message"]
+                .as_str()
+                .unwrap()
+                .is_empty()
+        );
+    }
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn cancelled_runs_end_streams_and_close_the_face() {
+    let (stage, run, upstream) = remote("").await;
+    upstream.reply(Reply::Hold(vec![chunk(&json!({"content": "hi"}))]));
+    let cancelling = async {
+        until("the provider to be asked", async || {
+            !upstream.asked().is_empty()
+        })
+        .await;
+        stage.client.cancel(&run.run_id).await;
+        upstream.left(1).await;
+    };
+    let (events, ()) = tokio::join!(stream(&run, asks("remote", &json!({}))), cancelling);
+    let error = &events.last().unwrap()["response"]["error"];
+    assert_eq!(error["code"], "cancelled");
+    let after = run.call(RESPONSES, &asks("remote", &json!({}))).await;
+    assert_eq!(
+        (after.status, after.error("code")),
+        (409, &json!("cancelled"))
+    );
+    run.end(&stage).await;
+    for path in [RESPONSES, INPUT_TOKENS] {
+        let dead = run.call(path, &asks("remote", &json!({}))).await;
+        assert_eq!(
+            (dead.status, dead.error("type")),
+            (401, &json!("authentication_error"))
+        );
+    }
+}
+
+#[tokio::test]
+async fn clients_that_leave_end_the_upstream_call() {
+    let (stage, run, upstream) = remote("").await;
+    upstream.reply(Reply::Hold(vec![chunk(&json!({"content": "hi"}))]));
+    let body = asks("remote", &json!({"stream": true}));
+    let asking = run.request(Method::POST, RESPONSES).json(&body);
+    drop(asking.send().await.unwrap());
+    upstream.left(1).await;
+    until("the outcome", async || {
+        let rows = audit(&stage, &run).await;
+        rows.iter().any(|row| row["outcome"] == "abandoned")
+    })
+    .await;
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn spent_budgets_refuse_with_a_readable_error() {
+    let budget = "[[budgets]]\nname = \"run-calls\"\nscope = \"run\"\ncalls = 1\n";
+    let (stage, run) = scripted_with(Sqlite, budget).await.unwrap();
+    let first = stream(&run, asks("talker", &json!({}))).await;
+    assert_eq!(first.last().unwrap()["type"], "response.completed");
+    for more in [json!({}), json!({"stream": true})] {
+        let refused = run.call(RESPONSES, &asks("talker", &more)).await;
+        assert_eq!(refused.status, 429, "{}", refused.body);
+        assert_eq!(refused.error("code"), "insufficient_quota");
+        assert_eq!(refused.error("details")["budget"], "run-calls");
+        let message = refused.error("message").as_str().unwrap();
+        assert!(message.contains("run-calls"), "{message}");
+    }
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn counts_input_like_count_tokens() {
+    let (stage, run) = scripted(Sqlite).await.unwrap();
+    let tool = json!({"type": "function", "name": "find", "description": "Finds a thing.",
+        "parameters": {"type": "object"}});
+    let asked = asks(
+        "talker",
+        &json!({"instructions": "be kind", "tools": [tool]}),
+    );
+    let counted = run.call(INPUT_TOKENS, &asked).await;
+    assert_eq!(counted.status, 200, "{}", counted.body);
+    assert_eq!(counted.body["object"], "response.input_tokens");
+    let native = json!({"messages": [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hello"}],
+        "tools": [{"name": "find", "description": "Finds a thing.", "parameters": {"type": "object"}}]});
+    let native = run.call("/models/talker/count-tokens", &native).await;
+    assert_eq!(counted.body["input_tokens"], native.body["tokens"]);
+    run.end(&stage).await;
+}
+
+#[tokio::test]
+async fn carries_thoughts_back_to_chat_providers() {
+    let (stage, run, upstream) = remote("").await;
+    let call = json!({"index": 0, "id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"},
+        "extra_content": {"google": {"thought_signature": "S"}}});
+    let done = || "data: [DONE]".to_owned();
+    upstream.reply(Reply::Events(vec![
+        chunk(&json!({"reasoning_content": "T"})),
+        chunk(&json!({"tool_calls": [call]})),
+        END.replace("stop", "tool_calls"),
+        done(),
+    ]));
+    upstream.reply(Reply::Events(vec![
+        chunk(&json!({"content": "sunny"})),
+        END.to_owned(),
+        done(),
+    ]));
+    let more = json!({"include": ["reasoning.encrypted_content"],
+        "tools": [{"type": "function", "name": "look"}]});
+    let events = stream(&run, asks("remote", &more)).await;
+    let mut input = events.last().unwrap()["response"]["output"]
+        .as_array()
+        .unwrap()
+        .clone();
+    input.push(json!({"type": "function_call_output", "call_id": "c", "output": "blue"}));
+    let mut next = asks("remote", &more);
+    next["input"] = json!(input);
+    stream(&run, next).await;
+    let back = upstream.asked().pop().unwrap().body["messages"][0].clone();
+    assert_eq!(back["reasoning_content"], "T", "{back}");
+    assert_eq!(
+        back["tool_calls"][0]["extra_content"],
+        call["extra_content"]
+    );
+    run.end(&stage).await;
+}
