@@ -179,7 +179,7 @@ impl Translation<'_> {
         let source = &block["source"];
         match text(block, "type") {
             "image" => {
-                parts.push(json!({"type": "image_url", "image_url": {"url": url_of(source)}}))
+                parts.push(json!({"type": "image_url", "image_url": {"url": url_of(source)}}));
             }
             "document" => match text(source, "type") {
                 "content" => {

@@ -19,11 +19,11 @@ const WAITING_BYTES: usize = 8 * 1024 * 1024;
 /// and `message_stop`. One block is open at a time: a call that begins while the arguments of another are incomplete waits.
 #[derive(Debug)]
 pub struct EventWriter {
-    id: String,
+    /// Of the message, until it has begun.
+    id: Option<String>,
     model: String,
     request: JsonObject,
     shows_thinking: bool,
-    has_begun: bool,
     /// The first one may be open.
     blocks: VecDeque<Block>,
     is_open: bool,
@@ -32,7 +32,8 @@ pub struct EventWriter {
     /// Bytes of blocks behind the first.
     waiting: usize,
     spoken: Spoken,
-    has_calls: bool,
+    /// How many calls have begun.
+    calls: usize,
     has_refused: bool,
     stop: Option<Stop>,
     usage: Option<LlmTokenUsage>,
@@ -66,17 +67,16 @@ impl EventWriter {
             .into_iter()
             .filter_map(|(name, value)| Some((name, value?)));
         Self {
-            id: id.to_owned(),
+            id: Some(id.to_owned()),
             model: model.to_owned(),
             shows_thinking: shows_thinking(request),
             request: kept.collect(),
-            has_begun: false,
             blocks: VecDeque::new(),
             is_open: false,
             index: 0,
             waiting: 0,
             spoken: Spoken::default(),
-            has_calls: false,
+            calls: 0,
             has_refused: false,
             stop: None,
             usage: None,
@@ -105,7 +105,7 @@ impl EventWriter {
         }
         self.has_refused |= !text(delta, "refusal").is_empty();
         if finish_reason(choice).is_some() {
-            self.stop = Some(stop_of(choice, delta, self.has_calls, &self.request));
+            self.stop = Some(stop_of(choice, delta, self.calls > 0, &self.request));
         }
         self.advance(false, &mut events);
         events
@@ -128,7 +128,7 @@ impl EventWriter {
             sequence: None,
         });
         if stop.reason == "end_turn" {
-            stop.reason = match (self.has_calls, self.has_refused) {
+            stop.reason = match (self.calls > 0, self.has_refused) {
                 (true, _) => "tool_use",
                 (false, true) => "refusal",
                 (false, false) => "end_turn",
@@ -142,10 +142,10 @@ impl EventWriter {
     }
 
     fn begin(&mut self, events: &mut Vec<Value>) {
-        if std::mem::replace(&mut self.has_begun, true) {
+        let Some(id) = self.id.take() else {
             return;
-        }
-        let message = json!({"id": self.id, "type": "message", "role": "assistant", "model": self.model,
+        };
+        let message = json!({"id": id, "type": "message", "role": "assistant", "model": self.model,
             "content": [], "stop_reason": null, "stop_sequence": null, "usage": usage_json(self.usage.as_ref())});
         events.push(json!({"type": "message_start", "message": message}));
     }
@@ -176,7 +176,7 @@ impl EventWriter {
             |block: &Block| matches!(&block.kind, Kind::Call { place: of, .. } if *of == place);
         let found = self.blocks.iter().position(is_it);
         let at = found.unwrap_or_else(|| {
-            self.has_calls = true;
+            self.calls += 1;
             self.blocks.push_back(Block {
                 kind: Kind::Call {
                     place,

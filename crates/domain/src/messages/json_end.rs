@@ -52,7 +52,9 @@ mod tests {
             (&["  "], false),
         ] {
             let mut end = JsonEnd::default();
-            pieces.iter().for_each(|piece| end.read(piece));
+            for piece in pieces {
+                end.read(piece);
+            }
             assert_eq!(end.is_whole(), is_whole, "{pieces:?}");
         }
     }

@@ -22,7 +22,7 @@ impl Spoken {
             match piece.trim_start().chars().next() {
                 None => return String::new(),
                 Some(first) if BEGINNINGS.contains(&first) => {
-                    *self = Self::Filtered(Box::default())
+                    *self = Self::Filtered(Box::default());
                 }
                 Some(_) => *self = Self::Plain,
             }
