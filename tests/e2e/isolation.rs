@@ -606,18 +606,7 @@ async fn a_credential_opens_no_operation_of_another_face(
                 assert_eq!(answer.status, 200, "{id}");
             } else {
                 assert_eq!(answer.status, 401, "{id}: {}", answer.body);
-<<<<<<< HEAD
-                // A link is asked for no credential, and says so: to programs, and on a page. Anthropic's face has its own form.
-                let form = match operation.face {
-                    Face::Link if id.ends_with("_page") => "page",
-                    Face::Link => "link",
-                    _ if operation.path.starts_with("/host/v1/anthropic/") => "anthropic",
-                    _ => "general",
-                };
-                refusals.insert((form, format!("{answer:?}")));
-=======
                 refusals.insert((form(&operation), format!("{answer:?}")));
->>>>>>> responses
             }
         }
         let statuses = [
@@ -661,22 +650,20 @@ async fn a_credential_opens_no_operation_of_another_face(
         }
     }
     let forms: Vec<_> = refusals.iter().map(|(form, _)| *form).collect();
-<<<<<<< HEAD
-    let same_words = ["anthropic", "general", "link", "page"];
-    assert_eq!(forms, same_words, "all in the same words: {refusals:?}");
-=======
-    let expected = ["gateway", "link", "openai"];
+    let expected = ["anthropic", "gateway", "link", "openai", "page"];
     assert_eq!(forms, expected, "one refusal for each form: {refusals:?}");
->>>>>>> responses
     run.end(&stage).await;
 }
 
-/// The form of an operation's errors: a link is asked for no credential and says so, and faces of other APIs have the
-/// members of those.
+/// The form of an operation's errors: a link is asked for no credential and says so, to programs and on a page, and faces
+/// of other APIs have the members of those.
 fn form(operation: &Operation) -> &'static str {
-    match operation.id.as_str() {
-        _ if operation.face == Face::Link => "link",
-        "create_response" | "count_response_tokens" | "get_response" => "openai",
+    let path = operation.path.as_str();
+    match operation.face {
+        Face::Link if operation.id.ends_with("_page") => "page",
+        Face::Link => "link",
+        _ if path.starts_with("/host/v1/anthropic/") => "anthropic",
+        _ if path.starts_with("/host/v1/openai/v1/responses") => "openai",
         _ => "gateway",
     }
 }

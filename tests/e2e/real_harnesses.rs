@@ -206,8 +206,20 @@ async fn a_budget_stops_a_harness_that_loops(#[case] name: &str) {
     })
     .await;
     let ended = house.ask("begin").await;
-    assert_eq!(ended.ending(), "failed harness.budget_exceeded", "{}", ended.run);
-    assert!(ended.run["error"]["message"].as_str().unwrap().contains("budget"), "{}", ended.run);
+    assert_eq!(
+        ended.ending(),
+        "failed harness.budget_exceeded",
+        "{}",
+        ended.run
+    );
+    assert!(
+        ended.run["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("budget"),
+        "{}",
+        ended.run
+    );
     let calls = ended.of("tool.call.started").len();
     assert!((1..=6).contains(&calls), "{calls} calls");
     house.is_still().await;
