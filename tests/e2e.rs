@@ -26,6 +26,8 @@ mod artifacts;
 mod assistant;
 #[path = "e2e/authorization.rs"]
 mod authorization;
+#[path = "e2e/awaits.rs"]
+mod awaits;
 #[path = "e2e/bombs.rs"]
 mod bombs;
 #[path = "e2e/canaries.rs"]

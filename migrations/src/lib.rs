@@ -43,6 +43,7 @@ mod m20261126_000048_refused_agents;
 mod m20261126_000050_shared_parts;
 mod m20261126_000051_run_lists;
 mod m20261126_000052_shared_denials;
+mod m20261127_000053_awaited_interactions;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -88,6 +89,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261126_000050_shared_parts::Migration),
             Box::new(m20261126_000051_run_lists::Migration),
             Box::new(m20261126_000052_shared_denials::Migration),
+            Box::new(m20261127_000053_awaited_interactions::Migration),
         ]
     }
 }

@@ -67,6 +67,8 @@ const ROWS: &[(&str, About, u16)] = &[
     ("link_interaction", About::Interaction, 0),
     ("submit_interaction", About::Interaction, 0),
     ("submit_interaction_by_link", About::Interaction, 0),
+    ("show_interaction_page", About::Interaction, 0),
+    ("submit_interaction_page", About::Interaction, 0),
     ("upload_artifact", About::Own, 0),
     ("get_artifact", About::Artifact, 0),
     ("delete_artifact", About::Artifact, 0),
@@ -127,6 +129,7 @@ const ROWS: &[(&str, About, u16)] = &[
     ("put_blob", About::Entry, 403),
     ("delete_blob", About::Entry, 403),
     ("pull_steering", About::Own, 403),
+    ("await_interaction", About::Entry, 403),
     ("list_granted_models", About::Own, 200),
     ("invoke_model", About::Entry, 403),
     ("stream_model", About::Entry, 403),
@@ -226,6 +229,7 @@ pub fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::Re
         (None, "name") => "search".to_owned(),
         (None, "kb_id") => "handbook".to_owned(),
         (None, "skill_name") => "brief".to_owned(),
+        (None, "interaction_id") => "q".to_owned(),
         _ => panic!("{name}"),
     };
     let path = operation.path_with(named);
@@ -263,6 +267,10 @@ pub fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::Re
         "submit_interaction" | "submit_interaction_by_link" => json!({"interaction_id": "q"}),
         "speak_mcp" => json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
         "search_knowledge_base" | "retrieve_knowledge" => json!({"query_text": "hello"}),
+        "submit_interaction_page" => {
+            let form = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
+            return form.body("field-0=a");
+        }
         "put_blob" | "create_artifact" | "upload_artifact" => return request.body("bytes"),
         _ => return request,
     };
@@ -569,9 +577,9 @@ async fn a_credential_opens_no_operation_of_another_face(
                 assert_eq!(answer.status, 200, "{id}");
             } else {
                 assert_eq!(answer.status, 401, "{id}: {}", answer.body);
-                // A link is asked for no credential, and says so.
-                let is_link = operation.face == Face::Link;
-                refusals.insert((is_link, format!("{answer:?}")));
+                // A link is asked for no credential, and says so: to programs, and on a page.
+                let face = (operation.face == Face::Link, id.ends_with("_page"));
+                refusals.insert((face, format!("{answer:?}")));
             }
         }
         let statuses = [
@@ -614,9 +622,12 @@ async fn a_credential_opens_no_operation_of_another_face(
             }
         }
     }
-    let links = refusals.iter().filter(|(is_link, _)| *is_link).count();
-    let words = (links, refusals.len() - links);
-    assert_eq!(words, (1, 1), "all in the same words: {refusals:?}");
+    let faces: BTreeSet<_> = refusals.iter().map(|(face, _)| face).collect();
+    assert_eq!(
+        (faces.len(), refusals.len()),
+        (3, 3),
+        "all in the same words: {refusals:?}"
+    );
     run.end(&stage).await;
 }
 

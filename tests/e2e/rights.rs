@@ -83,6 +83,8 @@ const ROWS: &[Row] = &[
     row("get_blob", OK, [SHUT, SHUT, OK, OK], Some(NONE)),
     row("delete_blob", DONE, [SHUT, SHUT, DONE, DONE], Some(NONE)),
     row("pull_steering", OK, [SHUT, OK, OK, SHUT], None),
+    // Nobody may ask here: what opens and closes it is in `awaits`.
+    late("await_interaction", SHUT, [SHUT; 4], Some(SHUT)),
     row("list_granted_models", OK, [OK; 4], None),
     row("invoke_model", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
     row("stream_model", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),

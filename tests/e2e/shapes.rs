@@ -186,6 +186,7 @@ async fn prepare(stage: &OwnStage, caller: Caller) -> Subject {
         ("path.artifact_id", json!([artifact])),
         ("path.interaction", json!([interaction])),
         ("path.conversation_id", json!(["c-7"])),
+        ("query.wait_seconds", json!([0])),
         ("path.document_id", json!(["guide"])),
         ("path.kb_id", json!(["handbook"])),
         ("path.model_id", json!(["talker"])),

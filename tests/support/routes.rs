@@ -18,6 +18,13 @@ pub enum Face {
     Open,
 }
 
+/// What a link opens.
+const OF_LINKS: [&str; 3] = [
+    "submit_interaction_by_link",
+    "show_interaction_page",
+    "submit_interaction_page",
+];
+
 #[derive(Clone, Debug)]
 pub struct Operation {
     pub id: String,
@@ -78,7 +85,7 @@ fn face_of(operation: &Value) -> Face {
         (false, true) if operation["tags"][0] == "admin" => Face::Admin,
         (false, true) if operation["tags"][0] == "owner" => Face::Owner,
         (false, true) => Face::Client,
-        _ if operation["operationId"] == "submit_interaction_by_link" => Face::Link,
+        _ if OF_LINKS.iter().any(|id| operation["operationId"] == *id) => Face::Link,
         _ => {
             assert_eq!(operation["security"], Value::Null, "{operation}");
             Face::Open

@@ -1,5 +1,7 @@
 //! Whether a runner's question can be asked, and whether an answer answers it.
 
+pub mod form_post;
+
 use std::collections::HashSet;
 
 use protocol::admin::Fault;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::JsonObject;
+use crate::context::ActorContext;
 
 /// The one `action` of `action.requested` that is more than telemetry.
 pub const INTERACTION_REQUESTED: &str = "interaction.requested";
@@ -46,6 +47,10 @@ pub struct InteractionRequest {
     /// The same question as plain text, for surfaces that show no forms; 1–20,000 characters.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 20000))]
     pub fallback_text: String,
+    /// True: the run waits for the answer by `GET /host/v1/interactions/{interaction_id}`. An answer that comes while
+    /// the run lives is given to that call, and no event is made. After the end of the run it is an event, as without it.
+    #[serde(rename = "await", default, skip_serializing_if = "std::ops::Not::not")]
+    pub awaits: bool,
 }
 
 /// How the question is meant; all kinds have fields and actions alike.
@@ -164,6 +169,32 @@ pub struct InteractionSubmission {
     /// Epoch seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submitted_at: Option<i64>,
+}
+
+/// The longest time that one call of `GET /host/v1/interactions/{interaction_id}` waits, in seconds.
+pub const MOST_WAIT_SECONDS: u64 = 30;
+
+/// The state of a question that its run waits for. All but `open` are final.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum AwaitedInteraction {
+    /// No answer yet. Call again.
+    Open,
+    /// The first answer, checked against the question.
+    Submitted {
+        /// The action that was taken; null where the question has none.
+        action_id: Option<String>,
+        /// By the ids of fields.
+        #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+        values: JsonObject,
+        /// The credential of the answer. `actor_type`: `api_key`, with the key's id as `actor_id`, or `link`.
+        actor: ActorContext,
+    },
+    /// No answer came before `expires_at`, and none is taken any more.
+    Expired,
+    /// The run was cancelled, and no answer is taken any more.
+    Cancelled,
 }
 
 /// Which interactions a delivery surface can show. What it cannot show reaches it as `fallback_text`.

@@ -1,6 +1,8 @@
 //! Questions of runs to persons. A question is written with the ledger event that asks it. That it was answered
 //! is the event of its answer, whose key nobody else can use: so there is one answer, whoever sends it where.
 
+mod awaited;
+
 use domain::event::ANSWER_ID_PREFIX;
 use domain::normalize::Question;
 use protocol::id::{AgentId, RunId, WorkspaceId};
@@ -15,6 +17,8 @@ use crate::ledger::Append;
 use crate::page::{Columns, Found, PageBound, TextPage};
 use crate::sql::{Row, Sql, inserted};
 use crate::writer::Work;
+
+pub use awaited::{AwaitedRecord, CloseAwaited, GiveAnswer, Given};
 
 /// A question to be kept.
 #[derive(Clone, Debug)]
@@ -41,16 +45,27 @@ pub struct InteractionRecord {
     pub cancelled: bool,
     /// The event that the asking run was made for.
     pub event_id: String,
+    /// The asking run waits for the answer as long as it lives.
+    pub is_awaited: bool,
+    /// The asking run was told that the question has expired: no answer is taken, whatever a clock says.
+    pub is_closed: bool,
     pub answered: Option<AnsweredInteraction>,
+}
+
+/// An answer that was taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnsweredInteraction {
+    pub at: i64,
+    pub taken: TakenAs,
 }
 
 /// What an answer was taken as.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AnsweredInteraction {
-    pub event_id: String,
-    /// What was told to who sent it, as JSON.
-    pub answer: String,
-    pub at: i64,
+pub enum TakenAs {
+    /// An event, for a run of its own. `answer`: the response to its sender, as JSON.
+    Event { event_id: String, answer: String },
+    /// The answer that the live run waited for.
+    Given,
 }
 
 /// An answer on its way: which question it is for, and the link that it came by.
@@ -61,11 +76,15 @@ pub struct AnsweredBy {
     pub token_sha256: Option<String>,
 }
 
-/// Why a question can no longer be answered.
+/// Why an answer cannot be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unanswerable {
+    /// Of an answer as an event: the run waits for it, or has got one. See [`GiveAnswer`].
+    Awaited,
     /// The run that asked was cancelled, or is being.
     Cancelled,
+    /// It came after `expires_at`.
+    Expired,
     /// Another link was made for it.
     LinkReplaced,
 }
@@ -100,6 +119,9 @@ const COLUMNS: Columns = Columns {
         "i.sequence",
         "i.asked_at",
         "i.expires_at",
+        "i.is_awaited",
+        "i.given_at",
+        "i.closed_at",
         "(r.status = 'cancelled' OR r.cancel_requested_at IS NOT NULL) AS is_cancelled",
         "e.received_at",
     ],
@@ -174,8 +196,8 @@ impl Store {
         if let Some(now) = filter.open_at {
             let now = place(now.into());
             only.push(format!(
-                "e.event_id IS NULL AND r.status <> 'cancelled' AND r.cancel_requested_at IS NULL \
-                 AND i.expires_at > {now}"
+                "e.event_id IS NULL AND i.given_at IS NULL AND i.closed_at IS NULL \
+                 AND r.status <> 'cancelled' AND r.cancel_requested_at IS NULL AND i.expires_at > {now}"
             ));
         }
         if let Some(before) = filter.before {
@@ -201,13 +223,13 @@ fn record(row: &Row) -> Result<InteractionRecord, StoreError> {
         row.text_if_any("answer_event_id")?,
         row.text_if_any("answer")?,
     );
-    let answered = match (event, row.number_if_any("received_at")?) {
-        ((Some(event_id), Some(answer)), Some(at)) => Some(AnsweredInteraction {
-            event_id,
-            answer,
-            at,
-        }),
-        _ => None,
+    let given = row.number_if_any("given_at")?;
+    let given = given.map(|at| (at, TakenAs::Given));
+    let taken = match (event, row.number_if_any("received_at")?) {
+        ((Some(event_id), Some(answer)), Some(at)) => {
+            Some((at, TakenAs::Event { event_id, answer }))
+        }
+        _ => given,
     };
     Ok(InteractionRecord {
         run_id: parsed("interactions.run_id", &id, &row.text("run_id")?)?,
@@ -218,7 +240,9 @@ fn record(row: &Row) -> Result<InteractionRecord, StoreError> {
         agent_id: parsed("runs.agent_id", &id, &row.text("agent_id")?)?,
         cancelled: row.flag("is_cancelled")?,
         event_id: row.text("event_id")?,
-        answered,
+        is_awaited: row.flag("is_awaited")?,
+        is_closed: row.number_if_any("closed_at")?.is_some(),
+        answered: taken.map(|(at, taken)| AnsweredInteraction { at, taken }),
         id,
     })
 }
@@ -238,9 +262,11 @@ pub(crate) async fn insert_interactions(
             new.question.request.as_str().into(),
             new.question.expires_at.saturating_mul(1000).into(),
             append.at.into(),
+            new.question.is_awaited.into(),
         ]
     });
-    let into = "interactions (id, workspace_id, run_id, sequence, interaction_id, request, expires_at, asked_at)";
+    let into = "interactions (id, workspace_id, run_id, sequence, interaction_id, request, expires_at, asked_at, \
+        is_awaited)";
     inserted(tx, into, rows.collect()).await
 }
 
@@ -254,7 +280,8 @@ impl Ingest {
             return Ok(None);
         };
         let sql = "SELECT i.token_sha256, (r.status = 'cancelled' OR r.cancel_requested_at IS NOT NULL) \
-            AS is_cancelled FROM interactions i JOIN runs r ON r.id = i.run_id \
+            AS is_cancelled, (i.is_awaited AND (r.finished_at IS NULL OR i.given_at IS NOT NULL)) AS belongs_to_run \
+            FROM interactions i JOIN runs r ON r.id = i.run_id \
             WHERE i.workspace_id = $1 AND i.id = $2";
         let values = vec![
             self.workspace.as_str().into(),
@@ -269,8 +296,11 @@ impl Ingest {
         if answers.token_sha256.is_some() && answers.token_sha256 != linked {
             return Ok(Some(Unanswerable::LinkReplaced));
         }
-        let cancelled = row.flag("is_cancelled")?;
-        Ok(cancelled.then_some(Unanswerable::Cancelled))
+        if row.flag("is_cancelled")? {
+            return Ok(Some(Unanswerable::Cancelled));
+        }
+        let belongs_to_run = row.flag("belongs_to_run")?;
+        Ok(belongs_to_run.then_some(Unanswerable::Awaited))
     }
 }
 

@@ -91,8 +91,9 @@ pub use history::{HistoryQuery, TranscriptRecord};
 pub use history_search::HistoryMatch;
 pub use ingest::{Decide, EventKey, Facts, Ingest, Ingested, Place, Plan};
 pub use interactions::{
-    AnsweredBy, AnsweredInteraction, InteractionFilter, InteractionRecord, LinkInteraction,
-    NewInteraction, Unanswerable, answer_event_id,
+    AnsweredBy, AnsweredInteraction, AwaitedRecord, CloseAwaited, GiveAnswer, Given,
+    InteractionFilter, InteractionRecord, LinkInteraction, NewInteraction, TakenAs, Unanswerable,
+    answer_event_id,
 };
 pub use knowledge::{
     BaseKey, BeginIndexing, DeleteDocument, DocumentFacts, DocumentRecord, FailIndexing,

@@ -3,6 +3,7 @@
 
 mod support;
 
+mod awaited;
 mod beginning;
 mod bounds;
 mod budgets;

@@ -51,6 +51,7 @@ async fn stores_no_answer_by_replaced_link_or_to_cancelled_run(bench: Bench) {
             interaction_id: "q".to_owned(),
             request: "{}".to_owned(),
             expires_at: 9_000,
+            is_awaited: false,
         },
     };
     let id = question.id.to_string();

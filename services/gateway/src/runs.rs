@@ -18,6 +18,7 @@ pub mod start;
 pub mod token;
 pub mod watch;
 
+pub mod awaited;
 mod book;
 mod breakers;
 mod budgets;

@@ -42,6 +42,8 @@ pub struct Question {
     pub request: String,
     /// Until when it can be answered, in epoch seconds.
     pub expires_at: i64,
+    /// The run waits for the answer.
+    pub is_awaited: bool,
 }
 
 /// A payload that fits its type.
@@ -253,6 +255,7 @@ fn action_requested(
     Ok(Checked::Question(Box::new(Question {
         expires_at: expires_at(&request, now.unwrap_or(0)),
         request: canonical_json(&request),
+        is_awaited: request.awaits,
         interaction_id: request.interaction_id,
     })))
 }

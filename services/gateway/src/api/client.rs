@@ -1,5 +1,6 @@
 //! The client API: events in, runs and history out.
 
+pub(super) mod answer_page;
 pub(super) mod artifacts;
 pub(super) mod audit;
 pub(super) mod body_files;

@@ -3,6 +3,7 @@
 pub(super) mod artifacts;
 pub(super) mod events;
 pub(super) mod history;
+pub(super) mod interactions;
 pub(super) mod knowledge;
 pub(super) mod mcp;
 pub(super) mod models;

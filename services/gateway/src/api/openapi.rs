@@ -68,6 +68,10 @@ fn interaction_routes() -> OpenApiRouter<ApiState> {
         ))
         .routes(routes!(client::interactions::link_interaction))
         .routes(routes!(client::interactions::submit_interaction))
+        .routes(routes!(
+            client::answer_page::show_interaction_page,
+            client::answer_page::submit_interaction_page
+        ))
         .layer(most_bytes(SUBMISSION_BYTES))
 }
 
@@ -163,6 +167,7 @@ fn host_routes() -> OpenApiRouter<ApiState> {
             host::storage::delete_blob
         ))
         .routes(routes!(host::steering::pull_steering))
+        .routes(routes!(host::interactions::await_interaction))
         .routes(routes!(host::tools::list_granted_tools))
         .routes(routes!(host::tools::get_tool))
         .routes(routes!(host::tools::call_tool))

@@ -27,6 +27,8 @@ const RETRIEVALS: usize = 8;
 const CATALOG_WORKS: usize = 1;
 /// Calls of one run that wait at once for its runner's answer to be known: each of them looks again and again.
 const WAITS: usize = 1;
+/// Calls of one run that wait at once for answers of persons.
+const INTERACTION_WAITS: usize = 8;
 /// Host calls of one run in one second.
 const CALLS_PER_SECOND: u32 = 500;
 /// Runs that are counted at a time. More have not called within one second in practice; what comes on
@@ -48,6 +50,7 @@ struct Count {
     host_calls: Places<HOST_CALLS>,
     uploads: Places<UPLOADS>,
     waits: Places<WAITS>,
+    interaction_waits: Places<INTERACTION_WAITS>,
     tool_calls: Places<TOOL_CALLS>,
     model_calls: Places<MODEL_CALLS>,
     retrievals: Places<RETRIEVALS>,
@@ -79,6 +82,7 @@ impl Count {
         let is_quiet = self.host_calls.are_free()
             && self.uploads.are_free()
             && self.waits.are_free()
+            && self.interaction_waits.are_free()
             && self.tool_calls.are_free()
             && self.model_calls.are_free()
             && self.retrievals.are_free()
@@ -182,6 +186,11 @@ impl Runs {
     /// Room for a call of a tool of a run on this replica, until it is dropped; `None`: as many go on as may.
     pub fn begin_tool_call(&self, grant: &Grant) -> Option<OwnedSemaphorePermit> {
         self.place(grant, |count| &mut count.tool_calls)
+    }
+
+    /// The same for a call that waits for the answer of a person.
+    pub fn begin_interaction_wait(&self, grant: &Grant) -> Option<OwnedSemaphorePermit> {
+        self.place(grant, |count| &mut count.interaction_waits)
     }
 
     /// The same for a call of a model.

@@ -90,6 +90,10 @@ pub const DECIDED: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "a live run may wait for the answer; peers ignore what they do not know",
+        &["InteractionRequest.await is ours alone"],
+    ),
+    (
         "which run wrote a skill, for runners that trust it less than the operator's; peers ignore what \
          they do not know",
         &["SkillResource.registered is ours alone"],

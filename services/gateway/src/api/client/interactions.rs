@@ -1,10 +1,11 @@
 //! Questions of runs to persons: read, handed out as a link, and answered once.
 
+mod link;
+
 use axum::Json;
-use axum::extract::{FromRequestParts, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use domain::interaction::{check_answer, check_submission};
-use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 use protocol::error::ErrorBody;
 use protocol::event::EventAccepted;
@@ -14,7 +15,8 @@ use protocol::raw::RawJson;
 use protocol::run::Page;
 use serde::{Deserialize, Serialize};
 use store::{
-    InteractionFilter, InteractionRecord, LinkInteraction, StoreError, Unanswerable, sha256_hex,
+    InteractionFilter, InteractionRecord, LinkInteraction, StoreError, TakenAs, Unanswerable,
+    sha256_hex,
 };
 use uuid::Uuid;
 
@@ -24,11 +26,11 @@ use crate::api::client::events::REPLAYED;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::{PathOf, QueryOf, conversations_of, page_limit};
-use crate::api::recheck::{Accepted, Credential};
-use crate::api::refusals::Source;
 use crate::api_key::link_token;
-use crate::runs::interactions::Question;
+use crate::runs::interactions::{AnswerSender, Answered, Question};
 use crate::runs::start::StartError;
+
+pub(super) use link::LinkCaller;
 
 /// What a run asked a person.
 #[derive(Serialize, utoipa::ToSchema)]
@@ -49,10 +51,10 @@ pub(in crate::api) struct Interaction {
     expires_at: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     submitted_at: Option<i64>,
-    /// The event that the answer was taken as.
+    /// The event that the answer was taken as; absent where the asking run has waited for it (`request.await`).
     #[serde(skip_serializing_if = "Option::is_none")]
     submitted_event_id: Option<String>,
-    /// The run that the answer has started.
+    /// The run that has the answer: the one that it has started, or the asking one where that has waited for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     submitted_run_id: Option<RunId>,
@@ -63,15 +65,23 @@ impl Interaction {
         let status = match &record.answered {
             Some(_) => "submitted",
             None if record.cancelled => "cancelled",
-            None if record.expires_at <= now_ms => "expired",
+            None if record.is_closed || record.expires_at <= now_ms => "expired",
             None => "open",
         };
         let request = RawJson::parse(record.request).map_err(|_| corrupt(&record.id))?;
-        let run_of = |answer: &str| {
-            let answer = serde_json::from_str::<EventAccepted>(answer).ok();
-            answer.and_then(|answer| answer.run_id)
+        let (event_id, has_answer) = match record.answered.as_ref().map(|answered| &answered.taken)
+        {
+            Some(TakenAs::Event { event_id, answer }) => {
+                let answer = serde_json::from_str::<EventAccepted>(answer).ok();
+                (
+                    Some(event_id.clone()),
+                    answer.and_then(|answer| answer.run_id),
+                )
+            }
+            Some(TakenAs::Given) => (None, Some(record.run_id)),
+            None => (None, None),
         };
-        let answered = record.answered.as_ref();
+        let submitted_at = record.answered.as_ref().map(|answered| answered.at);
         Ok(Self {
             run_id: record.run_id,
             sequence: record.sequence,
@@ -79,15 +89,15 @@ impl Interaction {
             request,
             asked_at: record.asked_at.div_euclid(1000),
             expires_at: record.expires_at.div_euclid(1000),
-            submitted_at: answered.map(|answered| answered.at.div_euclid(1000)),
-            submitted_run_id: answered.and_then(|answered| run_of(&answered.answer)),
-            submitted_event_id: answered.map(|answered| answered.event_id.clone()),
+            submitted_at: submitted_at.map(|at| at.div_euclid(1000)),
+            submitted_run_id: has_answer,
+            submitted_event_id: event_id,
             id: record.id,
         })
     }
 }
 
-fn read_request(record: &InteractionRecord) -> Result<InteractionRequest, StoreError> {
+pub(super) fn read_request(record: &InteractionRecord) -> Result<InteractionRequest, StoreError> {
     serde_json::from_str(&record.request).map_err(|_| corrupt(&record.id))
 }
 
@@ -195,8 +205,10 @@ pub(in crate::api) async fn get_interaction(
 pub(in crate::api) struct InteractionLink {
     /// Whoever has it can answer: 256 random bits, shown this once.
     token: String,
-    /// Where the answer is posted.
+    /// Where a program posts the answer.
     url: String,
+    /// The page where a person answers, without a key and without scripts.
+    page_url: String,
     /// Epoch seconds.
     expires_at: i64,
 }
@@ -233,6 +245,7 @@ pub(in crate::api) async fn link_interaction(
     let root = host.strip_suffix("/host/v1").unwrap_or(host);
     Ok(Json(InteractionLink {
         url: format!("{root}/v1/interactions/{token}"),
+        page_url: format!("{root}/v1/interactions/{token}/page"),
         token,
         expires_at: record.expires_at.div_euclid(1000),
     }))
@@ -240,11 +253,13 @@ pub(in crate::api) async fn link_interaction(
 
 /// Answers an interaction.
 ///
-/// The first answer is taken, as an event `interaction.submitted` of the same conversation for the agent that
-/// asked. The same answer again is answered alike, with `Idempotent-Replayed: true`.
+/// The first answer is taken. Where the asking run lives and waits for it (`request.await`), the run gets it: 200.
+/// Else it is an event `interaction.submitted` of the same conversation for the agent that asked: 202. The same answer
+/// again is answered alike, with `Idempotent-Replayed: true`.
 #[utoipa::path(post, path = "/v1/interactions/{interaction}/submit", tag = "client", security(("api_key" = [])),
     params(("interaction" = String, Path, description = "The `id` of the interaction")),
     request_body = InteractionSubmission, responses(
+    (status = 200, description = "The live run that asked has it", body = Interaction),
     (status = 202, description = "Stored; the run is made", body = EventAccepted),
     (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
@@ -263,7 +278,7 @@ pub(in crate::api) async fn submit_interaction(
     let record = find(&state, &caller, &id).await?;
     let question = Question {
         record,
-        token_sha256: None,
+        sender: AnswerSender::Key(caller.key),
     };
     submit(&state, &caller.workspace, question, submission).await
 }
@@ -274,6 +289,7 @@ pub(in crate::api) async fn submit_interaction(
 #[utoipa::path(post, path = "/v1/interactions/{interaction}", tag = "client",
     params(("interaction" = String, Path, description = "The token of a link")),
     request_body = InteractionSubmission, responses(
+    (status = 200, description = "The live run that asked has it", body = Interaction),
     (status = 202, description = "Stored; the run is made", body = EventAccepted),
     (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
     (status = 401, description = "No link has this token", body = ErrorBody),
@@ -287,64 +303,28 @@ pub(in crate::api) async fn submit_interaction_by_link(
     State(state): State<ApiState>,
     JsonBody(submission): JsonBody<InteractionSubmission>,
 ) -> ApiResult<Response> {
-    let store = state.runs.store();
-    let found = store.find_interaction_of_link(&link.token_sha256).await?;
-    let replaced = || ApiError::unauthenticated().of_link();
-    let (workspace, record) = found.ok_or_else(replaced)?;
-    let question = Question {
-        record,
-        token_sha256: Some(link.token_sha256),
-    };
+    let (workspace, question) = link.question(&state).await?;
     submit(&state, &workspace, question, submission).await
 }
 
-/// The sender of a link's token. The interaction is read when the answer is there.
-pub(in crate::api) struct LinkCaller {
-    token_sha256: String,
-}
-
-impl FromRequestParts<ApiState> for LinkCaller {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
-        let source = Source::of(parts);
-        let now = state.runs.clock().now_seconds();
-        let _place = state.refusals().pass(source, now).await?;
-        let PathOf(token) = PathOf::<String>::from_request_parts(parts, state).await?;
-        let store = state.runs.store();
-        let token_sha256 = sha256_hex(token.as_bytes());
-        if store
-            .find_interaction_of_link(&token_sha256)
-            .await?
-            .is_none()
-        {
-            return Err(state.refusals().refuse(source, now, || {}).of_link());
-        }
-        let credential = Credential::Link {
-            token_sha256: token_sha256.clone(),
-        };
-        Accepted::note(parts, credential);
-        Ok(Self { token_sha256 })
-    }
-}
-
 /// Whether a question that has no answer yet can still be answered.
-fn check_open(state: &ApiState, record: &InteractionRecord) -> ApiResult<()> {
+pub(super) fn check_open(state: &ApiState, record: &InteractionRecord) -> ApiResult<()> {
     if record.cancelled {
         return Err(ApiError::interaction_cancelled());
     }
-    if record.expires_at <= state.runs.clock().now_ms() {
+    if record.is_closed || record.expires_at <= state.runs.clock().now_ms() {
         return Err(ApiError::interaction_expired());
     }
     Ok(())
 }
 
-async fn submit(
+/// Checks an answer and hands it on.
+pub(super) async fn take_answer(
     state: &ApiState,
     workspace: &WorkspaceId,
-    question: Question,
+    question: &Question,
     submission: InteractionSubmission,
-) -> ApiResult<Response> {
+) -> ApiResult<Answered> {
     let record = &question.record;
     // What is answered tells whether this is the same answer, or another one.
     if record.answered.is_none() {
@@ -355,19 +335,45 @@ async fn submit(
             return Err(ApiError::faults(&faults));
         }
     }
-    let accepted = state
+    let answered = state
         .runs
-        .submit_interaction(workspace, &question, submission);
-    let accepted = accepted.await.map_err(|error| match error {
+        .submit_interaction(workspace, question, submission);
+    answered.await.map_err(|error| match error {
         StartError::IdempotencyMismatch => ApiError::already_submitted(),
         StartError::Unanswerable(Unanswerable::Cancelled) => ApiError::interaction_cancelled(),
+        StartError::Unanswerable(Unanswerable::Expired) => ApiError::interaction_expired(),
         StartError::Unanswerable(Unanswerable::LinkReplaced) => {
             ApiError::unauthenticated().of_link()
         }
         error => error.into(),
-    })?;
-    let mut response = (StatusCode::ACCEPTED, Json(accepted.answer)).into_response();
-    if accepted.replayed {
+    })
+}
+
+async fn submit(
+    state: &ApiState,
+    workspace: &WorkspaceId,
+    question: Question,
+    submission: InteractionSubmission,
+) -> ApiResult<Response> {
+    let (mut response, replayed) =
+        match take_answer(state, workspace, &question, submission).await? {
+            Answered::Event(accepted) => {
+                let answer = (StatusCode::ACCEPTED, Json(accepted.answer));
+                (answer.into_response(), accepted.replayed)
+            }
+            Answered::Given { replayed } => {
+                let store = state.runs.store();
+                let record = store.find_interaction(workspace, &question.record.id);
+                let record = record.await?;
+                let record = record.ok_or_else(|| ApiError::not_found("interaction"))?;
+                let now = state.runs.clock().now_ms();
+                (
+                    Json(Interaction::of(record, now)?).into_response(),
+                    replayed,
+                )
+            }
+        };
+    if replayed {
         let replayed = HeaderValue::from_static("true");
         response.headers_mut().insert(REPLAYED, replayed);
     }

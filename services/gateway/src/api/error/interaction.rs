@@ -4,6 +4,7 @@ use http::StatusCode;
 use serde_json::json;
 
 use super::ApiError;
+use crate::runs::awaited::AwaitError;
 
 impl ApiError {
     /// Another answer was taken before.
@@ -22,6 +23,11 @@ impl ApiError {
         self
     }
 
+    /// `details.reason`, where there is one.
+    pub(in crate::api) fn reason(&self) -> Option<&str> {
+        self.details.get("reason")?.as_str()
+    }
+
     /// It came too late, by the gateway's clock.
     pub(in crate::api) fn interaction_expired() -> Self {
         let message = "this interaction has expired; the agent has to ask again";
@@ -32,5 +38,25 @@ impl ApiError {
     pub(in crate::api) fn interaction_cancelled() -> Self {
         let message = "this interaction was cancelled with its run; the agent has to ask again";
         Self::new(StatusCode::GONE, "conflict", message).with("reason", json!("cancelled"))
+    }
+}
+
+impl From<AwaitError> for ApiError {
+    fn from(error: AwaitError) -> Self {
+        match error {
+            AwaitError::Unknown => Self::not_found("interaction of this run"),
+            AwaitError::NotAwaited => {
+                let message = "this interaction was asked without `await: true`: its answer comes as an event, \
+                    in a run of its own";
+                Self::conflict("not_awaited", message)
+            }
+            AwaitError::Full => {
+                let message = "as many calls of this run wait for interactions as may (8); call again when one of \
+                    them was answered";
+                Self::rate_limited_by("interaction_waits", message.to_owned(), 1)
+            }
+            AwaitError::Over(over) => over.into(),
+            AwaitError::Store(error) => error.into(),
+        }
     }
 }

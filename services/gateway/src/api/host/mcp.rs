@@ -74,7 +74,7 @@ struct Caller {
 
 /// Speaks the Model Context Protocol (streamable HTTP, stateless): `initialize`, `ping`, `tools/list`,
 /// `tools/call`. Listed are the tools that the run may call, and `list_assets`, `get_current_event`,
-/// `history_page` and `retrieve_knowledge` as far as they are granted.
+/// `history_page`, `retrieve_knowledge` and `wait_for_interaction` as far as they are granted.
 #[utoipa::path(post, path = "/host/v1/mcp", tag = "host", security(("run_token" = [])),
     request_body = McpMessage, responses(
     (status = 200, description = "The JSON-RPC response", body = Value),

@@ -89,13 +89,14 @@ const OF_CANCELLED_RUNS: Refusal = Refusal {
 };
 
 /// What a run that was cancelled may still call, to see that it was and to save its work.
-const OPEN_IN_GRACE: [&str; 6] = [
+const OPEN_IN_GRACE: [&str; 7] = [
     "get_own_run",
     "cancel_own_run",
     "put_state",
     "delete_state",
     "append_results",
     "run_heartbeat",
+    "await_interaction",
 ];
 
 /// Adds to each operation the refusals of its kind, where it says nothing of that status itself.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use domain::authorization::AuthorizationSnapshot;
 use protocol::JsonObject;
+use protocol::interaction::MOST_WAIT_SECONDS;
 use protocol::lists::KnownSet;
 use protocol::resources::{AgentResources, HistoryOperation, KnowledgeOperation, ToolResource};
 use rmcp::model::{CallToolResult, Tool, ToolAnnotations};
@@ -11,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::super::{events, history, knowledge};
+use super::super::{events, history, interactions, knowledge};
 use super::structured;
 use crate::api::auth::{Call, RunCaller};
 use crate::api::catalog_work::aside;
@@ -25,15 +26,19 @@ pub(super) enum OwnTool {
     GetCurrentEvent,
     HistoryPage,
     RetrieveKnowledge,
+    WaitForInteraction,
 }
 
-const ALL: [OwnTool; 4] = [
+const ALL: [OwnTool; 5] = [
     OwnTool::ListAssets,
     OwnTool::GetCurrentEvent,
     OwnTool::HistoryPage,
     OwnTool::RetrieveKnowledge,
+    OwnTool::WaitForInteraction,
 ];
 
+/// Characters of the id of an interaction.
+const MOST_INTERACTION_ID: usize = 255;
 /// Bytes of the id of a conversation.
 const MOST_ID_BYTES: usize = 512;
 
@@ -81,6 +86,15 @@ impl Default for AssetQuery {
     }
 }
 
+/// What `wait_for_interaction` is asked.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct InteractionQuery {
+    interaction_id: String,
+    #[serde(default)]
+    wait_seconds: u64,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Nothing {}
@@ -93,6 +107,7 @@ impl OwnTool {
             Self::GetCurrentEvent => snapshot.event_get().is_ok(),
             Self::HistoryPage => snapshot.history(HistoryOperation::Page).is_ok(),
             Self::RetrieveKnowledge => !retrievable(snapshot).is_empty(),
+            Self::WaitForInteraction => snapshot.interaction_request().is_ok(),
         })
     }
 
@@ -107,6 +122,7 @@ impl OwnTool {
             Self::GetCurrentEvent => "get_current_event",
             Self::HistoryPage => "history_page",
             Self::RetrieveKnowledge => "retrieve_knowledge",
+            Self::WaitForInteraction => "wait_for_interaction",
         }
     }
 
@@ -141,6 +157,15 @@ impl OwnTool {
                     "query_text": {"type": "string", "maxLength": BODY_BYTES},
                     "top_k": {"type": "integer", "minimum": 1, "maximum": 50},
                     "filters": {"type": "object", "description": "Values of metadata that must hold."},
+                }),
+            ),
+            Self::WaitForInteraction => (
+                "Waits for a person's answer to a question that this run has asked, and reads it.",
+                json!({
+                    "interaction_id": {"type": "string", "maxLength": MOST_INTERACTION_ID,
+                        "description": "The id that the question was asked under."},
+                    "wait_seconds": {"type": "integer", "minimum": 0, "maximum": MOST_WAIT_SECONDS,
+                        "description": "How long to wait. `open` in the result: call again."},
                 }),
             ),
         };
@@ -189,6 +214,12 @@ impl OwnTool {
                 };
                 let found = knowledge::retrieve(caller, state, &kb_id, &read(&query)?).await?;
                 told(&found).map(structured)
+            }
+            Self::WaitForInteraction => {
+                let query: InteractionQuery = read(&arguments)?;
+                let (id, wait) = (query.interaction_id, query.wait_seconds);
+                let answer = interactions::read_answer(caller, state, &id, wait).await?;
+                told(&answer).map(structured)
             }
         }
     }

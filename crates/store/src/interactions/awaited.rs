@@ -1,0 +1,208 @@
+//! Answers to questions that a live run waits for. The lock on the run's row orders an answer and the end of the run:
+//! an answer that commits first is given to the run, and after the end it becomes an event.
+
+use protocol::id::{RunId, WorkspaceId};
+use protocol::run::RunStatus;
+use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QuerySelect, Value};
+use uuid::Uuid;
+
+use crate::audit::AuditEntry;
+use crate::connect::Store;
+use crate::entity::runs;
+use crate::error::StoreError;
+use crate::interactions::Unanswerable;
+use crate::sql::{Sql, locked};
+use crate::writer::Work;
+
+/// A question as the run that asked it sees it. Times are epoch milliseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AwaitedRecord {
+    pub is_awaited: bool,
+    pub expires_at: i64,
+    /// The question has expired, and no answer is taken any more.
+    pub is_closed: bool,
+    /// The answer that was given to the run, as JSON.
+    pub given: Option<String>,
+}
+
+impl Store {
+    /// A question of this run, by the id that its runner chose.
+    pub async fn find_awaited(
+        &self,
+        run: RunId,
+        interaction_id: &str,
+    ) -> Result<Option<AwaitedRecord>, StoreError> {
+        let sql = "SELECT i.is_awaited, i.expires_at, i.closed_at, i.given_answer FROM interactions i \
+            WHERE i.run_id = $1 AND i.interaction_id = $2";
+        let values = vec![run.to_string().into(), interaction_id.into()];
+        let rows = self.readers.query_sql(sql.to_owned(), values).await?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        Ok(Some(AwaitedRecord {
+            is_awaited: row.flag("is_awaited")?,
+            expires_at: row.number("expires_at")?,
+            is_closed: row.number_if_any("closed_at")?.is_some(),
+            given: row.text_if_any("given_answer")?,
+        }))
+    }
+}
+
+/// Gives an answer to the live run that waits for it.
+#[derive(Clone, Debug)]
+pub struct GiveAnswer {
+    pub workspace: WorkspaceId,
+    /// The gateway's id of the question.
+    pub id: String,
+    /// The run that asked.
+    pub run_id: RunId,
+    /// The hex SHA-256 of the token of the link that the answer came by; `None`: it came with an API key.
+    pub token_sha256: Option<String>,
+    /// The answer for the run, as JSON.
+    pub answer: String,
+    /// What tells the same answer from another one.
+    pub answer_sha256: String,
+    /// Written if the answer is taken.
+    pub audit: AuditEntry,
+    /// Epoch milliseconds.
+    pub at: i64,
+}
+
+/// What became of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Given {
+    /// The run has it.
+    Stored,
+    /// The same answer was given before.
+    Same,
+    /// Another answer was given before.
+    Other,
+    /// The run ended without an answer: an event may answer now.
+    RunEnded,
+    /// Nothing is stored.
+    Refused(Unanswerable),
+}
+
+impl Work for GiveAnswer {
+    type Output = Given;
+    const CHANGES_AGENTS: bool = false;
+
+    fn order(&self) -> Uuid {
+        self.run_id.0
+    }
+
+    fn weight(&self) -> usize {
+        self.answer.len()
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Given, StoreError> {
+        let run = lock_run(tx, &self.workspace, self.run_id).await?;
+        let sql = "SELECT i.token_sha256, i.expires_at, i.closed_at, i.given_sha256 FROM interactions i \
+            WHERE i.workspace_id = $1 AND i.id = $2 AND i.run_id = $3 AND i.is_awaited";
+        let of = || -> Vec<Value> {
+            vec![
+                self.workspace.as_str().into(),
+                self.id.as_str().into(),
+                self.run_id.to_string().into(),
+            ]
+        };
+        let rows = tx.query_sql(sql.to_owned(), of()).await?;
+        // Deleted with its run: as good as cancelled.
+        let (Some(run), Some(row)) = (run, rows.first()) else {
+            return Ok(Given::Refused(Unanswerable::Cancelled));
+        };
+        let linked = row.text_if_any("token_sha256")?;
+        if self.token_sha256.is_some() && self.token_sha256 != linked {
+            return Ok(Given::Refused(Unanswerable::LinkReplaced));
+        }
+        match row.text_if_any("given_sha256")? {
+            Some(given) if given == self.answer_sha256 => return Ok(Given::Same),
+            Some(_) => return Ok(Given::Other),
+            None => {}
+        }
+        match run {
+            LockedRun::Cancelled => return Ok(Given::Refused(Unanswerable::Cancelled)),
+            LockedRun::Ended => return Ok(Given::RunEnded),
+            LockedRun::Lives => {}
+        }
+        if row.number_if_any("closed_at")?.is_some() || row.number("expires_at")? <= self.at {
+            return Ok(Given::Refused(Unanswerable::Expired));
+        }
+        let sql = "UPDATE interactions SET given_answer = $4, given_sha256 = $5, given_at = $6 \
+            WHERE workspace_id = $1 AND id = $2 AND run_id = $3";
+        let mut values = of();
+        values.extend([
+            self.answer.as_str().into(),
+            self.answer_sha256.as_str().into(),
+            self.at.into(),
+        ]);
+        tx.execute_sql(sql.to_owned(), values).await?;
+        crate::audit::insert(tx, [&self.audit]).await?;
+        Ok(Given::Stored)
+    }
+}
+
+/// Closes a question whose time is over, before its run is told so: an answer that was late can then not be taken.
+/// Does nothing to a question that was answered.
+#[derive(Clone, Debug)]
+pub struct CloseAwaited {
+    pub workspace: WorkspaceId,
+    pub run_id: RunId,
+    /// The runner's own id of the question.
+    pub interaction_id: String,
+    /// Epoch milliseconds.
+    pub at: i64,
+}
+
+impl Work for CloseAwaited {
+    type Output = ();
+    const CHANGES_AGENTS: bool = false;
+
+    fn order(&self) -> Uuid {
+        self.run_id.0
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        lock_run(tx, &self.workspace, self.run_id).await?;
+        let sql = "UPDATE interactions SET closed_at = $1 WHERE run_id = $2 AND interaction_id = $3 \
+            AND given_at IS NULL AND closed_at IS NULL AND expires_at <= $1";
+        let values = vec![
+            self.at.into(),
+            self.run_id.to_string().into(),
+            self.interaction_id.as_str().into(),
+        ];
+        tx.execute_sql(sql.to_owned(), values).await
+    }
+}
+
+/// A run whose row is locked until the commit.
+enum LockedRun {
+    Lives,
+    Cancelled,
+    Ended,
+}
+
+async fn lock_run(
+    tx: &DatabaseTransaction,
+    workspace: &WorkspaceId,
+    run: RunId,
+) -> Result<Option<LockedRun>, StoreError> {
+    let query = runs::Entity::find_by_id(run.to_string())
+        .select_only()
+        .column(runs::Column::Status)
+        .column(runs::Column::CancelRequestedAt)
+        .column(runs::Column::FinishedAt)
+        .filter(runs::Column::WorkspaceId.eq(workspace.as_str()));
+    let found: Option<(String, Option<i64>, Option<i64>)> =
+        locked(tx, query).into_tuple().one(tx).await?;
+    Ok(found.map(|(status, cancel_requested_at, finished_at)| {
+        let was_cancelled = status == RunStatus::Cancelled.as_str();
+        if was_cancelled || cancel_requested_at.is_some() {
+            LockedRun::Cancelled
+        } else if finished_at.is_some() {
+            LockedRun::Ended
+        } else {
+            LockedRun::Lives
+        }
+    }))
+}

@@ -1,0 +1,242 @@
+//! Questions that a live run waits for: an answer belongs to the run or is an event, never both.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::normalize::Question;
+use domain::run::Run;
+use futures_util::future::join_all;
+use protocol::id::RunId;
+use store::{
+    AnsweredBy, AwaitedRecord, CloseAwaited, Dispatched, GiveAnswer, Given, Ingested,
+    NewInteraction, Plan, Store, TakenAs, Unanswerable, answer_event_id,
+};
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+use crate::support::{Bench, Dice, audit, dispatch, new_run, on_both};
+
+on_both!(
+    gives_answers_to_the_run_or_as_events,
+    takes_one_answer_while_the_run_lives,
+    takes_no_answer_after_expiry_was_told,
+);
+
+/// Until when the questions here can be answered, in epoch milliseconds.
+const EXPIRES_AT: i64 = 9_000_000;
+
+/// A run that has asked a question. Gives the question's id, too.
+async fn asking(bench: &Bench, event_id: &str) -> (Run, String) {
+    let run_id = RunId(Uuid::now_v7());
+    let mut event = bench.event(event_id, "body");
+    event.conversation = None;
+    event.decide = Arc::new(move |_| Plan::Start {
+        run: Box::new(new_run(run_id)),
+        attempt: None,
+        message: None,
+        answer: run_id.to_string(),
+    });
+    bench.store.ingest(event).await.unwrap();
+    let run = bench.store.find_run(&bench.workspace, run_id).await;
+    let run = run.unwrap().unwrap();
+    let Dispatched::Owned(run) = bench.store.write(dispatch(&run)).await.unwrap() else {
+        panic!("nobody else has it");
+    };
+    let question = NewInteraction {
+        id: Uuid::now_v7(),
+        sequence: 1,
+        question: Question {
+            interaction_id: "q".to_owned(),
+            request: "{}".to_owned(),
+            expires_at: EXPIRES_AT / 1000,
+            is_awaited: true,
+        },
+    };
+    let id = question.id.to_string();
+    let mut asks = bench.append(&run, 0, &["asks"]);
+    asks.interactions.push(question);
+    bench.store.write(asks).await.unwrap();
+    (*run, id)
+}
+
+fn given(bench: &Bench, run: &Run, id: &str, answer: &str, at: i64) -> GiveAnswer {
+    GiveAnswer {
+        workspace: bench.workspace.clone(),
+        id: id.to_owned(),
+        run_id: run.id,
+        token_sha256: None,
+        answer: answer.to_owned(),
+        answer_sha256: format!("hash of {answer}"),
+        audit: audit(Uuid::now_v7()),
+        at,
+    }
+}
+
+/// Where an answer went.
+#[derive(Debug, PartialEq)]
+enum Went {
+    ToRun,
+    ToEvent,
+    /// The same one, or another one, was there before.
+    Nowhere,
+}
+
+async fn answer(bench: &Bench, store: &Store, (run, id): (&Run, &str), answer: &str) -> Went {
+    let give = given(bench, run, id, answer, 4_000);
+    match store.write(give).await.unwrap() {
+        Given::Stored => Went::ToRun,
+        Given::Same | Given::Other => Went::Nowhere,
+        Given::Refused(why) => panic!("{why:?}"),
+        Given::RunEnded => {
+            let mut event = bench.event(&answer_event_id(id), answer);
+            event.dedupe_key = answer_event_id(id);
+            event.conversation = None;
+            event.answers = Some(AnsweredBy {
+                interaction: id.to_owned(),
+                token_sha256: None,
+            });
+            event.decide = Arc::new(|facts| {
+                assert_eq!(facts.unanswerable, None);
+                Plan::Keep {
+                    answer: "{}".to_owned(),
+                }
+            });
+            match store.ingest(event).await.unwrap() {
+                Ingested::Stored { .. } => Went::ToEvent,
+                Ingested::Replayed { .. } | Ingested::Mismatch => Went::Nowhere,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+async fn gives_answers_to_the_run_or_as_events(bench: Bench) {
+    const RACES: usize = 1_000;
+    const AT_ONCE: usize = 50;
+    let mut writers = JoinSet::new();
+    // Two replicas, where the database has several writers.
+    let other = match &bench.database {
+        Some(_) => {
+            let (store, writer) = Store::open(&bench.url()).await.unwrap();
+            writers.spawn(writer);
+            store
+        }
+        None => bench.store.clone(),
+    };
+    let race = async |number: usize| {
+        let (run, id) = asking(&bench, &format!("e-{number}")).await;
+        let mut dice = Dice(0x9E37_79B9 + number as u64);
+        // Commits of one moment are one transaction: what races is some of its length apart.
+        let mut apart = || Duration::from_micros(dice.below(10_000));
+        let [to_end, to_first, to_second] = [apart(), apart(), apart()];
+        let ((), first, second) = tokio::join!(
+            async {
+                tokio::time::sleep(to_end).await;
+                bench.end(&run, 1).await;
+            },
+            async {
+                tokio::time::sleep(to_first).await;
+                answer(&bench, &bench.store, (&run, &id), "a").await
+            },
+            async {
+                tokio::time::sleep(to_second).await;
+                answer(&bench, &other, (&run, &id), "b").await
+            },
+        );
+        let stored = [&first, &second]
+            .into_iter()
+            .find(|went| **went != Went::Nowhere);
+        let nowhere = [&first, &second].map(|went| *went == Went::Nowhere);
+        assert_ne!(nowhere[0], nowhere[1], "{first:?} {second:?}");
+        let awaited = bench
+            .store
+            .find_awaited(run.id, "q")
+            .await
+            .unwrap()
+            .unwrap();
+        let event_id = answer_event_id(&id);
+        let event = bench.store.find_event(&bench.workspace, &event_id);
+        let event = event.await.unwrap();
+        let found = bench.store.find_interaction(&bench.workspace, &id).await;
+        let found = found.unwrap().unwrap().answered.unwrap();
+        let is_given = *stored.unwrap() == Went::ToRun;
+        assert_eq!(
+            (awaited.given.is_some(), event.is_some()),
+            (is_given, !is_given)
+        );
+        assert_eq!(found.taken == TakenAs::Given, is_given);
+        is_given
+    };
+    let mut given = 0;
+    for first in (0..RACES).step_by(AT_ONCE) {
+        let races = join_all((first..first + AT_ONCE).map(race)).await;
+        given += races.into_iter().filter(|is_given| *is_given).count();
+    }
+    assert!(
+        given > 0 && given < RACES,
+        "no race: {given} went to the run"
+    );
+}
+
+async fn takes_one_answer_while_the_run_lives(bench: Bench) {
+    let (run, id) = asking(&bench, "e-1").await;
+    let store = &bench.store;
+    let give = async |text: &str| {
+        store
+            .write(given(&bench, &run, &id, text, 4_000))
+            .await
+            .unwrap()
+    };
+    let late = given(&bench, &run, &id, "a", EXPIRES_AT);
+    let expired = Given::Refused(Unanswerable::Expired);
+    assert_eq!(store.write(late).await.unwrap(), expired);
+    let mut replaced = given(&bench, &run, &id, "a", 4_000);
+    replaced.token_sha256 = Some("old".to_owned());
+    let gone = Given::Refused(Unanswerable::LinkReplaced);
+    assert_eq!(store.write(replaced).await.unwrap(), gone);
+    assert_eq!(give("a").await, Given::Stored);
+    assert_eq!(give("a").await, Given::Same);
+    assert_eq!(give("b").await, Given::Other);
+    let awaited = store.find_awaited(run.id, "q").await.unwrap().unwrap();
+    assert_eq!(awaited.given.as_deref(), Some("a"));
+    assert_eq!(store.find_awaited(run.id, "p").await.unwrap(), None);
+    let (cancelled, id) = asking(&bench, "e-2").await;
+    let cancel = store.request_cancel(&bench.workspace, cancelled.id, None, 4_000);
+    cancel.await.unwrap();
+    let give = given(&bench, &cancelled, &id, "a", 4_000);
+    let gone = Given::Refused(Unanswerable::Cancelled);
+    assert_eq!(store.write(give).await.unwrap(), gone);
+}
+
+async fn takes_no_answer_after_expiry_was_told(bench: Bench) {
+    let (run, id) = asking(&bench, "e-1").await;
+    let close = |at: i64| CloseAwaited {
+        workspace: bench.workspace.clone(),
+        run_id: run.id,
+        interaction_id: "q".to_owned(),
+        at,
+    };
+    let find = async || {
+        bench
+            .store
+            .find_awaited(run.id, "q")
+            .await
+            .unwrap()
+            .unwrap()
+    };
+    bench.store.write(close(EXPIRES_AT - 1)).await.unwrap();
+    assert!(!find().await.is_closed, "its time is not over");
+    bench.store.write(close(EXPIRES_AT)).await.unwrap();
+    let closed = AwaitedRecord {
+        is_awaited: true,
+        expires_at: EXPIRES_AT,
+        is_closed: true,
+        given: None,
+    };
+    assert_eq!(find().await, closed);
+    // Another replica's clock may be behind.
+    let give = given(&bench, &run, &id, "a", EXPIRES_AT - 1);
+    let expired = Given::Refused(Unanswerable::Expired);
+    assert_eq!(bench.store.write(give).await.unwrap(), expired);
+    assert_eq!(find().await, closed);
+}
