@@ -5,6 +5,7 @@
 mod assets;
 mod client;
 mod error;
+mod interactions;
 mod models;
 mod runs;
 mod sse;

@@ -339,6 +339,30 @@ async fn models_tools_and_knowledge_have_their_routes() {
 }
 
 #[tokio::test]
+async fn waits_for_interaction_until_final_state() {
+    let (fake, host) = connected().await;
+    fake.answer(200, json!({"status": "open"}));
+    fake.answer(
+        503,
+        json!({"error": {"code": "unavailable", "message": "later", "retryable": true}}),
+    );
+    let actor = json!({"actor_type": "link"});
+    let given =
+        json!({"status": "submitted", "action_id": null, "values": {"a": 1}, "actor": actor});
+    fake.answer(200, given.clone());
+    let answer = host.wait_for_interaction("q/1").await.unwrap();
+    assert_eq!(serde_json::to_value(answer).unwrap(), given);
+    check(&fake, "GET /interactions/q%2F1?wait_seconds=25").await;
+    assert_eq!(fake.calls().len(), 3);
+    fake.answer(
+        404,
+        json!({"error": {"code": "not_found", "message": "none"}}),
+    );
+    let failed = host.wait_for_interaction("q").await.unwrap_err();
+    assert!(failed.is_not_found());
+}
+
+#[tokio::test]
 async fn a_call_that_waits_for_others_may_take_longer_than_one_of_the_gateways_own() {
     let fake = FakeHost::start().await.unwrap();
     let client = HostClient::new().with_call_timeout(std::time::Duration::from_millis(50));
