@@ -6,7 +6,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::interactions::{ask, asking_event, question, stage};
+use crate::interactions::{ask, asking_event, question, stage, stage_with};
 use crate::support::client::{Answer, Client, send};
 use crate::support::held::HeldRun;
 use crate::support::runner::Request;
@@ -38,7 +38,7 @@ impl Asking {
                 sse_head(),
                 step(run.result(1, "action.requested", &data)),
                 Step::Hold(hold.clone()),
-                step(run.completed(2)),
+                step(run.delta(2, "done") + &run.completed(3)),
             ]
         });
         let run_id = stage.client.post(&asking_event(event_id)).await.run_id();
@@ -96,8 +96,8 @@ async fn host_of(stage: &Stage, run_id: &str) -> Client {
     let of_run =
         |request: &Request| request.is_run() && request.header("runnel-run-id") == Some(run_id);
     let asked = stage.runner.asked("the run", of_run).await.json();
-    let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
-    Client::new(&text("base_url"), &text("token"))
+    let token = asked["host"]["token"].as_str().unwrap();
+    Client::new(&format!("{}/host/v1", stage.client.url), token)
 }
 
 async fn wait(host: &Client, id: &str, seconds: u64) -> Answer {
@@ -381,7 +381,11 @@ async fn reads_answers_by_mcp() {
 
 #[tokio::test]
 async fn answers_waiting_run_across_replicas() {
-    let Some(stage) = stage(Postgres).await else {
+    // A token is for one public URL, which replicas share.
+    let stage = stage_with(Postgres, |config| {
+        "public_url = \"http://runnel.invalid\"".clone_into(&mut config.server);
+    });
+    let Some(stage) = stage.await else {
         return;
     };
     let beside = stage.gateway.beside().await;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Answer, Client, message, send};
 use crate::support::database::rows;
-use crate::support::gateway::Agent;
+use crate::support::gateway::{Agent, Config};
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{Gate, Step, send as step, sse, sse_head};
 use crate::support::tool_server::ToolServer;
@@ -18,6 +18,11 @@ const INCAPABLE: &str = "plugin:runnel/incapable/default";
 
 /// Who may ask, and three others to whom one thing is missing.
 pub async fn stage(engine: Engine) -> Option<OwnStage> {
+    stage_with(engine, |_| {}).await
+}
+
+/// As `stage`, with a configuration of its own.
+pub async fn stage_with(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<OwnStage> {
     let asking = |id: &str| {
         let mut manifest = manifest(id);
         manifest["permissions"]["interactions"] = json!(["request"]);
@@ -43,6 +48,7 @@ pub async fn stage(engine: Engine) -> Option<OwnStage> {
                 ..Agent::default()
             });
         }
+        configure(config);
     })
     .await
 }

@@ -1,6 +1,7 @@
 //! Questions that a live run waits for: an answer belongs to the run or is an event, never both.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use domain::normalize::Question;
 use domain::run::Run;
@@ -10,10 +11,10 @@ use store::{
     AnsweredBy, AwaitedRecord, CloseAwaited, Dispatched, GiveAnswer, Given, Ingested,
     NewInteraction, Plan, Store, TakenAs, Unanswerable, answer_event_id,
 };
-use tokio::task::{JoinSet, yield_now};
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use crate::support::{Bench, audit, dispatch, new_run, on_both};
+use crate::support::{Bench, Dice, audit, dispatch, new_run, on_both};
 
 on_both!(
     gives_answers_to_the_run_or_as_events,
@@ -124,22 +125,21 @@ async fn gives_answers_to_the_run_or_as_events(bench: Bench) {
     };
     let race = async |number: usize| {
         let (run, id) = asking(&bench, &format!("e-{number}")).await;
-        let after = async |turns: usize| {
-            for _ in 0..turns {
-                yield_now().await;
-            }
-        };
+        let mut dice = Dice(0x9E37_79B9 + number as u64);
+        // Commits of one moment are one transaction: what races is some of its length apart.
+        let mut apart = || Duration::from_micros(dice.below(10_000));
+        let [to_end, to_first, to_second] = [apart(), apart(), apart()];
         let ((), first, second) = tokio::join!(
             async {
-                after(number % 7).await;
+                tokio::time::sleep(to_end).await;
                 bench.end(&run, 1).await;
             },
             async {
-                after(number % 5).await;
+                tokio::time::sleep(to_first).await;
                 answer(&bench, &bench.store, (&run, &id), "a").await
             },
             async {
-                after(number % 3).await;
+                tokio::time::sleep(to_second).await;
                 answer(&bench, &other, (&run, &id), "b").await
             },
         );
@@ -154,9 +154,8 @@ async fn gives_answers_to_the_run_or_as_events(bench: Bench) {
             .await
             .unwrap()
             .unwrap();
-        let event = bench
-            .store
-            .find_event(&bench.workspace, &answer_event_id(&id));
+        let event_id = answer_event_id(&id);
+        let event = bench.store.find_event(&bench.workspace, &event_id);
         let event = event.await.unwrap();
         let found = bench.store.find_interaction(&bench.workspace, &id).await;
         let found = found.unwrap().unwrap().answered.unwrap();

@@ -68,9 +68,13 @@ pub(super) async fn read_answer(
     };
     let may_ask = caller.grant.snapshot.interaction_request();
     caller.granted(state, call, may_ask).await?;
-    caller.answer.reserve(SUBMISSION_BYTES)?;
     let waiting = state
         .runs
         .await_interaction(&caller.grant, id, Duration::from_secs(wait));
-    Ok(waiting.await?)
+    let told = waiting.await?;
+    // After the wait: a call that waits holds no memory for its answer.
+    if matches!(told, AwaitedInteraction::Submitted { .. }) {
+        caller.answer.reserve(SUBMISSION_BYTES)?;
+    }
+    Ok(told)
 }

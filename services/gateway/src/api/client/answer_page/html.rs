@@ -98,6 +98,7 @@ fn document(title: &str, body: &str) -> String {
 }
 
 /// What a page without a form says.
+#[derive(Clone, Copy)]
 pub(super) enum Notice<'a> {
     Answered,
     AnsweredOtherwise,
