@@ -8,7 +8,7 @@ use std::sync::Once;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::support::harness::{Ended, HarnessHouse, Setup};
+use crate::support::harness::{Ended, HarnessHouse, Setup, quoted};
 use crate::support::harness_packages::Package;
 use crate::support::skipped;
 use crate::support::waiting::until;
@@ -90,7 +90,7 @@ async fn a_real_harness_works_under_governance(#[case] name: &str) {
     };
     let script = script(&tools(name));
     let house = HarnessHouse::open(Setup {
-        harness: format!("preset = \"{preset}\"\ncommand = {command:?}"),
+        harness: format!("preset = \"{preset}\"\ncommand = {}", quoted(&command)),
         readable: vec![directory],
         config: "approval-seconds = 20",
         runner: &runner,
@@ -196,7 +196,7 @@ async fn a_budget_stops_a_harness_that_loops(#[case] name: &str) {
     );
     let runner = format!("{name}/default");
     let house = HarnessHouse::open(Setup {
-        harness: format!("preset = \"{name}\"\ncommand = {command:?}"),
+        harness: format!("preset = \"{name}\"\ncommand = {}", quoted(&command)),
         readable: vec![directory],
         config: "mode = \"full\"\ntimeout = 50",
         runner: &runner,

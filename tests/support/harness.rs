@@ -56,11 +56,19 @@ pub fn fake(mode: &str) -> Setup<'static> {
         .collect();
     let (python, prefix) = python();
     Setup {
-        harness: format!("preset = \"acp\"\ncommand = {python:?}\nargs = {args:?}"),
+        harness: format!(
+            "preset = \"acp\"\ncommand = {}\nargs = {args:?}",
+            quoted(python)
+        ),
         readable: vec![prefix.clone()],
         runner: "acp/default",
         ..Setup::default()
     }
+}
+
+/// A path as a text of TOML.
+pub fn quoted(path: &Path) -> String {
+    format!("{:?}", path.to_string_lossy())
 }
 
 /// The interpreter itself, and where its library stands: what `python3` names may be a script elsewhere.
@@ -100,8 +108,8 @@ impl HarnessHouse {
             .unwrap()
             .port();
         let text = format!(
-            "listen = \"127.0.0.1:{port}\"\nsecret = \"env:HARNESS_SECRET\"\nworkspaces = {:?}\nreadable = {:?}\n{}\n[[harnesses]]\n{}\n",
-            root.join("workspaces"),
+            "listen = \"127.0.0.1:{port}\"\nsecret = \"env:HARNESS_SECRET\"\nworkspaces = {}\nreadable = {:?}\n{}\n[[harnesses]]\n{}\n",
+            quoted(&root.join("workspaces")),
             readable,
             setup.settings,
             setup.harness,
@@ -125,12 +133,13 @@ impl HarnessHouse {
              [agents.resource_policy]\nmodels = [\"scripted\"]\nhistory = [\"page\"]\n\
              artifacts = [\"metadata\", \"read\", \"create\"]\ntools = [{tools}]\n\
              [agents.config]\nmodel = \"scripted\"\n{config}\n\
-             [[model_providers]]\nname = \"script\"\nkind = \"scripted\"\nscript = {script:?}\n\
+             [[model_providers]]\nname = \"script\"\nkind = \"scripted\"\nscript = {script}\n\
              [[models]]\nmodel_id = \"scripted\"\nprovider = \"script\"\n{catalog}",
             runner = setup.runner,
             tools = setup.tools,
             config = setup.config,
             catalog = setup.catalog,
+            script = quoted(&script),
         );
         let gateway = Gateway::start(engine, config).await?;
         Some(Self {

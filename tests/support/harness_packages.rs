@@ -8,6 +8,8 @@ use std::time::Duration;
 use tokio::process::Command;
 use uuid::Uuid;
 
+use super::harness::quoted;
+
 /// One harness: what npm installs, and what is started.
 pub struct Package {
     /// The preset.
@@ -121,7 +123,7 @@ impl Package {
         let words: Vec<_> = node
             .iter()
             .chain([&program])
-            .map(|path| format!("{path:?}"))
+            .map(|path| quoted(path))
             .collect();
         let script = format!("#!/bin/sh\nexec {} \"$@\"\n", words.join(" "));
         let path = unfinished.join("command");
