@@ -7,16 +7,21 @@ use crate::support::client::send;
 use crate::support::harness::{HarnessHouse, fake};
 use crate::support::waiting::until;
 
+/// Waits until the turn goes on, or until its permission is asked.
+async fn in_the_middle(house: &HarnessHouse, text: &str, run: &str) {
+    if text == "sleep" {
+        until("the turn", async || !house.processes().is_empty()).await;
+    } else {
+        house.question(run).await;
+    }
+}
+
 #[tokio::test]
 async fn a_killed_service_leaves_no_process_and_the_next_message_goes_on() {
     for text in ["sleep", "permit made.txt"] {
         let mut house = HarnessHouse::open(fake("good")).await;
         let run = house.post(text).await;
-        if text == "sleep" {
-            until("the turn", async || !house.processes().is_empty()).await;
-        } else {
-            house.question(&run).await;
-        }
+        in_the_middle(&house, text, &run).await;
         house.kill_service();
         let ended = house.ended(&run).await;
         assert_eq!(ended.run["status"], "failed", "{}", ended.run);
@@ -32,11 +37,7 @@ async fn a_killed_harness_ends_its_run_and_the_next_message_goes_on() {
     for text in ["sleep", "permit made.txt"] {
         let house = HarnessHouse::open(fake("good")).await;
         let run = house.post(text).await;
-        if text == "sleep" {
-            until("the turn", async || !house.processes().is_empty()).await;
-        } else {
-            house.question(&run).await;
-        }
+        in_the_middle(&house, text, &run).await;
         for pid in house.processes() {
             let _ = std::process::Command::new("kill")
                 .args(["-9", &pid.to_string()])
@@ -51,16 +52,19 @@ async fn a_killed_harness_ends_its_run_and_the_next_message_goes_on() {
 
 #[tokio::test]
 async fn a_killed_gateway_ends_the_harness_and_the_next_message_goes_on() {
-    let mut house = HarnessHouse::open(fake("good")).await;
-    let run = house.post("sleep").await;
-    until("the turn", async || !house.processes().is_empty()).await;
-    house.gateway.kill().await;
-    house.is_still().await;
-    house.gateway.start_again().await;
-    house.client = house.gateway.client();
-    let ended = house.ended(&run).await;
-    assert_eq!(ended.run["status"], "failed", "{}", ended.run);
-    assert_eq!(house.ask("hello").await.ending(), "completed");
+    for text in ["sleep", "permit made.txt"] {
+        let mut house = HarnessHouse::open(fake("good")).await;
+        let run = house.post(text).await;
+        in_the_middle(&house, text, &run).await;
+        house.gateway.kill().await;
+        house.is_still().await;
+        house.gateway.start_again().await;
+        house.client = house.gateway.client();
+        let ended = house.ended(&run).await;
+        assert_eq!(ended.run["status"], "failed", "{}", ended.run);
+        assert!(!house.workspace().join("made.txt").exists());
+        assert_eq!(house.ask("hello").await.ending(), "completed");
+    }
 }
 
 #[tokio::test]

@@ -33,7 +33,7 @@ pub fn submission_of_form(
     InteractionSubmission {
         interaction_id: request.interaction_id.clone(),
         action_id: named(ACTION).first().map(|id| (*id).to_owned()),
-        values: JsonObject::from_iter(values),
+        values: values.collect(),
         submitted_at: None,
     }
 }

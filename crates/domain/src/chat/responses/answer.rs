@@ -213,7 +213,7 @@ impl EventWriter {
             .filter_map(|item| Some(item.value(item.status?)));
         let output = done.collect();
         let usage = super::usage(self.usage.as_ref());
-        self.head.response(&self.echo, status, output, usage)
+        self.head.response(&self.echo, status, output, &usage)
     }
 }
 

@@ -5,7 +5,7 @@ use protocol::admin::Fault;
 use serde_json::{Value, json};
 
 use super::escaped;
-use super::input::Messages;
+use super::input::Chat;
 use super::places::Places;
 use super::tools::{Names, read_choice, read_tools};
 
@@ -131,7 +131,7 @@ pub fn read_request(
         }
     }
     let mut places = Places::default();
-    let mut messages = Messages::new(model, target);
+    let mut messages = Chat::new(model, target);
     match body.get("instructions") {
         None | Some(Value::Null) => {}
         Some(Value::String(text)) => messages.say_system(text, "/instructions", &mut places),

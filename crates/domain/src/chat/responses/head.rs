@@ -41,7 +41,7 @@ impl Head {
         echo: &JsonObject,
         status: &str,
         output: Vec<Value>,
-        usage: Value,
+        usage: &Value,
     ) -> Value {
         let own = json!({
             "id": format!("resp_{}", self.key),

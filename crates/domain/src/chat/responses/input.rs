@@ -18,7 +18,7 @@ const MOST_ITEMS: usize = 10_000;
 const MOST_DATA: usize = 1000;
 
 /// The messages of a chat as they are put together.
-pub(super) struct Messages<'a> {
+pub(super) struct Chat<'a> {
     /// The granted model that is asked.
     model: &'a str,
     target: Target,
@@ -44,7 +44,7 @@ struct Turn {
     carried: BTreeMap<String, JsonObject>,
 }
 
-impl<'a> Messages<'a> {
+impl<'a> Chat<'a> {
     pub(super) fn new(model: &'a str, target: Target) -> Self {
         Self {
             model,
@@ -181,15 +181,14 @@ impl<'a> Messages<'a> {
     }
 
     fn push_user(&mut self, parts: Vec<(Part, String)>, pointer: &str, places: &mut Places) {
-        let content = match parts.as_slice() {
-            [(Part::Text(text), _)] => json!(text),
-            _ => {
-                let parts = parts.into_iter().map(|(part, place)| match part {
-                    Part::Text(text) => (json!({"type": "text", "text": text}), None),
-                    Part::Data(data) => (data, Some(place)),
-                });
-                self.place_parts(parts.collect(), places)
-            }
+        let content = if let [(Part::Text(text), _)] = parts.as_slice() {
+            json!(text)
+        } else {
+            let parts = parts.into_iter().map(|(part, place)| match part {
+                Part::Text(text) => (json!({"type": "text", "text": text}), None),
+                Part::Data(data) => (data, Some(place)),
+            });
+            self.place_parts(parts.collect(), places)
         };
         self.push(json!({"role": "user", "content": content}), pointer, places);
     }
@@ -360,7 +359,7 @@ mod tests {
 
     fn read(items: Value, target: Target) -> Result<(Vec<Value>, Places), Fault> {
         let mut places = Places::default();
-        let mut messages = Messages::new("m", target);
+        let mut messages = Chat::new("m", target);
         messages.read(&items, &mut places)?;
         Ok((messages.finish(), places))
     }

@@ -143,7 +143,8 @@ impl Passing {
     pub fn fail(self, code: &str, message: &str) -> Value {
         let mut response = self.response.unwrap_or_else(|| {
             let echo = JsonObject::new();
-            self.head.response(&echo, "failed", Vec::new(), Value::Null)
+            self.head
+                .response(&echo, "failed", Vec::new(), &Value::Null)
         });
         response["status"] = json!("failed");
         response["error"] = json!({"code": code, "message": message});
@@ -160,10 +161,9 @@ impl Passing {
             .and_then(Value::as_str)
             .unwrap_or_default()
             .to_owned();
+        // Only events of a text that goes on have one.
         let delta = event.get("delta").and_then(Value::as_str);
-        self.said = delta
-            .filter(|_| kind.ends_with(".delta"))
-            .map_or(0, str::len);
+        self.said = delta.map_or(0, str::len);
         if let Some(response) = event.get_mut("response") {
             rewrite_response(response, &self.head.model);
             if let Some(told) = response.get("usage").and_then(usage) {

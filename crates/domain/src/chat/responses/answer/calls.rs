@@ -42,14 +42,13 @@ impl EventWriter {
                 .or_default()
                 .extend(members);
         }
-        match call.output {
-            Some(output) => self.go_on(output, arguments, events),
-            None => {
-                call.early.push_str(arguments);
-                if !call.name.is_empty() {
-                    self.begin_call(index, events);
-                }
-            }
+        if let Some(output) = call.output {
+            self.go_on(output, arguments, events);
+            return;
+        }
+        call.early.push_str(arguments);
+        if !call.name.is_empty() {
+            self.begin_call(index, events);
         }
     }
 

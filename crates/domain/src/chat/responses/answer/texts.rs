@@ -51,19 +51,16 @@ impl EventWriter {
         let open = self.open.filter(|output| {
             kind != TextKind::Thoughts && matches!(self.items[*output].body, Body::Message(_))
         });
-        let output = match open {
-            Some(output) => {
-                self.close_part(output, events);
-                output
-            }
-            None => {
-                self.close_open("completed", events);
-                let body = match kind {
-                    TextKind::Thoughts => Body::Thoughts(text),
-                    TextKind::Answer | TextKind::Refusal => Body::Message(Vec::new()),
-                };
-                self.add(body, events)
-            }
+        let output = if let Some(output) = open {
+            self.close_part(output, events);
+            output
+        } else {
+            self.close_open("completed", events);
+            let body = match kind {
+                TextKind::Thoughts => Body::Thoughts(text),
+                TextKind::Answer | TextKind::Refusal => Body::Message(Vec::new()),
+            };
+            self.add(body, events)
         };
         self.open = Some(output);
         let mut place = 0;
