@@ -1,6 +1,5 @@
 //! The fields of an HTML form as an answer to a question. [`check_answer`](super::check_answer) judges what it gives.
 
-use protocol::JsonObject;
 use protocol::interaction::{
     InteractionField, InteractionFieldType, InteractionRequest, InteractionSubmission,
 };
