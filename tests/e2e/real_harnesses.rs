@@ -116,11 +116,7 @@ async fn a_real_harness_works_under_governance(#[case] name: &str) {
         "{}",
         told.text()
     );
-    assert!(
-        told.text().contains("The tool said:") && told.text().contains("T"),
-        "{}",
-        told.text()
-    );
+    assert!(told.text().contains("The tool said:"), "{}", told.text());
     let audit = house
         .client
         .get(&format!(

@@ -235,7 +235,7 @@ mod tests {
             ("a.txt", &b"a"[..])
         );
         assert_eq!(left, ["folder", "link"]);
-        let later = SystemTime::now() + Duration::from_hours(1);
+        let later = crate::clock::now() + Duration::from_hours(1);
         assert!(take(&workspace, later).unwrap().0.is_empty());
         std::fs::remove_dir_all(&outbox).unwrap();
         std::os::unix::fs::symlink("/etc", &outbox).unwrap();

@@ -178,6 +178,7 @@ impl fmt::Debug for ProviderEntry {
             .field("max_tokens_name", &self.max_tokens_name)
             .field("extra_members", &self.extra_members)
             .field("script", &self.script)
+            .field("responses", &self.responses)
             .finish()
     }
 }

@@ -357,6 +357,7 @@ fn text_at<'a>(item: &'a Value, member: &str, pointer: &str) -> Result<&'a str, 
 mod tests {
     use super::*;
 
+    #[expect(clippy::needless_pass_by_value, reason = "for json! in place")]
     fn read(items: Value, target: Target) -> Result<(Vec<Value>, Places), Fault> {
         let mut places = Places::default();
         let mut messages = Chat::new("m", target);

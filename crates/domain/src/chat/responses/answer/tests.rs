@@ -74,11 +74,11 @@ fn check_sound(events: &[Value]) {
         Value::Array(done),
         "output is the sum of the items"
     );
-    for event in events
-        .iter()
-        .filter(|event| event["type"].as_str().unwrap().ends_with(".done"))
-    {
-        let kind = event["type"].as_str().unwrap().replace(".done", ".delta");
+    for event in &events {
+        let Some(of) = event["type"].as_str().unwrap().strip_suffix(".done") else {
+            continue;
+        };
+        let kind = format!("{of}.delta");
         let of_same = |other: &&Value| {
             other["type"] == kind.as_str()
                 && other["item_id"] == event["item_id"]

@@ -188,7 +188,7 @@ impl Form<'_> {
         body.push_str("</form>\n");
         if let Some(at) = DateTime::<Utc>::from_timestamp(self.expires_at, 0) {
             let at = at.format("%Y-%m-%d %H:%M UTC");
-            let _ = write!(body, "<p class=\"small\">Can be answered until {at}.</p>\n");
+            let _ = writeln!(body, "<p class=\"small\">Can be answered until {at}.</p>");
         }
         document(&request.title, &body)
     }
@@ -205,9 +205,9 @@ impl Form<'_> {
                 fields.find(|field| domain::form::escape_pointer(&field.id) == id)
             });
             let name = field.map_or("The answer", |field| &field.label);
-            let _ = write!(
+            let _ = writeln!(
                 body,
-                "<li>{} {}</li>\n",
+                "<li>{} {}</li>",
                 escaped(name),
                 escaped(&fault.message)
             );
@@ -235,9 +235,9 @@ impl Form<'_> {
                 } else {
                     ""
                 };
-                write!(
+                writeln!(
                     body,
-                    "<label class=\"one\"><input type=\"checkbox\" name=\"{name}\" value=\"true\"{checked}> {label}</label>\n"
+                    "<label class=\"one\"><input type=\"checkbox\" name=\"{name}\" value=\"true\"{checked}> {label}</label>"
                 )
             }
             InteractionFieldType::Textarea => write!(
@@ -321,9 +321,9 @@ fn write_actions(body: &mut String, actions: &[InteractionAction]) {
             InteractionActionStyle::Primary => "primary",
             InteractionActionStyle::Danger => "danger",
         };
-        let _ = write!(
+        let _ = writeln!(
             body,
-            "<button class=\"{style}\" name=\"{ACTION}\" value=\"{}\">{}</button>\n",
+            "<button class=\"{style}\" name=\"{ACTION}\" value=\"{}\">{}</button>",
             exact(&action.id),
             escaped(&action.label),
         );

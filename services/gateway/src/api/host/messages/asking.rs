@@ -161,7 +161,6 @@ pub(super) fn prompt_tokens(model: &Model, body: &JsonObject) -> u64 {
     asked.saturating_add(model.count.of_texts(beside.iter()))
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn refused(fault: Fault) -> ApiError {
     ApiError::faults(&[fault])
 }

@@ -39,7 +39,7 @@ struct Prepared {
 /// How the answer of the provider becomes a response.
 enum Answering {
     /// It is a completion.
-    Written(EventWriter),
+    Written(Box<EventWriter>),
     /// It is a response.
     Passed(Passing),
 }
@@ -131,7 +131,7 @@ impl Asking<'_> {
             }
             Target::Chat => {
                 let writer = EventWriter::new(head, &request, &asked);
-                (chat, Answering::Written(writer))
+                (chat, Answering::Written(Box::new(writer)))
             }
         };
         Ok(Prepared {

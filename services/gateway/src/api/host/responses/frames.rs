@@ -19,7 +19,10 @@ use crate::outbound::upstream::UpstreamError;
 /// An answer as it comes.
 pub(super) enum Answer {
     /// Written from the chunks of a completion.
-    Written { chunks: Chunks, writer: EventWriter },
+    Written {
+        chunks: Chunks,
+        writer: Box<EventWriter>,
+    },
     /// Passed as the provider says it.
     Passed { events: Events, passing: Passing },
 }
@@ -42,7 +45,7 @@ impl Answer {
                 let begun = frames(&writer.begin());
                 call.add_bytes(begun.len());
                 let items = call.while_live(chunks).boxed();
-                (items, Saying::Written(call, Box::new(writer)), begun)
+                (items, Saying::Written(call, writer), begun)
             }
             Self::Passed { events, passing } => {
                 let items = call.while_live(events).boxed();
