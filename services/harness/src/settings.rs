@@ -296,7 +296,7 @@ mod tests {
     fn a_secret_never_stands_in_the_file() {
         let text =
             "secret = \"whsec_abc\"\nworkspaces = \"/tmp/w\"\n[[harnesses]]\npreset = \"codex\"";
-        let settings = Settings::parse(&text).unwrap();
+        let settings = Settings::parse(text).unwrap();
         assert!(format!("{:#}", settings.secret().unwrap_err()).contains("not the secret itself"));
     }
 }

@@ -74,7 +74,7 @@ fn check_sound(events: &[Value]) {
         Value::Array(done),
         "output is the sum of the items"
     );
-    for event in &events {
+    for event in events {
         let Some(of) = event["type"].as_str().unwrap().strip_suffix(".done") else {
             continue;
         };
