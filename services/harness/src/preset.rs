@@ -194,8 +194,8 @@ pub(crate) mod testing {
             mcp: "http://127.0.0.1:1/mcp".to_owned(),
             key: "rk_secret",
             config,
-            home: Path::new("/home/of/run"),
-            directory: Path::new("/work/of/run"),
+            home: Path::new("/run/a/home"),
+            directory: Path::new("/run/a/work"),
             port: Some(7),
         }
     }
