@@ -61,9 +61,11 @@ impl House {
         let (stage, proxy) = stage_of(StubRunner::start_as(runner()).await, configure).await?;
         let run = HeldRun::start(&stage, &message("m-1")).await;
         let mut reads = operations(&stage.client).await;
-        // The entry of this event brought no prompt.
+        // The entry of this event brought no prompt, the run asks no question, and no response is stored.
+        let answers_nothing = ["get_prompt", "await_interaction", "get_response"];
         reads.retain(|one| {
-            one.face == Face::Host && one.method == Method::GET && one.id != "get_prompt"
+            let answers = !answers_nothing.contains(&one.id.as_str());
+            one.face == Face::Host && one.method == Method::GET && answers
         });
         let mut house = Self {
             stage,
@@ -161,6 +163,12 @@ async fn answers(requests: Vec<(String, RequestBuilder)>) -> Vec<(String, Answer
 
 async fn assert_denied(requests: Vec<(String, RequestBuilder)>) {
     for (what, answer) in answers(requests).await {
+        // Anthropic's face has its own status and form.
+        if what.contains("anthropic") {
+            assert_eq!(answer.status, 529, "{what}: {}", answer.body);
+            assert_eq!(answer.error("type"), &json!("overloaded_error"), "{what}");
+            continue;
+        }
         let told = (
             answer.status,
             answer.error("code"),
