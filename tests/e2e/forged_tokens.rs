@@ -6,7 +6,7 @@
     reason = "a table of tokens is as long as it is"
 )]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -469,12 +469,33 @@ async fn call(http: &Http, url: &str, route: &Operation, bad: &Bad) -> Refusal {
         .filter(|(name, _)| *name != "date")
         .map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()))
         .collect();
+    headers.retain(|(name, _)| name != "request-id");
     headers.sort();
     let body = within("its body", response.text()).await.unwrap();
+    let body = without_request_id(body);
     Refusal {
         status,
         headers,
         body,
+    }
+}
+
+/// The body without the id that Anthropic's form gives each request.
+fn without_request_id(body: String) -> String {
+    match body.split_once("\"req_") {
+        Some((before, id)) => format!("{before}{}", id.split_once('"').unwrap().1),
+        None => body,
+    }
+}
+
+/// The form of a route's errors: faces of other APIs have the members of those.
+fn form(route: &Operation) -> &'static str {
+    if route.path.starts_with("/host/v1/anthropic/") {
+        "anthropic"
+    } else if route.path.starts_with("/host/v1/openai/v1/responses") {
+        "openai"
+    } else {
+        "gateway"
     }
 }
 
@@ -513,8 +534,14 @@ async fn every_bad_token_is_refused_by_every_host_route_in_the_same_words() {
     let host = |route: &Operation| route.path.starts_with("/host/v1/");
     assert!(routes.iter().all(host) && routes.len() >= 20, "{routes:?}");
     let (http, url) = (connections(), stage.client.url.as_str());
-    let expected = call(&http, url, &routes[0], &bad[0]).await;
-    assert_eq!(expected.status, 401);
+    let mut expected = BTreeMap::new();
+    for route in &routes {
+        if !expected.contains_key(form(route)) {
+            let refusal = call(&http, url, route, &bad[0]).await;
+            assert_eq!(refusal.status, 401);
+            expected.insert(form(route), refusal);
+        }
+    }
     let wrong: Vec<_> = stream::iter(
         routes
             .iter()
@@ -522,7 +549,7 @@ async fn every_bad_token_is_refused_by_every_host_route_in_the_same_words() {
     )
     .map(async |(route, bad)| (route, bad, call(&http, url, route, bad).await))
     .buffer_unordered(16)
-    .filter(|(_, _, refusal)| std::future::ready(*refusal != expected))
+    .filter(|(route, _, refusal)| std::future::ready(*refusal != expected[form(route)]))
     .map(|(route, bad, refusal)| format!("{} {}: {refusal:?}", route.id, bad.what))
     .collect()
     .await;

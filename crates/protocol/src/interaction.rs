@@ -176,7 +176,6 @@ pub const MOST_WAIT_SECONDS: u64 = 30;
 
 /// The state of a question that its run waits for. All but `open` are final.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum AwaitedInteraction {
     /// No answer yet. Call again.
@@ -186,7 +185,6 @@ pub enum AwaitedInteraction {
         /// The action that was taken; null where the question has none.
         action_id: Option<String>,
         /// By the ids of fields.
-        #[cfg_attr(feature = "openapi", schema(value_type = Object))]
         values: JsonObject,
         /// The credential of the answer. `actor_type`: `api_key`, with the key's id as `actor_id`, or `link`.
         actor: ActorContext,

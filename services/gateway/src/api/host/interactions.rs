@@ -5,6 +5,8 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use domain::interaction::SUBMISSION_BYTES;
+use protocol::JsonObject;
+use protocol::context::ActorContext;
 use protocol::error::ErrorBody;
 use protocol::interaction::{AwaitedInteraction, MOST_WAIT_SECONDS};
 use serde::Deserialize;
@@ -24,6 +26,34 @@ pub(in crate::api) struct WaitQuery {
     wait_seconds: Option<u64>,
 }
 
+/// The state of an interaction that its run waits for. All states but `open` are final.
+#[derive(utoipa::ToSchema)]
+#[schema(as = AwaitedInteraction)]
+#[expect(dead_code, reason = "only its documentation is used")]
+pub(in crate::api) struct AwaitedInteractionBody {
+    /// `open`: no answer yet, call again. `submitted`: the first answer, checked against the interaction. `expired`: no
+    /// answer came before `expires_at`. `cancelled`: the run was cancelled.
+    status: AwaitedStatus,
+    /// Of `submitted`: the action that was taken; null where the interaction has none.
+    action_id: Option<String>,
+    /// Of `submitted`: values by the ids of fields.
+    #[schema(value_type = Option<Object>)]
+    values: Option<JsonObject>,
+    /// Of `submitted`: the credential of the answer. `actor_type`: `api_key`, with the key's id as `actor_id`, or `link`.
+    actor: Option<ActorContext>,
+}
+
+/// A state of an awaited interaction.
+#[derive(utoipa::ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[expect(dead_code, reason = "only its documentation is used")]
+pub(in crate::api) enum AwaitedStatus {
+    Open,
+    Submitted,
+    Expired,
+    Cancelled,
+}
+
 /// Reads the answer to an interaction that the run asked with `await: true`, and waits for it.
 ///
 /// The call ends when the interaction is `submitted`, `expired` or `cancelled`, which is final, or says `open` after
@@ -33,7 +63,7 @@ pub(in crate::api) struct WaitQuery {
 #[utoipa::path(get, path = "/host/v1/interactions/{interaction_id}", tag = "host", security(("run_token" = [])),
     params(("interaction_id" = String, Path, description = "The `interaction_id` of the run's own `interaction.requested`"),
         WaitQuery), responses(
-    (status = 200, description = "The state of the interaction", body = AwaitedInteraction),
+    (status = 200, description = "The state of the interaction", body = AwaitedInteractionBody),
     (status = 400, description = "A parameter is not valid", body = ErrorBody),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
     (status = 403, description = "Not granted", body = ErrorBody),
