@@ -545,7 +545,11 @@ async fn every_bad_token_is_refused_by_every_host_route_in_the_same_words() {
     let wrong: Vec<_> = stream::iter(
         routes
             .iter()
-            .flat_map(|route| bad.iter().map(move |bad| (route, bad))),
+            .flat_map(|route| bad.iter().map(move |bad| (route, bad)))
+            // Anthropic's clients show their key in this header.
+            .filter(|(route, bad)| {
+                form(route) != "anthropic" || !bad.what.starts_with("x-api-key")
+            }),
     )
     .map(async |(route, bad)| (route, bad, call(&http, url, route, bad).await))
     .buffer_unordered(16)
