@@ -68,7 +68,10 @@ impl Config {
         let model = granted(text("model"), resources).ok_or_else(|| {
             invalid("no granted model: set `model` to a model that the agent's resource_policy grants for `stream`")
         })?;
-        let small_model = granted(text("small-model"), resources).unwrap_or_else(|| model.clone());
+        let small_model = Some(text("small-model"))
+            .filter(|id| !id.is_empty())
+            .and_then(|id| granted(id, resources))
+            .unwrap_or_else(|| model.clone());
         let mode = match config.get("mode") {
             None | Some(Value::Null) => Mode::default(),
             Some(mode) => serde_json::from_value(mode.clone())
