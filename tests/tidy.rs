@@ -45,7 +45,7 @@ const HTTP_IN: &[&str] = &[
     "tests",
 ];
 const HTTP_OUT: &[&str] = &[
-    "services/gateway/src/outbound",
+    "crates/egress",
     "services/harness/src/relay",
     "crates/runner-kit",
     "tests",
@@ -95,8 +95,9 @@ fn the_domain_waits_for_nothing_and_reads_no_clock() {
 // --- imports point down ---
 
 /// Our crates and which of ours each may depend on. The gateway stands above them all.
-const BELOW: [(&str, &[&str]); 9] = [
+const BELOW: [(&str, &[&str]); 10] = [
     ("crates/protocol", &[]),
+    ("crates/egress", &["protocol"]),
     ("crates/domain", &["protocol"]),
     ("migrations", &[]),
     ("crates/store", &["domain", "migrations", "protocol"]),
@@ -106,9 +107,10 @@ const BELOW: [(&str, &[&str]); 9] = [
     ("services/local-agent", &["protocol", "runner-kit"]),
     ("tests", &["protocol", "runner-kit"]),
 ];
-const OURS: [&str; 9] = [
+const OURS: [&str; 10] = [
     "domain",
     "echo-runner",
+    "egress",
     "gateway",
     "harness",
     "local-agent",

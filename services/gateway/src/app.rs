@@ -26,7 +26,6 @@ use crate::clock::Clock;
 use crate::config::{Config, ServerConfig};
 use crate::http_server::{ServerOptions, affordable_connections, serve};
 use crate::knowledge::{self, Knowledge};
-use crate::outbound::egress::Egress;
 use crate::outbound::otlp::{Collector, Exporter};
 use crate::outbound::runner::RunnerClient;
 use crate::outbound::tool::Tools;
@@ -36,6 +35,7 @@ use crate::seal::MasterKey;
 use crate::shutdown::Signals;
 use crate::telemetry::metrics::{Task, panicked};
 use crate::telemetry::spans::Spans;
+use egress::Egress;
 
 pub(crate) use database::open_store;
 pub(crate) use metrics::Metrics;

@@ -1,7 +1,6 @@
 //! Settings: read whole, judged whole, before anything is opened.
 
 mod agent;
-mod allow_rule;
 mod artifacts;
 mod budgets;
 mod bus;
@@ -13,7 +12,6 @@ mod knowledge;
 mod limits;
 mod mcp_server;
 mod models;
-mod plain_url;
 mod secret_ref;
 mod sections;
 mod source;
@@ -30,7 +28,6 @@ use domain::budget::Budget;
 use protocol::admin::AgentSpec;
 use serde_json::{Value, json};
 
-pub use allow_rule::{AllowRule, AllowRuleError};
 pub use artifacts::{ArtifactUrl, ArtifactsConfig, FileEntry};
 pub use bus::{BusConfig, BusKind};
 pub use catalog::{SkillDirectoryEntry, SkillEntry, check_skill_name};
@@ -41,7 +38,6 @@ pub use knowledge::{KnowledgeBaseEntry, KnowledgePlace};
 pub use limits::LimitsConfig;
 pub use mcp_server::{McpServerEntry, McpTransportEntry};
 pub use models::{ModelEntry, ProviderEntry};
-pub use plain_url::{PlainUrlError, check_parsed_url, parse_plain_url};
 pub use secret_ref::{SecretError, SecretRef, SecretRefError};
 pub use sections::{
     AuthConfig, DatabaseConfig, EgressConfig, LedgerConfig, MetricsConfig, RunsConfig, ServerConfig,

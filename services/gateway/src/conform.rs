@@ -32,8 +32,8 @@ use tokio_util::task::TaskTracker;
 use url::Url;
 
 use crate::http_server;
-use crate::outbound::egress::EgressError;
 use crate::outbound::runner::Endpoint;
+use egress::EgressError;
 use kit::Kit;
 use report::{Book, Check, Redaction, Report};
 

@@ -22,9 +22,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
-use crate::outbound::egress::Egress;
 use crate::outbound::remote_knowledge::RemoteBase;
 use crate::outbound::upstream::UpstreamError;
+use egress::Egress;
 use embed::Embedder;
 use vectors::VectorCache;
 

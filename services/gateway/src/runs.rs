@@ -58,7 +58,6 @@ use crate::bus::{Bus, Ring};
 use crate::clock::Clock;
 use crate::cursor::Cursors;
 use crate::outbound::artifact::ArtifactStore;
-use crate::outbound::egress::Egress;
 use crate::outbound::model::Models;
 use crate::outbound::runner::RunnerClient;
 use crate::runs::artifacts::ArtifactLimits;
@@ -78,6 +77,7 @@ use crate::runs::token::{Minted, RunTokens, TokenSubject};
 use crate::runs::unheard::AllUnheard;
 use crate::seal::MasterKey;
 use crate::telemetry::spans::Spans;
+use egress::Egress;
 
 pub(crate) use prepare::told_limits;
 pub(crate) use relay::reader;

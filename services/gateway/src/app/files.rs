@@ -10,8 +10,8 @@ use crate::app::Declared;
 use crate::app::settings::run_limits;
 use crate::config::Config;
 use crate::outbound::artifact::{ArtifactPlace, ArtifactStore};
-use crate::outbound::egress::Egress;
 use crate::runs::artifacts::{OwnFile, enter_file};
+use egress::Egress;
 
 /// Opens the place of artifacts and enters the files of the configuration into the catalog.
 pub(super) async fn open(

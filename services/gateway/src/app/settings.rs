@@ -29,7 +29,6 @@ use crate::bus::BusSettings;
 use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry};
 use crate::knowledge::Base;
 use crate::outbound::artifact::ArtifactPlace;
-use crate::outbound::egress::Egress;
 use crate::outbound::otlp::Collector;
 use crate::outbound::signature::SigningSecret;
 use crate::outbound::tool::{Registration, SkillTool, ToolSpecs};
@@ -37,6 +36,7 @@ use crate::runs::RunLimits;
 use crate::runs::artifacts::ArtifactLimits;
 use crate::runs::discovery::{manifest_list, modes};
 use crate::runs::rate::EventRate;
+use egress::Egress;
 
 /// What the configuration declares, ready to be entered.
 pub(crate) struct Declared {

@@ -16,10 +16,10 @@ use crate::cli::serve::master_key;
 use crate::cli::{ConfigArgument, output};
 use crate::clock::Clock;
 use crate::config::{Config, ConfigErrors, ConfigFault};
-use crate::outbound::egress::Egress;
 use crate::outbound::model::Probed;
 use crate::outbound::runner::RunnerClient;
 use crate::outbound::tool::Tools;
+use egress::Egress;
 
 #[derive(clap::Args)]
 pub(super) struct CheckConfigArguments {

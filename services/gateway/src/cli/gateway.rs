@@ -12,8 +12,8 @@ use url::Url;
 
 use crate::cli::output;
 use crate::dev::{DEV_FILE, DevFile};
-use crate::outbound::egress::Egress;
-use crate::outbound::{RequestBuilder, Response};
+use egress::Egress;
+use egress::{RequestBuilder, Response};
 
 /// The most bytes of a JSON answer.
 const MOST_BYTES: usize = 64 * 1024 * 1024;

@@ -11,7 +11,7 @@ use url::Url;
 
 use crate::cli::{ConfigArgument, output};
 use crate::config::Config;
-use crate::outbound::egress::Egress;
+use egress::Egress;
 
 /// For connection and answer each.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -8,9 +8,9 @@ use serde_json::Value;
 use url::Url;
 
 use super::fault::ConfigFault;
-use super::plain_url::parse_plain_url;
 use super::secret_ref::SecretRef;
 use super::table::{Reported, Table, name, one_of, parsed, seconds, text, whole};
+use egress::parse_plain_url;
 
 const GIB: u64 = 1024 * 1024 * 1024;
 const DAY: f64 = 86_400.0;

@@ -7,9 +7,9 @@ use serde_json::Value;
 use url::Url;
 
 use super::header_name::outgoing_header_name;
-use super::plain_url::parse_plain_url;
 use super::secret_ref::SecretRef;
 use super::table::{Reported, Table, name, one_of, parsed, text, whole};
+use egress::parse_plain_url;
 
 const MOST_HEADERS: usize = 32;
 const SINGLE_URL: &str = "single_url";

@@ -3,9 +3,9 @@
 use serde_json::Value;
 use url::Url;
 
-use super::plain_url::parse_plain_url;
 use super::secret_ref::SecretRef;
 use super::table::{Reported, Table, name, one_of, parsed, some_of, text, whole};
+use egress::parse_plain_url;
 
 const EMBEDDED: &str = "embedded";
 const DIFY: &str = "dify";

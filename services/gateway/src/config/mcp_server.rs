@@ -8,10 +8,10 @@ use serde_json::Value;
 use url::Url;
 
 use super::endpoint::read_headers;
-use super::plain_url::parse_plain_url;
 use super::secret_ref::SecretRef;
 use super::table::{Reported, Table, array, name, one_of, parsed, seconds, text};
 use super::tool::EFFECTS;
+use egress::parse_plain_url;
 
 const MOST_ARGUMENTS: usize = 64;
 const MOST_VARIABLES: usize = 64;

@@ -10,9 +10,9 @@ use url::Url;
 
 use super::endpoint::read_headers;
 use super::fault::ConfigFault;
-use super::plain_url::parse_plain_url;
 use super::secret_ref::SecretRef;
 use super::table::{Reported, Table, name, one_of, parsed, seconds, some_of, text, whole};
+use egress::parse_plain_url;
 
 /// What may be done with a model that says nothing else.
 const CHAT: [&str; 3] = ["invoke", "stream", "count_tokens"];

@@ -9,12 +9,12 @@ use secrecy::ExposeSecret as _;
 use serde_json::Value;
 use url::Url;
 
-use super::allow_rule::AllowRule;
 use super::fault::ConfigFault;
 use super::limits::{bytes, small};
-use super::plain_url::parse_plain_url;
 use super::secret_ref::{SecretRef, SecretRefError};
 use super::table::{Reported, Table, parsed, seconds, text, whole};
+use egress::AllowRule;
+use egress::parse_plain_url;
 
 const DAY_SECONDS: u64 = 24 * 60 * 60;
 

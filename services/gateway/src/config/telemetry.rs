@@ -7,9 +7,9 @@ use url::Url;
 
 use super::endpoint::read_headers;
 use super::models::number;
-use super::plain_url::parse_plain_url;
 use super::secret_ref::SecretRef;
 use super::table::{Reported, Table, name, text};
+use egress::parse_plain_url;
 
 /// `[telemetry]`.
 #[derive(Clone, Debug)]

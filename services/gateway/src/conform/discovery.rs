@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::ConformError;
 use super::kit::{Kit, Signing, in_words};
 use super::report::{Book, Check};
-use crate::outbound::egress::EgressError;
 use crate::outbound::runner::{LIST_TIMEOUT, read_at_most};
+use egress::EgressError;
 
 const LISTS: Check = Check {
     id: "discovery.lists",

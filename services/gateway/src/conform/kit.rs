@@ -18,11 +18,11 @@ use crate::api::rehearsal::Rehearsal;
 use crate::app::run_limits;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::outbound::egress::{Egress, EgressError};
 use crate::outbound::runner::{Answer, Aside, Call, StartError, Started, judge_answer};
 use crate::outbound::signature::SigningSecret;
-use crate::outbound::{RequestBuilder, Response};
 use crate::runs::RunLimits;
+use egress::{Egress, EgressError};
+use egress::{RequestBuilder, Response};
 
 pub(super) use plans::{Opened, Plan};
 

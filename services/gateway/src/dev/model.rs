@@ -13,9 +13,10 @@ use serde_json::{Value, json};
 use url::Url;
 
 use super::files::write_private;
-use crate::config::{AllowRule, OpenAiVariables, SecretRef, parse_plain_url, parse_toml};
-use crate::outbound::egress::Egress;
+use crate::config::{OpenAiVariables, SecretRef, parse_toml};
 use crate::outbound::model::{Notes, OpenAi, ProviderAddress};
+use egress::Egress;
+use egress::{AllowRule, parse_plain_url};
 
 const SCRIPT: &str = include_str!("script.toml");
 const SCRIPT_FILE: &str = "script.toml";

@@ -18,7 +18,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use tokio_util::task::TaskTracker;
 use url::Url;
 
-use crate::outbound::egress::Egress;
+use egress::Egress;
 use guarded::GuardedConnector;
 
 /// What is gathered before it is sent: S3 takes no smaller part but the last.

@@ -9,8 +9,8 @@ use protocol::JsonObject;
 use protocol::model::ModelProvider;
 use serde_json::{Value, json};
 
-use crate::outbound::egress::{Egress, EgressError};
 use crate::outbound::upstream::UpstreamError;
+use egress::{Egress, EgressError};
 
 mod anthropic;
 mod api_keys;

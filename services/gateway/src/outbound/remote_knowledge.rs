@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use domain::json_text::check_json_text;
 use domain::knowledge::filter::Filters;
+use egress::Response;
 use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Method, StatusCode};
 use protocol::JsonObject;
 use protocol::knowledge::RetrievalResultEntry;
 use protocol::message::ContentElement;
-use reqwest::Response;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use url::Url;
 
-use crate::outbound::egress::Egress;
-use crate::outbound::redact::Redactor;
 use crate::outbound::upstream::UpstreamError;
+use egress::Egress;
+use egress::redact::Redactor;
 
 /// How long one answer may take in all.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -176,11 +176,7 @@ impl RemoteBase {
 
 async fn read(response: &mut Response, most: usize) -> Result<Vec<u8>, UpstreamError> {
     let mut bytes = Vec::new();
-    while let Some(chunk) = response
-        .chunk()
-        .await
-        .map_err(crate::outbound::egress::EgressError::from)?
-    {
+    while let Some(chunk) = response.chunk().await.map_err(egress::EgressError::from)? {
         bytes.extend_from_slice(&chunk);
         if bytes.len() > most {
             return Err(UpstreamError::TooLarge { most });

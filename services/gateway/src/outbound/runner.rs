@@ -8,6 +8,7 @@ use bytes::Bytes;
 use domain::foreign_text::shown;
 use domain::json_text::{JsonFault, check_json_text};
 use domain::trace::TraceParent;
+use egress::{Body, RequestBuilder, Response};
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
@@ -15,15 +16,14 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use protocol::admin::EndpointMode;
 use protocol::id::RunId;
-use reqwest::{Body, RequestBuilder, Response};
 use serde_json::{Value, json};
 use url::Url;
 use uuid::Uuid;
 
 use crate::clock::Clock;
-use crate::outbound::egress::{Egress, EgressError};
 use crate::outbound::signature::SigningSecret;
 use crate::outbound::upstream::retry_after;
+use egress::{Egress, EgressError};
 
 /// How long a list of runners may take in all.
 pub const LIST_TIMEOUT: Duration = Duration::from_secs(10);

@@ -29,10 +29,10 @@ use tokio::task::JoinSet;
 
 use crate::clock::Clock;
 use crate::config::RESERVED_TOOLS;
-use crate::outbound::egress::Egress;
-use crate::outbound::redact::Redactor;
 use crate::outbound::upstream::UpstreamError;
 use crate::telemetry::metrics;
+use egress::Egress;
+use egress::redact::Redactor;
 use mcp::Server;
 use names::Names;
 use places::{Caller, Places};

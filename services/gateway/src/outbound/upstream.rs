@@ -6,7 +6,7 @@ use domain::foreign_text::shown;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode};
 
-use crate::outbound::egress::EgressError;
+use egress::EgressError;
 
 /// The longest wait that a runner or a provider may ask for.
 const LONGEST_WAIT: Duration = Duration::from_hours(1);

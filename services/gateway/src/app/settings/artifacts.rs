@@ -6,7 +6,7 @@ use store::ArtifactShares;
 
 use crate::config::{ArtifactUrl, ArtifactsConfig, Config, ConfigFault, SecretRef};
 use crate::outbound::artifact::{ArtifactPlace, BucketSettings};
-use crate::outbound::egress::Egress;
+use egress::Egress;
 
 use super::secrets;
 

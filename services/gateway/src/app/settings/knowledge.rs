@@ -8,8 +8,8 @@ use domain::knowledge::chunk::ChunkSize;
 use super::secrets;
 use crate::config::{Config, ConfigFault, KnowledgeBaseEntry, KnowledgePlace};
 use crate::knowledge::{Base, EmbeddedBase};
-use crate::outbound::egress::Egress;
 use crate::outbound::remote_knowledge::{RemoteAddress, RemoteBase};
+use egress::Egress;
 
 /// The bases of the configuration by their ids, secrets included. `egress`: it judges where remote ones
 /// stand.

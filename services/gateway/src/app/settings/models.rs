@@ -8,11 +8,11 @@ use url::Url;
 
 use crate::clock::Clock;
 use crate::config::{Config, ConfigFault, ModelEntry, ProviderEntry, parse_toml};
-use crate::outbound::egress::Egress;
 use crate::outbound::model::{
     Anthropic, BOUNDS, BatchSize, Model, Models, Notes, OpenAi, Price, Provider, ProviderAddress,
     Script, Scripted, Thinking, TokenCount, Vocabulary, Watched,
 };
+use egress::Egress;
 
 /// A script is read whole.
 const SCRIPT_BYTES: u64 = 1024 * 1024;

@@ -14,11 +14,11 @@ use crate::config::{
     Config, ConfigFault, HttpToolEntry, McpServerEntry, McpTransportEntry, SecretRef, ToolEntry,
     inherited_variable,
 };
-use crate::outbound::egress::Egress;
 use crate::outbound::tool::{
     GatewayTool, HttpToolSpec, McpServerSpec, McpTransport, ToolCallSpec, ToolSpec, ToolSpecs,
     check_schema,
 };
+use egress::Egress;
 
 /// What a child process gets of our own environment.
 const INHERITED: [&str; 2] = ["PATH", "HOME"];

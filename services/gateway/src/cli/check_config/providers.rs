@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::cli::output;
-use crate::outbound::egress::EgressError;
 use crate::outbound::model::Probed;
 use crate::outbound::upstream::UpstreamError;
+use egress::EgressError;
 
 /// Whether every key of it was taken.
 pub(super) fn is_good(provider: &Probed) -> bool {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::screen::Screen;
 use crate::cli::gateway::Gateway;
-use crate::outbound::{RequestBuilder, Response};
+use egress::{RequestBuilder, Response};
 
 /// How often a stream that ended early is taken up again: a gateway that stops closes its streams, and
 /// another one, or its next start, goes on with them.

@@ -10,7 +10,7 @@ use object_store::client::{
 };
 use url::Url;
 
-use crate::outbound::egress::{Egress, EgressError};
+use egress::{Egress, EgressError};
 
 /// From a request to the head of its answer.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -37,10 +37,10 @@ impl HttpService for Guarded {
         let request = self.0.request(parts.method, &url).map_err(http_error)?;
         let request = request
             .headers(parts.headers)
-            .body(reqwest::Body::wrap(body));
+            .body(egress::Body::wrap(body));
         let sent = tokio::time::timeout(PATIENCE, self.0.send(request));
         let sent = sent.await.unwrap_or(Err(EgressError::Timeout));
-        let response: http::Response<reqwest::Body> = sent.map_err(http_error)?.into();
+        let response: http::Response<egress::Body> = sent.map_err(http_error)?.into();
         let (parts, body) = response.into_parts();
         let body = body.map_err(|error| HttpError::new(HttpErrorKind::Interrupted, error));
         Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body)))

@@ -3,21 +3,21 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use egress::Response;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use protocol::JsonObject;
-use reqwest::Response;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
 use url::Url;
 
 use super::api_keys::{ApiKeys, Rest};
 use super::notes::{Noted, Notes};
-use crate::outbound::egress::{Egress, EgressError};
-use crate::outbound::redact::Redactor;
 use crate::outbound::upstream::UpstreamError;
+use egress::redact::Redactor;
+use egress::{Egress, EgressError};
 
 mod answer;
 mod reading;
@@ -243,7 +243,7 @@ impl Exchange {
         posted: Option<&Posted<'_>>,
         accept: &'static str,
         key: Option<&SecretString>,
-    ) -> Result<reqwest::RequestBuilder, UpstreamError> {
+    ) -> Result<egress::RequestBuilder, UpstreamError> {
         let Some(posted) = posted else {
             return self.head(Method::GET, path, accept, key);
         };
@@ -264,7 +264,7 @@ impl Exchange {
         path: &[&str],
         accept: &'static str,
         key: Option<&SecretString>,
-    ) -> Result<reqwest::RequestBuilder, UpstreamError> {
+    ) -> Result<egress::RequestBuilder, UpstreamError> {
         let mut url = self.base_url.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(path);

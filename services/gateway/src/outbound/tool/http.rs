@@ -1,20 +1,20 @@
 //! A tool that is one HTTP request.
 
 use domain::foreign_text::shown;
+use egress::{RequestBuilder, Response};
 use http::header::CONTENT_TYPE;
 use http::{Method, StatusCode};
 use protocol::JsonObject;
 use protocol::admin::Fault;
-use reqwest::{RequestBuilder, Response};
 use serde_json::Value;
 use url::Url;
 
 use super::{ANSWER_BYTES, HttpToolSpec};
 use crate::config::FillError;
-use crate::outbound::egress::Egress;
-use crate::outbound::redact::Redactor;
 use crate::outbound::runner::read_at_most;
 use crate::outbound::upstream::UpstreamError;
+use egress::Egress;
+use egress::redact::Redactor;
 
 /// The longest URL that parameters may make.
 const URL_BYTES: usize = 16 * 1024;

@@ -36,10 +36,10 @@ use tokio_util::sync::CancellationToken;
 use super::places::{Caller, Places};
 use super::{ANSWER_BYTES, KnownTool, McpServerSpec, McpTransport, Tools};
 use crate::clock::Clock;
-use crate::outbound::redact::Redactor;
 use crate::outbound::upstream::UpstreamError;
 use answers::{Answering, TOO_MANY};
 use client::GuardedClient;
+use egress::redact::Redactor;
 use listener::Listener;
 use sessions::{SESSION_LOST, Sessions};
 

@@ -4,7 +4,7 @@ use protocol::JsonObject;
 use protocol::admin::Fault;
 use serde_json::Value;
 
-use crate::outbound::egress::EgressError;
+use egress::EgressError;
 
 /// What is no place that anybody fetches from.
 const INLINE: [&str; 2] = ["data:", "artifact:"];
@@ -290,7 +290,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::outbound::egress::Egress;
+    use egress::Egress;
 
     fn check(content: &Value) -> Result<(), String> {
         let egress = Egress::new(Vec::new(), Duration::from_secs(1)).unwrap();

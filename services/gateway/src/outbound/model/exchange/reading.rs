@@ -3,18 +3,18 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use egress::Response;
 use futures_util::stream::BoxStream;
 use http::header::CONTENT_TYPE;
 use protocol::JsonObject;
 use protocol::sse::{Decoder, SseEvent, SseItem, SseLimits};
-use reqwest::Response;
 use serde_json::Value;
 
 use super::ANSWER_BYTES;
 use super::answer::AnswerReader;
-use crate::outbound::egress::EgressError;
 use crate::outbound::model::notes::Noted;
 use crate::outbound::upstream::UpstreamError;
+use egress::EgressError;
 
 /// A stream: one event, and all of them.
 const EVENT_BYTES: usize = 1024 * 1024;
@@ -290,7 +290,7 @@ mod tests {
 
     use super::*;
     use crate::outbound::model::notes::Notes;
-    use crate::outbound::redact::Redactor;
+    use egress::redact::Redactor;
 
     async fn read_as(
         content_type: &str,

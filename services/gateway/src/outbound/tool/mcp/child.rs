@@ -18,7 +18,7 @@ use tokio_util::io::StreamReader;
 
 use super::super::{ANSWER_BYTES, McpServerSpec, McpTransport};
 use super::sound::SoundLines;
-use crate::outbound::redact::Redactor;
+use egress::redact::Redactor;
 
 /// Of a line of its standard error, so much is logged.
 const LINE_BYTES: usize = 1024;

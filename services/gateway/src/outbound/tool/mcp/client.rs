@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use domain::foreign_text::shown;
 use domain::json_text::check_json_text;
+use egress::{RequestBuilder, Response};
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use reqwest::{RequestBuilder, Response};
 use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, RequestId, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_client::{
     HttpStatusError, SseError, StreamableHttpClient, StreamableHttpError,
@@ -26,9 +26,9 @@ use super::super::ANSWER_BYTES;
 use super::events::{ending_after, events};
 use super::sessions::{Doubt, Ping, Sessions, addressed, doubt_of};
 use super::sound::mended;
-use crate::outbound::egress::{Egress, EgressError};
 use crate::outbound::runner::read_at_most;
 use crate::telemetry::tolerance::{Peer, tolerated};
+use egress::{Egress, EgressError};
 
 type McpError = StreamableHttpError<EgressError>;
 type Events = BoxStream<'static, Result<Sse, SseError>>;

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
+use egress::Response;
 use futures_util::stream;
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
-use reqwest::Response;
 use rmcp::transport::streamable_http_client::SseError;
 use sse_stream::{Sse, SseStream};
 use tokio::time::{Instant, sleep_until};
 
 use super::super::ANSWER_BYTES;
 use super::sound::{Mender, Unsound, look_at, mended};
-use crate::outbound::egress::EgressError;
+use egress::EgressError;
 
 /// All that one answer may hold, its events together.
 const STREAM_BYTES: usize = 4 * ANSWER_BYTES;

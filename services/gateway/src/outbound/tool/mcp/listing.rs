@@ -18,8 +18,8 @@ use super::super::{Callee, KnownTool, McpServerSpec};
 use super::Server;
 use super::listed_tool::{self, ListedTool};
 use super::offered_name::offered_name;
-use crate::outbound::redact::Redactor;
 use crate::telemetry::tolerance::{Peer, tolerated};
+use egress::redact::Redactor;
 
 /// Tools of one server.
 const MOST_TOOLS: usize = 256;

@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use super::super::ANSWER_BYTES;
 use super::sound::UNREADABLE;
-use crate::outbound::egress::EgressError;
-use crate::outbound::redact::Redactor;
 use crate::outbound::upstream::UpstreamError;
+use egress::EgressError;
+use egress::redact::Redactor;
 
 /// One text and nothing else is that text; anything else is an object with MCP's blocks.
 pub(super) fn result(result: &CallToolResult) -> Result<Value, UpstreamError> {

@@ -6,7 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use url::{Host, Url};
 
 use super::address::is_public;
-use crate::config::{AllowRule, PlainUrlError, check_parsed_url, parse_plain_url};
+use super::allow_rule::AllowRule;
+use super::plain_url::{PlainUrlError, check_parsed_url, parse_plain_url};
 
 const HTTPS_PORT: u16 = 443;
 

@@ -1,11 +1,14 @@
-//! The one outgoing HTTP client. Everything that leaves the gateway goes through it.
+//! The guarded HTTP client of the gateway and of the connectors, with the types that it is configured by.
 //!
 //! A request is judged three times: by its URL, by every address its name resolves to, and by the
 //! address the connection really has.
 
 mod address;
+mod allow_rule;
 mod own;
+mod plain_url;
 mod policy;
+pub mod redact;
 mod resolver;
 
 use std::error::Error;
@@ -14,15 +17,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::redirect::Policy as RedirectPolicy;
-use reqwest::{Client, Method, RequestBuilder, Response};
+use reqwest::{Client, Method};
 use url::Url;
 
-use crate::config::AllowRule;
 use own::OwnAddress;
 use policy::Policy;
 use resolver::{GuardedResolver, Lookup};
 
+pub use allow_rule::{AllowRule, AllowRuleError};
+pub use plain_url::{PlainUrlError, check_parsed_url, parse_plain_url};
 pub use policy::Refusal;
+pub use reqwest::{Body, RequestBuilder, Response};
 
 const USER_AGENT: &str = concat!("runnel/", env!("CARGO_PKG_VERSION"));
 // A connection that nobody uses is closed after this. Sooner than by most servers, which close theirs after five
