@@ -95,18 +95,20 @@ fn the_domain_waits_for_nothing_and_reads_no_clock() {
 // --- imports point down ---
 
 /// Our crates and which of ours each may depend on. The gateway stands above them all.
-const BELOW: [(&str, &[&str]); 9] = [
+const BELOW: [(&str, &[&str]); 10] = [
     ("crates/protocol", &[]),
     ("crates/domain", &["protocol"]),
     ("migrations", &[]),
     ("crates/store", &["domain", "migrations", "protocol"]),
     ("crates/runner-kit", &["protocol"]),
     ("examples/rust", &["protocol", "runner-kit"]),
+    ("services/connectors", &["protocol", "runner-kit"]),
     ("services/harness", &["protocol", "runner-kit"]),
     ("services/local-agent", &["protocol", "runner-kit"]),
     ("tests", &["protocol", "runner-kit"]),
 ];
-const OURS: [&str; 9] = [
+const OURS: [&str; 10] = [
+    "connectors",
     "domain",
     "echo-runner",
     "gateway",
