@@ -95,7 +95,7 @@ fn the_domain_waits_for_nothing_and_reads_no_clock() {
 // --- imports point down ---
 
 /// Our crates and which of ours each may depend on. The gateway stands above them all.
-const BELOW: [(&str, &[&str]); 10] = [
+const BELOW: [(&str, &[&str]); 11] = [
     ("crates/protocol", &[]),
     ("crates/egress", &["protocol"]),
     ("crates/domain", &["protocol"]),
@@ -103,11 +103,13 @@ const BELOW: [(&str, &[&str]); 10] = [
     ("crates/store", &["domain", "migrations", "protocol"]),
     ("crates/runner-kit", &["protocol"]),
     ("examples/rust", &["protocol", "runner-kit"]),
+    ("services/connectors", &["egress", "protocol", "runner-kit"]),
     ("services/harness", &["protocol", "runner-kit"]),
     ("services/local-agent", &["protocol", "runner-kit"]),
     ("tests", &["protocol", "runner-kit"]),
 ];
-const OURS: [&str; 10] = [
+const OURS: [&str; 11] = [
+    "connectors",
     "domain",
     "echo-runner",
     "egress",

@@ -49,10 +49,12 @@ pub struct ThinkFilter {
     is_quoted: bool,
 }
 
-/// The text without thoughts that one piece adds.
+/// The text and the thoughts that one piece adds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filtered {
     pub text: String,
+    /// The thoughts that the piece adds. Text that a later closing mark turns into thoughts is not among them.
+    pub thoughts: String,
     /// All text before this one was thoughts: `text` is the whole text so far.
     pub starts_over: bool,
 }
@@ -105,13 +107,15 @@ impl ThinkFilter {
                 if let Some(last) = rest[..before].chars().next_back() {
                     self.is_quoted = last == '`';
                 }
+            } else if matches!(self.place, Place::Inside(_)) {
+                said.thoughts.push_str(&rest[..before]);
             }
             let Some((end, place)) = next else {
                 rest[before..].clone_into(&mut self.held);
                 return said;
             };
             if self.place == Place::Outside && place == Place::Behind {
-                said.text.clear();
+                said.thoughts.push_str(&std::mem::take(&mut said.text));
                 said.starts_over = true;
             }
             self.is_quoted = false;
@@ -253,6 +257,18 @@ mod tests {
         ] {
             assert_eq!(without_thinking(text), said, "{text}");
         }
+    }
+
+    #[test]
+    fn thoughts_are_given_apart() {
+        let mut filter = ThinkFilter::default();
+        let (mut text, mut thoughts) = (String::new(), String::new());
+        for piece in ["<think>a", "b</thi", "nk>c", "<thinking>d</thinking>"] {
+            let filtered = filter.push(piece);
+            text += &filtered.text;
+            thoughts += &filtered.thoughts;
+        }
+        assert_eq!((text.as_str(), thoughts.as_str()), ("c", "abd"));
     }
 
     #[test]

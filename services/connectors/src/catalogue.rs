@@ -1,0 +1,126 @@
+//! The platforms: one row each.
+
+use protocol::id::RunnerId;
+use protocol::manifest::{
+    AgentRunnerManifest, Capabilities, FormItem, I18n, Permissions, RunnerUsage,
+};
+use protocol::resources::{ArtifactOperation, HistoryOperation, InteractionOperation};
+
+use crate::machine::Machine;
+use crate::turn::Turn;
+use crate::upstream::config::ConfigReader;
+use crate::upstream::failure::Failure;
+
+/// All platforms.
+pub static PLATFORMS: &[Platform] = &[crate::dify_agent::PLATFORM, crate::openai_agent::PLATFORM];
+
+/// Makes the machine of one run, and reads the keys that its platform has beside the common ones.
+pub type Start = fn(Turn, &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, Failure>;
+
+/// A platform.
+#[derive(Debug)]
+pub struct Platform {
+    /// `dify-agent`: the middle of the runner's id, and the directory of its transcripts.
+    pub name: &'static str,
+    /// The first part of its error codes.
+    pub prefix: &'static str,
+    pub label: &'static str,
+    pub description: &'static str,
+    /// The LangBot runners that it replaces, by id.
+    pub legacy: &'static [&'static str],
+    /// Files are handed over.
+    pub takes_files: bool,
+    /// The platform asks persons.
+    pub asks: bool,
+    /// The form's own items, a JSON list of [`FormItem`].
+    pub form: &'static str,
+    pub start: Start,
+}
+
+impl Platform {
+    /// The platform of that name.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        PLATFORMS.iter().find(|platform| platform.name == name)
+    }
+
+    /// Its runner id: `plugin:runnel/{name}/default`.
+    pub fn id(&self) -> RunnerId {
+        let id = format!("plugin:runnel/{}/default", self.name).parse();
+        id.expect("the name is one part of an id")
+    }
+
+    /// Its manifest under an id.
+    pub fn manifest(&self, id: RunnerId) -> AgentRunnerManifest {
+        AgentRunnerManifest {
+            description: Some(in_english(self.description)),
+            usages: vec![RunnerUsage::Agent],
+            capabilities: Capabilities {
+                streaming: true,
+                multimodal_input: self.takes_files,
+                interrupt: true,
+                stateful_session: true,
+                interactions: self.asks,
+                ..Capabilities::default()
+            },
+            permissions: Permissions {
+                history: vec![HistoryOperation::Page],
+                artifacts: ArtifactOperation::ALL.to_vec(),
+                interactions: if self.asks {
+                    InteractionOperation::ALL.to_vec()
+                } else {
+                    Vec::new()
+                },
+                ..Permissions::default()
+            },
+            config_schema: self.config_schema(),
+            ..AgentRunnerManifest::new(id, in_english(self.label))
+        }
+    }
+
+    /// Its own form items, then the common ones.
+    pub fn config_schema(&self) -> Vec<FormItem> {
+        let read = |text| serde_json::from_str::<Vec<FormItem>>(text);
+        let mut items = read(self.form).expect("the embedded form is a list of fields");
+        items.extend(
+            read(include_str!("common_form.json")).expect("the embedded form is a list of fields"),
+        );
+        items
+    }
+}
+
+fn in_english(text: &str) -> I18n {
+    I18n::from_iter([("en_US".to_owned(), text.to_owned())])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn ids_and_forms_are_distinct_and_readable() {
+        let mut ids = BTreeSet::new();
+        for platform in PLATFORMS {
+            let manifest = platform.manifest(platform.id());
+            assert!(ids.insert(manifest.id.to_string()), "{}", platform.name);
+            for id in platform.legacy {
+                assert!(
+                    id.parse::<RunnerId>().is_ok() && ids.insert((*id).to_owned()),
+                    "{id}"
+                );
+            }
+            let names: BTreeSet<_> = manifest
+                .config_schema
+                .iter()
+                .map(|item| &item.name)
+                .collect();
+            assert_eq!(
+                names.len(),
+                manifest.config_schema.len(),
+                "{}",
+                platform.name
+            );
+        }
+    }
+}

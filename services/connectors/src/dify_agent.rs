@@ -1,0 +1,361 @@
+//! Applications on Dify: chat, chatflow, agent and workflow.
+
+mod config;
+mod events;
+mod forms;
+mod request;
+
+use protocol::interaction::AwaitedInteraction;
+use serde_json::{Value, json};
+
+use crate::catalogue::Platform;
+use crate::dify_agent::config::{AppType, Config};
+use crate::dify_agent::events::{Progress, Step};
+use crate::dify_agent::forms::Form;
+use crate::machine::{HistoryMessage, Input, Machine, Outbox, Output};
+use crate::request::Request;
+use crate::turn::Turn;
+use crate::upstream::config::ConfigReader;
+use crate::upstream::conversation::Conversation;
+use crate::upstream::failure::{Failure, FailureKind, Refusal, TransportError};
+use crate::upstream::json::filled;
+use crate::upstream::reader::UpstreamEvent;
+
+pub(crate) const PLATFORM: Platform = Platform {
+    name: "dify-agent",
+    prefix: "dify",
+    label: "Dify",
+    description: "An application on Dify: chat, chatflow, agent or workflow",
+    legacy: &[
+        "plugin:langbot/dify-agent/default",
+        "plugin:langbot-team/DifyAgent/default",
+    ],
+    takes_files: true,
+    asks: true,
+    form: include_str!("dify_agent/form.json"),
+    start,
+};
+
+const CONVERSATION: &str = "external.conversation_id";
+/// The form that waits for its answer, should the run end before it.
+const PENDING_FORM: &str = "external.pending_form";
+/// Streams that are opened again for one form.
+const MOST_REOPENED: u32 = 3;
+
+fn start(turn: Turn, reader: &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, Failure> {
+    let config = Config::read(reader)?;
+    // Dify hangs for ids that are no UUIDs.
+    let is_valid = |id: &str| config.app != AppType::Workflow && is_uuid(id);
+    Ok(Box::new(Dify {
+        conversation: Conversation::of(&turn, CONVERSATION, is_valid),
+        progress: Progress::new(&turn, &config),
+        files: Vec::new(),
+        history: Vec::new(),
+        stage: Stage::Uploading,
+        reopened: 0,
+        turn,
+        config,
+    }))
+}
+
+fn is_uuid(text: &str) -> bool {
+    let is_digit = |(at, byte): (usize, u8)| match at {
+        8 | 13 | 18 | 23 => byte == b'-',
+        _ => byte.is_ascii_hexdigit(),
+    };
+    text.len() == 36 && text.bytes().enumerate().all(is_digit)
+}
+
+struct Dify {
+    config: Config,
+    turn: Turn,
+    conversation: Conversation,
+    progress: Progress,
+    /// Files of the turn as Dify refers to them.
+    files: Vec<Value>,
+    history: Vec<HistoryMessage>,
+    stage: Stage,
+    reopened: u32,
+}
+
+/// The call that is open, or the answer that is awaited.
+enum Stage {
+    Uploading,
+    Streaming,
+    /// A person has the form.
+    Asking(Form),
+    /// The form's answer is posted.
+    Submitting,
+    /// The second stream, behind a form.
+    Resumed,
+}
+
+impl Machine for Dify {
+    fn on(&mut self, input: Input, out: &mut Outbox) -> Result<(), Failure> {
+        match input {
+            Input::Begin => self.begin(out),
+            Input::History(messages) => {
+                self.history = messages;
+                self.stream(out);
+                Ok(())
+            }
+            Input::Event(event) => self.event(&event, out),
+            Input::Ended => self.ended(out),
+            Input::Refused(refusal) => self.refused(refusal, out),
+            Input::Failed(error) => self.failed(error, out),
+            Input::Answered(answer) => self.answered(answer, out),
+            Input::Opened(_) => Ok(()),
+        }
+    }
+
+    fn is_ping(&self, event: &UpstreamEvent) -> bool {
+        event.name.as_deref() == Some("ping")
+            || event.text.contains("\"ping\"")
+                && event.json().is_ok_and(|told| told["event"] == "ping")
+    }
+
+    fn stop(&self) -> Option<Request> {
+        let task = self.progress.task_id.as_deref()?;
+        Some(request::stop(&self.config, &self.turn.user, task))
+    }
+}
+
+impl Dify {
+    fn begin(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+        let Some(answer) = self.turn.submission.clone() else {
+            return self.upload(out);
+        };
+        let form = self.turn.state.get(PENDING_FORM).and_then(Form::restore);
+        let form = form.filter(|form| form.interaction_id() == answer.interaction_id);
+        let Some(form) = form else {
+            let message =
+                "the form that was answered is not known any more: start the application again";
+            return Err(Failure::new(FailureKind::ApiError, message));
+        };
+        self.submit(&form, answer.action_id.as_deref(), &answer.values, out)
+    }
+
+    /// Uploads the next file, or starts the application.
+    fn upload(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+        while let Some(file) = self.turn.files.get(self.files.len()) {
+            let Some(entry) = request::remote_file(file) else {
+                out.call(request::upload(&self.config, &self.turn.user, file)?);
+                return Ok(());
+            };
+            self.files.push(entry);
+        }
+        self.stream(out);
+        Ok(())
+    }
+
+    fn stream(&mut self, out: &mut Outbox) {
+        self.stage = Stage::Streaming;
+        let request = match self.config.app {
+            AppType::Workflow => request::workflow(&self.config, &self.turn, &self.files, out),
+            AppType::Chat | AppType::Agent => request::chat(
+                &self.config,
+                &self.turn,
+                &self.files,
+                &self.history,
+                self.conversation.id(),
+            ),
+        };
+        out.call(request);
+    }
+
+    fn event(&mut self, event: &UpstreamEvent, out: &mut Outbox) -> Result<(), Failure> {
+        match &self.stage {
+            Stage::Uploading => {
+                let Some(file) = self.turn.files.get(self.files.len()) else {
+                    return Ok(());
+                };
+                let told = event
+                    .json()
+                    .map_err(|failure| failure.of_upload(&file.name))?;
+                let id = filled(&told["id"])
+                    .ok_or_else(|| Failure::unreadable(&event.text).of_upload(&file.name))?;
+                self.files.push(request::local_file(file, id));
+                self.upload(out)
+            }
+            Stage::Streaming | Stage::Resumed => self.streamed(event, out),
+            Stage::Asking(_) | Stage::Submitting => Ok(()),
+        }
+    }
+
+    fn streamed(&mut self, event: &UpstreamEvent, out: &mut Outbox) -> Result<(), Failure> {
+        let told = event.json()?;
+        if event.is_document && told.get("event").is_none() {
+            return Err(Failure::unreadable(&event.text));
+        }
+        if let Some(id) =
+            filled(&told["conversation_id"]).filter(|_| self.config.app != AppType::Workflow)
+        {
+            self.conversation.learn(id, out);
+        }
+        match self.progress.event(&told, out) {
+            Ok(Step::Next) => Ok(()),
+            Ok(Step::Over) => self.progress.complete(out),
+            Ok(Step::Paused) => self.ask(out),
+            Err(failure) => self.lost(failure, out),
+        }
+    }
+
+    fn ended(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+        match self.stage {
+            Stage::Uploading => {
+                let name = self
+                    .turn
+                    .files
+                    .get(self.files.len())
+                    .map_or("", |file| file.name.as_str());
+                Err(Failure::ended_early().of_upload(name))
+            }
+            Stage::Submitting => {
+                self.reopen(out);
+                Ok(())
+            }
+            _ if self.progress.is_whole() => self.progress.complete(out),
+            _ if self.progress.has_form() => self.ask(out),
+            // The pause of the answered form may end the second stream once more.
+            Stage::Resumed if self.reopened < MOST_REOPENED => {
+                self.reopen(out);
+                Ok(())
+            }
+            _ => Err(Failure::ended_early()),
+        }
+    }
+
+    /// Asks the next form. The stream is closed meanwhile.
+    fn ask(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+        let form = self.progress.next_form().ok_or_else(forms::unanswerable)?;
+        out.remember(PENDING_FORM, form.kept());
+        out.push(Output::Ask(Box::new(form.question())));
+        self.stage = Stage::Asking(form);
+        Ok(())
+    }
+
+    fn answered(&mut self, answer: AwaitedInteraction, out: &mut Outbox) -> Result<(), Failure> {
+        let Stage::Asking(form) = std::mem::replace(&mut self.stage, Stage::Submitting) else {
+            return Err(Failure::ended_early());
+        };
+        match answer {
+            AwaitedInteraction::Submitted {
+                action_id, values, ..
+            } => self.submit(&form, action_id.as_deref(), &values, out),
+            // Dify goes on along the form's branch for timeouts.
+            AwaitedInteraction::Expired | AwaitedInteraction::Open => {
+                self.progress.resume(&form);
+                self.reopen(out);
+                Ok(())
+            }
+            AwaitedInteraction::Cancelled => Err(Failure::new(
+                FailureKind::Cancelled,
+                "the run was cancelled",
+            )),
+        }
+    }
+
+    fn submit(
+        &mut self,
+        form: &Form,
+        action: Option<&str>,
+        values: &protocol::JsonObject,
+        out: &mut Outbox,
+    ) -> Result<(), Failure> {
+        let body = form.submission(action, values, &self.turn.user)?;
+        self.progress.resume(form);
+        self.stage = Stage::Submitting;
+        out.remember(PENDING_FORM, Value::Null);
+        out.call(request::submit(&self.config, form.token(), body));
+        Ok(())
+    }
+
+    /// Opens the stream of the paused workflow run again.
+    fn reopen(&mut self, out: &mut Outbox) {
+        self.reopened += 1;
+        self.stage = Stage::Resumed;
+        let run = self.progress.run_id.as_deref().unwrap_or_default();
+        out.call(request::resume(&self.config, &self.turn.user, run));
+    }
+
+    fn refused(&mut self, refusal: Refusal, out: &mut Outbox) -> Result<(), Failure> {
+        let code = refusal.json()["code"].as_str().map(str::to_owned);
+        let failure = Failure::from(refusal);
+        let failure = match code {
+            Some(code) => failure.detail("code", code),
+            None => failure,
+        };
+        match &self.stage {
+            Stage::Uploading => {
+                let name = self
+                    .turn
+                    .files
+                    .get(self.files.len())
+                    .map_or("", |file| file.name.as_str());
+                Err(failure.of_upload(name))
+            }
+            Stage::Streaming => self.lost(failure, out),
+            // The form was answered elsewhere, or has expired: the workflow goes on without this answer.
+            Stage::Submitting if failure.details.get("status") == Some(&json!(412)) => {
+                out.log(
+                    "warning",
+                    "the form takes no answer any more; the workflow goes on without this one",
+                );
+                self.reopen(out);
+                Ok(())
+            }
+            // A paused workflow stays: its form can be answered on Dify.
+            Stage::Submitting => {
+                self.progress.task_id = None;
+                Err(failure)
+            }
+            _ => Err(failure),
+        }
+    }
+
+    fn failed(&mut self, error: TransportError, out: &mut Outbox) -> Result<(), Failure> {
+        match self.stage {
+            Stage::Streaming | Stage::Resumed if self.progress.is_whole() => {
+                self.progress.complete(out)
+            }
+            Stage::Streaming if error == TransportError::Idle => self.start_over(
+                error.into(),
+                "Dify was silent about a stored conversation",
+                out,
+            ),
+            _ => Err(error.into()),
+        }
+    }
+
+    /// A failure, unless it is about a stored conversation that Dify lost.
+    fn lost(&mut self, failure: Failure, out: &mut Outbox) -> Result<(), Failure> {
+        let is_lost = ["not_found", "conversation_not_exists"]
+            .iter()
+            .any(|code| failure.details.get("code") == Some(&json!(code)))
+            || failure.details.get("status") == Some(&json!(404));
+        if is_lost {
+            return self.start_over(failure, "Dify does not know the stored conversation", out);
+        }
+        Err(failure)
+    }
+
+    fn start_over(
+        &mut self,
+        failure: Failure,
+        reason: &str,
+        out: &mut Outbox,
+    ) -> Result<(), Failure> {
+        if !self
+            .conversation
+            .start_over(self.progress.has_begun(), reason, out)
+        {
+            return Err(failure);
+        }
+        self.progress = Progress::new(&self.turn, &self.config);
+        match self.config.resend_history {
+            0 => self.stream(out),
+            messages => out.push(Output::History(messages)),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,55 @@
+//! The configuration of a Dify application.
+
+use protocol::JsonObject;
+use secrecy::SecretString;
+use url::Url;
+
+use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
+use crate::upstream::failure::Failure;
+
+const BASE_URL: &str = "https://api.dify.ai/v1";
+const BASE_PROMPT: &str = "Read the attached files, or describe the attached images, and answer.";
+const TEXT_INPUT: &str = "langbot_user_message_text";
+
+/// The kind of an application. Chatflows are chats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AppType {
+    Chat,
+    Agent,
+    Workflow,
+}
+
+#[derive(Debug)]
+pub(super) struct Config {
+    pub(super) base: Url,
+    pub(super) key: SecretString,
+    pub(super) app: AppType,
+    pub(super) base_prompt: String,
+    pub(super) text_input: String,
+    pub(super) inputs: JsonObject,
+    pub(super) resend_history: u32,
+    /// The input variable for the run token.
+    pub(super) host_tools: Option<String>,
+}
+
+impl Config {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+        reader.ignore(LEGACY_KEYS);
+        let apps = [
+            ("chat", AppType::Chat),
+            ("agent", AppType::Agent),
+            ("workflow", AppType::Workflow),
+        ];
+        let resend_history = reader.integer("resend-history", 0, 0..=100)?;
+        Ok(Self {
+            base: reader.base_url("base-url", BASE_URL)?,
+            key: reader.required_secret("api-key")?,
+            app: reader.choice("app-type", &apps)?,
+            base_prompt: reader.text_or("base-prompt", BASE_PROMPT)?,
+            text_input: reader.text_or("text-input", TEXT_INPUT)?,
+            inputs: reader.object_with_secrets("inputs")?,
+            resend_history: u32::try_from(resend_history).unwrap_or(u32::MAX),
+            host_tools: reader.host_tools()?,
+        })
+    }
+}

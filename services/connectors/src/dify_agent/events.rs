@@ -1,0 +1,365 @@
+//! Dify's stream: one event in, results out.
+
+use std::collections::BTreeSet;
+
+use protocol::message::LlmTokenUsage;
+use serde_json::Value;
+use url::Url;
+
+use crate::dify_agent::config::{AppType, Config};
+use crate::dify_agent::forms::{self, Form};
+use crate::machine::{Outbox, Output, SavedFile};
+use crate::turn::{FileContent, Turn};
+use crate::upstream::answer::Answer;
+use crate::upstream::failure::{Failure, FailureKind};
+use crate::upstream::json::{self, filled};
+use crate::upstream::tools::Tools;
+use crate::upstream::usage::usage_in;
+
+/// Files of one answer; further ones are named in the log.
+const MOST_FILES: usize = 50;
+/// Outputs of a workflow that are its answer, the first that is there.
+const OUTPUTS: [&str; 5] = ["summary", "answer", "text", "result", "output"];
+
+/// The next step of the machine.
+pub(super) enum Step {
+    Next,
+    /// The answer is whole.
+    Over,
+    /// The workflow waits for a form.
+    Paused,
+}
+
+/// The answer as far as it came.
+pub(super) struct Progress {
+    base: Url,
+    app: AppType,
+    answer: Answer,
+    tools: Tools,
+    usage: Option<LlmTokenUsage>,
+    pub(super) task_id: Option<String>,
+    pub(super) run_id: Option<String>,
+    /// A chatflow or a workflow.
+    is_workflow: bool,
+    has_message_end: bool,
+    has_finished: bool,
+    /// The answer where no text was streamed.
+    outputs: Option<String>,
+    files: BTreeSet<String>,
+    forms: Vec<Form>,
+    /// Tokens of forms that were asked; replayed events name them again.
+    asked: BTreeSet<String>,
+}
+
+impl Progress {
+    pub(super) fn new(turn: &Turn, config: &Config) -> Self {
+        Self {
+            base: config.base.clone(),
+            app: config.app,
+            answer: Answer::new(turn),
+            tools: Tools::default(),
+            usage: None,
+            task_id: None,
+            run_id: None,
+            is_workflow: config.app == AppType::Workflow,
+            has_message_end: false,
+            has_finished: false,
+            outputs: None,
+            files: BTreeSet::new(),
+            forms: Vec::new(),
+            asked: BTreeSet::new(),
+        }
+    }
+
+    /// True once results of the run exist.
+    pub(super) fn has_begun(&self) -> bool {
+        self.answer.has_begun()
+            || self.tools.has_told()
+            || !self.files.is_empty()
+            || !self.asked.is_empty()
+    }
+
+    /// True once nothing of the answer can follow.
+    pub(super) fn is_whole(&self) -> bool {
+        if self.is_workflow {
+            self.has_finished
+        } else {
+            self.has_message_end
+        }
+    }
+
+    pub(super) fn has_form(&self) -> bool {
+        !self.forms.is_empty()
+    }
+
+    /// The form to ask next.
+    pub(super) fn next_form(&mut self) -> Option<Form> {
+        (!self.forms.is_empty()).then(|| self.forms.remove(0))
+    }
+
+    /// Goes on behind a form, in this run or a later one.
+    pub(super) fn resume(&mut self, form: &Form) {
+        self.asked.insert(form.token().to_owned());
+        self.run_id = Some(form.run_id.clone());
+        self.is_workflow = true;
+    }
+
+    pub(super) fn event(&mut self, told: &Value, out: &mut Outbox) -> Result<Step, Failure> {
+        for (place, key) in [
+            (&mut self.task_id, "task_id"),
+            (&mut self.run_id, "workflow_run_id"),
+        ] {
+            if let Some(id) = filled(&told[key]) {
+                *place = Some(id.to_owned());
+            }
+        }
+        let step = self.read(told, out);
+        if step.is_err() {
+            // A task that failed by itself needs no stop.
+            self.task_id = None;
+        }
+        step
+    }
+
+    fn read(&mut self, told: &Value, out: &mut Outbox) -> Result<Step, Failure> {
+        let data = &told["data"];
+        match told["event"].as_str().unwrap_or_default() {
+            "message" | "agent_message" => self.answer.append(text(&told["answer"]), out),
+            "text_chunk" => self.answer.append(text(&data["text"]), out),
+            "message_replace" => self.answer.replace(text(&told["answer"]), out),
+            "text_replace" => self.answer.replace(text(&data["text"]), out),
+            "agent_thought" => self.thought(told, out),
+            "message_file" if told["belongs_to"] != "user" => self.file(told, out),
+            "workflow_started" => self.is_workflow = true,
+            "node_started" => self.node_started(data, out),
+            "node_finished" => self.node_finished(data, out),
+            "message_end" => return Ok(self.message_end(told, out)),
+            "workflow_finished" => return self.finished(data, out),
+            "human_input_required" => self.form(told, out),
+            "workflow_paused" => return self.paused(),
+            "error" => return Err(error(told)),
+            _ => {}
+        }
+        Ok(Step::Next)
+    }
+
+    /// Completes the message and the run.
+    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+        self.task_id = None;
+        if self.answer.is_empty()
+            && let Some(outputs) = self.outputs.take()
+        {
+            self.answer.append(&outputs, out);
+        }
+        if !self.answer.complete_with_files(!self.files.is_empty(), out) {
+            return Err(Failure::empty());
+        }
+        out.finish("stop", self.usage.take());
+        Ok(())
+    }
+
+    fn message_end(&mut self, told: &Value, out: &mut Outbox) -> Step {
+        self.has_message_end = true;
+        self.usage = usage_in(&told["metadata"]).or(self.usage.take());
+        self.all_files(&told["files"], out);
+        if self.is_workflow && !self.has_finished {
+            Step::Next
+        } else {
+            Step::Over
+        }
+    }
+
+    fn finished(&mut self, data: &Value, out: &mut Outbox) -> Result<Step, Failure> {
+        let status = data["status"].as_str().unwrap_or_default();
+        if let Some(message) = filled(&data["error"]).filter(|_| status != "partial-succeeded") {
+            return Err(Failure::reported(None, None, message));
+        }
+        if matches!(status, "failed" | "stopped") {
+            return Err(Failure::new(
+                FailureKind::ApiError,
+                format!("the workflow is {status}: see its log on Dify"),
+            ));
+        }
+        self.has_finished = true;
+        self.usage = self.usage.take().or_else(|| usage_in(data));
+        self.outputs = self.outputs.take().or_else(|| output_in(&data["outputs"]));
+        self.all_files(&data["files"], out);
+        // Older chatflows end their message behind the workflow; its tokens stand there.
+        let is_over = self.app == AppType::Workflow || self.has_message_end || self.asked_any();
+        Ok(if is_over { Step::Over } else { Step::Next })
+    }
+
+    fn asked_any(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
+    fn paused(&mut self) -> Result<Step, Failure> {
+        if self.has_form() {
+            return Ok(Step::Paused);
+        }
+        // The snapshot of a run that goes on repeats the pause of its answered form.
+        if self.asked_any() {
+            Ok(Step::Next)
+        } else {
+            Err(forms::unanswerable())
+        }
+    }
+
+    fn form(&mut self, told: &Value, out: &mut Outbox) {
+        match Form::read(told) {
+            Some(form) if self.asked.contains(form.token()) || self.forms.iter().any(|known| known.token() == form.token()) => {}
+            Some(form) => self.forms.push(form),
+            None => out.log("warning", "Dify asks for a form without a token: it is delivered by mail, or by a version without forms in its API"),
+        }
+    }
+
+    /// A tool of an agent application: told twice, the second time with what it observed.
+    fn thought(&mut self, told: &Value, out: &mut Outbox) {
+        let (Some(tool), Some(id)) = (filled(&told["tool"]), filled(&told["id"])) else {
+            return;
+        };
+        let parameters = told["tool_input"]
+            .as_str()
+            .and_then(json::parse)
+            .unwrap_or_default();
+        self.tools.start(id, tool, parameters, out);
+        if let Some(observation) = filled(&told["observation"]) {
+            self.tools.complete(
+                id,
+                json::parse(observation).unwrap_or_else(|| observation.into()),
+                None,
+                out,
+            );
+        }
+    }
+
+    fn node_started(&mut self, data: &Value, out: &mut Outbox) {
+        if data["node_type"] == "tool"
+            && let Some(id) = filled(&data["id"])
+        {
+            let name = filled(&data["title"]).unwrap_or("tool");
+            self.tools.start(id, name, data["inputs"].clone(), out);
+        }
+    }
+
+    fn node_finished(&mut self, data: &Value, out: &mut Outbox) {
+        match data["node_type"].as_str() {
+            Some("answer") => {
+                let answer = output_text(&data["outputs"]["answer"]);
+                self.outputs = answer.or(self.outputs.take());
+            }
+            Some("tool") => {
+                let error = filled(&data["error"])
+                    .or_else(|| (data["status"] == "failed").then_some("the tool failed"));
+                let id = data["id"].as_str().unwrap_or_default();
+                self.tools.complete(id, data["outputs"].clone(), error, out);
+            }
+            _ => {}
+        }
+    }
+
+    fn all_files(&mut self, files: &Value, out: &mut Outbox) {
+        for file in files.as_array().into_iter().flatten() {
+            if file["belongs_to"] != "user" {
+                self.file(file, out);
+            }
+        }
+    }
+
+    /// A file of the answer; several events name the same one.
+    fn file(&mut self, file: &Value, out: &mut Outbox) {
+        let Some(url) = filled(&file["url"]).or_else(|| filled(&file["remote_url"])) else {
+            return;
+        };
+        let Some(url) = self
+            .base
+            .join(url)
+            .ok()
+            .filter(|url| matches!(url.scheme(), "http" | "https"))
+        else {
+            return;
+        };
+        // Signatures differ from event to event; the path names the file.
+        if self.files.contains(url.path()) {
+            return;
+        }
+        let last = url
+            .path_segments()
+            .and_then(|mut segments| segments.next_back());
+        let name = filled(&file["filename"])
+            .or(last.filter(|name| !name.is_empty()))
+            .unwrap_or("file")
+            .to_owned();
+        if self.files.len() >= MOST_FILES {
+            out.log(
+                "warning",
+                &format!("the file {name} is beyond the bound of {MOST_FILES} files, and not kept"),
+            );
+            return;
+        }
+        self.files.insert(url.path().to_owned());
+        out.push(Output::Save(SavedFile {
+            name,
+            mime_type: filled(&file["mime_type"]).map(str::to_owned),
+            content: FileContent::Url(url.into()),
+        }));
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn error(told: &Value) -> Failure {
+    let status = told["status"]
+        .as_u64()
+        .or_else(|| told["status"].as_str()?.parse().ok());
+    let status = status.and_then(|status| u16::try_from(status).ok());
+    Failure::reported(status, filled(&told["code"]), text(&told["message"]))
+}
+
+/// The answer among the outputs of a workflow: the one of a usual name, the only one, or all as JSON.
+fn output_in(outputs: &Value) -> Option<String> {
+    let members = outputs.as_object().filter(|members| !members.is_empty())?;
+    let usual = OUTPUTS
+        .iter()
+        .find_map(|name| members.get(*name).filter(|value| !value.is_null()));
+    let only = (members.len() == 1)
+        .then(|| members.values().next())
+        .flatten();
+    output_text(usual.or(only).unwrap_or(outputs))
+}
+
+/// A text; of an object, or the JSON of one, its `content`.
+fn output_text(value: &Value) -> Option<String> {
+    let content = |value: &Value| filled(&value["content"]).map(str::to_owned);
+    let told = match value {
+        Value::String(text) => json::parse(text)
+            .as_ref()
+            .and_then(content)
+            .or_else(|| Some(text.clone())),
+        value => content(value).or_else(|| json::text_of(value)),
+    };
+    told.filter(|text| !text.trim().is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn outputs_hold_the_answer() {
+        for (outputs, answer) in [
+            (json!({"summary": "a", "b": 1}), Some("a")),
+            (json!({"anything": "{\"content\": \"b\"}"}), Some("b")),
+            (json!({"a": 1, "b": 2}), Some("{\"a\":1,\"b\":2}")),
+            (json!({"a": " "}), None),
+            (json!({}), None),
+            (Value::Null, None),
+        ] {
+            assert_eq!(output_in(&outputs).as_deref(), answer, "{outputs}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Requests to Dify.
+
+use protocol::JsonObject;
+use secrecy::ExposeSecret as _;
+use serde_json::{Value, json};
+
+use crate::dify_agent::config::{AppType, Config};
+use crate::machine::{HistoryMessage, Outbox};
+use crate::request::{FilePart, Framing, Request, below};
+use crate::turn::{FileContent, Turn, TurnFile};
+use crate::upstream::conversation::with_history;
+use crate::upstream::failure::Failure;
+use crate::upstream::json::object;
+
+/// `POST /chat-messages`.
+pub(super) fn chat(
+    config: &Config,
+    turn: &Turn,
+    files: &[Value],
+    history: &[HistoryMessage],
+    conversation: Option<&str>,
+) -> Request {
+    let text = if turn.text.trim().is_empty() {
+        &config.base_prompt
+    } else {
+        &turn.text
+    };
+    let body = json!({
+        "inputs": inputs(config, turn, JsonObject::new()),
+        "query": with_history(history, text),
+        "user": turn.user,
+        "response_mode": "streaming",
+        "conversation_id": conversation.unwrap_or_default(),
+        "files": files,
+    });
+    post(config, &["chat-messages"], body).framed(Framing::Sse)
+}
+
+/// `POST /workflows/run`. Workflows have no conversation of their own: they get two stable ids.
+pub(super) fn workflow(config: &Config, turn: &Turn, files: &[Value], out: &mut Outbox) -> Request {
+    let mut named = JsonObject::new();
+    named.insert(config.text_input.clone(), json!(turn.text));
+    for (input, key, kind) in [
+        (
+            "langbot_session_id",
+            "external.workflow_session_id",
+            "session",
+        ),
+        (
+            "langbot_conversation_id",
+            "external.workflow_conversation_id",
+            "conversation",
+        ),
+    ] {
+        let stored = turn.state.get(key).and_then(Value::as_str);
+        let id = stored.map_or_else(
+            || format!("dify_{kind}_{}", turn.run_id.replace('-', "")),
+            str::to_owned,
+        );
+        if stored.is_none() {
+            out.remember(key, id.as_str());
+        }
+        named.insert(input.to_owned(), json!(id));
+    }
+    let body = json!({
+        "inputs": inputs(config, turn, named),
+        "user": turn.user,
+        "response_mode": "streaming",
+        "files": files,
+    });
+    post(config, &["workflows", "run"], body).framed(Framing::Sse)
+}
+
+/// Later ones win: named inputs, fixed ones, parameters of the entry, the run token.
+fn inputs(config: &Config, turn: &Turn, mut inputs: JsonObject) -> JsonObject {
+    let further = config.inputs.iter().chain(&turn.params);
+    inputs.extend(further.map(|(name, value)| (name.clone(), value.clone())));
+    if let (Some(name), Some(token)) = (&config.host_tools, &turn.run_token) {
+        inputs.insert(name.clone(), json!(token.expose_secret()));
+    }
+    inputs
+}
+
+/// The call that stops a task.
+pub(super) fn stop(config: &Config, user: &str, task: &str) -> Request {
+    let path = match config.app {
+        AppType::Workflow => ["workflows", "tasks", task, "stop"].to_vec(),
+        AppType::Chat | AppType::Agent => ["chat-messages", task, "stop"].to_vec(),
+    };
+    post(config, &path, json!({"user": user}))
+}
+
+/// `POST /form/human_input/{token}`.
+pub(super) fn submit(config: &Config, token: &str, body: JsonObject) -> Request {
+    post(config, &["form", "human_input", token], Value::Object(body))
+}
+
+/// `GET /workflow/{run}/events`: what happened, then what happens.
+pub(super) fn resume(config: &Config, user: &str, run: &str) -> Request {
+    let mut url = below(&config.base, &["workflow", run, "events"]);
+    url.query_pairs_mut()
+        .append_pair("user", user)
+        .append_pair("include_state_snapshot", "true")
+        .append_pair("continue_on_pause", "true");
+    Request::get(url)
+        .bearer(Some(&config.key))
+        .framed(Framing::Sse)
+}
+
+/// `POST /files/upload`.
+pub(super) fn upload(config: &Config, user: &str, file: &TurnFile) -> Result<Request, Failure> {
+    let part = FilePart {
+        field: "file",
+        name: file.name.clone(),
+        mime_type: file.mime_type.clone(),
+        bytes: file.bytes()?,
+    };
+    let request = Request::upload(
+        below(&config.base, &["files", "upload"]),
+        vec![("user", user.to_owned())],
+        part,
+    );
+    Ok(request.bearer(Some(&config.key)))
+}
+
+/// An uploaded file as requests name it.
+pub(super) fn local_file(file: &TurnFile, id: &str) -> Value {
+    json!({"type": kind_of(file), "transfer_method": "local_file", "upload_file_id": id})
+}
+
+/// A file that Dify fetches itself, where only its address is known.
+pub(super) fn remote_file(file: &TurnFile) -> Option<Value> {
+    let FileContent::Url(url) = &file.content else {
+        return None;
+    };
+    Some(json!({"type": kind_of(file), "transfer_method": "remote_url", "url": url}))
+}
+
+fn kind_of(file: &TurnFile) -> &'static str {
+    match file.mime_type.split('/').next() {
+        Some("image") => "image",
+        Some("audio") => "audio",
+        Some("video") => "video",
+        _ => "document",
+    }
+}
+
+fn post(config: &Config, path: &[&str], body: Value) -> Request {
+    Request::post(below(&config.base, path), object(body)).bearer(Some(&config.key))
+}

@@ -1,0 +1,44 @@
+//! Connectors: agents on other platforms as runners.
+//!
+//! Everything in this library is pure. A [`machine::Machine`] is one run on one platform: inputs in, outputs out. A
+//! [`session::Session`] frames response bytes for it and guards its end. The driver of the binary does the I/O: it
+//! handles all outputs in their order, and the last call, question or request for history decides the next input.
+//!
+//! # Add a platform
+//!
+//! 1. `src/NAME_agent.rs` holds the machine: `PLATFORM`, `start`, and `impl Machine`. Beside it, in `src/NAME_agent/`:
+//!    `config.rs` reads the keys with [`upstream::config::ConfigReader`]; `request.rs` makes requests, pure;
+//!    `events.rs` handles one event of the stream; `form.json` lists the form's items.
+//! 2. `lib.rs` gets one line `mod NAME_agent;`, and [`catalogue::PLATFORMS`] gets one row.
+//! 3. `tests/transcripts/NAME-agent/` gets one transcript per rule; `tests/transcripts.rs` describes their form and
+//!    checks them whole, cut at every byte, and ended at every byte.
+//!
+//! # Rules for machines
+//!
+//! - Text goes through [`upstream::answer::Answer`]: `append` for pieces, `snapshot` for texts that repeat, `replace` for
+//!   moderation, `think` for thoughts. `complete` tells the one `message.completed`; `Outbox::finish` ends the run.
+//! - The platform's end mark alone completes a run. [`machine::Input::Ended`] without it is [`Failure::ended_early`].
+//! - A failure is an `Err`. Refusals and transport errors convert into it; errors within a stream are
+//!   [`Failure::reported`]. The session redacts secrets.
+//! - The platform's conversation is an [`upstream::conversation::Conversation`]: `learn` its id, and `start_over` once
+//!   where the platform lost it.
+//! - Files of the turn have bytes or an address. A file that the platform cannot take is [`Failure::upload`].
+//! - Keep-alives are pings: [`machine::Machine::is_ping`]. Everything else resets the idle timer.
+//! - A machine never stops at an [`machine::Input::Ended`], a refusal or an answer without a next step; the session fails
+//!   such runs.
+//!
+//! [`Failure::ended_early`]: upstream::failure::Failure::ended_early
+//! [`Failure::reported`]: upstream::failure::Failure::reported
+//! [`Failure::upload`]: upstream::failure::Failure::upload
+
+pub mod machine; // start here: the interface
+
+pub mod request;
+pub mod session;
+pub mod turn;
+
+pub mod catalogue;
+pub mod upstream;
+
+mod dify_agent;
+mod openai_agent;

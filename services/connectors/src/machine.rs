@@ -1,0 +1,160 @@
+//! A platform as a state machine without I/O: inputs come in, outputs go out.
+//!
+//! [`Session`](crate::session::Session) stands between a machine and its driver. It frames response bytes, drops pings,
+//! handles cancellation and deadlines, redacts failures, and allows no output after the end.
+
+use protocol::interaction::{AwaitedInteraction, InteractionRequest};
+use protocol::message::LlmTokenUsage;
+use protocol::result::AgentRunResult;
+use serde_json::Value;
+
+use crate::request::Request;
+use crate::turn::FileContent;
+use crate::upstream::failure::{Failure, Refusal, TransportError};
+use crate::upstream::reader::UpstreamEvent;
+use crate::upstream::results;
+
+/// The work of one run on one platform. Total: no input makes it panic.
+pub trait Machine: Send {
+    /// Handles one input. An error ends the run.
+    ///
+    /// Every input but [`Input::Opened`] and [`Input::Event`] must lead to an output that the run can go on with: a
+    /// call, a question, a request for the history, or the end.
+    fn on(&mut self, input: Input, out: &mut Outbox) -> Result<(), Failure>;
+
+    /// True for a keep-alive: the machine does not get it, and the idle timer is not reset.
+    fn is_ping(&self, _event: &UpstreamEvent) -> bool {
+        false
+    }
+
+    /// The call that stops the work upstream. Sent on cancellation, deadline and failure.
+    fn stop(&self) -> Option<Request> {
+        None
+    }
+}
+
+/// An input of a machine.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// The first input, once.
+    Begin,
+    /// The response of the last call began with a status from 200 to 299.
+    Opened(Head),
+    /// One event of the response, by the framing of its request.
+    Event(UpstreamEvent),
+    /// The response is complete, by the rules of HTTP.
+    Ended,
+    /// The response has another status. Its body is read to the end.
+    Refused(Refusal),
+    /// The call failed before or within its response.
+    Failed(TransportError),
+    /// The answer of [`Output::History`], oldest first, without the current message.
+    History(Vec<HistoryMessage>),
+    /// The answer of [`Output::Ask`]; never `Open`.
+    Answered(AwaitedInteraction),
+}
+
+/// Status and headers of a response.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Head {
+    pub status: u16,
+    /// Names in lower case.
+    pub headers: Vec<(String, String)>,
+}
+
+impl Head {
+    /// The value of the first header of that name, which is in lower case.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value.as_str())
+    }
+}
+
+/// One earlier message of the conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistoryMessage {
+    /// `user` or `assistant`.
+    pub role: String,
+    pub text: String,
+}
+
+/// An output of a machine, in the order in which the driver handles them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Closes an open response and sends this request. Its inputs follow.
+    Call(Request),
+    /// Sends a request whose response does not matter. The driver waits for it for a few seconds and reports nothing.
+    Notify(Request),
+    /// Closes an open response and reads so many earlier messages, 100 at most.
+    History(u32),
+    /// Closes an open response, asks a person, and waits for the answer.
+    Ask(Box<InteractionRequest>),
+    /// A result for the gateway. The driver adds the ids of saved files to the next `message.completed`.
+    Tell(Box<AgentRunResult>),
+    /// Stores a value in the conversation's state; `null` removes it.
+    Remember { key: String, value: Value },
+    /// Makes an artifact of a file of the platform.
+    Save(SavedFile),
+    /// The run is complete. The last output.
+    Finish(Finished),
+    /// The run failed. The last output.
+    Fail(Failure),
+}
+
+/// A file of the platform's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedFile {
+    pub name: String,
+    pub mime_type: Option<String>,
+    pub content: FileContent,
+}
+
+/// The end of a run that has an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finished {
+    /// `stop`, `length`, `content_filter`, or the platform's own word.
+    pub reason: String,
+    pub usage: Option<LlmTokenUsage>,
+}
+
+/// Collects outputs.
+#[derive(Debug, Default)]
+pub struct Outbox(pub(crate) Vec<Output>);
+
+impl Outbox {
+    /// Adds an output.
+    pub fn push(&mut self, output: Output) {
+        self.0.push(output);
+    }
+
+    /// Sends a request.
+    pub fn call(&mut self, request: Request) {
+        self.push(Output::Call(request));
+    }
+
+    /// Sends a result.
+    pub fn tell(&mut self, result: AgentRunResult) {
+        self.push(Output::Tell(Box::new(result)));
+    }
+
+    /// Adds a `processor.log` of that level: `info` or `warning`.
+    pub fn log(&mut self, level: &str, text: &str) {
+        self.tell(results::log(level, text));
+    }
+
+    /// Stores a value in the conversation's state.
+    pub fn remember(&mut self, key: &str, value: impl Into<Value>) {
+        self.push(Output::Remember {
+            key: key.to_owned(),
+            value: value.into(),
+        });
+    }
+
+    /// Completes the run.
+    pub fn finish(&mut self, reason: &str, usage: Option<LlmTokenUsage>) {
+        self.push(Output::Finish(Finished {
+            reason: reason.to_owned(),
+            usage,
+        }));
+    }
+}

@@ -1,0 +1,198 @@
+//! Agents behind the APIs of OpenAI: Chat Completions and Responses.
+
+mod chat;
+mod config;
+mod reply;
+mod request;
+mod responses;
+
+use crate::catalogue::Platform;
+use crate::machine::{HistoryMessage, Input, Machine, Outbox, Output};
+use crate::openai_agent::config::{Api, Config, Origin};
+use crate::openai_agent::reply::Reply;
+use crate::turn::Turn;
+use crate::upstream::config::ConfigReader;
+use crate::upstream::conversation::Conversation;
+use crate::upstream::failure::{Failure, Refusal, TransportError};
+use crate::upstream::json::filled;
+use crate::upstream::reader::UpstreamEvent;
+
+pub(crate) const PLATFORM: Platform = Platform {
+    name: "openai-agent",
+    prefix: "openai",
+    label: "OpenAI-compatible agent",
+    description: "Any server that answers Chat Completions or Responses: FastGPT, RAGFlow, MaxKB, vLLM, agent servers",
+    legacy: &[],
+    takes_files: true,
+    asks: false,
+    form: include_str!("openai_agent/form.json"),
+    start,
+};
+
+const CONVERSATION: &str = "external.conversation_id";
+
+fn start(turn: Turn, reader: &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, Failure> {
+    let config = Config::read(reader)?;
+    Ok(Box::new(OpenAi {
+        conversation: Conversation::of(&turn, CONVERSATION, |_| config.keeps_conversation()),
+        reply: Reply::new(&turn),
+        history: Vec::new(),
+        turn,
+        config,
+    }))
+}
+
+struct OpenAi {
+    config: Config,
+    turn: Turn,
+    conversation: Conversation,
+    history: Vec<HistoryMessage>,
+    reply: Reply,
+}
+
+impl Machine for OpenAi {
+    fn on(&mut self, input: Input, out: &mut Outbox) -> Result<(), Failure> {
+        match input {
+            Input::Begin => self.begin(out),
+            Input::History(messages) => {
+                self.history = messages;
+                self.call(out)
+            }
+            Input::Event(event) => self.event(&event, out),
+            // Nothing behind the end of an answer can fail it.
+            Input::Ended | Input::Failed(_) if self.reply.is_whole() => self.complete(out),
+            Input::Ended => Err(Failure::ended_early()),
+            Input::Refused(refusal) => self.refused(refusal, out),
+            Input::Failed(error) => self.failed(error, out),
+            Input::Opened(_) | Input::Answered(_) => Ok(()),
+        }
+    }
+}
+
+impl OpenAi {
+    /// The server keeps the conversation, or gets the last messages with each call.
+    fn begin(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+        if self.config.keeps_conversation() || self.config.history == 0 {
+            return self.call(out);
+        }
+        out.push(Output::History(self.config.history));
+        Ok(())
+    }
+
+    fn call(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+        let is_ours = self
+            .config
+            .conversation
+            .as_ref()
+            .is_some_and(|field| field.origin == Origin::Ours);
+        if is_ours && self.conversation.id().is_none() {
+            let id = format!("runnel_{}", self.turn.run_id);
+            self.conversation.learn(&id, out);
+        }
+        let id = self.conversation.id();
+        out.call(request::request(
+            &self.config,
+            &self.turn,
+            &self.history,
+            id,
+        )?);
+        Ok(())
+    }
+
+    fn event(&mut self, event: &UpstreamEvent, out: &mut Outbox) -> Result<(), Failure> {
+        if event.text.trim() == "[DONE]" {
+            self.reply.is_done = true;
+        } else {
+            let told = event.json()?;
+            if let Some(failure) = reply::error_in(event.name.as_deref(), &told) {
+                return self.lost(failure, out);
+            }
+            self.learn(&told, out);
+            match self.config.api {
+                Api::Chat => chat::event(&mut self.reply, event, &told, out)?,
+                Api::Responses => responses::event(&mut self.reply, event, &told, out)?,
+            }
+        }
+        if self.reply.is_done {
+            return self.complete(out);
+        }
+        Ok(())
+    }
+
+    /// Takes the conversation's id where the server states it under the configured name.
+    fn learn(&mut self, told: &serde_json::Value, out: &mut Outbox) {
+        let field = self.config.conversation.as_ref();
+        if let Some(id) = field.and_then(|field| filled(&told[field.name.as_str()])) {
+            self.conversation.learn(id, out);
+        }
+    }
+
+    fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+        if let Some(id) = self
+            .reply
+            .response_id
+            .take()
+            .filter(|_| self.config.chains_responses)
+        {
+            self.conversation.learn(&id, out);
+        }
+        self.reply.complete(out)
+    }
+
+    fn refused(&mut self, refusal: Refusal, out: &mut Outbox) -> Result<(), Failure> {
+        let code = reply::code_of(&refusal.json()["error"]);
+        let failure = Failure::from(refusal);
+        self.lost(
+            match code {
+                Some(code) => failure.detail("code", code),
+                None => failure,
+            },
+            out,
+        )
+    }
+
+    fn failed(&mut self, error: TransportError, out: &mut Outbox) -> Result<(), Failure> {
+        if error == TransportError::Idle
+            && self.conversation.start_over(
+                self.reply.has_begun(),
+                "the server was silent about a stored conversation",
+                out,
+            )
+        {
+            return self.restart(out);
+        }
+        Err(error.into())
+    }
+
+    /// A failure, unless it is about a stored conversation that the server lost.
+    fn lost(&mut self, failure: Failure, out: &mut Outbox) -> Result<(), Failure> {
+        let is_lost = failure
+            .details
+            .get("status")
+            .is_some_and(|status| *status == 404)
+            || failure
+                .details
+                .get("code")
+                .is_some_and(|code| *code == "previous_response_not_found");
+        if is_lost
+            && self.conversation.start_over(
+                self.reply.has_begun(),
+                "the server does not know the stored conversation",
+                out,
+            )
+        {
+            return self.restart(out);
+        }
+        Err(failure)
+    }
+
+    /// The call once more in a new conversation, with the last messages.
+    fn restart(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+        self.reply = Reply::new(&self.turn);
+        if self.config.history == 0 {
+            return self.call(out);
+        }
+        out.push(Output::History(self.config.history));
+        Ok(())
+    }
+}

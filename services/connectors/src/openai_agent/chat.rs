@@ -1,0 +1,196 @@
+//! Chunks and documents of Chat Completions.
+
+use serde_json::Value;
+
+use crate::machine::Outbox;
+use crate::openai_agent::reply::Reply;
+use crate::upstream::failure::Failure;
+use crate::upstream::json;
+use crate::upstream::reader::UpstreamEvent;
+use crate::upstream::tools::Tools;
+use crate::upstream::usage::usage_of;
+
+/// Calls of one answer; further ones are ignored.
+const MOST_CALLS: usize = 128;
+/// Bytes of the arguments of one call.
+const MOST_ARGUMENTS: usize = 64 * 1024;
+
+/// Reads one chunk, or the document of a server that does not stream.
+pub(super) fn event(
+    reply: &mut Reply,
+    event: &UpstreamEvent,
+    told: &Value,
+    out: &mut Outbox,
+) -> Result<(), Failure> {
+    let choices = told["choices"].as_array().map_or(&[][..], Vec::as_slice);
+    let choice = choices
+        .iter()
+        .find(|choice| choice["index"].as_u64().unwrap_or(0) == 0);
+    let nowhere = Value::Null;
+    let choice = choice.unwrap_or(&nowhere);
+    for place in [&told["usage"], &choice["usage"], &told["x_groq"]["usage"]] {
+        reply.usage = usage_of(place).or(reply.usage.take());
+    }
+    if event.is_document {
+        if !choice.is_object() {
+            return Err(Failure::unreadable(&event.text));
+        }
+        reply.is_done = true;
+    }
+    let (delta, message) = (&choice["delta"], &choice["message"]);
+    if delta.is_object() {
+        read(reply, delta, out);
+        reply.answer.append(&text_in(&delta["content"]), out);
+    } else if message.is_object() {
+        read(reply, message, out);
+        reply.answer.snapshot(&text_in(&message["content"]), out);
+    }
+    let reason = choice["finish_reason"]
+        .as_str()
+        .filter(|reason| !matches!(*reason, "" | "null"));
+    if let Some(reason) = reason {
+        reply.finish_reason = Some(reason.to_owned());
+    }
+    Ok(())
+}
+
+/// Thoughts and calls.
+fn read(reply: &mut Reply, said: &Value, out: &mut Outbox) {
+    let thought = ["reasoning_content", "reasoning"]
+        .iter()
+        .find_map(|key| said[*key].as_str());
+    reply.answer.think(thought.unwrap_or_default(), out);
+    for call in said["tool_calls"].as_array().into_iter().flatten() {
+        reply.calls.push(call);
+    }
+}
+
+/// A content: a text, or parts of which those of text count.
+fn text_in(content: &Value) -> String {
+    let part = |part: &Value| {
+        part["text"]
+            .as_str()
+            .or_else(|| part["text"]["value"].as_str())
+            .map(str::to_owned)
+    };
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts.iter().filter_map(part).collect(),
+        _ => String::new(),
+    }
+}
+
+/// Tool calls in pieces. Servers number them, give them ids, do both, or do neither.
+#[derive(Debug, Default)]
+pub(super) struct CallDeltas(Vec<Call>);
+
+#[derive(Debug, Default)]
+struct Call {
+    index: Option<u64>,
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+impl CallDeltas {
+    /// The name of the first call.
+    pub(super) fn first_name(&self) -> Option<&str> {
+        self.0.first().map(|call| call.name.as_str())
+    }
+
+    /// Keeps a call of a function that the client is to run, as the Responses API states it.
+    pub(super) fn want(&mut self, item: &Value) {
+        if self.0.is_empty() {
+            let name = item["name"].as_str().unwrap_or_default().to_owned();
+            self.0.push(Call {
+                name,
+                ..Call::default()
+            });
+        }
+    }
+
+    fn push(&mut self, delta: &Value) {
+        let index = delta["index"].as_u64();
+        let id = delta["id"].as_str().unwrap_or_default();
+        let function = &delta["function"];
+        let name = function["name"].as_str().unwrap_or_default();
+        let is_same = |call: &Call| {
+            let is_named = name.is_empty() || call.name.is_empty() || call.name == name;
+            let by_id = !id.is_empty() && !call.id.is_empty();
+            is_named
+                && if by_id {
+                    call.id == id
+                } else {
+                    index.is_none() || index == call.index
+                }
+        };
+        let at = self.0.iter().rposition(is_same);
+        if at.is_none() && self.0.len() >= MOST_CALLS {
+            return;
+        }
+        let at = at.unwrap_or_else(|| {
+            self.0.push(Call {
+                index,
+                ..Call::default()
+            });
+            self.0.len() - 1
+        });
+        let call = &mut self.0[at];
+        if call.id.is_empty() {
+            id.clone_into(&mut call.id);
+        }
+        if call.name.is_empty() {
+            name.clone_into(&mut call.name);
+        }
+        let arguments = json::text_of(&function["arguments"]).unwrap_or_default();
+        if call.arguments.len() + arguments.len() <= MOST_ARGUMENTS {
+            call.arguments.push_str(&arguments);
+        }
+    }
+
+    /// Tells the calls that the server ran itself.
+    pub(super) fn tell(&mut self, tools: &mut Tools, out: &mut Outbox) {
+        for (number, call) in std::mem::take(&mut self.0).into_iter().enumerate() {
+            let id = if call.id.is_empty() {
+                format!("call_{number}")
+            } else {
+                call.id
+            };
+            let parameters = json::parse(&call.arguments).unwrap_or_default();
+            tools.start(&id, &call.name, parameters, out);
+            tools.complete(&id, Value::Null, None, out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn calls_without_index_are_told_apart() {
+        let mut calls = CallDeltas::default();
+        for delta in [
+            json!({"id": "a", "function": {"name": "one", "arguments": "{\"x\""}}),
+            json!({"function": {"arguments": ":1}"}}),
+            json!({"id": "b", "function": {"name": "two", "arguments": {}}}),
+            json!(7),
+        ] {
+            calls.push(&delta);
+        }
+        let told: Vec<_> = calls
+            .0
+            .iter()
+            .map(|call| {
+                (
+                    call.id.as_str(),
+                    call.name.as_str(),
+                    call.arguments.as_str(),
+                )
+            })
+            .collect();
+        assert_eq!(told, [("a", "one", "{\"x\":1}"), ("b", "two", "{}")]);
+    }
+}

@@ -1,0 +1,97 @@
+//! The configuration of an OpenAI-compatible agent.
+
+use protocol::JsonObject;
+use secrecy::SecretString;
+use url::Url;
+
+use crate::upstream::config::ConfigReader;
+use crate::upstream::failure::Failure;
+
+/// The API that is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Api {
+    Chat,
+    Responses,
+}
+
+/// The side that makes conversation ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    Ours,
+    Theirs,
+}
+
+/// The body field for the conversation's id.
+#[derive(Debug)]
+pub(super) struct ConversationField {
+    pub(super) name: String,
+    pub(super) origin: Origin,
+}
+
+#[derive(Debug)]
+pub(super) struct Config {
+    pub(super) base: Url,
+    pub(super) key: Option<SecretString>,
+    pub(super) api: Api,
+    pub(super) model: String,
+    pub(super) instructions: String,
+    /// Earlier messages that are sent.
+    pub(super) history: u32,
+    pub(super) conversation: Option<ConversationField>,
+    pub(super) user_field: String,
+    /// `previous_response_id` is sent.
+    pub(super) chains_responses: bool,
+    pub(super) extra: JsonObject,
+}
+
+impl Config {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+        let base = reader.base_url("base-url", "")?;
+        let api = reader.choice(
+            "api",
+            &[
+                ("chat-completions", Api::Chat),
+                ("responses", Api::Responses),
+            ],
+        )?;
+        let field = reader.text("conversation-field")?;
+        let origin = reader.choice(
+            "conversation-id",
+            &[("ours", Origin::Ours), ("theirs", Origin::Theirs)],
+        )?;
+        let chains_responses = reader.flag("previous-response", false)?;
+        if chains_responses && api != Api::Responses {
+            return Err(Failure::config(
+                "previous-response",
+                "needs `api` to be responses",
+            ));
+        }
+        if chains_responses && !field.is_empty() {
+            return Err(Failure::config(
+                "previous-response",
+                "and /conversation-field exclude each other",
+            ));
+        }
+        let history = reader.integer("history", 20, 0..=100)?;
+        Ok(Self {
+            base,
+            key: reader.secret("api-key")?,
+            api,
+            model: reader.text("model")?,
+            instructions: reader.text("instructions")?,
+            history: u32::try_from(history).unwrap_or(u32::MAX),
+            conversation: (!field.is_empty()).then_some(ConversationField {
+                name: field,
+                origin,
+            }),
+            user_field: reader.text("user-field")?,
+            chains_responses,
+            extra: reader.object_with_secrets("extra-body")?,
+        })
+    }
+
+    /// The server keeps the conversation.
+    pub(super) fn keeps_conversation(&self) -> bool {
+        self.conversation.is_some() || self.chains_responses
+    }
+}

@@ -1,0 +1,123 @@
+//! The reply of either API as far as it came, and errors within it.
+
+use protocol::message::LlmTokenUsage;
+use serde_json::Value;
+
+use crate::machine::Outbox;
+use crate::openai_agent::chat::CallDeltas;
+use crate::turn::Turn;
+use crate::upstream::answer::Answer;
+use crate::upstream::failure::{Failure, FailureKind, message_of};
+use crate::upstream::tools::Tools;
+
+/// A reply.
+pub(super) struct Reply {
+    pub(super) answer: Answer,
+    pub(super) tools: Tools,
+    pub(super) calls: CallDeltas,
+    pub(super) usage: Option<LlmTokenUsage>,
+    pub(super) finish_reason: Option<String>,
+    /// The end mark came.
+    pub(super) is_done: bool,
+    pub(super) response_id: Option<String>,
+}
+
+impl Reply {
+    pub(super) fn new(turn: &Turn) -> Self {
+        Self {
+            answer: Answer::new(turn),
+            tools: Tools::default(),
+            calls: CallDeltas::default(),
+            usage: None,
+            finish_reason: None,
+            is_done: false,
+            response_id: None,
+        }
+    }
+
+    /// True once content or a call of a tool came.
+    pub(super) fn has_begun(&self) -> bool {
+        self.answer.has_begun() || self.tools.has_told()
+    }
+
+    /// True once nothing of the answer can follow. Servers may leave out either mark.
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_done || self.finish_reason.is_some()
+    }
+
+    /// Completes the message and the run.
+    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+        let reason = self.finish_reason.as_deref().unwrap_or("stop");
+        if matches!(reason, "tool_calls" | "function_call") {
+            let name = self.calls.first_name().unwrap_or("a tool");
+            let message = format!(
+                "the agent wants {name} called by its client, which connectors do not do: let the server run its tools"
+            );
+            return Err(Failure::new(FailureKind::ApiError, message));
+        }
+        self.calls.tell(&mut self.tools, out);
+        if !self.answer.complete(out) {
+            return Err(Failure::empty());
+        }
+        out.finish(reason, self.usage.take());
+        Ok(())
+    }
+}
+
+/// The error that an event or a document states.
+pub(super) fn error_in(name: Option<&str>, told: &Value) -> Option<Failure> {
+    let error = &told["error"];
+    let has_error = match error {
+        Value::Object(members) => !members.is_empty(),
+        Value::String(text) => !text.is_empty(),
+        _ => false,
+    };
+    let calls_itself_one = ["type", "object"].iter().any(|key| told[*key] == "error");
+    let is_answer =
+        told.get("choices").is_some() || told.get("output").is_some() || told.get("type").is_some();
+    // FastGPT and RAGFlow: a code and a message under 200.
+    let has_code = !is_answer
+        && told["code"]
+            .as_i64()
+            .is_some_and(|code| code != 0 && code != 200);
+    if !has_error && !calls_itself_one && !has_code && name != Some("error") {
+        return None;
+    }
+    let place = if has_error { error } else { told };
+    let code = code_of(place);
+    let message = place
+        .as_str()
+        .or_else(|| message_of(place))
+        .unwrap_or_default();
+    Some(Failure::reported(
+        status_of(place, code.as_deref()),
+        code.as_deref(),
+        message,
+    ))
+}
+
+/// The code or type of an error object.
+pub(super) fn code_of(error: &Value) -> Option<String> {
+    let text = |key: &str| {
+        error[key]
+            .as_str()
+            .filter(|text| !text.is_empty() && *text != "error")
+    };
+    let code = text("code").or_else(|| text("type")).map(str::to_owned);
+    code.or_else(|| error["code"].as_i64().map(|code| code.to_string()))
+}
+
+fn status_of(error: &Value, code: Option<&str>) -> Option<u16> {
+    let stated = ["status", "status_code", "code"]
+        .iter()
+        .find_map(|key| error[*key].as_u64());
+    let stated = stated
+        .and_then(|status| u16::try_from(status).ok())
+        .filter(|status| (400..600).contains(status));
+    stated.or_else(|| match code? {
+        code if code.contains("rate_limit") => Some(429),
+        code if code.contains("authentication") || code.contains("api_key") => Some(401),
+        code if code.contains("overloaded") => Some(503),
+        _ => None,
+    })
+}

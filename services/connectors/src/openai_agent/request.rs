@@ -1,0 +1,135 @@
+//! Requests of both APIs.
+
+use protocol::JsonObject;
+use serde_json::{Value, json};
+
+use crate::machine::HistoryMessage;
+use crate::openai_agent::config::{Api, Config};
+use crate::request::{Framing, Request, below};
+use crate::turn::{FileContent, Turn, TurnFile};
+use crate::upstream::failure::Failure;
+
+/// The call of a turn, in that conversation of the server.
+pub(super) fn request(
+    config: &Config,
+    turn: &Turn,
+    history: &[HistoryMessage],
+    conversation: Option<&str>,
+) -> Result<Request, Failure> {
+    let (path, mut body) = match config.api {
+        Api::Chat => (&["chat", "completions"][..], chat(config, turn, history)?),
+        Api::Responses => (&["responses"][..], responses(config, turn, history)?),
+    };
+    if !config.model.is_empty() {
+        body.insert("model".to_owned(), json!(config.model));
+    }
+    if !config.user_field.is_empty() {
+        body.insert(config.user_field.clone(), json!(turn.user));
+    }
+    if let Some(id) = conversation {
+        let field = config
+            .conversation
+            .as_ref()
+            .map(|field| field.name.as_str());
+        body.insert(
+            field.unwrap_or("previous_response_id").to_owned(),
+            json!(id),
+        );
+    }
+    for (name, value) in &config.extra {
+        match value {
+            Value::Null => body.remove(name),
+            value => body.insert(name.clone(), value.clone()),
+        };
+    }
+    let request = Request::post(below(&config.base, path), body);
+    Ok(request.bearer(config.key.as_ref()).framed(Framing::Sse))
+}
+
+fn chat(config: &Config, turn: &Turn, history: &[HistoryMessage]) -> Result<JsonObject, Failure> {
+    let mut messages = Vec::new();
+    if !config.instructions.is_empty() {
+        messages.push(json!({"role": "system", "content": config.instructions}));
+    }
+    messages.extend(
+        history
+            .iter()
+            .map(|message| json!({"role": message.role, "content": message.text})),
+    );
+    messages.push(json!({"role": "user", "content": content(turn, "text", chat_part)?}));
+    let stream_options = json!({"include_usage": true});
+    Ok(members([
+        ("messages", json!(messages)),
+        ("stream", json!(true)),
+        ("stream_options", stream_options),
+    ]))
+}
+
+fn responses(
+    config: &Config,
+    turn: &Turn,
+    history: &[HistoryMessage],
+) -> Result<JsonObject, Failure> {
+    let mut input: Vec<_> = history
+        .iter()
+        .map(|message| json!({"role": message.role, "content": message.text}))
+        .collect();
+    input.push(json!({"role": "user", "content": content(turn, "input_text", responses_part)?}));
+    let mut body = members([
+        ("input", json!(input)),
+        ("stream", json!(true)),
+        ("store", json!(config.chains_responses)),
+    ]);
+    if !config.instructions.is_empty() {
+        body.insert("instructions".to_owned(), json!(config.instructions));
+    }
+    Ok(body)
+}
+
+fn members<const N: usize>(members: [(&str, Value); N]) -> JsonObject {
+    members
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+}
+
+type Part = fn(&TurnFile) -> Result<Value, Failure>;
+
+/// The text, or parts where there are files.
+fn content(turn: &Turn, kind: &str, part: Part) -> Result<Value, Failure> {
+    if turn.files.is_empty() {
+        return Ok(json!(turn.text));
+    }
+    let text = (!turn.text.is_empty()).then(|| json!({"type": kind, "text": turn.text}));
+    let files = turn.files.iter().map(part);
+    text.into_iter().map(Ok).chain(files).collect()
+}
+
+fn chat_part(file: &TurnFile) -> Result<Value, Failure> {
+    let format = match file.mime_type.as_str() {
+        "audio/wav" | "audio/x-wav" => Some("wav"),
+        "audio/mpeg" | "audio/mp3" => Some("mp3"),
+        _ => None,
+    };
+    if file.mime_type.starts_with("image/") {
+        return Ok(json!({"type": "image_url", "image_url": {"url": file.url()?}}));
+    }
+    if let Some(format) = format {
+        file.bytes()?;
+        let url = file.url()?;
+        let data = url.split_once(',').map_or("", |(_, data)| data);
+        return Ok(json!({"type": "input_audio", "input_audio": {"data": data, "format": format}}));
+    }
+    file.bytes()?;
+    Ok(json!({"type": "file", "file": {"filename": file.name, "file_data": file.url()?}}))
+}
+
+fn responses_part(file: &TurnFile) -> Result<Value, Failure> {
+    if file.mime_type.starts_with("image/") {
+        return Ok(json!({"type": "input_image", "image_url": file.url()?}));
+    }
+    if let FileContent::Url(url) = &file.content {
+        return Ok(json!({"type": "input_file", "file_url": url}));
+    }
+    Ok(json!({"type": "input_file", "filename": file.name, "file_data": file.url()?}))
+}

@@ -1,0 +1,108 @@
+//! Events and documents of the Responses API.
+
+use serde_json::Value;
+
+use crate::machine::Outbox;
+use crate::openai_agent::reply::{Reply, code_of};
+use crate::upstream::failure::{Failure, message_of};
+use crate::upstream::json::{self, filled};
+use crate::upstream::reader::UpstreamEvent;
+use crate::upstream::usage::usage_of;
+
+/// Reads one event, or the document of a server that does not stream.
+pub(super) fn event(
+    reply: &mut Reply,
+    event: &UpstreamEvent,
+    told: &Value,
+    out: &mut Outbox,
+) -> Result<(), Failure> {
+    if event.is_document {
+        if !told["output"].is_array() {
+            return Err(Failure::unreadable(&event.text));
+        }
+        return finished(reply, told, out);
+    }
+    let piece = told["delta"].as_str().unwrap_or_default();
+    let kind = told["type"]
+        .as_str()
+        .or(event.name.as_deref())
+        .unwrap_or_default();
+    match kind {
+        "response.output_text.delta" | "response.refusal.delta" => reply.answer.append(piece, out),
+        "response.reasoning_text.delta" | "response.reasoning_summary_text.delta" => {
+            reply.answer.think(piece, out);
+        }
+        "response.output_item.added" => tool_began(reply, &told["item"], out),
+        "response.output_item.done" => tool_ended(reply, &told["item"], out),
+        "response.completed" | "response.incomplete" | "response.failed" => {
+            return finished(reply, &told["response"], out);
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The whole response. Its output counts where no text was streamed.
+fn finished(reply: &mut Reply, response: &Value, out: &mut Outbox) -> Result<(), Failure> {
+    reply.usage = usage_of(&response["usage"]).or(reply.usage.take());
+    reply.response_id = filled(&response["id"]).map(str::to_owned);
+    let error = &response["error"];
+    if error.is_object() || matches!(response["status"].as_str(), Some("failed" | "cancelled")) {
+        let code = code_of(error);
+        return Err(Failure::reported(
+            None,
+            code.as_deref(),
+            message_of(error).unwrap_or_default(),
+        ));
+    }
+    let items = response["output"].as_array().map_or(&[][..], Vec::as_slice);
+    for item in items {
+        tool_began(reply, item, out);
+        tool_ended(reply, item, out);
+    }
+    if reply.answer.is_empty() {
+        let parts = items
+            .iter()
+            .flat_map(|item| item["content"].as_array().into_iter().flatten());
+        let texts = parts.filter(|part| part["type"] != "reasoning_text");
+        let texts =
+            texts.filter_map(|part| part["text"].as_str().or_else(|| part["refusal"].as_str()));
+        reply.answer.append(&texts.collect::<String>(), out);
+    }
+    let wants_call = items.iter().any(|item| item["type"] == "function_call");
+    let reason = match response["incomplete_details"]["reason"].as_str() {
+        _ if wants_call => "tool_calls",
+        Some("max_output_tokens") => "length",
+        Some(reason) => reason,
+        None => "stop",
+    };
+    reply.finish_reason = Some(reason.to_owned());
+    reply.is_done = true;
+    Ok(())
+}
+
+/// The name of a tool that the server runs; functions are the client's.
+fn tool_of(item: &Value) -> Option<&str> {
+    let kind = item["type"].as_str()?.strip_suffix("_call")?;
+    (kind != "function").then(|| filled(&item["name"]).unwrap_or(kind))
+}
+
+fn tool_began(reply: &mut Reply, item: &Value, out: &mut Outbox) {
+    if item["type"] == "function_call" {
+        reply.calls.want(item);
+    }
+    if let (Some(name), Some(id)) = (tool_of(item), filled(&item["id"])) {
+        let parameters = item["arguments"].as_str().and_then(json::parse);
+        reply
+            .tools
+            .start(id, name, parameters.unwrap_or_default(), out);
+    }
+}
+
+fn tool_ended(reply: &mut Reply, item: &Value, out: &mut Outbox) {
+    if let (Some(_), Some(id)) = (tool_of(item), filled(&item["id"])) {
+        let error = filled(&item["error"]).or_else(|| message_of(&item["error"]));
+        let error = error.or_else(|| (item["status"] == "failed").then_some("the tool failed"));
+        reply.tools.complete(id, item["output"].clone(), error, out);
+    }
+}

@@ -1,0 +1,168 @@
+//! HTTP requests as values.
+
+use std::fmt;
+use std::sync::Arc;
+
+use protocol::JsonObject;
+use secrecy::{ExposeSecret as _, SecretString};
+use serde_json::Value;
+use url::Url;
+
+/// A request to a platform. Debug output hides header values and bodies.
+#[derive(Clone, PartialEq)]
+pub struct Request {
+    pub method: Method,
+    pub url: Url,
+    /// Names in lower case; values may be secret. `accept` and `content-type` are the driver's.
+    pub headers: Vec<(&'static str, String)>,
+    pub body: Body,
+    /// How a response with a status from 200 to 299 is read.
+    pub framing: Framing,
+}
+
+/// The method of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    Get,
+    Post,
+    Delete,
+}
+
+/// The body of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Body {
+    Empty,
+    Json(Value),
+    /// `multipart/form-data`: text fields, then one file.
+    Multipart {
+        fields: Vec<(&'static str, String)>,
+        file: FilePart,
+    },
+}
+
+/// The file of a multipart body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePart {
+    /// The field's name.
+    pub field: &'static str,
+    pub name: String,
+    pub mime_type: String,
+    pub bytes: Arc<[u8]>,
+}
+
+/// How the bytes of a response become events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// Server-sent events. A body that begins like JSON or HTML is one document.
+    Sse,
+    /// Lines without their ends; empty lines are skipped.
+    Lines,
+    /// JSON objects and arrays one behind the other. A body of other text is one document.
+    JsonStream,
+    /// The whole body is one document.
+    Document,
+}
+
+impl Framing {
+    /// The value of the header `accept`.
+    pub fn accept(self) -> &'static str {
+        match self {
+            Self::Sse => "text/event-stream, application/json;q=0.5",
+            Self::Lines | Self::JsonStream | Self::Document => "application/json, */*;q=0.5",
+        }
+    }
+}
+
+impl Request {
+    /// A `GET` whose response is one document.
+    pub fn get(url: Url) -> Self {
+        Self::new(Method::Get, url, Body::Empty)
+    }
+
+    /// A `POST` of an object, whose response is one document.
+    pub fn post(url: Url, body: JsonObject) -> Self {
+        Self::new(Method::Post, url, Body::Json(Value::Object(body)))
+    }
+
+    /// A `POST` of one file, whose response is one document.
+    pub fn upload(url: Url, fields: Vec<(&'static str, String)>, file: FilePart) -> Self {
+        Self::new(Method::Post, url, Body::Multipart { fields, file })
+    }
+
+    fn new(method: Method, url: Url, body: Body) -> Self {
+        Self {
+            method,
+            url,
+            headers: Vec::new(),
+            body,
+            framing: Framing::Document,
+        }
+    }
+
+    /// With `authorization: Bearer`, where there is a key.
+    #[must_use]
+    pub fn bearer(self, key: Option<&SecretString>) -> Self {
+        match key {
+            None => self,
+            Some(key) => {
+                let value = format!("Bearer {}", key.expose_secret());
+                self.header("authorization", value)
+            }
+        }
+    }
+
+    /// With a header; its name is in lower case.
+    #[must_use]
+    pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    /// With a framing of its response.
+    #[must_use]
+    pub fn framed(self, framing: Framing) -> Self {
+        Self { framing, ..self }
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.headers.iter().map(|(name, _)| name).collect();
+        f.debug_struct("Request")
+            .field("method", &self.method)
+            .field("url", &self.url.as_str())
+            .field("headers", &names)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A URL below a base; segments are escaped.
+pub fn below(base: &Url, segments: &[&str]) -> Url {
+    let mut url = base.clone();
+    if let Ok(mut path) = url.path_segments_mut() {
+        path.pop_if_empty().extend(segments);
+    }
+    url
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_cannot_leave_the_base() {
+        let base: Url = "https://a.example/v1/".parse().unwrap();
+        let url = below(&base, &["chat", "a/../b?c", "stop"]);
+        assert_eq!(
+            url.as_str(),
+            "https://a.example/v1/chat/a%2F..%2Fb%3Fc/stop"
+        );
+    }
+
+    #[test]
+    fn debug_output_hides_secrets() {
+        let url: Url = "https://a.example".parse().unwrap();
+        let request = Request::get(url).bearer(Some(&"secret-key".into()));
+        assert!(!format!("{request:?}").contains("secret-key"));
+    }
+}

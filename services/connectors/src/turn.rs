@@ -1,0 +1,317 @@
+//! The facts of one run that platforms use.
+
+use std::fmt;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use protocol::JsonObject;
+use protocol::context::{AgentRunContext, InputAttachment};
+use protocol::interaction::InteractionSubmission;
+use protocol::message::ContentElement;
+use secrecy::SecretString;
+use serde_json::Value;
+
+use crate::upstream::failure::Failure;
+
+/// Files of one event.
+pub const MOST_FILES: usize = 20;
+/// Bytes of one file.
+pub const FILE_BYTES: usize = 16 * 1024 * 1024;
+/// Bytes of one result of a gateway that states no bound.
+const RESULT_BYTES: u64 = 256 * 1024;
+
+/// One event for one agent.
+#[derive(Clone, Debug)]
+pub struct Turn {
+    pub run_id: String,
+    /// Identifies the user to the platform: `{actor_type}_{actor_id}`, or `user_{run_id}`.
+    pub user: String,
+    pub text: String,
+    pub files: Vec<TurnFile>,
+    /// The answer to a question of an earlier run.
+    pub submission: Option<InteractionSubmission>,
+    /// The conversation's state.
+    pub state: JsonObject,
+    /// Business parameters of the entry: `adapter.extra.params`.
+    pub params: JsonObject,
+    /// The token of the run, for the option `host-tools`.
+    pub run_token: Option<SecretString>,
+    /// False: the text is told whole, without deltas.
+    pub streams: bool,
+    /// Thoughts are told. Set by the configuration.
+    pub shows_thoughts: bool,
+    /// Bytes of one result.
+    pub result_bytes: usize,
+}
+
+/// A file of the event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TurnFile {
+    pub name: String,
+    pub mime_type: String,
+    pub content: FileContent,
+}
+
+/// The place of a file's bytes.
+#[derive(Clone, PartialEq, Eq)]
+pub enum FileContent {
+    Bytes(Arc<[u8]>),
+    /// A public address.
+    Url(String),
+    /// An artifact of the gateway. The driver replaces it by bytes before the run begins.
+    Artifact(String),
+}
+
+impl fmt::Debug for FileContent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(bytes) => write!(f, "Bytes({})", bytes.len()),
+            Self::Url(url) => write!(f, "Url({url})"),
+            Self::Artifact(id) => write!(f, "Artifact({id})"),
+        }
+    }
+}
+
+impl Default for Turn {
+    fn default() -> Self {
+        Self {
+            run_id: String::new(),
+            user: "user".to_owned(),
+            text: String::new(),
+            files: Vec::new(),
+            submission: None,
+            state: JsonObject::new(),
+            params: JsonObject::new(),
+            run_token: None,
+            streams: true,
+            shows_thoughts: false,
+            result_bytes: usize::try_from(RESULT_BYTES).unwrap_or(usize::MAX),
+        }
+    }
+}
+
+impl Turn {
+    /// The facts in a context. Fails with `upload_error` where a file cannot be read.
+    pub fn of(context: &AgentRunContext) -> Result<Self, Failure> {
+        let input = &context.input;
+        let text = input.text.clone().filter(|text| !text.trim().is_empty());
+        let parts = || {
+            input
+                .contents
+                .iter()
+                .filter_map(|part| part.text.as_deref())
+        };
+        let actor = context.actor.as_ref();
+        let user = actor.and_then(|actor| {
+            let id = actor.actor_id.as_deref().filter(|id| !id.is_empty())?;
+            Some(format!("{}_{id}", actor.actor_type))
+        });
+        let params = context
+            .adapter
+            .as_ref()
+            .and_then(|adapter| adapter.extra.get("params"));
+        Ok(Self {
+            run_id: context.run_id.clone(),
+            user: user.unwrap_or_else(|| format!("user_{}", context.run_id)),
+            text: text.unwrap_or_else(|| parts().collect::<Vec<_>>().join(" ")),
+            files: files_of(&input.attachments, &input.contents)?,
+            submission: input.interaction.clone(),
+            state: context.state.conversation.clone(),
+            params: params
+                .and_then(Value::as_object)
+                .cloned()
+                .unwrap_or_default(),
+            streams: context.delivery.supports_streaming,
+            result_bytes: result_bytes(&context.runtime.metadata),
+            ..Self::default()
+        })
+    }
+}
+
+fn result_bytes(metadata: &JsonObject) -> usize {
+    let limit = |name: &str| metadata.get("limits")?.get(name)?.as_u64();
+    let limits = ["line_bytes", "event_bytes"].into_iter().filter_map(limit);
+    let least = limits
+        .filter(|bytes| *bytes > 0)
+        .min()
+        .unwrap_or(RESULT_BYTES);
+    usize::try_from(least).unwrap_or(usize::MAX)
+}
+
+/// Files come as attachments, as parts of the contents, or as both: then the attachments count.
+fn files_of(
+    attachments: &[InputAttachment],
+    contents: &[ContentElement],
+) -> Result<Vec<TurnFile>, Failure> {
+    let attached = attachments
+        .iter()
+        .map(attachment)
+        .collect::<Result<Vec<_>, _>>()?;
+    let files = if attached.is_empty() {
+        let parts = contents.iter().filter_map(part);
+        parts.collect::<Result<Vec<_>, _>>()?
+    } else {
+        attached
+    };
+    match files.get(MOST_FILES) {
+        None => Ok(files),
+        Some(file) => Err(Failure::upload(
+            &file.name,
+            &format!("is beyond the bound of {MOST_FILES} files"),
+        )),
+    }
+}
+
+fn attachment(file: &InputAttachment) -> Result<TurnFile, Failure> {
+    let name = file.name.clone().unwrap_or_else(|| "file".to_owned());
+    let (content, mime_type) = match (&file.id, &file.content, &file.url) {
+        (Some(id), _, _) => (FileContent::Artifact(id.clone()), None),
+        (None, Some(data), _) => bytes_of(&name, data)?,
+        (None, None, Some(url)) => content_of(&name, url)?,
+        (None, None, None) => return Err(Failure::upload(&name, "has no content")),
+    };
+    let mime_type = file.mime_type.clone().or(mime_type);
+    Ok(TurnFile {
+        mime_type: mime_type.unwrap_or_else(|| "application/octet-stream".to_owned()),
+        name,
+        content,
+    })
+}
+
+fn part(part: &ContentElement) -> Option<Result<TurnFile, Failure>> {
+    let (data, is_url, name, default) = match part.kind.as_str() {
+        "image_base64" => (part.image_base64.as_deref()?, false, "image", "image/jpeg"),
+        "image_url" => (
+            part.image_url.as_ref()?.url.as_str(),
+            true,
+            "image",
+            "image/jpeg",
+        ),
+        "file_base64" => (
+            part.file_base64.as_deref()?,
+            false,
+            "file",
+            "application/octet-stream",
+        ),
+        "file_url" => (
+            part.file_url.as_deref()?,
+            true,
+            "file",
+            "application/octet-stream",
+        ),
+        _ => return None,
+    };
+    let name = part.file_name.clone().unwrap_or_else(|| name.to_owned());
+    let read = if is_url {
+        content_of(&name, data)
+    } else {
+        bytes_of(&name, data)
+    };
+    Some(read.map(|(content, mime_type)| TurnFile {
+        mime_type: mime_type.unwrap_or_else(|| default.to_owned()),
+        name,
+        content,
+    }))
+}
+
+type Content = (FileContent, Option<String>);
+
+fn content_of(name: &str, url: &str) -> Result<Content, Failure> {
+    if url.starts_with("data:") {
+        return bytes_of(name, url);
+    }
+    Ok(match url.strip_prefix("artifact:") {
+        Some(id) => (FileContent::Artifact(id.to_owned()), None),
+        None => (FileContent::Url(url.to_owned()), None),
+    })
+}
+
+/// Base64, or a `data:` URL of base64.
+fn bytes_of(name: &str, data: &str) -> Result<Content, Failure> {
+    let split = data
+        .strip_prefix("data:")
+        .and_then(|data| data.split_once(','));
+    let (head, base64) = split.unwrap_or(("", data));
+    if base64.len() / 4 * 3 > FILE_BYTES {
+        return Err(Failure::upload(
+            name,
+            &format!("is larger than {FILE_BYTES} bytes"),
+        ));
+    }
+    let bytes = STANDARD.decode(base64.trim());
+    let bytes = bytes.map_err(|_| Failure::upload(name, "has content that is no base64"))?;
+    let mime_type = head
+        .split(';')
+        .next()
+        .filter(|mime_type| !mime_type.is_empty());
+    Ok((
+        FileContent::Bytes(bytes.into()),
+        mime_type.map(str::to_owned),
+    ))
+}
+
+impl TurnFile {
+    /// The bytes; an error that names the file where only an address is known.
+    pub fn bytes(&self) -> Result<Arc<[u8]>, Failure> {
+        match &self.content {
+            FileContent::Bytes(bytes) => Ok(bytes.clone()),
+            FileContent::Url(_) | FileContent::Artifact(_) => Err(Failure::upload(
+                &self.name,
+                "has no bytes, and the platform takes no addresses",
+            )),
+        }
+    }
+
+    /// A `data:` URL of the bytes, or the public address.
+    pub fn url(&self) -> Result<String, Failure> {
+        match &self.content {
+            FileContent::Url(url) => Ok(url.clone()),
+            _ => Ok(format!(
+                "data:{};base64,{}",
+                self.mime_type,
+                STANDARD.encode(self.bytes()?)
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn files(attachments: &Value, contents: &Value) -> Result<Vec<TurnFile>, Failure> {
+        let attachments: Vec<_> = serde_json::from_value(attachments.clone()).unwrap();
+        let contents: Vec<_> = serde_json::from_value(contents.clone()).unwrap();
+        files_of(&attachments, &contents)
+    }
+
+    #[test]
+    fn reads_files_from_attachments_or_contents() {
+        let image = json!([{"type": "text", "text": "a"}, {"type": "image_base64", "image_base64": "data:image/png;base64,YQ=="}]);
+        let read = files(&json!([]), &image).unwrap();
+        assert_eq!(
+            (read[0].mime_type.as_str(), &*read[0].bytes().unwrap()),
+            ("image/png", &b"a"[..])
+        );
+        let attached = json!([{"name": "a.pdf", "mime_type": "application/pdf", "id": "x"}]);
+        let read = files(&attached, &image).unwrap();
+        assert_eq!(read.len(), 1);
+        assert_eq!(read[0].content, FileContent::Artifact("x".to_owned()));
+    }
+
+    #[test]
+    fn files_without_content_are_errors() {
+        for attachment in [
+            json!([{"name": "a.pdf"}]),
+            json!([{"name": "a.pdf", "content": "~"}]),
+        ] {
+            let failure = files(&attachment, &json!([])).unwrap_err();
+            assert!(failure.message.contains("a.pdf"), "{}", failure.message);
+        }
+        let many = Value::from(vec![json!({"url": "https://a.example/f"}); MOST_FILES + 1]);
+        assert!(files(&many, &json!([])).is_err());
+    }
+}

@@ -1,0 +1,260 @@
+//! The answer's text: pieces or snapshots in, `message.delta` and one `message.completed` out.
+
+use protocol::thinking::ThinkFilter;
+
+use crate::machine::Outbox;
+use crate::turn::Turn;
+use crate::upstream::results::{self, cut};
+
+/// A delta repeats the whole text once that much of it, as a part, is new: else long answers cost quadratic bytes.
+const REPEATS: usize = 64;
+
+/// The text of one run.
+#[derive(Debug)]
+pub struct Answer {
+    streams: bool,
+    shows_thoughts: bool,
+    /// Bytes that the data of one result may take.
+    most: usize,
+    filter: ThinkFilter,
+    text: String,
+    /// The last snapshot, thoughts included.
+    snapshot: String,
+    /// Bytes of the text that the last delta with the whole text had.
+    repeated: usize,
+    sequence: i64,
+    has_begun: bool,
+}
+
+impl Answer {
+    /// An empty answer.
+    pub fn new(turn: &Turn) -> Self {
+        Self {
+            streams: turn.streams,
+            shows_thoughts: turn.shows_thoughts,
+            most: turn.result_bytes - turn.result_bytes / 8,
+            filter: ThinkFilter::default(),
+            text: String::new(),
+            snapshot: String::new(),
+            repeated: 0,
+            sequence: 0,
+            has_begun: false,
+        }
+    }
+
+    /// The next piece of the text.
+    pub fn append(&mut self, piece: &str, out: &mut Outbox) {
+        if piece.is_empty() {
+            return;
+        }
+        self.has_begun = true;
+        let filtered = self.filter.push(piece);
+        self.think(&filtered.thoughts, out);
+        if filtered.starts_over {
+            self.text.clear();
+            self.restate(&filtered.text, out);
+        } else {
+            self.say(&filtered.text, out);
+        }
+    }
+
+    /// The whole text so far, for platforms that repeat it: tells what is new, or replaces the text.
+    pub fn snapshot(&mut self, whole: &str, out: &mut Outbox) {
+        let last = std::mem::replace(&mut self.snapshot, whole.to_owned());
+        match whole.strip_prefix(last.as_str()) {
+            Some(piece) => self.append(piece, out),
+            None => self.replace(whole, out),
+        }
+    }
+
+    /// Another text in the place of the text so far.
+    pub fn replace(&mut self, whole: &str, out: &mut Outbox) {
+        self.has_begun = true;
+        self.filter = ThinkFilter::default();
+        let mut text = self.filter.push(whole).text;
+        text.push_str(&self.filter.finish());
+        self.filter = ThinkFilter::default();
+        if text != self.text {
+            self.text.clear();
+            self.restate(&text, out);
+        }
+    }
+
+    /// A piece of the thoughts, from a channel of their own.
+    pub fn think(&mut self, piece: &str, out: &mut Outbox) {
+        if piece.is_empty() {
+            return;
+        }
+        self.has_begun = true;
+        if self.shows_thoughts {
+            for piece in pieces(piece, self.most / 4) {
+                out.tell(results::thought(piece));
+            }
+        }
+    }
+
+    /// True once the platform sent text or thoughts.
+    pub fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    /// True without text, thoughts aside.
+    pub fn is_empty(&self) -> bool {
+        self.text.trim().is_empty()
+    }
+
+    /// Completes the message. False: it has no text, and nothing is told.
+    pub fn complete(&mut self, out: &mut Outbox) -> bool {
+        let rest = self.filter.finish();
+        self.say(&rest, out);
+        if self.is_empty() {
+            return false;
+        }
+        // The gateway makes a longer message out of the deltas.
+        if self.text.len() <= self.most / 2 || !self.streams {
+            out.tell(results::completed(&cut(&self.text, self.most / 2)));
+        }
+        true
+    }
+
+    /// Completes the message, also one of files alone.
+    pub fn complete_with_files(&mut self, has_files: bool, out: &mut Outbox) -> bool {
+        let is_told = self.complete(out);
+        if !is_told && has_files {
+            out.tell(results::completed(""));
+        }
+        is_told || has_files
+    }
+
+    fn say(&mut self, text: &str, out: &mut Outbox) {
+        for piece in pieces(text, self.most / 4) {
+            self.text.push_str(piece);
+            self.sequence += 1;
+            if !self.streams {
+                continue;
+            }
+            let is_much_new = (self.text.len() - self.repeated) * REPEATS >= self.text.len();
+            let repeats = is_much_new && self.text.len() <= self.most / 4;
+            if repeats {
+                self.repeated = self.text.len();
+            }
+            let all = repeats.then_some(self.text.as_str());
+            out.tell(results::delta(piece, all, self.sequence));
+        }
+    }
+
+    /// Begins the text anew: a delta with the whole text wins over those before it.
+    fn restate(&mut self, text: &str, out: &mut Outbox) {
+        let first = pieces(text, self.most / 4).next().unwrap_or_default();
+        first.clone_into(&mut self.text);
+        self.repeated = first.len();
+        self.sequence += 1;
+        if self.streams {
+            out.tell(results::delta("", Some(first), self.sequence));
+        }
+        self.say(&text[first.len()..], out);
+    }
+}
+
+/// A text in pieces of at most so many bytes, cut between characters.
+fn pieces(text: &str, bytes: usize) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let (piece, behind) = rest.split_at(rest.floor_char_boundary(bytes.max(4)));
+        rest = behind;
+        Some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Output;
+
+    fn told(out: Outbox) -> Vec<String> {
+        let told = out.0.into_iter().map(|output| match output {
+            Output::Tell(result) => match result.kind.as_str() {
+                "message.delta" => {
+                    let chunk = &result.data["chunk"];
+                    let all = chunk["all_content"].as_str().unwrap_or("-");
+                    format!("{}|{all}", chunk["content"].as_str().unwrap())
+                }
+                "message.completed" => {
+                    format!("={}", result.data["message"]["content"].as_str().unwrap())
+                }
+                _ => format!("?{}", result.data["text"].as_str().unwrap()),
+            },
+            other => format!("{other:?}"),
+        });
+        told.collect()
+    }
+
+    fn answer(streams: bool, result_bytes: usize) -> Answer {
+        Answer::new(&Turn {
+            streams,
+            result_bytes,
+            shows_thoughts: true,
+            ..Turn::default()
+        })
+    }
+
+    #[test]
+    fn snapshots_become_increments() {
+        let (mut answer, mut out) = (answer(true, 4_000), Outbox::default());
+        for whole in ["He", "Hello", "Hello", "Bye"] {
+            answer.snapshot(whole, &mut out);
+        }
+        assert!(answer.complete(&mut out));
+        assert_eq!(told(out), ["He|He", "llo|Hello", "|Bye", "=Bye"]);
+    }
+
+    #[test]
+    fn thoughts_are_split_off() {
+        let (mut answer, mut out) = (answer(true, 4_000), Outbox::default());
+        for piece in ["<thi", "nk>hm</think>", "\n\nYes"] {
+            answer.append(piece, &mut out);
+        }
+        answer.complete(&mut out);
+        assert_eq!(told(out), ["?hm", "Yes|Yes", "=Yes"]);
+    }
+
+    #[test]
+    fn closing_marks_turn_text_into_thoughts() {
+        let (mut answer, mut out) = (answer(true, 4_000), Outbox::default());
+        for piece in ["hm", "</think>", "Yes"] {
+            answer.append(piece, &mut out);
+        }
+        answer.complete(&mut out);
+        assert_eq!(told(out), ["hm|hm", "|", "Yes|Yes", "=Yes"]);
+    }
+
+    #[test]
+    fn results_stay_within_their_bound() {
+        let (mut answer, mut out) = (answer(true, 64), Outbox::default());
+        answer.append(&"ä".repeat(100), &mut out);
+        assert!(answer.complete(&mut out));
+        let told = told(out);
+        assert!(
+            told.iter()
+                .all(|told| told.len() <= 64 && !told.starts_with('=')),
+            "{told:?}"
+        );
+        let whole: String = told
+            .iter()
+            .map(|told| told.split('|').next().unwrap())
+            .collect();
+        assert_eq!(whole, "ä".repeat(100));
+    }
+
+    #[test]
+    fn tells_one_message_without_streaming() {
+        let (mut answer, mut out) = (answer(false, 4_000), Outbox::default());
+        answer.append("a", &mut out);
+        answer.append("b", &mut out);
+        answer.complete(&mut out);
+        assert_eq!(told(out), ["=ab"]);
+    }
+}

@@ -1,0 +1,405 @@
+//! Reads an agent's configuration: keys as in the forms, each checked, unknown ones refused.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::JsonObject;
+use secrecy::SecretString;
+use serde_json::Value;
+use url::Url;
+
+use crate::upstream::failure::Failure;
+
+/// The idle limit where the configuration states none, in seconds.
+pub const IDLE_SECONDS: u64 = 120;
+const DAY_SECONDS: u64 = 86_400;
+const ENV: &str = "env:";
+
+/// Keys of migrated configurations that have no effect here.
+pub const LEGACY_KEYS: &[&str] = &[
+    "enable-all-tools",
+    "tools",
+    "knowledge-bases",
+    "mcp-resources",
+    "mcp-resource-agent-read-enabled",
+    "langbot-assets-gateway-host",
+    "langbot-assets-gateway-port",
+    "langbot-assets-gateway-request-timeout",
+    "langbot-assets-token-ttl",
+    "remove-think",
+    "streaming",
+    "user-id-source",
+];
+
+/// Gives the value of an environment variable.
+pub type Lookup = dyn Fn(&str) -> Option<String> + Send + Sync;
+
+/// The source of `env:NAME` values.
+#[derive(Clone)]
+pub struct SecretSource {
+    /// Only names that begin with it are read.
+    pub prefix: String,
+    /// The value of a variable.
+    pub lookup: Arc<Lookup>,
+}
+
+/// The time limits of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Silence of content upstream.
+    pub idle: Duration,
+    /// The whole run; `None`: the gateway's deadline alone.
+    pub total: Option<Duration>,
+}
+
+/// Reads the keys of one configuration. A key that is `null` is absent.
+pub struct ConfigReader<'a> {
+    config: &'a JsonObject,
+    source: &'a SecretSource,
+    known: Vec<&'static str>,
+    secrets: Vec<SecretString>,
+}
+
+impl<'a> ConfigReader<'a> {
+    /// A reader that has read nothing.
+    pub fn new(config: &'a JsonObject, source: &'a SecretSource) -> Self {
+        Self {
+            config,
+            source,
+            known: Vec::new(),
+            secrets: Vec::new(),
+        }
+    }
+
+    /// A text, trimmed; empty where it is absent.
+    pub fn text(&mut self, key: &'static str) -> Result<String, Failure> {
+        match self.value(key) {
+            None => Ok(String::new()),
+            Some(Value::String(text)) => Ok(text.trim().to_owned()),
+            Some(_) => Err(Failure::config(key, "must be a text")),
+        }
+    }
+
+    /// A text, or the default where it is absent or empty.
+    pub fn text_or(&mut self, key: &'static str, default: &str) -> Result<String, Failure> {
+        let text = self.text(key)?;
+        Ok(if text.is_empty() {
+            default.to_owned()
+        } else {
+            text
+        })
+    }
+
+    /// A text that must be there.
+    pub fn required(&mut self, key: &'static str) -> Result<String, Failure> {
+        let text = self.text(key)?;
+        if text.is_empty() {
+            return Err(Failure::config(key, "is required"));
+        }
+        Ok(text)
+    }
+
+    /// A literal secret, or `env:NAME` of the connectors' environment. Its value is redacted everywhere.
+    pub fn secret(&mut self, key: &'static str) -> Result<Option<SecretString>, Failure> {
+        let text = self.text(key)?;
+        let value = match text.strip_prefix(ENV) {
+            None => text,
+            Some(name) => self.variable(key, name)?,
+        };
+        if value.is_empty() {
+            return Ok(None);
+        }
+        if value.contains(|letter: char| letter.is_control()) {
+            return Err(Failure::config(key, "holds control characters"));
+        }
+        let secret = SecretString::from(value);
+        self.secrets.push(secret.clone());
+        Ok(Some(secret))
+    }
+
+    /// A secret that must be there.
+    pub fn required_secret(&mut self, key: &'static str) -> Result<SecretString, Failure> {
+        let secret = self.secret(key)?;
+        secret.ok_or_else(|| Failure::config(key, "is required"))
+    }
+
+    fn variable(&self, key: &str, name: &str) -> Result<String, Failure> {
+        let prefix = &self.source.prefix;
+        if !name.starts_with(prefix.as_str()) {
+            let fault = format!("may only name variables that begin with {prefix}");
+            return Err(Failure::config(key, &fault));
+        }
+        let value = (self.source.lookup)(name).filter(|value| !value.is_empty());
+        value.ok_or_else(|| {
+            Failure::config(
+                key,
+                &format!("names {name}, which is not set in the connectors' environment"),
+            )
+        })
+    }
+
+    /// A URL of `http` or `https` without credentials, query or fragment, or the default; required without one.
+    pub fn base_url(&mut self, key: &'static str, default: &str) -> Result<Url, Failure> {
+        let url = self.url(key, default)?;
+        if url.query().is_some() {
+            return Err(Failure::config(key, "must have no query"));
+        }
+        Ok(url)
+    }
+
+    /// As [`ConfigReader::base_url`], also with a query.
+    pub fn url(&mut self, key: &'static str, default: &str) -> Result<Url, Failure> {
+        let text = self.text_or(key, default)?;
+        if text.is_empty() {
+            return Err(Failure::config(key, "is required"));
+        }
+        let url = Url::parse(&text).map_err(|_| Failure::config(key, "must be a URL"))?;
+        let is_plain =
+            url.username().is_empty() && url.password().is_none() && url.fragment().is_none();
+        if !matches!(url.scheme(), "http" | "https") || !url.has_host() || !is_plain {
+            return Err(Failure::config(
+                key,
+                "must be a URL of http or https without credentials and fragment",
+            ));
+        }
+        Ok(url)
+    }
+
+    /// One of these words, the first where it is absent.
+    pub fn choice<T: Copy>(
+        &mut self,
+        key: &'static str,
+        choices: &[(&str, T)],
+    ) -> Result<T, Failure> {
+        let names = || {
+            choices
+                .iter()
+                .map(|(name, _)| *name)
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        let text = self.text_or(key, choices.first().map_or("", |(name, _)| name))?;
+        let found = choices.iter().find(|(name, _)| *name == text);
+        let found = found.map(|(_, choice)| *choice);
+        found.ok_or_else(|| Failure::config(key, &format!("must be one of: {}", names())))
+    }
+
+    /// True or false.
+    pub fn flag(&mut self, key: &'static str, default: bool) -> Result<bool, Failure> {
+        match self.value(key) {
+            None => Ok(default),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(_) => Err(Failure::config(key, "must be true or false")),
+        }
+    }
+
+    /// A whole number within a range.
+    pub fn integer(
+        &mut self,
+        key: &'static str,
+        default: u64,
+        range: RangeInclusive<u64>,
+    ) -> Result<u64, Failure> {
+        let Some(value) = self.value(key) else {
+            return Ok(default);
+        };
+        let number = value.as_u64().filter(|number| range.contains(number));
+        let (least, most) = (range.start(), range.end());
+        number.ok_or_else(|| {
+            Failure::config(
+                key,
+                &format!("must be a whole number from {least} to {most}"),
+            )
+        })
+    }
+
+    /// A JSON object, also as a text of JSON; empty where it is absent.
+    pub fn object(&mut self, key: &'static str) -> Result<JsonObject, Failure> {
+        let wrong = || Failure::config(key, "must be a JSON object");
+        match self.value(key) {
+            None => Ok(JsonObject::new()),
+            Some(Value::Object(object)) => Ok(object.clone()),
+            Some(Value::String(text)) if text.trim().is_empty() => Ok(JsonObject::new()),
+            Some(Value::String(text)) => serde_json::from_str(text).map_err(|_| wrong()),
+            Some(_) => Err(wrong()),
+        }
+    }
+
+    /// As [`ConfigReader::object`]; texts `env:NAME` within it are secrets.
+    pub fn object_with_secrets(&mut self, key: &'static str) -> Result<JsonObject, Failure> {
+        let mut object = Value::Object(self.object(key)?);
+        self.fill_in(key, &mut object)?;
+        Ok(crate::upstream::json::object(object))
+    }
+
+    fn fill_in(&mut self, key: &str, value: &mut Value) -> Result<(), Failure> {
+        match value {
+            Value::String(text) => {
+                if let Some(name) = text.strip_prefix(ENV) {
+                    let secret = self.variable(key, name)?;
+                    self.secrets.push(SecretString::from(secret.clone()));
+                    *text = secret;
+                }
+                Ok(())
+            }
+            Value::Array(items) => items
+                .iter_mut()
+                .try_for_each(|item| self.fill_in(key, item)),
+            Value::Object(members) => members
+                .values_mut()
+                .try_for_each(|member| self.fill_in(key, member)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
+        }
+    }
+
+    /// A list of texts; empty where it is absent.
+    pub fn texts(&mut self, key: &'static str) -> Result<Vec<String>, Failure> {
+        let Some(value) = self.value(key) else {
+            return Ok(Vec::new());
+        };
+        let texts = serde_json::from_value(value.clone());
+        texts.map_err(|_| Failure::config(key, "must be a list of texts"))
+    }
+
+    /// Accepts keys that have no effect.
+    pub fn ignore(&mut self, keys: &[&'static str]) {
+        self.known.extend_from_slice(keys);
+    }
+
+    /// `host-tools`, or the option of migrated configurations: the name of the input variable that gets the run token.
+    pub fn host_tools(&mut self) -> Result<Option<String>, Failure> {
+        let name = self.text("host-tools")?;
+        let is_on = self.flag("langbot-assets-enabled", false)?;
+        let legacy = self.text_or("langbot-assets-input-name", "langbot_asset_run_token")?;
+        Ok(match name {
+            name if !name.is_empty() => Some(name),
+            _ => is_on.then_some(legacy),
+        })
+    }
+
+    /// `idle-timeout` and `total-timeout`. `timeout` of migrated configurations raises the idle limit and never lowers
+    /// it: there, pings counted as content.
+    pub(crate) fn limits(&mut self) -> Result<Limits, Failure> {
+        let legacy = self.integer("timeout", IDLE_SECONDS, 0..=DAY_SECONDS)?;
+        let idle = self.integer("idle-timeout", legacy.max(IDLE_SECONDS), 1..=DAY_SECONDS)?;
+        let total = self.integer("total-timeout", 0, 0..=DAY_SECONDS)?;
+        Ok(Limits {
+            idle: Duration::from_secs(idle),
+            total: (total > 0).then(|| Duration::from_secs(total)),
+        })
+    }
+
+    /// Refuses keys that were not read. The secrets that were.
+    pub(crate) fn finish(self) -> Result<Vec<SecretString>, Failure> {
+        let unknown = self
+            .config
+            .keys()
+            .find(|key| !self.known.contains(&key.as_str()));
+        match unknown {
+            None => Ok(self.secrets),
+            Some(key) => Err(Failure::config(
+                key,
+                "is no key of this runner's configuration",
+            )),
+        }
+    }
+
+    fn value(&mut self, key: &'static str) -> Option<&'a Value> {
+        self.known.push(key);
+        self.config.get(key).filter(|value| !value.is_null())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use secrecy::ExposeSecret as _;
+    use serde_json::json;
+
+    use super::*;
+
+    fn source() -> SecretSource {
+        SecretSource {
+            prefix: "CONNECTOR_".to_owned(),
+            lookup: Arc::new(|name| (name == "CONNECTOR_A").then(|| "value".to_owned())),
+        }
+    }
+
+    fn fault<T>(
+        config: &Value,
+        read: impl Fn(&mut ConfigReader<'_>) -> Result<T, Failure>,
+    ) -> String {
+        let source = source();
+        let mut reader = ConfigReader::new(config.as_object().unwrap(), &source);
+        match read(&mut reader).err().or_else(|| reader.finish().err()) {
+            None => String::new(),
+            Some(failure) => failure.details["pointer"].as_str().unwrap().to_owned(),
+        }
+    }
+
+    #[test]
+    fn wrong_values_name_their_pointer() {
+        let choices = [("a", 1), ("b", 2)];
+        assert_eq!(fault(&json!({"k": 1}), |r| r.text("k")), "/k");
+        assert_eq!(fault(&json!({"k": " "}), |r| r.required("k")), "/k");
+        assert_eq!(
+            fault(&json!({"k": "ftp://a"}), |r| r.base_url("k", "")),
+            "/k"
+        );
+        assert_eq!(
+            fault(&json!({"k": "https://u:p@a.example"}), |r| r
+                .base_url("k", "")),
+            "/k"
+        );
+        assert_eq!(fault(&json!({"k": "c"}), |r| r.choice("k", &choices)), "/k");
+        assert_eq!(
+            fault(&json!({"k": 11}), |r| r.integer("k", 1, 0..=10)),
+            "/k"
+        );
+        assert_eq!(fault(&json!({"k": "[1]"}), |r| r.object("k")), "/k");
+        assert_eq!(fault(&json!({"k": "yes"}), |r| r.flag("k", false)), "/k");
+        assert_eq!(
+            fault(&json!({"k": "a", "x/y": 1}), |r| r.text("k")),
+            "/x~1y"
+        );
+        assert_eq!(
+            fault(&json!({"k": null}), |r| r.integer("k", 1, 0..=10)),
+            ""
+        );
+    }
+
+    #[test]
+    fn secrets_come_from_allowed_variables() {
+        let config = json!({"a": "env:CONNECTOR_A", "b": "literal"});
+        let source = source();
+        let mut reader = ConfigReader::new(config.as_object().unwrap(), &source);
+        assert_eq!(
+            reader.required_secret("a").unwrap().expose_secret(),
+            "value"
+        );
+        assert_eq!(
+            reader.required_secret("b").unwrap().expose_secret(),
+            "literal"
+        );
+        assert_eq!(reader.finish().unwrap().len(), 2);
+        for name in ["env:HOME", "env:CONNECTOR_B"] {
+            assert_eq!(fault(&json!({"k": name}), |r| r.secret("k")), "/k");
+        }
+    }
+
+    #[test]
+    fn legacy_timeouts_never_lower_the_idle_limit() {
+        for (config, idle) in [
+            (json!({}), 120),
+            (json!({"timeout": 30}), 120),
+            (json!({"timeout": 300}), 300),
+            (json!({"timeout": 300, "idle-timeout": 5}), 5),
+        ] {
+            let source = source();
+            let limits = ConfigReader::new(config.as_object().unwrap(), &source)
+                .limits()
+                .unwrap();
+            assert_eq!(limits.idle, Duration::from_secs(idle), "{config}");
+        }
+    }
+}

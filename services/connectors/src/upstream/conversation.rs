@@ -1,0 +1,81 @@
+//! The platform's conversation behind ours, and the one retry with a new one.
+
+use serde_json::Value;
+
+use crate::machine::{HistoryMessage, Outbox};
+use crate::turn::Turn;
+use crate::upstream::results::cut;
+
+/// Bytes of one earlier message that is sent again.
+const MESSAGE_BYTES: usize = 4_000;
+
+/// The id of the platform's conversation, kept in the conversation's state.
+#[derive(Debug)]
+pub struct Conversation {
+    key: &'static str,
+    id: Option<String>,
+    /// The id comes from the state, and the platform has not confirmed it yet.
+    is_unconfirmed: bool,
+    has_retried: bool,
+}
+
+impl Conversation {
+    /// The id under that key of the state, where `is_valid` accepts it.
+    pub fn of(turn: &Turn, key: &'static str, is_valid: impl Fn(&str) -> bool) -> Self {
+        let stored = turn.state.get(key).and_then(Value::as_str);
+        let id = stored.filter(|id| !id.is_empty() && is_valid(id));
+        Self {
+            key,
+            id: id.map(str::to_owned),
+            is_unconfirmed: id.is_some(),
+            has_retried: false,
+        }
+    }
+
+    /// The id, if there is one.
+    pub fn id(&self) -> Option<&str> {
+        self.id.as_deref()
+    }
+
+    /// True after [`Conversation::start_over`].
+    pub fn is_retried(&self) -> bool {
+        self.has_retried
+    }
+
+    /// Takes an id that the platform stated, and stores it unless it is the same.
+    pub fn learn(&mut self, id: &str, out: &mut Outbox) {
+        self.is_unconfirmed = false;
+        if !id.is_empty() && self.id() != Some(id) {
+            self.id = Some(id.to_owned());
+            out.remember(self.key, id);
+        }
+    }
+
+    /// Gives up a stored conversation and logs the reason. False where the call must not be repeated: no stored id was
+    /// sent, the platform confirmed it, or results of the run exist (`has_begun`).
+    pub fn start_over(&mut self, has_begun: bool, reason: &str, out: &mut Outbox) -> bool {
+        if has_begun || !self.is_unconfirmed {
+            return false;
+        }
+        (self.id, self.is_unconfirmed, self.has_retried) = (None, false, true);
+        out.log(
+            "warning",
+            &format!("{reason}; a new conversation is started on the platform"),
+        );
+        true
+    }
+}
+
+/// A text with the messages before it, for platforms that take one text alone.
+pub fn with_history(history: &[HistoryMessage], text: &str) -> String {
+    if history.is_empty() {
+        return text.to_owned();
+    }
+    let lines = history
+        .iter()
+        .map(|message| format!("{}: {}\n", message.role, cut(&message.text, MESSAGE_BYTES)));
+    format!(
+        "The conversation so far:\n{}\n{text}",
+        lines.collect::<String>()
+    )
+}

@@ -1,0 +1,92 @@
+//! JSON of platforms.
+
+use serde_json::Value;
+
+/// A text as JSON. Escapes of lone surrogates, which no Rust text can hold, become U+FFFD.
+pub fn parse(text: &str) -> Option<Value> {
+    let parsed = serde_json::from_str(text).ok();
+    parsed.or_else(|| serde_json::from_str(&without_lone_surrogates(text)?).ok())
+}
+
+fn without_lone_surrogates(text: &str) -> Option<String> {
+    let (mut repaired, mut rest) = (String::with_capacity(text.len()), text);
+    let mut found = false;
+    while let Some(at) = rest.find('\\') {
+        let (before, escape) = rest.split_at(at);
+        repaired.push_str(before);
+        let length = match unit(escape) {
+            // A pair stays.
+            Some(0xD800..=0xDBFF)
+                if matches!(escape.get(6..).and_then(unit), Some(0xDC00..=0xDFFF)) =>
+            {
+                12
+            }
+            Some(0xD800..=0xDFFF) => {
+                found = true;
+                repaired.push('\u{FFFD}');
+                rest = &escape[6..];
+                continue;
+            }
+            Some(_) => 6,
+            None => 1 + escape.chars().nth(1).map_or(0, char::len_utf8),
+        };
+        let (kept, behind) = escape.split_at(length);
+        repaired.push_str(kept);
+        rest = behind;
+    }
+    repaired.push_str(rest);
+    found.then_some(repaired)
+}
+
+/// The code unit of an escape `\uXXXX` at the beginning of the text.
+fn unit(text: &str) -> Option<u16> {
+    let digits = text.strip_prefix("\\u")?.get(..4)?;
+    u16::from_str_radix(digits, 16).ok()
+}
+
+/// A text, or the JSON of another value; `null` has none.
+pub fn text_of(value: &Value) -> Option<String> {
+    match value {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        value => Some(value.to_string()),
+    }
+}
+
+/// A text that is not empty.
+pub fn filled(value: &Value) -> Option<&str> {
+    value.as_str().filter(|text| !text.trim().is_empty())
+}
+
+/// A value as an object; others stand under `value`.
+pub fn object(value: Value) -> protocol::JsonObject {
+    match value {
+        Value::Object(object) => object,
+        Value::Null => protocol::JsonObject::new(),
+        value => protocol::JsonObject::from_iter([("value".to_owned(), value)]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn lone_surrogates_are_replaced() {
+        for (text, value) in [
+            (r#"{"a":"\ud83d\ude00"}"#, json!({"a": "😀"})),
+            (
+                r#"["\ud83d", "\\ud83d", "\ud83d\ude00\ude00"]"#,
+                json!(["\u{FFFD}", "\\ud83d", "😀\u{FFFD}"]),
+            ),
+            (r#""\ud83dx\ud83d""#, json!("\u{FFFD}x\u{FFFD}")),
+        ] {
+            assert_eq!(parse(text), Some(value), "{text}");
+        }
+        for text in ["", "\\", "\"\\ud8", "{\"a\":\"\\ud83d", "\"\\ü\\ud800"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+}

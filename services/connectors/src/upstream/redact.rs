@@ -1,0 +1,65 @@
+//! Secrets taken out of messages, excerpts and logs.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+use secrecy::{ExposeSecret as _, SecretString};
+
+const REDACTED: &str = "[redacted]";
+/// Shorter values stand in too many texts that are no secrets.
+const SHORTEST: usize = 6;
+
+/// Texts that look like a secret.
+static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
+    let patterns = [
+        r"(?i)\b(?:bearer|basic)\s+[a-z0-9._~+/=-]{8,}",
+        r"\b(?:sk|pk|app|pat|fastgpt|ragflow|hf)[-_][A-Za-z0-9_-]{12,}",
+        r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
+        r"://[^/\s:@]+:[^/\s@]+@",
+        r#"(?i)\b(?:api[_-]?key|access[_-]?token|secret|password|authorization)["']?\s*[:=]\s*["']?(?:bearer\s+)?[^\s"',;&}]{6,}"#,
+    ];
+    Regex::new(&patterns.join("|")).expect("the patterns are fixed")
+});
+
+/// Takes out the secrets of one run, and texts that look like secrets.
+#[derive(Debug, Default)]
+pub struct Redactor {
+    known: Vec<SecretString>,
+}
+
+impl Redactor {
+    /// A redactor that knows these secrets.
+    pub fn new(mut known: Vec<SecretString>) -> Self {
+        known.retain(|secret| secret.expose_secret().len() >= SHORTEST);
+        Self { known }
+    }
+
+    /// The text without secrets.
+    pub fn redact(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for secret in &self.known {
+            if text.contains(secret.expose_secret()) {
+                text = text.replace(secret.expose_secret(), REDACTED);
+            }
+        }
+        PATTERN.replace_all(&text, REDACTED).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_out_known_and_likely_secrets() {
+        let redactor = Redactor::new(vec!["known-value".into(), "a".into()]);
+        for (text, clean) in [
+            ("it is known-value", "it is [redacted]"),
+            ("Authorization: Bearer abcdefgh1234", "[redacted]"),
+            ("key app-abcdefghijklmnop is bad", "key [redacted] is bad"),
+            ("a plain text", "a plain text"),
+        ] {
+            assert_eq!(redactor.redact(text), clean);
+        }
+    }
+}

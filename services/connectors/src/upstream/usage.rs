@@ -1,0 +1,141 @@
+//! Token usage, under the names and in the places that platforms use.
+
+use protocol::JsonObject;
+use protocol::message::LlmTokenUsage;
+use serde_json::Value;
+
+const PROMPT: [&str; 4] = [
+    "prompt_tokens",
+    "input_tokens",
+    "input_count",
+    "inputTokenCount",
+];
+const COMPLETION: [&str; 4] = [
+    "completion_tokens",
+    "output_tokens",
+    "output_count",
+    "outputTokenCount",
+];
+const TOTAL: [&str; 4] = [
+    "total_tokens",
+    "token_count",
+    "total_count",
+    "totalTokenCount",
+];
+/// Further members that are kept.
+const MOST_FURTHER: usize = 32;
+
+/// The usage in a payload: `usage`, `metadata.usage`, `data.usage`, `data`, or the payload itself. `None` without counts.
+pub fn usage_in(payload: &Value) -> Option<LlmTokenUsage> {
+    let data = &payload["data"];
+    let stated = [
+        &payload["usage"],
+        &payload["metadata"]["usage"],
+        &data["usage"],
+    ];
+    let stated = stated.into_iter().find_map(usage_of);
+    // Other members of these are no usage.
+    let counts_in = |place| {
+        usage_of(place).map(|usage| LlmTokenUsage {
+            further: JsonObject::new(),
+            ..usage
+        })
+    };
+    stated.or_else(|| [data, payload].into_iter().find_map(counts_in))
+}
+
+/// The usage that an object states. `None` without counts.
+pub fn usage_of(usage: &Value) -> Option<LlmTokenUsage> {
+    let told = usage.as_object()?;
+    let of = |names: [&str; 4]| names.iter().find_map(|name| count(told.get(*name)?));
+    let (prompt_tokens, completion_tokens) = (of(PROMPT), of(COMPLETION));
+    let sum = || Some(prompt_tokens?.saturating_add(completion_tokens?));
+    let total_tokens = of(TOTAL).or_else(sum);
+    prompt_tokens.or(completion_tokens).or(total_tokens)?;
+    Some(LlmTokenUsage {
+        prompt_tokens,
+        completion_tokens,
+        total_tokens,
+        further: further(told),
+    })
+}
+
+/// Counts and other short facts, without the texts of an answer.
+fn further(told: &JsonObject) -> JsonObject {
+    let is_named = |name: &str| [PROMPT, COMPLETION, TOTAL].concat().contains(&name);
+    let is_short = |value: &Value| match value {
+        Value::Number(_) => true,
+        Value::String(text) => text.len() <= 64,
+        Value::Object(members) => members.len() <= 16 && members.values().all(Value::is_number),
+        _ => false,
+    };
+    let kept = told
+        .iter()
+        .filter(|(name, value)| !is_named(name) && is_short(value));
+    let kept = kept.map(|(name, value)| (name.clone(), value.clone()));
+    kept.take(MOST_FURTHER).collect()
+}
+
+/// A count: a whole number of at least 0, also as text.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "checked to be whole and small"
+)]
+fn count(value: &Value) -> Option<i64> {
+    let whole =
+        |number: f64| (number.fract() == 0.0 && number.abs() < 1e15).then_some(number as i64);
+    let number = value.as_i64().or_else(|| whole(value.as_f64()?));
+    let number = number.or_else(|| value.as_str()?.trim().parse().ok());
+    number.filter(|number| *number >= 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn finds_counts_under_any_name() {
+        for (payload, expected) in [
+            (
+                json!({"usage": {"prompt_tokens": 1, "completion_tokens": 2}}),
+                Some((1, 2, 3)),
+            ),
+            (
+                json!({"metadata": {"usage": {"input_tokens": "1", "output_tokens": 2.0, "total_tokens": 9}}}),
+                Some((1, 2, 9)),
+            ),
+            (
+                json!({"data": {"usage": {"input_count": 1, "output_count": 2, "token_count": 3}}}),
+                Some((1, 2, 3)),
+            ),
+            (
+                json!({"data": {"inputTokenCount": 1, "outputTokenCount": 2}}),
+                Some((1, 2, 3)),
+            ),
+            (json!({"usage": null, "text": "a"}), None),
+            (json!({"usage": {"prompt_tokens": -1}}), None),
+        ] {
+            let usage = usage_in(&payload);
+            let counts = usage.map(|usage| {
+                (
+                    usage.prompt_tokens.unwrap(),
+                    usage.completion_tokens.unwrap(),
+                    usage.total_tokens.unwrap(),
+                )
+            });
+            assert_eq!(counts, expected, "{payload}");
+        }
+    }
+
+    #[test]
+    fn keeps_further_facts_without_texts() {
+        let told = json!({"total_tokens": 3, "currency": "USD", "answer": "a".repeat(100), "details": {"cached": 1}});
+        let usage = usage_of(&told).unwrap();
+        assert_eq!(
+            Value::Object(usage.further),
+            json!({"currency": "USD", "details": {"cached": 1}})
+        );
+    }
+}

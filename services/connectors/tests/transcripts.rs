@@ -1,0 +1,576 @@
+//! Plays transcripts of platforms against their machines: whole, cut at every byte, and ended at every byte.
+//!
+//! A transcript `transcripts/{platform}/{name}.json` has these members, all but `config` optional:
+//!
+//! - `config`: the agent's configuration. `secret-of-test` stands for its secrets: no failure and no log may hold it.
+//! - `turn`: `text`, `state`, `params`, `submission`, `run_token`, `streams`, `files` (`name`, `mime_type`, and `text`
+//!   or `url`), `history` (`role`, `text`).
+//! - `responses`: one of each call, in order. A file of raw HTTP, `{"file": …, "end": "idle"}`, or `{"failed": "idle"}`
+//!   (`connect`, `timeout`, `broken`, `idle`). By default `{name}.http` alone. Further calls find no connection.
+//! - `answers`: one `AwaitedInteraction` of each question, in order. Further questions expire.
+//! - `is_delimited`: false where a body that ends early looks whole, such as plain text.
+//! - `results`: the outputs in short. `CONNECTORS_BLESS=1 cargo test -p connectors --test transcripts` writes them:
+//!   review the difference.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use connectors::catalogue::{PLATFORMS, Platform};
+use connectors::machine::{Head, HistoryMessage, Output};
+use connectors::request::{Body, Request};
+use connectors::session::Session;
+use connectors::turn::{FileContent, Turn, TurnFile};
+use connectors::upstream::config::SecretSource;
+use connectors::upstream::failure::TransportError;
+use protocol::JsonObject;
+use protocol::interaction::AwaitedInteraction;
+use serde_json::{Value, json};
+
+/// Calls and questions of one play.
+const MOST_STEPS: usize = 50;
+const SECRET: &str = "secret-of-test";
+
+struct Transcript {
+    name: String,
+    path: PathBuf,
+    platform: &'static Platform,
+    document: JsonObject,
+    responses: Vec<Response>,
+}
+
+enum Response {
+    Http {
+        head: Head,
+        body: Vec<u8>,
+        end: Option<TransportError>,
+    },
+    Failed(TransportError),
+}
+
+/// The way in which the bodies are handed over.
+#[derive(Clone, Copy, Debug)]
+enum Delivery {
+    Whole,
+    Bytes,
+    /// One body in two chunks.
+    Cut {
+        response: usize,
+        at: usize,
+    },
+    /// One body without its rest. `is_broken`: by a broken connection, else by an end that looks clean.
+    Ended {
+        response: usize,
+        at: usize,
+        is_broken: bool,
+    },
+}
+
+#[test]
+fn results_match_at_any_cut() {
+    for transcript in &transcripts() {
+        let whole = transcript.play(Delivery::Whole);
+        transcript.check_invariants(&whole, Delivery::Whole);
+        transcript.check_results(&whole);
+        let cuts = transcript
+            .places()
+            .map(|(response, at)| Delivery::Cut { response, at });
+        for delivery in cuts.chain([Delivery::Bytes]) {
+            let cut = transcript.play(delivery);
+            assert!(
+                cut == whole,
+                "{}: {delivery:?}: {:?}",
+                transcript.name,
+                short(&cut)
+            );
+        }
+    }
+}
+
+#[test]
+fn early_ends_never_complete_half_answers() {
+    for transcript in &transcripts() {
+        let whole = messages(&transcript.play(Delivery::Whole));
+        let ends = [true, false]
+            .into_iter()
+            .filter(|is_broken| *is_broken || transcript.is_delimited());
+        for is_broken in ends {
+            for (response, at) in transcript.places() {
+                let delivery = Delivery::Ended {
+                    response,
+                    at,
+                    is_broken,
+                };
+                let outputs = transcript.play(delivery);
+                transcript.check_invariants(&outputs, delivery);
+                if matches!(outputs.last(), Some(Output::Finish(_))) {
+                    assert_eq!(
+                        messages(&outputs),
+                        whole,
+                        "{}: {delivery:?}",
+                        transcript.name
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn each_platform_has_transcripts() {
+    let with: BTreeSet<_> = transcripts()
+        .iter()
+        .map(|transcript| transcript.platform.name)
+        .collect();
+    let all: BTreeSet<_> = PLATFORMS.iter().map(|platform| platform.name).collect();
+    assert_eq!(with, all);
+}
+
+#[test]
+fn each_response_belongs_to_a_transcript() {
+    let used: BTreeSet<_> = transcripts().iter().flat_map(Transcript::files).collect();
+    for platform in PLATFORMS {
+        for path in listed(&directory().join(platform.name), "http") {
+            assert!(
+                used.contains(&path),
+                "{} is in no transcript",
+                path.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn unknown_keys_are_refused() {
+    for transcript in &transcripts() {
+        let mut config = transcript.config();
+        if Session::new(transcript.platform, Turn::default(), &config, &source()).is_err() {
+            continue;
+        }
+        config.insert("no-such-key".to_owned(), json!(1));
+        let refused = Session::new(transcript.platform, Turn::default(), &config, &source()).err();
+        let pointer = refused.map(|failure| failure.details["pointer"].clone());
+        assert_eq!(pointer, Some(json!("/no-such-key")), "{}", transcript.name);
+    }
+}
+
+impl Transcript {
+    fn read(platform: &'static Platform, path: PathBuf) -> Self {
+        let name = format!("{}/{}", platform.name, stem(&path));
+        let text = fs::read_to_string(&path).expect("the transcript is readable");
+        let document: JsonObject =
+            serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let mut transcript = Self {
+            name,
+            path,
+            platform,
+            document,
+            responses: Vec::new(),
+        };
+        transcript.responses = transcript
+            .stated()
+            .iter()
+            .map(|stated| transcript.response(stated))
+            .collect();
+        transcript
+    }
+
+    fn member(&self, key: &str) -> Value {
+        self.document.get(key).cloned().unwrap_or_default()
+    }
+
+    fn config(&self) -> JsonObject {
+        match self.member("config") {
+            Value::Object(config) => config,
+            _ => panic!("{}: config is no object", self.name),
+        }
+    }
+
+    fn is_delimited(&self) -> bool {
+        self.member("is_delimited") != json!(false)
+    }
+
+    fn stated(&self) -> Vec<Value> {
+        match self.member("responses") {
+            Value::Array(responses) => responses,
+            _ => vec![json!(format!("{}.http", self.file_stem()))],
+        }
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let stated = self.stated();
+        let files = stated
+            .iter()
+            .filter_map(|stated| stated.as_str().or_else(|| stated["file"].as_str()));
+        files.map(|file| self.path.with_file_name(file)).collect()
+    }
+
+    fn response(&self, stated: &Value) -> Response {
+        if let Some(error) = stated["failed"].as_str() {
+            return Response::Failed(error_of(error));
+        }
+        let file = stated.as_str().or_else(|| stated["file"].as_str());
+        let file = file.expect("a response names its file");
+        let bytes = fs::read(self.path.with_file_name(file))
+            .unwrap_or_else(|error| panic!("{file}: {error}"));
+        let (head, body) = parse_http(&bytes);
+        let end = stated["end"].as_str().map(error_of);
+        Response::Http { head, body, end }
+    }
+
+    /// Each place within the body of each response.
+    fn places(&self) -> impl Iterator<Item = (usize, usize)> {
+        let bodies = self
+            .responses
+            .iter()
+            .enumerate()
+            .filter_map(|(number, response)| match response {
+                Response::Http { body, .. } => Some((number, body.len())),
+                Response::Failed(_) => None,
+            });
+        bodies.flat_map(|(number, length)| (0..length).map(move |at| (number, at)))
+    }
+
+    fn turn(&self) -> Turn {
+        let turn = self.member("turn");
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let object = |value: &Value| value.as_object().cloned().unwrap_or_default();
+        let files = turn["files"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|file| TurnFile {
+                name: text(&file["name"]),
+                mime_type: text(&file["mime_type"]),
+                content: match file["url"].as_str() {
+                    Some(url) => FileContent::Url(url.to_owned()),
+                    None => FileContent::Bytes(text(&file["text"]).into_bytes().into()),
+                },
+            });
+        Turn {
+            run_id: "00000000-0000-7000-8000-000000000001".to_owned(),
+            user: "user_7".to_owned(),
+            text: text(&turn["text"]),
+            files: files.collect(),
+            submission: serde_json::from_value(turn["submission"].clone()).unwrap_or_default(),
+            state: object(&turn["state"]),
+            params: object(&turn["params"]),
+            run_token: turn["run_token"].as_str().map(Into::into),
+            streams: turn["streams"] != json!(false),
+            ..Turn::default()
+        }
+    }
+
+    fn history(&self) -> Vec<HistoryMessage> {
+        let turn = self.member("turn");
+        let messages = turn["history"].as_array().into_iter().flatten();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        messages
+            .map(|message| HistoryMessage {
+                role: text(&message["role"]),
+                text: text(&message["text"]),
+            })
+            .collect()
+    }
+
+    fn play(&self, delivery: Delivery) -> Vec<Output> {
+        let mut session = match Session::new(self.platform, self.turn(), &self.config(), &source())
+        {
+            Ok(session) => session,
+            Err(failure) => return vec![Output::Fail(failure)],
+        };
+        let (mut all, mut calls, mut asked) = (Vec::new(), 0, 0);
+        let mut outputs = session.begin();
+        for _ in 0..MOST_STEPS {
+            let next = outputs.iter().rfind(|output| is_step(output)).cloned();
+            all.append(&mut outputs);
+            match next {
+                Some(Output::Call(_)) => {
+                    outputs = self.respond(&mut session, calls, delivery, &mut all);
+                    calls += 1;
+                }
+                Some(Output::History(_)) => outputs = session.history(self.history()),
+                Some(Output::Ask(_)) => {
+                    outputs = session.answered(self.answer(asked));
+                    asked += 1;
+                }
+                _ => return all,
+            }
+        }
+        panic!(
+            "{}: {delivery:?}: no end after {MOST_STEPS} steps",
+            self.name
+        )
+    }
+
+    fn answer(&self, number: usize) -> AwaitedInteraction {
+        let answers = self.member("answers");
+        let answer = answers
+            .get(number)
+            .cloned()
+            .unwrap_or(json!({"status": "expired"}));
+        serde_json::from_value(answer).expect("an answer")
+    }
+
+    fn file_stem(&self) -> &str {
+        stem(&self.path)
+    }
+
+    /// Hands over one response, up to the next step of the machine.
+    fn respond(
+        &self,
+        session: &mut Session,
+        number: usize,
+        delivery: Delivery,
+        all: &mut Vec<Output>,
+    ) -> Vec<Output> {
+        let (head, body, end) = match self.responses.get(number) {
+            None => return session.failed(TransportError::Connect),
+            Some(Response::Failed(error)) => return session.failed(*error),
+            Some(Response::Http { head, body, end }) => (head, body.as_slice(), *end),
+        };
+        let (chunks, end): (Vec<&[u8]>, _) = match delivery {
+            Delivery::Bytes => (body.chunks(1).collect(), end),
+            Delivery::Cut { response, at } if response == number => {
+                (vec![&body[..at], &body[at..]], end)
+            }
+            Delivery::Ended {
+                response,
+                at,
+                is_broken,
+            } if response == number => (
+                vec![&body[..at]],
+                is_broken.then_some(TransportError::Broken),
+            ),
+            _ => (vec![body], end),
+        };
+        let mut outputs = session.head(head.clone());
+        for chunk in chunks {
+            if outputs.iter().any(is_step) {
+                return outputs;
+            }
+            all.append(&mut outputs);
+            outputs = session.bytes(chunk);
+        }
+        if outputs.iter().any(is_step) {
+            return outputs;
+        }
+        all.append(&mut outputs);
+        match end {
+            None => session.end(),
+            Some(error) => session.failed(error),
+        }
+    }
+
+    fn check_invariants(&self, outputs: &[Output], delivery: Delivery) {
+        let place = format!("{}: {delivery:?}", self.name);
+        let ends = outputs
+            .iter()
+            .filter(|output| matches!(output, Output::Finish(_) | Output::Fail(_)))
+            .count();
+        assert_eq!(ends, 1, "{place}");
+        assert!(
+            matches!(outputs.last(), Some(Output::Finish(_) | Output::Fail(_))),
+            "{place}"
+        );
+        assert!(messages(outputs).len() <= 1, "{place}");
+        for output in outputs {
+            match output {
+                Output::Fail(failure) => {
+                    let told = json!(failure.clone().into_result(self.platform.prefix)).to_string();
+                    assert!(
+                        !failure.message.is_empty() && !told.contains(SECRET),
+                        "{place}: {told}"
+                    );
+                }
+                Output::Tell(result) => {
+                    assert!(!json!(result).to_string().contains(SECRET), "{place}");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn check_results(&self, outputs: &[Output]) {
+        let results = short(outputs).into_iter().map(|mut result| {
+            if let Some(Value::String(code)) = result.pointer_mut("/fail/code") {
+                *code = code.replace("PREFIX", self.platform.prefix);
+            }
+            result
+        });
+        let results = Value::Array(results.collect());
+        if std::env::var_os("CONNECTORS_BLESS").is_some() && self.member("results") != results {
+            let mut document = self.document.clone();
+            document.insert("results".to_owned(), results);
+            fs::write(&self.path, pretty(&document)).expect("the transcript is writable");
+            return;
+        }
+        let expected = self.member("results");
+        let (told, expected) = (pretty_list(&results), pretty_list(&expected));
+        assert!(
+            told == expected,
+            "{}: results differ\n--- told\n{told}\n--- expected\n{expected}",
+            self.name
+        );
+    }
+}
+
+/// The document with one line for each result.
+fn pretty(document: &JsonObject) -> String {
+    let members = document.iter().map(|(key, value)| {
+        let value = if key == "results" {
+            pretty_list(value)
+        } else {
+            value.to_string()
+        };
+        format!("  {}: {value}", json!(key))
+    });
+    format!("{{\n{}\n}}\n", members.collect::<Vec<_>>().join(",\n"))
+}
+
+fn pretty_list(list: &Value) -> String {
+    let lines = list
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|item| format!("    {item}"));
+    format!("[\n{}\n  ]", lines.collect::<Vec<_>>().join(",\n"))
+}
+
+fn transcripts() -> Vec<Transcript> {
+    let of = |platform: &'static Platform| {
+        let paths = listed(&directory().join(platform.name), "json");
+        paths
+            .into_iter()
+            .map(move |path| Transcript::read(platform, path))
+    };
+    PLATFORMS.iter().flat_map(of).collect()
+}
+
+fn stem(path: &Path) -> &str {
+    let stem = path.file_stem().and_then(|stem| stem.to_str());
+    stem.expect("a name of text")
+}
+
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts")
+}
+
+fn listed(directory: &Path, extension: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let paths = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|found| found == extension));
+    paths.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+fn source() -> SecretSource {
+    SecretSource {
+        prefix: "CONNECTOR_".to_owned(),
+        lookup: Arc::new(|name| name.starts_with("CONNECTOR_").then(|| SECRET.to_owned())),
+    }
+}
+
+fn error_of(name: &str) -> TransportError {
+    match name {
+        "connect" => TransportError::Connect,
+        "timeout" => TransportError::Timeout,
+        "broken" => TransportError::Broken,
+        "idle" => TransportError::Idle,
+        other => panic!("no transport error {other}"),
+    }
+}
+
+fn parse_http(bytes: &[u8]) -> (Head, Vec<u8>) {
+    let end = bytes
+        .windows(2)
+        .position(|pair| pair == b"\n\n")
+        .expect("an empty line behind the headers");
+    let head = std::str::from_utf8(&bytes[..end]).expect("headers of text");
+    let mut lines = head.lines();
+    let status = lines
+        .next()
+        .and_then(|line| line.split(' ').nth(1))
+        .expect("a status line");
+    let headers = lines.map(|line| line.split_once(": ").expect("a header"));
+    let head = Head {
+        status: status.parse().expect("a status"),
+        headers: headers
+            .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
+            .collect(),
+    };
+    (head, bytes[end + 2..].to_vec())
+}
+
+/// True for outputs that the run goes on, or ends, with.
+fn is_step(output: &Output) -> bool {
+    matches!(
+        output,
+        Output::Call(_) | Output::History(_) | Output::Ask(_) | Output::Finish(_) | Output::Fail(_)
+    )
+}
+
+/// The texts of `message.completed`.
+fn messages(outputs: &[Output]) -> Vec<String> {
+    let told = outputs.iter().filter_map(|output| match output {
+        Output::Tell(result) if result.kind == "message.completed" => {
+            Some(result.data["message"]["content"].to_string())
+        }
+        _ => None,
+    });
+    told.collect()
+}
+
+fn short(outputs: &[Output]) -> Vec<Value> {
+    outputs.iter().map(short_of).collect()
+}
+
+fn short_of(output: &Output) -> Value {
+    match output {
+        Output::Call(request) => json!({"call": short_request(request)}),
+        Output::Notify(request) => json!({"notify": short_request(request)}),
+        Output::History(messages) => json!({"history": messages}),
+        Output::Ask(question) => json!({"ask": question}),
+        Output::Tell(result) => short_result(&result.kind, &result.data),
+        Output::Remember { key, value } => json!({"remember": [key, value]}),
+        Output::Save(file) => {
+            json!({"save": {"name": file.name, "mime_type": file.mime_type, "from": format!("{:?}", file.content)}})
+        }
+        Output::Finish(end) => json!({"finish": {"reason": end.reason, "usage": end.usage}}),
+        Output::Fail(failure) => json!({"fail": {
+            "code": failure.kind.code("PREFIX"), "message": failure.message, "retryable": failure.retryable, "details": failure.details,
+        }}),
+    }
+}
+
+fn short_request(request: &Request) -> Value {
+    let headers = request
+        .headers
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), json!(value)));
+    let body = match &request.body {
+        Body::Empty => Value::Null,
+        Body::Json(body) => body.clone(),
+        Body::Multipart { fields, file } => {
+            let fields: JsonObject = fields
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), json!(value)))
+                .collect();
+            json!({"fields": fields, "file": [file.field, file.name, file.mime_type, file.bytes.len()]})
+        }
+    };
+    let line = format!("{:?} {}", request.method, request.url);
+    json!({"request": line, "headers": headers.collect::<JsonObject>(), "body": body})
+}
+
+fn short_result(kind: &str, data: &JsonObject) -> Value {
+    let chunk = &data.get("chunk").cloned().unwrap_or_default();
+    match kind {
+        // The whole text beside an increment follows from the increments.
+        "message.delta" if chunk["content"] == "" => json!({"replace": chunk["all_content"]}),
+        "message.delta" => json!({"delta": chunk["content"]}),
+        "message.completed" => json!({"completed": data["message"]["content"]}),
+        kind => json!({kind: data}),
+    }
+}
