@@ -102,8 +102,8 @@ def test_cancel_ends_a_run_as_cancelled(probe: Bridge, gateway: FakeGateway) -> 
 def test_runner_that_polls_ends_by_itself(probe: Bridge, gateway: FakeGateway) -> None:
     results = iter(probe.run("", gateway, "plugin:tester/probe/polite", run_id="r-polite"))
     assert next(results)["type"] == "message.delta"
-    gateway.cancel_requested_at = 1
     assert probe.cancel("r-polite").status == 202
+    gateway.cancel_requested_at = 1
     assert types(list(results)) == ["message.completed", "run.failed"]
 
 
