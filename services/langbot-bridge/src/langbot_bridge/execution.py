@@ -11,6 +11,7 @@ from langbot_plugin.utils.deadline import anext_with_deadline
 
 from . import events, files, results
 from .host_api import HostApi
+from .limits import LIMITS
 from .payload import Payload, mapping
 from .plugin import LoadedRunner
 from .replies import EVENT_REPLY
@@ -64,7 +65,8 @@ async def _results(runner: LoadedRunner, run: Run, host: HostApi, secrets: Secre
         yield results.failed(run.id, text, "runner.context_invalid")
         return
     try:
-        async for result in _until_deadline(source, run.deadline):
+        last = None if run.deadline is None else run.deadline + LIMITS.deadline_grace_seconds
+        async for result in _until_deadline(source, last):
             if result.run_id != run.id:
                 raise ValueError("the runner's result belongs to another run")
             made = result.model_dump(mode="json")

@@ -104,7 +104,10 @@ class Worker:
                     await asyncio.sleep(_POLL_SECONDS)
                 async with self._session.get("/offers") as answer:
                     offers = await answer.json()
-        except TimeoutError as error:
+        except (TimeoutError, aiohttp.ClientError) as error:
+            # Else nothing would ever notice that this process hangs.
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
             text = f"the plugin in {self.settings.directory} was not loaded within {LIMITS.load_seconds:g} s"
             raise StartError(text) from error
         self.runners, self.tools = offers["runners"], offers["tools"]

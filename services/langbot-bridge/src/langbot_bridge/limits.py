@@ -23,6 +23,8 @@ class Limits:
     # `asyncio.wait_for` can swallow a cancel, so it is repeated after this time, this often.
     cancel_again_seconds: float = 1.5
     cancel_attempts: int = 5
+    # The gateway ends a run at its deadline as `timeout`; the bridge does so itself after this time.
+    deadline_grace_seconds: float = 1.0
     # Live runs end as `runner.shutdown` within this time once the bridge stops.
     stop_seconds: float = 5.0
     # One line of a result stream; `runtime.metadata.limits.line_bytes` of the context wins.

@@ -124,8 +124,13 @@ async def serve(options: argparse.Namespace, parent: int) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    # The pipe to the parent ends with it.
-    loop.add_reader(parent, stop.set)
+
+    def end_with_parent() -> None:
+        # An end of file stays readable: without this the loop would spin.
+        loop.remove_reader(parent)
+        stop.set()
+
+    loop.add_reader(parent, end_with_parent)
     secrets = Secrets(options.secrets, os.environ)
     host = HostApi()
     plugin = await load(Path(options.directory), options.identity, host, _config(options, secrets))
