@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -51,10 +51,8 @@ pub(crate) fn prepare(
     opened: &Opened,
 ) -> Result<Prepared, Failure> {
     let settings = &harness.settings;
-    let command = settings.command();
-    let found = find(command).ok_or_else(|| {
-        Failure::new(COMMAND_NOT_FOUND, format!("the harness service finds no command `{command}`: install it, or set `command` in the service's settings"))
-    })?;
+    let found = find(settings.command())
+        .ok_or_else(|| Failure::new(COMMAND_NOT_FOUND, settings.missing().unwrap_or_default()))?;
     let port = if settings.preset.serves_itself() {
         Some(free_port().map_err(unwritten)?)
     } else {
@@ -164,14 +162,20 @@ fn write_private(path: &Path, content: &str) -> std::io::Result<()> {
     file.write_all(content.as_bytes())
 }
 
-/// Where a command is: a path as it stands, a name on the service's PATH.
+/// The absolute path of an executable command: a path from the service's directory, or a name on its PATH.
 pub(crate) fn find(command: &str) -> Option<PathBuf> {
-    let is_there = |path: &Path| path.is_file().then(|| path.to_path_buf());
     if command.contains('/') {
-        return is_there(Path::new(command));
+        return executable(Path::new(command));
     }
     let path = search_path();
-    std::env::split_paths(&path).find_map(|directory| is_there(&directory.join(command)))
+    std::env::split_paths(&path).find_map(|directory| executable(&directory.join(command)))
+}
+
+fn executable(path: &Path) -> Option<PathBuf> {
+    let metadata = path.metadata().ok()?;
+    let is_executable = metadata.is_file() && metadata.permissions().mode() & 0o111 != 0;
+    // Harnesses start in their workspace, where a relative path leads elsewhere.
+    is_executable.then(|| std::path::absolute(path).ok())?
 }
 
 /// The service's own PATH, which harnesses get, too.

@@ -193,13 +193,11 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Harnesses whose command is not installed: the runner id and the command.
+    /// Harnesses whose command is not installed: the runner id, and [`HarnessSettings::missing`].
     pub fn missing(&self) -> Vec<(RunnerId, String)> {
-        let missing = self.harnesses.iter().filter_map(|harness| {
-            let id = harness.runner_id().ok()?;
-            let command = harness.command();
-            find(command).is_none().then(|| (id, command.to_owned()))
-        });
+        let harnesses = self.harnesses.iter();
+        let missing =
+            harnesses.filter_map(|harness| Some((harness.runner_id().ok()?, harness.missing()?)));
         missing.collect()
     }
 
@@ -234,6 +232,33 @@ impl HarnessSettings {
         let own = self.command.as_deref();
         own.or_else(|| self.preset.command(self.is_native()))
             .unwrap_or_default()
+    }
+
+    /// The missing command, and how to install it: one clause without a full stop. `None` where the command is there.
+    pub(crate) fn missing(&self) -> Option<String> {
+        let command = self.command();
+        let advice = || {
+            format!(
+                "the command `{command}` is not installed: {}",
+                self.advice()
+            )
+        };
+        find(command).is_none().then(advice)
+    }
+
+    /// How to install the command.
+    fn advice(&self) -> String {
+        let package = self.preset.package(self.is_native());
+        match package.filter(|_| self.command.is_none()) {
+            Some(package) => {
+                format!(
+                    "install it with `npm install --global {package}`, or set `command` in the settings of the harness service"
+                )
+            }
+            None => {
+                "install it, or correct `command` in the settings of the harness service".to_owned()
+            }
+        }
     }
 }
 
@@ -290,6 +315,34 @@ mod tests {
             let told = format!("{error:#}");
             assert!(told.contains(part), "{text}: {told}");
         }
+    }
+
+    #[test]
+    fn names_missing_commands_with_their_packages() {
+        let harness = |text: &str| {
+            let settings = Settings::parse(&format!("{HEAD}[[harnesses]]\n{text}")).unwrap();
+            settings.harnesses[0].clone()
+        };
+        for preset in Preset::NAMED {
+            let advice = harness(&format!("preset = \"{}\"", preset.name())).advice();
+            assert!(advice.contains("npm install --global"), "{advice}");
+        }
+        let own = harness("preset = \"codex\"\ncommand = \"/nowhere/codex\"").missing();
+        let own = own.expect("it is missing");
+        assert!(
+            own.contains("/nowhere/codex") && own.contains("correct `command`"),
+            "{own}"
+        );
+        // A file without the right to execute it is no command.
+        assert!(
+            harness("preset = \"acp\"\ncommand = \"/etc/passwd\"")
+                .missing()
+                .is_some()
+        );
+        assert_eq!(
+            harness("preset = \"acp\"\ncommand = \"/bin/sh\"").missing(),
+            None
+        );
     }
 
     #[test]

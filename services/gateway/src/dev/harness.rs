@@ -76,10 +76,8 @@ pub(super) async fn runners(
         );
     }
     let settings = Settings::parse(&text).context("--harness")?;
-    if let Some((id, command)) = settings.missing().first() {
-        bail!(
-            "--harness: {id} needs the command `{command}`, which is not installed; docs/harness.md says how to get it"
-        );
+    if let Some((id, reason)) = settings.missing().first() {
+        bail!("--harness: {id} is not available, {reason}");
     }
     let workspaces = Workspaces::new(&workspaces)?;
     let (relay, relaying) = Relay::open_port(stop).await?;
