@@ -5,15 +5,12 @@ mod tools;
 
 use std::path::Path;
 
-use futures_util::StreamExt as _;
-use futures_util::future::{BoxFuture, FutureExt as _};
-use futures_util::stream::FuturesUnordered;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use crate::failure::{EXITED, Failure, MCP_FAILED, PROTOCOL_ERROR, SESSION_LOST, TURN_FAILED};
 use crate::peer::Peer;
-use crate::permission::{ActionKind, Decision, Permission};
+use crate::permission::{ActionKind, Decided, Decision, OpenPermissions};
 use crate::process::Launch;
 use crate::rpc::{Frame, METHOD_NOT_FOUND, RpcError};
 use crate::turn::{OpenSession, Prompt, SessionStart, Stage, Stop, sleep_until, stopped_or};
@@ -22,8 +19,6 @@ use tools::Tools;
 
 /// The version of the protocol that is spoken.
 const VERSION: u64 = 1;
-/// Permissions that may be open at a time.
-const MOST_OPEN: usize = 32;
 
 /// A harness that speaks ACP.
 pub(crate) struct Acp {
@@ -40,7 +35,8 @@ pub(crate) struct McpServer {
     pub(crate) key: String,
 }
 
-type Decided = BoxFuture<'static, (Value, Value, Decision)>;
+/// The id and parameters of `session/request_permission`.
+type Request = (Value, Value);
 
 impl Acp {
     /// Starts the process and greets it.
@@ -187,8 +183,7 @@ impl Acp {
         let params = json!({"sessionId": self.session, "prompt": blocks});
         let turn = self.peer.request("session/prompt", params).await?;
         let mut tools = Tools::default();
-        let mut asked = FuturesUnordered::<Decided>::new();
-        let mut open: Vec<(Value, Value)> = Vec::new();
+        let mut open = OpenPermissions::<Request>::new();
         let stop = stage.stop.clone();
         let mut stopping: Option<(Failure, Instant)> = None;
         let stopped = stop.reached();
@@ -212,31 +207,19 @@ impl Acp {
                     }
                     Some(Frame::Request { id, method, params }) if method == "session/request_permission" => {
                         let permission = tools.permission(&params);
-                        if stopping.is_some() || asked.len() >= MOST_OPEN {
-                            self.peer.outbox.answer(&id, outcome(&params, Decision::Cancelled)).await?;
-                        } else {
-                            let deciding = decide(stage, permission);
-                            open.push((id.clone(), params.clone()));
-                            asked.push(deciding.map(move |decision| (id, params, decision)).boxed());
+                        if let Some(decided) = open.ask((id, params), permission, &stage.permissions) {
+                            self.answer(&decided, stage).await?;
                         }
                     }
                     Some(Frame::Request { id, method, .. }) => self.peer.outbox.refuse(&id, &method).await?,
                 },
-                Some((id, params, decision)) = asked.next(), if !asked.is_empty() => {
-                    open.retain(|(asked, _)| *asked != id);
-                    if let Some(reason) = decision.reason() {
-                        let title = tools.permission(&params).title;
-                        stage.note_refusal(&title, reason);
-                    }
-                    self.peer.outbox.answer(&id, outcome(&params, decision)).await?;
-                }
+                decided = open.decided() => self.answer(&decided, stage).await?,
                 failure = &mut stopped, if stopping.is_none() => {
                     stopping = Some((failure, Instant::now() + stop.grace));
                     self.peer.outbox.notify("session/cancel", json!({"sessionId": self.session})).await?;
-                    asked = FuturesUnordered::new();
                     // Some harnesses wait for ever for the answer to a permission of a cancelled turn.
-                    for (id, params) in open.drain(..) {
-                        self.peer.outbox.answer(&id, outcome(&params, Decision::Cancelled)).await?;
+                    for decided in open.close() {
+                        self.answer(&decided, stage).await?;
                     }
                 }
                 () = sleep_until(end), if end.is_some() => {
@@ -244,6 +227,13 @@ impl Acp {
                 }
             }
         }
+    }
+
+    async fn answer(&self, decided: &Decided<Request>, stage: &mut Stage) -> Result<(), Failure> {
+        stage.note_refusal(decided);
+        let (id, params) = &decided.request;
+        let outcome = outcome(params, decided.decision);
+        self.peer.outbox.answer(id, outcome).await
     }
 
     /// The last lines of standard error, without secrets.
@@ -255,10 +245,6 @@ impl Acp {
     pub(crate) async fn end(self) {
         self.peer.process.stop().await;
     }
-}
-
-fn decide(stage: &Stage, permission: Permission) -> impl Future<Output = Decision> + use<> {
-    stage.permissions.clone().decide(permission)
 }
 
 /// Tells that a stored session is unknown: it is not open.
@@ -277,7 +263,7 @@ fn outcome(params: &Value, decision: Decision) -> Value {
     let picked = match decision {
         Decision::Allowed => of_kind("allow_once").or_else(|| of_kind("allow_always")),
         Decision::Cancelled => None,
-        Decision::Refused | Decision::Expired | Decision::Unavailable => {
+        Decision::Refused | Decision::Expired | Decision::Unavailable | Decision::TooMany => {
             of_kind("reject_once").or_else(|| of_kind("reject_always"))
         }
     };

@@ -4,30 +4,22 @@ mod items;
 
 use std::path::Path;
 
-use futures_util::StreamExt as _;
-use futures_util::future::{BoxFuture, FutureExt as _};
-use futures_util::stream::FuturesUnordered;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::failure::{Failure, MCP_FAILED, PROTOCOL_ERROR, SESSION_LOST, TURN_FAILED};
 use crate::peer::Peer;
-use crate::permission::Decision;
+use crate::permission::{Decided, OpenPermissions};
 use crate::process::Launch;
 use crate::rpc::{Frame, RpcError};
 use crate::turn::{OpenSession, Prompt, SessionStart, Stage, Stop, sleep_until, stopped_or};
 use items::Items;
-
-/// Permissions that may be open at a time.
-const MOST_OPEN: usize = 32;
 
 /// A running app server.
 pub(crate) struct Codex {
     peer: Peer,
     thread: String,
 }
-
-type Decided = BoxFuture<'static, (Value, Decision)>;
 
 impl Codex {
     /// Starts the process and greets it.
@@ -125,7 +117,7 @@ impl Codex {
             .await?;
         let mut items = Items::default();
         let mut turn = Value::Null;
-        let mut asked = FuturesUnordered::<Decided>::new();
+        let mut open = OpenPermissions::<Value>::new();
         let mut stopping: Option<(Failure, Instant)> = None;
         let stop = stage.stop.clone();
         let stopped = stop.reached();
@@ -154,11 +146,11 @@ impl Codex {
                     }
                     Some(Frame::Request { id, method, params }) => {
                         match items.permission(&method, &params) {
-                            Some(permission) if stopping.is_none() && asked.len() < MOST_OPEN => {
-                                let deciding = stage.permissions.clone().decide(permission);
-                                asked.push(deciding.map(move |decision| (id, decision)).boxed());
+                            Some(permission) => {
+                                if let Some(decided) = open.ask(id, permission, &stage.permissions) {
+                                    self.answer(&decided, stage).await?;
+                                }
                             }
-                            Some(_) => self.peer.outbox.answer(&id, json!({"decision": "decline"})).await?,
                             None if method == "mcpServer/elicitation/request" => {
                                 // Tools of the run's own server are the gateway's to allow.
                                 let is_ours = params["serverName"] == "runnel";
@@ -169,24 +161,28 @@ impl Codex {
                         }
                     }
                 },
-                Some((id, decision)) = asked.next(), if !asked.is_empty() => {
-                    if let Some(reason) = decision.reason() {
-                        stage.note_refusal(&items.title_of_last(), reason);
-                    }
-                    let answer = if decision.is_allowed() { "accept" } else { "decline" };
-                    self.peer.outbox.answer(&id, json!({"decision": answer})).await?;
-                }
+                decided = open.decided() => self.answer(&decided, stage).await?,
                 failure = &mut stopped, if stopping.is_none() => {
                     stopping = Some((failure, Instant::now() + stop.grace));
-                    asked = FuturesUnordered::new();
                     let params = json!({"threadId": self.thread, "turnId": turn});
                     self.peer.request("turn/interrupt", params).await?;
+                    for decided in open.close() {
+                        self.answer(&decided, stage).await?;
+                    }
                 }
                 () = sleep_until(end), if end.is_some() => {
                     return Err(stopped_or(stopping, Failure::cancelled()));
                 }
             }
         }
+    }
+
+    async fn answer(&self, decided: &Decided<Value>, stage: &mut Stage) -> Result<(), Failure> {
+        stage.note_refusal(decided);
+        let is_allowed = decided.decision.is_allowed();
+        let answer = if is_allowed { "accept" } else { "decline" };
+        let answer = json!({"decision": answer});
+        self.peer.outbox.answer(&decided.request, answer).await
     }
 
     /// The last lines of standard error, without secrets.

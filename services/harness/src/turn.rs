@@ -7,7 +7,7 @@ use runner_kit::CancellationToken;
 use tokio::time::Instant;
 
 use crate::failure::{BUDGET_EXCEEDED, Failure, TIMEOUT};
-use crate::permission::Permissions;
+use crate::permission::{Decided, Permissions};
 use crate::speaker::Speaker;
 use crate::usage::Spent;
 
@@ -49,9 +49,12 @@ pub(crate) struct Stop {
 }
 
 impl Stage {
-    /// Tells the user at the end of the turn that a permission was not given.
-    pub(crate) fn note_refusal(&mut self, title: &str, reason: &str) {
-        let title = crate::speaker::cut(title, 200);
+    /// Tells the user at the end of the turn that a permission was not given, and why.
+    pub(crate) fn note_refusal<Request>(&mut self, decided: &Decided<Request>) {
+        let Some(reason) = decided.decision.reason() else {
+            return;
+        };
+        let title = crate::speaker::cut(&decided.title, 200);
         self.speaker.note(format!(
             "(Permission for “{title}” was not given: {reason}.)"
         ));
