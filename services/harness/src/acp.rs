@@ -39,22 +39,14 @@ pub(crate) struct McpServer {
 type Request = (Value, Value);
 
 impl Acp {
-    /// Starts the process and greets it.
-    pub(crate) async fn start(
-        launch: Launch,
-        session: Map<String, Value>,
-        stop: &Stop,
-    ) -> Result<Self, Failure> {
-        let mut acp = Self {
+    /// Starts the process. `session`: members that a session is opened with.
+    pub(crate) fn start(launch: Launch, session: Map<String, Value>) -> Result<Self, Failure> {
+        Ok(Self {
             peer: Peer::start(launch)?,
             agent: Value::Null,
             session: String::new(),
             extra: session,
-        };
-        match acp.greet(stop).await {
-            Ok(()) => Ok(acp),
-            Err(failure) => Err(acp.peer.process.explain(failure).await),
-        }
+        })
     }
 
     async fn greet(&mut self, stop: &Stop) -> Result<(), Failure> {
@@ -79,13 +71,14 @@ impl Acp {
         Ok(())
     }
 
-    /// Resumes the stored session, loads it, or opens a new one.
+    /// Greets the process, and resumes the stored session, loads it, or opens a new one.
     pub(crate) async fn open_session(
         &mut self,
         stored: Option<&str>,
         (directory, mcp): (&Path, &McpServer),
         stop: &Stop,
     ) -> Result<OpenSession, Failure> {
+        self.greet(stop).await?;
         let params = self.session_params(directory, mcp)?;
         if let Some(id) = stored
             && self.resume(id, &params, stop).await?
@@ -236,14 +229,9 @@ impl Acp {
         self.peer.outbox.answer(id, outcome).await
     }
 
-    /// The last lines of standard error, without secrets.
-    pub(crate) fn last_lines(&self) -> Vec<String> {
-        self.peer.process.last_lines()
-    }
-
-    /// Ends the process with all its descendants.
-    pub(crate) async fn end(self) {
-        self.peer.process.stop().await;
+    /// See [`Process::stop`](crate::process::Process::stop).
+    pub(crate) async fn end(self) -> Vec<String> {
+        self.peer.process.stop().await
     }
 }
 

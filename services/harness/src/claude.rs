@@ -184,14 +184,9 @@ impl Claude {
         self.outbox.send(&answer).await
     }
 
-    /// The last lines of standard error, without secrets.
-    pub(crate) fn last_lines(&self) -> Vec<String> {
-        self.process.last_lines()
-    }
-
-    /// Ends the process with all its descendants.
-    pub(crate) async fn end(self) {
-        self.process.stop().await;
+    /// See [`Process::stop`].
+    pub(crate) async fn end(self) -> Vec<String> {
+        self.process.stop().await
     }
 }
 

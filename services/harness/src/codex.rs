@@ -22,16 +22,12 @@ pub(crate) struct Codex {
 }
 
 impl Codex {
-    /// Starts the process and greets it.
-    pub(crate) async fn start(launch: Launch, stop: &Stop) -> Result<Self, Failure> {
-        let mut codex = Self {
+    /// Starts the process.
+    pub(crate) fn start(launch: Launch) -> Result<Self, Failure> {
+        Ok(Self {
             peer: Peer::start(launch)?,
             thread: String::new(),
-        };
-        match codex.greet(stop).await {
-            Ok(()) => Ok(codex),
-            Err(failure) => Err(codex.peer.process.explain(failure).await),
-        }
+        })
     }
 
     async fn greet(&mut self, stop: &Stop) -> Result<(), Failure> {
@@ -49,13 +45,14 @@ impl Codex {
         self.peer.outbox.notify("initialized", json!({})).await
     }
 
-    /// Resumes the stored thread, or starts a new one.
+    /// Greets the process, and resumes the stored thread or starts a new one.
     pub(crate) async fn open_session(
         &mut self,
         stored: Option<&str>,
         directory: &Path,
         stop: &Stop,
     ) -> Result<OpenSession, Failure> {
+        self.greet(stop).await?;
         // Codex's own sandbox needs rights that ours takes away; `untrusted` asks for every command that may write.
         let params = json!({"cwd": directory, "approvalPolicy": "untrusted", "sandbox": "danger-full-access"});
         if let Some(id) = stored {
@@ -185,14 +182,9 @@ impl Codex {
         self.peer.outbox.answer(&decided.request, answer).await
     }
 
-    /// The last lines of standard error, without secrets.
-    pub(crate) fn last_lines(&self) -> Vec<String> {
-        self.peer.process.last_lines()
-    }
-
-    /// Ends the process with all its descendants.
-    pub(crate) async fn end(self) {
-        self.peer.process.stop().await;
+    /// See [`Process::stop`](crate::process::Process::stop).
+    pub(crate) async fn end(self) -> Vec<String> {
+        self.peer.process.stop().await
     }
 }
 

@@ -149,19 +149,14 @@ impl Work {
         };
         let (mut agent, session) = Agent::open(prepared, opening).await?;
         let ended = self.converse(&mut agent, session).await;
-        let lines = agent.last_lines();
-        agent.end().await;
+        let lines = agent.end().await;
         match ended {
-            Err(mut failure) if failure.code != runner_kit::runner::CANCELLED => {
-                if let Some(last) = lines.last() {
-                    failure
-                        .message
-                        .push_str("; the last line of its standard error: ");
-                    failure.message.push_str(&cut(last, 300));
+            Err(failure) if !failure.is_cancelled() => {
+                if !lines.is_empty() {
                     let text = cut(&lines.join("\n"), 16_000);
                     self.stage.speaker.out().send(results::log(text)).await;
                 }
-                Err(failure)
+                Err(failure.with_last_line(&lines))
             }
             ended => ended,
         }

@@ -27,6 +27,19 @@ async fn a_fault_has_its_code_and_leaves_no_process(#[case] mode: &str, #[case] 
     house.is_still().await;
 }
 
+#[rstest]
+#[case("exit-new", "failed harness.exited")]
+#[case("deny-new", "failed harness.protocol_error")]
+#[tokio::test]
+async fn unopened_sessions_fail_with_the_last_line(#[case] mode: &str, #[case] ending: &str) {
+    let house = HarnessHouse::open(fake(mode)).await;
+    let ended = house.ask("hello").await;
+    assert_eq!(ended.ending(), ending, "{}", ended.run);
+    let message = ended.run["error"]["message"].as_str().unwrap();
+    assert!(message.contains("fatal: no session today"), "{message}");
+    house.is_still().await;
+}
+
 #[tokio::test]
 async fn cancel_ends_the_turn_and_its_processes() {
     for mode in ["good", "ignore-cancel"] {
