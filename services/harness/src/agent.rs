@@ -50,7 +50,7 @@ impl Agent {
             stop,
             ..
         } = opening;
-        let directory: &Path = &opening.workspace.directory;
+        let directory: &Path = &opening.workspace.path;
         let mcp_url = opening.access.url("/mcp");
         let preset = opening.settings.preset;
         let (spoken, opened) = match preset {

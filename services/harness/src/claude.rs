@@ -2,13 +2,14 @@
 
 mod events;
 
-use std::path::Path;
+use std::ffi::OsStr;
 
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::config::Mode;
+use crate::directory::Directory;
 use crate::failure::{Failure, MCP_FAILED, TURN_FAILED};
 use crate::permission::{Decided, Decision, OpenPermissions};
 use crate::preset::{CLAUDE_GRANTED, CLAUDE_READING};
@@ -16,6 +17,9 @@ use crate::process::{Launch, Process};
 use crate::rpc::{Inbox, Outbox, open};
 use crate::turn::{OpenSession, Prompt, SessionStart, Stage, sleep_until, stopped_or};
 use events::Events;
+
+/// Project folders that are searched for a session.
+const MOST_PROJECTS: usize = 1_000;
 
 /// Claude Code, started with its session.
 pub(crate) struct Claude {
@@ -31,7 +35,7 @@ pub(crate) struct ClaudeStart<'a> {
     pub(crate) model: &'a str,
     pub(crate) mode: Mode,
     pub(crate) mcp_url: String,
-    pub(crate) home: &'a Path,
+    pub(crate) home: &'a Directory,
 }
 
 impl Claude {
@@ -191,13 +195,19 @@ impl Claude {
 }
 
 /// Whether Claude Code still has a session: a file of its id in any project folder.
-fn is_kept(home: &Path, id: &str) -> bool {
+fn is_kept(home: &Directory, id: &str) -> bool {
     if id.parse::<Uuid>().is_err() {
         return false;
     }
-    let projects = std::fs::read_dir(home.join(".claude/projects"));
-    let mut projects = projects.into_iter().flatten().flatten().take(1_000);
-    projects.any(|project| project.path().join(format!("{id}.jsonl")).is_file())
+    let folder = |of: &Directory, name: &str| of.folder(OsStr::new(name));
+    let projects = folder(home, ".claude").and_then(|claude| folder(&claude, "projects"));
+    let Ok(projects) = projects else {
+        return false;
+    };
+    let file = format!("{id}.jsonl");
+    let names = projects.names(MOST_PROJECTS).unwrap_or_default();
+    let mut folders = names.iter().filter_map(|name| projects.folder(name).ok());
+    folders.any(|project| project.read(OsStr::new(&file)).is_ok())
 }
 
 /// Fails where the MCP server of the run did not connect.

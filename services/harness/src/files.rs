@@ -1,11 +1,11 @@
 //! Files that pass between the user and a workspace. No link is followed: the harness may put one anywhere.
 
-use std::fs::File;
+use std::ffi::OsStr;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, open, openat, statat};
+use crate::directory::Directory;
 
 /// Where files of the user stand, below the workspace.
 pub(crate) const INBOX: &str = "inbox";
@@ -15,10 +15,6 @@ pub(crate) const OUTBOX: &str = "outbox";
 pub(crate) const MOST_FILES: usize = 20;
 /// Bytes of one file.
 pub(crate) const FILE_BYTES: u64 = 16 * 1024 * 1024;
-
-const DIRECTORY: OFlags = OFlags::DIRECTORY
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::CLOEXEC);
 
 /// Settings that harnesses read from a workspace: they can start programs and allow tools by themselves.
 const SETTINGS: [&str; 9] = [
@@ -33,6 +29,9 @@ const SETTINGS: [&str; 9] = [
     ".kimi-code",
 ];
 
+/// Entries of the outbox that are looked at.
+const MOST_ENTRIES: usize = 10_000;
+
 /// A file for the user.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
@@ -41,29 +40,24 @@ pub(crate) struct Outgoing {
 }
 
 /// Makes the folders of both directions.
-pub(crate) fn make_folders(workspace: &Path) -> io::Result<()> {
-    let workspace = open(workspace, DIRECTORY, Mode::empty())?;
+pub(crate) fn make_folders(workspace: &Directory) -> io::Result<()> {
     for folder in [INBOX, OUTBOX] {
-        match mkdirat(&workspace, folder, Mode::RWXU) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
-        }
+        workspace.make_folder(OsStr::new(folder))?;
     }
     Ok(())
 }
 
 /// Renames settings of harnesses in a workspace, so that none reads them. The names that were there.
-pub(crate) fn set_settings_aside(workspace: &Path) -> io::Result<Vec<&'static str>> {
+pub(crate) fn set_settings_aside(workspace: &Directory) -> io::Result<Vec<&'static str>> {
     let mut found = Vec::new();
     for name in SETTINGS {
-        let path = workspace.join(name);
-        if path.symlink_metadata().is_ok() {
+        if workspace.contains(OsStr::new(name)) {
             let aside = format!(
                 "{}.set-aside-{}",
                 name.trim_start_matches('.'),
                 uuid::Uuid::new_v4().simple()
             );
-            std::fs::rename(path, workspace.join(aside))?;
+            workspace.rename(OsStr::new(name), OsStr::new(&aside))?;
             found.push(name);
         }
     }
@@ -71,8 +65,8 @@ pub(crate) fn set_settings_aside(workspace: &Path) -> io::Result<Vec<&'static st
 }
 
 /// Puts a file of the user into the workspace under its name, or under a number and its name. Its path there.
-pub(crate) fn put(workspace: &Path, name: &str, bytes: &[u8]) -> io::Result<PathBuf> {
-    let inbox = open(workspace.join(INBOX), DIRECTORY, Mode::empty())?;
+pub(crate) fn put(workspace: &Directory, name: &str, bytes: &[u8]) -> io::Result<PathBuf> {
+    let inbox = workspace.make_folder(OsStr::new(INBOX))?;
     let name = safe_name(name);
     for number in 0..1_000 {
         let name = if number == 0 {
@@ -80,15 +74,13 @@ pub(crate) fn put(workspace: &Path, name: &str, bytes: &[u8]) -> io::Result<Path
         } else {
             format!("{number}-{name}")
         };
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match openat(&inbox, &name, flags, Mode::RUSR | Mode::WUSR) {
-            Ok(file) => {
-                File::from(file).write_all(bytes)?;
+        match inbox.create(OsStr::new(&name)) {
+            Ok(mut file) => {
+                file.write_all(bytes)?;
                 return Ok(Path::new(INBOX).join(name));
             }
-            Err(rustix::io::Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
         }
     }
     Err(io::Error::other(
@@ -99,40 +91,28 @@ pub(crate) fn put(workspace: &Path, name: &str, bytes: &[u8]) -> io::Result<Path
 /// Files in the outbox that were written at or after `since`, at most [`MOST_FILES`], by name. What is no plain file, and
 /// what is larger than [`FILE_BYTES`], is named in the second list.
 pub(crate) fn take(
-    workspace: &Path,
+    workspace: &Directory,
     since: SystemTime,
 ) -> io::Result<(Vec<Outgoing>, Vec<String>)> {
     let (mut taken, mut left) = (Vec::new(), Vec::new());
-    let path = workspace.join(OUTBOX);
-    let Ok(outbox) = open(&path, DIRECTORY, Mode::empty()) else {
+    let Ok(outbox) = workspace.folder(OsStr::new(OUTBOX)) else {
         return Ok((taken, left));
     };
-    let mut names: Vec<_> = std::fs::read_dir(&path)?
-        .take(10_000)
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect();
+    let names = outbox.names(MOST_ENTRIES)?.into_iter();
+    let mut names: Vec<_> = names.filter_map(|name| name.into_string().ok()).collect();
     names.sort();
     for name in names {
-        let Ok(stat) = statat(&outbox, &name, AtFlags::SYMLINK_NOFOLLOW) else {
+        let Some(changed_at) = outbox.changed_at(OsStr::new(&name)) else {
             continue;
         };
-        if !is_since(&stat, since) {
+        if changed_at < since {
             continue;
         }
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = openat(&outbox, &name, flags, Mode::empty()).map(File::from);
-        let is_file = file
-            .as_ref()
-            .is_ok_and(|file| file.metadata().is_ok_and(|meta| meta.is_file()));
-        let Ok(file) = file else {
+        let file = outbox.read(OsStr::new(&name));
+        let Some(file) = file.ok().filter(|_| taken.len() < MOST_FILES) else {
             left.push(name);
             continue;
         };
-        if !is_file || taken.len() >= MOST_FILES {
-            left.push(name);
-            continue;
-        }
         let mut bytes = Vec::new();
         file.take(FILE_BYTES + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > FILE_BYTES {
@@ -142,17 +122,6 @@ pub(crate) fn take(
         }
     }
     Ok((taken, left))
-}
-
-fn is_since(stat: &rustix::fs::Stat, since: SystemTime) -> bool {
-    let since = since
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
-    let written = (
-        u64::try_from(stat.st_mtime).unwrap_or_default(),
-        stat.st_mtime_nsec,
-    );
-    written >= (since.as_secs(), u64::from(since.subsec_nanos()))
 }
 
 /// A file name without a path: letters, digits and a few signs, at most 100 characters.
@@ -183,16 +152,18 @@ mod tests {
 
     use super::*;
 
-    fn workspace() -> PathBuf {
+    /// The path of a workspace, and the workspace.
+    fn workspace() -> (PathBuf, Directory) {
         let path = std::env::temp_dir().join(format!("runnel-files-{}", uuid::Uuid::new_v4()));
         std::fs::create_dir_all(&path).unwrap();
-        make_folders(&path).unwrap();
-        path
+        let workspace = Directory::open(&path).unwrap();
+        make_folders(&workspace).unwrap();
+        (path, workspace)
     }
 
     #[test]
     fn names_of_the_user_stay_in_the_inbox() {
-        let workspace = workspace();
+        let (path, workspace) = workspace();
         for (name, expected) in [
             ("../../etc/passwd", "inbox/passwd"),
             ("..", "inbox/file"),
@@ -204,27 +175,27 @@ mod tests {
                 PathBuf::from(expected)
             );
         }
-        std::fs::remove_dir_all(workspace).unwrap();
+        std::fs::remove_dir_all(path).unwrap();
     }
 
     #[test]
     fn settings_of_harnesses_are_set_aside() {
-        let workspace = workspace();
-        std::fs::create_dir_all(workspace.join(".opencode/plugin")).unwrap();
-        std::fs::write(workspace.join("opencode.json"), "{}").unwrap();
+        let (path, workspace) = workspace();
+        std::fs::create_dir_all(path.join(".opencode/plugin")).unwrap();
+        std::fs::write(path.join("opencode.json"), "{}").unwrap();
         assert_eq!(
             set_settings_aside(&workspace).unwrap(),
             [".opencode", "opencode.json"]
         );
-        assert!(!workspace.join(".opencode").exists() && !workspace.join("opencode.json").exists());
+        assert!(!path.join(".opencode").exists() && !path.join("opencode.json").exists());
         assert!(set_settings_aside(&workspace).unwrap().is_empty());
-        std::fs::remove_dir_all(workspace).unwrap();
+        std::fs::remove_dir_all(path).unwrap();
     }
 
     #[test]
     fn takes_new_plain_files_and_follows_no_link() {
-        let workspace = workspace();
-        let outbox = workspace.join(OUTBOX);
+        let (path, workspace) = workspace();
+        let outbox = path.join(OUTBOX);
         std::fs::write(outbox.join("a.txt"), "a").unwrap();
         std::os::unix::fs::symlink("/etc/passwd", outbox.join("link")).unwrap();
         std::fs::create_dir(outbox.join("folder")).unwrap();
@@ -245,6 +216,6 @@ mod tests {
                 .0
                 .is_empty()
         );
-        std::fs::remove_dir_all(workspace).unwrap();
+        std::fs::remove_dir_all(path).unwrap();
     }
 }

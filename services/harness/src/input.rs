@@ -11,6 +11,7 @@ use protocol::message::ContentElement;
 use runner_kit::host::{HistoryQuery, Host};
 
 use crate::config::Config;
+use crate::directory::Directory;
 use crate::failure::{Failure, WORKSPACE_FAILED};
 use crate::files::{FILE_BYTES, INBOX, MOST_FILES, OUTBOX, put};
 use crate::turn::{Prompt, PromptFile};
@@ -36,7 +37,7 @@ enum Source {
 pub(crate) async fn prompt(
     input: &AgentInput,
     host: &Host,
-    workspace: &Path,
+    workspace: &Directory,
 ) -> Result<Prompt, Failure> {
     let mut prompt = Prompt {
         text: text_of(input),

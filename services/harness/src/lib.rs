@@ -21,6 +21,7 @@ mod codex;
 
 mod config;
 mod diff;
+mod directory;
 mod failure;
 mod files;
 mod hash;

@@ -1,6 +1,5 @@
 //! One run of a harness: workspace, session, prompts, results, and the one terminal.
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use protocol::context::AgentRunContext;
@@ -65,7 +64,7 @@ pub(crate) async fn run(run: Run, out: Results, harness: Harness) -> Result<(), 
     let prepared = launch::prepare(&harness, &config, &workspace, &opened)?;
     let permissions = Permissions::new(
         &config,
-        &workspace.directory,
+        &workspace.path,
         &run.context,
         (run.host.clone(), out.clone()),
     );
@@ -205,7 +204,7 @@ impl Work {
 
     async fn remember(&self, session: &str) {
         let state = &self.context.state.conversation;
-        let directory = self.workspace.directory.to_string_lossy();
+        let directory = self.workspace.path.to_string_lossy();
         for (key, value) in [
             (SESSION_ID, session),
             (SESSION_RUNNER, &self.harness.id().to_string()),
@@ -222,7 +221,7 @@ impl Work {
         if start == SessionStart::Resumed {
             return Ok(());
         }
-        let mut before = input::preamble(&self.context, &self.config, &self.workspace.directory);
+        let mut before = input::preamble(&self.context, &self.config, &self.workspace.path);
         if start == SessionStart::Lost {
             let history = input::history(&self.context, &self.host).await?;
             if !history.is_empty() {
@@ -258,9 +257,8 @@ impl Work {
 
     /// Uploads what the harness has put into the outbox. The ids of the files.
     async fn deliver(&mut self, began: SystemTime) -> Vec<String> {
-        let directory: PathBuf = self.workspace.directory.clone();
-        let taken =
-            tokio::task::spawn_blocking(move || files::take(Path::new(&directory), began)).await;
+        let directory = self.workspace.directory.clone();
+        let taken = tokio::task::spawn_blocking(move || files::take(&directory, began)).await;
         let Ok(Ok((taken, left))) = taken else {
             return Vec::new();
         };

@@ -71,7 +71,7 @@ impl Service {
             confinement.read_write = vec![PathBuf::from("/")];
             return confinement;
         }
-        confinement.read_write = vec![workspace.directory.clone(), workspace.home.clone()];
+        confinement.read_write = vec![workspace.path.clone(), workspace.home_path.clone()];
         confinement.read_only.clone_from(&self.settings.readable);
         confinement.read_only.extend(installed_at(command));
         confinement.connect.clone_from(&self.settings.connect);

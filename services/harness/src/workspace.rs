@@ -1,25 +1,31 @@
 //! Workspaces: one directory for each conversation below the operator's root, or a directory that the operator names.
 
 use std::collections::BTreeSet;
-use std::fs::{DirBuilder, Metadata};
+use std::ffi::OsStr;
+use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use crate::directory::Directory;
 use crate::failure::{Failure, WORKSPACE_FAILED};
 use crate::hash::short_hash;
 
 /// Readable and writable by their owner alone.
 const MODE: u32 = 0o700;
+/// The folders of one workspace: where the harness works, and its home directory.
+const WORK: &str = "work";
+const HOME: &str = "home";
 /// Entries of one workspace that are looked at to know its size.
 const MOST_ENTRIES: usize = 100_000;
 
 /// All workspaces of a service. Clones share what is in use.
 #[derive(Clone, Debug)]
 pub struct Workspaces {
-    root: PathBuf,
+    path: PathBuf,
+    root: Directory,
     in_use: Arc<Mutex<BTreeSet<String>>>,
 }
 
@@ -27,19 +33,31 @@ pub struct Workspaces {
 #[derive(Debug)]
 pub(crate) struct Workspace {
     /// Where the harness works.
-    pub(crate) directory: PathBuf,
-    /// Its home directory, kept from run to run for its sessions.
-    pub(crate) home: PathBuf,
+    pub(crate) path: PathBuf,
+    /// The directory of that path. The service works in it by this descriptor alone.
+    pub(crate) directory: Directory,
+    /// The path of its home directory, kept from run to run for its sessions.
+    pub(crate) home_path: PathBuf,
+    /// The directory of that path.
+    pub(crate) home: Directory,
+    _use: InUse,
+}
+
+/// The mark that a workspace is in use. Dropping it frees the workspace.
+#[derive(Debug)]
+struct InUse {
     name: String,
     all: Workspaces,
 }
 
 impl Workspaces {
-    /// Those below `root`, which is made if it is missing.
-    pub fn new(root: &Path) -> io::Result<Self> {
-        make_private(root)?;
+    /// Those below `path`, which is made if it is missing.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(MODE).create(path)?;
+        let path = path.canonicalize()?;
         Ok(Self {
-            root: root.canonicalize()?,
+            root: Directory::open(&path)?,
+            path,
             in_use: Arc::default(),
         })
     }
@@ -56,33 +74,42 @@ impl Workspaces {
             let message = "another run works in this conversation's workspace; set the agent's `concurrency` to `enqueue` or `steer`";
             return Err(Failure::new("harness.workspace_busy", message).retryable());
         }
-        let workspace = Workspace {
-            directory: named.map_or_else(|| self.root.join(&name).join("work"), Path::to_path_buf),
-            home: self.root.join(&name).join("home"),
+        let in_use = InUse {
             name,
             all: self.clone(),
         };
-        let made = make_private(&self.root.join(&workspace.name))
-            .and_then(|()| make_private(&workspace.home))
-            .and_then(|()| match named {
-                None => make_private(&workspace.directory),
-                Some(named) => check_directory(&named.symlink_metadata()?),
-            });
-        made.map_err(|error| {
-            let directory = workspace.directory.display();
-            Failure::new(
-                WORKSPACE_FAILED,
-                format!("the workspace {directory} cannot be used: {error}"),
-            )
-        })?;
-        Ok(workspace)
+        let path = self.path.join(&in_use.name);
+        self.make(in_use, named).map_err(|error| {
+            let path = named.map_or_else(|| path.join(WORK), Path::to_path_buf);
+            let path = path.display();
+            let message = format!("the workspace {path} cannot be used: {error}");
+            Failure::new(WORKSPACE_FAILED, message)
+        })
+    }
+
+    fn make(&self, in_use: InUse, named: Option<&Path>) -> io::Result<Workspace> {
+        let path = self.path.join(&in_use.name);
+        let parent = self.root.make_folder(OsStr::new(&in_use.name))?;
+        let home = parent.make_folder(OsStr::new(HOME))?;
+        let (path, home_path) = (path.join(WORK), path.join(HOME));
+        let (path, directory) = match named {
+            None => (path, parent.make_folder(OsStr::new(WORK))?),
+            Some(named) => (named.to_path_buf(), Directory::open(named)?),
+        };
+        Ok(Workspace {
+            path,
+            directory,
+            home_path,
+            home,
+            _use: in_use,
+        })
     }
 
     /// Removes workspaces that were not used for `age`, and the oldest of the others until all take at most `bytes`.
     /// Never one that is in use.
     pub fn sweep(&self, age: Duration, bytes: u64) -> io::Result<()> {
         let mut kept = Vec::new();
-        for entry in std::fs::read_dir(&self.root)? {
+        for entry in std::fs::read_dir(&self.path)? {
             let entry = entry?;
             let used_at = last_used(&entry.path())?;
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -112,7 +139,7 @@ impl Workspaces {
             return Ok(false);
         }
         // The lock is held: no run opens the workspace meanwhile.
-        std::fs::remove_dir_all(self.root.join(name))?;
+        std::fs::remove_dir_all(self.path.join(name))?;
         tracing::info!(workspace = name, "workspace {name} removed");
         Ok(true)
     }
@@ -123,35 +150,16 @@ impl Workspaces {
     }
 }
 
-impl Drop for Workspace {
+impl Drop for InUse {
     fn drop(&mut self) {
         self.all.in_use().remove(&self.name);
-    }
-}
-
-/// Makes a directory with mode 0700, or checks the one that is there: a link is refused.
-fn make_private(path: &Path) -> io::Result<()> {
-    match path.symlink_metadata() {
-        Ok(metadata) => check_directory(&metadata),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            DirBuilder::new().recursive(true).mode(MODE).create(path)
-        }
-        Err(error) => Err(error),
-    }
-}
-
-fn check_directory(metadata: &Metadata) -> io::Result<()> {
-    if metadata.is_dir() {
-        Ok(())
-    } else {
-        Err(io::Error::other("it is not a directory"))
     }
 }
 
 /// When a workspace was last written to, as its directories tell.
 fn last_used(path: &Path) -> io::Result<SystemTime> {
     let mut newest = path.symlink_metadata()?.modified()?;
-    for part in ["work", "home"] {
+    for part in [WORK, HOME] {
         if let Ok(modified) = path
             .join(part)
             .symlink_metadata()
@@ -197,22 +205,22 @@ mod tests {
     fn a_conversation_keeps_its_private_directory() {
         let (workspaces, root) = workspaces();
         let first = workspaces.open("a", None).unwrap();
-        let directory = first.directory.clone();
+        let directory = first.path.clone();
         assert_eq!(directory.metadata().unwrap().mode() & 0o777, 0o700);
         assert_eq!(
             workspaces.open("a", None).unwrap_err().code,
             "harness.workspace_busy"
         );
         drop(first);
-        assert_eq!(workspaces.open("a", None).unwrap().directory, directory);
-        assert_ne!(workspaces.open("b", None).unwrap().directory, directory);
+        assert_eq!(workspaces.open("a", None).unwrap().path, directory);
+        assert_ne!(workspaces.open("b", None).unwrap().path, directory);
         std::fs::remove_dir_all(root).unwrap();
     }
 
     #[test]
     fn refuses_a_link_in_the_place_of_a_workspace() {
         let (workspaces, root) = workspaces();
-        let directory = workspaces.open("a", None).unwrap().directory.clone();
+        let directory = workspaces.open("a", None).unwrap().path.clone();
         std::fs::remove_dir_all(&directory).unwrap();
         std::os::unix::fs::symlink("/etc", &directory).unwrap();
         assert_eq!(
@@ -226,12 +234,12 @@ mod tests {
     fn sweeps_by_age_and_size_but_not_a_live_run() {
         let (workspaces, root) = workspaces();
         let live = workspaces.open("live", None).unwrap();
-        let old = workspaces.open("old", None).unwrap().directory.clone();
+        let old = workspaces.open("old", None).unwrap().path.clone();
         std::fs::write(old.join("file"), vec![0; 100_000]).unwrap();
         workspaces.sweep(Duration::from_hours(1), u64::MAX).unwrap();
         assert!(old.exists());
         workspaces.sweep(Duration::from_hours(1), 0).unwrap();
-        assert!(!old.exists() && live.directory.exists());
+        assert!(!old.exists() && live.path.exists());
         std::fs::remove_dir_all(root).unwrap();
     }
 }
