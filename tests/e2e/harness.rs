@@ -6,6 +6,8 @@ mod faults;
 mod kills;
 #[path = "harness/permissions.rs"]
 mod permissions;
+#[path = "harness/users.rs"]
+mod users;
 
 use serde_json::{Value, json};
 

@@ -5,17 +5,30 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, mkdirat, open, openat, renameat, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, Dir, Mode, OFlags, chownat, fchmod, fstat, mkdirat, open, openat, renameat, statat,
+    unlinkat,
+};
 use rustix::io::Errno;
+
+use crate::owner::Owner;
 
 /// A directory, whatever has its path now. Clones share the descriptor.
 #[derive(Clone, Debug)]
-pub(crate) struct Directory(Arc<OwnedFd>);
+pub(crate) struct Directory {
+    opened: Arc<OwnedFd>,
+    /// The owner of all that is made in it.
+    owner: Owner,
+}
+
+/// How deep a tree is given to another user. Deeper folders stay as they are.
+const MOST_DEPTH: usize = 128;
 
 const FOLDER: OFlags = OFlags::DIRECTORY
     .union(OFlags::NOFOLLOW)
@@ -33,23 +46,72 @@ const READ_FILE: OFlags = OFlags::RDONLY
 
 impl Directory {
     /// Opens a directory by its path, whose last part is no link. The parts before it are the operator's.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let opened = open(path, FOLDER, Mode::empty())?;
-        Ok(Self(Arc::new(opened)))
+    /// `owner`: to whom all belongs that is made in it.
+    pub(crate) fn open(path: &Path, owner: Owner) -> io::Result<Self> {
+        let opened = Arc::new(open(path, FOLDER, Mode::empty())?);
+        Ok(Self { opened, owner })
+    }
+
+    /// The same directory; what is made in it from now on belongs to another user.
+    pub(crate) fn for_user(self, owner: Owner) -> Self {
+        Self { owner, ..self }
     }
 
     /// Opens a folder in this directory.
     pub(crate) fn folder(&self, name: &OsStr) -> io::Result<Self> {
-        let opened = openat(&*self.0, single(name)?, FOLDER, Mode::empty())?;
-        Ok(Self(Arc::new(opened)))
+        let opened = openat(&*self.opened, single(name)?, FOLDER, Mode::empty())?;
+        Ok(Self {
+            opened: Arc::new(opened),
+            owner: self.owner,
+        })
     }
 
     /// Opens a folder; makes it with mode 0700 if it is missing.
     pub(crate) fn make_folder(&self, name: &OsStr) -> io::Result<Self> {
-        match mkdirat(&*self.0, single(name)?, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => self.folder(name),
+        match mkdirat(&*self.opened, single(name)?, Mode::RWXU) {
+            Ok(()) => {
+                let folder = self.folder(name)?;
+                self.owner.take(&*folder.opened)?;
+                Ok(folder)
+            }
+            Err(Errno::EXIST) => self.folder(name),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Gives this directory, and all below it that belongs to others, to its owner. Links are given themselves, and files
+    /// with a second name are left: that may be a file of others. The directory itself is last, so that an interrupted
+    /// change is done again.
+    pub(crate) fn adopt(&self) -> io::Result<()> {
+        self.adopt_below(MOST_DEPTH)
+    }
+
+    fn adopt_below(&self, depth: usize) -> io::Result<()> {
+        if depth == 0 || self.owner.owns(fstat(&*self.opened)?.st_uid) {
+            return Ok(());
+        }
+        for name in self.names(usize::MAX)? {
+            if let Ok(folder) = self.folder(&name) {
+                folder.adopt_below(depth - 1)?;
+                continue;
+            }
+            let stat = statat(&*self.opened, &name, AtFlags::SYMLINK_NOFOLLOW)?;
+            if stat.st_nlink == 1 {
+                let (user, group) = self.owner.ids();
+                chownat(&*self.opened, &name, user, group, AtFlags::SYMLINK_NOFOLLOW)?;
+            }
+        }
+        self.owner.take(&*self.opened)
+    }
+
+    /// Lets every user enter this directory, not list it: the way to what belongs to its owner below.
+    pub(crate) fn let_through(&self) -> io::Result<()> {
+        let enter = Mode::XUSR | Mode::XGRP | Mode::XOTH;
+        let mode = Mode::from_raw_mode(fstat(&*self.opened)?.st_mode);
+        if mode.contains(enter) {
+            return Ok(());
+        }
+        Ok(fchmod(&*self.opened, mode | enter)?)
     }
 
     /// The folder of a relative path, made if it is missing, and the name of the file in it.
@@ -67,7 +129,9 @@ impl Directory {
 
     /// Creates a file with mode 0600. An error of kind `AlreadyExists` where the name is taken, by a link, too.
     pub(crate) fn create(&self, name: &OsStr) -> io::Result<File> {
-        let file = openat(&*self.0, single(name)?, NEW_FILE, Mode::RUSR | Mode::WUSR)?;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let file = openat(&*self.opened, single(name)?, NEW_FILE, mode)?;
+        self.owner.take(&file)?;
         Ok(File::from(file))
     }
 
@@ -83,10 +147,17 @@ impl Directory {
         })
     }
 
-    /// Opens a plain file to read. An error of kind `InvalidInput` for anything else.
+    /// Opens a plain file of the owner's to read. An error of kind `InvalidInput` for anything else: a second name of a
+    /// file that the owner cannot read would be read with the rights of the service.
     pub(crate) fn read(&self, name: &OsStr) -> io::Result<File> {
-        let file = File::from(openat(&*self.0, single(name)?, READ_FILE, Mode::empty())?);
-        if file.metadata()?.is_file() {
+        let file = File::from(openat(
+            &*self.opened,
+            single(name)?,
+            READ_FILE,
+            Mode::empty(),
+        )?);
+        let metadata = file.metadata()?;
+        if metadata.is_file() && (self.owner.is_own() || self.owner.owns(metadata.uid())) {
             Ok(file)
         } else {
             Err(io::ErrorKind::InvalidInput.into())
@@ -96,12 +167,12 @@ impl Directory {
     /// Whether there is anything of that name, also a link to nothing.
     pub(crate) fn contains(&self, name: &OsStr) -> bool {
         let name = single(name);
-        name.is_ok_and(|name| statat(&*self.0, name, AtFlags::SYMLINK_NOFOLLOW).is_ok())
+        name.is_ok_and(|name| statat(&*self.opened, name, AtFlags::SYMLINK_NOFOLLOW).is_ok())
     }
 
     /// When an entry was last written or renamed. `None` without one; a link counts itself.
     pub(crate) fn changed_at(&self, name: &OsStr) -> Option<SystemTime> {
-        let stat = statat(&*self.0, single(name).ok()?, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let stat = statat(&*self.opened, single(name).ok()?, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let at = |seconds: i64, nanoseconds| {
             let seconds = u64::try_from(seconds).unwrap_or_default();
             SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds)
@@ -114,12 +185,17 @@ impl Directory {
 
     /// Renames an entry within this directory. A link is renamed itself.
     pub(crate) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
-        Ok(renameat(&*self.0, single(from)?, &*self.0, single(to)?)?)
+        Ok(renameat(
+            &*self.opened,
+            single(from)?,
+            &*self.opened,
+            single(to)?,
+        )?)
     }
 
     /// Removes a file or a link, if it is there.
     pub(crate) fn remove(&self, name: &OsStr) -> io::Result<()> {
-        match unlinkat(&*self.0, single(name)?, AtFlags::empty()) {
+        match unlinkat(&*self.opened, single(name)?, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -127,7 +203,7 @@ impl Directory {
 
     /// The names in this directory, at most so many.
     pub(crate) fn names(&self, most: usize) -> io::Result<Vec<OsString>> {
-        let entries = Dir::read_from(&*self.0)?;
+        let entries = Dir::read_from(&*self.opened)?;
         let mut names = Vec::new();
         for entry in entries {
             let entry = entry?;
@@ -188,7 +264,7 @@ mod tests {
             std::fs::write(root.join("outside/secret"), "secret").unwrap();
             symlink("../outside", root.join("inside/folder")).unwrap();
             symlink("../outside/secret", root.join("inside/file")).unwrap();
-            let directory = Directory::open(&root.join("inside")).unwrap();
+            let directory = Directory::open(&root.join("inside"), Owner::own()).unwrap();
             Self { root, directory }
         }
 
@@ -248,6 +324,38 @@ mod tests {
         place.remove().unwrap();
         assert!(!planted.root.join("moved/a/b").exists());
         assert_eq!(planted.outside().0, 1);
-        assert!(Directory::open(&inside).is_err());
+        assert!(Directory::open(&inside, Owner::own()).is_err());
+    }
+
+    /// The user of an entry itself.
+    fn user_of(path: &Path) -> u32 {
+        path.symlink_metadata().unwrap().uid()
+    }
+
+    #[test]
+    fn gives_trees_to_the_user_without_following_links() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let planted = Planted::new();
+        let inside = planted.root.join("inside");
+        std::fs::create_dir(inside.join("deep")).unwrap();
+        std::fs::write(inside.join("deep/note"), "x").unwrap();
+        std::fs::hard_link(planted.root.join("outside/secret"), inside.join("second")).unwrap();
+        let user = Owner::testing();
+        let directory = planted.directory.clone().for_user(user);
+        directory.adopt().unwrap();
+        for name in ["", "deep", "deep/note", "file", "folder"] {
+            assert!(user.owns(user_of(&inside.join(name))), "{name}");
+        }
+        for name in ["outside", "outside/secret"] {
+            assert_eq!(user_of(&planted.root.join(name)), 0, "{name}");
+        }
+        assert!(directory.read(OsStr::new("second")).is_err());
+        // New files and folders belong to the user, too.
+        directory.replace(Path::new("new/file"), b"x").unwrap();
+        for name in ["new", "new/file"] {
+            assert!(user.owns(user_of(&inside.join(name))), "{name}");
+        }
     }
 }

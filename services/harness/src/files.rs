@@ -156,7 +156,7 @@ mod tests {
     fn workspace() -> (PathBuf, Directory) {
         let path = std::env::temp_dir().join(format!("runnel-files-{}", uuid::Uuid::new_v4()));
         std::fs::create_dir_all(&path).unwrap();
-        let workspace = Directory::open(&path).unwrap();
+        let workspace = Directory::open(&path, crate::owner::Owner::own()).unwrap();
         make_folders(&workspace).unwrap();
         (path, workspace)
     }

@@ -102,7 +102,7 @@ impl Process {
             Ok(Ok(status)) if status.code() == Some(NOT_EXECUTABLE) => Failure::new(
                 COMMAND_NOT_FOUND,
                 format!(
-                    "{shown} cannot be executed in the sandbox, which reads the system's directories and the command's own: name the others in `readable` of the service's settings"
+                    "{shown} cannot be executed in the sandbox, which reads the system's directories and the command's own: name the others in `readable` of the service's settings, and let `user` read them"
                 ),
             ),
             Ok(Ok(status)) => Failure::new(

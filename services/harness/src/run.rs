@@ -51,9 +51,12 @@ pub(crate) async fn run(run: Run, out: Results, harness: Harness) -> Result<(), 
         &run.context.resources,
         &service.settings,
     )?;
-    let workspace = service
-        .workspaces
-        .open(&conversation_of(&run.context), config.directory.as_deref())?;
+    let workspaces = service.workspaces.clone();
+    let (conversation, named) = (conversation_of(&run.context), config.directory.clone());
+    // Giving a large workspace to another user takes seconds.
+    let workspace =
+        tokio::task::spawn_blocking(move || workspaces.open(&conversation, named.as_deref()));
+    let workspace = workspace.await.map_err(|error| unusable(error.into()))??;
     files::make_folders(&workspace.directory).map_err(unusable)?;
     let aside = match config.directory {
         // Settings in a directory of the operator's are the operator's.

@@ -193,9 +193,14 @@ fn check_requirement(confinement: &Confinement, support: Support) -> Result<(), 
 
 /// User and group to change to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Account {
-    user: u32,
-    group: u32,
+pub(crate) struct Account {
+    pub(crate) user: u32,
+    pub(crate) group: u32,
+}
+
+/// The account of a user by name; `None` to stay as this process's own.
+pub(crate) fn account(user: Option<&str>) -> Result<Option<Account>, SandboxError> {
+    system::account(user)
 }
 
 /// Reasons not to execute the command.
@@ -204,7 +209,7 @@ struct Account {
     not(target_os = "linux"),
     expect(dead_code, reason = "only Linux confines")
 )]
-enum SandboxError {
+pub(crate) enum SandboxError {
     #[error(
         "cannot enforce the sandbox for {0}; change that, or leave out --require to run without"
     )]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use harness::owner::Owner;
 use harness::relay::Relay;
 use harness::sandbox;
 use harness::service::Service;
@@ -88,7 +89,8 @@ fn start(args: &ServeArgs) -> anyhow::Result<()> {
 async fn run(settings: Settings) -> anyhow::Result<()> {
     let secret = settings.secret()?;
     check_sandbox(&settings)?;
-    let workspaces = Workspaces::new(&settings.workspaces).with_context(|| {
+    let owner = Owner::of(settings.user.as_deref())?;
+    let workspaces = Workspaces::new(&settings.workspaces, owner).with_context(|| {
         format!(
             "workspaces: {} cannot be used",
             settings.workspaces.display()

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use crate::directory::Directory;
 use crate::failure::{Failure, WORKSPACE_FAILED};
 use crate::hash::short_hash;
+use crate::owner::Owner;
 
 /// Readable and writable by their owner alone.
 const MODE: u32 = 0o700;
@@ -25,7 +26,7 @@ const MOST_ENTRIES: usize = 100_000;
 #[derive(Clone, Debug)]
 pub struct Workspaces {
     path: PathBuf,
-    root: Directory,
+    owner: Owner,
     in_use: Arc<Mutex<BTreeSet<String>>>,
 }
 
@@ -51,15 +52,42 @@ struct InUse {
 }
 
 impl Workspaces {
-    /// Those below `path`, which is made if it is missing.
-    pub fn new(path: &Path) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(MODE).create(path)?;
-        let path = path.canonicalize()?;
-        Ok(Self {
-            root: Directory::open(&path)?,
-            path,
+    /// Those below `path`, which is made if it is missing. `owner`: the user that harnesses run as; an error where it
+    /// cannot get there.
+    pub fn new(path: &Path, owner: Owner) -> io::Result<Self> {
+        make_root(path)?;
+        let workspaces = Self {
+            path: path.canonicalize()?,
+            owner,
             in_use: Arc::default(),
-        })
+        };
+        workspaces.root()?;
+        let mut above = workspaces.path.ancestors().skip(1);
+        if !owner.is_own()
+            && let Some(closed) =
+                above.find(|path| !path.metadata().is_ok_and(|it| owner.enters(&it)))
+        {
+            return Err(io::Error::other(format!(
+                "the user of the harnesses cannot enter {}: let it (chmod o+x), or name another place",
+                closed.display()
+            )));
+        }
+        Ok(workspaces)
+    }
+
+    /// The directory above all workspaces, the service's own: harnesses rename nothing there.
+    fn root(&self) -> io::Result<Directory> {
+        make_root(&self.path)?;
+        let root = Directory::open(&self.path, Owner::own())?;
+        self.open_way(root)
+    }
+
+    /// Lets the user of the harnesses through a directory of the service.
+    fn open_way(&self, directory: Directory) -> io::Result<Directory> {
+        if !self.owner.is_own() {
+            directory.let_through()?;
+        }
+        Ok(directory)
     }
 
     /// The workspace of a conversation. `named`: a directory of the operator to work in instead of an own one.
@@ -89,12 +117,19 @@ impl Workspaces {
 
     fn make(&self, in_use: InUse, named: Option<&Path>) -> io::Result<Workspace> {
         let path = self.path.join(&in_use.name);
-        let parent = self.root.make_folder(OsStr::new(&in_use.name))?;
-        let home = parent.make_folder(OsStr::new(HOME))?;
+        let parent = self.root()?.make_folder(OsStr::new(&in_use.name))?;
+        parent.adopt()?;
+        let parent = self.open_way(parent)?.for_user(self.owner);
+        let folder = |name: &str| {
+            let folder = parent.make_folder(OsStr::new(name))?;
+            // Made by an earlier service of another user, or for one.
+            folder.adopt().map(|()| folder)
+        };
+        let home = folder(HOME)?;
         let (path, home_path) = (path.join(WORK), path.join(HOME));
         let (path, directory) = match named {
-            None => (path, parent.make_folder(OsStr::new(WORK))?),
-            Some(named) => (named.to_path_buf(), Directory::open(named)?),
+            None => (path, folder(WORK)?),
+            Some(named) => (named.to_path_buf(), Directory::open(named, self.owner)?),
         };
         Ok(Workspace {
             path,
@@ -156,6 +191,10 @@ impl Drop for InUse {
     }
 }
 
+fn make_root(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(MODE).create(path)
+}
+
 /// When a workspace was last written to, as its directories tell.
 fn last_used(path: &Path) -> io::Result<SystemTime> {
     let mut newest = path.symlink_metadata()?.modified()?;
@@ -198,7 +237,7 @@ mod tests {
 
     fn workspaces() -> (Workspaces, PathBuf) {
         let root = std::env::temp_dir().join(format!("runnel-workspaces-{}", uuid::Uuid::new_v4()));
-        (Workspaces::new(&root).unwrap(), root)
+        (Workspaces::new(&root, Owner::own()).unwrap(), root)
     }
 
     #[test]

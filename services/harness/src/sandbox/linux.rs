@@ -15,6 +15,8 @@ mod privileges;
 mod rules;
 mod sockets;
 
+pub(super) use privileges::account;
+
 /// Probes in a thread of its own, because Landlock and seccomp restrict the calling thread for good.
 pub(super) fn support() -> Support {
     let probe = || {
