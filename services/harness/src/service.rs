@@ -54,27 +54,9 @@ impl Service {
         command: &Path,
         port: Option<u16>,
     ) -> Confinement {
-        let limits = self.settings.limits;
-        let mut confinement = Confinement {
-            user: self.settings.user.clone(),
-            limits: sandbox::Limits {
-                memory: Some(limits.memory_bytes),
-                processes: Some(limits.processes),
-                file_size: Some(limits.file_bytes),
-                cpu_seconds: Some(limits.cpu_seconds),
-            },
-            is_required: self.settings.sandbox == SandboxMode::Required,
-            ..Confinement::default()
-        };
-        if self.settings.sandbox == SandboxMode::Off {
-            // The whole tree: limits of resources alone remain.
-            confinement.read_write = vec![PathBuf::from("/")];
-            return confinement;
-        }
+        let mut confinement = self.settings.confinement();
         confinement.read_write = vec![workspace.path.clone(), workspace.home_path.clone()];
-        confinement.read_only.clone_from(&self.settings.readable);
         confinement.read_only.extend(installed_at(command));
-        confinement.connect.clone_from(&self.settings.connect);
         confinement.connect.push(self.relay.port());
         confinement.connect.extend(port);
         confinement.bind.extend(port);

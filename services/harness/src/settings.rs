@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use crate::launch::find;
 use crate::preset::Preset;
+use crate::sandbox::{self, Confinement};
 
 /// The file, as it is written. Unknown keys are errors.
 #[derive(Debug, Deserialize)]
@@ -75,9 +76,9 @@ pub enum SandboxMode {
     /// As far as the kernel can.
     #[default]
     Auto,
-    /// The service does not start on a kernel that cannot.
+    /// The service does not start where a protection is missing.
     Required,
-    /// Limits of resources alone.
+    /// Nothing is confined: the user and the limits of resources alone remain.
     Off,
 }
 
@@ -191,6 +192,25 @@ impl Settings {
             *value = resolved(value).with_context(|| format!("env.{name}"))?;
         }
         Ok(settings)
+    }
+
+    /// The sandbox of every harness, without its workspace, its command and its relay.
+    pub fn confinement(&self) -> Confinement {
+        let limits = self.limits;
+        Confinement {
+            user: self.user.clone(),
+            limits: sandbox::Limits {
+                memory: Some(limits.memory_bytes),
+                processes: Some(limits.processes),
+                file_size: Some(limits.file_bytes),
+                cpu_seconds: Some(limits.cpu_seconds),
+            },
+            read_only: self.readable.clone(),
+            connect: self.connect.clone(),
+            is_open: self.sandbox == SandboxMode::Off,
+            is_required: self.sandbox == SandboxMode::Required,
+            ..Confinement::default()
+        }
     }
 
     /// Harnesses whose command is not installed: the runner id, and [`HarnessSettings::missing`].
