@@ -1,6 +1,7 @@
 //! Files that pass between the user and a workspace. No link is followed: the harness may put one anywhere.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -32,11 +33,20 @@ const SETTINGS: [&str; 9] = [
 /// Entries of the outbox that are looked at.
 const MOST_ENTRIES: usize = 10_000;
 
-/// A file for the user.
+/// A file for the user, opened.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) name: String,
-    pub(crate) bytes: Vec<u8>,
+    file: File,
+}
+
+/// The files of one answer.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    /// At most [`MOST_FILES`].
+    pub(crate) files: Vec<Outgoing>,
+    /// Names with the reason why each is not delivered.
+    left: Vec<String>,
 }
 
 /// Makes the folders of both directions.
@@ -88,40 +98,74 @@ pub(crate) fn put(workspace: &Directory, name: &str, bytes: &[u8]) -> io::Result
     ))
 }
 
-/// Files in the outbox that were written at or after `since`, at most [`MOST_FILES`], by name. What is no plain file, and
-/// what is larger than [`FILE_BYTES`], is named in the second list.
-pub(crate) fn take(
-    workspace: &Directory,
-    since: SystemTime,
-) -> io::Result<(Vec<Outgoing>, Vec<String>)> {
-    let (mut taken, mut left) = (Vec::new(), Vec::new());
-    let Ok(outbox) = workspace.folder(OsStr::new(OUTBOX)) else {
-        return Ok((taken, left));
+/// Files in the outbox that were written or moved there at or after `since`, by name.
+pub(crate) fn outgoing(workspace: &Directory, since: SystemTime) -> io::Result<Outbox> {
+    let mut found = Outbox::default();
+    let outbox = match workspace.folder(OsStr::new(OUTBOX)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+        outbox => outbox?,
     };
-    let names = outbox.names(MOST_ENTRIES)?.into_iter();
-    let mut names: Vec<_> = names.filter_map(|name| name.into_string().ok()).collect();
+    let mut names = outbox.names(MOST_ENTRIES)?;
+    if names.len() == MOST_ENTRIES {
+        let entries = format!("entries beyond the first {MOST_ENTRIES}");
+        found.left.push(entries);
+    }
     names.sort();
     for name in names {
-        let Some(changed_at) = outbox.changed_at(OsStr::new(&name)) else {
-            continue;
-        };
-        if changed_at < since {
+        if outbox.changed_at(&name).is_none_or(|at| at < since) {
             continue;
         }
-        let file = outbox.read(OsStr::new(&name));
-        let Some(file) = file.ok().filter(|_| taken.len() < MOST_FILES) else {
-            left.push(name);
-            continue;
-        };
-        let mut bytes = Vec::new();
-        file.take(FILE_BYTES + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > FILE_BYTES {
-            left.push(name);
-        } else {
-            taken.push(Outgoing { name, bytes });
+        let shown = shown(&name);
+        match outbox.read(&name) {
+            Ok(_) if found.files.len() == MOST_FILES => {
+                found.leave(&shown, &format!("there are more than {MOST_FILES} files"));
+            }
+            Ok(file) => found.files.push(Outgoing { name: shown, file }),
+            Err(_) => found.leave(&shown, "it is no plain file of the agent's"),
         }
     }
-    Ok((taken, left))
+    Ok(found)
+}
+
+impl Outbox {
+    /// Names a file that is not delivered.
+    pub(crate) fn leave(&mut self, name: &str, reason: &str) {
+        self.left.push(format!("{name}: {reason}"));
+    }
+
+    /// A sentence that names what is not delivered; of many the first ones and how many more. `None` where all is.
+    pub(crate) fn note(&self) -> Option<String> {
+        let more = self.left.len().saturating_sub(MOST_FILES);
+        let mut named = self.left[..self.left.len() - more].join("; ");
+        if more > 0 {
+            named = format!("{named}; {more} more");
+        }
+        (!named.is_empty()).then(|| format!("(Not delivered: {named}.)"))
+    }
+}
+
+impl Outgoing {
+    /// The bytes. An error of kind `FileTooLarge` for more than [`FILE_BYTES`].
+    pub(crate) fn bytes(self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.file.take(FILE_BYTES + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > FILE_BYTES {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        Ok(bytes)
+    }
+}
+
+/// Why a file above the limit does not pass.
+pub(crate) fn too_large() -> String {
+    format!("it is larger than {} MiB", FILE_BYTES / (1024 * 1024))
+}
+
+/// A name of an entry as one line of at most 100 characters.
+fn shown(name: &OsStr) -> String {
+    let name = name.to_string_lossy();
+    let chars = name.chars().filter(|char| !char.is_control());
+    chars.take(100).collect()
 }
 
 /// A file name without a path: letters, digits and a few signs, at most 100 characters.
@@ -193,28 +237,63 @@ mod tests {
     }
 
     #[test]
-    fn takes_new_plain_files_and_follows_no_link() {
+    fn takes_new_plain_files_and_names_the_others() {
         let (path, workspace) = workspace();
         let outbox = path.join(OUTBOX);
         std::fs::write(outbox.join("a.txt"), "a").unwrap();
         std::os::unix::fs::symlink("/etc/passwd", outbox.join("link")).unwrap();
         std::fs::create_dir(outbox.join("folder")).unwrap();
-        let (taken, left) = take(&workspace, SystemTime::UNIX_EPOCH).unwrap();
-        assert_eq!(taken.len(), 1);
-        assert_eq!(
-            (taken[0].name.as_str(), taken[0].bytes.as_slice()),
-            ("a.txt", &b"a"[..])
-        );
-        assert_eq!(left, ["folder", "link"]);
-        let later = crate::clock::now() + Duration::from_hours(1);
-        assert!(take(&workspace, later).unwrap().0.is_empty());
-        std::fs::remove_dir_all(&outbox).unwrap();
-        std::os::unix::fs::symlink("/etc", &outbox).unwrap();
+        let mut found = outgoing(&workspace, SystemTime::UNIX_EPOCH).unwrap();
+        let note = found.note().unwrap();
+        let file = found.files.pop().unwrap();
+        assert_eq!(file.name, "a.txt");
+        assert_eq!(file.bytes().unwrap(), b"a");
+        assert!(found.files.is_empty());
         assert!(
-            take(&workspace, SystemTime::UNIX_EPOCH)
+            note.contains("folder: ") && note.contains("link: "),
+            "{note}"
+        );
+        let later = crate::clock::now() + Duration::from_hours(1);
+        let found = outgoing(&workspace, later).unwrap();
+        assert!(found.files.is_empty() && found.note().is_none());
+        std::fs::remove_dir_all(&outbox).unwrap();
+        assert!(
+            outgoing(&workspace, SystemTime::UNIX_EPOCH)
                 .unwrap()
-                .0
+                .files
                 .is_empty()
+        );
+        std::os::unix::fs::symlink("/etc", &outbox).unwrap();
+        assert!(outgoing(&workspace, SystemTime::UNIX_EPOCH).is_err());
+        std::fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn names_files_above_the_limits() {
+        let (path, workspace) = workspace();
+        let outbox = path.join(OUTBOX);
+        for number in 0..=MOST_FILES {
+            std::fs::write(outbox.join(format!("{number:02}")), "x").unwrap();
+        }
+        let large = File::create(outbox.join("00")).unwrap();
+        large.set_len(FILE_BYTES + 1).unwrap();
+        let mut found = outgoing(&workspace, SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(found.files.len(), MOST_FILES);
+        assert!(
+            found
+                .note()
+                .unwrap()
+                .contains("20: there are more than 20 files")
+        );
+        let error = found.files.remove(0).bytes().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        for number in 0..30 {
+            found.leave(&number.to_string(), "it is too large");
+        }
+        assert!(
+            found.note().unwrap().ends_with("; 11 more.)"),
+            "{:?}",
+            found.note()
         );
         std::fs::remove_dir_all(path).unwrap();
     }

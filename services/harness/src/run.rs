@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::agent::{Agent, Opening};
 use crate::config::Config;
 use crate::failure::{EMPTY_INPUT, EMPTY_RESPONSE, Failure, MCP_FAILED, WORKSPACE_FAILED};
-use crate::files;
+use crate::files::{self, Outbox, Outgoing};
 use crate::input;
 use crate::launch::{self, Prepared};
 use crate::permission::Permissions;
@@ -118,6 +118,13 @@ fn unusable(error: std::io::Error) -> Failure {
         WORKSPACE_FAILED,
         format!("the workspace cannot be used: {error}"),
     )
+}
+
+/// Work with files, beside the tasks that wait.
+async fn in_thread<T: Send + 'static>(
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> std::io::Result<T> {
+    tokio::task::spawn_blocking(work).await?
 }
 
 /// The part of a run's time in which its turn ends cleanly: the gateway's deadline is the same `timeout`.
@@ -258,36 +265,50 @@ impl Work {
         Ok(reason)
     }
 
-    /// Uploads what the harness has put into the outbox. The ids of the files.
+    /// Uploads what the harness has put into the outbox, one file after the other. The ids of the files; the answer names
+    /// those that are not delivered.
     async fn deliver(&mut self, began: SystemTime) -> Vec<String> {
         let directory = self.workspace.directory.clone();
-        let taken = tokio::task::spawn_blocking(move || files::take(&directory, began)).await;
-        let Ok(Ok((taken, left))) = taken else {
-            return Vec::new();
-        };
+        let found = in_thread(move || files::outgoing(&directory, began)).await;
+        let mut found = found.unwrap_or_else(|error| {
+            let mut nothing = Outbox::default();
+            nothing.leave("./outbox", &format!("it cannot be read ({error})"));
+            nothing
+        });
         let mut ids = Vec::new();
-        for file in taken {
-            let blob = Blob {
-                content_type: "application/octet-stream".to_owned(),
-                bytes: file.bytes,
-            };
-            match self.host.create_artifact(&file.name, blob).await {
-                Ok(artifact) => ids.push(artifact.artifact_id),
-                Err(error) => {
-                    let note = format!(
-                        "(The file {} could not be delivered: {}.)",
-                        file.name, error.code
-                    );
-                    self.stage.speaker.note(note);
-                }
+        for file in std::mem::take(&mut found.files) {
+            let name = file.name.clone();
+            match self.upload(file).await {
+                Ok(id) => ids.push(id),
+                Err(reason) => found.leave(&name, &reason),
             }
         }
-        for name in left {
-            self.stage.speaker.note(format!(
-                "(The file {name} was not delivered: it is not a plain file, or too large.)"
-            ));
+        if let Some(note) = found.note() {
+            tracing::info!(
+                run.id = self.context.run_id,
+                "some files of an answer are not delivered, it names them"
+            );
+            self.stage.speaker.note(note);
         }
         ids
+    }
+
+    /// The id of an uploaded file, or why it is not delivered.
+    async fn upload(&self, file: Outgoing) -> Result<String, String> {
+        let name = file.name.clone();
+        let bytes = in_thread(move || file.bytes()).await;
+        let bytes = bytes.map_err(|error| match error.kind() {
+            std::io::ErrorKind::FileTooLarge => files::too_large(),
+            _ => format!("it cannot be read ({error})"),
+        })?;
+        let blob = Blob {
+            content_type: "application/octet-stream".to_owned(),
+            bytes,
+        };
+        let artifact = self.host.create_artifact(&name, blob).await;
+        let artifact =
+            artifact.map_err(|error| format!("the gateway refused it ({})", error.code))?;
+        Ok(artifact.artifact_id)
     }
 
     /// Messages that came while the run works. An error ends the steering, not the run.
