@@ -13,7 +13,9 @@ use crate::peer::Peer;
 use crate::permission::{ActionKind, Decided, Decision, OpenPermissions};
 use crate::process::Launch;
 use crate::rpc::{Frame, METHOD_NOT_FOUND, RpcError};
-use crate::turn::{OpenSession, Prompt, SessionStart, Stage, Stop, sleep_until, stopped_or};
+use crate::turn::{
+    OpenSession, Prompt, REFUSED, SessionStart, Stage, Stop, sleep_until, stopped_or,
+};
 use blocks::Accepts;
 use tools::Tools;
 
@@ -279,7 +281,7 @@ fn ended(result: Result<Value, RpcError>) -> Result<String, Failure> {
     let reason = match result["stopReason"].as_str() {
         Some("end_turn") | None => "stop",
         Some("max_tokens") => "length",
-        Some("refusal") => "content_filter",
+        Some("refusal") => REFUSED,
         Some("cancelled") => {
             return Err(
                 Failure::new(EXITED, "the harness cancelled the turn by itself").retryable(),

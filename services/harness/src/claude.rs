@@ -15,7 +15,7 @@ use crate::permission::{Decided, Decision, OpenPermissions};
 use crate::preset::{CLAUDE_GRANTED, CLAUDE_READING};
 use crate::process::{Launch, Process};
 use crate::rpc::{Inbox, Outbox, open};
-use crate::turn::{OpenSession, Prompt, SessionStart, Stage, sleep_until, stopped_or};
+use crate::turn::{OpenSession, Prompt, REFUSED, SessionStart, Stage, sleep_until, stopped_or};
 use events::Events;
 
 /// Project folders that are searched for a session.
@@ -260,7 +260,7 @@ fn ended(result: &Map<String, Value>) -> Result<String, Failure> {
     }
     Ok(match text("stop_reason") {
         Some("max_tokens") => "length",
-        Some("refusal") => "content_filter",
+        Some("refusal") => REFUSED,
         _ => "stop",
     }
     .to_owned())

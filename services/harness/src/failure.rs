@@ -26,7 +26,7 @@ pub(crate) const PROTOCOL_ERROR: &str = "harness.protocol_error";
 pub(crate) const SESSION_LOST: &str = "harness.session_lost";
 /// The MCP server of the gateway could not be connected.
 pub(crate) const MCP_FAILED: &str = "harness.mcp_failed";
-/// A turn ended without any text.
+/// A turn ended without text, file and refusal.
 pub(crate) const EMPTY_RESPONSE: &str = "harness.empty_response";
 /// A budget of the run is used up.
 pub(crate) const BUDGET_EXCEEDED: &str = "harness.budget_exceeded";

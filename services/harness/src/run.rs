@@ -21,7 +21,7 @@ use crate::relay::Opened;
 use crate::service::Harness;
 use crate::speaker::{Speaker, cut};
 use crate::supervisor::GRACE;
-use crate::turn::{OpenSession, Prompt, SessionStart, Stage, Stop};
+use crate::turn::{OpenSession, Prompt, REFUSED, SessionStart, Stage, Stop};
 use crate::usage::Usage;
 use crate::workspace::Workspace;
 
@@ -258,6 +258,10 @@ impl Work {
             ));
         }
         let files = self.deliver(began).await;
+        if reason == REFUSED && !self.stage.speaker.has_answered() {
+            let note = "(The model refused to answer.)".to_owned();
+            self.stage.speaker.answer_with_note(note);
+        }
         if !self.stage.speaker.complete(files).await {
             let message = "the harness ended its turn without an answer";
             return Err(Failure::new(EMPTY_RESPONSE, message));
@@ -288,7 +292,7 @@ impl Work {
                 run.id = self.context.run_id,
                 "some files of an answer are not delivered, it names them"
             );
-            self.stage.speaker.note(note);
+            self.stage.speaker.answer_with_note(note);
         }
         ids
     }

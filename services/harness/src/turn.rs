@@ -11,6 +11,9 @@ use crate::permission::{Decided, Permissions};
 use crate::speaker::Speaker;
 use crate::usage::Spent;
 
+/// Why a turn ended whose model refused to answer.
+pub(crate) const REFUSED: &str = "content_filter";
+
 /// The content of one prompt.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Prompt {
@@ -55,7 +58,7 @@ impl Stage {
             return;
         };
         let title = crate::speaker::cut(&decided.title, 200);
-        self.speaker.note(format!(
+        self.speaker.answer_with_note(format!(
             "(Permission for “{title}” was not given: {reason}.)"
         ));
     }
