@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{
-    AtFlags, Dir, Mode, OFlags, chownat, fchmod, fstat, mkdirat, open, openat, renameat, statat,
-    unlinkat,
+    AtFlags, Dir, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, chownat, fchmod, fstat, futimens,
+    mkdirat, open, openat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -102,6 +102,19 @@ impl Directory {
             }
         }
         self.owner.take(&*self.opened)
+    }
+
+    /// Sets the time of the last change to now.
+    pub(crate) fn touch(&self) -> io::Result<()> {
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_NOW,
+        };
+        let times = Timestamps {
+            last_access: now,
+            last_modification: now,
+        };
+        Ok(futimens(&*self.opened, &times)?)
     }
 
     /// Lets every user enter this directory, not list it: the way to what belongs to its owner below.

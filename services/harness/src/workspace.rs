@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::directory::Directory;
 use crate::failure::{Failure, WORKSPACE_FAILED};
-use crate::hash::short_hash;
+use crate::hash::{is_short_hash, short_hash};
 use crate::owner::Owner;
 
 /// Readable and writable by their owner alone.
@@ -19,6 +19,10 @@ const MODE: u32 = 0o700;
 /// The folders of one workspace: where the harness works, and its home directory.
 const WORK: &str = "work";
 const HOME: &str = "home";
+/// The beginning of names of workspaces that are being removed.
+const REMOVED: &str = ".removed-";
+/// How long after its last use a workspace is kept in any case.
+const RECENT: Duration = Duration::from_mins(1);
 /// Entries of one workspace that are looked at to know its size.
 const MOST_ENTRIES: usize = 100_000;
 
@@ -131,6 +135,7 @@ impl Workspaces {
             None => (path, folder(WORK)?),
             Some(named) => (named.to_path_buf(), Directory::open(named, self.owner)?),
         };
+        in_use.touch()?;
         Ok(Workspace {
             path,
             directory,
@@ -140,43 +145,51 @@ impl Workspaces {
         })
     }
 
-    /// Removes workspaces that were not used for `age`, and the oldest of the others until all take at most `bytes`.
-    /// Never one that is in use.
+    /// Removes workspaces that were not used for `age`, and the longest unused of the others until all take at most
+    /// `bytes`. Never one that is in use, nor one of the last minute: processes of its last run may still end.
     pub fn sweep(&self, age: Duration, bytes: u64) -> io::Result<()> {
         let mut kept = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {
-            let entry = entry?;
-            let used_at = last_used(&entry.path())?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if used_at.elapsed().is_ok_and(|elapsed| elapsed > age) {
-                self.remove(&name)?;
-            } else {
-                kept.push((used_at, size_of(&entry.path()), name));
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name.starts_with(REMOVED) {
+                // An earlier service ended while it removed this one.
+                delete(&path);
+            } else if is_short_hash(&name)
+                && let Ok(used_at) = last_used(&path)
+            {
+                kept.push((used_at, name.into_owned()));
             }
         }
         kept.sort();
-        let mut total: u64 = kept.iter().map(|(_, size, _)| size).sum();
-        for (_, size, name) in kept {
-            if total <= bytes {
-                break;
-            }
-            if self.remove(&name)? {
+        let sizes = kept.iter().map(|(_, name)| size_of(&self.path.join(name)));
+        let sizes: Vec<u64> = sizes.collect();
+        let mut total: u64 = sizes.iter().sum();
+        for ((used_at, name), size) in kept.into_iter().zip(sizes) {
+            let unused = used_at.elapsed().unwrap_or_default();
+            if unused > RECENT && (unused > age || total > bytes) && self.remove(&name, used_at) {
                 total -= size;
             }
         }
         Ok(())
     }
 
-    /// Whether it was removed; not while it is in use.
-    fn remove(&self, name: &str) -> io::Result<bool> {
-        let in_use = self.in_use();
-        if in_use.contains(name) {
-            return Ok(false);
+    /// Whether a workspace was removed. Not while it is in use, or once it was used after `seen`.
+    fn remove(&self, name: &str, seen: SystemTime) -> bool {
+        let path = self.path.join(name);
+        let removed = format!("{REMOVED}{}", uuid::Uuid::new_v4().simple());
+        let removed = self.path.join(removed);
+        {
+            // Under the lock, no run opens the workspace; the long removal is beside it.
+            let in_use = self.in_use();
+            let is_used = in_use.contains(name) || !last_used(&path).is_ok_and(|at| at == seen);
+            if is_used || std::fs::rename(&path, &removed).is_err() {
+                return false;
+            }
         }
-        // The lock is held: no run opens the workspace meanwhile.
-        std::fs::remove_dir_all(self.path.join(name))?;
+        delete(&removed);
         tracing::info!(workspace = name, "workspace {name} removed");
-        Ok(true)
+        true
     }
 
     // The set is whole after any panic.
@@ -185,8 +198,19 @@ impl Workspaces {
     }
 }
 
+impl InUse {
+    /// Marks the time of the use, for [`Workspaces::sweep`]. Files deep in a workspace leave no mark of themselves.
+    fn touch(&self) -> io::Result<()> {
+        let all = Directory::open(&self.all.path, Owner::own())?;
+        all.folder(OsStr::new(&self.name))?.touch()
+    }
+}
+
 impl Drop for InUse {
     fn drop(&mut self) {
+        if let Err(error) = self.touch() {
+            tracing::warn!(%error, workspace = self.name, "the use of a workspace cannot be marked, it may be removed early");
+        }
         self.all.in_use().remove(&self.name);
     }
 }
@@ -195,7 +219,15 @@ fn make_root(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(MODE).create(path)
 }
 
-/// When a workspace was last written to, as its directories tell.
+/// Removes what was renamed for it. The next sweep tries again.
+fn delete(path: &Path) {
+    if let Err(error) = std::fs::remove_dir_all(path) {
+        let path = path.display();
+        tracing::warn!(%error, "{path} cannot be removed, trying again in an hour");
+    }
+}
+
+/// When a workspace was last used, as its directories tell.
 fn last_used(path: &Path) -> io::Result<SystemTime> {
     let mut newest = path.symlink_metadata()?.modified()?;
     for part in [WORK, HOME] {
@@ -269,16 +301,57 @@ mod tests {
         std::fs::remove_dir_all(root).unwrap();
     }
 
+    /// Makes a workspace look unused for so long.
+    fn leave_unused(path: &Path, time: Duration) {
+        let parent = path.parent().unwrap();
+        for path in [path, parent, &parent.join(HOME)] {
+            let directory = std::fs::File::open(path).unwrap();
+            directory.set_modified(crate::clock::now() - time).unwrap();
+        }
+    }
+
+    const HOUR: Duration = Duration::from_hours(1);
+
     #[test]
-    fn sweeps_by_age_and_size_but_not_a_live_run() {
+    fn sweeps_by_age_and_size() {
+        let (workspaces, root) = workspaces();
+        let paths =
+            ["old", "large", "new"].map(|it| workspaces.open(it, None).unwrap().path.clone());
+        let [old, large, new] = &paths;
+        leave_unused(old, HOUR * 3);
+        leave_unused(large, HOUR);
+        std::fs::create_dir(root.join("lost+found")).unwrap();
+        std::fs::create_dir(root.join(".removed-0")).unwrap();
+        workspaces.sweep(HOUR * 2, u64::MAX).unwrap();
+        assert!(!old.exists() && large.exists());
+        workspaces.sweep(HOUR * 2, 0).unwrap();
+        // The last minute's is kept at any size.
+        assert!(!large.exists() && new.exists());
+        let names = std::fs::read_dir(&root).unwrap().flatten();
+        assert_eq!(
+            names.count(),
+            2,
+            "a foreign directory and the new workspace"
+        );
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn a_used_workspace_outlives_its_age() {
         let (workspaces, root) = workspaces();
         let live = workspaces.open("live", None).unwrap();
-        let old = workspaces.open("old", None).unwrap().path.clone();
-        std::fs::write(old.join("file"), vec![0; 100_000]).unwrap();
-        workspaces.sweep(Duration::from_hours(1), u64::MAX).unwrap();
-        assert!(old.exists());
-        workspaces.sweep(Duration::from_hours(1), 0).unwrap();
-        assert!(!old.exists() && live.path.exists());
+        let path = live.path.clone();
+        leave_unused(&path, HOUR * 3);
+        workspaces.sweep(HOUR, 0).unwrap();
+        assert!(path.exists(), "a workspace in use was removed");
+        // The age counts from the end of the last use.
+        drop(live);
+        workspaces.sweep(HOUR, u64::MAX).unwrap();
+        assert!(path.exists(), "a workspace that was just used was removed");
+        leave_unused(&path, HOUR * 3);
+        drop(workspaces.open("live", None).unwrap());
+        workspaces.sweep(HOUR, u64::MAX).unwrap();
+        assert!(path.exists());
         std::fs::remove_dir_all(root).unwrap();
     }
 }
