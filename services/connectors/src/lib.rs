@@ -41,4 +41,5 @@ pub mod catalogue;
 pub mod upstream;
 
 mod dify_agent;
+mod n8n_agent;
 mod openai_agent;
