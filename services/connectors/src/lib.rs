@@ -40,6 +40,7 @@ pub mod turn;
 pub mod catalogue;
 pub mod upstream;
 
+mod coze_agent;
 mod dify_agent;
 mod n8n_agent;
 mod openai_agent;
