@@ -14,6 +14,7 @@ use crate::upstream::failure::Failure;
 /// All platforms.
 pub static PLATFORMS: &[Platform] = &[
     crate::coze_agent::PLATFORM,
+    crate::dashscope_agent::PLATFORM,
     crate::dify_agent::PLATFORM,
     crate::n8n_agent::PLATFORM,
     crate::openai_agent::PLATFORM,

@@ -41,6 +41,7 @@ pub mod catalogue;
 pub mod upstream;
 
 mod coze_agent;
+mod dashscope_agent;
 mod dify_agent;
 mod n8n_agent;
 mod openai_agent;
