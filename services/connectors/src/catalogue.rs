@@ -18,6 +18,7 @@ pub static PLATFORMS: &[Platform] = &[
     crate::dify_agent::PLATFORM,
     crate::n8n_agent::PLATFORM,
     crate::openai_agent::PLATFORM,
+    crate::tbox_agent::PLATFORM,
 ];
 
 /// Makes the machine of one run, and reads the keys that its platform has beside the common ones.

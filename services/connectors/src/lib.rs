@@ -45,3 +45,4 @@ mod dashscope_agent;
 mod dify_agent;
 mod n8n_agent;
 mod openai_agent;
+mod tbox_agent;
