@@ -40,5 +40,9 @@ pub mod turn;
 pub mod catalogue;
 pub mod upstream;
 
+mod coze_agent;
+mod dashscope_agent;
 mod dify_agent;
+mod n8n_agent;
 mod openai_agent;
+mod tbox_agent;

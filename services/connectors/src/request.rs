@@ -1,5 +1,6 @@
 //! HTTP requests as values.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ pub struct Request {
     pub method: Method,
     pub url: Url,
     /// Names in lower case; values may be secret. `accept` and `content-type` are the driver's.
-    pub headers: Vec<(&'static str, String)>,
+    pub headers: Vec<(Cow<'static, str>, String)>,
     pub body: Body,
     /// How a response with a status from 200 to 299 is read.
     pub framing: Framing,
@@ -113,8 +114,8 @@ impl Request {
 
     /// With a header; its name is in lower case.
     #[must_use]
-    pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
-        self.headers.push((name, value.into()));
+    pub fn header(mut self, name: impl Into<Cow<'static, str>>, value: impl Into<String>) -> Self {
+        self.headers.push((name.into(), value.into()));
         self
     }
 
