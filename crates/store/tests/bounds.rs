@@ -22,6 +22,7 @@ on_both!(
     who_reads_a_blob_that_is_replaced_reads_it_to_its_end,
     an_upload_that_is_given_up_leaves_nothing,
     a_scope_that_is_full_takes_known_keys_alone,
+    runs_and_agents_leave_keys_of_a_scope_to_others,
     a_page_of_events_ends_where_its_bytes_do,
     every_column_of_a_run_counts_in_a_page,
     a_page_of_a_ledger_ends_where_its_bytes_do,
@@ -205,10 +206,49 @@ async fn an_upload_that_is_given_up_leaves_nothing(bench: Bench) {
     assert_eq!(bench.store.write(second).await.unwrap(), Uploaded::Written);
 }
 
+async fn runs_and_agents_leave_keys_of_a_scope_to_others(bench: Bench) {
+    let (one, two) = (bench.running("e-0").await, bench.running("e-1").await);
+    let other = bench.running("e-2").await;
+    let agent =
+        "UPDATE runs SET agent_id = '00000000-0000-0000-0000-000000000001' WHERE event_id = 'e-2'";
+    bench.tamper(agent).await;
+    let mut made = 0;
+    let mut fill = async |run: &Run, scope: StateScope| {
+        let mut keys = 0;
+        loop {
+            made += 1;
+            let mut put = bench.put(run, &format!("k{made}"), Some("1"), None);
+            put.access.scope = scope;
+            match bench.store.write(put).await.unwrap() {
+                StateWritten::Version(1) => keys += 1,
+                full => return (keys, full),
+            }
+        }
+    };
+    // All agents of one runner write to its scope, one agent to the others.
+    for (run, scope, keys, full) in [
+        (&one, StateScope::Runner, 500, StateWritten::ShareFull),
+        (&two, StateScope::Runner, 250, StateWritten::ShareFull),
+        (&other, StateScope::Runner, 250, StateWritten::Full),
+        (&one, StateScope::Conversation, 750, StateWritten::ShareFull),
+        (&two, StateScope::Conversation, 250, StateWritten::Full),
+    ] {
+        assert_eq!(fill(run, scope).await, (keys, full), "{scope:?}");
+    }
+    // Keys that are there can be written by all.
+    let mut put = bench.put(&two, "k1", Some("2"), None);
+    put.access.scope = StateScope::Runner;
+    assert_eq!(
+        bench.store.write(put).await.unwrap(),
+        StateWritten::Version(2)
+    );
+}
+
 async fn a_scope_that_is_full_takes_known_keys_alone(bench: Bench) {
-    let run = bench.running("e-1").await;
+    let (first, run) = (bench.running("e-0").await, bench.running("e-1").await);
     for n in 0..STATE_KEYS {
-        let put = bench.put(&run, &format!("k{n}"), Some("1"), None);
+        let writer = if n < STATE_KEYS / 2 { &first } else { &run };
+        let put = bench.put(writer, &format!("k{n}"), Some("1"), None);
         assert_eq!(
             bench.store.write(put).await.unwrap(),
             StateWritten::Version(1)
