@@ -12,9 +12,9 @@ use protocol::run::RunStatus;
 use store::{
     AppendResults, AreaAccess, AuditEntry, BeginToolCall, BeginUpload, BlobDeleted, Budget,
     CHUNK_BYTES, CloseAppends, Closed, Defer, DeleteBlob, EventFilter, FinishToolCall,
-    FinishUpload, Heard, Heartbeat, Ingested, OverBudget, PAGE_BYTES, PageBound, PageBudget, Quota,
-    ResultsAppended, RunFilter, RunWindow, STATE_KEYS, StateWritten, StoreError, TOOL_CALLS,
-    ToolCallBegun, ToolCallEnd, Uploaded, WriteChunk, result_digest,
+    FinishUpload, Heard, Heartbeat, Ingested, InteractionFilter, OverBudget, PAGE_BYTES, PageBound,
+    PageBudget, Quota, ResultsAppended, RunFilter, RunWindow, STATE_KEYS, StateWritten, StoreError,
+    TOOL_CALLS, ToolCallBegun, ToolCallEnd, Uploaded, WriteChunk, result_digest,
 };
 use uuid::Uuid;
 
@@ -32,6 +32,7 @@ on_both!(
     the_call_that_comes_past_the_most_of_a_run_is_the_last_that_is_taken,
     what_is_closed_takes_nothing_new_and_knows_what_it_has,
     rare_runs_and_events_are_found_behind_cursors,
+    rare_interactions_are_found_behind_cursors,
     shared_entries_count_denied_calls,
     old_audit_entries_are_deleted,
 );
@@ -734,6 +735,46 @@ async fn rare_runs_and_events_are_found_behind_cursors(bench: Bench) {
     };
     assert_eq!(looked, [15_001, 5_001]);
     assert_eq!((found.len(), found[0].event_id.as_str()), (1, "e1"));
+}
+
+async fn rare_interactions_are_found_behind_cursors(bench: Bench) {
+    make_many(&bench, 25_000).await;
+    let id = "'00000000-0000-7000-8000-' || (100000000000 + i)";
+    let interactions = format!(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 25000) \
+         INSERT INTO interactions (id, workspace_id, run_id, sequence, interaction_id, request, expires_at, asked_at) \
+         SELECT {id}, 'default', {id}, 1, 'q', '{{}}', CASE WHEN i = 1 THEN 9 ELSE 1 END, i FROM n"
+    );
+    bench.tamper(&interactions).await;
+    let mut filter = InteractionFilter {
+        open_at: Some(5),
+        ..InteractionFilter::default()
+    };
+    let mut looked = Vec::new();
+    let found = loop {
+        let found = bench.store.list_interactions(&bench.workspace, &filter, 10);
+        let found = found.await.unwrap();
+        let Some(next) = found.next else {
+            break found.records;
+        };
+        assert!(found.records.is_empty());
+        filter.before = Some(next.parse().unwrap());
+        looked.push(next[24..].to_owned());
+    };
+    assert_eq!(looked, ["100000015001", "100000005001"]);
+    assert_eq!((found.len(), found[0].asked_at), (1, 1));
+    // Without a filter each page is full.
+    let all = InteractionFilter::default();
+    let found = bench.store.list_interactions(&bench.workspace, &all, 10);
+    let found = found.await.unwrap();
+    assert_eq!(
+        (found.records.len(), found.records[0].asked_at),
+        (10, 25_000)
+    );
+    assert_eq!(
+        found.next.as_ref(),
+        found.records.last().map(|last| &last.id)
+    );
 }
 
 async fn shared_entries_count_denied_calls(bench: Bench) {
